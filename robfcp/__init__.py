@@ -1,0 +1,1 @@
+"""Federated conformal prediction that survives wrong, broken and lying sites."""

@@ -1,0 +1,111 @@
+"""Whom to trust: every defence ranks clients by maliciousness and leaves some out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.characterisations import Characterisation, characterise
+from robfcp.distances import Metric, neighbour_means
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+
+Exclude = Literal["outstanding", "exactly"]
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """What a defence found: a number and a verdict for every client, a reason for each flag."""
+
+    maliciousness: NDArray[np.float64]
+    trusted: NDArray[np.bool_]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+class Defence(Protocol):
+    """Decides whom to trust when at most `n_malicious` clients lie."""
+
+    name: ClassVar[str]
+
+    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
+        """The verdict on every client."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoDefence:
+    """FCP: everybody is trusted."""
+
+    name: ClassVar[str] = "none"
+
+    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
+        """Trust in all clients."""
+        everybody = np.ones(federation.n_clients, dtype=bool)
+        return Assessment(np.zeros(federation.n_clients), everybody)
+
+
+@dataclass(frozen=True)
+class RobFCP:
+    """The paper: trust the K_b clients with the lowest mean distance to their K_b - 1 nearest."""
+
+    distance: Metric = "l2"
+    characterisation: Characterisation = "histogram"
+    bins: int = 100
+    name: ClassVar[str] = "rob-fcp"
+
+    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
+        """Exactly `n_malicious` clients left out, whatever they look like."""
+        n_benign = check_minority(federation, n_malicious)
+        vectors = characterise(federation, self.characterisation, self.bins)
+        number = nearest_mean(vectors, n_benign, self.distance)
+        trusted = trust_lowest(number, federation.ids, n_benign)
+        reasons = {
+            federation.ids[k]: f"among the {n_malicious} clients farthest from their neighbours"
+            for k in np.flatnonzero(~trusted)
+        }
+        return Assessment(number, trusted, reasons)
+
+
+def maliciousness(
+    federation: Federation, n_benign: int, distance: Metric = "l2", bins: int = 100
+) -> NDArray[np.float64]:
+    """(K,) mean distance of each client's histogram to its n_benign - 1 nearest others."""
+    check_minority(federation, federation.n_clients - n_benign)
+    return nearest_mean(characterise(federation, "histogram", bins), n_benign, distance)
+
+
+def nearest_mean(
+    vectors: NDArray[np.float64], n_benign: int, distance: Metric
+) -> NDArray[np.float64]:
+    """Mean distance to the n_benign - 1 nearest others; 0 where there are none."""
+    if n_benign < 2:
+        return np.zeros(len(vectors))
+    return neighbour_means(vectors, distance, 1, n_benign - 1)
+
+
+def trust_lowest(
+    number: NDArray[np.float64], ids: tuple[str, ...], n_trusted: int
+) -> NDArray[np.bool_]:
+    """The n_trusted clients with the lowest maliciousness; ties go by client id.
+
+    Compared to twelve decimals: beyond them rounding would decide, not the reports.
+    """
+    order = np.lexsort((np.array(ids), np.round(number, 12)))
+    trusted = np.zeros(len(number), dtype=bool)
+    trusted[order[:n_trusted]] = True
+    return trusted
+
+
+def check_minority(federation: Federation, n_malicious: int) -> int:
+    """K_b = K - K_m, refused unless liars are fewer than half of those who reported."""
+    n_clients = federation.n_clients
+    if not n_malicious >= 0 or 2 * n_malicious >= n_clients:
+        raise RobfcpError(
+            f"malicious: cannot tell {n_malicious} liars from {n_clients - n_malicious} honest "
+            f"clients among {n_clients}; a defence needs 2 x malicious < clients"
+        )
+    return n_clients - n_malicious

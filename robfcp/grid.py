@@ -1,0 +1,167 @@
+"""The bin edges all clients of a round share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp.errors import RobfcpError
+
+MAX_BINS = 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Bins (edges[h], edges[h+1]], the first closed below: counts up to an edge are exact.
+
+    `edges` starts at the lower end of the range (possibly -inf) and ends at its top (possibly inf).
+    """
+
+    edges: NDArray[np.float64]
+    name: str = "edges"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        edges = np.array(self.edges, dtype=np.float64)
+        if edges.ndim != 1 or edges.size < 2:
+            raise RobfcpError(
+                "grid: edges must be a vector of at least two numbers; give more edges"
+            )
+        if edges.size > MAX_BINS + 1:
+            raise RobfcpError(f"grid: more than {MAX_BINS} bins; use a coarser grid")
+        if np.isnan(edges).any() or not (edges[1:] > edges[:-1]).all():
+            raise RobfcpError("grid: edges must increase strictly; sort them and drop repeats")
+        if np.isinf(edges[1:-1]).any() or edges[0] == np.inf or edges[-1] == -np.inf:
+            raise RobfcpError("grid: only the outermost edges may be infinite; drop the others")
+        edges.flags.writeable = False
+        object.__setattr__(self, "edges", edges)
+        object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
+
+    @staticmethod
+    def default() -> Grid:
+        """About 1000 bins on [0, 1], fine at both ends, with every k/100 among its edges."""
+        return _default()
+
+    @staticmethod
+    def uniform(bins: int = 100, low: float = 0.0, high: float = 1.0) -> Grid:
+        """`bins` bins of equal width on [low, high]; 100 on [0, 1] is the grid of Rob-FCP."""
+        bins = int(bins)
+        if not 1 <= bins <= MAX_BINS or not (np.isfinite([low, high]).all() and low < high):
+            raise RobfcpError(
+                f"grid: uniform({bins}, {low}, {high}) needs 1 to {MAX_BINS} bins and low < high"
+            )
+        edges = low + (high - low) * (np.arange(bins + 1) / bins)
+        edges[-1] = high
+        return Grid(edges, "uniform", {"bins": bins, "low": float(low), "high": float(high)})
+
+    @staticmethod
+    def open_ended(edges: ArrayLike | None = None) -> Grid:
+        """Bins between the given edges and one beyond each end; a threshold there is infinite.
+
+        Without edges: log-spaced from 1e-6 to 1e6 on both sides of 0 (2.3% a bin), for any scale.
+        """
+        if edges is None:
+            return _open_ended_default()
+        inner = np.asarray(edges, dtype=np.float64)
+        if inner.ndim != 1 or not np.isfinite(inner).all():
+            raise RobfcpError("grid: open_ended needs a vector of finite edges")
+        return Grid(np.concatenate([[-np.inf], inner, [np.inf]]), "open_ended")
+
+    @staticmethod
+    def extended() -> Grid:
+        """The default grid on [0, 1], as fine on [1, 2], log-spaced beyond and open-ended."""
+        return _extended()
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the edges: equal exactly when two grids bin alike."""
+        return hashlib.sha256(self.edges.astype("<f8").tobytes()).hexdigest()
+
+    @property
+    def upper(self) -> NDArray[np.float64]:
+        """Each bin's upper edge: the values a threshold can take."""
+        return self.edges[1:]
+
+    @property
+    def n_bins(self) -> int:
+        """H, the number of bins."""
+        return self.edges.size - 1
+
+    def index(self, scores: ArrayLike) -> NDArray[np.intp]:
+        """Each score's bin number; scores outside the range or NaN are refused."""
+        values = np.asarray(scores)
+        if values.dtype.kind not in "fiu":
+            raise RobfcpError(f"scores: must be real numbers, not {values.dtype}; convert them")
+        if values.size:
+            low, high = values.min(), values.max()
+            if np.isnan(low) or np.isnan(high):
+                raise RobfcpError("scores: contain NaN; find the broken predictions first")
+            if low < self.edges[0] or high > self.edges[-1]:
+                raise RobfcpError(
+                    f"scores: range [{low:g}, {high:g}] leaves the grid's "
+                    f"[{self.edges[0]:g}, {self.edges[-1]:g}]; use Grid.open_ended or a wider grid"
+                )
+        return np.asarray(np.searchsorted(self.edges[1:-1], values, side="left"), dtype=np.intp)
+
+    def merge_ends(self, coarse: Grid) -> NDArray[np.intp] | None:
+        """For each bin of `coarse` the last own bin inside it, or None where edges do not nest."""
+        position = np.searchsorted(self.edges, coarse.edges)
+        inside = position < self.edges.size
+        nested = inside.all() and np.array_equal(self.edges[position], coarse.edges)
+        covers = nested and position[0] == 0 and position[-1] == self.edges.size - 1
+        return position[1:] - 1 if covers else None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Grid) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Grid({self.name}, {self.n_bins} bins, {self.digest[:8]})"
+
+
+def _round_digits(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ten significant digits, so that every platform's `exp` gives the same edges."""
+    return np.array([float(f"{value:.10g}") for value in values])
+
+
+@cache
+def _default() -> Grid:
+    with np.errstate(over="ignore"):
+        logistic = 1 / (1 + np.exp(-np.linspace(-16, 16, 901)))
+    edges = np.unique(np.concatenate([_round_digits(logistic), np.arange(101) / 100]))
+    return Grid(edges, "default")
+
+
+@cache
+def _open_ended_default() -> Grid:
+    steps = _round_digits(10 ** np.linspace(-6, 6, 1201))
+    edges = np.concatenate([[-np.inf], -steps[::-1], [0.0], steps, [np.inf]])
+    return Grid(edges, "open_ended")
+
+
+@cache
+def _extended() -> Grid:
+    unit = _default().edges
+    beyond = _round_digits(2 * 10 ** np.linspace(0, 4, 401))[1:]
+    shifted = _round_digits(1 + unit[1:])
+    edges = np.unique(np.concatenate([unit, shifted, beyond]))
+    return Grid(np.concatenate([[-np.inf], edges, [np.inf]]), "extended")
+
+
+def named(name: str, parameters: Mapping[str, Any]) -> Grid:
+    """The grid a report names, rebuilt from its name and parameters."""
+    fixed = {"default": _default, "open_ended": _open_ended_default, "extended": _extended}
+    if name in fixed and not parameters:
+        return fixed[name]()
+    if name == "uniform" and set(parameters) == {"bins", "low", "high"}:
+        return Grid.uniform(**parameters)
+    raise RobfcpError(f"grid: unknown grid {name!r} {dict(parameters)}; send its edges instead")

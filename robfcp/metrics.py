@@ -1,0 +1,121 @@
+"""How good prediction sets and intervals are, on labelled test data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp._probabilities import check_labels
+from robfcp.errors import RobfcpError
+
+Sets = NDArray[np.bool_]
+
+
+def _checked(sets: ArrayLike, labels: ArrayLike) -> tuple[Sets, NDArray[np.intp]]:
+    members = np.asarray(sets)
+    if members.ndim != 2 or members.dtype != bool:
+        raise RobfcpError("sets: need a boolean (samples, classes) array, one level at a time")
+    if not len(members):
+        raise RobfcpError("sets: there are no samples; pass at least one")
+    return members, check_labels(labels, *members.shape)
+
+
+def covered(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
+    """(n,) whether each sample's set holds its label."""
+    members, label = _checked(sets, labels)
+    return members[np.arange(len(members)), label]
+
+
+def coverage(sets: ArrayLike, labels: ArrayLike) -> float:
+    """Share of samples whose set holds the true label."""
+    return float(covered(sets, labels).mean())
+
+
+def set_size(sets: ArrayLike) -> float:
+    """Mean number of labels in a set."""
+    return float(np.asarray(sets).sum(axis=1).mean())
+
+
+def class_coverage(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
+    """(C,) coverage of the samples of each class; NaN for a class without samples."""
+    hit, label = covered(sets, labels), np.asarray(labels)
+    n_classes = np.asarray(sets).shape[1]
+    size = np.bincount(label, minlength=n_classes)
+    hits = np.bincount(label, weights=hit, minlength=n_classes)
+    return np.where(size > 0, hits / np.maximum(size, 1), np.nan)
+
+
+def coverage_gap(sets: ArrayLike, labels: ArrayLike, level: float) -> float:
+    """Mean |class coverage - level| over the classes that occur (CovGap)."""
+    return float(np.nanmean(np.abs(class_coverage(sets, labels) - level)))
+
+
+def size_stratified_coverage(
+    sets: ArrayLike, labels: ArrayLike, strata: Sequence[int] = (0, 1, 2, 3, 5, 10)
+) -> dict[str, tuple[int, float]]:
+    """For each range of set sizes the number of samples and their coverage.
+
+    Strata are the upper ends of the ranges: (0, 1, 2, 3, 5, 10) means 0, 1, 2, 3, 4-5, 6-10, 11+.
+    """
+    hit, size = covered(sets, labels), np.asarray(sets).sum(axis=1)
+    result = {}
+    for low, high in zip([-1, *strata], [*strata, None], strict=True):
+        inside = (size > low) & (True if high is None else size <= high)
+        name = f"{low + 1}+" if high is None else f"{low + 1}-{high}"
+        if high == low + 1:
+            name = str(high)
+        if inside.any():
+            result[name] = (int(inside.sum()), float(hit[inside].mean()))
+    return result
+
+
+def size_stratified_violation(sets: ArrayLike, labels: ArrayLike, level: float) -> float:
+    """Largest |coverage - level| over the strata of set size (SSCV)."""
+    return max(abs(c - level) for _, c in size_stratified_coverage(sets, labels).values())
+
+
+def singleton_share(sets: ArrayLike) -> float:
+    """Share of sets with exactly one label."""
+    return float((np.asarray(sets).sum(axis=1) == 1).mean())
+
+
+def empty_share(sets: ArrayLike) -> float:
+    """Share of sets with no label."""
+    return float((~np.asarray(sets).any(axis=1)).mean())
+
+
+def client_coverage(
+    sets: ArrayLike, labels: ArrayLike, clients: ArrayLike
+) -> dict[str, tuple[int, float]]:
+    """For each client the number of its samples and their coverage."""
+    hit, name = covered(sets, labels), np.asarray(clients)
+    if name.shape != hit.shape:
+        raise RobfcpError("clients: need one client a sample")
+    names, which = np.unique(name, return_inverse=True)
+    size, hits = np.bincount(which), np.bincount(which, weights=hit)
+    return {str(c): (int(n), float(h / n)) for c, n, h in zip(names, size, hits, strict=True)}
+
+
+def interval_coverage(intervals: ArrayLike, targets: ArrayLike) -> float:
+    """Share of targets inside their (n, 2) interval."""
+    ends, y = np.asarray(intervals, dtype=np.float64), np.asarray(targets, dtype=np.float64)
+    return float(((ends[:, 0] <= y) & (y <= ends[:, 1])).mean())
+
+
+def interval_width(intervals: ArrayLike) -> float:
+    """Mean width of (n, 2) intervals; crossed ends count as empty."""
+    ends = np.asarray(intervals, dtype=np.float64)
+    return float(np.maximum(ends[:, 1] - ends[:, 0], 0).mean())
+
+
+def summary(sets: ArrayLike, labels: ArrayLike) -> Mapping[str, float]:
+    """The figures most people ask for."""
+    return {
+        "coverage": coverage(sets, labels),
+        "set_size": set_size(sets),
+        "singletons": singleton_share(sets),
+        "empty": empty_share(sets),
+        "worst_class_coverage": float(np.nanmin(class_coverage(sets, labels))),
+    }

@@ -1,0 +1,42 @@
+"""Prediction sets and intervals: a label is in when its score is at most the threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp.errors import RobfcpError
+from robfcp.scores import ClassificationScore, Rng, Score
+
+
+def predict_sets(
+    score: Score, probabilities: ArrayLike, thresholds: Sequence[float], rng: Rng = None
+) -> NDArray[np.bool_]:
+    """(n, C, L) membership of every label at every threshold; one block of scores at a time."""
+    array = np.asarray(probabilities)
+    sets = np.empty((*array.shape, len(thresholds)), dtype=bool)
+    for rows, members in iterate_sets(score, array, thresholds, rng):
+        sets[rows] = members
+    return sets
+
+
+def iterate_sets(
+    score: Score, probabilities: ArrayLike, thresholds: Sequence[float], rng: Rng = None
+) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
+    """The same sets as (rows, members) blocks, for more samples than memory holds."""
+    if not isinstance(score, ClassificationScore):
+        raise RobfcpError(f"{score.name}: is a regression score; use predict_interval")
+    limits = np.asarray(thresholds, dtype=np.float64)
+    for rows, scores in score.blocks(probabilities, rng):
+        yield rows, scores[:, :, None] <= limits
+
+
+def predict_intervals(
+    score: Score, predictions: ArrayLike, thresholds: Sequence[float]
+) -> NDArray[np.float64]:
+    """(n, 2, L) lower and upper ends at every threshold."""
+    if isinstance(score, ClassificationScore) or not hasattr(score, "interval"):
+        raise RobfcpError(f"{score.name}: is a classification score; use predict_set")
+    return np.stack([score.interval(predictions, limit) for limit in thresholds], axis=2)
