@@ -1,0 +1,265 @@
+"""What coverage is proved for a threshold, with which confidence, under which assumptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._exact import check_budget
+from robfcp.envelope import envelope, smallest_benign_total
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees import liars_forcing_full_sets
+from robfcp.pac import check_delta
+from robfcp.pruning import prune
+
+Kind = Literal["any-threshold", "marginal", "pac", "pac-homogeneous"]
+GuaranteeKind = Literal["marginal", "pac", "pac-homogeneous"]
+PRUNING_SHARE = 0.2  # of a certificate's chance of failure, where clients are pruned first
+_SAMPLES = {
+    "any-threshold": ("independent", "samples within a client are independent"),
+    "marginal": ("exchangeable", "samples within a client are exchangeable with its test points"),
+    "pac": ("independent", "samples within a client are independent"),
+    "pac-homogeneous": ("iid", "samples within a client are independent and alike"),
+}
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One thing a certificate rests on: a name, the value it takes here, and the words for it."""
+
+    name: str
+    value: int | float | str
+    text: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Coverage of the benign clients' mixture, proved to lie in [lower, upper].
+
+    `confidence` is over the calibration data; None says that the bound holds on average over
+    them. `full_sets_from` is the number of liars that can make every set full, where known.
+    """
+
+    kind: Kind
+    lower: float
+    upper: float
+    confidence: float | None
+    m: int
+    n_clients: int
+    estimated: bool = False
+    assumptions: tuple[Assumption, ...] = ()
+    outside: tuple[str, ...] = ()
+    full_sets_from: int | None = None
+    note: str = ""
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether nothing is said: every coverage is allowed."""
+        return self.lower <= 0 and self.upper >= 1
+
+    @property
+    def width(self) -> float:
+        """upper - lower."""
+        return self.upper - self.lower
+
+    @property
+    def statement(self) -> str:
+        """The certificate in words."""
+        whom = f"at most {self.m} of {self.n_clients} clients"
+        if self.estimated:
+            condition = f"if {whom} lie (an estimate, not a bound)"
+        else:
+            condition = f"whatever {whom} do"
+        if self.vacuous:
+            proved = f"nothing is proved about coverage {condition}"
+        elif self.upper >= 1:
+            proved = f"coverage is at least {_percent(self.lower)}, {condition}"
+        else:
+            span = f"{_percent(self.lower)} and {_percent(self.upper)}"
+            proved = f"coverage is between {span}, {condition}"
+        sure = "on average over calibration data"
+        if self.confidence is not None:
+            sure = f"with {_percent(self.confidence)} confidence"
+        words = f"{proved}, {sure}"
+        if self.outside:
+            words += f"; outside it: {len(self.outside)} missing or faulty clients"
+        return f"{words}; {self.note}" if self.note else words
+
+
+def coverage_band(
+    below: NDArray[np.int64], sizes: NDArray[np.int64], m: int, delta: float, n_edges: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Lower and upper benign coverage, at all n_edges edges at once with probability >= 1 - delta.
+
+    The p with N_min kl(L_m, p) <= ln(2 H/delta) below L_m, likewise above U_m: never wider than
+    L_m - e, U_m + e with e = sqrt(ln(2 H/delta) / (2 N_min)).
+    """
+    low, high = envelope(below, sizes, m)
+    radius = np.log(2 * n_edges / check_delta(delta)) / smallest_benign_total(sizes, m)
+    return kl_lower(low, radius), 1 - kl_lower(1 - high, radius)
+
+
+def kl_lower(share: NDArray[np.float64], radius: float) -> NDArray[np.float64]:
+    """The least p <= share with kl(share, p) <= radius, from below, by bisection."""
+    share = np.asarray(share, dtype=float)
+    low, high = np.zeros_like(share), share.copy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = _xlog(share, share) + _xlog(1 - share, 1 - share)
+        for _ in range(50):
+            middle = (low + high) / 2
+            far = entropy - _xlog(share, middle) - _xlog(1 - share, 1 - middle) > radius
+            low, high = np.where(far, middle, low), np.where(far, high, middle)
+    return np.asarray(np.where(share > 0, low, 0.0))
+
+
+def _xlog(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.where(x > 0, x * np.log(y), 0.0))
+
+
+def certify(
+    federation: Federation,
+    index: int | None,
+    m: int,
+    confidence: float = 0.95,
+    *,
+    sigma: float | None = None,
+    estimated: bool = False,
+) -> Certificate:
+    """The certificate of any threshold (its edge, None = infinite), however it was found.
+
+    With a stated heterogeneity bound sigma, clients that cannot be benign are dropped first;
+    a fifth of the chance of failure pays for that.
+    """
+    m = check_budget(m, federation.n_clients)
+    delta = check_delta(1 - confidence)
+    kept, remaining, note = federation, m, ""
+    if sigma is not None:
+        mask, remaining, evidence = prune(federation, m, sigma, PRUNING_SHARE * delta)
+        delta *= 1 - PRUNING_SHARE
+        kept = federation.subset(mask)
+        note = _pruning_note(len(evidence.exclusions), evidence.refuted, sigma, m)
+    lower, upper = 1.0, 1.0
+    if index is not None:
+        below = kept.below(index)
+        band = coverage_band(below, kept.sizes, remaining, delta, federation.grid.n_bins)
+        lower, upper = float(band[0]), float(band[1])
+    return Certificate(
+        "any-threshold",
+        lower,
+        upper,
+        confidence,
+        m,
+        federation.n_clients,
+        estimated,
+        assumptions_of(federation, "any-threshold", m, sigma=sigma, estimated=estimated),
+        outside_of(federation),
+        note=note if index is not None else "the threshold is infinite: every set is full",
+    )
+
+
+def guarantee_certificate(
+    federation: Federation,
+    kind: GuaranteeKind,
+    level: Fraction,
+    m: int | None,
+    *,
+    confidence: float = 0.95,
+    sigma: float | None = None,
+    beta: float = 0.0,
+    size_budget: int | None = None,
+) -> Certificate:
+    """What the marginal, pac or pac-homogeneous threshold at `level` promises.
+
+    `beta` is the chance given to pruning beforehand: a marginal guarantee then holds at
+    level - beta. For the pac kinds `confidence` is the whole confidence stated.
+    """
+    if m is None and size_budget is None:
+        raise RobfcpError("malicious: state how many clients, or how many samples, may lie")
+    bound = federation.n_clients - 1 if m is None else check_budget(m, federation.n_clients)
+    forcing, note = None, ""
+    if kind == "marginal" and sigma is None and m is not None:
+        forcing = liars_forcing_full_sets(federation.sizes, level, m)
+        note = _impossibility_note(forcing, m, federation.n_clients)
+    return Certificate(
+        kind,
+        float(level) - beta,
+        1.0,
+        None if kind == "marginal" else confidence,
+        bound,
+        federation.n_clients,
+        False,
+        assumptions_of(federation, kind, m, sigma=sigma, size_budget=size_budget),
+        outside_of(federation),
+        forcing,
+        note,
+    )
+
+
+def assumptions_of(
+    federation: Federation,
+    kind: Kind,
+    m: int | None,
+    *,
+    sigma: float | None = None,
+    size_budget: int | None = None,
+    estimated: bool = False,
+) -> tuple[Assumption, ...]:
+    """Everything a certificate of this kind rests on, as data."""
+    found: list[Assumption] = []
+    if m is not None:
+        when = "estimated from the reports" if estimated else "stated before they were seen"
+        text = f"at most {m} of the {federation.n_clients} reporting clients lie, {when}"
+        found.append(Assumption("liars", m, text))
+    if size_budget is not None:
+        text = f"lying clients hold at most {size_budget} samples together"
+        found.append(Assumption("size_budget", size_budget, text))
+    found.append(
+        Assumption("corruption", "fixed", "who lies does not depend on the honest samples")
+    )
+    found.append(Assumption("samples", *_SAMPLES[kind]))
+    weight = "n_k + 1" if kind == "marginal" else "n_k"
+    text = f"test points come from the benign reporting clients in proportion to {weight}"
+    found.append(Assumption("mixture", weight, text))
+    if federation.registered:
+        found.append(Assumption("sizes", "registered", "n_k was registered beforehand"))
+    else:
+        text = "n_k is what each client claims: honest clients claim the truth, liars may inflate"
+        found.append(Assumption("sizes", "claimed", text))
+    if kind == "pac-homogeneous" or sigma is not None:
+        text = f"benign clients' score CDFs are within {sigma or 0:g} of a common one"
+        found.append(Assumption("heterogeneity", float(sigma or 0), text))
+    return tuple(found)
+
+
+def outside_of(federation: Federation) -> tuple[str, ...]:
+    """The missing and faulty clients, of whom no certificate speaks."""
+    return tuple(sorted({*federation.missing, *(fault.client for fault in federation.faulty)}))
+
+
+def _impossibility_note(forcing: int | None, m: int, n_clients: int) -> str:
+    """How many liars can make every set full, where the stated bound reaches that number."""
+    if forcing is None or forcing > m:
+        return ""
+    return (
+        f"guaranteed against {m} of {n_clients}, but without a bound on how clients differ "
+        f"{forcing} or more liars can make every set full; "
+        "state a heterogeneity bound to prevent that"
+    )
+
+
+def _pruning_note(dropped: int, refuted: bool, sigma: float, m: int) -> str:
+    if refuted:
+        return (
+            f"the reports contradict a heterogeneity of {sigma:g} with at most {m} liars, "
+            "so nobody was dropped; state a larger bound"
+        )
+    return f"{dropped} clients that cannot be benign were dropped first" if dropped else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g}%"

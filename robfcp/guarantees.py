@@ -1,0 +1,166 @@
+"""Thresholds that cover whatever at most m clients do, and how many liars a threshold survives.
+
+What is computed here needs exchangeable samples within each client and nothing else; the
+thresholds with a stated confidence (`robfcp.pac`) need independent ones.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._exact import (
+    check_budget,
+    edges_first,
+    first_edge,
+    integers,
+    sum_of_largest,
+)
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.pac import homogeneous_threshold, pac_threshold
+
+__all__ = [
+    "homogeneous_threshold",
+    "liars_forcing_full_sets",
+    "liars_no_rule_survives",
+    "marginal_slack",
+    "marginal_threshold",
+    "margins",
+    "pac_threshold",
+    "size_budget_holds",
+    "tolerance",
+    "tolerance_at",
+]
+
+
+def margins(below: NDArray[np.int64], sizes: NDArray[np.int64], level: Fraction) -> NDArray[Any]:
+    """(E, K) whole numbers q g_k, g_k = c_k - level (n_k + 1), q the level's denominator."""
+    p, q = level.numerator, level.denominator
+    sizes = integers(sizes, q * (int(np.sum(sizes)) + 2 * len(sizes)))
+    return np.asarray(q * edges_first(below).astype(sizes.dtype) - p * (sizes + 1))
+
+
+def marginal_slack(
+    below: NDArray[np.int64], sizes: NDArray[np.int64], m: int, level: Fraction
+) -> NDArray[Any]:
+    """q (sum g_k - sum of the m largest positive g_k) at each edge, exact; covered where >= 0."""
+    m = check_budget(m, len(sizes))
+    scaled = margins(below, sizes, level)
+    slack = scaled.sum(axis=1) - sum_of_largest(scaled, m)
+    return np.asarray(slack).reshape(np.shape(below)[1:])
+
+
+def size_budget_holds(
+    below: NDArray[np.int64], sizes: NDArray[np.int64], budget: int, level: Fraction
+) -> bool:
+    """Whether every S whose complement has at most `budget` samples counts level (N_S + |S|).
+
+    Sound, not exact: the knapsack of removals is relaxed to fractions and bounded by its dual,
+    max sum_R g <= lambda W + sum (g_k - lambda n_k)+, lambda = g_j / n_j of the item that breaks.
+    """
+    if budget >= int(np.sum(sizes)):
+        return False
+    scaled = margins(below, sizes, level)[0]
+    total = int(scaled.sum())
+    removable = (scaled > 0) & (np.asarray(sizes) <= budget)
+    gains, weights = scaled[removable], np.asarray(sizes)[removable]
+    order = np.argsort(-(gains / weights).astype(float), kind="stable")
+    filled = np.cumsum(weights[order])
+    if not filled.size or filled[-1] <= budget:
+        return total - int(gains.sum()) >= 0
+    breaking = order[int(np.searchsorted(filled, budget, side="right"))]
+    gain, weight = int(gains[breaking]), int(weights[breaking])
+    exact = gains.astype(object) * weight - gain * weights.astype(object)
+    return total * weight - gain * budget - int(np.maximum(exact, 0).sum()) >= 0
+
+
+def marginal_threshold(
+    federation: Federation,
+    level: Fraction,
+    m: int | None = None,
+    size_budget: int | None = None,
+) -> int | None:
+    """The first edge that covers at `level` whatever <= m clients (or W samples) do; None = inf.
+
+    The first t with sum g_k(t) - (sum of the m largest positive g_k(t)) >= 0: the largest of
+    FCP's thresholds over all clients that could be the benign ones.
+    """
+    if m is None and size_budget is None:
+        raise RobfcpError("malicious: state how many clients, or how many samples, may lie")
+    if m is not None:
+        m = check_budget(m, federation.n_clients)
+    if size_budget is not None and size_budget < 0:
+        raise RobfcpError(f"size_budget: {size_budget} is negative; give a number of samples")
+
+    def holds(edge: int) -> bool:
+        below = federation.below(edge)
+        if m is not None and marginal_slack(below, federation.sizes, m, level) >= 0:
+            return True
+        return size_budget is not None and size_budget_holds(
+            below, federation.sizes, size_budget, level
+        )
+
+    return first_edge(federation.grid.n_bins, holds)
+
+
+def tolerance_at(below: NDArray[np.int64], sizes: NDArray[np.int64], level: Fraction) -> int | None:
+    """The largest m < K for which the marginal condition holds at this edge; None if not even 0."""
+    scaled = margins(below, sizes, level)[0]
+    total = scaled.sum()
+    if total < 0:
+        return None
+    gains = np.cumsum(np.sort(np.maximum(scaled, 0))[::-1])
+    return min(int(np.searchsorted(gains, total, side="right")), len(scaled) - 1)
+
+
+def tolerance(federation: Federation, index: int | None, level: Fraction) -> int | None:
+    """m*: how many arbitrary liars the threshold at this edge provably survives; None = none.
+
+    An infinite threshold (None) survives all but the one client a guarantee needs. The promise
+    is joint: P(true label missed and m* >= the true number of liars) <= 1 - level.
+    """
+    if index is None:
+        return federation.n_clients - 1
+    return tolerance_at(federation.below(index), federation.sizes, level)
+
+
+def liars_forcing_full_sets(
+    sizes: NDArray[np.int64], level: Fraction, m: int | None = None
+) -> int | None:
+    """The least number of liars that can push the marginal threshold to the top edge.
+
+    Against a rule told `m`; without m, the least j that defeats a rule told j. The liars are the
+    j largest clients and put everything into the last bin, the others everything into the first:
+    fewer may do on other reports. None where no number below K does.
+    """
+    sizes = np.sort(np.asarray(sizes, dtype=np.int64))[::-1]
+    position = np.arange(len(sizes))
+
+    def full(extra: int) -> bool:
+        liars = extra + 1
+        below = np.where(position < liars, 0, sizes)
+        return bool(marginal_slack(below, sizes, liars if m is None else m, level) < 0)
+
+    found = first_edge(len(sizes) - 1, full)
+    return None if found is None else found + 1
+
+
+def liars_no_rule_survives(sizes: NDArray[np.int64], level: Fraction) -> int | None:
+    """The least m at which no rule that guarantees `level` against m can avoid full sets.
+
+    m clients report all mass at the top; they lie, or they are honest and m others mimic the
+    rest: the reports are the same. Weights w_k = n_k + 1, largest first: the least m with
+    sum_{k<=m} w_k > (1 - level) (sum of all w - sum_{m<k<=2m} w_k), at most K/2.
+    """
+    weights = np.sort(np.asarray(sizes, dtype=np.int64) + 1)[::-1]
+    running = np.concatenate([[0], np.cumsum(weights)])
+    candidates = np.arange(1, len(weights) // 2 + 1)
+    liars = running[candidates]
+    rest = running[-1] - (running[2 * candidates] - liars)
+    p, q = level.numerator, level.denominator
+    exact = [q * int(a) > (q - p) * int(b) for a, b in zip(liars, rest, strict=True)]
+    return int(candidates[exact.index(True)]) if any(exact) else None

@@ -1,0 +1,173 @@
+"""Dropping clients that cannot be benign, if a bound on how benign clients differ is stated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._exact import check_budget
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.pac import check_delta
+
+_EDGES = 128  # edges looked at; all are paid for in the union bound, so the choice is free
+
+Shares = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """One dropped client, the edge that gave it away and its interval there."""
+
+    client: str
+    edge: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class PruningEvidence:
+    """What was dropped and why; `refuted` where no set of K - m clients agrees within sigma."""
+
+    sigma: float
+    beta: float
+    exclusions: tuple[Exclusion, ...]
+    refuted: bool
+
+
+class Pruning(NamedTuple):
+    """(kept mask (K,), liars that may remain, evidence)."""
+
+    kept: NDArray[np.bool_]
+    m: int
+    evidence: PruningEvidence
+
+
+@dataclass(frozen=True)
+class HeterogeneityEstimate:
+    """What the reports suggest for sigma; an estimate, liars included, never used by itself.
+
+    `at_least`: a smaller sigma contradicts the reports at the stated confidence. `observed`: the
+    K - m closest clients' largest Kolmogorov distance to the median CDF. `by_chance`: what
+    identical clients of these sizes would show. `suggested`: observed beyond chance.
+    """
+
+    at_least: float
+    observed: float
+    by_chance: float
+    suggested: float
+    confidence: float
+    label: str = "estimate from the reports, liars included; not a bound"
+
+
+def client_intervals(
+    below: NDArray[np.int64], sizes: NDArray[np.int64], miss: float
+) -> tuple[Shares, Shares]:
+    """(K, E) Clopper-Pearson ends for each client's share, each interval missed w.p. <= miss."""
+    from scipy.special import betaincinv
+
+    totals = np.broadcast_to(np.asarray(sizes)[:, None], below.shape)
+    pairs, where = np.unique(np.stack([below.ravel(), totals.ravel()]), axis=1, return_inverse=True)
+    count, size = pairs.astype(float)
+    low, high = np.zeros(len(count)), np.ones(len(count))
+    some, less = count > 0, count < size
+    low[some] = betaincinv(count[some], size[some] - count[some] + 1, miss / 2)
+    high[less] = betaincinv(count[less] + 1, size[less] - count[less], 1 - miss / 2)
+    return low[where].reshape(below.shape), high[where].reshape(below.shape)
+
+
+def agreeing(low: Shares, high: Shares, quorum: int) -> NDArray[np.bool_]:
+    """(E, K) whether each client's interval holds a point that >= quorum intervals share."""
+    n_edges, n_clients = low.shape
+    order = np.argsort(np.concatenate([low, high], axis=1), axis=1, kind="stable")
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(2 * n_clients)[None, :], axis=1)
+    depth = np.cumsum(np.where(order < n_clients, 1, -1), axis=1)
+    shared = np.concatenate(
+        [np.zeros((n_edges, 1), dtype=np.int64), np.cumsum(depth >= quorum, axis=1)], axis=1
+    )
+    start, end = place[:, :n_clients], place[:, n_clients:]
+    inside = np.take_along_axis(shared, end, axis=1) - np.take_along_axis(shared, start, axis=1)
+    return inside > 0
+
+
+def prune(federation: Federation, m: int, sigma: float, beta: float) -> Pruning:
+    """Drop clients that cannot be benign if all benign CDFs lie within sigma of a common one.
+
+    With probability >= 1 - beta no benign client is dropped: then at most the remaining m lie.
+    Nobody is dropped where the reports refute sigma and m themselves.
+    """
+    m = check_budget(m, federation.n_clients)
+    low, high, edges = _widened(federation, sigma, check_delta(beta))
+    kept = np.ones(federation.n_clients, dtype=bool)
+    exclusions: list[Exclusion] = []
+    quorum = federation.n_clients - m
+    while True:
+        agrees = agreeing(low[:, kept], high[:, kept], quorum)
+        if not agrees.any(axis=1).all():
+            everyone = np.ones(federation.n_clients, dtype=bool)
+            return Pruning(everyone, m, PruningEvidence(sigma, beta, (), True))
+        outside = np.flatnonzero(kept)[~agrees.all(axis=0)]
+        if not outside.size:
+            evidence = PruningEvidence(sigma, beta, tuple(exclusions), False)
+            return Pruning(kept, m - len(exclusions), evidence)
+        position = np.argmin(agrees[:, ~agrees.all(axis=0)], axis=0)
+        exclusions += [
+            Exclusion(federation.ids[k], int(edges[e]), float(low[e, k]), float(high[e, k]))
+            for k, e in zip(outside, position, strict=True)
+        ]
+        kept[outside] = False
+
+
+def _widened(
+    federation: Federation, sigma: float, beta: float
+) -> tuple[Shares, Shares, NDArray[np.intp]]:
+    """(E, K) interval ends, sigma added on both sides, at the edges looked at."""
+    if not 0 <= sigma <= 1:
+        raise RobfcpError(f"heterogeneity: {sigma} is not between 0 and 1; give 0.02, say")
+    cumulative = federation.cumulative()
+    edges = _informative_edges(cumulative, federation.sizes)
+    miss = beta / (federation.n_clients * max(1, federation.grid.n_bins - 1))
+    low, high = client_intervals(cumulative[:, edges], federation.sizes, miss)
+    return np.ascontiguousarray(low.T) - sigma, np.ascontiguousarray(high.T) + sigma, edges
+
+
+def _informative_edges(cumulative: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.intp]:
+    """At most 128 edges below the top, evenly spread over the median client's CDF."""
+    inner = cumulative[:, :-1]
+    if inner.shape[1] <= _EDGES:
+        return np.arange(inner.shape[1])
+    centre = np.median(inner / np.asarray(sizes)[:, None], axis=0)
+    return np.unique(np.searchsorted(centre, np.arange(_EDGES) / _EDGES).clip(0, len(centre) - 1))
+
+
+def estimate_heterogeneity(
+    federation: Federation, m: int, confidence: float = 0.95
+) -> HeterogeneityEstimate:
+    """What sigma the reports themselves suggest if at most m clients lie; an estimate."""
+    m = check_budget(m, federation.n_clients)
+    beta = check_delta(1 - confidence)
+    shares = federation.cumulative() / federation.sizes[:, None]
+    distances = np.abs(shares - np.median(shares, axis=0)).max(axis=1)
+    benign = federation.n_clients - m
+    observed = float(np.sort(distances)[benign - 1])
+    chance = np.sqrt(np.log(2 * federation.n_clients) / (2 * federation.sizes))
+    by_chance = float(np.sort(chance)[benign - 1])
+    at_least = _least_unrefuted(federation, m, beta)
+    suggested = max(at_least, observed - by_chance, 0.0)
+    return HeterogeneityEstimate(at_least, observed, by_chance, suggested, confidence)
+
+
+def _least_unrefuted(federation: Federation, m: int, beta: float) -> float:
+    """The least sigma (to 1/1024) at which K - m clients agree at every edge."""
+    low, high, _ = _widened(federation, 0.0, beta)
+    quorum = federation.n_clients - m
+    floor, ceiling = 0, 1024
+    while floor < ceiling:
+        middle = (floor + ceiling) // 2
+        agrees = agreeing(low - middle / 1024, high + middle / 1024, quorum)
+        floor, ceiling = (floor, middle) if agrees.any(axis=1).all() else (middle + 1, ceiling)
+    return floor / 1024
