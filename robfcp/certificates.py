@@ -142,7 +142,7 @@ def certify(
         mask, remaining, evidence = prune(federation, m, sigma, PRUNING_SHARE * delta)
         delta *= 1 - PRUNING_SHARE
         kept = federation.subset(mask)
-        note = _pruning_note(len(evidence.exclusions), evidence.refuted, sigma, m)
+        note = pruning_note(len(evidence.exclusions), evidence.refuted, sigma, m)
     lower, upper = 1.0, 1.0
     if index is not None:
         below = kept.below(index)
@@ -252,7 +252,8 @@ def _impossibility_note(forcing: int | None, m: int, n_clients: int) -> str:
     )
 
 
-def _pruning_note(dropped: int, refuted: bool, sigma: float, m: int) -> str:
+def pruning_note(dropped: int, refuted: bool, sigma: float, m: int) -> str:
+    """What pruning did, in words."""
     if refuted:
         return (
             f"the reports contradict a heterogeneity of {sigma:g} with at most {m} liars, "

@@ -70,6 +70,21 @@ class RobFCP:
         return Assessment(number, trusted, reasons)
 
 
+def named_defence(name: str, distance: Metric = "l2", exclude: Exclude = "outstanding") -> Defence:
+    """The defence callers name by a string."""
+    if exclude not in ("outstanding", "exactly"):
+        raise RobfcpError(f"exclude: {exclude!r} is neither 'outstanding' nor 'exactly'")
+    if name == "none":
+        return NoDefence()
+    if name == "rob-fcp":
+        return RobFCP(distance)
+    if name == "band":
+        from robfcp.band import Band
+
+        return Band(distance, exclude)
+    raise RobfcpError(f"defence: {name!r} is unknown; use 'band', 'rob-fcp' or 'none'")
+
+
 def maliciousness(
     federation: Federation, n_benign: int, distance: Metric = "l2", bins: int = 100
 ) -> NDArray[np.float64]:

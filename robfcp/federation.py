@@ -115,14 +115,15 @@ class Federation:
         score: Score | None = None,
         round: str | None = None,
         model: str | None = None,
+        faults: Iterable[Fault] = (),
     ) -> Federation:
         """The valid reports in the order of their names; the rest listed as faulty or missing.
 
         `sizes` registers who may report and with how many samples. Grid, score, round and model
         are the expected ones if given, else those of the majority. `quorum` is the least number
-        of valid reports, or their least share of those expected.
+        of valid reports, or their least share of those expected. `faults` were found before.
         """
-        accepted, faulty = _read_all(reports)
+        accepted, faulty = _read_all(reports, faults)
         received = len(accepted) + len(faulty)
         if sizes is not None:
             accepted = _keep(accepted, faulty, lambda report: _registered(report, sizes))
@@ -153,10 +154,12 @@ def numbered(n_clients: int, width: int) -> tuple[str, ...]:
     return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
 
 
-def _read_all(reports: Iterable[Untrusted]) -> tuple[list[Report], list[Fault]]:
+def _read_all(
+    reports: Iterable[Untrusted], faults: Iterable[Fault]
+) -> tuple[list[Report], list[Fault]]:
     """Decode what is not yet a report; a name that comes twice is faulty altogether."""
     accepted: dict[str, Report] = {}
-    faulty: dict[str, Fault] = {}
+    faulty = {fault.client: fault for fault in faults}
     for position, item in enumerate(reports):
         try:
             report = _decode(item, f"report {position + 1}")

@@ -52,12 +52,14 @@ class Grid:
     @staticmethod
     def uniform(bins: int = 100, low: float = 0.0, high: float = 1.0) -> Grid:
         """`bins` bins of equal width on [low, high]; 100 on [0, 1] is the grid of Rob-FCP."""
-        bins = int(bins)
-        if not 1 <= bins <= MAX_BINS or not (np.isfinite([low, high]).all() and low < high):
+        numbers = all(isinstance(end, (int, float, np.number)) for end in (bins, low, high))
+        if not numbers or bins != int(bins) or not 1 <= bins <= MAX_BINS or not low < high:
             raise RobfcpError(
                 f"grid: uniform({bins}, {low}, {high}) needs 1 to {MAX_BINS} bins and low < high"
             )
-        edges = low + (high - low) * (np.arange(bins + 1) / bins)
+        bins = int(bins)
+        with np.errstate(over="ignore", invalid="ignore"):
+            edges = low + (high - low) * (np.arange(bins + 1) / bins)
         edges[-1] = high
         return Grid(edges, "uniform", {"bins": bins, "low": float(low), "high": float(high)})
 

@@ -1,0 +1,176 @@
+"""The JSON form of a calibration: columns, sparse counts and a digest over all of it."""
+
+from __future__ import annotations
+
+import hashlib
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+
+from robfcp._wire import WireGrid, WireScore, read_grid, read_score, wire_grid, wire_score
+from robfcp.calibration import Calibration, Level, Settings
+from robfcp.certificates import Certificate
+from robfcp.errors import RobfcpError
+from robfcp.federation import Fault, Federation
+
+SCHEMA = 1
+
+
+class WireLevel(msgspec.Struct, forbid_unknown_fields=True):
+    """One confidence level; an infinite threshold is null."""
+
+    confidence_level: str
+    threshold: float | None
+    tolerance: int | None
+    certificate: Certificate
+
+
+class WireFederation(msgspec.Struct, forbid_unknown_fields=True):
+    """The accepted reports in columns; row k's bins are bins[starts[k]:starts[k + 1]]."""
+
+    grid: WireGrid
+    score: WireScore | None
+    round: str | None
+    model: str | None
+    registered: bool
+    ids: list[str]
+    starts: list[int]
+    bins: list[int]
+    counts: list[int]
+    faulty: list[Fault]
+    missing: list[str]
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True):
+    """Everything the digest covers."""
+
+    version: str
+    settings: Settings
+    levels: list[WireLevel]
+    several: bool
+    n_malicious: int
+    flagged: dict[str, str]
+    maliciousness: list[float]
+    notes: list[str]
+    federation: WireFederation
+
+
+class Envelope(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="calibration"):
+    """Schema and digest around the body, whose bytes are digested exactly as they stand."""
+
+    schema: int
+    digest: str
+    body: msgspec.Raw
+
+
+class _Header(msgspec.Struct):
+    schema: int
+
+
+def encode_calibration(calibration: Calibration) -> bytes:
+    """The calibration as sealed JSON."""
+    federation = calibration.federation
+    rows, bins = np.nonzero(federation.counts)
+    starts = np.searchsorted(rows, np.arange(federation.n_clients + 1))
+    body = msgspec.json.encode(
+        Body(
+            version=calibration.version,
+            settings=calibration.settings,
+            levels=[
+                WireLevel(
+                    str(level.confidence_level),
+                    level.threshold if np.isfinite(level.threshold) else None,
+                    level.tolerance,
+                    level.certificate,
+                )
+                for level in calibration.levels
+            ],
+            several=calibration.several,
+            n_malicious=calibration.n_malicious,
+            flagged={client: calibration.reasons.get(client, "") for client in calibration.flagged},
+            maliciousness=calibration.maliciousness.tolist(),
+            notes=list(calibration.notes),
+            federation=WireFederation(
+                grid=wire_grid(federation.grid),
+                score=wire_score(federation.score),
+                round=federation.round,
+                model=federation.model,
+                registered=federation.registered,
+                ids=list(federation.ids),
+                starts=starts.tolist(),
+                bins=bins.tolist(),
+                counts=federation.counts[rows, bins].tolist(),
+                faulty=list(federation.faulty),
+                missing=list(federation.missing),
+            ),
+        )
+    )
+    return msgspec.json.encode(Envelope(SCHEMA, _digest(body), msgspec.Raw(body)))
+
+
+def decode_calibration(data: bytes | str, source: str) -> Calibration:
+    """The calibration in a file, or one line that says what is wrong with it."""
+    try:
+        schema = msgspec.json.decode(data, type=_Header).schema
+        if schema != SCHEMA:
+            raise RobfcpError(
+                f"{source}: calibration schema {schema} is unknown to this version "
+                f"(it reads {SCHEMA}); update robfcp"
+            )
+        envelope = msgspec.json.decode(data, type=Envelope)
+        if _digest(bytes(envelope.body)) != envelope.digest:
+            raise RobfcpError(
+                f"{source}: the digest does not fit the contents: the file was altered or damaged; "
+                "calibrate again from the reports"
+            )
+        return _read(msgspec.json.decode(envelope.body, type=Body))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, IndexError) as error:
+        raise RobfcpError(
+            f"{source}: not a calibration ({error}); pass a file written by robfcp calibrate"
+        ) from None
+
+
+def _read(body: Body) -> Calibration:
+    wire = body.federation
+    grid = read_grid(wire.grid)
+    counts = np.zeros((len(wire.ids), grid.n_bins), dtype=np.int64)
+    rows = np.repeat(np.arange(len(wire.ids)), np.diff(wire.starts))
+    counts[rows, wire.bins] = wire.counts
+    federation = Federation(
+        tuple(wire.ids),
+        counts,
+        counts.sum(axis=1),
+        grid,
+        read_score(wire.score),
+        wire.round,
+        wire.model,
+        tuple(wire.faulty),
+        tuple(wire.missing),
+        wire.registered,
+    )
+    levels = tuple(
+        Level(
+            Fraction(level.confidence_level),
+            np.inf if level.threshold is None else level.threshold,
+            level.tolerance,
+            level.certificate,
+        )
+        for level in body.levels
+    )
+    return Calibration(
+        levels,
+        federation,
+        np.array(body.maliciousness),
+        np.array([client not in body.flagged for client in wire.ids], dtype=bool),
+        body.n_malicious,
+        body.settings,
+        body.flagged,
+        tuple(body.notes),
+        body.several,
+        body.version,
+    )
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()

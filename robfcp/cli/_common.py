@@ -1,0 +1,101 @@
+"""What all commands share: options, tables, JSON, and one line for every user error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from robfcp._files import write_atomically
+
+Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON only.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the result to this file.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")]
+
+
+class Printer:
+    """Sends a command's result to people or to programs, as asked."""
+
+    def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json, self.quiet = as_json, quiet
+        self.console = Console(quiet=quiet or as_json, highlight=False)
+        self.errors = Console(stderr=True, highlight=False)
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A table whose numbers are aligned and whose cells are plain text."""
+        table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+        lines = [[_cell(value) for value in row] for row in rows]
+        for number, column in enumerate(columns):
+            right = bool(lines) and all(_numeric(line[number]) for line in lines)
+            table.add_column(column, justify="right" if right else "left", overflow="fold")
+        for line in lines:
+            table.add_row(*line)
+        self.console.print(table)
+
+    def line(self, text: str, style: str | None = None) -> None:
+        """One line for people; markup in client names is not interpreted."""
+        self.console.print(text, style=style, markup=False, soft_wrap=False)
+
+    def json(self, value: Any) -> None:
+        """The result for programs."""
+        if self.as_json and not self.quiet:
+            print(json_text(value))
+
+    def progress(self) -> Progress:
+        """A bar on stderr, gone when it is done, absent when nobody looks."""
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.errors,
+            transient=True,
+            disable=self.quiet or not sys.stderr.isatty(),
+        )
+
+
+def json_text(value: Any) -> str:
+    """Indented JSON with infinities as null, so that every parser reads it."""
+    return json.dumps(_plain(value), indent=2, allow_nan=False)
+
+
+def save_json(path: Path, value: Any) -> None:
+    """Write JSON whole or not at all."""
+    write_atomically(path, json_text(value) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, (float, np.floating)):
+        return f"{value:.4g}" if np.isfinite(value) else "infinite" if value > 0 else "-"
+    text = "none" if value is None else str(value)
+    return text.replace("[", "\\[")
+
+
+def _numeric(text: str) -> bool:
+    return text.replace(".", "").replace("-", "").replace("%", "").replace("+", "").isdigit()

@@ -1,0 +1,87 @@
+"""Model outputs from npz, npy or CSV files."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.errors import RobfcpError
+
+PREDICTIONS = ("probabilities", "predictions")
+TARGETS = ("labels", "label", "targets", "target", "y")
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """Predictions of a model with the true targets where the file has them."""
+
+    predictions: NDArray[Any]
+    targets: NDArray[Any] | None
+
+
+def read_outputs(path: Path, *, needs_targets: bool) -> Outputs:
+    """Predictions and targets of one file.
+
+    npz: arrays `probabilities` (or `predictions`) and `labels` (or `targets`). npy: predictions.
+    CSV: a header line; the column `label` (or `target`) is the target, the others predictions in
+    the order of the file; one prediction column means regression, two with low/high CQR.
+    """
+    if not path.is_file():
+        raise RobfcpError(f"{path}: no such file; check the path")
+    readers = {".npz": _npz, ".npy": _npy, ".csv": _csv}
+    if path.suffix.lower() not in readers:
+        raise RobfcpError(f"{path}: cannot read {path.suffix or 'this'}; use .npz, .npy or .csv")
+    try:
+        outputs = readers[path.suffix.lower()](path)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, RobfcpError):
+            raise
+        raise RobfcpError(f"{path}: cannot be read ({error}); write it again") from error
+    if needs_targets and outputs.targets is None:
+        raise RobfcpError(f"{path}: holds no labels; add an array or column called 'label'")
+    return outputs
+
+
+def _npz(path: Path) -> Outputs:
+    with np.load(path, allow_pickle=False) as arrays:
+        names = set(arrays.files)
+        predictions = next((arrays[name] for name in PREDICTIONS if name in names), None)
+        targets = next((arrays[name] for name in TARGETS if name in names), None)
+    if predictions is None:
+        raise RobfcpError(
+            f"{path}: has arrays {', '.join(sorted(names)) or '(none)'} but no 'probabilities'; "
+            "save it with numpy.savez(path, probabilities=..., labels=...)"
+        )
+    return Outputs(predictions, targets)
+
+
+def _npy(path: Path) -> Outputs:
+    return Outputs(np.load(path, allow_pickle=False), None)
+
+
+def _csv(path: Path) -> Outputs:
+    with path.open(newline="", encoding="utf-8-sig") as stream:
+        header = [name.strip().lower() for name in next(csv.reader(stream), [])]
+        table = np.loadtxt(stream, delimiter=",", ndmin=2, dtype=np.float64)
+    if not header or table.size == 0:
+        raise RobfcpError(f"{path}: is empty; write a header line and one line a sample")
+    if table.shape[1] != len(header):
+        raise RobfcpError(f"{path}: {len(header)} names in the header, {table.shape[1]} columns")
+    target = next((header.index(name) for name in TARGETS if name in header), None)
+    if target is None:
+        return Outputs(_squeeze(table), None)
+    values = table[:, target]
+    predictions = np.delete(table, target, axis=1)
+    if predictions.shape[1] > 1 and np.array_equal(values, np.round(values)):
+        values = values.astype(np.int64)
+    return Outputs(_squeeze(predictions), values)
+
+
+def _squeeze(predictions: NDArray[Any]) -> NDArray[Any]:
+    return predictions[:, 0] if predictions.shape[1] == 1 else predictions

@@ -1,0 +1,217 @@
+"""`robfcp calibrate`: the server turns report files into a calibration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import typer
+
+from robfcp._files import read_limited
+from robfcp.calibration import Calibration
+from robfcp.cli._common import Json, Output, Printer, Quiet
+from robfcp.errors import ReportError, RobfcpError
+from robfcp.federation import Fault, Federation
+from robfcp.reports import Report
+from robfcp.server import calibrate as run
+
+SHOWN = 12
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("calibrate", no_args_is_help=True)(calibrate)
+
+
+def calibrate(
+    reports: Annotated[list[Path], typer.Argument(help="The sites' report files.")],
+    output: Output = None,
+    confidence: Annotated[
+        list[str], typer.Option("--confidence", help="Wanted coverage; may be repeated.")
+    ] = ["0.9"],  # noqa: B006
+    defence: Annotated[str, typer.Option(help="band, rob-fcp or none.")] = "band",
+    malicious: Annotated[
+        str, typer.Option(help="The most clients that may lie, or 'estimate'.")
+    ] = "estimate",
+    exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
+    guarantee: Annotated[
+        str | None, typer.Option(help="marginal, pac or pac-homogeneous; needs --malicious.")
+    ] = None,
+    heterogeneity: Annotated[
+        float | None, typer.Option(help="Stated bound on how much honest clients differ.")
+    ] = None,
+    distance: Annotated[str, typer.Option(help="l1, l2, linf, cosine, kolmogorov, ...")] = "l2",
+    exchangeability: Annotated[str, typer.Option(help="partial (N+K) or full (N+1).")] = "partial",
+    certificate_confidence: Annotated[float, typer.Option(help="For certificates.")] = 0.95,
+    sizes: Annotated[
+        Path | None, typer.Option(help="JSON registry {client: samples}; others are refused.")
+    ] = None,
+    quorum: Annotated[int | None, typer.Option(help="Least number of valid reports.")] = None,
+    round: Annotated[str | None, typer.Option(help="Refuse reports of another round.")] = None,
+    max_share: Annotated[
+        float | None, typer.Option(help="Refuse a client with more than this share of samples.")
+    ] = None,
+    size_budget: Annotated[
+        int | None, typer.Option(help="Most samples liars may hold, for --guarantee marginal.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find whom to trust, take one threshold, and say what is proved about it.
+
+    [dim]Example: robfcp calibrate reports/*.json --malicious 5 --guarantee marginal -o c.json[/dim]
+    """
+    federation = read_federation(reports, sizes=sizes, quorum=quorum, round=round)
+    calibration = run(
+        federation,
+        confidence_level=confidence if len(confidence) > 1 else confidence[0],
+        defence=defence,
+        malicious=cast(Any, read_number(malicious)),
+        exclude=cast(Any, exclude),
+        guarantee=cast(Any, guarantee),
+        heterogeneity=heterogeneity,
+        distance=cast(Any, distance),
+        exchangeability=cast(Any, exchangeability),
+        certificate_confidence=certificate_confidence,
+        max_share=max_share,
+        size_budget=size_budget,
+    )
+    if output is not None:
+        calibration.save(output)
+    printer = Printer(as_json, quiet)
+    show(calibration, printer)
+    if output is not None:
+        printer.line(f"-> {output}")
+    printer.json(as_data(calibration))
+
+
+def read_number(text: str) -> int | str:
+    """'estimate' or a whole number."""
+    if text == "estimate":
+        return text
+    if not text.isdigit():
+        raise RobfcpError(f"--malicious: {text!r} is neither a number nor 'estimate'")
+    return int(text)
+
+
+def read_federation(
+    paths: list[Path],
+    *,
+    sizes: Path | None = None,
+    quorum: int | None = None,
+    round: str | None = None,
+) -> Federation:
+    """The federation in report files; unreadable ones count as faulty, under their file name."""
+    reports: list[Report | bytes] = []
+    unreadable: list[Fault] = []
+    for path in paths:
+        try:
+            reports.append(Report.load(path))
+        except ReportError as error:
+            unreadable.append(Fault(error.client, error.field, str(error)))
+        except RobfcpError as error:
+            unreadable.append(Fault(str(path), "file", str(error)))
+    registry = None if sizes is None else read_sizes(sizes)
+    federation = Federation.from_reports(
+        reports, faults=unreadable, sizes=registry, quorum=quorum, round=round
+    )
+    return federation
+
+
+def read_sizes(path: Path) -> dict[str, int]:
+    """The registry of sample numbers."""
+    try:
+        registry = json.loads(read_limited(path))
+    except ValueError as error:
+        if isinstance(error, RobfcpError):
+            raise
+        raise RobfcpError(f"{path}: not JSON; write {{client: samples}}") from error
+    if not isinstance(registry, dict) or not all(
+        type(size) is int and size > 0 for size in registry.values()
+    ):
+        raise RobfcpError(f"{path}: must map client names to whole numbers of samples")
+    return registry
+
+
+def show(calibration: Calibration, printer: Printer) -> None:
+    """The calibration for people."""
+    federation = calibration.federation
+    printer.table(
+        f"{federation.n_clients} clients, {federation.n_samples} samples, "
+        f"defence {calibration.settings.defence}",
+        ["confidence", "threshold", "trusted", "flagged", "faulty", "tolerance", "proved"],
+        [
+            (
+                f"{float(level.confidence_level):g}",
+                float(level.threshold),
+                len(calibration.trusted),
+                len(calibration.flagged),
+                len(calibration.faulty),
+                level.tolerance,
+                "nothing"
+                if level.certificate.vacuous
+                else f"{level.certificate.lower:.3f} - {level.certificate.upper:.3f}",
+            )
+            for level in calibration.levels
+        ],
+    )
+    for level in calibration.levels:
+        printer.line(f"At {float(level.confidence_level):g}: {level.certificate.statement}.")
+    for note in calibration.notes:
+        printer.line(note)
+    _list(
+        printer, "flagged", [f"{c}: {calibration.reasons.get(c, '')}" for c in calibration.flagged]
+    )
+    _list(printer, "faulty", [fault.reason for fault in calibration.faulty])
+    _list(printer, "missing", list(calibration.missing))
+
+
+def _list(printer: Printer, word: str, lines: list[str]) -> None:
+    for line in lines[:SHOWN]:
+        printer.line(f"{word}  {line}")
+    if len(lines) > SHOWN:
+        printer.line(f"{word}  ... and {len(lines) - SHOWN} more")
+
+
+def as_data(calibration: Calibration) -> dict[str, Any]:
+    """The calibration for programs, without the counts."""
+    return {
+        "levels": [
+            {
+                "confidence_level": float(level.confidence_level),
+                "threshold": level.threshold,
+                "tolerance": level.tolerance,
+                "certificate": {
+                    "kind": level.certificate.kind,
+                    "lower": level.certificate.lower,
+                    "upper": level.certificate.upper,
+                    "confidence": level.certificate.confidence,
+                    "m": level.certificate.m,
+                    "vacuous": level.certificate.vacuous,
+                    "statement": level.certificate.statement,
+                    "assumptions": [a.text for a in level.certificate.assumptions],
+                    "outside": list(level.certificate.outside),
+                },
+            }
+            for level in calibration.levels
+        ],
+        "n_clients": calibration.federation.n_clients,
+        "n_samples": calibration.federation.n_samples,
+        "n_malicious": calibration.n_malicious,
+        "trusted": list(calibration.trusted),
+        "flagged": {c: calibration.reasons.get(c, "") for c in calibration.flagged},
+        "faulty": [
+            {"client": f.client, "field": f.field, "reason": f.reason} for f in calibration.faulty
+        ],
+        "missing": list(calibration.missing),
+        "maliciousness": dict(
+            zip(
+                calibration.federation.ids,
+                np.asarray(calibration.maliciousness).tolist(),
+                strict=True,
+            )
+        ),
+        "notes": list(calibration.notes),
+    }

@@ -1,0 +1,96 @@
+"""`robfcp predict`: class probabilities become prediction sets."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from robfcp import metrics
+from robfcp._files import write_atomically
+from robfcp.calibration import Calibration
+from robfcp.cli._common import Json, Output, Printer, Quiet, Seed
+from robfcp.cli._data import Outputs, read_outputs
+from robfcp.errors import RobfcpError
+from robfcp.scores import ClassificationScore
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("predict", no_args_is_help=True)(predict)
+
+
+def predict(
+    calibration: Annotated[Path, typer.Argument(help="A file written by robfcp calibrate.")],
+    data: Annotated[Path, typer.Argument(help="Model outputs: .npz, .npy or .csv.")],
+    output: Output = None,
+    level: Annotated[
+        int, typer.Option(help="Which confidence level of the calibration, counted from 0.")
+    ] = 0,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Turn model outputs into prediction sets (or intervals); with labels, say how well they cover.
+
+    [dim]Example: robfcp predict calibration.json test.csv -o sets.csv[/dim]
+    """
+    loaded = Calibration.load(calibration)
+    if not 0 <= level < len(loaded.levels):
+        raise RobfcpError(f"--level: {level} is not 0 to {len(loaded.levels) - 1}")
+    outputs = read_outputs(data, needs_targets=False)
+    printer = Printer(as_json, quiet)
+    if isinstance(loaded.score, ClassificationScore):
+        sets = loaded.predict_set(outputs.predictions, seed)
+        result = sets[:, :, level] if loaded.several else sets
+        figures = _set_figures(result, outputs)
+        text = _sets_as_csv(result)
+    else:
+        ends = loaded.predict_interval(outputs.predictions)
+        result = ends[:, :, level] if loaded.several else ends
+        figures = _interval_figures(result, outputs)
+        text = "low,high\n" + "".join(f"{low!r},{high!r}\n" for low, high in result.tolist())
+    if output is not None:
+        _write(output, result, text)
+    printer.table(f"{len(result)} samples", list(figures), [list(figures.values())])
+    if output is not None:
+        printer.line(f"-> {output}")
+    printer.json(figures)
+
+
+def _set_figures(sets: NDArray[np.bool_], outputs: Outputs) -> dict[str, float]:
+    if outputs.targets is not None:
+        return dict(metrics.summary(sets, outputs.targets))
+    return {
+        "set_size": metrics.set_size(sets),
+        "singletons": metrics.singleton_share(sets),
+        "empty": metrics.empty_share(sets),
+    }
+
+
+def _interval_figures(ends: NDArray[np.float64], outputs: Outputs) -> dict[str, float]:
+    figures = {"width": metrics.interval_width(ends)}
+    if outputs.targets is not None:
+        figures["coverage"] = metrics.interval_coverage(ends, outputs.targets)
+    return figures
+
+
+def _sets_as_csv(sets: NDArray[np.bool_]) -> str:
+    """One line a sample: its labels, separated by blanks, and their number."""
+    lines = (" ".join(map(str, np.flatnonzero(row))) for row in sets)
+    return "size,labels\n" + "".join(f"{len(line.split())},{line}\n" for line in lines)
+
+
+def _write(path: Path, result: NDArray[np.generic], text: str) -> None:
+    if path.suffix == ".csv":
+        write_atomically(path, text)
+    elif path.suffix == ".npy":
+        buffer = io.BytesIO()
+        np.save(buffer, result, allow_pickle=False)
+        write_atomically(path, buffer.getvalue())
+    else:
+        raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use .csv or .npy")

@@ -1,0 +1,93 @@
+"""`robfcp sketch`: one site's model outputs become a report file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from robfcp.cli._common import Json, Printer, Quiet, Seed
+from robfcp.cli._data import read_outputs
+from robfcp.errors import RobfcpError
+from robfcp.grid import Grid
+from robfcp.reports import Report
+from robfcp.scores import APS, RAPS, SCORES, Score
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sketch", no_args_is_help=True)(sketch)
+
+
+def chosen_score(name: str, randomized: bool, penalty: float, k_reg: int) -> Score:
+    """The score named on the command line."""
+    if name == "aps":
+        return APS(randomized)
+    if name == "raps":
+        return RAPS(penalty, k_reg, randomized)
+    if name not in SCORES:
+        raise RobfcpError(f"--score: {name!r} is unknown; use one of {', '.join(SCORES)}")
+    score: Score = SCORES[name]()
+    return score
+
+
+def chosen_grid(name: str | None, score: Score) -> Grid:
+    """The grid named on the command line: default, extended, open-ended or uniform:BINS."""
+    if name is None:
+        return score.default_grid()
+    fixed = {"default": Grid.default, "extended": Grid.extended, "open-ended": Grid.open_ended}
+    if name in fixed:
+        return fixed[name]()
+    kind, _, bins = name.partition(":")
+    if kind == "uniform" and bins.isdigit():
+        return Grid.uniform(int(bins))
+    raise RobfcpError(f"--grid: {name!r} is unknown; use {', '.join(fixed)} or uniform:100")
+
+
+def sketch(
+    data: Annotated[Path, typer.Argument(help="Model outputs: .npz or .csv with labels.")],
+    client: Annotated[str, typer.Option("--client", "-c", help="This site's registered name.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the report goes.")],
+    score: Annotated[str, typer.Option(help="lac, aps, raps, absolute-residual or cqr.")] = "lac",
+    randomized: Annotated[bool, typer.Option(help="For aps and raps.")] = False,
+    penalty: Annotated[float, typer.Option(help="For raps.")] = 0.01,
+    k_reg: Annotated[int, typer.Option(help="For raps.")] = 5,
+    grid: Annotated[
+        str | None, typer.Option(help="default, extended, open-ended or uniform:BINS.")
+    ] = None,
+    round: Annotated[
+        str | None, typer.Option(help="The round's name, the same at all sites.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A digest of the shared model.")] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Turn one site's calibration outputs into a report file to send to the server.
+
+    [dim]Example: robfcp sketch site-3.csv --client site-3 -o reports/site-3.json[/dim]
+    """
+    outputs = read_outputs(data, needs_targets=True)
+    rule = chosen_score(score, randomized, penalty, k_reg)
+    assert outputs.targets is not None
+    scores = rule(outputs.predictions, outputs.targets, seed)
+    report = Report.from_scores(
+        client, scores, chosen_grid(grid, rule), score=rule, round=round, model=model
+    )
+    report.save(output)
+    printer = Printer(as_json, quiet)
+    bins = int((report.counts > 0).sum())
+    printer.line(
+        f"{client}: {report.n_samples} scores in {bins} of {report.grid.n_bins} bins "
+        f"({output.stat().st_size} bytes) -> {output}"
+    )
+    printer.json(
+        {
+            "client": client,
+            "n_samples": report.n_samples,
+            "grid": report.grid.digest,
+            "score": rule.name,
+            "output": str(output),
+        }
+    )

@@ -1,0 +1,148 @@
+"""The scikit-learn shaped front: an estimator, its sites' calibration data, prediction sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils.validation import check_is_fitted
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        "the scikit-learn front needs scikit-learn; install it with: pip install 'robfcp[sklearn]'"
+    ) from error
+
+from robfcp.calibration import Calibration, Guarantee
+from robfcp.defences import Defence, Exclude
+from robfcp.errors import RobfcpError
+from robfcp.federation import numbered
+from robfcp.grid import Grid
+from robfcp.reports import Report
+from robfcp.scores import LAC, AbsoluteResidual, Rng, Score
+from robfcp.server import calibrate
+
+Site = tuple[ArrayLike, ArrayLike]
+
+
+class _FederatedConformal(BaseEstimator):
+    """What the classifier and the regressor share."""
+
+    def __init__(
+        self,
+        estimator: Any,
+        confidence_level: float | Sequence[float] = 0.9,
+        *,
+        score: Score | None = None,
+        grid: Grid | None = None,
+        defence: str | Defence = "band",
+        malicious: int | str = "estimate",
+        exclude: Exclude = "outstanding",
+        guarantee: Guarantee | None = None,
+        heterogeneity: float | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.confidence_level = confidence_level
+        self.score = score
+        self.grid = grid
+        self.defence = defence
+        self.malicious = malicious
+        self.exclude = exclude
+        self.guarantee = guarantee
+        self.heterogeneity = heterogeneity
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> _FederatedConformal:
+        """Fit the wrapped estimator; not needed when it is fitted already."""
+        self.estimator.fit(X, y)
+        return self
+
+    def conformalize(self, sites: Iterable[Site] | Mapping[str, Site]) -> _FederatedConformal:
+        """Calibrate on every site's held-out data [(X_1, y_1), ...] or {name: (X, y)}."""
+        check_is_fitted(self.estimator)
+        if isinstance(sites, Mapping):
+            named = dict(sites)
+        else:
+            parts = list(sites)
+            named = dict(zip(numbered(len(parts), len(str(len(parts)))), parts, strict=True))
+        if not named:
+            raise RobfcpError("sites: there are none; pass [(X_1, y_1), ...]")
+        score = self._score()
+        rng = np.random.default_rng(self.random_state)
+        reports = [
+            Report.from_scores(name, self._scores(score, X, y, rng), self.grid, score=score)
+            for name, (X, y) in named.items()
+        ]
+        self.calibration_: Calibration = calibrate(
+            reports,
+            confidence_level=self.confidence_level,
+            defence=self.defence,
+            malicious=cast(Any, self.malicious),
+            exclude=self.exclude,
+            guarantee=self.guarantee,
+            heterogeneity=self.heterogeneity,
+        )
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The wrapped estimator's point predictions."""
+        return np.asarray(self.estimator.predict(X))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "calibration_")
+
+    def _score(self) -> Score:
+        raise TypeError("use FederatedConformalClassifier or FederatedConformalRegressor")
+
+    def _scores(
+        self, score: Score, X: ArrayLike, y: ArrayLike, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        return score(self.estimator.predict(X), y, rng)
+
+
+class FederatedConformalClassifier(ClassifierMixin, _FederatedConformal):  # type: ignore[misc]
+    """Prediction sets for a fitted classifier, calibrated on sites some of which may lie."""
+
+    def predict_set(self, X: ArrayLike, rng: Rng = None) -> NDArray[np.bool_]:
+        """(n, C) membership of each of `classes_`; (n, C, L) for several levels."""
+        check_is_fitted(self)
+        if rng is None and self.random_state is not None:
+            rng = np.random.default_rng([self.random_state, 1])
+        return self.calibration_.predict_set(self.estimator.predict_proba(X), rng)
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes the columns of a prediction set stand for."""
+        return np.asarray(self.estimator.classes_)
+
+    def _score(self) -> Score:
+        return LAC() if self.score is None else self.score
+
+    def _scores(
+        self, score: Score, X: ArrayLike, y: ArrayLike, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        label = np.asarray(y)
+        column = np.searchsorted(self.classes_, label)
+        column = np.minimum(column, len(self.classes_) - 1)
+        if not np.array_equal(self.classes_[column], label):
+            raise RobfcpError("labels: some were not seen in training; drop those samples")
+        return score(self.estimator.predict_proba(X), column, rng)
+
+
+class FederatedConformalRegressor(RegressorMixin, _FederatedConformal):  # type: ignore[misc]
+    """Prediction intervals for a fitted regressor, calibrated on sites some of which may lie.
+
+    For the CQR score the estimator's `predict` must return (n, 2) lower and upper quantiles.
+    """
+
+    def predict_interval(self, X: ArrayLike) -> NDArray[np.float64]:
+        """(n, 2) lower and upper ends; (n, 2, L) for several levels."""
+        check_is_fitted(self)
+        return self.calibration_.predict_interval(self.estimator.predict(X))
+
+    def _score(self) -> Score:
+        return AbsoluteResidual() if self.score is None else self.score
