@@ -1,0 +1,120 @@
+"""The default defence: leave out the clients that stand out from the more coherent half."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.defences import Assessment, Exclude, check_minority, trust_lowest
+from robfcp.duplicates import Copies, find_copies
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.spacings import most_conspicuous, tail_p_values
+from robfcp.views import oddity, trusted_core
+
+FALSE_ALARM = 0.05
+ODD_COPY = 0.02  # a report sent by three or more is odd itself below this p-value
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """How far each client is from the majority, who stands out, and why."""
+
+    oddity: NDArray[np.float64]
+    outstanding: NDArray[np.bool_]
+    p_values: NDArray[np.float64]
+    reasons: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Trust all but the clients that stand out from the more coherent half, at most K_m of them.
+
+    exclude: "outstanding" leaves out only clients that stand out; "exactly" the K_m oddest.
+    false_alarm: chance of excluding anybody when nobody lies.
+    """
+
+    exclude: Exclude = "outstanding"
+    false_alarm: float = FALSE_ALARM
+    name: ClassVar[str] = "band"
+
+    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
+        """At most `n_malicious` clients left out."""
+        n_benign = check_minority(federation, n_malicious)
+        standing = stand_out(federation, self.false_alarm)
+        number = standing.oddity
+        if self.exclude == "exactly":
+            trusted = trust_lowest(number, federation.ids, n_benign)
+            reasons = {
+                federation.ids[k]: standing.reasons.get(
+                    federation.ids[k], f"among the {n_malicious} clients farthest from the majority"
+                )
+                for k in np.flatnonzero(~trusted)
+            }
+            return Assessment(number, trusted, reasons)
+        ranked = np.where(standing.outstanding, number, -1.0)
+        n_trusted = federation.n_clients - min(n_malicious, int(standing.outstanding.sum()))
+        trusted = trust_lowest(ranked, federation.ids, n_trusted)
+        reasons = {
+            client: reason
+            for client, reason in standing.reasons.items()
+            if not trusted[federation.ids.index(client)]
+        }
+        return Assessment(number, trusted, reasons)
+
+
+def stand_out(federation: Federation, false_alarm: float = FALSE_ALARM) -> Standing:
+    """Who stands out: surplus copies, and groups parted from the rest by a significant gap.
+
+    All but one of every group of copies are set aside first. Then the most conspicuous minority
+    is, when its p-value is at most `false_alarm`, and the others are looked at afresh, until
+    nobody stands out or half would be gone. A report sent by several must fit in by itself too.
+    """
+    if not 0 < false_alarm < 1:
+        raise RobfcpError(f"false_alarm: {false_alarm} is not between 0 and 1; give 0.05, say")
+    room = (federation.n_clients - 1) // 2
+    copies = find_copies(federation)
+    reasons = dict(_copy_reasons(copies)[:room])
+    while True:
+        kept = np.array([client not in reasons for client in federation.ids])
+        rest = federation.subset(kept)
+        core = trusted_core(rest)
+        numbers = oddity(rest, core)
+        split = most_conspicuous(numbers)
+        if split.p_value > false_alarm or len(reasons) + split.size > room:
+            break
+        order = np.argsort(numbers, kind="stable")
+        reach = numbers[order[-split.size - 1]]
+        for k in order[-split.size :]:
+            reasons[rest.ids[k]] = (
+                f"one of {split.size} clients that stand out: squared distance {numbers[k]:.3g} "
+                f"from the majority, where the others reach {reach:.3g} (chance of such a gap "
+                f"among honest clients {split.p_value:.2g})"
+            )
+    numbers = oddity(federation, np.flatnonzero(kept)[core])
+    p_values = tail_p_values(numbers, kept)
+    for group in copies:
+        first = federation.ids.index(group.clients[0])
+        if kept[first] and len(group.clients) > 2 and p_values[first] <= ODD_COPY:
+            reasons[group.clients[0]] = (
+                f"sends the same odd report as {len(group.clients) - 1} others "
+                f"(chance for an honest client {p_values[first]:.2g})"
+            )
+    outstanding = np.array([client in reasons for client in federation.ids])
+    return Standing(numbers, outstanding, p_values, reasons)
+
+
+def _copy_reasons(copies: tuple[Copies, ...]) -> list[tuple[str, str]]:
+    """Client and reason for all but one of every group: copies tell no more than one of them."""
+    return [
+        (
+            client,
+            f"{'an exact copy' if group.exact else 'nearly a copy'} of {group.clients[0]}'s report "
+            f"({len(group.clients)} alike, chance among independent samples {group.p_value:.2g})",
+        )
+        for group in copies
+        for client in group.clients[1:]
+    ]

@@ -1,0 +1,120 @@
+"""Reports that copy one another: closer than two independent samples can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.federation import Federation
+
+FALSE_ALARM = 1e-3
+_BLOCK = 2**24
+_TILTS = np.geomspace(0.05, 30, 24)
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Clients that report the same sample, exactly or with a few counts moved."""
+
+    clients: tuple[str, ...]
+    exact: bool
+    p_value: float
+
+
+def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tuple[Copies, ...]:
+    """Groups of clients whose reports are closer than independent samples ever are.
+
+    Pairs are compared by X^2 = sum_b (a_b - q s_b)^2 / (q (1-q) s_b), s_b = a_b + c_b, q = n_a/(n_a
+    + n_c). For independent samples of one distribution a_b is Binomial(s_b, q) and X^2 is about the
+    number of bins in use; different distributions only enlarge it. A pair are copies when the
+    Chernoff bound on P(X^2 <= observed) times the number of pairs is at most `false_alarm`.
+    """
+    distinct, owner = np.unique(federation.counts, axis=0, return_inverse=True)
+    owner = owner.reshape(-1)
+    n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
+    used = distinct[:, distinct.any(axis=0)]
+    repeated = np.flatnonzero(np.bincount(owner) > 1)
+    left, right = _similar(used)
+    left, right = np.concatenate([repeated, left]), np.concatenate([repeated, right])
+    pairs = zip(used[left], used[right], strict=True)
+    p_values = n_pairs * np.array([lower_tail(first, second) for first, second in pairs])
+    close = p_values <= false_alarm
+    groups = _components(owner, left[close], right[close])
+    return tuple(
+        Copies(
+            tuple(federation.ids[k] for k in group),
+            len(set(owner[group])) == 1,
+            float(p_values[close & np.isin(left, owner[group])].max()),
+        )
+        for group in groups
+    )
+
+
+def _similar(counts: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Pairs of rows with sum (sqrt a - sqrt c)^2 below 0.3 of the bins used by either.
+
+    X^2 is at most twice that sum; independent samples come to between half and all of the bins.
+    """
+    roots = np.sqrt(counts)
+    filled = (counts > 0).astype(np.float64)
+    sizes, bins = counts.sum(axis=1), filled.sum(axis=1)
+    left, right = [], []
+    step = max(1, _BLOCK // max(1, len(counts)))
+    for start in range(0, len(counts), step):
+        rows = slice(start, min(start + step, len(counts)))
+        squared = sizes[rows, None] + sizes - 2 * roots[rows] @ roots.T
+        either = bins[rows, None] + bins - filled[rows] @ filled.T
+        first, second = np.nonzero(squared < 0.3 * either)
+        later = second > first + start
+        left.append(first[later] + start)
+        right.append(second[later])
+    return np.concatenate(left), np.concatenate(right)
+
+
+def lower_tail(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
+    """Chernoff bound on P(X^2 <= observed) for two independent samples of one distribution.
+
+    min_t exp(t x) prod_b E exp(-t X_b^2), X_b^2 the term of a bin under Binomial(s_b, q).
+    """
+    total = first + second
+    share = float(first.sum() / total.sum())
+    sums, repeats = np.unique(total[total > 0], return_counts=True)
+    kept = total > 0
+    terms = (first[kept] - share * total[kept]) ** 2 / (share * (1 - share) * total[kept])
+    observed = float(terms.sum())
+    log_mgf = np.zeros(len(_TILTS))
+    for size, times in zip(sums, repeats, strict=True):
+        log_mgf += times * _log_laplace(int(size), share)
+    return float(np.exp(min(0.0, float((_TILTS * observed + log_mgf).min()))))
+
+
+def _log_laplace(size: int, share: float) -> Array:
+    """log E exp(-t (a - q s)^2 / (q (1-q) s)) for a ~ Binomial(s, q), at every tilt t."""
+    from scipy.special import gammaln, logsumexp
+
+    a = np.arange(size + 1)
+    log_choose = gammaln(size + 1) - gammaln(a + 1) - gammaln(size - a + 1)
+    log_mass = log_choose + a * np.log(share) + (size - a) * np.log1p(-share)
+    squared = (a - share * size) ** 2 / (share * (1 - share) * size)
+    result: Array = logsumexp(log_mass[None, :] - _TILTS[:, None] * squared, axis=1)
+    return result
+
+
+def _components(
+    owner: NDArray[np.intp], left: NDArray[np.intp], right: NDArray[np.intp]
+) -> list[NDArray[np.intp]]:
+    """The clients whose rows are linked, two or more, in the order of their first members."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    if not len(left):
+        return []
+    n_rows = int(owner.max()) + 1
+    graph = coo_array((np.ones(len(left)), (left, right)), shape=(n_rows, n_rows))
+    _, labels = connected_components(graph, directed=False)
+    groups = [np.flatnonzero(labels[owner] == label) for label in np.unique(labels[left])]
+    return sorted(groups, key=lambda group: int(group[0]))

@@ -1,0 +1,170 @@
+"""The server's views of the reports: bins merged where a trusted core has its scores."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.federation import Federation
+
+CORE_LEVELS = np.arange(1, 10) / 10
+LEVELS = np.concatenate([[0.002, 0.01, 0.04], np.arange(1, 10) / 10, [0.96, 0.99, 0.998]])
+FAR_LEVELS = np.array([0.002, 0.998])
+FAR_WEIGHT = 2.0
+CONCENTRATIONS = 4
+REFINEMENTS = 2
+_BLOCK = 2**23
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+
+def noise_sizes(federation: Federation) -> Array:
+    """min(n_k, median n): sampling noise is 1/n_k, and nobody counts for more than the median."""
+    sizes: Array = np.minimum(federation.sizes, np.median(federation.sizes)).astype(np.float64)
+    return sizes
+
+
+def median_cdf(federation: Federation) -> Array:
+    """(H,) coordinate-wise median of the clients' cumulative shares."""
+    shares = federation.cumulative() / federation.sizes[:, None]
+    result: Array = np.median(shares, axis=0)
+    return result
+
+
+def core_cdf(federation: Federation, core: Indices) -> Array:
+    """(H,) cumulative shares of the core, each client weighted by its capped size."""
+    weights = noise_sizes(federation)[core]
+    weights = weights / (weights.sum() * federation.sizes[core])
+    result: Array = np.cumsum(weights @ federation.counts[core])
+    return result
+
+
+def ends_at(cdf: Array, levels: Array) -> Indices:
+    """The last bins of merged bins that end where the CDF reaches the levels."""
+    last = len(cdf) - 1
+    ends = np.searchsorted(cdf, levels - 1e-12)
+    return np.unique(np.append(np.minimum(ends, last), last))
+
+
+def stabilised(merged: NDArray[np.int64], sizes: NDArray[np.int64]) -> Array:
+    """(K, B) 2 sqrt((c + 3/8) / n): variance about 1/n in every bin, empty ones included."""
+    result: Array = 2 * np.sqrt((merged + 0.375) / sizes[:, None])
+    return result
+
+
+def squared_distance(federation: Federation, core: Indices, levels: Array) -> Array:
+    """(K,) squared distance from the core in units of sampling noise, on the core's quantile bins.
+
+    X_k^2 = n sum_b (2 sqrt((c_kb + 3/8)/n_k) - 2 sqrt(p_b + 3/(8 n_k)))^2, n = min(n_k, median):
+    about the number of bins for a client that differs by noise alone, whatever its size.
+    """
+    cdf = core_cdf(federation, core)
+    ends = ends_at(cdf, levels)
+    shares = np.diff(cdf[ends], prepend=0)
+    expected = 2 * np.sqrt(np.maximum(shares, 0) + 0.375 / federation.sizes[:, None])
+    differences = stabilised(federation.merged(ends), federation.sizes) - expected
+    result: Array = noise_sizes(federation) * np.einsum("kb,kb->k", differences, differences)
+    return result
+
+
+def first_core(federation: Federation) -> Indices:
+    """The half closest to the median CDF, after a few concentration steps on ten equal bins."""
+    cdf = median_cdf(federation)
+    ends = ends_at(cdf, CORE_LEVELS)
+    merged = federation.merged(ends) / federation.sizes[:, None]
+    roots = np.sqrt(merged)
+    sizes = noise_sizes(federation)
+    centre = np.diff(cdf[ends], prepend=0)
+    half = federation.n_clients // 2 + 1
+    core = np.arange(half)
+    for _ in range(CONCENTRATIONS):
+        distance = sizes * ((roots - np.sqrt(np.maximum(centre, 0))) ** 2).sum(axis=1)
+        core = np.argsort(distance, kind="stable")[:half]
+        centre = sizes[core] @ merged[core] / sizes[core].sum()
+    return core
+
+
+def group_directions(points: Array, sizes: Array) -> tuple[Array, Array]:
+    """The mean and the directions (q, B) in which clients differ by more than sampling noise.
+
+    Principal directions of the points weighted to unit noise whose variance exceeds
+    (1 + sqrt(B/K))^2, the most that noise alone gives (Marchenko-Pastur); at least one.
+    """
+    mean = sizes @ points / sizes.sum()
+    weighted = (points - mean) * np.sqrt(sizes)[:, None]
+    _, singular, directions = np.linalg.svd(weighted, full_matrices=False)
+    n_clients, n_bins = points.shape
+    edge = (1 + np.sqrt(n_bins / n_clients)) ** 2
+    kept = max(1, int(np.count_nonzero(singular**2 / n_clients > edge)))
+    return mean, directions[:kept]
+
+
+def band_distance(points: Array, sizes: Array, n_malicious: int) -> Array:
+    """Mean distance to the neighbours of rank max(1, K_m)..K_b-1, in units of their noise.
+
+    d_kl = |x_k - x_l| / sqrt(1/n_k + 1/n_l). The K_m - 1 nearest may all be accomplices, so they
+    earn nothing.
+    """
+    n = len(points)
+    first = max(1, n_malicious)
+    last = max(first, n - n_malicious - 1)
+    norms = np.einsum("kb,kb->k", points, points)
+    means = np.empty(n)
+    step = max(1, _BLOCK // n)
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
+        squared = norms[rows, None] + norms - 2 * points[rows] @ points.T
+        squared = np.maximum(squared, 0) / (1 / sizes[rows, None] + 1 / sizes)
+        own = np.arange(rows.start, rows.stop)
+        squared[own - rows.start, own] = -1.0
+        squared.partition(sorted({first, last}), axis=1)
+        means[rows] = np.sqrt(squared[:, first : last + 1]).mean(axis=1)
+    return means
+
+
+def trusted_core(federation: Federation) -> Indices:
+    """The more coherent half: lowest in the band rule along the directions that part the clients.
+
+    The bins follow the core's own quantiles, so core and bins are found in turn.
+    """
+    core = first_core(federation)
+    n_clients = federation.n_clients
+    if n_clients < 3:
+        return core
+    sizes = noise_sizes(federation)
+    for _ in range(REFINEMENTS):
+        points = stabilised(
+            federation.merged(ends_at(core_cdf(federation, core), LEVELS)), federation.sizes
+        )
+        mean, directions = group_directions(points, sizes)
+        number = band_distance((points - mean) @ directions.T, sizes, accomplices(n_clients))
+        core = np.argsort(number, kind="stable")[: n_clients // 2 + 1]
+    return core
+
+
+def accomplices(n_clients: int) -> int:
+    """How many accomplices the band rule allows for while the core is sought: 45%."""
+    return int(0.45 * n_clients)
+
+
+def oddity(federation: Federation, core: Indices) -> Array:
+    """(K,) squared distance from the core, summed over three views of the same scores.
+
+    X^2 on 16 quantile bins that are finer towards both ends, twice X^2 on the far tails (beyond
+    the 0.2% and 99.8% quantiles, where forged scores pile up), and X^2 along the directions that
+    part the clients, in which a group differs though its members do not.
+    """
+    total = squared_distance(federation, core, LEVELS)
+    total += FAR_WEIGHT * squared_distance(federation, core, FAR_LEVELS)
+    if federation.n_clients < 3:
+        return total
+    sizes = noise_sizes(federation)
+    points = stabilised(
+        federation.merged(ends_at(core_cdf(federation, core), LEVELS)), federation.sizes
+    )
+    _, directions = group_directions(points, sizes)
+    centre = sizes[core] @ points[core] / sizes[core].sum()
+    along = (points - centre) @ directions.T
+    total += sizes * np.einsum("kq,kq->k", along, along)
+    return total
