@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from robfcp._exact import check_budget, edges_first, integers, sum_of_largest
 
+_BLOCK = 2**17  # counts worked on at a time, so that they stay in the cache
+
 
 def envelope(
     below: NDArray[np.int64], sizes: NDArray[np.int64], m: int
@@ -37,39 +39,36 @@ def _least_share(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Numerator and denominator (E,) of the least share over removals of at most m clients."""
     n_clients, total = len(sizes), int(sizes.sum())
-    if (sizes == sizes[0]).all():
+    if m == 0 or (sizes == sizes[0]).all():
         kept = counts.sum(axis=1) - sum_of_largest(counts, m)
-        return kept.astype(float), np.full(len(counts), float(sizes[0]) * (n_clients - m))
+        weight = total - m * int(sizes[0]) if m else total
+        return kept.astype(float), np.full(len(counts), float(weight))
     wide = integers(sizes, int(sizes.max()) * total * 2)
-    numerator: NDArray[Any] = counts.sum(axis=1).astype(wide.dtype)
-    denominator: NDArray[Any] = np.full(len(counts), total, dtype=wide.dtype)
-    active = np.arange(len(counts)) if m else np.arange(0)
+    step = max(1, _BLOCK // n_clients)
+    blocks = [
+        _dinkelbach(counts[start : start + step].astype(wide.dtype, copy=False), wide, m)
+        for start in range(0, len(counts), step)
+    ]
+    numerators, denominators = zip(*blocks, strict=True)
+    return np.concatenate(numerators).astype(float), np.concatenate(denominators).astype(float)
+
+
+def _dinkelbach(
+    counts: NDArray[Any], sizes: NDArray[Any], m: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Remove the <= m largest positive c_k - lambda n_k, lambda the share left, until it rests."""
+    numerator, denominator = counts.sum(axis=1), np.full(len(counts), sizes.sum())
+    totals, active = numerator.copy(), np.arange(len(counts))
     while active.size:
-        numerator[active], denominator[active], moved = _remove(
-            counts[active], wide, m, numerator[active], denominator[active]
-        )
-        active = active[moved]
-    return numerator.astype(float), denominator.astype(float)
-
-
-def _remove(
-    counts: NDArray[np.int64],
-    sizes: NDArray[Any],
-    m: int,
-    numerator: NDArray[Any],
-    denominator: NDArray[Any],
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-    """One step of Dinkelbach: remove the <= m largest positive c_k - lambda n_k; has it moved?"""
-    gain = counts * denominator[:, None] - numerator[:, None] * sizes
-    chosen = np.argpartition(gain, -m, axis=1)[:, -m:]
-    removed = np.take_along_axis(gain, chosen, axis=1) > 0
-    taken = np.where(removed, np.take_along_axis(counts, chosen, axis=1), 0).sum(axis=1)
-    weight = np.where(removed, sizes[chosen], 0).sum(axis=1)
-    new_numerator = counts.sum(axis=1) - taken
-    new_denominator = sizes.sum() - weight
-    moved = new_numerator * denominator < numerator * new_denominator
-    return (
-        np.where(moved, new_numerator, numerator),
-        np.where(moved, new_denominator, denominator),
-        moved,
-    )
+        here = counts[active]
+        gain = here * denominator[active, None]
+        gain -= numerator[active, None] * sizes
+        chosen = np.argpartition(gain, -m, axis=1)[:, -m:]
+        removed = np.take_along_axis(gain, chosen, axis=1) > 0
+        taken = np.take_along_axis(here, chosen, axis=1)
+        left = totals[active] - (taken * removed).sum(axis=1)
+        weight = sizes.sum() - (sizes[chosen] * removed).sum(axis=1)
+        lower = (left * denominator[active] < numerator[active] * weight).astype(bool)
+        active = active[lower]
+        numerator[active], denominator[active] = left[lower], weight[lower]
+    return numerator, denominator
