@@ -56,6 +56,7 @@ class Certificate:
     outside: tuple[str, ...] = ()
     full_sets_from: int | None = None
     note: str = ""
+    size_budget: int | None = None
 
     @property
     def vacuous(self) -> bool:
@@ -71,6 +72,8 @@ class Certificate:
     def statement(self) -> str:
         """The certificate in words."""
         whom = f"at most {self.m} of {self.n_clients} clients"
+        if self.size_budget is not None:
+            whom += f" with at most {self.size_budget} samples together"
         if self.estimated:
             condition = f"if {whom} lie (an estimate, not a bound)"
         else:
@@ -197,6 +200,7 @@ def guarantee_certificate(
         outside_of(federation),
         forcing,
         note,
+        size_budget,
     )
 
 
@@ -216,7 +220,7 @@ def assumptions_of(
         text = f"at most {m} of the {federation.n_clients} reporting clients lie, {when}"
         found.append(Assumption("liars", m, text))
     if size_budget is not None:
-        text = f"lying clients hold at most {size_budget} samples together"
+        text = f"lying clients hold, and claim, at most {size_budget} samples together"
         found.append(Assumption("size_budget", size_budget, text))
     found.append(
         Assumption("corruption", "fixed", "who lies does not depend on the honest samples")

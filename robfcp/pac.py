@@ -56,21 +56,22 @@ class PacCondition:
         total = int(running[-1])
         most = total - running[removed]
         least = running[len(ordered) - removed]
-        step = -(-(total - int(least[-1]) + 1) // _TOTALS)
-        totals = np.arange(int(least[-1]), total + step, step)
-        critical = critical_counts(totals, level, delta)
-        slope = _slope(totals, critical, level)
         p, self._scale = level.numerator * _SLOPE, level.denominator * _SLOPE
+        step = -(-(total - int(least[-1]) + 1) // _TOTALS)
+        known = bool((least == most).all())
+        totals = most if known else np.arange(int(least[-1]), total + step, step)
+        critical = critical_counts(totals, level, delta)
+        slope = 0 if known else _slope(totals, critical, level)
         self._rate = p + slope * level.denominator
         self._sizes = integers(sizes, 2 * self._scale * (total + step + 1))
-        # c(N + i) <= c(N) + i, so between the totals looked at the slack grows by < 1 a sample
         wide = self._sizes.dtype
-        between = max(0, self._scale - self._rate) * (step - 1)
-        residual = self._scale * critical.astype(wide) - self._rate * totals.astype(wide) + between
-        first = (least - totals[0]) // step
-        last = (most - totals[0]) // step + 1
-        ranges = np.stack([first, last], axis=1).ravel()
-        self._needed = np.maximum.reduceat(np.append(residual, residual[-1:]), ranges)[::2]
+        residual = self._scale * critical.astype(wide) - self._rate * totals.astype(wide)
+        if not known:
+            # c(N + i) <= c(N) + i: between the totals looked at the slack grows by < 1 a sample
+            residual = residual + max(0, self._scale - self._rate) * (step - 1)
+            ranges = np.stack([least - totals[0], most - totals[0] + step], axis=1).ravel() // step
+            residual = np.maximum.reduceat(np.append(residual, residual[-1:]), ranges)[::2]
+        self._needed = residual
         self._m = m
 
     def holds(self, below: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -84,8 +85,6 @@ class PacCondition:
 
 def _slope(totals: NDArray[np.int64], critical: NDArray[np.int64], level: Fraction) -> int:
     """The slope of the slack between the ends of the range, in units of 1/1024; never negative."""
-    if len(totals) < 2:
-        return 0
     slack = critical - float(level) * totals
     return max(0, round(float((slack[-1] - slack[0]) / (totals[-1] - totals[0])) * _SLOPE))
 
