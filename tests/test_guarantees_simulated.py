@@ -1,0 +1,299 @@
+"""Every guarantee against attackers who see all honest data and pick the worst of many attacks.
+
+Coverage is computed exactly from the clients' true distributions, so that only the calibration
+data are random. Each check must hold for the stated budget and fail for a budget one too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.stats import beta as beta_law
+from scipy.stats import binom
+
+from robfcp.certificates import coverage_band
+from robfcp.federation import Federation
+from robfcp.grid import Grid
+from robfcp.guarantees import marginal_threshold, tolerance
+from robfcp.modes import guaranteed
+from robfcp.pac import homogeneous_threshold, pac_threshold
+from robfcp.pruning import prune
+
+LEVEL = Fraction(9, 10)
+BINS = 200
+GRID = Grid.uniform(BINS)
+EDGES = np.linspace(0, 1, BINS + 1)
+CLASSES = np.array([np.diff(beta_law.cdf(EDGES, shape, 4)) for shape in np.linspace(0.4, 3, 10)])
+
+Threshold = Callable[[Federation, int], int | None]
+
+
+def distributions(rng: np.random.Generator, mix: str, n_clients: int) -> np.ndarray:
+    """(K, H) true score distributions: alike, or classes mixed by Dirichlet(0.5) shares."""
+    if mix == "iid":
+        return np.tile(CLASSES.mean(axis=0), (n_clients, 1))
+    return rng.dirichlet(np.full(len(CLASSES), 0.5), n_clients) @ CLASSES
+
+
+def client_sizes(rng: np.random.Generator, n: int | None, n_clients: int) -> np.ndarray:
+    """n samples each, or log-uniform between 20 and 1000."""
+    if n is not None:
+        return np.full(n_clients, n)
+    return np.exp(rng.uniform(np.log(20), np.log(1000), n_clients)).astype(int)
+
+
+def forge(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Integer counts of the given sizes closest to the shares."""
+    steps = np.floor(np.cumsum(shares) * sizes[:, None] + 0.5).astype(int)
+    steps[:, -1] = sizes
+    return np.diff(steps, axis=1, prepend=0)
+
+
+def attacks(counts: np.ndarray, liars: int) -> list[np.ndarray]:
+    """What the first `liars` clients may report, knowing everybody's counts."""
+    sizes = counts.sum(axis=1)
+    honest = counts[liars:]
+    pooled = honest.sum(axis=0) / honest.sum()
+    cumulative = np.cumsum(pooled)
+    at_90 = np.cumsum(honest, axis=1)[:, np.searchsorted(cumulative, 0.9)] / sizes[liars:]
+    truncated = np.where(cumulative <= 0.75, pooled, 0)
+    reports = [
+        np.eye(BINS)[0],
+        np.eye(BINS)[-1],
+        honest[np.argmax(at_90)] / sizes[liars:][np.argmax(at_90)],
+        honest[np.argmin(at_90)] / sizes[liars:][np.argmin(at_90)],
+        truncated / truncated.sum(),
+        *(0.5**step * np.eye(BINS)[0] + (1 - 0.5**step) * pooled for step in range(1, 6)),
+    ]
+    forged = []
+    for shares in reports:
+        forged.append(counts.copy())
+        forged[-1][:liars] = forge(shares, sizes[:liars])
+    return forged
+
+
+def worst_coverage(
+    rng: np.random.Generator,
+    threshold: Threshold,
+    *,
+    mix: str,
+    n: int | None,
+    n_clients: int,
+    liars: int,
+    budget: int,
+    extra: int,
+    trials: int,
+) -> np.ndarray:
+    """(trials,) exact coverage of the benign mixture, weights n_k + extra, under the worst attack."""
+    found = np.empty(trials)
+    for trial in range(trials):
+        sizes = client_sizes(rng, n, n_clients)
+        truth = distributions(rng, mix, n_clients)
+        counts = rng.multinomial(sizes, truth)
+        weights = (sizes + extra)[liars:]
+        coverage = np.append(weights @ np.cumsum(truth[liars:], axis=1) / weights.sum(), 1.0)
+        indices = [
+            threshold(Federation.from_counts(forged, GRID), budget)
+            for forged in attacks(counts, liars)
+        ]
+        found[trial] = min(coverage[BINS if index is None else index] for index in indices)
+    return found
+
+
+def mean_is_below(coverage: np.ndarray, level: float) -> bool:
+    """Whether the mean lies below the level beyond three standard errors."""
+    return bool(coverage.mean() < level - 3 * coverage.std(ddof=1) / np.sqrt(len(coverage)))
+
+
+def fails_too_often(failures: int, trials: int, rate: float) -> bool:
+    """Whether so many failures have a chance below 0.1% at the stated rate."""
+    return bool(binom.sf(failures - 1, trials, rate) < 1e-3)
+
+
+SETTINGS = [("iid", 50), ("iid", 500), ("iid", None), ("dirichlet", 50), ("dirichlet", 500)]
+SETTINGS += [("dirichlet", None)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mix", "n"), SETTINGS)
+@pytest.mark.parametrize(("n_clients", "liars"), [(6, 1), (20, 3)])
+def test_marginal_guarantee_covers_whatever_the_stated_liars_do(mix, n, n_clients, liars):
+    coverage = worst_coverage(
+        np.random.default_rng([1, n_clients, n or 0]),
+        lambda federation, m: marginal_threshold(federation, LEVEL, m=m),
+        mix=mix,
+        n=n,
+        n_clients=n_clients,
+        liars=liars,
+        budget=liars,
+        extra=1,
+        trials=200,
+    )
+    assert not mean_is_below(coverage, 0.9)
+
+
+@pytest.mark.slow
+def test_the_same_check_catches_a_marginal_budget_one_too_small():
+    coverage = worst_coverage(
+        np.random.default_rng(2),
+        lambda federation, m: marginal_threshold(federation, LEVEL, m=m),
+        mix="iid",
+        n=500,
+        n_clients=6,
+        liars=1,
+        budget=0,
+        extra=1,
+        trials=200,
+    )
+    assert mean_is_below(coverage, 0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mix", "n"), SETTINGS)
+def test_pac_threshold_fails_at_most_at_its_stated_rate(mix, n):
+    def failures(budget: int) -> int:
+        coverage = worst_coverage(
+            np.random.default_rng([3, n or 0]),
+            lambda federation, m: pac_threshold(federation, LEVEL, m, 0.2),
+            mix=mix,
+            n=n,
+            n_clients=6,
+            liars=1,
+            budget=budget,
+            extra=0,
+            trials=120,
+        )
+        return int((coverage < 0.9).sum())
+
+    assert not fails_too_often(failures(1), 120, 0.2)
+    if n != 50:
+        assert fails_too_often(failures(0), 120, 0.2)
+
+
+@pytest.mark.slow
+def test_pac_threshold_without_liars_fails_close_to_its_stated_rate():
+    coverage = worst_coverage(
+        np.random.default_rng(4),
+        lambda federation, m: pac_threshold(federation, LEVEL, m, 0.2),
+        mix="iid",
+        n=200,
+        n_clients=6,
+        liars=0,
+        budget=0,
+        extra=0,
+        trials=300,
+    )
+    failures = int((coverage < 0.9).sum())
+    assert not fails_too_often(failures, 300, 0.2)
+    assert failures > 0.05 * 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [50, 500, None])
+@pytest.mark.parametrize(("n_clients", "liars"), [(9, 4), (20, 8)])
+def test_homogeneous_threshold_fails_at_most_at_its_stated_rate(n, n_clients, liars):
+    def failures(budget: int) -> int:
+        coverage = worst_coverage(
+            np.random.default_rng([5, n_clients, n or 0]),
+            lambda federation, m: homogeneous_threshold(federation, LEVEL, m, 0.2),
+            mix="iid",
+            n=n,
+            n_clients=n_clients,
+            liars=liars,
+            budget=budget,
+            extra=0,
+            trials=120,
+        )
+        return int((coverage < 0.9).sum())
+
+    assert not fails_too_often(failures(liars), 120, 0.2)
+    if n_clients == 9:
+        assert fails_too_often(failures(liars - 1), 120, 0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sigma", [0.0, 0.04])
+@pytest.mark.parametrize("n", [50, 500])
+def test_pruning_then_marginal_covers_although_liars_hide_inside_the_noise(n, sigma):
+    """Benign clients are shifted by up to sigma around a common CDF; 5 of 20 lie."""
+    rng = np.random.default_rng([6, n])
+    base = CLASSES.mean(axis=0)
+    half = np.cumsum(base) <= 0.8
+    direction = np.where(half, base / base[half].sum(), -base / base[~half].sum())
+    coverage, dropped = np.empty(60), 0
+    for trial in range(60):
+        shift = rng.uniform(-sigma, sigma, 20)
+        truth = base + shift[:, None] * direction
+        counts = rng.multinomial(n, truth)
+        benign = np.append(np.cumsum(truth[5:], axis=1).mean(axis=0), 1.0)
+        indices = []
+        for forged in attacks(counts, 5):
+            federation = Federation.from_counts(forged, GRID)
+            index, _ = guaranteed(federation, "marginal", LEVEL, 5, sigma=sigma)
+            indices.append(BINS if index is None else index)
+            dropped += int(not prune(federation, 5, sigma, 0.01).kept[5:].all())
+        coverage[trial] = benign[min(indices)]
+    assert not mean_is_below(coverage, 0.9)
+    assert not fails_too_often(dropped, 60 * 10, 0.01)
+
+
+@pytest.mark.slow
+def test_stating_no_heterogeneity_for_clients_that_differ_breaks_pruning():
+    """Why sigma is an input: with 0 stated for two benign groups, the smaller one is expelled."""
+    truth = np.zeros((20, BINS))
+    truth[:13, 20:60], truth[13:, 120:160] = 1 / 40, 1 / 40
+    counts = np.random.default_rng(7).multinomial(500, truth)
+    index, _ = guaranteed(Federation.from_counts(counts, GRID), "marginal", LEVEL, 7, sigma=0.0)
+    assert index is not None
+    assert np.cumsum(truth, axis=1)[:, index].mean() < 0.7
+    honest, _ = guaranteed(Federation.from_counts(counts, GRID), "marginal", LEVEL, 7, sigma=0.6)
+    assert honest is None or np.cumsum(truth, axis=1)[:, honest].mean() >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mix", "n"), SETTINGS)
+def test_certificates_hold_at_every_edge_at_once(mix, n):
+    """An attacker may choose the threshold too: one edge outside the band is a failure."""
+
+    def failures(budget: int) -> int:
+        rng = np.random.default_rng([8, n or 0])
+        failed = 0
+        for _ in range(60):
+            sizes = client_sizes(rng, n, 10)
+            truth = distributions(rng, mix, 10)
+            counts = rng.multinomial(sizes, truth)
+            coverage = sizes[2:] @ np.cumsum(truth[2:], axis=1) / sizes[2:].sum()
+            outside = False
+            for forged in attacks(counts, 2):
+                cumulative = np.cumsum(forged, axis=1)
+                lower, upper = coverage_band(cumulative, sizes, budget, 0.2, BINS)
+                outside |= bool((coverage < lower - 1e-12).any())
+                outside |= bool((coverage > upper + 1e-12).any())
+            failed += outside
+        return failed
+
+    assert not fails_too_often(failures(2), 60, 0.2)
+    assert fails_too_often(failures(1), 60, 0.2)
+
+
+@pytest.mark.slow
+def test_tolerance_is_kept_jointly():
+    """P(missed and m* >= the true number of liars) <= alpha, for FCP's own threshold."""
+    rng = np.random.default_rng(9)
+    missed = []
+    for _ in range(300):
+        truth = distributions(rng, "dirichlet", 12)
+        counts = rng.multinomial(100, truth)
+        coverage = np.append(np.cumsum(truth[1:], axis=1).mean(axis=0), 1.0)
+        worst = 0.0
+        for forged in attacks(counts, 1):
+            federation = Federation.from_counts(forged, GRID)
+            index = marginal_threshold(federation, LEVEL, m=0)
+            survives = tolerance(federation, index, LEVEL)
+            if survives is not None and survives >= 1:
+                worst = max(worst, 1 - coverage[BINS if index is None else index])
+        missed.append(worst)
+    assert not mean_is_below(-np.array(missed), -0.1)
