@@ -43,8 +43,12 @@ class Band:
 
     def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
         """At most `n_malicious` clients left out."""
+        check_minority(federation, n_malicious)
+        return self.judge(federation, stand_out(federation, self.false_alarm), n_malicious)
+
+    def judge(self, federation: Federation, standing: Standing, n_malicious: int) -> Assessment:
+        """The verdict from what is known of everybody, so that several m share the work."""
         n_benign = check_minority(federation, n_malicious)
-        standing = stand_out(federation, self.false_alarm)
         number = standing.oddity
         if self.exclude == "exactly":
             trusted = trust_lowest(number, federation.ids, n_benign)
