@@ -87,7 +87,7 @@ def worst_coverage(
     extra: int,
     trials: int,
 ) -> np.ndarray:
-    """(trials,) exact coverage of the benign mixture, weights n_k + extra, under the worst attack."""
+    """(trials,) exact coverage of the benign mixture (weights n_k + extra) at worst."""
     found = np.empty(trials)
     for trial in range(trials):
         sizes = client_sizes(rng, n, n_clients)

@@ -1,0 +1,245 @@
+"""`robfcp certify`: everything that can be proved about a round, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from robfcp._files import read_limited
+from robfcp.calibration import MAX_CALIBRATION_BYTES, Calibration
+from robfcp.certificate_plots import plot_what_if
+from robfcp.cli._common import Json, Output, Printer, Quiet, save_json
+from robfcp.cli.calibrate import read_federation
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees import liars_no_rule_survives
+from robfcp.pruning import HeterogeneityEstimate, estimate_heterogeneity
+from robfcp.quantiles import exact_level
+from robfcp.what_if import WhatIf, default_budgets, plain_index, what_if
+
+
+class _Kind(msgspec.Struct):
+    """As much as is read of a file to tell a calibration from a report."""
+
+    kind: str = ""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("certify", no_args_is_help=True)(certify)
+
+
+def certify(
+    files: Annotated[list[Path], typer.Argument(help="Report files, or one calibration file.")],
+    malicious: Annotated[
+        list[str] | None,
+        typer.Option("--malicious", "-m", help="Numbers of liars, as 0,5,9 or repeated."),
+    ] = None,
+    confidence: Annotated[
+        list[str] | None,
+        typer.Option("--confidence", help="What if this coverage were wanted; may be repeated."),
+    ] = None,
+    certificate_confidence: Annotated[float, typer.Option(help="Of the certificates.")] = 0.95,
+    heterogeneity: Annotated[
+        float | None, typer.Option(help="Stated bound on how much honest clients differ.")
+    ] = None,
+    sizes: Annotated[
+        Path | None, typer.Option(help="JSON registry {client: samples}; others are refused.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw bands and tolerance curves (.png, .svg, .pdf).")
+    ] = None,
+    output: Output = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what is proved if 0, 5, 9, ... clients lie, and what each promise would cost.
+
+    [dim]Example: robfcp certify calibration.json -m 0,5,9,20 --confidence 0.9 --plot c.png[/dim]
+    """
+    federation, trusted, thresholds = _read(files, sizes)
+    budgets = _budgets(malicious, federation.n_clients)
+    levels = [exact_level(text) for text in confidence] if confidence else None
+    wanted = levels or list(thresholds) or [exact_level(0.9)]
+    printer = Printer(as_json, quiet)
+    outcomes = [
+        what_if(
+            federation,
+            level,
+            thresholds[level] if level in thresholds else plain_index(federation, level, trusted),
+            budgets,
+            confidence=certificate_confidence,
+            sigma=heterogeneity,
+        )
+        for level in wanted
+    ]
+    diagnostic = estimate_heterogeneity(federation, max(budgets), certificate_confidence)
+    for outcome in outcomes:
+        _show(printer, outcome, _source(outcome.level in thresholds, bool(trusted.all())))
+    _explain(printer, federation, outcomes, diagnostic)
+    if plot is not None:
+        plot_what_if(outcomes, plot)
+        printer.line(f"-> {plot}")
+    data = _data(federation, outcomes, diagnostic)
+    if output is not None:
+        save_json(output, data)
+        printer.line(f"-> {output}")
+    printer.json(data)
+
+
+def _read(
+    files: list[Path], sizes: Path | None
+) -> tuple[Federation, NDArray[np.bool_], dict[Fraction, int | None]]:
+    """The federation, whom to trust, and the edges of a calibration's thresholds by level."""
+    if len(files) != 1 or not _is_calibration(files[0]):
+        federation = read_federation(files, sizes=sizes)
+        return federation, np.ones(federation.n_clients, dtype=bool), {}
+    if sizes is not None:
+        raise RobfcpError("--sizes: a calibration already holds its sizes; pass the reports")
+    calibration = Calibration.load(files[0])
+    upper = calibration.federation.grid.upper
+    edges = {
+        level.confidence_level: int(np.searchsorted(upper, level.threshold))
+        if np.isfinite(level.threshold)
+        else None
+        for level in calibration.levels
+    }
+    return calibration.federation, calibration.trusted_mask, edges
+
+
+def _source(stored: bool, everybody: bool) -> str:
+    if stored:
+        return "the calibration's"
+    return "undefended FCP's" if everybody else "the trusted clients'"
+
+
+def _is_calibration(path: Path) -> bool:
+    try:
+        found = msgspec.json.decode(read_limited(path, MAX_CALIBRATION_BYTES), type=_Kind)
+    except msgspec.MsgspecError:
+        return False
+    return found.kind == "calibration"
+
+
+def _budgets(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
+    if not texts:
+        return default_budgets(n_clients)
+    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not part.isdigit() or int(part) >= n_clients:
+            raise RobfcpError(
+                f"--malicious: {part!r} is not a number below the {n_clients} clients; "
+                "give 0,5,9, say"
+            )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _show(printer: Printer, outcome: WhatIf, source: str) -> None:
+    """One level's table."""
+    confidence = outcome.budgets[0].certificate.confidence or 0.0
+    homogeneous = outcome.budgets[0].homogeneous is not None
+    columns = ["m", "at least", "at most", "average", "marginal", "pac"]
+    columns += ["alike"] if homogeneous else []
+    columns += ["full from", "paper"]
+    rows = []
+    for row in outcome.budgets:
+        bound = row.certificate
+        cells: list[object] = [
+            row.m,
+            f"{bound.lower:.3f}",
+            f"{bound.upper:.3f}",
+            f"{row.survived:.3f}",
+            row.marginal,
+            row.pac,
+        ]
+        cells += [row.homogeneous] if homogeneous else []
+        cells += [
+            "-" if row.full_sets_from is None else row.full_sets_from,
+            "-"
+            if row.paper is None
+            else "vacuous"
+            if row.paper.vacuous
+            else "{:.3f}-{:.3f}".format(*row.paper.clipped),
+        ]
+        rows.append(cells)
+    title = f"confidence level {float(outcome.level):g}, {source} threshold {outcome.threshold:.4g}"
+    printer.table(
+        f"{title}, tolerance {_tolerance(outcome.tolerance)}, {confidence:.0%} sure", columns, rows
+    )
+
+
+def _explain(
+    printer: Printer,
+    federation: Federation,
+    outcomes: list[WhatIf],
+    diagnostic: HeterogeneityEstimate,
+) -> None:
+    """What the columns mean, and the diagnostic that is never used by itself."""
+    printer.line(
+        "at least, at most: proved coverage of the benign clients with this threshold, whatever "
+        "any m clients did. average: the level this threshold is guaranteed against m liars. marginal, pac, alike "
+        "(pac for clients declared alike): thresholds guaranteed at the wanted level. full from: "
+        "liars that can make every set full under the marginal threshold. paper: theorem 1 as "
+        "published (sigma = 0), known to be false for clients that differ."
+    )
+    printer.line(
+        "tolerance: the chance that the true label is missed while the tolerance is at least the "
+        "true number of liars is at most one minus the level; it is read off the data."
+    )
+    limit = liars_no_rule_survives(federation.sizes, outcomes[0].level)
+    if limit is not None:
+        printer.line(
+            f"No rule can promise {float(outcomes[0].level):g} against {limit} or more of "
+            f"{federation.n_clients} without full sets, unless a heterogeneity bound is stated."
+        )
+    printer.line(
+        f"heterogeneity the reports suggest ({diagnostic.label}): {diagnostic.suggested:.3f}; "
+        f"seen {diagnostic.observed:.3f}, by chance {diagnostic.by_chance:.3f}, "
+        f"at least {diagnostic.at_least:.3f}."
+    )
+    outside = outcomes[0].budgets[0].certificate.outside
+    if outside:
+        printer.line(f"outside every certificate (missing or faulty): {', '.join(outside)}")
+
+
+def _tolerance(number: int | None) -> str:
+    return "none" if number is None else str(number)
+
+
+def _data(
+    federation: Federation, outcomes: list[WhatIf], diagnostic: HeterogeneityEstimate
+) -> dict[str, Any]:
+    """Everything for programs."""
+    levels = []
+    for outcome in outcomes:
+        rows = []
+        for row in outcome.budgets:
+            entry = asdict(row)
+            entry["certificate"]["vacuous"] = row.certificate.vacuous
+            entry["certificate"]["statement"] = row.certificate.statement
+            if row.paper is not None:
+                entry["paper"]["vacuous"] = row.paper.vacuous
+            rows.append(entry)
+        levels.append(
+            {
+                "confidence_level": float(outcome.level),
+                "threshold": outcome.threshold,
+                "tolerance": outcome.tolerance,
+                "no_rule_survives": liars_no_rule_survives(federation.sizes, outcome.level),
+                "budgets": rows,
+                "tolerance_curve": outcome.curve,
+            }
+        )
+    return {
+        "n_clients": federation.n_clients,
+        "n_samples": federation.n_samples,
+        "levels": levels,
+        "heterogeneity_estimate": asdict(diagnostic),
+    }
