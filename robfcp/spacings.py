@@ -8,10 +8,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-FLOOR = 0.4  # least scale: the spread of log X^2 on about 15 bins when only noise is at work
+FLOOR = 0.4  # least scale: that of log X^2 on some 16 bins when only noise is at work
 LOWEST = 3.0  # values below median / LOWEST count as that, so that nobody widens the scale at will
+NOISE = 8.0  # variance of an oddity by sampling noise, over the oddity: 4 times its mean weight
+LEEWAY = 0.7  # how much a group may spread beyond noise, plus half its gap
 DRAWS = 1999
 _NULL_CELLS = 2**24
+_DECILES = np.log(9)  # q90 - q10 of an exponential variable of scale 1
+_NORMAL_DECILES = 2.563  # and of a standard normal one
 
 Array = NDArray[np.float64]
 
@@ -26,20 +30,26 @@ class Split:
 
 
 def most_conspicuous(values: Array) -> Split:
-    """The upper group of fewer than half whose gap is widest for its size.
+    """The upper minority whose gap from the rest is widest for its size.
 
     With L the sorted logarithms, a group of i has S_i = i (L_(K-i+1) - L_(K-i)) / s_i, where
-    s_i = (q90 - q10) / log 9 of the K - i others. If log values have an exponential upper tail,
-    which is heavier than those of honest clients, i (L_(K-i+1) - L_(K-i)) is exponential with that
-    scale for every i (Renyi); the p-value of max_i S_i is taken under this null by simulation.
+    s_i = (q90 - q10) / log 9 of the K - i others. If the logarithms have an exponential upper tail,
+    heavier than that of honest clients, i (L_(K-i+1) - L_(K-i)) is exponential with its scale for
+    every i (Renyi); the p-value of max_i S_i is taken under this null by simulation.
+
+    A group that spreads by more than LEEWAY + gap / 2 beyond what noise explains is passed over:
+    those who lie alike are alike, while honest clients fade out. Else liars who huddle at one end
+    of the honest range would have the rest thrown out.
     """
     n = len(values)
     if n < 3:
         return Split(0, 0.0, 1.0)
-    lowest = max(float(np.median(values)) / LOWEST, np.finfo(float).tiny)
-    statistics = _statistics(np.sort(np.log(np.maximum(values, lowest)))[None, :])[0]
-    best = int(np.argmax(statistics))
-    statistic = float(statistics[best])
+    logs = _logarithms(np.sort(values), float(np.median(values)))
+    statistics, gaps = _statistics(logs[None, :])
+    coherent = _excess_spread(logs) <= LEEWAY + gaps[0] / 2
+    considered = np.where(coherent, statistics[0], 0.0)
+    best = int(np.argmax(considered))
+    statistic = float(considered[best])
     null = _null(n)
     p_value = (1 + np.count_nonzero(null >= statistic)) / (1 + len(null))
     return Split(best + 1, statistic, float(p_value))
@@ -53,23 +63,42 @@ def tail_p_values(values: Array, ordinary: NDArray[np.bool_]) -> Array:
     """
     reference = np.sort(values[ordinary])
     ranks = np.searchsorted(reference, values, side="left")
-    shares = (1 + len(reference) - ranks) / (1 + len(reference))
-    lowest = max(float(np.median(reference)) / LOWEST, np.finfo(float).tiny)
-    logs = np.log(np.maximum(reference, lowest))
-    low, high = np.quantile(logs, [0.1, 0.9])
-    scale = max((high - low) / np.log(9), FLOOR)
-    beyond = np.log(np.maximum(values, lowest)) - high
-    return np.where(beyond > 0, 0.1 * np.exp(-np.maximum(beyond, 0) / scale), np.minimum(shares, 1))
+    shares = np.minimum((1 + len(reference) - ranks) / (1 + len(reference)), 1)
+    middle = float(np.median(reference))
+    low, high = np.quantile(_logarithms(reference, middle), [0.1, 0.9])
+    scale = max((high - low) / _DECILES, FLOOR)
+    beyond = _logarithms(values, middle) - high
+    return np.where(beyond > 0, np.minimum(shares, 0.1 * np.exp(-beyond / scale)), shares)
 
 
-def _statistics(logs: Array) -> Array:
-    """(R, m) S_i for i = 1..m, m the largest minority, of R sorted samples (R, K)."""
-    n = logs.shape[1]
-    above = np.arange(1, (n - 1) // 2 + 1)
-    gaps = logs[:, n - above] - logs[:, n - above - 1]
-    spread = _order(logs, 0.9 * (n - above - 1)) - _order(logs, 0.1 * (n - above - 1))
-    result: Array = above * gaps / np.maximum(spread / np.log(9), FLOOR)
+def _logarithms(values: Array, middle: float) -> Array:
+    result: Array = np.log(np.maximum(values, max(middle / LOWEST, np.finfo(float).tiny)))
     return result
+
+
+def _statistics(logs: Array) -> tuple[Array, Array]:
+    """(R, m) S_i and gaps for i = 1..m, m the largest minority, of R sorted samples (R, K)."""
+    n = logs.shape[1]
+    above = _minorities(n)
+    gaps = logs[:, n - above] - logs[:, n - above - 1]
+    last = n - above - 1
+    spread = _order(logs, 0.9 * last) - _order(logs, 0.1 * last)
+    return above * gaps / np.maximum(spread / _DECILES, FLOOR), gaps
+
+
+def _excess_spread(logs: Array) -> Array:
+    """(m,) q90 - q10 of each upper group, beyond the sampling noise of values that large."""
+    n = len(logs)
+    above = _minorities(n)
+    first = n - above
+    low, middle, high = (_order(logs[None, :], first + q * (above - 1))[0] for q in (0.1, 0.5, 0.9))
+    noise = _NORMAL_DECILES * np.sqrt(NOISE / np.exp(middle))
+    result: Array = np.sqrt(np.maximum((high - low) ** 2 - noise**2, 0))
+    return result
+
+
+def _minorities(n: int) -> NDArray[np.intp]:
+    return np.arange(1, (n - 1) // 2 + 1)
 
 
 def _order(logs: Array, position: Array) -> Array:
@@ -91,8 +120,8 @@ def _null(n: int) -> Array:
     for start in range(0, draws, block):
         logs = rng.exponential(size=(min(block, draws - start), n))
         logs.sort(axis=1)
-        logs = np.maximum(logs, np.log(np.median(np.exp(logs), axis=1) / LOWEST)[:, None])
-        parts.append(_statistics(logs).max(axis=1))
+        lowest = np.median(logs, axis=1) - np.log(LOWEST)
+        parts.append(_statistics(np.maximum(logs, lowest[:, None]))[0].max(axis=1))
     null = np.concatenate(parts)
     null.setflags(write=False)
     return null
