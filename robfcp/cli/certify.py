@@ -145,9 +145,9 @@ def _show(printer: Printer, outcome: WhatIf, source: str) -> None:
     """One level's table."""
     confidence = outcome.budgets[0].certificate.confidence or 0.0
     homogeneous = outcome.budgets[0].homogeneous is not None
-    columns = ["m", "at least", "at most", "average", "marginal", "pac"]
+    columns = ["m", "from", "to", "mean", "marginal", "pac"]
     columns += ["alike"] if homogeneous else []
-    columns += ["full from", "paper"]
+    columns += ["full at", "paper"]
     rows = []
     for row in outcome.budgets:
         bound = row.certificate
@@ -183,10 +183,10 @@ def _explain(
 ) -> None:
     """What the columns mean, and the diagnostic that is never used by itself."""
     printer.line(
-        "at least, at most: proved coverage of the benign clients with this threshold, whatever "
-        "any m clients did. average: the level this threshold is guaranteed against m liars. marginal, pac, alike "
-        "(pac for clients declared alike): thresholds guaranteed at the wanted level. full from: "
-        "liars that can make every set full under the marginal threshold. paper: theorem 1 as "
+        "from, to: proved coverage of the benign clients with this threshold, whatever any m "
+        "clients did. mean: the level it is guaranteed on average. marginal, pac, alike (pac for "
+        "clients declared alike): thresholds guaranteed at the wanted level. full at: so many "
+        "liars can make every set full under the marginal threshold. paper: theorem 1 as "
         "published (sigma = 0), known to be false for clients that differ."
     )
     printer.line(
