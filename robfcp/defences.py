@@ -81,7 +81,12 @@ def named_defence(name: str, distance: Metric = "l2", exclude: Exclude = "outsta
     if name == "band":
         from robfcp.band import Band
 
-        return Band(distance, exclude)
+        if distance != "l2":
+            raise RobfcpError(
+                "distance: band measures in units of sampling noise; "
+                "leave it at 'l2' or choose defence='rob-fcp'"
+            )
+        return Band(exclude)
     raise RobfcpError(f"defence: {name!r} is unknown; use 'band', 'rob-fcp' or 'none'")
 
 

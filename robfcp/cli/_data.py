@@ -68,9 +68,10 @@ def _npy(path: Path) -> Outputs:
 def _csv(path: Path) -> Outputs:
     with path.open(newline="", encoding="utf-8-sig") as stream:
         header = [name.strip().lower() for name in next(csv.reader(stream), [])]
-        table = np.loadtxt(stream, delimiter=",", ndmin=2, dtype=np.float64)
-    if not header or table.size == 0:
+        lines = [line for line in stream.read().splitlines() if line.strip()]
+    if not header or not lines:
         raise RobfcpError(f"{path}: is empty; write a header line and one line a sample")
+    table = np.loadtxt(lines, delimiter=",", ndmin=2, dtype=np.float64)
     if table.shape[1] != len(header):
         raise RobfcpError(f"{path}: {len(header)} names in the header, {table.shape[1]} columns")
     target = next((header.index(name) for name in TARGETS if name in header), None)

@@ -1,0 +1,50 @@
+# One entry point: every target does its own set-up in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: demo test test-slow test-train test-flower test-browser lint docs benchmark clean
+
+demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
+	$(BIN)/robfcp demo -o out
+
+test: .venv/dev  ## lint, types and the quick tests with coverage
+	$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest -n 2 -m "not slow and not train and not flower and not browser" \
+		--cov --cov-report=term:skip-covered --cov-fail-under=95
+
+lint: .venv/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test-slow: .venv/dev  ## seeded simulations that would fail if a theorem were wrong
+	$(BIN)/python -m pytest -n 2 -m "slow and not train and not flower and not browser"
+
+test-train: .venv/train  ## a short real federated training run
+	$(BIN)/python -m pytest -m train
+
+docs: .venv/docs  ## build the documentation strictly into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf .venv .venv-* site out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+.venv/dev: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@
+
+.venv/train: .venv/dev
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 -e ".[train]"
+	@touch $@
+
+.venv/docs: .venv/dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@

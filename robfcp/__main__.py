@@ -1,0 +1,5 @@
+"""`python -m robfcp` is the `robfcp` command."""
+
+from robfcp.cli import main
+
+main()
