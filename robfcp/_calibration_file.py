@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from fractions import Fraction
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -54,6 +55,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     maliciousness: list[float]
     notes: list[str]
     federation: WireFederation
+    provenance: dict[str, Any] = {}
 
 
 class Envelope(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="calibration"):
@@ -104,6 +106,7 @@ def encode_calibration(calibration: Calibration) -> bytes:
                 faulty=list(federation.faulty),
                 missing=list(federation.missing),
             ),
+            provenance=dict(calibration.provenance),
         )
     )
     return msgspec.json.encode(Envelope(SCHEMA, _digest(body), msgspec.Raw(body)))
@@ -169,6 +172,7 @@ def _read(body: Body) -> Calibration:
         tuple(body.notes),
         body.several,
         body.version,
+        body.provenance,
     )
 
 

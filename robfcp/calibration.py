@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,6 +71,7 @@ class Calibration:
     notes: tuple[str, ...] = ()
     several: bool = False
     version: str = __version__
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # an engine's record of the round
 
     @property
     def threshold(self) -> float | tuple[float, ...]:

@@ -1,0 +1,35 @@
+"""The engine: calibration rounds on Flower. A thin adapter, no mathematics in it.
+
+`add_calibration` teaches any ClientApp to answer, `calibration_round` asks after any strategy;
+`client_app` and `server_app` are ready ones, and `InProcessNetwork` runs them without Ray.
+Flower's own `Grid` is called `network` here, so that `grid` keeps one meaning.
+"""
+
+from __future__ import annotations
+
+from robfcp.flower._environment import quiet_environment
+from robfcp.flower.apps import client_app, server_app
+from robfcp.flower.client import Outputs, Split, add_calibration
+from robfcp.flower.collector import Outcome, Participant, collect, participants
+from robfcp.flower.network import InProcessNetwork, Network, run_in_process
+from robfcp.flower.server import calibration_round, register_sizes
+from robfcp.flower.together import calibrate_in_process
+
+__all__ = [
+    "InProcessNetwork",
+    "Network",
+    "Outcome",
+    "Outputs",
+    "Participant",
+    "Split",
+    "add_calibration",
+    "calibrate_in_process",
+    "calibration_round",
+    "client_app",
+    "collect",
+    "participants",
+    "quiet_environment",
+    "register_sizes",
+    "run_in_process",
+    "server_app",
+]

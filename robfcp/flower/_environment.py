@@ -1,0 +1,25 @@
+"""Nothing phones home: set before flwr is imported."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from robfcp.errors import RobfcpError
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+def quiet_environment() -> dict[str, str]:
+    """This process's environment with telemetry and update checks off, for child processes."""
+    return {**os.environ, **QUIET}
+
+
+os.environ.update(QUIET)
+if find_spec("flwr") is None:
+    raise RobfcpError("flower: flwr is not installed; install robfcp[flower]")

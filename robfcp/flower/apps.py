@@ -1,0 +1,157 @@
+"""Ready apps: train with a strategy of Flower's, then calibrate, all from the run's config."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from robfcp.calibration import Calibration
+from robfcp.errors import RobfcpError
+from robfcp.flower.client import Attack, Outputs, add_calibration
+from robfcp.flower.network import Network
+from robfcp.flower.server import calibration_round, register_sizes
+from robfcp.registry import read_sizes
+from robfcp.scores import Score, named_score
+
+DEFAULTS: Mapping[str, Any] = {
+    "strategy": "fedavg",  # fedmedian, fedtrimmedavg, krum, multikrum
+    "num-server-rounds": 3,
+    "training-timeout": 600.0,
+    "min-nodes": 2,  # wait for so many before the start, at most `deadline` seconds
+    "score": "lac",
+    "confidence-level": 0.9,
+    "defence": "band",
+    "malicious": "estimate",  # or the most nodes that may lie
+    "guarantee": "",  # marginal, pac, pac-homogeneous
+    "sizes": "ask",  # before training; "none", or the absolute path of a registry
+    "quorum": 0.5,
+    "deadline": 60.0,
+    "poll": 1.0,
+    "output": "",  # absolute path of the calibration
+}
+
+log = logging.getLogger(__name__)
+
+
+def client_app(
+    outputs: Outputs,
+    train: Callable[[Message, Context], Message] | None = None,
+    *,
+    rng: int | None = None,
+    attack: Attack | None = None,
+) -> ClientApp:
+    """A ClientApp that trains (where `train` is given) and takes part in calibration rounds."""
+    app = ClientApp()
+    if train is not None:
+        app.train()(train)
+    add_calibration(app, outputs, rng=rng, attack=attack)
+    return app
+
+
+def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> ServerApp:
+    """A ServerApp that trains from `initial` arrays, or not at all without it, and calibrates.
+
+    Its run config may hold any of `DEFAULTS`.
+    """
+    app = ServerApp()
+
+    def main(grid: Any, context: Context) -> None:
+        run_calibrated(grid, context, None if initial is None else initial(context))
+
+    app.main()(main)
+    return app
+
+
+def run_calibrated(network: Any, context: Context, arrays: ArrayRecord | None) -> Calibration:
+    """Register sizes, train, calibrate and write the calibration, as the run's config says."""
+    config = {**DEFAULTS, **context.run_config}
+    output = Path(str(config["output"])) if config["output"] else None
+    if output is not None and not output.is_absolute():
+        raise RobfcpError(f"output: {output} is not absolute; nobody knows where this app runs")
+    if config["malicious"] != "estimate" and not isinstance(config["malicious"], int):
+        raise RobfcpError("malicious: neither a number nor 'estimate'; fix the run config")
+    deadline, poll = float(config["deadline"]), float(config["poll"])
+    _wait_for_nodes(network, int(config["min-nodes"]), deadline)
+    sizes = None
+    if config["sizes"] == "ask":
+        sizes = register_sizes(network, arrays, deadline=deadline, poll=poll)
+    elif config["sizes"] != "none":
+        sizes = read_sizes(Path(str(config["sizes"])))
+    rounds = int(config["num-server-rounds"])
+    if arrays is not None and rounds > 0:
+        result = named_strategy(config).start(
+            grid=network,
+            initial_arrays=arrays,
+            num_rounds=rounds,
+            timeout=float(config["training-timeout"]),
+        )
+        arrays = result.arrays
+    calibration = calibration_round(
+        network,
+        arrays,
+        score=_score(str(config["score"])),
+        sizes=sizes,
+        quorum=config["quorum"],
+        deadline=deadline,
+        poll=poll,
+        run_id=context.run_id,
+        confidence_level=config["confidence-level"],
+        defence=config["defence"],
+        malicious=config["malicious"],
+        guarantee=config["guarantee"] or None,
+    )
+    if output is not None:
+        calibration.save(output)
+    for level in calibration.levels:
+        log.warning("threshold %.6g: %s", level.threshold, level.certificate.statement)
+    return calibration
+
+
+def named_strategy(config: Mapping[str, Any]) -> Any:
+    """The strategy the run's config names, on all nodes that are there, without evaluation."""
+    from flwr.serverapp import strategy
+
+    common: dict[str, Any] = {
+        "fraction_evaluate": 0.0,
+        "min_train_nodes": 1,
+        "min_available_nodes": 1,
+    }
+    liars = config["malicious"] if isinstance(config["malicious"], int) else 0
+    name = str(config["strategy"])
+    if name == "fedavg":
+        return strategy.FedAvg(**common)
+    if name == "fedmedian":
+        return strategy.FedMedian(**common)
+    if name == "fedtrimmedavg":
+        return strategy.FedTrimmedAvg(**common)
+    if name == "krum":
+        return strategy.Krum(num_malicious_nodes=liars, **common)
+    if name == "multikrum":
+        keep = max(1, int(config["min-nodes"]) - liars)
+        return strategy.MultiKrum(num_malicious_nodes=liars, num_nodes_to_select=keep, **common)
+    raise RobfcpError(
+        f"strategy: {name!r} is unknown; use fedavg, fedmedian, fedtrimmedavg, krum or multikrum"
+    )
+
+
+def _score(name: str) -> Score:
+    return named_score(name, {})
+
+
+def _wait_for_nodes(network: Network, wanted: int, deadline: float) -> None:
+    """Return when enough nodes are there; go on with those there are when the time is up."""
+    end = time.monotonic() + deadline
+    while (found := len(list(network.get_nodes()))) < wanted:
+        if time.monotonic() >= end:
+            log.warning(
+                "%d of %d nodes after %g s; going on without the rest", found, wanted, deadline
+            )
+            return
+        time.sleep(0.5)
