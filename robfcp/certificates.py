@@ -223,7 +223,9 @@ def assumptions_of(
         text = f"lying clients hold, and claim, at most {size_budget} samples together"
         found.append(Assumption("size_budget", size_budget, text))
     found.append(
-        Assumption("corruption", "fixed", "who lies does not depend on the honest samples")
+        Assumption(
+            "corruption", "fixed", "who lies or is missing does not depend on the honest samples"
+        )
     )
     found.append(Assumption("samples", *_SAMPLES[kind]))
     weight = "n_k + 1" if kind == "marginal" else "n_k"

@@ -6,6 +6,7 @@ data are random. Each check must hold for the stated budget and fail for a budge
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -14,7 +15,9 @@ import pytest
 from scipy.stats import beta as beta_law
 from scipy.stats import binom
 
-from robfcp.certificates import coverage_band
+from robfcp.certificates import certify, coverage_band
+from robfcp.distances import pairwise
+from robfcp.envelope import envelope
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.guarantees import marginal_threshold, tolerance
@@ -297,3 +300,31 @@ def test_tolerance_is_kept_jointly():
                 worst = max(worst, 1 - coverage[BINS if index is None else index])
         missed.append(worst)
     assert not mean_is_below(-np.array(missed), -0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("equal", [True, False])
+def test_guarantees_of_a_thousand_clients_cost_less_than_their_distances(equal):
+    rng = np.random.default_rng(10)
+    sizes = np.full(1000, 500) if equal else rng.integers(50, 2000, 1000)
+    federation = Federation.from_counts(rng.multinomial(sizes, rng.dirichlet(np.ones(1000), 1000)))
+    vectors = federation.counts / federation.sizes[:, None]
+
+    def seconds(work: Callable[[], object]) -> float:
+        spent = []
+        for _ in range(5):
+            start = time.perf_counter()
+            work()
+            spent.append(time.perf_counter() - start)
+        return min(spent)
+
+    def at_threshold() -> None:
+        index = marginal_threshold(federation, LEVEL, m=50)
+        assert index is not None
+        tolerance(federation, index, LEVEL)
+        envelope(federation.below(index), federation.sizes, 50)
+        certify(federation, index, 50)
+
+    distances = seconds(lambda: pairwise(vectors))
+    assert seconds(at_threshold) < distances
+    assert seconds(lambda: envelope(federation.cumulative(), federation.sizes, 50)) < 5 * distances
