@@ -16,7 +16,7 @@ from robfcp.spacings import most_conspicuous, tail_p_values
 from robfcp.views import oddity, trusted_core
 
 FALSE_ALARM = 0.05
-ODD_COPY = 0.02  # a report sent by three or more is odd itself below this p-value
+ODD_COPY = 0.005  # a report sent by three or more is odd itself below this p-value
 
 
 @dataclass(frozen=True, eq=False)

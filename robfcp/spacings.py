@@ -12,8 +12,8 @@ FLOOR = 0.4  # least scale: that of log X^2 on some 16 bins when only noise is a
 LOWEST = 3.0  # values below median / LOWEST count as that, so that nobody widens the scale at will
 NOISE = 8.0  # variance of an oddity by sampling noise, over the oddity: 4 times its mean weight
 LEEWAY = 0.7  # how much a group may spread beyond noise, plus half its gap
+NULL_CLIENTS = 20  # the null of 20 clients serves larger federations too
 DRAWS = 1999
-_NULL_CELLS = 2**24
 _DECILES = np.log(9)  # q90 - q10 of an exponential variable of scale 1
 _NORMAL_DECILES = 2.563  # and of a standard normal one
 
@@ -35,7 +35,8 @@ def most_conspicuous(values: Array) -> Split:
     With L the sorted logarithms, a group of i has S_i = i (L_(K-i+1) - L_(K-i)) / s_i, where
     s_i = (q90 - q10) / log 9 of the K - i others. If the logarithms have an exponential upper tail,
     heavier than that of honest clients, i (L_(K-i+1) - L_(K-i)) is exponential with its scale for
-    every i (Renyi); the p-value of max_i S_i is taken under this null by simulation.
+    every i (Renyi); the p-value of max_i S_i is taken under this null by simulation, with at most
+    NULL_CLIENTS clients: among more the coherence below keeps honest groups small.
 
     A group that spreads by more than LEEWAY + gap / 2 beyond what noise explains is passed over:
     those who lie alike are alike, while honest clients fade out. Else liars who huddle at one end
@@ -50,7 +51,7 @@ def most_conspicuous(values: Array) -> Split:
     considered = np.where(coherent, statistics[0], 0.0)
     best = int(np.argmax(considered))
     statistic = float(considered[best])
-    null = _null(n)
+    null = _null(min(n, NULL_CLIENTS))
     p_value = (1 + np.count_nonzero(null >= statistic)) / (1 + len(null))
     return Split(best + 1, statistic, float(p_value))
 
@@ -110,18 +111,11 @@ def _order(logs: Array, position: Array) -> Array:
     return result
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=NULL_CLIENTS)
 def _null(n: int) -> Array:
     """Simulated max_i S_i of n exponential logarithms; the same draws every time."""
-    rng = np.random.default_rng(n)
-    draws = min(DRAWS, max(399, _NULL_CELLS // n))
-    block = max(1, _NULL_CELLS // (8 * n))
-    parts = []
-    for start in range(0, draws, block):
-        logs = rng.exponential(size=(min(block, draws - start), n))
-        logs.sort(axis=1)
-        lowest = np.median(logs, axis=1) - np.log(LOWEST)
-        parts.append(_statistics(np.maximum(logs, lowest[:, None]))[0].max(axis=1))
-    null = np.concatenate(parts)
+    logs = np.sort(np.random.default_rng(n).exponential(size=(DRAWS, n)), axis=1)
+    lowest = np.median(logs, axis=1, keepdims=True) - np.log(LOWEST)
+    null: Array = _statistics(np.maximum(logs, lowest))[0].max(axis=1)
     null.setflags(write=False)
     return null

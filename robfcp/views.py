@@ -53,18 +53,28 @@ def stabilised(merged: NDArray[np.int64], sizes: NDArray[np.int64]) -> Array:
     return result
 
 
+def without_self(points: Array, sizes: Array, core: Indices) -> Array:
+    """(K, B) weighted mean of the core's points, for a member of the core that of the others."""
+    weights = np.zeros(len(points))
+    weights[core] = sizes[core]
+    total = weights @ points
+    remaining = weights.sum() - weights
+    result: Array = (total - weights[:, None] * points) / np.maximum(remaining, 1e-300)[:, None]
+    return result
+
+
 def squared_distance(federation: Federation, core: Indices, levels: Array) -> Array:
     """(K,) squared distance from the core in units of sampling noise, on the core's quantile bins.
 
     X_k^2 = n sum_b (2 sqrt((c_kb + 3/8)/n_k) - 2 sqrt(p_b + 3/(8 n_k)))^2, n = min(n_k, median):
     about the number of bins for a client that differs by noise alone, whatever its size.
     """
-    cdf = core_cdf(federation, core)
-    ends = ends_at(cdf, levels)
-    shares = np.diff(cdf[ends], prepend=0)
-    expected = 2 * np.sqrt(np.maximum(shares, 0) + 0.375 / federation.sizes[:, None])
-    differences = stabilised(federation.merged(ends), federation.sizes) - expected
-    result: Array = noise_sizes(federation) * np.einsum("kb,kb->k", differences, differences)
+    merged = federation.merged(ends_at(core_cdf(federation, core), levels))
+    own = federation.sizes[:, None]
+    sizes = noise_sizes(federation)
+    shares = np.maximum(without_self(merged / own, sizes, core), 0)
+    differences = stabilised(merged, federation.sizes) - 2 * np.sqrt(shares + 0.375 / own)
+    result: Array = sizes * np.einsum("kb,kb->k", differences, differences)
     return result
 
 
@@ -164,7 +174,6 @@ def oddity(federation: Federation, core: Indices) -> Array:
         federation.merged(ends_at(core_cdf(federation, core), LEVELS)), federation.sizes
     )
     _, directions = group_directions(points, sizes)
-    centre = sizes[core] @ points[core] / sizes[core].sum()
-    along = (points - centre) @ directions.T
+    along = (points - without_self(points, sizes, core)) @ directions.T
     total += sizes * np.einsum("kq,kq->k", along, along)
     return total
