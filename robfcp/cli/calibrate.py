@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -14,8 +14,10 @@ from robfcp.calibration import Calibration
 from robfcp.cli._common import Json, Output, Printer, Quiet
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault, Federation
+from robfcp.registry import read_sizes
 from robfcp.reports import Report
 from robfcp.server import calibrate as run
+from robfcp.signatures import read_keys, read_signed, unwrap
 
 SHOWN = 12
 
@@ -48,6 +50,9 @@ def calibrate(
     sizes: Annotated[
         Path | None, typer.Option(help="JSON registry {client: samples}; others are refused.")
     ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="registry.toml of public keys; unsigned ones are refused.")
+    ] = None,
     quorum: Annotated[int | None, typer.Option(help="Least number of valid reports.")] = None,
     round: Annotated[str | None, typer.Option(help="Refuse reports of another round.")] = None,
     max_share: Annotated[
@@ -63,7 +68,7 @@ def calibrate(
 
     [dim]Example: robfcp calibrate reports/*.json --malicious 5 --guarantee marginal -o c.json[/dim]
     """
-    federation = read_federation(reports, sizes=sizes, quorum=quorum, round=round)
+    federation = read_federation(reports, sizes=sizes, quorum=quorum, round=round, keys=keys)
     calibration = run(
         federation,
         confidence_level=confidence if len(confidence) > 1 else confidence[0],
@@ -102,37 +107,41 @@ def read_federation(
     sizes: Path | None = None,
     quorum: int | None = None,
     round: str | None = None,
+    keys: Path | None = None,
 ) -> Federation:
-    """The federation in report files; unreadable ones count as faulty, under their file name."""
-    reports: list[Report | bytes] = []
-    unreadable: list[Fault] = []
-    for path in paths:
-        try:
-            reports.append(Report.load(path))
-        except ReportError as error:
-            unreadable.append(Fault(error.client, error.field, str(error)))
-        except RobfcpError as error:
-            unreadable.append(Fault(str(path), "file", str(error)))
+    """The federation in report files; unreadable ones count as faulty, under their file name.
+
+    `keys` registers who may report and by which key the report must be signed for this round.
+    """
+    registered: set[str] = set()
+    if keys is None:
+        reports, faults = _read_unsigned(paths)
+    elif round is None:
+        raise RobfcpError("--keys: needs --round, or an old report could be used again")
+    else:
+        public = read_keys(keys)
+        registered = set(public)
+        reports, faults = read_signed(paths, public, round)
     registry = None if sizes is None else read_sizes(sizes)
     federation = Federation.from_reports(
-        reports, faults=unreadable, sizes=registry, quorum=quorum, round=round
+        reports, faults=faults, sizes=registry, quorum=quorum, round=round
     )
-    return federation
+    seen = {*federation.ids, *federation.missing, *(fault.client for fault in federation.faulty)}
+    return replace(federation, missing=tuple(sorted({*federation.missing, *(registered - seen)})))
 
 
-def read_sizes(path: Path) -> dict[str, int]:
-    """The registry of sample numbers."""
-    try:
-        registry = json.loads(read_limited(path))
-    except ValueError as error:
-        if isinstance(error, RobfcpError):
-            raise
-        raise RobfcpError(f"{path}: not JSON; write {{client: samples}}") from error
-    if not isinstance(registry, dict) or not all(
-        type(size) is int and size > 0 for size in registry.values()
-    ):
-        raise RobfcpError(f"{path}: must map client names to whole numbers of samples")
-    return registry
+def _read_unsigned(paths: list[Path]) -> tuple[list[Report], list[Fault]]:
+    """Reports whoever wrote them; signatures are not looked at."""
+    reports: list[Report] = []
+    faults: list[Fault] = []
+    for path in paths:
+        try:
+            reports.append(Report.from_json(unwrap(read_limited(path)), source=str(path)))
+        except ReportError as error:
+            faults.append(Fault(error.client, error.field, str(error)))
+        except RobfcpError as error:
+            faults.append(Fault(str(path), "file", str(error)))
+    return reports, faults
 
 
 def show(calibration: Calibration, printer: Printer) -> None:

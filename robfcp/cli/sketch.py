@@ -13,6 +13,7 @@ from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.reports import Report
 from robfcp.scores import APS, RAPS, SCORES, Score
+from robfcp.signatures import load_key, save_signed
 
 
 def register(app: typer.Typer) -> None:
@@ -60,6 +61,9 @@ def sketch(
         str | None, typer.Option(help="The round's name, the same at all sites.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A digest of the shared model.")] = None,
+    sign: Annotated[
+        Path | None, typer.Option(help="Sign with this key of robfcp keygen; needs --round.")
+    ] = None,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -75,7 +79,10 @@ def sketch(
     report = Report.from_scores(
         client, scores, chosen_grid(grid, rule), score=rule, round=round, model=model
     )
-    report.save(output)
+    if sign is None:
+        report.save(output)
+    else:
+        save_signed(report, load_key(sign), output)
     printer = Printer(as_json, quiet)
     bins = int((report.counts > 0).sum())
     printer.line(
