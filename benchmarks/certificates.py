@@ -1,6 +1,6 @@
 """The tables of docs/certificates.md: `python benchmarks/certificates.py widths|price|forms|time`.
 
-Scores are LAC of a simulated ten-class model with 80% accuracy; clients are alike or have
+Scores are LAC of a simulated ten-class model with 85% accuracy; clients are alike or have
 Dirichlet(0.5) class shares. Everything is seeded.
 """
 

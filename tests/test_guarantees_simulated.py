@@ -1,109 +1,37 @@
 """Every guarantee against attackers who see all honest data and pick the worst of many attacks.
 
-Coverage is computed exactly from the clients' true distributions, so that only the calibration
-data are random. Each check must hold for the stated budget and fail for a budget one too small.
+Each check must hold for the stated budget and fail for a budget one too small.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.stats import beta as beta_law
+from omniscient import (
+    BINS,
+    CLASSES,
+    GRID,
+    LEVEL,
+    alike,
+    attacks,
+    band_failures,
+    distributions,
+    marginal,
+    pac,
+    worst_coverage,
+)
 from scipy.stats import binom
 
-from robfcp.certificates import certify, coverage_band
+from robfcp.certificates import certify
 from robfcp.distances import pairwise
 from robfcp.envelope import envelope
 from robfcp.federation import Federation
-from robfcp.grid import Grid
 from robfcp.guarantees import marginal_threshold, tolerance
 from robfcp.modes import guaranteed
-from robfcp.pac import homogeneous_threshold, pac_threshold
 from robfcp.pruning import prune
-
-LEVEL = Fraction(9, 10)
-BINS = 200
-GRID = Grid.uniform(BINS)
-EDGES = np.linspace(0, 1, BINS + 1)
-CLASSES = np.array([np.diff(beta_law.cdf(EDGES, shape, 4)) for shape in np.linspace(0.4, 3, 10)])
-
-Threshold = Callable[[Federation, int], int | None]
-
-
-def distributions(rng: np.random.Generator, mix: str, n_clients: int) -> np.ndarray:
-    """(K, H) true score distributions: alike, or classes mixed by Dirichlet(0.5) shares."""
-    if mix == "iid":
-        return np.tile(CLASSES.mean(axis=0), (n_clients, 1))
-    return rng.dirichlet(np.full(len(CLASSES), 0.5), n_clients) @ CLASSES
-
-
-def client_sizes(rng: np.random.Generator, n: int | None, n_clients: int) -> np.ndarray:
-    """n samples each, or log-uniform between 20 and 1000."""
-    if n is not None:
-        return np.full(n_clients, n)
-    return np.exp(rng.uniform(np.log(20), np.log(1000), n_clients)).astype(int)
-
-
-def forge(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Integer counts of the given sizes closest to the shares."""
-    steps = np.floor(np.cumsum(shares) * sizes[:, None] + 0.5).astype(int)
-    steps[:, -1] = sizes
-    return np.diff(steps, axis=1, prepend=0)
-
-
-def attacks(counts: np.ndarray, liars: int) -> list[np.ndarray]:
-    """What the first `liars` clients may report, knowing everybody's counts."""
-    sizes = counts.sum(axis=1)
-    honest = counts[liars:]
-    pooled = honest.sum(axis=0) / honest.sum()
-    cumulative = np.cumsum(pooled)
-    at_90 = np.cumsum(honest, axis=1)[:, np.searchsorted(cumulative, 0.9)] / sizes[liars:]
-    truncated = np.where(cumulative <= 0.75, pooled, 0)
-    reports = [
-        np.eye(BINS)[0],
-        np.eye(BINS)[-1],
-        honest[np.argmax(at_90)] / sizes[liars:][np.argmax(at_90)],
-        honest[np.argmin(at_90)] / sizes[liars:][np.argmin(at_90)],
-        truncated / truncated.sum(),
-        *(0.5**step * np.eye(BINS)[0] + (1 - 0.5**step) * pooled for step in range(1, 6)),
-    ]
-    forged = []
-    for shares in reports:
-        forged.append(counts.copy())
-        forged[-1][:liars] = forge(shares, sizes[:liars])
-    return forged
-
-
-def worst_coverage(
-    rng: np.random.Generator,
-    threshold: Threshold,
-    *,
-    mix: str,
-    n: int | None,
-    n_clients: int,
-    liars: int,
-    budget: int,
-    extra: int,
-    trials: int,
-) -> np.ndarray:
-    """(trials,) exact coverage of the benign mixture (weights n_k + extra) at worst."""
-    found = np.empty(trials)
-    for trial in range(trials):
-        sizes = client_sizes(rng, n, n_clients)
-        truth = distributions(rng, mix, n_clients)
-        counts = rng.multinomial(sizes, truth)
-        weights = (sizes + extra)[liars:]
-        coverage = np.append(weights @ np.cumsum(truth[liars:], axis=1) / weights.sum(), 1.0)
-        indices = [
-            threshold(Federation.from_counts(forged, GRID), budget)
-            for forged in attacks(counts, liars)
-        ]
-        found[trial] = min(coverage[BINS if index is None else index] for index in indices)
-    return found
 
 
 def mean_is_below(coverage: np.ndarray, level: float) -> bool:
@@ -126,7 +54,7 @@ SETTINGS += [("dirichlet", None)]
 def test_marginal_guarantee_covers_whatever_the_stated_liars_do(mix, n, n_clients, liars):
     coverage = worst_coverage(
         np.random.default_rng([1, n_clients, n or 0]),
-        lambda federation, m: marginal_threshold(federation, LEVEL, m=m),
+        marginal,
         mix=mix,
         n=n,
         n_clients=n_clients,
@@ -142,7 +70,7 @@ def test_marginal_guarantee_covers_whatever_the_stated_liars_do(mix, n, n_client
 def test_the_same_check_catches_a_marginal_budget_one_too_small():
     coverage = worst_coverage(
         np.random.default_rng(2),
-        lambda federation, m: marginal_threshold(federation, LEVEL, m=m),
+        marginal,
         mix="iid",
         n=500,
         n_clients=6,
@@ -160,7 +88,7 @@ def test_pac_threshold_fails_at_most_at_its_stated_rate(mix, n):
     def failures(budget: int) -> int:
         coverage = worst_coverage(
             np.random.default_rng([3, n or 0]),
-            lambda federation, m: pac_threshold(federation, LEVEL, m, 0.2),
+            pac,
             mix=mix,
             n=n,
             n_clients=6,
@@ -180,7 +108,7 @@ def test_pac_threshold_fails_at_most_at_its_stated_rate(mix, n):
 def test_pac_threshold_without_liars_fails_close_to_its_stated_rate():
     coverage = worst_coverage(
         np.random.default_rng(4),
-        lambda federation, m: pac_threshold(federation, LEVEL, m, 0.2),
+        pac,
         mix="iid",
         n=200,
         n_clients=6,
@@ -201,7 +129,7 @@ def test_homogeneous_threshold_fails_at_most_at_its_stated_rate(n, n_clients, li
     def failures(budget: int) -> int:
         coverage = worst_coverage(
             np.random.default_rng([5, n_clients, n or 0]),
-            lambda federation, m: homogeneous_threshold(federation, LEVEL, m, 0.2),
+            alike,
             mix="iid",
             n=n,
             n_clients=n_clients,
@@ -263,20 +191,7 @@ def test_certificates_hold_at_every_edge_at_once(mix, n):
 
     def failures(budget: int) -> int:
         rng = np.random.default_rng([8, n or 0])
-        failed = 0
-        for _ in range(60):
-            sizes = client_sizes(rng, n, 10)
-            truth = distributions(rng, mix, 10)
-            counts = rng.multinomial(sizes, truth)
-            coverage = sizes[2:] @ np.cumsum(truth[2:], axis=1) / sizes[2:].sum()
-            outside = False
-            for forged in attacks(counts, 2):
-                cumulative = np.cumsum(forged, axis=1)
-                lower, upper = coverage_band(cumulative, sizes, budget, 0.2, BINS)
-                outside |= bool((coverage < lower - 1e-12).any())
-                outside |= bool((coverage > upper + 1e-12).any())
-            failed += outside
-        return failed
+        return band_failures(rng, mix=mix, n=n, budget=budget, trials=60)
 
     assert not fails_too_often(failures(2), 60, 0.2)
     assert fails_too_often(failures(1), 60, 0.2)
