@@ -21,7 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = ("keygen", "sketch", "calibrate", "predict", "certify")
+COMMANDS = ("keygen", "sketch", "calibrate", "predict", "report", "certify")
 for _name in COMMANDS:
     import_module(f"robfcp.cli.{_name}").register(app)
 

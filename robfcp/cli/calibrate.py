@@ -14,6 +14,7 @@ from robfcp.calibration import Calibration
 from robfcp.cli._common import Json, Output, Printer, Quiet
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault, Federation
+from robfcp.page import write_page
 from robfcp.registry import read_sizes
 from robfcp.reports import Report
 from robfcp.server import calibrate as run
@@ -61,6 +62,9 @@ def calibrate(
     size_budget: Annotated[
         int | None, typer.Option(help="Most samples liars may hold, for --guarantee marginal.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also make a page of it, as robfcp report does.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -87,8 +91,11 @@ def calibrate(
         calibration.save(output)
     printer = Printer(as_json, quiet)
     show(calibration, printer)
-    if output is not None:
-        printer.line(f"-> {output}")
+    if html is not None:
+        write_page(calibration, html)
+    for written in (output, html):
+        if written is not None:
+            printer.line(f"-> {written}")
     printer.json(as_data(calibration))
 
 

@@ -1,0 +1,37 @@
+"""`robfcp report`: a calibration becomes a page to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from robfcp.calibration import Calibration
+from robfcp.cli._common import Json, Printer, Quiet
+from robfcp.page import write_page
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report", no_args_is_help=True)(report)
+
+
+def report(
+    calibration: Annotated[Path, typer.Argument(help="A file written by robfcp calibrate.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the page goes.")] = Path(
+        "page.html"
+    ),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make one self-contained HTML page of a calibration: to look at, to ask what if, to print.
+
+    [dim]Example: robfcp report calibration.json -o page.html[/dim]
+    """
+    loaded = Calibration.load(calibration)
+    write_page(loaded, output)
+    printer = Printer(as_json, quiet)
+    size = output.stat().st_size
+    printer.line(f"{loaded.federation.n_clients} clients ({size / 1000:.0f} kB) -> {output}")
+    printer.json({"output": str(output), "bytes": size})

@@ -1,0 +1,82 @@
+"""The calibration page: one self-contained HTML file to look at, print and hand to an auditor."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from importlib.resources import files
+
+from robfcp._files import write_atomically
+from robfcp.calibration import Calibration
+
+_SCRIPTS = (
+    "uplot/uPlot.iife.min.js",
+    "data.js",
+    "format.js",
+    "charts.js",
+    "clients.js",
+    "distributions.js",
+    "whatif.js",
+    "table.js",
+    "page.js",
+)
+_STYLES = ("uplot/uPlot.min.css", "page.css")
+_ESCAPES = {
+    "<": "\\u003c",
+    ">": "\\u003e",
+    "&": "\\u0026",
+    "\u2028": "\\u2028",
+    "\u2029": "\\u2029",
+}
+
+
+def render(calibration: Calibration) -> str:
+    """The page as HTML: no network, no inline handlers, client names only ever as text."""
+    from robfcp.page.data import page_data
+
+    script = "\n".join(_asset(name) for name in _SCRIPTS)
+    style = "\n".join(_asset(name) for name in _STYLES)
+    parts = {
+        "{{policy}}": policy(script, style),
+        "{{style}}": style,
+        "{{script}}": script,
+        "{{data}}": safe_json(page_data(calibration)),
+    }
+    page = _asset("page.html")
+    for place, text in parts.items():
+        head, found, tail = page.partition(place)
+        assert found
+        page = head + text + tail
+    return page
+
+
+def write_page(calibration: Calibration, path: str | os.PathLike[str]) -> None:
+    """Write the page whole or not at all."""
+    write_atomically(path, render(calibration))
+
+
+def safe_json(value: object) -> str:
+    """JSON that can stand inside a script element: nothing in it can end the element."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character, escaped in _ESCAPES.items():
+        text = text.replace(character, escaped)
+    return text
+
+
+def policy(script: str, style: str) -> str:
+    """A content security policy that allows these two texts and nothing from anywhere."""
+    return (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _asset(name: str) -> str:
+    return (files("robfcp.page") / "assets" / name).read_text(encoding="utf-8")

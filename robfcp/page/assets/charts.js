@@ -1,0 +1,184 @@
+// What all charts share: colours from the style sheet, size from their box, the score axis.
+const CHARTS = new Map();
+let scale = defaultScale();
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+function axis(extra = {}) {
+  return {
+    stroke: colour("quiet"),
+    grid: { stroke: colour("line"), width: 1 },
+    ticks: { stroke: colour("line"), width: 1, size: 4 },
+    font: `12px ${colour("font")}`,
+    labelFont: `12px ${colour("font")}`,
+    labelSize: 18,
+    labelGap: 0,
+    size: 32,
+    ...extra,
+  };
+}
+
+/** Draw a chart into its box, replacing the one before. */
+function draw(id, options, data) {
+  const box = byId(id);
+  CHARTS.get(id)?.destroy();
+  const chart = new uPlot(
+    {
+      width: box.clientWidth || 300,
+      height: box.clientHeight || 240,
+      legend: { show: false },
+      padding: [12, 18, 0, 0],
+      ...options,
+      cursor: { y: false, drag: { x: false, y: false }, points: { show: false }, ...options.cursor },
+    },
+    data,
+    box,
+  );
+  CHARTS.set(id, chart);
+  return chart;
+}
+
+const resized = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const chart = CHARTS.get(target.id);
+    if (chart && (chart.width !== target.clientWidth || chart.height !== target.clientHeight)) {
+      chart.setSize({ width: target.clientWidth, height: target.clientHeight });
+    }
+  }
+});
+
+/** Linear where the threshold stands well inside the shown range, else by bin number. */
+function defaultScale() {
+  const [first, last] = shownBins();
+  const low = first < 0 ? DATA.grid.low : edgeValue(first);
+  const high = edgeValue(last) === Infinity ? lastFinite() : edgeValue(last);
+  const threshold = DATA.levels[0].threshold ?? high;
+  return low !== null && threshold - low > 0.05 * (high - low) ? "linear" : "grid";
+}
+
+/** The bins between which scores lie; all of them on a finite grid. */
+function shownBins() {
+  if (DATA.grid.low !== null && edgeValue(VIEW.at(-1)) !== Infinity) return [-1, VIEW.at(-1)];
+  const first = DATA.everybody.findLastIndex((share) => share < 0.002);
+  const last = DATA.everybody.findIndex((share) => share > 0.998);
+  return [first < 0 ? VIEW[0] : VIEW[first], VIEW[last]];
+}
+
+function shownRange() {
+  const [first, last] = shownBins();
+  return [first < 0 ? startPlace() : place(first), place(last)];
+}
+
+/** Where an edge stands on the score axis. */
+function place(bin) {
+  if (scale === "grid") return bin < 0 ? DATA.grid.bins : bin + 1;
+  const value = edgeValue(bin);
+  return value === Infinity ? lastFinite() : value;
+}
+
+function lastFinite() {
+  return DATA.grid.edges.filter((edge) => edge !== null).at(-1);
+}
+
+function startPlace() {
+  if (scale === "grid") return 0;
+  return DATA.grid.low === null ? DATA.grid.edges[0] : DATA.grid.low;
+}
+
+function shownPlaces() {
+  return [startPlace(), ...VIEW.map(place)];
+}
+
+/** The axis of scores, from the left (side 2) or below. */
+function scoreAxis(label, extra = {}) {
+  const base = axis({ label, ...extra });
+  if (scale === "linear") return { ...base, values: (_, ticks) => ticks.map((v) => +v.toPrecision(6)) };
+  return {
+    ...base,
+    splits: (chart, _axis, low, high) => gridTicks(chart, base.side === 3 ? 36 : 84, low, high),
+    values: (_, ticks) => ticks.map((t) => shown(edgeAt(t))),
+  };
+}
+
+function edgeAt(position) {
+  return position <= 0 ? (DATA.grid.low ?? -Infinity) : edgeValue(position - 1);
+}
+
+/** Round numbers that are edges, as many as there is room for. */
+function gridTicks(chart, room, low, high) {
+  const wide = (room === 36 ? chart.bbox.height : chart.bbox.width) / devicePixelRatio;
+  const count = Math.max(2, Math.floor(wide / room));
+  const wanted = Array.from({ length: count + 1 }, (_, i) => low + ((high - low) * i) / count);
+  const used = DATA.grid.used;
+  const found = wanted.map((position) => {
+    const inside = used.filter((bin) => Math.abs(bin + 1 - position) < (high - low) / count / 5);
+    const simple = inside.filter((bin) => edgeValue(bin) !== Infinity);
+    simple.sort((a, b) => digits(edgeValue(a)) - digits(edgeValue(b)));
+    return simple.length ? simple[0] + 1 : null;
+  });
+  return [...new Set(found.filter((position) => position !== null))];
+}
+
+function digits(value) {
+  return value.toExponential().split("e")[0].replace(".", "").length;
+}
+
+/** A dashed line across the plot with a word at its end. */
+function rule(chart, { x, y, stroke, text, dash = [5, 4], right = false }) {
+  const { ctx, bbox } = chart;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  ctx.strokeStyle = ctx.fillStyle = stroke;
+  ctx.lineWidth = 1.5 * ratio;
+  ctx.setLineDash(dash.map((d) => d * ratio));
+  ctx.textAlign = "left";
+  ctx.textBaseline = "alphabetic";
+  ctx.font = `${12 * ratio}px ${colour("font")}`;
+  ctx.beginPath();
+  if (x !== undefined) {
+    const at = chart.valToPos(x, "x", true);
+    ctx.moveTo(at, bbox.top);
+    ctx.lineTo(at, bbox.top + bbox.height);
+    const width = ctx.measureText(text ?? "").width;
+    const left = at + 6 * ratio + width > bbox.left + bbox.width ? at - 6 * ratio - width : at + 6 * ratio;
+    if (text) ctx.fillText(text, left, bbox.top + bbox.height - 10 * ratio);
+  } else {
+    const at = chart.valToPos(y, "y", true);
+    ctx.moveTo(bbox.left, at);
+    ctx.lineTo(bbox.left + bbox.width, at);
+    const width = ctx.measureText(text ?? "").width;
+    const left = right ? bbox.left + bbox.width - width - 8 * ratio : bbox.left + 8 * ratio;
+    if (text) ctx.fillText(text, left, right ? at + 16 * ratio : at - 6 * ratio);
+  }
+  ctx.stroke();
+  ctx.restore();
+}
+
+/** One mark: a shape and a colour for every verdict, so that colour is never alone. */
+function mark(ctx, verdict, x, y, size) {
+  ctx.beginPath();
+  if (verdict === "flagged") {
+    ctx.moveTo(x, y - size * 1.2);
+    ctx.lineTo(x + size * 1.1, y + size * 0.8);
+    ctx.lineTo(x - size * 1.1, y + size * 0.8);
+    ctx.closePath();
+    ctx.fill();
+  } else if (verdict === "trusted") {
+    ctx.arc(x, y, size * 0.85, 0, 2 * Math.PI);
+    ctx.fill();
+  } else if (verdict === "faulty") {
+    ctx.moveTo(x - size, y - size);
+    ctx.lineTo(x + size, y + size);
+    ctx.moveTo(x + size, y - size);
+    ctx.lineTo(x - size, y + size);
+    ctx.stroke();
+  } else {
+    ctx.rect(x - size * 0.8, y - size * 0.8, size * 1.6, size * 1.6);
+    ctx.stroke();
+  }
+}

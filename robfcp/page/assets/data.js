@@ -1,0 +1,66 @@
+"use strict";
+// What the library embedded, and the few ways the page looks things up in it.
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const CLIENTS = DATA.clients;
+const K = CLIENTS.id.length;
+const VIEW = DATA.view;
+const COUNTS = readCounts(DATA.counts, K * VIEW.length);
+const EDGE = new Map(DATA.grid.used.map((bin, i) => [bin, DATA.grid.edges[i]]));
+
+/** Non-negative integers, seven bits a byte, the lowest first. */
+function readCounts(text, length) {
+  const bytes = atob(text);
+  const out = new Float64Array(length);
+  let value = 0, factor = 1, place = 0;
+  for (let i = 0; i < bytes.length; i++) {
+    const byte = bytes.charCodeAt(i);
+    value += (byte & 127) * factor;
+    if (byte & 128) {
+      factor *= 128;
+    } else {
+      out[place++] = value;
+      value = 0;
+      factor = 1;
+    }
+  }
+  return out;
+}
+
+/** The threshold at a bin number; -1 and an open top bin are infinite. */
+function edgeValue(bin) {
+  const value = bin < 0 ? null : EDGE.get(bin);
+  return value === null ? Infinity : value;
+}
+
+/** One client's CDF at the shown edges. */
+function clientShares(k) {
+  const out = new Array(VIEW.length);
+  let total = 0;
+  for (let b = 0; b < VIEW.length; b++) {
+    total += COUNTS[k * VIEW.length + b];
+    out[b] = total / CLIENTS.size[k];
+  }
+  return out;
+}
+
+/** The pooled CDF of all clients but those left out. */
+function pooledShares(excluded) {
+  const width = VIEW.length, sums = new Float64Array(width);
+  let total = 0;
+  for (let k = 0; k < K; k++) {
+    if (excluded.has(k)) continue;
+    total += CLIENTS.size[k];
+    for (let b = 0; b < width; b++) sums[b] += COUNTS[k * width + b];
+  }
+  let running = 0;
+  return Array.from(sums, (count) => (running += count) / total);
+}
+
+/** The position of the value nearest to the wanted one. */
+function nearest(values, wanted) {
+  let best = 0;
+  values.forEach((value, i) => {
+    if (Math.abs(value - wanted) < Math.abs(values[best] - wanted)) best = i;
+  });
+  return best;
+}

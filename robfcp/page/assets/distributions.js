@@ -1,0 +1,107 @@
+// The three charts of score distributions: one client's, the pooled one's, the tolerance curve.
+function cdfOptions(extra) {
+  const { scales, ...rest } = extra;
+  return {
+    axes: [scoreAxis("score"), axis({ label: "share of scores at or below", size: 48, values: (_, ticks) => ticks.map((v) => percent(v)) })],
+    scales: { x: { time: false, range: shownRange }, y: { range: [0, 1.02] }, ...scales },
+    ...rest,
+  };
+}
+
+/** One client's CDF against the middle 90% of the trusted clients'. */
+function drawClient(k) {
+  const { low, middle, high } = DATA.crowd;
+  const shades = client(k).verdict === "flagged" ? "flagged" : "trusted";
+  const now = outcome();
+  draw(
+    "client-chart",
+    cdfOptions({
+      series: [
+        {},
+        { stroke: "transparent", points: { show: false } },
+        { stroke: "transparent", points: { show: false } },
+        { stroke: colour("quiet"), width: 1.5, dash: [4, 3], points: { show: false } },
+        { stroke: colour(shades), width: 2.5, points: { show: false } },
+      ],
+      bands: [{ series: [2, 1], fill: colour("crowd") }],
+      hooks: { draw: [(chart) => rule(chart, { x: place(now.index), stroke: colour("accent"), text: "threshold" })] },
+    }),
+    [shownPlaces(), [0, ...low], [0, ...high], [0, ...middle], [0, ...clientShares(k)]],
+  );
+}
+
+/** The trusted clients' pooled CDF inside the certificate's band. */
+function drawPooled() {
+  const now = outcome();
+  const { lower, upper } = DATA.whatif.band;
+  const row = nearest(DATA.whatif.liars, now.m);
+  draw(
+    "pooled-chart",
+    cdfOptions({
+      series: [
+        {},
+        { stroke: colour("band-line"), width: 1, points: { show: false } },
+        { stroke: colour("band-line"), width: 1, points: { show: false } },
+        { stroke: colour("trusted"), width: 2.5, points: { show: false } },
+      ],
+      bands: [{ series: [2, 1], fill: colour("band") }],
+      hooks: {
+        draw: [
+          (chart) => {
+            rule(chart, { y: now.level, stroke: colour("quiet"), text: percent(now.level), dash: [2, 3] });
+            rule(chart, { x: place(now.index), stroke: colour("accent"), text: `threshold ${shown(now.threshold)}` });
+          },
+        ],
+      },
+    }),
+    [shownPlaces(), [0, ...lower[row]], [0, ...upper[row]], [0, ...pooledShares(now.excluded)]],
+  );
+  const sure = percent(DATA.own.certificate_confidence);
+  byId("pooled-words").textContent =
+    `The band holds the honest clients' coverage at every score, with ${sure} confidence, whatever ${liarsWord(DATA.whatif.liars[row])} reported.`;
+}
+
+/** The threshold that is guaranteed against each number of liars; below the line is survived. */
+function drawTolerance() {
+  const now = outcome();
+  const table = DATA.whatif.tables.marginal;
+  const column = nearest(table.levels, now.level);
+  const bins = table.index.map((row) => row[column]);
+  const full = bins.findIndex((bin) => edgeValue(bin) === Infinity);
+  const last = full < 0 ? bins.length - 1 : Math.min(bins.length - 1, full + Math.max(2, Math.round(full / 3)));
+  const xs = table.liars.slice(0, last + 1);
+  const top = scale === "grid" ? DATA.grid.bins : lastFinite();
+  const ys = bins.slice(0, last + 1).map((bin) => (edgeValue(bin) === Infinity ? top : place(bin)));
+  draw(
+    "tolerance-chart",
+    {
+      axes: [
+        axis({ label: "liars to survive", values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) }),
+        scoreAxis("guaranteed threshold", { size: 56, side: 3 }),
+      ],
+      scales: { x: { time: false, range: (_, low, high) => [low, Math.max(high, low + 1)] }, y: { range: (_, low, high) => widened(low, high) } },
+      series: [{}, { stroke: colour("trusted"), width: 2.5, paths: uPlot.paths.stepped({ align: -1 }), points: { show: xs.length < 40, size: 5, fill: colour("trusted") } }],
+      hooks: {
+        draw: [
+          (chart) => {
+            if (full >= 0) rule(chart, { x: xs[Math.min(full, last)], stroke: colour("quiet"), text: "every set full", dash: [2, 3] });
+            if (now.tolerance !== null && now.threshold !== Infinity) {
+              rule(chart, { y: place(now.index), stroke: colour("accent"), text: `threshold ${shown(now.threshold)} survives ${now.tolerance}`, right: true });
+            }
+          },
+        ],
+      },
+    },
+    [xs, ys],
+  );
+  const words = now.tolerance === null
+    ? "m*: none. Were every client honest, excluded ones too, a guarantee would need a larger threshold."
+    : `m* = ${now.tolerance}: the chance that the true label is missed while m* is at least the true number of liars is at most ${percent(1 - now.level)}.`;
+  const limit = full < 0 ? "" : ` From ${liarsWord(table.liars[full])} on, these reports leave no finite guaranteed threshold at ${percent(now.level)}.`;
+  byId("tolerance-words").textContent = words + limit;
+}
+
+function widened(low, high) {
+  const room = (high - low) * 0.12 || Math.abs(high) * 0.1 || 1;
+  return [low - room, high + room];
+}

@@ -1,0 +1,56 @@
+// Numbers and elements, always as text.
+function percent(share) {
+  return `${+(100 * share).toPrecision(4)}%`;
+}
+
+function shown(value) {
+  if (value === null || value === Infinity) return "infinite";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  return size < 1e-3 || size >= 1e5 ? value.toExponential(2) : String(+value.toPrecision(4));
+}
+
+function number(value) {
+  return value.toLocaleString("en-GB");
+}
+
+function proved(lower, upper) {
+  if (lower <= 0 && upper >= 1) return "nothing";
+  return upper >= 1 ? `≥ ${percent(lower)}` : `${percent(lower)} – ${percent(upper)}`;
+}
+
+function liarsWord(m) {
+  return m === 1 ? "1 liar" : `${number(m)} liars`;
+}
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+/** A new element with text and children; nothing is ever parsed as HTML. */
+function element(name, { text, className, ...rest } = {}, ...children) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  for (const [key, value] of Object.entries(rest)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+/** Buttons of which one is pressed; `choose` is told its key. */
+function segments(id, choices, pressed, choose) {
+  byId(id).replaceChildren(
+    ...choices.map(([key, text, title]) => {
+      const button = element("button", { text, type: "button", "data-key": key });
+      if (title) button.title = title;
+      button.setAttribute("aria-pressed", String(key === pressed));
+      button.addEventListener("click", () => {
+        for (const other of byId(id).children) {
+          other.setAttribute("aria-pressed", String(other === button));
+        }
+        choose(key);
+      });
+      return button;
+    }),
+  );
+}

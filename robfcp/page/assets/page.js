@@ -1,0 +1,79 @@
+// Puts the page together.
+function select(k) {
+  state.client = k;
+  CHARTS.get("clients-chart")?.redraw(false);
+  showClient();
+  showRows();
+}
+
+/** Everything that follows the sliders. */
+function refresh() {
+  showOutcome();
+  CHARTS.get("clients-chart")?.redraw(false);
+  drawPooled();
+  drawTolerance();
+  if (state.client < K) drawClient(state.client);
+}
+
+function drawAll() {
+  drawClients();
+  showClient();
+  refresh();
+}
+
+function showWords() {
+  byId("claim").textContent = DATA.headline.claim;
+  byId("promise").textContent = DATA.headline.promise;
+  byId("reports").textContent = DATA.headline.reports;
+  const first = DATA.levels[0];
+  byId("statement").textContent = `${first.statement[0].toUpperCase()}${first.statement.slice(1)}. This holds if:`;
+  byId("assumptions").replaceChildren(...first.assumptions.map((text) => element("li", { text })));
+  byId("notes").replaceChildren(...DATA.notes.map((text) => element("li", { text })));
+  byId("audit").replaceChildren(
+    ...DATA.audit.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))),
+  );
+  if (DATA.levels.length > 1) showLevels();
+}
+
+function showLevels() {
+  const cells = (kind, values) => element("tr", {}, ...values.map((text) => element(kind, { text })));
+  byId("levels").replaceChildren(
+    element("thead", {}, cells("th", ["confidence level", "threshold", "tolerance m*", "coverage proved"])),
+    element("tbody", {}, ...DATA.levels.map((level) =>
+      cells("td", [level.level, shown(level.threshold), level.tolerance ?? "none", proved(level.lower, level.upper)]))),
+  );
+  byId("levels-section").hidden = false;
+}
+
+function setUpScales() {
+  const choices = [["linear", "linear", "The scores as they are"], ["grid", "stretched", "By grid bin: fine where scores crowd"]];
+  segments("scales", choices, scale, (key) => {
+    scale = key;
+    refresh();
+  });
+}
+
+/** Printers get light colours and the whole table. */
+function setUpPrinting() {
+  addEventListener("beforeprint", () => {
+    document.documentElement.dataset.theme = "light";
+    drawAll();
+    showRows(true);
+  });
+  addEventListener("afterprint", () => {
+    delete document.documentElement.dataset.theme;
+    drawAll();
+    showRows();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+}
+
+state.client = ORDER.at(-1);
+showWords();
+setUpWhatIf();
+setUpScales();
+setUpTable();
+setUpPrinting();
+drawAll();
+document.querySelectorAll(".chart").forEach((box) => resized.observe(box));
+document.documentElement.dataset.ready = "yes";

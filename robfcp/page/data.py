@@ -1,0 +1,202 @@
+"""What the page embeds: the calibration for the eye, compactly."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import platform
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._version import __version__
+from robfcp.calibration import Calibration, Level
+from robfcp.certificates import Certificate
+from robfcp.page.whatif import Table, WhatIf, what_if
+from robfcp.page.words import headline, percent, tolerance_words
+
+VIEW = 160  # edges a distribution is drawn with
+
+
+def page_data(calibration: Calibration) -> dict[str, Any]:
+    """Everything the page shows, as JSON values; arrays of counts as base64 varints."""
+    federation, grid = calibration.federation, calibration.federation.grid
+    view = view_edges(federation.pooled(), grid.upper)
+    settings = what_if(calibration, view)
+    used = np.unique(
+        np.concatenate([view, *(t.index[t.index >= 0] for t in settings.tables.values())])
+    )
+    first = calibration.levels[0]
+    merged = federation.merged(view)
+    shares = np.cumsum(merged, axis=1) / federation.sizes[:, None]
+    top = headline(calibration, first)
+    return {
+        "headline": asdict(top),
+        "levels": [_level(level) for level in calibration.levels],
+        "grid": {
+            "name": grid.name,
+            "bins": grid.n_bins,
+            "low": number(grid.edges[0]),
+            "used": used.tolist(),
+            "edges": [number(edge) for edge in grid.upper[used]],
+        },
+        "view": view.tolist(),
+        "clients": _clients(calibration, first),
+        "counts": base64.b64encode(varints(merged)).decode(),
+        "crowd": crowd(shares[calibration.trusted_mask]),
+        "pooled": _shares(np.cumsum(merged[calibration.trusted_mask].sum(axis=0))),
+        "everybody": _shares(np.cumsum(merged.sum(axis=0))),
+        "faulty": [asdict(fault) for fault in calibration.faulty],
+        "missing": list(calibration.missing),
+        "whatif": _what_if(settings),
+        "own": {
+            "m": calibration.n_malicious,
+            "guarantee": calibration.settings.guarantee,
+            "certificate_confidence": calibration.settings.certificate_confidence,
+        },
+        "audit": audit(calibration),
+        "notes": list(calibration.notes),
+    }
+
+
+def view_edges(pooled: NDArray[np.int64], upper: NDArray[np.float64]) -> NDArray[np.intp]:
+    """About VIEW bins to draw a distribution with: half equiprobable, half spread evenly."""
+    n_bins = len(pooled)
+    if n_bins <= VIEW:
+        return np.arange(n_bins)
+    wanted = np.linspace(0, 1, VIEW // 2)
+    equiprobable = np.searchsorted(np.cumsum(pooled) / pooled.sum(), wanted).clip(max=n_bins - 1)
+    occupied = upper[(pooled > 0) & np.isfinite(upper)]
+    places = occupied
+    if occupied.size:
+        places = np.linspace(occupied[0], occupied[-1], VIEW // 4)
+    spread = np.searchsorted(upper, places).clip(max=n_bins - 1)
+    steps = np.linspace(0, n_bins - 1, VIEW // 4).astype(np.intp)
+    return np.unique(np.concatenate([equiprobable, spread, steps, [n_bins - 1]]))
+
+
+def crowd(shares: NDArray[np.float64]) -> dict[str, list[float]]:
+    """The trusted clients' CDFs at each shown edge: 5%, 50% and 95% quantiles."""
+    low, middle, high = np.quantile(shares, [0.05, 0.5, 0.95], axis=0)
+    return {"low": rounded(low), "middle": rounded(middle), "high": rounded(high)}
+
+
+def varints(values: NDArray[np.int64]) -> bytes:
+    """Non-negative integers, seven bits a byte, the lowest first, the top bit set on all but the
+    last byte of each."""
+    flat = np.asarray(values, dtype=np.uint64).ravel()
+    length = np.ones(flat.size, dtype=np.intp)
+    rest = flat >> np.uint64(7)
+    while rest.any():
+        length += rest > 0
+        rest = rest >> np.uint64(7)
+    ends = np.cumsum(length)
+    out = np.empty(int(ends[-1]) if ends.size else 0, dtype=np.uint8)
+    for place in range(int(length.max(initial=0))):
+        chosen = length > place
+        more = length[chosen] > place + 1
+        digit = (flat[chosen] >> np.uint64(7 * place)) & np.uint64(127)
+        out[(ends - length)[chosen] + place] = digit.astype(np.uint8) | (more * np.uint8(128))
+    return out.tobytes()
+
+
+def number(value: float) -> float | None:
+    """A float for JSON; infinite ones become null."""
+    return float(value) if np.isfinite(value) else None
+
+
+def rounded(values: NDArray[np.float64]) -> list[float]:
+    """Five decimals, enough to draw with."""
+    return [float(value) for value in np.round(values, 5)]
+
+
+def audit(calibration: Calibration) -> list[tuple[str, str]]:
+    """Names and values an auditor needs to make the same calibration again."""
+    federation, settings = calibration.federation, calibration.settings
+    score = federation.score
+    rows = [
+        ("calibration digest (SHA-256 of the file)", _sha256(calibration.to_json())),
+        ("made with", f"robfcp {calibration.version}"),
+        ("page made with", f"robfcp {__version__}, Python {platform.python_version()}"),
+        ("confidence level", ", ".join(str(x.confidence_level) for x in calibration.levels)),
+        ("number of liars used", str(calibration.n_malicious)),
+        *((name.replace("_", " "), _shown(value)) for name, value in asdict(settings).items()),
+        ("score", "not named" if score is None else repr(score)),
+        ("grid", f"{federation.grid.name}, {federation.grid.n_bins} bins"),
+        ("grid digest", federation.grid.digest),
+        ("round", _shown(federation.round)),
+        ("model", _shown(federation.model)),
+        ("sample numbers", "registered beforehand" if federation.registered else "as claimed"),
+        ("reports digest", _sha256(np.ascontiguousarray(federation.counts, dtype="<i8").tobytes())),
+    ]
+    return rows
+
+
+def _shares(cumulative: NDArray[np.int64]) -> list[float]:
+    return rounded(cumulative / max(1, int(cumulative[-1])))
+
+
+def _level(level: Level) -> dict[str, Any]:
+    certificate: Certificate = level.certificate
+    return {
+        "level": percent(float(level.confidence_level)),
+        "value": float(level.confidence_level),
+        "threshold": number(level.threshold),
+        "tolerance": level.tolerance,
+        "tolerance_words": tolerance_words(level),
+        "lower": certificate.lower,
+        "upper": certificate.upper,
+        "vacuous": certificate.vacuous,
+        "statement": certificate.statement,
+        "assumptions": [assumption.text for assumption in certificate.assumptions],
+        "outside": len(certificate.outside),
+    }
+
+
+def _clients(calibration: Calibration, level: Level) -> dict[str, Any]:
+    """Columns: name, size, maliciousness, trusted, share at or below the threshold, reason."""
+    federation = calibration.federation
+    edge = np.searchsorted(federation.grid.upper, level.threshold)
+    covered = federation.below(int(edge)) / federation.sizes
+    return {
+        "id": list(federation.ids),
+        "size": federation.sizes.tolist(),
+        "maliciousness": [float(f"{value:.6g}") for value in calibration.maliciousness],
+        "trusted": calibration.trusted_mask.astype(int).tolist(),
+        "covered": rounded(covered),
+        "reason": {c: calibration.reasons.get(c, "") for c in calibration.flagged},
+    }
+
+
+def _what_if(settings: WhatIf) -> dict[str, Any]:
+    return {
+        "tables": {name: _table(table) for name, table in settings.tables.items()},
+        "liars": list(settings.liars),
+        "excluded": [out.tolist() for out in settings.excluded],
+        "band": {
+            "lower": [rounded(row) for row in settings.band_lower],
+            "upper": [rounded(row) for row in settings.band_upper],
+        },
+    }
+
+
+def _table(table: Table) -> dict[str, Any]:
+    """Rows by number of liars; columns by level."""
+    return {
+        "liars": list(table.liars),
+        "levels": [float(level) for level in table.levels],
+        "index": table.index.tolist(),
+        "tolerance": table.tolerance.tolist(),
+        "lower": [[float(f"{x:.9g}") for x in row] for row in table.lower],
+        "upper": [[float(f"{x:.9g}") for x in row] for row in table.upper],
+    }
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)

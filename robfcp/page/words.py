@@ -1,0 +1,99 @@
+"""The page's sentences: what is guaranteed, what is not, in plain words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from robfcp.calibration import Calibration, Level
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The page's first lines: what holds, the exact promise, and what became of the reports."""
+
+    claim: str
+    promise: str
+    reports: str
+
+
+def headline(calibration: Calibration, level: Level) -> Headline:
+    """The top of the page for one confidence level."""
+    if calibration.settings.guarantee is None:
+        return Headline(
+            _defended(calibration, level), tolerance_words(level), _reports(calibration)
+        )
+    return Headline(_guaranteed(calibration, level), tolerance_words(level), _reports(calibration))
+
+
+def tolerance_words(level: Level) -> str:
+    """The tolerance's exact promise: joint, because m* is read off the reports."""
+    if level.tolerance is None:
+        return (
+            "Tolerance m*: none. Were every client honest, excluded ones too, a guarantee of "
+            f"{percent(float(level.confidence_level))} would need a larger threshold."
+        )
+    alpha = percent(float(1 - level.confidence_level))
+    return (
+        f"Tolerance m* = {level.tolerance}: this threshold is at least the one that is guaranteed "
+        f"against {count(level.tolerance, 'liar')}. The chance that the true label is missed while "
+        f"m* is at least the true number of liars is at most {alpha}."
+    )
+
+
+def percent(share: float) -> str:
+    """A share as a percentage of at most four digits."""
+    return f"{100 * share:.4g}%"
+
+
+def count(number: int, word: str) -> str:
+    """'1 site', '2 sites'."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _guaranteed(calibration: Calibration, level: Level) -> str:
+    settings, certificate = calibration.settings, level.certificate
+    sure = "" if certificate.confidence is None else f" with {percent(certificate.confidence)}"
+    sure += " confidence" if sure else ""
+    if settings.malicious == "estimate":
+        whom = f"any sites that hold at most {settings.size_budget} samples together lie"
+    else:
+        whom = f"any {certificate.m} of {certificate.n_clients} sites lie"
+    claim = f"{percent(certificate.lower)} coverage is guaranteed{sure} even if {whom}"
+    if math.isinf(level.threshold):
+        return f"{claim}, but only because every prediction set is full"
+    flagged = len(calibration.flagged)
+    if not flagged:
+        return f"{claim}; no site was flagged"
+    return f"{claim}; {count(flagged, 'site')} {'was' if flagged == 1 else 'were'} flagged"
+
+
+def _defended(calibration: Calibration, level: Level) -> str:
+    wanted = percent(float(level.confidence_level))
+    flagged, clients = len(calibration.flagged), calibration.federation.n_clients
+    if math.isinf(level.threshold):
+        return f"Too few samples for {wanted} coverage: every prediction set is full"
+    if flagged == 0:
+        whom = f"all {clients} sites are trusted" if clients > 1 else "the one site is trusted"
+    else:
+        whom = f"{flagged} of {clients} sites {'was' if flagged == 1 else 'were'} excluded"
+    survives = (
+        "no liar is provably survived"
+        if level.tolerance is None
+        else f"it survives {count(level.tolerance, 'arbitrary liar')}"
+    )
+    return f"The threshold aims at {wanted} coverage; {whom}; {survives}"
+
+
+def _reports(calibration: Calibration) -> str:
+    """Who reported, and who did not."""
+    federation = calibration.federation
+    words = (
+        f"{count(federation.n_clients, 'valid report')} with {federation.n_samples:,} samples; "
+        f"{len(calibration.trusted)} trusted, {len(calibration.flagged)} flagged"
+    )
+    if calibration.faulty:
+        words += f", {len(calibration.faulty)} refused as faulty"
+    if calibration.missing:
+        words += f", {len(calibration.missing)} missing"
+    return words + "."
