@@ -24,6 +24,9 @@ test-slow: .venv/dev  ## seeded simulations that would fail if a theorem were wr
 test-train: .venv/train  ## a short real federated training run
 	$(BIN)/python -m pytest -m train
 
+test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
+	.venv-flower/bin/python -m pytest -m flower
+
 docs: .venv/docs  ## build the documentation strictly into site/
 	$(BIN)/mkdocs build --strict --quiet
 
@@ -43,6 +46,13 @@ clean:
 
 .venv/train: .venv/dev
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 -e ".[train]"
+	@touch $@
+
+# Its own environment: flwr pins older versions of typer and rich than the rest is tested with.
+.venv-flower/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 pytest \
+		"flwr[simulation]==1.41.0" -e ".[flower,sklearn]"
 	@touch $@
 
 .venv/docs: .venv/dev

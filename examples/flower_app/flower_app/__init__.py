@@ -1,0 +1,1 @@
+"""Handwritten digits on Flower, with prediction sets that survive lying nodes."""

@@ -1,0 +1,43 @@
+"""A node: an ordinary Flower client; the last lines let it take part in calibration."""
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from flower_torch_app.task import fit, load_split, make_model, predict
+from robfcp.flower import add_calibration
+
+app = ClientApp()
+
+
+def data(split, context):
+    """This node's share of the data."""
+    config = context.node_config
+    return load_split(int(config["partition-id"]), int(config["num-partitions"]))[split]
+
+
+def received(arrays):
+    """The network with the received weights."""
+    model = make_model()
+    model.load_state_dict(arrays.to_torch_state_dict())
+    return model
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Fit the received model to this node's training images."""
+    model = received(message.content["arrays"])
+    images, labels = data("train", context)
+    config = context.run_config
+    fit(model, images, labels, config["learning-rate"], config["local-epochs"])
+    metrics = MetricRecord({"num-examples": len(labels)})
+    arrays = ArrayRecord(model.state_dict())
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+
+def outputs(split, arrays, context):
+    """Probabilities and labels on this node's calibration or test images."""
+    images, labels = data(split, context)
+    return predict(received(arrays), images), labels.numpy()
+
+
+add_calibration(app, outputs)

@@ -1,0 +1,34 @@
+"""The server: an ordinary FedAvg run; the lines after it calibrate the trained model."""
+
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from flower_torch_app.task import make_model
+from robfcp.flower import calibration_round, register_sizes
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train, then calibrate."""
+    config = context.run_config
+    arrays = ArrayRecord(make_model().state_dict())
+    patience = {"deadline": config["deadline"], "poll": config["poll"]}
+    sizes = register_sizes(grid, arrays, **patience)
+
+    strategy = FedAvg(fraction_evaluate=0.0)
+    result = strategy.start(grid, arrays, num_rounds=config["num-server-rounds"])
+
+    calibration = calibration_round(
+        grid,
+        result.arrays,
+        sizes=sizes,
+        confidence_level=config["confidence-level"],
+        malicious=config["malicious"],
+        run_id=context.run_id,
+        **patience,
+    )
+    if config["output"]:
+        calibration.save(config["output"])
