@@ -10,31 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp._exact import check_budget
+from robfcp.assumptions import Assumption, Kind, assumptions_of, outside_of
 from robfcp.envelope import envelope, smallest_benign_total
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import liars_forcing_full_sets
-from robfcp.pac import check_delta
+from robfcp.pac import (
+    check_delta,
+    homogeneous_liars_forcing_full_sets,
+    pac_liars_forcing_full_sets,
+)
 from robfcp.pruning import prune
 
-Kind = Literal["any-threshold", "marginal", "pac", "pac-homogeneous"]
 GuaranteeKind = Literal["marginal", "pac", "pac-homogeneous"]
+FULL = "every set is full"
 PRUNING_SHARE = 0.2  # of a certificate's chance of failure, where clients are pruned first
-_SAMPLES = {
-    "any-threshold": ("independent", "samples within a client are independent"),
-    "marginal": ("exchangeable", "samples within a client are exchangeable with its test points"),
-    "pac": ("independent", "samples within a client are independent"),
-    "pac-homogeneous": ("iid", "samples within a client are independent and alike"),
-}
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """One thing a certificate rests on: a name, the value it takes here, and the words for it."""
-
-    name: str
-    value: int | float | str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -161,7 +151,7 @@ def certify(
         estimated,
         assumptions_of(federation, "any-threshold", m, sigma=sigma, estimated=estimated),
         outside_of(federation),
-        note=note if index is not None else "the threshold is infinite: every set is full",
+        note=note if index is not None else FULL,
     )
 
 
@@ -184,10 +174,10 @@ def guarantee_certificate(
     if m is None and size_budget is None:
         raise RobfcpError("malicious: state how many clients, or how many samples, may lie")
     bound = federation.n_clients - 1 if m is None else check_budget(m, federation.n_clients)
-    forcing, note = None, ""
-    if kind == "marginal" and sigma is None and m is not None:
-        forcing = liars_forcing_full_sets(federation.sizes, level, m)
-        note = _impossibility_note(forcing, m, federation.n_clients)
+    forcing = None
+    if m is not None and size_budget is None:
+        forcing = _forcing(federation, kind, level, m, 1 - confidence, sigma)
+    note = _impossibility_note(forcing, bound, federation.n_clients, kind)
     return Certificate(
         kind,
         float(level) - beta,
@@ -204,53 +194,34 @@ def guarantee_certificate(
     )
 
 
-def assumptions_of(
+def _forcing(
     federation: Federation,
-    kind: Kind,
-    m: int | None,
-    *,
-    sigma: float | None = None,
-    size_budget: int | None = None,
-    estimated: bool = False,
-) -> tuple[Assumption, ...]:
-    """Everything a certificate of this kind rests on, as data."""
-    found: list[Assumption] = []
-    if m is not None:
-        when = "estimated from the reports" if estimated else "stated before they were seen"
-        text = f"at most {m} of the {federation.n_clients} reporting clients lie, {when}"
-        found.append(Assumption("liars", m, text))
-    if size_budget is not None:
-        text = f"lying clients hold, and claim, at most {size_budget} samples together"
-        found.append(Assumption("size_budget", size_budget, text))
-    found.append(
-        Assumption(
-            "corruption", "fixed", "who lies or is missing does not depend on the honest samples"
-        )
-    )
-    found.append(Assumption("samples", *_SAMPLES[kind]))
-    weight = "n_k + 1" if kind == "marginal" else "n_k"
-    text = f"test points come from the benign reporting clients in proportion to {weight}"
-    found.append(Assumption("mixture", weight, text))
-    if federation.registered:
-        found.append(Assumption("sizes", "registered", "n_k was registered beforehand"))
-    else:
-        text = "n_k is what each client claims: honest clients claim the truth, liars may inflate"
-        found.append(Assumption("sizes", "claimed", text))
-    if kind == "pac-homogeneous" or sigma is not None:
-        text = f"benign clients' score CDFs are within {sigma or 0:g} of a common one"
-        found.append(Assumption("heterogeneity", float(sigma or 0), text))
-    return tuple(found)
+    kind: GuaranteeKind,
+    level: Fraction,
+    m: int,
+    delta: float,
+    sigma: float | None,
+) -> int | None:
+    """How many liars can make every set full; None where pruning may stop them."""
+    sizes = federation.sizes
+    if kind == "pac-homogeneous":
+        return homogeneous_liars_forcing_full_sets(sizes, level, m, delta, sigma or 0.0)
+    if sigma is not None:
+        return None
+    if kind == "pac":
+        return pac_liars_forcing_full_sets(sizes, level, m, delta)
+    return liars_forcing_full_sets(sizes, level, m)
 
 
-def outside_of(federation: Federation) -> tuple[str, ...]:
-    """The missing and faulty clients, of whom no certificate speaks."""
-    return tuple(sorted({*federation.missing, *(fault.client for fault in federation.faulty)}))
-
-
-def _impossibility_note(forcing: int | None, m: int, n_clients: int) -> str:
+def _impossibility_note(forcing: int | None, m: int, n_clients: int, kind: GuaranteeKind) -> str:
     """How many liars can make every set full, where the stated bound reaches that number."""
     if forcing is None or forcing > m:
         return ""
+    if kind == "pac-homogeneous":
+        return (
+            f"guaranteed against {m} of {n_clients}, but {forcing} or more liars can make every "
+            "set full; collect more samples or state fewer liars to prevent that"
+        )
     return (
         f"guaranteed against {m} of {n_clients}, but without a bound on how clients differ "
         f"{forcing} or more liars can make every set full; "

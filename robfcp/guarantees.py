@@ -34,6 +34,7 @@ __all__ = [
     "size_budget_holds",
     "tolerance",
     "tolerance_at",
+    "tolerance_statement",
 ]
 
 
@@ -126,6 +127,16 @@ def tolerance(federation: Federation, index: int | None, level: Fraction) -> int
     if index is None:
         return federation.n_clients - 1
     return tolerance_at(federation.below(index), federation.sizes, level)
+
+
+def tolerance_statement(number: int | None, level: Fraction) -> str:
+    """What a tolerance promises, in the words that make it true: it is read off the data."""
+    if number is None:
+        return f"tolerance none: not guaranteed at {float(level):.4g} even if nobody lies"
+    return (
+        f"tolerance {number}: the chance that the true label is missed while the tolerance is at "
+        f"least the true number of liars is at most {float(1 - level):.4g}"
+    )
 
 
 def liars_forcing_full_sets(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from robfcp.certificates import (
+    FULL,
     PRUNING_SHARE,
     Certificate,
     GuaranteeKind,
@@ -31,10 +32,27 @@ def guaranteed(
     size_budget: int | None = None,
 ) -> Outcome:
     """The guaranteed threshold's edge (None = infinite) and what it promises: at least `level`."""
-    delta = 1 - confidence
     certificate = guarantee_certificate(
         federation, kind, level, m, confidence=confidence, sigma=sigma, size_budget=size_budget
     )
+    index, certificate = _outcome(
+        federation, kind, level, m, 1 - confidence, sigma, size_budget, certificate
+    )
+    if index is None or index == federation.grid.n_bins - 1:
+        certificate = replace(certificate, note="; ".join(filter(None, (FULL, certificate.note))))
+    return index, certificate
+
+
+def _outcome(
+    federation: Federation,
+    kind: GuaranteeKind,
+    level: Fraction,
+    m: int | None,
+    delta: float,
+    sigma: float | None,
+    size_budget: int | None,
+    certificate: Certificate,
+) -> Outcome:
     if kind == "pac-homogeneous":
         return homogeneous_threshold(
             federation, level, _stated(m), delta, sigma or 0.0

@@ -118,28 +118,71 @@ def homogeneous_votes(n_clients: int, m: int, delta: float) -> tuple[float, int]
     return float(gamma[best]), int(votes[best])
 
 
-def homogeneous_threshold(
-    federation: Federation, level: Fraction, m: int, delta: float, sigma: float = 0.0
-) -> int | None:
-    """The first edge that, with probability >= 1 - delta, covers at `level` if clients are alike.
+def homogeneous_rule(
+    sizes: NDArray[np.int64], level: Fraction, m: int, delta: float, sigma: float = 0.0
+) -> tuple[NDArray[np.int64], int] | None:
+    """Each client's least convincing count, and how many clients must reach theirs.
 
-    Requires that more than m + v clients' counts would be rarer than gamma for a client that
-    covers only level + 2 sigma: P(Bin(n_k, level + 2 sigma) >= c_k(t)) <= gamma.
+    Convincing: P(Bin(n_k, level + 2 sigma) >= count) <= gamma. More than m + v clients are needed.
+    None where level + 2 sigma is 1 or more, which no count can show.
     """
-    n_clients = federation.n_clients
+    n_clients = len(sizes)
     gamma, votes = homogeneous_votes(n_clients, m, check_delta(delta))
     if not 0 <= sigma <= 1:
         raise RobfcpError(f"heterogeneity: {sigma} is not between 0 and 1; give 0.02, say")
     probability = float(level) + 2 * sigma
     if probability >= 1:
         return None
-    needed = _least_count(federation.sizes, probability, gamma, np.zeros(n_clients, dtype=np.int64))
-    attained = _mean_of_attained(federation.sizes, needed, probability, n_clients - m)
-    required = m + min(votes, _allowed_errors(n_clients - m, attained, delta)) + 1
+    needed = _least_count(sizes, probability, gamma, np.zeros(n_clients, dtype=np.int64))
+    attained = _mean_of_attained(sizes, needed, probability, n_clients - m)
+    return needed, m + min(votes, _allowed_errors(n_clients - m, attained, delta)) + 1
+
+
+def homogeneous_threshold(
+    federation: Federation, level: Fraction, m: int, delta: float, sigma: float = 0.0
+) -> int | None:
+    """The first edge that, with probability >= 1 - delta, covers at `level` if clients are alike.
+
+    The first edge at which enough clients' counts are convincing; None = infinite.
+    """
+    rule = homogeneous_rule(federation.sizes, level, m, delta, sigma)
+    if rule is None:
+        return None
+    needed, required = rule
     return first_edge(
         federation.grid.n_bins,
         lambda edge: int((federation.below(edge) >= needed).sum()) >= required,
     )
+
+
+def pac_liars_forcing_full_sets(
+    sizes: NDArray[np.int64], level: Fraction, m: int, delta: float
+) -> int | None:
+    """The least number of liars that can push the pac threshold, told m, to the top edge.
+
+    The liars are the largest clients with everything in the last bin, the others have everything
+    in the first; None where no number below K does.
+    """
+    sizes = np.sort(np.asarray(sizes, dtype=np.int64))[::-1]
+    condition = PacCondition(sizes, m, level, check_delta(delta))
+    position = np.arange(len(sizes))
+    found = first_edge(
+        len(sizes) - 1,
+        lambda extra: not condition.holds(np.where(position <= extra, 0, sizes)),
+    )
+    return None if found is None else found + 1
+
+
+def homogeneous_liars_forcing_full_sets(
+    sizes: NDArray[np.int64], level: Fraction, m: int, delta: float, sigma: float = 0.0
+) -> int | None:
+    """The least number of liars that can keep the clients declared alike from a threshold."""
+    rule = homogeneous_rule(sizes, level, m, delta, sigma)
+    if rule is None:
+        return 0
+    needed, required = rule
+    able = int((needed <= np.asarray(sizes)).sum())
+    return max(0, able - required + 1)
 
 
 def _mean_of_attained(

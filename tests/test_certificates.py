@@ -20,6 +20,7 @@ from robfcp.certificates import (
 from robfcp.envelope import envelope
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
+from robfcp.modes import guaranteed
 
 LEVEL = Fraction(9, 10)
 
@@ -161,3 +162,45 @@ def test_a_certificate_that_says_nothing_is_called_vacuous():
 def test_a_certificate_survives_json():
     certificate = guarantee_certificate(federation(), "marginal", LEVEL, 20)
     assert msgspec.json.decode(msgspec.json.encode(certificate), type=Certificate) == certificate
+
+
+@pytest.mark.parametrize("kind", ["marginal", "pac"])
+def test_the_number_of_liars_said_to_force_full_sets_does_and_one_less_does_not(kind):
+    here = federation(n=50)
+    certificate = guarantee_certificate(here, kind, LEVEL, 20)
+    forcing = certificate.full_sets_from
+    assert forcing is not None
+    for liars, full in [(forcing, True), (forcing - 1, False)]:
+        counts = np.zeros_like(here.counts)
+        counts[:, 0] = 50
+        counts[:liars] = 0
+        counts[:liars, -1] = 50
+        index, outcome = guaranteed(Federation.from_counts(counts), kind, LEVEL, 20)
+        assert (index == 99) == full
+        assert ("every set is full" in outcome.statement) == full
+
+
+def test_clients_declared_alike_fall_to_the_number_of_liars_said():
+    here = federation(n=50)
+    forcing = guarantee_certificate(here, "pac-homogeneous", LEVEL, 45).full_sets_from
+    assert forcing is not None
+    for liars, full in [(forcing, True), (forcing - 1, False)]:
+        counts = np.zeros_like(here.counts)
+        counts[:, 0] = 50
+        counts[:liars] = 0
+        counts[:liars, -1] = 50
+        index, _ = guaranteed(Federation.from_counts(counts), "pac-homogeneous", LEVEL, 45)
+        assert (index == 99) == full
+
+
+def test_clients_too_few_to_be_told_apart_say_so_in_the_certificate():
+    certificate = guarantee_certificate(federation(n=50), "pac-homogeneous", LEVEL, 49)
+    assert certificate.full_sets_from is not None
+    assert certificate.full_sets_from > 49 or "state fewer liars" in certificate.statement
+    spread = guarantee_certificate(federation(), "pac-homogeneous", LEVEL, 5, sigma=0.1)
+    assert spread.full_sets_from == 0
+
+
+def test_a_size_budget_is_said_in_words():
+    words = guarantee_certificate(federation(), "marginal", LEVEL, None, size_budget=700).statement
+    assert "with at most 700 samples together" in words

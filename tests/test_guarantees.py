@@ -16,6 +16,7 @@ from robfcp.guarantees import (
     marginal_slack,
     marginal_threshold,
     tolerance,
+    tolerance_statement,
 )
 from robfcp.quantiles import conformal_rank, threshold_index
 
@@ -195,3 +196,9 @@ def test_a_threshold_without_any_stated_budget_is_refused():
         marginal_threshold(federation, Fraction(9, 10), size_budget=-1)
     with pytest.raises(RobfcpError, match="nothing can be guaranteed"):
         marginal_threshold(federation, Fraction(9, 10), m=federation.n_clients)
+
+
+def test_a_tolerance_is_said_in_words_that_make_it_true():
+    words = tolerance_statement(7, Fraction(9, 10))
+    assert "missed while the tolerance is at least the true number of liars is at most 0.1" in words
+    assert "even if nobody lies" in tolerance_statement(None, Fraction(9, 10))

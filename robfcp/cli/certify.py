@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from robfcp._files import read_limited
 from robfcp.calibration import MAX_CALIBRATION_BYTES, Calibration
-from robfcp.certificate_plots import plot_what_if
 from robfcp.cli._common import Json, Output, Printer, Quiet, save_json
 from robfcp.cli.calibrate import read_federation
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import liars_no_rule_survives
+from robfcp.guarantees import liars_no_rule_survives, tolerance_statement
 from robfcp.pruning import HeterogeneityEstimate, estimate_heterogeneity
 from robfcp.quantiles import exact_level
 from robfcp.what_if import WhatIf, default_budgets, plain_index, what_if
@@ -85,7 +84,9 @@ def certify(
         _show(printer, outcome, _source(outcome.level in thresholds, bool(trusted.all())))
     _explain(printer, federation, outcomes, diagnostic)
     if plot is not None:
-        plot_what_if(outcomes, plot)
+        from robfcp.plots import plot_certificates, save
+
+        save(plot_certificates(outcomes), plot)
         printer.line(f"-> {plot}")
     data = _data(federation, outcomes, diagnostic)
     if output is not None:
@@ -189,10 +190,8 @@ def _explain(
         "liars can make every set full under the marginal threshold. paper: theorem 1 as "
         "published (sigma = 0), known to be false for clients that differ."
     )
-    printer.line(
-        "tolerance: the chance that the true label is missed while the tolerance is at least the "
-        "true number of liars is at most one minus the level; it is read off the data."
-    )
+    for outcome in outcomes:
+        printer.line(f"{tolerance_statement(outcome.tolerance, outcome.level)}.")
     limit = liars_no_rule_survives(federation.sizes, outcomes[0].level)
     if limit is not None:
         printer.line(
@@ -232,6 +231,7 @@ def _data(
                 "confidence_level": float(outcome.level),
                 "threshold": outcome.threshold,
                 "tolerance": outcome.tolerance,
+                "tolerance_statement": tolerance_statement(outcome.tolerance, outcome.level),
                 "no_rule_survives": liars_no_rule_survives(federation.sizes, outcome.level),
                 "budgets": rows,
                 "tolerance_curve": outcome.curve,
