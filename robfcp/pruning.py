@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -69,14 +70,14 @@ def client_intervals(
     """(K, E) Clopper-Pearson ends for each client's share, each interval missed w.p. <= miss."""
     from scipy.special import betaincinv
 
-    totals = np.broadcast_to(np.asarray(sizes)[:, None], below.shape)
-    pairs, where = np.unique(np.stack([below.ravel(), totals.ravel()]), axis=1, return_inverse=True)
-    count, size = pairs.astype(float)
+    unit = int(np.max(sizes)) + 1
+    keys, where = np.unique(below + unit * np.asarray(sizes)[:, None], return_inverse=True)
+    size, count = np.divmod(keys, unit)
     low, high = np.zeros(len(count)), np.ones(len(count))
     some, less = count > 0, count < size
     low[some] = betaincinv(count[some], size[some] - count[some] + 1, miss / 2)
     high[less] = betaincinv(count[less] + 1, size[less] - count[less], 1 - miss / 2)
-    return low[where].reshape(below.shape), high[where].reshape(below.shape)
+    return low[where], high[where]
 
 
 def agreeing(low: Shares, high: Shares, quorum: int) -> NDArray[np.bool_]:
@@ -128,11 +129,18 @@ def _widened(
     """(E, K) interval ends, sigma added on both sides, at the edges looked at."""
     if not 0 <= sigma <= 1:
         raise RobfcpError(f"heterogeneity: {sigma} is not between 0 and 1; give 0.02, say")
+    low, high, edges = _intervals(federation, beta)
+    return low - sigma, high + sigma, edges
+
+
+@lru_cache(maxsize=4)
+def _intervals(federation: Federation, beta: float) -> tuple[Shares, Shares, NDArray[np.intp]]:
+    """(E, K) interval ends that all hold with probability >= 1 - beta; kept for other m, sigma."""
     cumulative = federation.cumulative()
     edges = _informative_edges(cumulative, federation.sizes)
     miss = beta / (federation.n_clients * max(1, federation.grid.n_bins - 1))
     low, high = client_intervals(cumulative[:, edges], federation.sizes, miss)
-    return np.ascontiguousarray(low.T) - sigma, np.ascontiguousarray(high.T) + sigma, edges
+    return np.ascontiguousarray(low.T), np.ascontiguousarray(high.T), edges
 
 
 def _informative_edges(cumulative: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.intp]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -63,8 +63,12 @@ def what_if(
     *,
     confidence: float = 0.95,
     sigma: float | None = None,
+    track: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> WhatIf:
-    """Every certificate at one level for each budget, of the threshold at this edge."""
+    """Every certificate at one level for each budget, of the threshold at this edge.
+
+    `track` wraps the budgets while they are worked through, for a progress bar.
+    """
     curve = survived_levels(federation, index, max(budgets))
     rows = tuple(_budget(federation, level, m, index, curve[m], confidence, sigma) for m in budgets)
     survives = tolerance(federation, index, level)

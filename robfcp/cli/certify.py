@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,17 +69,21 @@ def certify(
     levels = [exact_level(text) for text in confidence] if confidence else None
     wanted = levels or list(thresholds) or [exact_level(0.9)]
     printer = Printer(as_json, quiet)
-    outcomes = [
-        what_if(
-            federation,
-            level,
-            thresholds[level] if level in thresholds else plain_index(federation, level, trusted),
-            budgets,
-            confidence=certificate_confidence,
-            sigma=heterogeneity,
-        )
-        for level in wanted
-    ]
+    with printer.progress() as progress:
+        outcomes = [
+            what_if(
+                federation,
+                level,
+                thresholds[level]
+                if level in thresholds
+                else plain_index(federation, level, trusted),
+                budgets,
+                confidence=certificate_confidence,
+                sigma=heterogeneity,
+                track=partial(progress.track, description=f"level {float(level):g}"),
+            )
+            for level in wanted
+        ]
     diagnostic = estimate_heterogeneity(federation, max(budgets), certificate_confidence)
     for outcome in outcomes:
         _show(printer, outcome, _source(outcome.level in thresholds, bool(trusted.all())))
