@@ -7,6 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy.special import rel_entr
 from scipy.stats import binom
 
 from robfcp.errors import RobfcpError
@@ -149,3 +150,20 @@ def test_a_chance_or_a_heterogeneity_outside_its_range_is_refused():
         pac_threshold(federation, LEVEL, 1, 0.0)
     with pytest.raises(RobfcpError, match="heterogeneity"):
         homogeneous_threshold(federation, LEVEL, 1, 0.1, sigma=-0.1)
+
+
+def test_sums_of_unlike_indicators_have_lighter_tails_than_the_binomial_beyond_the_mean():
+    """Hoeffding's theorem of 1956 and the kl form of Chernoff's bound, which the proofs rest on."""
+    rng = np.random.default_rng(7)
+    for _ in range(200):
+        chances = rng.beta(*rng.uniform(0.1, 5, 2), size=int(rng.integers(2, 40)))
+        law = np.ones(1)
+        for chance in chances:
+            law = np.convolve(law, [1 - chance, chance])
+        n, mean = len(chances), chances.mean()
+        for count in range(int(np.ceil(n * mean)) + 1, n + 1):
+            tail = law[count:].sum()
+            assert tail <= binom.sf(count - 1, n, mean) + 1e-12
+            share = count / n
+            divergence = rel_entr(share, mean) + rel_entr(1 - share, 1 - mean)
+            assert tail <= np.exp(-n * divergence) + 1e-12
