@@ -7,10 +7,11 @@ threshold from them and says what it proves; `Calibration.predict_set` uses it a
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from robfcp import metrics, partitions
+from robfcp import attacks, metrics, partitions
 from robfcp._version import __version__
 from robfcp.calibration import Calibration
 from robfcp.certificates import Certificate
+from robfcp.counting import estimate_malicious
 from robfcp.defences import RobFCP, maliciousness
 from robfcp.errors import QuorumError, ReportError, RobfcpError
 from robfcp.federation import Fault, Federation
@@ -42,7 +43,9 @@ __all__ = [
     "RobFCP",
     "RobfcpError",
     "__version__",
+    "attacks",
     "calibrate",
+    "estimate_malicious",
     "maliciousness",
     "metrics",
     "partitions",

@@ -21,7 +21,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = ("keygen", "sketch", "calibrate", "predict", "report", "certify")
+COMMANDS = (
+    "demo",
+    "keygen",
+    "sketch",
+    "calibrate",
+    "predict",
+    "report",
+    "certify",
+    "train",
+    "simulate",
+)
 for _name in COMMANDS:
     import_module(f"robfcp.cli.{_name}").register(app)
 

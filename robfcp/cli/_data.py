@@ -48,6 +48,26 @@ def read_outputs(path: Path, *, needs_targets: bool) -> Outputs:
     return outputs
 
 
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Class probabilities with the true labels."""
+
+    predictions: NDArray[Any]
+    labels: NDArray[Any]
+
+
+def chosen_outputs(name: str) -> Labelled:
+    """Outputs that ship with the package, by name, or those of a file."""
+    from robfcp import outputs
+
+    if name in outputs.names():
+        shipped = outputs.load(name)
+        return Labelled(shipped.probabilities, shipped.labels)
+    found = read_outputs(Path(name), needs_targets=True)
+    assert found.targets is not None
+    return Labelled(found.predictions, found.targets)
+
+
 def _npz(path: Path) -> Outputs:
     with np.load(path, allow_pickle=False) as arrays:
         names = set(arrays.files)

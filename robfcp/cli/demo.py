@@ -1,0 +1,99 @@
+"""`robfcp demo`: the main job on embedded real data, ending with a page to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from robfcp import outputs
+from robfcp.attacks import named_attack
+from robfcp.cli._common import Json, Printer, Quiet, Seed, save_json
+from robfcp.cli.simulate import show
+from robfcp.errors import RobfcpError
+from robfcp.scores import LAC
+from robfcp.server import calibrate
+from robfcp.simulation import apply_attack, make_world, records, simulate, summarise
+
+ATTACKS = ("coverage", "efficiency")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("demo")(demo)
+
+
+def demo(
+    data: Annotated[str, typer.Option(help="Which shipped outputs to use.")] = "pathmnist",
+    clients: Annotated[int, typer.Option(help="Number of sites.")] = 100,
+    share: Annotated[float, typer.Option(help="Share of them that lie.")] = 0.4,
+    seeds: Annotated[int, typer.Option(help="Number of runs.")] = 5,
+    seed: Seed = 0,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for figure, page and calibration.")
+    ] = Path("out"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show what lying sites do to prediction sets, and what the defence does about it.
+
+    Real class probabilities of a federated model; no network, no training.
+
+    [dim]Example: robfcp demo -o out[/dim]
+    """
+    from robfcp.page import write_page
+    from robfcp.plots import plot_comparison, save
+
+    if data not in outputs.names():
+        raise RobfcpError(
+            f"--data: {data!r} is not shipped; use one of {', '.join(outputs.names())}"
+        )
+    shipped = outputs.load(data)
+    output.mkdir(parents=True, exist_ok=True)
+    printer = Printer(as_json, quiet)
+    printer.line(
+        f"{data}: {len(shipped.labels)} samples of {clients} sites; the wanted coverage is 0.9"
+    )
+    rows = {}
+    with printer.progress() as bar:
+        task = bar.add_task("simulating", total=len(ATTACKS) * seeds * 3)
+        for attack in ATTACKS:
+            rows[attack] = simulate(
+                shipped.probabilities,
+                shipped.labels,
+                attack=attack,
+                share=share,
+                n_clients=clients,
+                malicious="estimate",
+                seeds=seeds,
+                rng=seed,
+                progress=lambda: bar.advance(task),
+            )
+    for attack in ATTACKS:
+        show(rows[attack], printer)
+    generator = np.random.default_rng(seed)
+    world = make_world(
+        shipped.probabilities,
+        shipped.labels,
+        n_clients=clients,
+        share=share,
+        beta=None,
+        score=LAC(),
+        grid=None,
+        rng=generator,
+    )
+    calibration = calibrate(apply_attack(named_attack("coverage"), world, generator))
+    calibration.save(output / "calibration.json")
+    write_page(calibration, output / "page.html")
+    save(
+        plot_comparison([row for group in rows.values() for row in group], 0.9), output / "demo.png"
+    )
+    summary = {attack: list(summarise(group)) for attack, group in rows.items()}
+    save_json(output / "demo.json", {a: records(group) for a, group in rows.items()})
+    printer.line(f"One round: {calibration.certificate.statement}.")  # type: ignore[union-attr]
+    printer.line(
+        f"Look at {output / 'page.html'} (who was excluded and why) and {output / 'demo.png'}."
+    )
+    printer.json(summary)

@@ -1,0 +1,126 @@
+"""`robfcp simulate`: honest, attacked and defended federations side by side."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from robfcp._files import write_atomically
+from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, json_text
+from robfcp.cli._data import chosen_outputs
+from robfcp.cli.sketch import chosen_score
+from robfcp.errors import RobfcpError
+from robfcp.scores import ClassificationScore
+from robfcp.simulation import Row, records, summarise
+from robfcp.simulation import simulate as run
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    data: Annotated[
+        str, typer.Argument(help="Shipped outputs by name, or a .npz/.csv file with labels.")
+    ] = "pathmnist",
+    attack: Annotated[str, typer.Option(help="Which attack.")] = "coverage",
+    share: Annotated[float, typer.Option(help="Share of clients that attack.")] = 0.4,
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 100,
+    beta: Annotated[
+        float | None, typer.Option(help="Dirichlet heterogeneity; without it clients are alike.")
+    ] = None,
+    defence: Annotated[list[str], typer.Option(help="May be repeated.")] = [  # noqa: B006
+        "none",
+        "rob-fcp",
+        "band",
+    ],
+    malicious: Annotated[str, typer.Option(help="known or estimate.")] = "known",
+    exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
+    confidence: Annotated[float, typer.Option(help="Wanted coverage.")] = 0.9,
+    score: Annotated[str, typer.Option(help="lac, aps or raps.")] = "lac",
+    seeds: Annotated[int, typer.Option(help="Number of runs.")] = 5,
+    seed: Seed = 0,
+    output: Output = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a figure to this PNG or PDF.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run honest, attacked and defended federations on real model outputs.
+
+    [dim]Example: robfcp simulate mnist --attack coverage --share 0.4 --plot attack.png[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    outputs = chosen_outputs(data)
+    rule = chosen_score(score, True, 0.01, 5)
+    if not isinstance(rule, ClassificationScore):
+        raise RobfcpError(f"--score: {score} is a regression score; use lac, aps or raps")
+    if malicious not in ("known", "estimate"):
+        raise RobfcpError(f"--malicious: {malicious!r} is neither 'known' nor 'estimate'")
+    with printer.progress() as bar:
+        task = bar.add_task("simulating", total=seeds * len(defence))
+        rows = run(
+            outputs.predictions,
+            outputs.labels,
+            attack=attack,
+            share=share,
+            n_clients=clients,
+            defences=defence,
+            beta=beta,
+            confidence_level=confidence,
+            score=rule,
+            malicious=cast(Any, malicious),
+            exclude=cast(Any, exclude),
+            seeds=seeds,
+            rng=seed,
+            progress=lambda: bar.advance(task),
+        )
+    show(rows, printer)
+    if output is not None:
+        write_rows(output, rows)
+        printer.line(f"-> {output}")
+    if plot is not None:
+        from robfcp.plots import plot_comparison, save
+
+        save(plot_comparison(rows, confidence), plot)
+        printer.line(f"-> {plot}")
+    printer.json({"rows": records(rows), "summary": list(summarise(rows))})
+
+
+def show(rows: tuple[Row, ...], printer: Printer) -> None:
+    """The means over the seeds for people."""
+    first = rows[0]
+    printer.table(
+        f"{first.n_malicious} of {first.n_clients} clients attack ({first.attack})",
+        ["defence", "coverage", "set size", "error", "flagged", "caught"],
+        [
+            (
+                record["defence"],
+                f"{record['coverage']:.3f}",
+                f"{record['set_size']:.2f}",
+                f"{record['error']:+.3f}",
+                f"{record['flagged']:.1f}",
+                f"{record['caught']:.1f}",
+            )
+            for record in summarise(rows)
+        ],
+    )
+
+
+def write_rows(path: Path, rows: tuple[Row, ...]) -> None:
+    """All rows as CSV or JSON, by the file's ending."""
+    data = records(rows)
+    if path.suffix == ".json":
+        write_atomically(path, json_text(data) + "\n")
+    elif path.suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(data[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(data)
+        write_atomically(path, text.getvalue())
+    else:
+        raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use .csv or .json")
