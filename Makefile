@@ -27,6 +27,9 @@ test-train: .venv/train  ## a short real federated training run
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
 	.venv-flower/bin/python -m pytest -m flower
 
+test-browser: .venv/browser  ## the calibration page in a real headless Chromium
+	$(BIN)/python -m pytest tests/browser
+
 docs: .venv/docs  ## build the documentation strictly into site/
 	$(BIN)/mkdocs build --strict --quiet
 
@@ -53,6 +56,13 @@ clean:
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 pytest \
 		"flwr[simulation]==1.41.0" -e ".[flower,sklearn]"
+	@touch $@
+
+# Debian's Chromium; playwright only drives it.
+.venv/browser: .venv/dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[browser]"
+	command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
+		|| { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; }
 	@touch $@
 
 .venv/docs: .venv/dev

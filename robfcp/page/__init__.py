@@ -36,7 +36,8 @@ def render(calibration: Calibration) -> str:
     """The page as HTML: no network, no inline handlers, client names only ever as text."""
     from robfcp.page.data import page_data
 
-    script = "\n".join(_asset(name) for name in _SCRIPTS)
+    licence = f"/*! uPlot\n{_asset('uplot/LICENSE')}*/"
+    script = "\n".join([licence, *(_asset(name) for name in _SCRIPTS)])
     style = "\n".join(_asset(name) for name in _STYLES)
     parts = {
         "{{policy}}": policy(script, style),

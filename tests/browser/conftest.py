@@ -1,0 +1,96 @@
+"""A real headless Chromium that is told of no network, and the pages it opens."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import robfcp
+from robfcp.page import write_page
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@dataclass
+class Opened:
+    """A page in the browser, with everything it asked for or complained about."""
+
+    page: Any
+    messages: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def text(self, element: str) -> str:
+        """What an element shows."""
+        return str(self.page.locator(f"#{element}").inner_text())
+
+    def value(self, element: str) -> str:
+        """The number behind what an element shows."""
+        return str(self.page.locator(f"#{element}").get_attribute("data-value"))
+
+    def slide(self, slider: str, position: int) -> None:
+        """Move a slider as a hand does."""
+        self.page.locator(f"#{slider}").evaluate(
+            "(e, p) => { e.value = p; e.dispatchEvent(new Event('input', { bubbles: true })); }",
+            position,
+        )
+
+    def data(self) -> Any:
+        """The embedded data."""
+        return self.page.evaluate("JSON.parse(document.getElementById('data').textContent)")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium."""
+    api = pytest.importorskip("playwright.sync_api")
+    executable = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert executable, "chromium is not installed; run `make test-browser`"
+    with api.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=executable, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """Open a calibration's page; at the end it must have kept quiet and to itself."""
+    opened: list[Opened] = []
+    contexts = []
+
+    def open_page(calibration: robfcp.Calibration, **options: Any) -> Opened:
+        path = tmp_path / f"page{len(opened)}.html"
+        write_page(calibration, path)
+        settings = {"viewport": {"width": 1280, "height": 900}, **options}
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        found = Opened(context.new_page())
+        found.page.on("console", lambda message: found.messages.append(message.text))
+        found.page.on("pageerror", lambda error: found.messages.append(str(error)))
+        found.page.on("dialog", lambda dialog: found.messages.append(f"dialog {dialog.message}"))
+        found.page.on("request", lambda request: found.requests.append(request.url))
+        found.page.goto(path.as_uri())
+        found.page.wait_for_selector("html[data-ready=yes]", timeout=20_000)
+        opened.append(found)
+        return found
+
+    yield open_page
+    for found in opened:
+        assert found.messages == []
+        assert [
+            url for url in found.requests if not url.startswith(("file:", "data:", "blob:"))
+        ] == []
+    for context in contexts:
+        context.close()

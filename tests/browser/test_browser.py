@@ -1,0 +1,306 @@
+"""The page in a real browser: what is shown is what the library computes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp import LAC, Calibration, Fault, Federation, Grid, Report, outputs
+
+pytestmark = pytest.mark.browser
+Show = Callable[..., Any]
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+
+
+def hospitals(n_sites: int = 40) -> Federation:
+    """Pathology sites with a real model's outputs: a few lie, one is broken, one is silent."""
+    shipped = outputs.load("pathmnist")
+    parts = robfcp.partitions.iid(len(shipped.labels), n_sites, 0)
+    score, grid, rng = LAC(), Grid.default(), np.random.default_rng(0)
+    reports, sizes = [], {}
+    for k, rows in enumerate(parts):
+        scores = score(shipped.probabilities[rows], shipped.labels[rows])
+        if k in (4, 11, 17, 30, 36):
+            scores = np.zeros_like(scores)
+        if k in (8, 23):
+            scores = np.clip(scores + rng.normal(0, 0.3, len(scores)), 0, 1)
+        report = Report.from_scores(f"hospital-{k + 1:02d}", scores, grid, score=score, round="7")
+        sizes[report.client] = report.n_samples
+        reports.append(report)
+    sizes["hospital-26"] += 1
+    sizes["hospital-41"] = 90
+    return Federation.from_reports(reports, sizes=sizes)
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    return robfcp.calibrate(hospitals())
+
+
+def hostile_federation() -> Federation:
+    reports = hospitals()
+    ids = (HOSTILE, *reports.ids[1:])
+    return replace(
+        reports,
+        ids=ids,
+        faulty=(Fault(HOSTILE + "f", "counts", f"{HOSTILE}: counts are broken"),),
+        missing=(HOSTILE + "m",),
+    )
+
+
+def shown_numbers(opened: Any) -> tuple[float, int, int | None, float, float]:
+    """Threshold, excluded, tolerance and certificate as the page holds them."""
+    threshold = opened.value("out-threshold")
+    lower, upper = opened.value("out-certificate").split()
+    survived = opened.value("out-tolerance")
+    return (
+        float("inf") if threshold == "Infinity" else float(threshold),
+        int(opened.value("out-excluded")),
+        None if survived == "null" else int(survived),
+        float(lower),
+        float(upper),
+    )
+
+
+def test_page_opens_quietly_and_says_the_headline(show: Show, calibration: Calibration) -> None:
+    opened = show(calibration)
+    assert f"{len(calibration.flagged)} of 39 sites were excluded" in opened.text("claim")
+    assert f"Tolerance m* = {calibration.tolerance}" in opened.text("promise")
+    assert "1 refused as faulty, 1 missing" in opened.text("reports")
+    assert opened.page.locator(".chart canvas").count() == 4
+    assert "lie" in opened.text("assumptions")
+    assert calibration.federation.grid.digest in opened.text("audit")
+    assert opened.requests == [opened.page.url, "data:,"][: len(opened.requests)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "positions"),
+    [
+        ("defence", [(0.9, 7), (0.9, 0), (0.99, 3), (0.55, 19), (0.8, 12)]),
+        ("marginal", [(0.9, 7), (0.9, 0), (0.95, 5), (0.7, 12), (0.995, 9)]),
+    ],
+)
+def test_sliders_show_what_the_library_computes(
+    show: Show, calibration: Calibration, mode: str, positions: list[tuple[float, int]]
+) -> None:
+    opened = show(calibration)
+    opened.page.locator(f"#modes [data-key={mode}]").click()
+    table = opened.data()["whatif"]["tables"][mode]
+    seen = set()
+    for level, m in positions:
+        opened.slide("level", table["levels"].index(level))
+        opened.slide("liars", table["liars"].index(m))
+        wanted = robfcp.calibrate(
+            calibration.federation,
+            confidence_level=level,
+            malicious=m,
+            guarantee=None if mode == "defence" else "marginal",
+        )
+        threshold, excluded, survived, lower, upper = shown_numbers(opened)
+        assert threshold == wanted.threshold
+        assert excluded == len(wanted.flagged)
+        assert survived == wanted.tolerance
+        assert lower == pytest.approx(wanted.certificate.lower, abs=1e-8)  # type: ignore[union-attr]
+        assert upper == pytest.approx(wanted.certificate.upper, abs=1e-8)  # type: ignore[union-attr]
+        seen.add((threshold, survived))
+    assert len(seen) > 2
+    opened.page.locator("#reset").click()
+    assert shown_numbers(opened)[0] == calibration.threshold
+
+
+def test_sliders_work_from_the_keyboard(show: Show, calibration: Calibration) -> None:
+    opened = show(calibration)
+    before = opened.text("level-value")
+    opened.page.locator("#level").focus()
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.text("level-value") != before
+
+
+def test_click_on_a_flagged_client_shows_its_reason(show: Show, calibration: Calibration) -> None:
+    opened = show(calibration)
+    flagged = calibration.flagged[0]
+    opened.page.locator("#verdicts [data-key=flagged]").click()
+    assert opened.page.locator("#table tbody tr[data-client]").count() == len(calibration.flagged)
+    opened.page.locator("#table tbody tr[data-client]", has_text=flagged).click()
+    assert opened.text("client-title") == flagged
+    assert opened.text("client-verdict") == "flagged"
+    assert opened.text("client-reason") == calibration.reasons[flagged]
+
+
+def test_click_in_the_chart_chooses_the_client_there(show: Show, calibration: Calibration) -> None:
+    opened = show(calibration)
+    box = opened.page.locator("#clients-chart .u-over").bounding_box()
+    names = set()
+    for share in (0.05, 0.5):
+        opened.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+        names.add(opened.text("client-title"))
+        assert opened.text("client-verdict") == "trusted"
+    opened.page.mouse.click(box["x"] + box["width"] - 6, box["y"] + box["height"] / 2)
+    names.add(opened.text("client-title"))
+    assert opened.text("client-verdict") in ("faulty", "missing")
+    assert len(names) == 3
+
+
+def test_filter_and_sort_and_export_give_the_rows_asked_for(
+    show: Show, calibration: Calibration, tmp_path: Path
+) -> None:
+    opened = show(calibration)
+    opened.page.locator("#filter").fill("hospital-1")
+    assert opened.text("table-count").startswith("10 of")
+    opened.page.locator("#table thead [data-key=id]").click()
+    with opened.page.expect_download() as download:
+        opened.page.locator("#export").click()
+    download.value.save_as(tmp_path / "clients.csv")
+    with (tmp_path / "clients.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["client"] for row in rows] == [f"hospital-{k}" for k in range(10, 20)]
+    by_name = dict(zip(calibration.federation.ids, calibration.maliciousness, strict=True))
+    for row in rows:
+        assert float(row["maliciousness"]) == pytest.approx(by_name[row["client"]], rel=1e-5)
+        assert (row["verdict"] == "flagged") == (row["client"] in calibration.flagged)
+    opened.page.locator("#filter").fill("no such client")
+    assert opened.text("table-count").startswith("0 of")
+
+
+def test_exported_names_are_no_formulas(show: Show, tmp_path: Path) -> None:
+    reports = hospitals()
+    named = replace(reports, ids=('=HYPERLINK("x")', *reports.ids[1:]))
+    opened = show(robfcp.calibrate(named, malicious=3))
+    opened.page.locator("#filter").fill("hyperlink")
+    with opened.page.expect_download() as download:
+        opened.page.locator("#export").click()
+    download.value.save_as(tmp_path / "clients.csv")
+    with (tmp_path / "clients.csv").open(newline="") as stream:
+        assert [row["client"] for row in csv.DictReader(stream)] == ['\'=HYPERLINK("x")']
+
+
+def test_hostile_client_names_stay_text(show: Show) -> None:
+    opened = show(robfcp.calibrate(hostile_federation(), malicious=3))
+    opened.page.locator("#filter").fill("alert")
+    assert opened.text("table-count").startswith("3 of")
+    for row in opened.page.locator("#table tbody tr[data-client]").all():
+        row.click()
+        assert opened.text("client-title").startswith(HOSTILE)
+    assert opened.page.locator("img").count() == 0
+    assert opened.page.locator("script").count() == 2
+
+
+def test_nothing_can_be_loaded_from_anywhere(show: Show, calibration: Calibration) -> None:
+    opened = show(calibration)
+    blocked = opened.page.evaluate(
+        "fetch('https://example.org/').then(() => 'loaded', () => 'blocked')"
+    )
+    assert blocked == "blocked"
+    assert all("Content Security Policy" in message for message in opened.messages)
+    opened.messages.clear()
+    opened.requests.clear()
+
+
+def test_two_thousand_clients_do_not_stutter(show: Show) -> None:
+    rng = np.random.default_rng(0)
+    grid = Grid.default()
+    share = np.diff(grid.edges**0.4)
+    counts = rng.multinomial(150, share / share.sum(), size=2000)
+    counts[:60] = 0
+    counts[:60, 0] = 150
+    opened = show(
+        robfcp.calibrate(Federation.from_counts(counts, grid), defence="rob-fcp", malicious=60)
+    )
+    rows = opened.page.locator("#table tbody tr[data-client]").count()
+    assert rows < 60
+    opened.page.locator("#scroll").evaluate("e => { e.scrollTop = e.scrollHeight; }")
+    last = min(zip(opened.data()["clients"]["maliciousness"], range(2000), strict=True))
+    opened.page.wait_for_function(
+        "wanted => [...document.querySelectorAll('#table tr[data-client]')]"
+        ".some(row => +row.dataset.client === wanted)",
+        arg=last[1],
+    )
+    longest = opened.page.evaluate(
+        """() => {
+          const slider = document.getElementById("liars");
+          let longest = 0;
+          for (let i = 0; i < 20; i++) {
+            const start = performance.now();
+            slider.value = i;
+            slider.dispatchEvent(new Event("input", { bubbles: true }));
+            longest = Math.max(longest, performance.now() - start);
+          }
+          return longest;
+        }"""
+    )
+    assert longest < 150
+
+
+def test_phone_shows_everything_without_scrolling_sideways(
+    show: Show, calibration: Calibration
+) -> None:
+    opened = show(calibration, viewport={"width": 375, "height": 700})
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert opened.page.locator("#out-threshold").is_visible()
+
+
+def test_dark_page_is_dark_and_printed_page_is_light_and_whole(
+    show: Show, calibration: Calibration
+) -> None:
+    opened = show(calibration, color_scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert opened.page.evaluate(ground) == "rgb(20, 24, 29)"
+    assert len(opened.page.pdf()) > 10_000
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    rows = opened.page.locator("#table tbody tr[data-client]").count()
+    assert rows == calibration.federation.n_clients + 2
+    colour = "getComputedStyle(document.documentElement).getPropertyValue('--text')"
+    assert opened.page.evaluate(colour) == "#1d232b"
+    opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
+
+
+@pytest.mark.parametrize("scores", ["open-ended", "one client", "accurate"])
+def test_unusual_federations_have_a_page(show: Show, scores: str) -> None:
+    rng = np.random.default_rng(0)
+    if scores == "open-ended":
+        grid, parts = Grid.open_ended(), [rng.normal(0, 30, 200) for _ in range(12)]
+    elif scores == "one client":
+        grid, parts = Grid.default(), [rng.random(50)]
+    else:
+        grid, parts = Grid.default(), [rng.beta(0.05, 8, 200) for _ in range(12)]
+    reports = [Report.from_scores(f"s{k}", part, grid) for k, part in enumerate(parts)]
+    calibration = robfcp.calibrate(reports, confidence_level=[0.9, 0.95])
+    opened = show(calibration)
+    assert opened.page.locator("#levels tbody tr").count() == 2
+    for key in ("grid", "linear"):
+        opened.page.locator(f"#scales [data-key={key}]").click()
+    assert shown_numbers(opened)[0] == calibration.levels[0].threshold
+
+
+def test_a_stated_guarantee_has_its_own_mode(show: Show) -> None:
+    reports = hospitals()
+    calibration = robfcp.calibrate(reports, malicious=3, guarantee="pac", confidence_level=0.8)
+    opened = show(calibration)
+    assert "guaranteed with 95% confidence even if any 3 of 39 sites lie" in opened.text("claim")
+    assert opened.page.locator("#modes [data-key=stated]").get_attribute("aria-pressed") == "true"
+    assert shown_numbers(opened)[0] == calibration.threshold
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("page", {"viewport": {"width": 1280, "height": 1180}}),
+        ("page-dark", {"viewport": {"width": 1280, "height": 1180}, "color_scheme": "dark"}),
+        ("page-phone", {"viewport": {"width": 390, "height": 1180}}),
+    ],
+)
+def test_pictures_for_the_documentation(
+    show: Show, calibration: Calibration, name: str, options: dict[str, Any]
+) -> None:
+    opened = show(calibration, **options)
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    opened.page.screenshot(path=IMAGES / f"{name}.png")
+    assert (IMAGES / f"{name}.png").stat().st_size > 20_000
