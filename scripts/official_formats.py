@@ -53,11 +53,8 @@ def cifar10(source: Path, target: Path) -> None:
     with np.load(source / "cifar10_labels.npz", allow_pickle=False) as content:
         labels = {"train": content["train"], "test": content["test"]}
     batches = {
-        f"data_batch_{number}.bin": (
-            source / f"cifar10_train_{number}.d2.npy.xz",
-            labels["train"][10000 * (number - 1) : 10000 * number],
-        )
-        for number in range(1, 6)
+        f"data_batch_{number}.bin": (source / f"cifar10_train_{number}.d2.npy.xz", y)
+        for number, y in enumerate(np.split(labels["train"], 5), 1)
     }
     batches["test_batch.bin"] = (source / "cifar10_test.d2.npy.xz", labels["test"])
     present = {name: entry for name, entry in batches.items() if entry[0].exists()}
