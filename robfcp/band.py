@@ -13,7 +13,7 @@ from robfcp.duplicates import Copies, find_copies
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.spacings import most_conspicuous, tail_p_values
-from robfcp.views import oddity, trusted_core
+from robfcp.views import core_points, noise_sizes, oddity, trusted_core
 
 FALSE_ALARM = 0.05
 ODD_COPY = 0.005  # a report sent by three or more is odd itself below this p-value
@@ -87,7 +87,7 @@ def stand_out(federation: Federation, false_alarm: float = FALSE_ALARM) -> Stand
         rest = federation.subset(kept)
         core = trusted_core(rest)
         numbers = oddity(rest, core)
-        split = most_conspicuous(numbers)
+        split = most_conspicuous(numbers, core_points(rest, core), noise_sizes(rest))
         if split.p_value > false_alarm or len(reasons) + split.size > room:
             break
         order = np.argsort(numbers, kind="stable")

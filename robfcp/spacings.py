@@ -11,8 +11,14 @@ from numpy.typing import NDArray
 FLOOR = 0.4  # least scale: that of log X^2 on some 16 bins when only noise is at work
 LOWEST = 3.0  # values below median / LOWEST count as that, so that nobody widens the scale at will
 NOISE = 8.0  # variance of an oddity by sampling noise, over the oddity: 4 times its mean weight
-LEEWAY = 0.7  # how much a group may spread beyond noise, plus half its gap
+LEEWAY = 0.7  # how much a group may spread beyond noise, plus an eighth of its gap
+DIVERSITY = 2.0  # how much more than the others a group may differ within
+CLEAR = 1.5  # a gap beyond which its diversity no longer matters
 NULL_CLIENTS = 20  # the null of 20 clients serves larger federations too
+LONER_SHARE = 0.25  # of the false alarms, for a client that is odd all by itself
+LONER_FLOOR = 0.35  # least scale of a loner's distance: that of noise alone
+LONER_CLIENTS = 1000  # among more a single client does no harm and its null is not simulated
+LONER_FREEDOM = 5  # Student's t of this: a tail heavier than that of honest clients' logarithms
 DRAWS = 1999
 _DECILES = np.log(9)  # q90 - q10 of an exponential variable of scale 1
 _NORMAL_DECILES = 2.563  # and of a standard normal one
@@ -29,7 +35,7 @@ class Split:
     p_value: float
 
 
-def most_conspicuous(values: Array) -> Split:
+def most_conspicuous(values: Array, points: Array, sizes: Array) -> Split:
     """The upper minority whose gap from the rest is widest for its size.
 
     With L the sorted logarithms, a group of i has S_i = i (L_(K-i+1) - L_(K-i)) / s_i, where
@@ -38,17 +44,21 @@ def most_conspicuous(values: Array) -> Split:
     every i (Renyi); the p-value of max_i S_i is taken under this null by simulation, with at most
     NULL_CLIENTS clients: among more the coherence below keeps honest groups small.
 
-    A group that spreads by more than LEEWAY + gap / 2 beyond what noise explains is passed over:
-    those who lie alike are alike, while honest clients fade out. Else liars who huddle at one end
-    of the honest range would have the rest thrown out.
+    Those who lie alike are alike, while honest clients fade out; else liars who huddle at one end
+    of the honest range would have the rest thrown out. So a group is passed over when it spreads
+    (q90 - q10 of L) by more than LEEWAY + gap / 8 beyond what noise explains, or when its points
+    (of noise variance 1 / size) differ DIVERSITY times as much as the others' and its gap is below
+    CLEAR.
     """
     n = len(values)
     if n < 3:
         return Split(0, 0.0, 1.0)
-    logs = _logarithms(np.sort(values), float(np.median(values)))
-    statistics, gaps = _statistics(logs[None, :])
-    coherent = _excess_spread(logs) <= LEEWAY + gaps[0] / 2
-    considered = np.where(coherent, statistics[0], 0.0)
+    order = np.argsort(values, kind="stable")
+    logs = _logarithms(values[order], float(np.median(values)))
+    statistics, gaps = (rows[0] for rows in _statistics(logs[None, :]))
+    coherent = _excess_spread(logs) <= LEEWAY + gaps / 8
+    coherent &= (_diversity(points[order], sizes[order]) <= DIVERSITY) | (gaps >= CLEAR)
+    considered = np.where(coherent, statistics, 0.0)
     best = int(np.argmax(considered))
     statistic = float(considered[best])
     null = _null(min(n, NULL_CLIENTS))
@@ -95,6 +105,28 @@ def _excess_spread(logs: Array) -> Array:
     low, middle, high = (_order(logs[None, :], first + q * (above - 1))[0] for q in (0.1, 0.5, 0.9))
     noise = _NORMAL_DECILES * np.sqrt(NOISE / np.exp(middle))
     result: Array = np.sqrt(np.maximum((high - low) ** 2 - noise**2, 0))
+    return result
+
+
+def _diversity(points: Array, sizes: Array) -> Array:
+    """(m,) weighted variance within each upper group over that within the others."""
+    n = len(points)
+    above = _minorities(n)
+    weights = np.cumsum(sizes)
+    linear = np.cumsum(sizes[:, None] * points, axis=0)
+    squares = np.cumsum(sizes * np.einsum("kb,kb->k", points, points))
+
+    def variance(weight: Array, total: Array, square: Array, number: NDArray[np.intp]) -> Array:
+        within = square - np.einsum("kb,kb->k", total, total) / weight
+        result: Array = np.maximum(within, 0) / np.maximum(number - 1, 1)
+        return result
+
+    cut = n - above - 1
+    lower = variance(weights[cut], linear[cut], squares[cut], cut + 1)
+    upper = variance(
+        weights[-1] - weights[cut], linear[-1] - linear[cut], squares[-1] - squares[cut], above
+    )
+    result: Array = upper / np.maximum(lower, 1e-12)
     return result
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation import Federation
+from robfcp.projection import projected, rising
 
 CORE_LEVELS = np.arange(1, 10) / 10
 LEVELS = np.concatenate([[0.002, 0.01, 0.04], np.arange(1, 10) / 10, [0.96, 0.99, 0.998]])
@@ -29,7 +30,7 @@ def median_cdf(federation: Federation) -> Array:
     """(H,) coordinate-wise median of the clients' cumulative shares."""
     shares = federation.cumulative() / federation.sizes[:, None]
     result: Array = np.median(shares, axis=0)
-    return result
+    return rising(result) if federation.private else result
 
 
 def core_cdf(federation: Federation, core: Indices) -> Array:
@@ -37,7 +38,7 @@ def core_cdf(federation: Federation, core: Indices) -> Array:
     weights = noise_sizes(federation)[core]
     weights = weights / (weights.sum() * federation.sizes[core])
     result: Array = np.cumsum(weights @ federation.counts[core])
-    return result
+    return rising(result) if federation.private else result
 
 
 def ends_at(cdf: Array, levels: Array) -> Indices:
@@ -47,9 +48,24 @@ def ends_at(cdf: Array, levels: Array) -> Indices:
     return np.unique(np.append(np.minimum(ends, last), last))
 
 
-def stabilised(merged: NDArray[np.int64], sizes: NDArray[np.int64]) -> Array:
-    """(K, B) 2 sqrt((c + 3/8) / n): variance about 1/n in every bin, empty ones included."""
-    result: Array = 2 * np.sqrt((merged + 0.375) / sizes[:, None])
+def offset(federation: Federation, ends: Indices) -> Array | float:
+    """3/8, plus in private reports (K, B) the variance of the noise in each merged bin."""
+    if not federation.private:
+        return 0.375
+    widths = np.diff(ends, prepend=-1)
+    result: Array = 0.375 + federation.variances[:, None] * widths
+    return result
+
+
+def stabilised(
+    merged: NDArray[np.int64], sizes: NDArray[np.int64], offset: Array | float = 0.375
+) -> Array:
+    """(K, B) 2 sqrt((c + 3/8) / n): variance about 1/n in every bin, empty ones included.
+
+    With the variance of privacy noise in the offset (generalised Anscombe transform) noise and
+    sampling together have that variance.
+    """
+    result: Array = 2 * np.sqrt(np.maximum(merged + offset, 0) / sizes[:, None])
     return result
 
 
@@ -69,11 +85,12 @@ def squared_distance(federation: Federation, core: Indices, levels: Array) -> Ar
     X_k^2 = n sum_b (2 sqrt((c_kb + 3/8)/n_k) - 2 sqrt(p_b + 3/(8 n_k)))^2, n = min(n_k, median):
     about the number of bins for a client that differs by noise alone, whatever its size.
     """
-    merged = federation.merged(ends_at(core_cdf(federation, core), levels))
+    ends = ends_at(core_cdf(federation, core), levels)
+    merged, shift = federation.merged(ends), offset(federation, ends)
     own = federation.sizes[:, None]
     sizes = noise_sizes(federation)
     shares = np.maximum(without_self(merged / own, sizes, core), 0)
-    differences = stabilised(merged, federation.sizes) - 2 * np.sqrt(shares + 0.375 / own)
+    differences = stabilised(merged, federation.sizes, shift) - 2 * np.sqrt(shares + shift / own)
     result: Array = sizes * np.einsum("kb,kb->k", differences, differences)
     return result
 
@@ -138,15 +155,13 @@ def trusted_core(federation: Federation) -> Indices:
 
     The bins follow the core's own quantiles, so core and bins are found in turn.
     """
-    core = first_core(federation)
+    core = first_core(projected(federation))
     n_clients = federation.n_clients
     if n_clients < 3:
         return core
     sizes = noise_sizes(federation)
     for _ in range(REFINEMENTS):
-        points = stabilised(
-            federation.merged(ends_at(core_cdf(federation, core), LEVELS)), federation.sizes
-        )
+        points = core_points(federation, core)
         mean, directions = group_directions(points, sizes)
         number = band_distance((points - mean) @ directions.T, sizes, accomplices(n_clients))
         core = np.argsort(number, kind="stable")[: n_clients // 2 + 1]
@@ -156,6 +171,21 @@ def trusted_core(federation: Federation) -> Indices:
 def accomplices(n_clients: int) -> int:
     """How many accomplices the band rule allows for while the core is sought: 45%."""
     return int(0.45 * n_clients)
+
+
+def core_points(federation: Federation, core: Indices) -> Array:
+    """(K, B) stabilised shares on 16 quantile bins of the core, finer towards both ends.
+
+    Private ones less what the core's shares would give with their noise, which differs.
+    """
+    cdf = core_cdf(federation, core)
+    ends = ends_at(cdf, LEVELS)
+    shift = offset(federation, ends)
+    points = stabilised(federation.merged(ends), federation.sizes, shift)
+    if federation.private:
+        shares = np.maximum(np.diff(cdf[ends], prepend=0), 0)
+        points -= 2 * np.sqrt(shares + shift / federation.sizes[:, None])
+    return points
 
 
 def oddity(federation: Federation, core: Indices) -> Array:
@@ -170,9 +200,7 @@ def oddity(federation: Federation, core: Indices) -> Array:
     if federation.n_clients < 3:
         return total
     sizes = noise_sizes(federation)
-    points = stabilised(
-        federation.merged(ends_at(core_cdf(federation, core), LEVELS)), federation.sizes
-    )
+    points = core_points(federation, core)
     _, directions = group_directions(points, sizes)
     along = (points - without_self(points, sizes, core)) @ directions.T
     total += sizes * np.einsum("kq,kq->k", along, along)
