@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid, named
+from robfcp.privacy import Privacy
 from robfcp.reports import Report
 from robfcp.scores import Score, named_score, score_parameters
 
-SCHEMA = 1
+SCHEMA = 2  # private reports; all others are written as schema 1
 
 Parameter = bool | int | float | str
 
@@ -54,6 +55,22 @@ class WireReport(
     n_samples: int
     grid: WireGrid
     counts: list[int] | SparseCounts
+    score: WireScore | None = None
+    round: str | None = None
+    model: str | None = None
+
+
+class PrivateWireReport(
+    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="report"
+):
+    """Schema 2 of a report: noisy counts and the privacy they have; n_samples unless hidden."""
+
+    schema: int
+    client: str
+    grid: WireGrid
+    counts: list[int] | SparseCounts
+    privacy: Privacy
+    n_samples: int | None = None
     score: WireScore | None = None
     round: str | None = None
     model: str | None = None
@@ -136,9 +153,23 @@ def read_counts(wire: list[int] | SparseCounts, n_bins: int) -> list[int] | NDAr
 
 def encode_report(report: Report) -> bytes:
     """The report as JSON."""
+    if report.privacy is not None:
+        return msgspec.json.encode(
+            PrivateWireReport(
+                SCHEMA,
+                report.client,
+                wire_grid(report.grid),
+                wire_counts(report.counts),
+                report.privacy,
+                None if report.privacy.hides_size else report.n_samples,
+                wire_score(report.score),
+                report.round,
+                report.model,
+            )
+        )
     return msgspec.json.encode(
         WireReport(
-            SCHEMA,
+            1,
             report.client,
             report.n_samples,
             wire_grid(report.grid),
@@ -190,7 +221,22 @@ def _read_v1(data: bytes | str) -> Report:
     )
 
 
-READERS: dict[int, Any] = {1: _read_v1}
+def _read_v2(data: bytes | str) -> Report:
+    wire = msgspec.json.decode(data, type=PrivateWireReport)
+    grid = read_grid(wire.grid)
+    return Report(
+        wire.client,
+        read_counts(wire.counts, grid.n_bins),  # type: ignore[arg-type]
+        grid,
+        read_score(wire.score),
+        wire.round,
+        wire.model,
+        wire.n_samples,  # type: ignore[arg-type]
+        wire.privacy,
+    )
+
+
+READERS: dict[int, Any] = {1: _read_v1, 2: _read_v2}
 
 
 def _field(message: str) -> str:

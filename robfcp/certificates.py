@@ -138,9 +138,7 @@ def certify(
         note = pruning_note(len(evidence.exclusions), evidence.refuted, sigma, m)
     lower, upper = 1.0, 1.0
     if index is not None:
-        below = kept.below(index)
-        band = coverage_band(below, kept.sizes, remaining, delta, federation.grid.n_bins)
-        lower, upper = float(band[0]), float(band[1])
+        lower, upper = _band(kept, index, remaining, delta)
     return Certificate(
         "any-threshold",
         lower,
@@ -153,6 +151,17 @@ def certify(
         outside_of(federation),
         note=note if index is not None else FULL,
     )
+
+
+def _band(federation: Federation, index: int, m: int, delta: float) -> tuple[float, float]:
+    """`coverage_band` at one edge, wider by the noise where reports are private."""
+    if federation.private:
+        from robfcp.private_certificates import private_band
+
+        return private_band(federation, index, m, delta)
+    below, n_edges = federation.below(index), federation.grid.n_bins
+    low, high = coverage_band(below, federation.sizes, m, delta, n_edges)
+    return float(low), float(high)
 
 
 def guarantee_certificate(

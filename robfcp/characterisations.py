@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
+from robfcp.projection import projected
 
 Characterisation = Literal["histogram", "gaussian", "k-means", "kernel", "quantiles"]
 CHARACTERISATIONS: tuple[Characterisation, ...] = (
@@ -39,7 +40,7 @@ def characterise(federation: Federation, how: Characterisation, bins: int = 100)
     if how not in functions:
         known = ", ".join(CHARACTERISATIONS)
         raise RobfcpError(f"characterisation: {how!r} is unknown; use one of {known}")
-    return functions[how](federation, bins)
+    return functions[how](projected(federation), bins)
 
 
 def histogram(federation: Federation, bins: int = 100) -> Vectors:

@@ -33,6 +33,10 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     number of bins in use; different distributions only enlarge it. A pair are copies when the
     Chernoff bound on P(X^2 <= observed) times the number of pairs is at most `false_alarm`.
     """
+    if federation.private:
+        from robfcp.private_copies import find_private_copies
+
+        return find_private_copies(federation, false_alarm)
     distinct, owner = np.unique(federation.counts, axis=0, return_inverse=True)
     owner = owner.reshape(-1)
     n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
@@ -43,7 +47,7 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     pairs = zip(used[left], used[right], strict=True)
     p_values = n_pairs * np.array([lower_tail(first, second) for first, second in pairs])
     close = p_values <= false_alarm
-    groups = _components(owner, left[close], right[close])
+    groups = components(owner, left[close], right[close])
     return tuple(
         Copies(
             tuple(federation.ids[k] for k in group),
@@ -104,7 +108,7 @@ def _log_laplace(size: int, share: float) -> Array:
     return result
 
 
-def _components(
+def components(
     owner: NDArray[np.intp], left: NDArray[np.intp], right: NDArray[np.intp]
 ) -> list[NDArray[np.intp]]:
     """The clients whose rows are linked, two or more, in the order of their first members."""

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._private_reports import hides_size, marks_of, same_noise, size_of
 from robfcp.errors import QuorumError, ReportError, RobfcpError
 from robfcp.grid import Grid
+from robfcp.privacy import Privacy
 from robfcp.reports import Report
 from robfcp.scores import Score
 
@@ -29,7 +31,11 @@ class Fault:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """K clients' counts on one grid, with those who failed to send a valid report."""
+    """K clients' counts on one grid, with those who failed to send a valid report.
+
+    `privacy` holds an entry for each client if any report is private, and is empty otherwise.
+    Private counts hold noise; `sizes` are then noisy totals unless `sizes_known`.
+    """
 
     ids: tuple[str, ...]
     counts: NDArray[np.int64]
@@ -41,6 +47,20 @@ class Federation:
     faulty: tuple[Fault, ...] = ()
     missing: tuple[str, ...] = ()
     registered: bool = False
+    privacy: tuple[Privacy | None, ...] = ()
+    sizes_known: bool = True
+
+    @property
+    def private(self) -> bool:
+        """Whether any client's counts hold noise."""
+        return bool(self.privacy)
+
+    @property
+    def variances(self) -> NDArray[np.float64]:
+        """(K,) variance of the noise on each of a client's counts; 0 where there is none."""
+        if not self.privacy:
+            return np.zeros(self.n_clients)
+        return np.array([0.0 if p is None else p.noise.variance for p in self.privacy])
 
     @property
     def n_clients(self) -> int:
@@ -75,12 +95,22 @@ class Federation:
         """The chosen clients alone."""
         chosen = np.flatnonzero(mask)
         ids = tuple(self.ids[k] for k in chosen)
-        return replace(self, ids=ids, counts=self.counts[chosen], sizes=self.sizes[chosen])
+        part = replace(self, ids=ids, counts=self.counts[chosen], sizes=self.sizes[chosen])
+        if not self.privacy:
+            return part
+        return replace(part, privacy=marks_of(self.privacy[k] for k in chosen))
 
     def __iter__(self) -> Iterator[Report]:
         """The reports the federation was made of."""
-        for client, counts in zip(self.ids, self.counts, strict=True):
-            yield Report(client, counts, self.grid, self.score, self.round, self.model)
+        context = self.grid, self.score, self.round, self.model
+        if not self.privacy:
+            for client, counts in zip(self.ids, self.counts, strict=True):
+                yield Report(client, counts, *context)
+            return
+        columns = zip(self.ids, self.counts, self.sizes, self.privacy, strict=True)
+        for client, counts, size, mark in columns:
+            stated: Any = None if mark is not None and mark.hides_size else int(size)
+            yield Report(client, counts, *context, stated, mark)
 
     @staticmethod
     def from_counts(
@@ -88,9 +118,18 @@ class Federation:
         grid: Grid | None = None,
         ids: Sequence[str] | None = None,
         score: Score | None = None,
+        *,
+        privacy: Privacy | Sequence[Privacy | None] | None = None,
+        sizes: ArrayLike | None = None,
     ) -> Federation:
-        """A federation of trusted in-process counts (K, H), for simulations; order is kept."""
+        """A federation of trusted in-process counts (K, H), for simulations; order is kept.
+
+        Counts that hold the noise of `privacy` (one for all, or one a client) may be negative;
+        `sizes` are then the n_k, hidden where they are not given.
+        """
         array = np.asarray(counts)
+        if privacy is not None:
+            return _private_counts(array, grid, ids, score, privacy, sizes)
         if array.ndim != 2 or array.dtype.kind not in "iu" or (array.size and array.min() < 0):
             raise RobfcpError("counts: need a (clients, bins) array of non-negative integers")
         grid = Grid.uniform(array.shape[1]) if grid is None else grid
@@ -130,15 +169,19 @@ class Federation:
         expected = {"grid": grid, "score": score, "round": round, "model": model}
         for field, value in expected.items():
             accepted = _keep(accepted, faulty, _same(field, value, accepted))
+        known = sizes is not None or not any(hides_size(report) for report in accepted)
+        if not known:
+            accepted = _keep(accepted, faulty, same_noise(accepted))
         seen = {report.client for report in accepted} | {fault.client for fault in faulty}
         missing = tuple(sorted(set(sizes or ()) - seen))
         _check_quorum(len(accepted), received if sizes is None else len(sizes), quorum, faulty)
         accepted.sort(key=lambda report: report.client)
         first = accepted[0]
+        marks = marks_of(report.privacy for report in accepted)
         return Federation(
             tuple(report.client for report in accepted),
             np.stack([report.counts for report in accepted]),
-            np.array([report.n_samples for report in accepted], dtype=np.int64),
+            np.array([size_of(report, sizes) for report in accepted], dtype=np.int64),
             first.grid,
             first.score,
             first.round,
@@ -146,12 +189,42 @@ class Federation:
             tuple(sorted(faulty, key=lambda fault: fault.client)),
             missing,
             sizes is not None,
+            marks,
+            known,
         )
 
 
 def numbered(n_clients: int, width: int) -> tuple[str, ...]:
     """client-00, client-01, ... padded so that names sort as numbers."""
     return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
+
+
+def _private_counts(
+    array: NDArray[Any],
+    grid: Grid | None,
+    ids: Sequence[str] | None,
+    score: Score | None,
+    privacy: Privacy | Sequence[Privacy | None],
+    sizes: ArrayLike | None,
+) -> Federation:
+    """`from_counts` for noisy counts: names and grid as there, any whole numbers."""
+    if array.ndim != 2 or array.dtype.kind not in "iu":
+        raise RobfcpError("counts: need a (clients, bins) array of integers")
+    plain = Federation.from_counts(np.ones_like(array), grid, ids, score)
+    marks = (privacy,) * len(array) if isinstance(privacy, Privacy) else tuple(privacy)
+    if len(marks) != len(array):
+        raise RobfcpError("privacy: need one entry a client")
+    known = sizes is not None or not any(mark and mark.hides_size for mark in marks)
+    if known and sizes is None:
+        raise RobfcpError("sizes: private counts need the true sizes beside them")
+    totals = np.maximum(array.sum(axis=1), 1) if sizes is None else np.asarray(sizes)
+    return replace(
+        plain,
+        counts=array.astype(np.int64),
+        sizes=totals.astype(np.int64),
+        privacy=marks_of(marks),
+        sizes_known=known,
+    )
 
 
 def _read_all(
@@ -212,7 +285,7 @@ def _registered(report: Report, sizes: Mapping[str, int]) -> ReportError | None:
     if report.client not in sizes:
         return ReportError(report.client, "client", "is not registered", "add it to the registry")
     expected = sizes[report.client]
-    if report.n_samples == expected:
+    if report.n_samples == expected or hides_size(report):
         return None
     return ReportError(
         report.client,

@@ -126,6 +126,10 @@ def tolerance(federation: Federation, index: int | None, level: Fraction) -> int
     """
     if index is None:
         return federation.n_clients - 1
+    if federation.private:
+        from robfcp.private_thresholds import private_tolerance
+
+        return private_tolerance(federation, index, level)
     return tolerance_at(federation.below(index), federation.sizes, level)
 
 

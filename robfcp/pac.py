@@ -48,7 +48,14 @@ class PacCondition:
     slack c(N) - level N is bounded by a_j + b N over that range and b n_k joins client k's side.
     """
 
-    def __init__(self, sizes: NDArray[np.int64], m: int, level: Fraction, delta: float) -> None:
+    def __init__(
+        self,
+        sizes: NDArray[np.int64],
+        m: int,
+        level: Fraction,
+        delta: float,
+        largest: int = 0,  # sum of absolute counts, where noise may take it beyond the sizes
+    ) -> None:
         m = check_budget(m, len(sizes))
         ordered = np.sort(np.asarray(sizes, dtype=np.int64))
         removed = np.arange(m + 1)
@@ -63,7 +70,7 @@ class PacCondition:
         critical = critical_counts(totals, level, delta)
         slope = 0 if known else _slope(totals, critical, level)
         self._rate = p + slope * level.denominator
-        self._sizes = integers(sizes, 2 * self._scale * (total + step + 1))
+        self._sizes = integers(sizes, 2 * self._scale * (max(total, largest) + step + 1))
         wide = self._sizes.dtype
         residual = self._scale * critical.astype(wide) - self._rate * totals.astype(wide)
         if not known:
@@ -74,12 +81,20 @@ class PacCondition:
         self._needed = residual
         self._m = m
 
-    def holds(self, below: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """At each edge: for every j <= m, the sum without the j largest reaches a_j."""
+    def holds(
+        self, below: NDArray[np.int64], allowance: NDArray[np.int64] | None = None
+    ) -> NDArray[np.bool_]:
+        """At each edge: for every j <= m, the sum without the j largest reaches a_j.
+
+        `allowance` (E,) is what the sum must exceed it by, where the counts hold noise.
+        """
         counts = edges_first(below).astype(self._sizes.dtype)
         scaled = self._scale * counts - self._rate * self._sizes
         kept = np.cumsum(np.sort(scaled, axis=1), axis=1)[:, ::-1][:, : self._m + 1]
-        reached = kept >= self._needed
+        needed = self._needed
+        if allowance is not None:
+            needed = needed + self._scale * allowance.astype(self._sizes.dtype)[:, None]
+        reached = kept >= needed
         return np.asarray(reached.all(axis=1)).reshape(np.shape(below)[1:])
 
 
@@ -135,7 +150,7 @@ def homogeneous_rule(
         return None
     needed = _least_count(sizes, probability, gamma, np.zeros(n_clients, dtype=np.int64))
     attained = _mean_of_attained(sizes, needed, probability, n_clients - m)
-    return needed, m + min(votes, _allowed_errors(n_clients - m, attained, delta)) + 1
+    return needed, m + min(votes, allowed_errors(n_clients - m, attained, delta)) + 1
 
 
 def homogeneous_threshold(
@@ -199,7 +214,7 @@ def _mean_of_attained(
     return float(np.sort(chances)[-benign:].mean())
 
 
-def _allowed_errors(benign: int, chance: float, delta: float) -> int:
+def allowed_errors(benign: int, chance: float, delta: float) -> int:
     """The least v >= benign * chance with P(Bin(benign, chance) > v) <= delta."""
     low = np.array([int(np.ceil(benign * chance)) + 1])
     return int(_least_count(np.array([benign]), chance, delta, np.minimum(low, benign + 1))[0]) - 1

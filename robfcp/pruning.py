@@ -13,6 +13,7 @@ from robfcp._exact import check_budget
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.pac import check_delta
+from robfcp.private_counts import PrivateCounts
 
 _EDGES = 128  # edges looked at; all are paid for in the union bound, so the choice is free
 
@@ -139,8 +140,26 @@ def _intervals(federation: Federation, beta: float) -> tuple[Shares, Shares, NDA
     cumulative = federation.cumulative()
     edges = _informative_edges(cumulative, federation.sizes)
     miss = beta / (federation.n_clients * max(1, federation.grid.n_bins - 1))
-    low, high = client_intervals(cumulative[:, edges], federation.sizes, miss)
+    if federation.private:
+        low, high = _private_intervals(federation, edges, miss)
+    else:
+        low, high = client_intervals(cumulative[:, edges], federation.sizes, miss)
     return np.ascontiguousarray(low.T), np.ascontiguousarray(high.T), edges
+
+
+def _private_intervals(
+    federation: Federation, edges: NDArray[np.intp], miss: float
+) -> tuple[Shares, Shares]:
+    """(K, E) the same from noisy counts: half of the misses are for noise, half for samples."""
+    counts = PrivateCounts(federation)
+    counts.require_sizes("heterogeneity")
+    noise = counts.client_bounds(miss / 4)
+    sizes = counts.sizes[:, None]
+    lowest = np.clip(counts.lowest - noise, 0, sizes)[:, edges]
+    highest = np.clip(counts.highest + noise, 0, sizes)[:, edges]
+    low, _ = client_intervals(lowest, federation.sizes, miss / 2)
+    _, high = client_intervals(highest, federation.sizes, miss / 2)
+    return low, high
 
 
 def _informative_edges(cumulative: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -148,7 +167,7 @@ def _informative_edges(cumulative: NDArray[np.int64], sizes: NDArray[np.int64]) 
     inner = cumulative[:, :-1]
     if inner.shape[1] <= _EDGES:
         return np.arange(inner.shape[1])
-    centre = np.median(inner / np.asarray(sizes)[:, None], axis=0)
+    centre = np.maximum.accumulate(np.median(inner / np.asarray(sizes)[:, None], axis=0))
     return np.unique(np.searchsorted(centre, np.arange(_EDGES) / _EDGES).clip(0, len(centre) - 1))
 
 

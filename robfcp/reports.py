@@ -12,16 +12,23 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp._files import MAX_FILE_BYTES, read_limited, write_atomically
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid
+from robfcp.noise import noise_bound
+from robfcp.privacy import Privacy, add_noise
 from robfcp.scores import Score
 from robfcp.sketches import sketch
 
 MAX_SAMPLES = 2**40  # keeps every sum over a million clients inside int64
 MAX_NAME = 200
+IMPLAUSIBLE = 1e-10  # noisy counts are refused beyond what their noise exceeds with this chance
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """One client's counts on the shared grid, checked on construction."""
+    """One client's counts on the shared grid, checked on construction.
+
+    With `privacy` the counts hold noise: they may be negative, and n_samples must be stated, unless
+    it is protected too; it is then the noisy total, at least 1.
+    """
 
     client: str
     counts: NDArray[np.int64]
@@ -30,12 +37,16 @@ class Report:
     round: str | None = None
     model: str | None = None
     n_samples: int = None  # type: ignore[assignment]  # the sum of the counts unless stated
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         check_client(self.client)
-        counts = _check_counts(self.client, self.counts, self.grid)
+        counts = _check_counts(self.client, self.counts, self.grid, self.privacy)
         total = int(counts.sum())
-        if self.n_samples is None:
+        if self.privacy is not None:
+            size = _check_noisy(self.client, counts, self.n_samples, self.privacy)
+            object.__setattr__(self, "n_samples", size)
+        elif self.n_samples is None:
             object.__setattr__(self, "n_samples", total)
         elif self.n_samples != total:
             raise ReportError(
@@ -58,8 +69,15 @@ class Report:
         score: Score | None = None,
         round: str | None = None,
         model: str | None = None,
+        privacy: Privacy | None = None,
+        patients: ArrayLike | None = None,
     ) -> Report:
-        """The report of a client's calibration scores, on the score's own grid if none is given."""
+        """The report of a client's calibration scores, on the score's own grid if none is given.
+
+        privacy: adds noise to the counts (extra: privacy); the grid should then be a coarse one
+            fixed before the round, see `robfcp.recommend_grid`.
+        patients: (n,) whose sample each score is; refused if somebody has more than privacy states.
+        """
         check_client(client)
         if grid is None:
             grid = Grid.default() if score is None else score.default_grid()
@@ -67,7 +85,12 @@ class Report:
             counts = sketch(scores, grid)
         except RobfcpError as error:
             raise RobfcpError(f"{client}: {error}") from error
-        return Report(client, counts, grid, score, round, model)
+        if privacy is None:
+            return Report(client, counts, grid, score, round, model)
+        _check_patients(client, len(np.asarray(scores)), patients, privacy)
+        size = None if privacy.hides_size else int(counts.sum())
+        noisy = add_noise(_check_counts(client, counts, grid), privacy)
+        return Report(client, noisy, grid, score, round, model, size, privacy)  # type: ignore[arg-type]
 
     def to_json(self) -> bytes:
         """The report as one JSON object."""
@@ -97,6 +120,8 @@ class Report:
             and self.context == other.context
             and self.client == other.client
             and np.array_equal(self.counts, other.counts)
+            and self.privacy == other.privacy
+            and self.n_samples == other.n_samples
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -128,7 +153,9 @@ def _check_text(client: str, field: str, value: object) -> None:
         )
 
 
-def _check_counts(client: str, values: Any, grid: Grid) -> NDArray[np.int64]:
+def _check_counts(
+    client: str, values: Any, grid: Grid, privacy: Privacy | None = None
+) -> NDArray[np.int64]:
     """The counts as a fresh int64 vector, refused when they cannot be a histogram on the grid."""
 
     def refuse(problem: str) -> ReportError:
@@ -142,10 +169,54 @@ def _check_counts(client: str, values: Any, grid: Grid) -> NDArray[np.int64]:
         raise refuse(f"counts are not a vector of integers ({counts.dtype}, {counts.ndim}-d)")
     if counts.size != grid.n_bins:
         raise refuse(f"{counts.size} counts do not fit the grid's {grid.n_bins} bins")
-    if counts.min() < 0:
+    if privacy is None and counts.min() < 0:
         raise refuse(f"counts[{int(counts.argmin())}] is negative")
     if counts.max() > MAX_SAMPLES or counts.sum(dtype=np.float64) > MAX_SAMPLES:
         raise refuse(f"counts exceed {MAX_SAMPLES} samples")
-    if not counts.any():
+    if counts.min() < -MAX_SAMPLES or counts.sum(dtype=np.float64) < -MAX_SAMPLES:
+        raise refuse(f"counts lie below {-MAX_SAMPLES}")
+    if privacy is None and not counts.any():
         raise refuse("counts are all zero")
     return counts.astype(np.int64)
+
+
+def _check_noisy(client: str, counts: NDArray[np.int64], n_samples: Any, privacy: Privacy) -> int:
+    """n_k of a private report, refused where its counts cannot come from n_k and its noise."""
+
+    def refuse(field: str, problem: str) -> ReportError:
+        return ReportError(client, field, problem, "rebuild the report from the scores")
+
+    total = int(counts.sum())
+    if privacy.hides_size:
+        if n_samples is not None:
+            raise refuse("n_samples", "n_samples is stated though add-remove privacy hides it")
+        return max(1, total)
+    whole = isinstance(n_samples, (int, np.integer)) and not isinstance(n_samples, bool)
+    if not whole or not 1 <= n_samples <= MAX_SAMPLES:
+        raise refuse("n_samples", f"n_samples is {n_samples!r}, not a number of samples")
+    slack = noise_bound(((privacy.noise, counts.size),), IMPLAUSIBLE)
+    if abs(total - int(n_samples)) > slack:
+        raise refuse(
+            "counts", f"counts sum to {total}, which noise cannot make of {n_samples} samples"
+        )
+    slack = noise_bound(((privacy.noise, 1),), IMPLAUSIBLE / counts.size)
+    if counts.min() < -slack or counts.max() > n_samples + slack:
+        raise refuse("counts", "a count is beyond what the stated noise can make of it")
+    return int(n_samples)
+
+
+def _check_patients(
+    client: str, n_samples: int, patients: ArrayLike | None, privacy: Privacy
+) -> None:
+    """Refuse more samples of one person than the privacy statement speaks of."""
+    if patients is None:
+        return
+    names = np.asarray(patients)
+    if names.shape != (n_samples,):
+        raise RobfcpError(f"{client}: patients: need one name a score ({n_samples})")
+    most = int(np.unique(names, return_counts=True)[1].max())
+    if most > privacy.samples_per_patient:
+        raise RobfcpError(
+            f"{client}: patients: somebody has {most} samples but samples_per_patient is "
+            f"{privacy.samples_per_patient}; drop the surplus or state the larger bound"
+        )

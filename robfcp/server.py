@@ -19,6 +19,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation, Untrusted
 from robfcp.guarantees import tolerance
 from robfcp.modes import guaranteed
+from robfcp.private_thresholds import private_index
 from robfcp.quantiles import Exchangeability, conformal_rank, exact_level, threshold_index
 
 LevelLike = float | str | Fraction
@@ -201,6 +202,8 @@ def _plain_index(
     exchangeability: Exchangeability,
 ) -> int | None:
     """FCP's threshold on the trusted clients."""
+    if federation.private:
+        return private_index(federation.subset(trusted), level, exchangeability)
     n_samples = int(federation.sizes[trusted].sum())
     rank = conformal_rank(level, n_samples, int(trusted.sum()), exchangeability)
     return threshold_index(federation.pooled(trusted), rank)

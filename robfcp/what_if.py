@@ -15,6 +15,8 @@ from robfcp.envelope import envelope
 from robfcp.federation import Federation
 from robfcp.guarantees import liars_forcing_full_sets, tolerance
 from robfcp.modes import guaranteed
+from robfcp.private_certificates import private_survived
+from robfcp.private_thresholds import private_index
 from robfcp.published_bounds import PublishedBound, PublishedSetting, theorem_1
 from robfcp.quantiles import conformal_rank, threshold_index
 
@@ -116,12 +118,16 @@ def survived_levels(federation: Federation, index: int | None, most: int) -> tup
     """
     if index is None:
         return (1.0,) * (most + 1)
+    if federation.private:
+        return private_survived(federation, index, most)
     below, weights = federation.below(index), federation.sizes + 1
     return tuple(float(envelope(below, weights, m)[0]) for m in range(most + 1))
 
 
 def plain_index(federation: Federation, level: Fraction, trusted: NDArray[np.bool_]) -> int | None:
     """The edge of FCP's threshold on the trusted clients; None = infinite."""
+    if federation.private:
+        return private_index(federation.subset(trusted), level)
     n_samples = int(federation.sizes[trusted].sum())
     rank = conformal_rank(level, n_samples, int(trusted.sum()))
     return threshold_index(federation.pooled(trusted), rank)

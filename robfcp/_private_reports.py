@@ -1,0 +1,44 @@
+"""How private reports are told apart: who has noise, who hides its size, whose noise differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from robfcp.errors import ReportError
+from robfcp.privacy import Privacy
+from robfcp.reports import Report
+
+
+def marks_of(marks: Iterable[Privacy | None]) -> tuple[Privacy | None, ...]:
+    """The clients' privacy, or nothing at all where nobody has any."""
+    found = tuple(marks)
+    return found if any(mark is not None for mark in found) else ()
+
+
+def hides_size(report: Report) -> bool:
+    """Whether n_k is protected too."""
+    return report.privacy is not None and report.privacy.hides_size
+
+
+def size_of(report: Report, sizes: Mapping[str, int] | None) -> int:
+    """n_k: as reported, or as registered where the report hides it."""
+    return sizes[report.client] if sizes is not None and hides_size(report) else report.n_samples
+
+
+def same_noise(reports: list[Report]) -> Callable[[Report], ReportError | None]:
+    """A check that all private reports hold the noise most of them hold."""
+    laws = Counter(report.privacy.noise for report in reports if report.privacy is not None)
+    expected = min(laws, key=lambda law: (-laws[law], law))
+
+    def check(report: Report) -> ReportError | None:
+        if report.privacy is None or report.privacy.noise == expected:
+            return None
+        return ReportError(
+            report.client,
+            "privacy",
+            "holds other noise than most reports while sizes are hidden",
+            "use the round's privacy or register the sizes",
+        )
+
+    return check

@@ -1,0 +1,74 @@
+"""Private reports that copy one another: closer than their noises can be by chance."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.duplicates import Copies, components, find_copies
+from robfcp.federation import Federation
+from robfcp.noise import Noise, pooled_mass
+
+_BLOCK = 2**22
+_TILTS = np.geomspace(1e-6, 30, 60)
+
+Array = NDArray[np.float64]
+
+
+def find_private_copies(federation: Federation, false_alarm: float) -> tuple[Copies, ...]:
+    """Groups of copies among reports with the same noise, and among those without any."""
+    laws = [None if mark is None else mark.noise for mark in federation.privacy]
+    n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
+    found: list[Copies] = []
+    for law in sorted({law for law in laws if law is not None}):
+        rows = np.array([own == law for own in laws])
+        found += _copies(federation.subset(rows), law, false_alarm, n_pairs)
+    plain = np.array([law is None for law in laws])
+    if plain.any():
+        found += find_copies(federation.subset(plain), false_alarm)
+    return tuple(sorted(found, key=lambda group: group.clients))
+
+
+def _copies(federation: Federation, law: Noise, false_alarm: float, n_pairs: float) -> list[Copies]:
+    """Pairs whose squared distance noise alone undercuts with chance <= false_alarm / pairs."""
+    counts = federation.counts.astype(np.float64)
+    tilts, log_laplace = _log_laplace(law)
+    norms = np.einsum("kb,kb->k", counts, counts)
+    left, right, chances = [], [], []
+    step = max(1, _BLOCK // len(counts))
+    for start in range(0, len(counts), step):
+        rows = slice(start, min(start + step, len(counts)))
+        squared = np.maximum(norms[rows, None] + norms - 2 * counts[rows] @ counts.T, 0)
+        values, where = np.unique(np.round(squared), return_inverse=True)
+        exponents = tilts[:, None] * values + counts.shape[1] * log_laplace[:, None]
+        p_values = n_pairs * np.exp(np.minimum(exponents.min(axis=0), 0))
+        p_values = p_values[where].reshape(squared.shape)
+        first, second = np.nonzero(p_values <= false_alarm)
+        later = second > first + start
+        left.append(first[later] + start)
+        right.append(second[later])
+        chances.append(p_values[first[later], second[later]])
+    pairs = np.concatenate(left), np.concatenate(right)
+    p_value = np.concatenate(chances)
+    groups = components(np.arange(len(counts)), *pairs)
+    return [
+        Copies(
+            tuple(federation.ids[k] for k in group),
+            bool((federation.counts[group] == federation.counts[group[0]]).all()),
+            float(p_value[np.isin(pairs[0], group)].max()),
+        )
+        for group in groups
+    ]
+
+
+def _log_laplace(law: Noise) -> tuple[Array, Array]:
+    """Tilts t and log E exp(-t N^2), N the difference of two noises.
+
+    The counts differ by N and by whatever the samples differ by; the latter only lengthens the
+    distance, so exp(t x) (E exp(-t N^2))^H bounds the chance of a squared distance of at most x.
+    """
+    mass = pooled_mass(((law, 2),))
+    squares = np.arange(-(len(mass) // 2), len(mass) // 2 + 1) ** 2.0
+    tilts = _TILTS / max(1.0, 2 * law.variance)
+    logs = np.array([np.log(mass @ np.exp(-tilt * squares)) for tilt in tilts])
+    return tilts, logs

@@ -1,0 +1,44 @@
+"""Noisy counts made into histograms again: what no histogram can be is taken out at the server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.federation import Federation
+
+Array = NDArray[np.float64]
+
+
+def onto_simplex(values: Array, totals: Array) -> Array:
+    """(K, H) the closest non-negative rows with the given totals: max(v - tau, 0)."""
+    falling = -np.sort(-values, axis=1)
+    excess = np.cumsum(falling, axis=1) - totals[:, None]
+    ranks = np.arange(1, values.shape[1] + 1)
+    kept = (falling * ranks > excess).sum(axis=1)
+    tau = np.take_along_axis(excess, kept[:, None] - 1, axis=1) / kept[:, None]
+    result: Array = np.maximum(values - tau, 0)
+    return result
+
+
+def rising(values: Array) -> Array:
+    """(H,) the closest vector that never falls (isotonic regression)."""
+    from scipy.optimize import isotonic_regression
+
+    return np.asarray(isotonic_regression(values).x, dtype=np.float64)
+
+
+def projected(federation: Federation) -> Federation:
+    """The federation with private counts projected onto histograms of n_k samples.
+
+    Reports without noise stay as they are. Counts are no whole numbers then: for comparing
+    clients, never for guarantees, which rest on the counts as they were sent.
+    """
+    if not federation.private:
+        return federation
+    noisy = federation.variances > 0
+    counts = federation.counts.astype(np.float64)
+    counts[noisy] = onto_simplex(counts[noisy], federation.sizes[noisy].astype(np.float64))
+    return replace(federation, counts=counts, privacy=())  # type: ignore[arg-type]
