@@ -217,7 +217,7 @@ def plot_certificates(outcomes: Sequence[WhatIf], axes: NDArray[Any] | None = No
             ax.set_xlabel("clients that may lie, m")
     confidence = outcomes[0].budgets[0].certificate.confidence
     pair[0].set(title=f"Proved coverage, {confidence:.0%} confidence", ylabel="benign coverage")
-    pair[0].legend(loc="lower left", fontsize=8.5)
+    pair[0].legend(loc="best", fontsize=8.5)
     pair[1].set_title("Level guaranteed on average")
     return pair
 

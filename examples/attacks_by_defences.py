@@ -1,0 +1,20 @@
+"""How far each attack moves coverage under each defence."""
+
+import numpy as np
+
+from robfcp import outputs, plots
+from robfcp.simulation import simulate
+
+ATTACKS = ("coverage", "efficiency", "gaussian", "mimic-low", "truncation", "clones")
+DEFENCES = ("none", "rob-fcp", "band")
+pathology = outputs.load("pathmnist")
+error = np.zeros((len(ATTACKS), len(DEFENCES)))
+for i, attack in enumerate(ATTACKS):
+    for row in simulate(
+        pathology.probabilities, pathology.labels, attack=attack, share=0.3, n_clients=40, seeds=1
+    ):
+        error[i, DEFENCES.index(row.defence)] = row.error
+ax = plots.plot_heatmap(
+    error, ATTACKS, DEFENCES, title="Coverage lost or gained, 30% lying", label="|error|"
+)
+plots.save(ax, "attacks_by_defences.png")

@@ -1,0 +1,27 @@
+"""How large sets become when they must hold whatever any m sites do."""
+
+import robfcp
+from robfcp import outputs, plots
+from robfcp.simulation import federation_of
+
+score = robfcp.LAC()
+sizes: dict[str, list[float]] = {"marginal": [], "pac": [], "pac-homogeneous": []}
+liars = list(range(0, 16, 3))
+tissue = outputs.load("pathmnist")
+probabilities, labels = tissue.probabilities, tissue.labels
+parts = robfcp.partitions.iid(len(labels), 60, rng=0)
+federation = federation_of(
+    [score(probabilities[rows], labels[rows]) for rows in parts], robfcp.Grid.default(), score
+)
+for name, found in sizes.items():
+    for m in liars:
+        calibration = robfcp.calibrate(federation, malicious=m, guarantee=name, defence="none")
+        found.append(robfcp.metrics.set_size(calibration.predict_set(probabilities[:1000])))
+ax = plots.plot_lines(
+    liars,
+    sizes,
+    xlabel="liars guarded against, of 60 sites",
+    ylabel="mean set size",
+    title="The price of a guarantee at 0.9",
+)
+plots.save(ax, "price_of_a_guarantee.png")

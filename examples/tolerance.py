@@ -1,0 +1,19 @@
+"""The threshold each number of liars would need, and where the one in use stands."""
+
+from fractions import Fraction
+
+import numpy as np
+
+import robfcp
+from robfcp import outputs, plots
+from robfcp.simulation import federation_of
+
+score = robfcp.LAC()
+pathology = outputs.load("pathmnist")
+scores = score(pathology.probabilities, pathology.labels)
+parts = robfcp.partitions.dirichlet(pathology.labels, 50, 0.5, rng=0)
+federation = federation_of([scores[rows] for rows in parts], robfcp.Grid.default(), score)
+
+calibration = robfcp.calibrate(federation)
+index = int(np.searchsorted(federation.grid.upper, calibration.threshold))
+plots.save(plots.plot_tolerance_curve(federation, Fraction(9, 10), index), "tolerance.png")

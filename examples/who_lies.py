@@ -1,0 +1,23 @@
+"""Maliciousness of every client, and the scores of those that were flagged."""
+
+import numpy as np
+
+import robfcp
+from robfcp import outputs, plots
+from robfcp.attacks import Coverage, Gaussian
+from robfcp.simulation import federation_of
+
+pathology = outputs.load("pathmnist")
+score = robfcp.LAC()
+everything = score(pathology.probabilities, pathology.labels)
+parts = robfcp.partitions.iid(len(everything), 40, rng=0)
+scores = [everything[rows] for rows in parts]
+scores = Coverage()(scores, [3, 9, 21])
+scores = Gaussian()(scores, [14, 30], rng=0)
+
+calibration = robfcp.calibrate(federation_of(scores, robfcp.Grid.default(), score))
+axes = plots.new_axes(2)
+plots.plot_maliciousness(calibration, axes[0])
+plots.plot_cdf(calibration, axes[1])
+plots.save(axes, "who_lies.png")
+assert np.isfinite(calibration.threshold)

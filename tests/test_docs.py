@@ -1,0 +1,133 @@
+"""Every code block of the documentation and the README runs as printed.
+
+Blocks of one page share a folder and a namespace, in the order of the page. They find there what
+`prepared` puts into it: reports, sites' CSV files and a calibration. In shell blocks the lines that
+call robfcp are run. `<!-- not run: reason -->` before a block leaves it out.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import robfcp
+from robfcp.cli import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(
+    r"(?P<skip><!-- not run: [^>]+-->\s*)?^```(?P<kind>\w+)[^\n]*\n(?P<code>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str, int]]:
+    """Kind, code and line number of every block that is to be run."""
+    text = page.read_text()
+    for found in BLOCK.finditer(text):
+        if not found["skip"]:
+            yield found["kind"], found["code"], text[: found.start("code")].count("\n") + 1
+
+
+def prepared(folder: Path) -> dict[str, Any]:
+    """Forty sites of one model, one of which lies, as objects and as files."""
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet(np.full(4, 0.3), 2400)
+    labels = (probabilities.cumsum(axis=1) > rng.random((2400, 1))).argmax(axis=1)
+    score = robfcp.LAC()
+    (folder / "reports").mkdir()
+    reports = []
+    for k, rows in enumerate(np.array_split(np.arange(2000), 40)):
+        scores = np.zeros(50) if k == 3 else score(probabilities[rows], labels[rows])
+        report = robfcp.Report.from_scores(f"site-{k + 1:02d}", scores, score=score)
+        report.save(folder / "reports" / f"{report.client}.json")
+        reports.append(report)
+    for k in range(3):
+        rows = slice(100 * k, 100 * k + 100)
+        write_csv(folder / f"site-{k + 1}.csv", probabilities[rows], labels[rows])
+    write_csv(folder / "test.csv", probabilities[2000:], labels[2000:])
+    robfcp.calibrate(reports).save(folder / "calibration.json")
+    return {
+        "__name__": "__main__",
+        "np": np,
+        "robfcp": robfcp,
+        "reports": reports,
+        "probabilities": probabilities[:2000],
+        "labels": labels[:2000],
+        "test_probabilities": probabilities[2000:],
+        "test_labels": labels[2000:],
+    }
+
+
+def write_csv(path: Path, probabilities: Any, labels: Any) -> None:
+    """Model outputs as a site would export them."""
+    header = ",".join([*(f"p{c}" for c in range(probabilities.shape[1])), "label"])
+    rows = np.column_stack([probabilities, labels])
+    np.savetxt(path, rows, delimiter=",", header=header, comments="", fmt="%.17g")
+
+
+def commands(code: str) -> Iterator[list[str]]:
+    """The arguments of every robfcp call in a shell block, wildcards expanded."""
+    for line in code.replace("\\\n", " ").splitlines():
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        if words[:1] == ["robfcp"]:
+            yield [match for word in words[1:] for match in (sorted(glob.glob(word)) or [word])]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_block_runs_as_printed(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    runnable = [block for block in blocks(page) if block[0] in ("python", "sh", "bash", "console")]
+    if not runnable:
+        pytest.skip("no code")
+    namespace = prepared(tmp_path)
+    for kind, code, line in runnable:
+        place = f"{page.name}:{line}"
+        if kind == "python":
+            exec(compile("\n" * line + code, str(page), "exec"), namespace)
+            continue
+        for arguments in commands(code):
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, f"{place}: {arguments}: {result.output}{result.exception}"
+            assert max(map(len, result.output.splitlines()), default=0) <= 80, place
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_makes_its_figure(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = example.read_text()
+    exec(compile(code, str(example), "exec"), {"__name__": "__main__"})
+    assert (tmp_path / f"{example.stem}.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+        if not re.match(r"[a-z]+:", target):
+            assert (page.parent / target).exists(), target
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert page.relative_to(ROOT / "docs").as_posix() in listed
+
+
+def test_navigation_names_only_pages_there_are() -> None:
+    listed = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().split("nav:")[1])
+    for name in listed:
+        assert (ROOT / "docs" / name).exists(), name
