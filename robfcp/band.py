@@ -12,6 +12,8 @@ from robfcp.defences import Assessment, Exclude, check_minority, trust_lowest
 from robfcp.duplicates import Copies, find_copies
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
+from robfcp.loners import SHARE as LONERS
+from robfcp.loners import loner_p_value
 from robfcp.spacings import most_conspicuous, tail_p_values
 from robfcp.views import core_points, noise_sizes, oddity, trusted_core
 
@@ -71,11 +73,11 @@ class Band:
 
 
 def stand_out(federation: Federation, false_alarm: float = FALSE_ALARM) -> Standing:
-    """Who stands out: surplus copies, and groups parted from the rest by a significant gap.
+    """Who stands out: surplus copies, groups parted from the rest by a significant gap, loners.
 
     All but one of every group of copies are set aside first. Then the most conspicuous minority
-    is, when its p-value is at most `false_alarm`, and the others are looked at afresh, until
-    nobody stands out or half would be gone. A report sent by several must fit in by itself too.
+    is, or else the oddest client, when its p-value is at most its part of `false_alarm`, and the
+    others are looked at afresh, until nobody stands out or half would be gone. A report sent by several must fit in by itself too.
     """
     if not 0 < false_alarm < 1:
         raise RobfcpError(f"false_alarm: {false_alarm} is not between 0 and 1; give 0.05, say")
@@ -88,15 +90,20 @@ def stand_out(federation: Federation, false_alarm: float = FALSE_ALARM) -> Stand
         core = trusted_core(rest)
         numbers = oddity(rest, core)
         split = most_conspicuous(numbers, core_points(rest, core), noise_sizes(rest))
-        if split.p_value > false_alarm or len(reasons) + split.size > room:
+        p_value, size = split.p_value, split.size
+        if p_value > (1 - LONERS) * false_alarm:
+            p_value, size = loner_p_value(numbers), 1
+            if p_value > LONERS * false_alarm:
+                break
+        if len(reasons) + size > room:
             break
         order = np.argsort(numbers, kind="stable")
-        reach = numbers[order[-split.size - 1]]
-        for k in order[-split.size :]:
+        reach = numbers[order[-size - 1]]
+        for k in order[-size:]:
             reasons[rest.ids[k]] = (
-                f"one of {split.size} clients that stand out: squared distance {numbers[k]:.3g} "
+                f"one of {size} clients that stand out: squared distance {numbers[k]:.3g} "
                 f"from the majority, where the others reach {reach:.3g} (chance of such a gap "
-                f"among honest clients {split.p_value:.2g})"
+                f"among honest clients {p_value:.2g})"
             )
     numbers = oddity(federation, np.flatnonzero(kept)[core])
     p_values = tail_p_values(numbers, kept)
