@@ -226,7 +226,7 @@ def test_two_rounds_on_a_little_mnist_beat_chance_by_far(data_dir: Path) -> None
     small = Dataset(
         "mnist", data.train.take(np.arange(3000)), data.test.take(np.arange(1000)), data.classes
     )
-    settings = recipe("mnist", rounds=2, clients=20, fraction=0.5, local_epochs=2, slots=5)
+    settings = recipe("mnist", rounds=2, clients=5, fraction=1.0, local_epochs=2, batch=20)
     assert train(small, settings, device="cpu").accuracy > 0.5
 
 
