@@ -77,7 +77,8 @@ def stand_out(federation: Federation, false_alarm: float = FALSE_ALARM) -> Stand
 
     All but one of every group of copies are set aside first. Then the most conspicuous minority
     is, or else the oddest client, when its p-value is at most its part of `false_alarm`, and the
-    others are looked at afresh, until nobody stands out or half would be gone. A report sent by several must fit in by itself too.
+    others are looked at afresh, until nobody stands out or half would be gone. A report sent by
+    several must fit in by itself too.
     """
     if not 0 < false_alarm < 1:
         raise RobfcpError(f"false_alarm: {false_alarm} is not between 0 and 1; give 0.05, say")
