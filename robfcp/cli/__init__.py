@@ -31,6 +31,7 @@ COMMANDS = (
     "certify",
     "train",
     "simulate",
+    "redteam",
 )
 for _name in COMMANDS:
     import_module(f"robfcp.cli.{_name}").register(app)
@@ -57,6 +58,9 @@ def main() -> None:
     """Run a command; exit 0 on success, 1 with one line on refused input, 2 on wrong usage."""
     try:
         app()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except Exception as error:
         if os.environ.get("ROBFCP_DEBUG"):
             raise

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Annotated, Any
 
 import numpy as np
@@ -22,6 +24,16 @@ Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the result to this file.")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")]
+PATIENCE_SECONDS = 2.0
+
+
+def completes(*words: str) -> Callable[[str], list[str]]:
+    """What the shell offers for an option that takes one of these words."""
+
+    def offered(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return offered
 
 
 class Printer:
@@ -64,6 +76,27 @@ class Printer:
             transient=True,
             disable=self.quiet or not sys.stderr.isatty(),
         )
+
+    @contextmanager
+    def busy(self, text: str) -> Iterator[None]:
+        """A moving bar on stderr for work that takes more than two seconds."""
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=self.errors,
+            transient=True,
+            disable=self.quiet or not sys.stderr.isatty(),
+        )
+        bar.add_task(text, total=None)
+        timer = Timer(PATIENCE_SECONDS, bar.start)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            bar.stop()
 
 
 def json_text(value: Any) -> str:

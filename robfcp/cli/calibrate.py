@@ -11,7 +11,7 @@ import typer
 
 from robfcp._files import read_limited
 from robfcp.calibration import Calibration
-from robfcp.cli._common import Json, Output, Printer, Quiet
+from robfcp.cli._common import Json, Output, Printer, Quiet, completes
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault, Federation
 from robfcp.page import write_page
@@ -34,19 +34,38 @@ def calibrate(
     confidence: Annotated[
         list[str], typer.Option("--confidence", help="Wanted coverage; may be repeated.")
     ] = ["0.9"],  # noqa: B006
-    defence: Annotated[str, typer.Option(help="band, rob-fcp or none.")] = "band",
+    defence: Annotated[
+        str,
+        typer.Option(
+            help="band, rob-fcp or none.", autocompletion=completes("band", "rob-fcp", "none")
+        ),
+    ] = "band",
     malicious: Annotated[
         str, typer.Option(help="The most clients that may lie, or 'estimate'.")
     ] = "estimate",
-    exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
+    exclude: Annotated[
+        str,
+        typer.Option(
+            help="outstanding or exactly.", autocompletion=completes("outstanding", "exactly")
+        ),
+    ] = "outstanding",
     guarantee: Annotated[
-        str | None, typer.Option(help="marginal, pac or pac-homogeneous; needs --malicious.")
+        str | None,
+        typer.Option(
+            help="marginal, pac or pac-homogeneous; needs --malicious.",
+            autocompletion=completes("marginal", "pac", "pac-homogeneous"),
+        ),
     ] = None,
     heterogeneity: Annotated[
         float | None, typer.Option(help="Stated bound on how much honest clients differ.")
     ] = None,
     distance: Annotated[str, typer.Option(help="l1, l2, linf, cosine, kolmogorov, ...")] = "l2",
-    exchangeability: Annotated[str, typer.Option(help="partial (N+K) or full (N+1).")] = "partial",
+    exchangeability: Annotated[
+        str,
+        typer.Option(
+            help="partial (N+K) or full (N+1).", autocompletion=completes("partial", "full")
+        ),
+    ] = "partial",
     certificate_confidence: Annotated[float, typer.Option(help="For certificates.")] = 0.95,
     sizes: Annotated[
         Path | None, typer.Option(help="JSON registry {client: samples}; others are refused.")
@@ -72,27 +91,28 @@ def calibrate(
 
     [dim]Example: robfcp calibrate reports/*.json --malicious 5 --guarantee marginal -o c.json[/dim]
     """
-    federation = read_federation(reports, sizes=sizes, quorum=quorum, round=round, keys=keys)
-    calibration = run(
-        federation,
-        confidence_level=confidence if len(confidence) > 1 else confidence[0],
-        defence=defence,
-        malicious=cast(Any, read_number(malicious)),
-        exclude=cast(Any, exclude),
-        guarantee=cast(Any, guarantee),
-        heterogeneity=heterogeneity,
-        distance=cast(Any, distance),
-        exchangeability=cast(Any, exchangeability),
-        certificate_confidence=certificate_confidence,
-        max_share=max_share,
-        size_budget=size_budget,
-    )
-    if output is not None:
-        calibration.save(output)
     printer = Printer(as_json, quiet)
+    with printer.busy(f"calibrating {len(reports)} reports"):
+        federation = read_federation(reports, sizes=sizes, quorum=quorum, round=round, keys=keys)
+        calibration = run(
+            federation,
+            confidence_level=confidence if len(confidence) > 1 else confidence[0],
+            defence=defence,
+            malicious=cast(Any, read_number(malicious)),
+            exclude=cast(Any, exclude),
+            guarantee=cast(Any, guarantee),
+            heterogeneity=heterogeneity,
+            distance=cast(Any, distance),
+            exchangeability=cast(Any, exchangeability),
+            certificate_confidence=certificate_confidence,
+            max_share=max_share,
+            size_budget=size_budget,
+        )
+        if output is not None:
+            calibration.save(output)
+        if html is not None:
+            write_page(calibration, html)
     show(calibration, printer)
-    if html is not None:
-        write_page(calibration, html)
     for written in (output, html):
         if written is not None:
             printer.line(f"-> {written}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -39,27 +39,34 @@ def predict(
 
     [dim]Example: robfcp predict calibration.json test.csv -o sets.csv[/dim]
     """
-    loaded = Calibration.load(calibration)
-    if not 0 <= level < len(loaded.levels):
-        raise RobfcpError(f"--level: {level} is not 0 to {len(loaded.levels) - 1}")
-    outputs = read_outputs(data, needs_targets=False)
     printer = Printer(as_json, quiet)
-    if isinstance(loaded.score, ClassificationScore):
-        sets = loaded.predict_set(outputs.predictions, seed)
-        result = sets[:, :, level] if loaded.several else sets
-        figures = _set_figures(result, outputs)
-        text = _sets_as_csv(result)
-    else:
-        ends = loaded.predict_interval(outputs.predictions)
-        result = ends[:, :, level] if loaded.several else ends
-        figures = _interval_figures(result, outputs)
-        text = "low,high\n" + "".join(f"{low!r},{high!r}\n" for low, high in result.tolist())
-    if output is not None:
-        _write(output, result, text)
+    with printer.busy("predicting"):
+        loaded = Calibration.load(calibration)
+        if not 0 <= level < len(loaded.levels):
+            raise RobfcpError(f"--level: {level} is not 0 to {len(loaded.levels) - 1}")
+        result, figures, text = _predicted(
+            loaded, read_outputs(data, needs_targets=False), level, seed
+        )
+        if output is not None:
+            _write(output, result, text)
     printer.table(f"{len(result)} samples", list(figures), [list(figures.values())])
     if output is not None:
         printer.line(f"-> {output}")
     printer.json(figures)
+
+
+def _predicted(
+    calibration: Calibration, outputs: Outputs, level: int, seed: int
+) -> tuple[NDArray[Any], dict[str, float], str]:
+    """Sets or intervals at one level, how good they are, and the same as CSV."""
+    if isinstance(calibration.score, ClassificationScore):
+        sets = calibration.predict_set(outputs.predictions, seed)
+        chosen = sets[:, :, level] if calibration.several else sets
+        return chosen, _set_figures(chosen, outputs), _sets_as_csv(chosen)
+    ends = calibration.predict_interval(outputs.predictions)
+    pairs = ends[:, :, level] if calibration.several else ends
+    text = "low,high\n" + "".join(f"{low!r},{high!r}\n" for low, high in pairs.tolist())
+    return pairs, _interval_figures(pairs, outputs), text
 
 
 def _set_figures(sets: NDArray[np.bool_], outputs: Outputs) -> dict[str, float]:

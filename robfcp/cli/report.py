@@ -29,9 +29,10 @@ def report(
 
     [dim]Example: robfcp report calibration.json -o page.html[/dim]
     """
-    loaded = Calibration.load(calibration)
-    write_page(loaded, output)
     printer = Printer(as_json, quiet)
+    with printer.busy("making the page"):
+        loaded = Calibration.load(calibration)
+        write_page(loaded, output)
     size = output.stat().st_size
     printer.line(f"{loaded.federation.n_clients} clients ({size / 1000:.0f} kB) -> {output}")
     printer.json({"output": str(output), "bytes": size})

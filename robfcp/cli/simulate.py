@@ -10,7 +10,8 @@ from typing import Annotated, Any, cast
 import typer
 
 from robfcp._files import write_atomically
-from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, json_text
+from robfcp.attacks import ATTACKS
+from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, completes, json_text
 from robfcp.cli._data import chosen_outputs
 from robfcp.cli.sketch import chosen_score
 from robfcp.errors import RobfcpError
@@ -28,7 +29,9 @@ def simulate(
     data: Annotated[
         str, typer.Argument(help="Shipped outputs by name, or a .npz/.csv file with labels.")
     ] = "pathmnist",
-    attack: Annotated[str, typer.Option(help="Which attack.")] = "coverage",
+    attack: Annotated[
+        str, typer.Option(help="Which attack.", autocompletion=completes(*ATTACKS))
+    ] = "coverage",
     share: Annotated[float, typer.Option(help="Share of clients that attack.")] = 0.4,
     clients: Annotated[int, typer.Option(help="Number of clients.")] = 100,
     beta: Annotated[
@@ -39,7 +42,10 @@ def simulate(
         "rob-fcp",
         "band",
     ],
-    malicious: Annotated[str, typer.Option(help="known or estimate.")] = "known",
+    malicious: Annotated[
+        str,
+        typer.Option(help="known or estimate.", autocompletion=completes("known", "estimate")),
+    ] = "known",
     exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
     confidence: Annotated[float, typer.Option(help="Wanted coverage.")] = 0.9,
     score: Annotated[str, typer.Option(help="lac, aps or raps.")] = "lac",

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from robfcp.cli._common import Json, Printer, Quiet, Seed
+from robfcp.cli._common import Json, Printer, Quiet, Seed, completes
 from robfcp.cli._data import read_outputs
+from robfcp.cli._private import (
+    Delta,
+    Epsilon,
+    LedgerFile,
+    Neighbours,
+    Rounds,
+    SamplesPerPatient,
+    charge,
+    chosen_privacy,
+    private_grid,
+)
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
+from robfcp.private_grids import logistic_grid
 from robfcp.reports import Report
 from robfcp.scores import APS, RAPS, SCORES, Score
 from robfcp.signatures import load_key, save_signed
@@ -34,7 +47,7 @@ def chosen_score(name: str, randomized: bool, penalty: float, k_reg: int) -> Sco
 
 
 def chosen_grid(name: str | None, score: Score) -> Grid:
-    """The grid named on the command line: default, extended, open-ended or uniform:BINS."""
+    """The grid named on the command line: a fixed one, uniform:BINS or logistic:BINS."""
     if name is None:
         return score.default_grid()
     fixed = {"default": Grid.default, "extended": Grid.extended, "open-ended": Grid.open_ended}
@@ -43,19 +56,33 @@ def chosen_grid(name: str | None, score: Score) -> Grid:
     kind, _, bins = name.partition(":")
     if kind == "uniform" and bins.isdigit():
         return Grid.uniform(int(bins))
-    raise RobfcpError(f"--grid: {name!r} is unknown; use {', '.join(fixed)} or uniform:100")
+    if kind == "logistic" and bins.isdigit():
+        return logistic_grid(int(bins))
+    known = ", ".join([*fixed, "uniform:100"])
+    raise RobfcpError(f"--grid: {name!r} is unknown; use {known} or logistic:32")
 
 
 def sketch(
     data: Annotated[Path, typer.Argument(help="Model outputs: .npz or .csv with labels.")],
     client: Annotated[str, typer.Option("--client", "-c", help="This site's registered name.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the report goes.")],
-    score: Annotated[str, typer.Option(help="lac, aps, raps, absolute-residual or cqr.")] = "lac",
+    score: Annotated[
+        str,
+        typer.Option(
+            help="lac, aps, raps, absolute-residual or cqr.", autocompletion=completes(*SCORES)
+        ),
+    ] = "lac",
     randomized: Annotated[bool, typer.Option(help="For aps and raps.")] = False,
     penalty: Annotated[float, typer.Option(help="For raps.")] = 0.01,
     k_reg: Annotated[int, typer.Option(help="For raps.")] = 5,
     grid: Annotated[
-        str | None, typer.Option(help="default, extended, open-ended or uniform:BINS.")
+        str | None,
+        typer.Option(
+            help="default, extended, open-ended, uniform:BINS or logistic:BINS.",
+            autocompletion=completes(
+                "default", "extended", "open-ended", "uniform:100", "logistic:32"
+            ),
+        ),
     ] = None,
     round: Annotated[
         str | None, typer.Option(help="The round's name, the same at all sites.")
@@ -64,6 +91,12 @@ def sketch(
     sign: Annotated[
         Path | None, typer.Option(help="Sign with this key of robfcp keygen; needs --round.")
     ] = None,
+    epsilon: Epsilon = None,
+    delta: Delta = 0.0,
+    neighbours: Neighbours = "substitution",
+    samples_per_patient: SamplesPerPatient = 1,
+    rounds: Rounds = 1,
+    ledger: LedgerFile = None,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -72,23 +105,26 @@ def sketch(
 
     [dim]Example: robfcp sketch site-3.csv --client site-3 -o reports/site-3.json[/dim]
     """
-    outputs = read_outputs(data, needs_targets=True)
-    rule = chosen_score(score, randomized, penalty, k_reg)
-    assert outputs.targets is not None
-    scores = rule(outputs.predictions, outputs.targets, seed)
-    report = Report.from_scores(
-        client, scores, chosen_grid(grid, rule), score=rule, round=round, model=model
-    )
-    if sign is None:
-        report.save(output)
-    else:
-        save_signed(report, load_key(sign), output)
     printer = Printer(as_json, quiet)
+    with printer.busy("sketching"):
+        outputs = read_outputs(data, needs_targets=True)
+        rule = chosen_score(score, randomized, penalty, k_reg)
+        assert outputs.targets is not None
+        scores = rule(outputs.predictions, outputs.targets, seed)
+        report = Report.from_scores(
+            client, scores, chosen_grid(grid, rule), score=rule, round=round, model=model
+        )
+        if sign is None:
+            report.save(output)
+        else:
+            save_signed(report, load_key(sign), output)
     bins = int((report.counts > 0).sum())
     printer.line(
         f"{client}: {report.n_samples} scores in {bins} of {report.grid.n_bins} bins "
         f"({output.stat().st_size} bytes) -> {output}"
     )
+    if privacy is not None:
+        printer.line(f"The report is {privacy.statement}.")
     printer.json(
         {
             "client": client,
@@ -96,5 +132,6 @@ def sketch(
             "grid": report.grid.digest,
             "score": rule.name,
             "output": str(output),
+            **({} if privacy is None else {"privacy": asdict(privacy)}),
         }
     )

@@ -1,0 +1,156 @@
+"""All commands behave alike: help with an example, 80 columns, JSON or silence as asked."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import robfcp
+from robfcp.cli import COMMANDS, _common, app
+
+RUNNER = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Reports with long names, a calibration and a table to predict from."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet(np.full(4, 0.3), 1200)
+    labels = (probabilities.cumsum(axis=1) > rng.random((1200, 1))).argmax(axis=1)
+    np.savez(tmp_path / "site.npz", probabilities=probabilities, labels=labels)
+    score = robfcp.LAC()
+    reports = []
+    for k, rows in enumerate(np.array_split(np.arange(1200), 12)):
+        scores = np.zeros(100) if k == 3 else score(probabilities[rows], labels[rows])
+        name = f"the-hospital-with-the-very-long-name-{k}"
+        reports.append(robfcp.Report.from_scores(name, scores, score=score))
+        reports[-1].save(tmp_path / f"report-{k}.json")
+    robfcp.calibrate(reports, malicious=1).save(tmp_path / "c.json")
+    return tmp_path
+
+
+QUICK = {
+    "keygen": ["keygen", "site-1", "-o", "site-1.key"],
+    "sketch": ["sketch", "site.npz", "--client", "site", "-o", "r.json"],
+    "calibrate": [
+        "calibrate",
+        *(f"report-{k}.json" for k in range(12)),
+        *("--malicious", "2", "--exclude", "exactly"),
+    ],
+    "predict": ["predict", "c.json", "site.npz"],
+    "report": ["report", "c.json", "-o", "page.html"],
+    "certify": ["certify", "c.json"],
+    "simulate": ["simulate", "site.npz", "--clients", "10", "--seeds", "1"],
+}
+
+
+def output(arguments: list[str]) -> str:
+    result = RUNNER.invoke(app, arguments)
+    assert result.exit_code == 0, f"{result.output}{result.exception!r}"
+    return result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example_and_the_options_all_commands_share(command: str) -> None:
+    text = output([command, "--help"])
+    assert f"Example: robfcp {command}" in text
+    for option in ("--json", "--quiet", "-q"):
+        assert option in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_tables_fit_eighty_columns(command: str, folder: Path) -> None:
+    text = output(QUICK[command])
+    assert text.strip()
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_json_prints_json_only(command: str, folder: Path) -> None:
+    assert json.loads(output([*QUICK[command], "--json"]))
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_quiet_prints_nothing(command: str, folder: Path) -> None:
+    assert output([*QUICK[command], "--quiet"]) == ""
+
+
+def parameters(command: str) -> dict[str, Any]:
+    found: Any = get_command(app)
+    return {p.name: p for p in found.commands[command].params}
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "typed", "offered"),
+    [
+        ("calibrate", "guarantee", "pac", ["pac", "pac-homogeneous"]),
+        ("calibrate", "defence", "", ["band", "rob-fcp", "none"]),
+        ("simulate", "attack", "mimic-h", ["mimic-high"]),
+        ("sketch", "score", "la", ["lac"]),
+    ],
+)
+def test_shells_complete_words(command: str, option: str, typed: str, offered: list[str]) -> None:
+    import click
+
+    context = click.Context(click.Command(command))
+    found = parameters(command)[option].shell_complete(context, typed)
+    assert [item.value for item in found] == offered
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "robfcp", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_user_errors_are_one_line_and_debug_shows_where() -> None:
+    plain = run("report", "nowhere.json")
+    assert plain.returncode == 1
+    assert plain.stderr == "robfcp: nowhere.json: no such file; check the path\n"
+    debugged = run("--debug", "report", "nowhere.json")
+    assert debugged.returncode == 1
+    assert "Traceback" in debugged.stderr
+
+
+def test_wrong_usage_exits_with_two() -> None:
+    assert run("report", "c.json", "--no-such-option").returncode == 2
+
+
+def test_a_closed_pipe_is_no_error_message() -> None:
+    command = f"{sys.executable} -m robfcp calibrate --help | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+class Terminal(io.StringIO):
+    """A stream that says somebody looks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("wait", "seen"), [(0.0, False), (0.3, True)])
+def test_a_bar_shows_only_when_it_takes_long(
+    wait: float, seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_common, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    printer = _common.Printer()
+    printer.errors = Console(file=Terminal(), force_terminal=True)
+    with printer.busy("working"):
+        time.sleep(wait)
+    assert ("working" in printer.errors.file.getvalue()) is seen  # type: ignore[attr-defined]
+    assert os.environ.get("ROBFCP_DEBUG") is None
