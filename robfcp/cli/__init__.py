@@ -31,7 +31,6 @@ COMMANDS = (
     "certify",
     "train",
     "simulate",
-    "redteam",
 )
 for _name in COMMANDS:
     import_module(f"robfcp.cli.{_name}").register(app)
