@@ -16,12 +16,14 @@ from robfcp.defences import RobFCP, maliciousness
 from robfcp.errors import QuorumError, ReportError, RobfcpError
 from robfcp.federation import Fault, Federation
 from robfcp.grid import Grid
+from robfcp.privacy import Privacy
 from robfcp.reports import Report
 from robfcp.scores import APS, CQR, LAC, RAPS, AbsoluteResidual
 from robfcp.server import calibrate
 
 if TYPE_CHECKING:
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
+    from robfcp.private_grids import recommend_grid
     from robfcp.simulation import simulate
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "FederatedConformalRegressor",
     "Federation",
     "Grid",
+    "Privacy",
     "QuorumError",
     "Report",
     "ReportError",
@@ -49,6 +52,7 @@ __all__ = [
     "maliciousness",
     "metrics",
     "partitions",
+    "recommend_grid",
     "simulate",
 ]
 
@@ -56,6 +60,7 @@ __all__ = [
 _LATER = {
     "FederatedConformalClassifier": "robfcp.estimators",
     "FederatedConformalRegressor": "robfcp.estimators",
+    "recommend_grid": "robfcp.private_grids",
     "simulate": "robfcp.simulation",
 }
 

@@ -14,8 +14,9 @@ from robfcp.calibration import Calibration, Level, Settings
 from robfcp.certificates import Certificate
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
+from robfcp.privacy import Privacy
 
-SCHEMA = 1
+SCHEMA = 2  # of private reports; all others are written as schema 1
 
 
 class WireLevel(msgspec.Struct, forbid_unknown_fields=True):
@@ -27,8 +28,11 @@ class WireLevel(msgspec.Struct, forbid_unknown_fields=True):
     certificate: Certificate
 
 
-class WireFederation(msgspec.Struct, forbid_unknown_fields=True):
-    """The accepted reports in columns; row k's bins are bins[starts[k]:starts[k + 1]]."""
+class WireFederation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The accepted reports in columns; row k's bins are bins[starts[k]:starts[k + 1]].
+
+    The sizes are the sums of the counts and are stated only where these hold noise.
+    """
 
     grid: WireGrid
     score: WireScore | None
@@ -41,6 +45,9 @@ class WireFederation(msgspec.Struct, forbid_unknown_fields=True):
     counts: list[int]
     faulty: list[Fault]
     missing: list[str]
+    privacy: list[Privacy | None] = []
+    sizes: list[int] = []
+    sizes_known: bool = True
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
@@ -105,21 +112,25 @@ def encode_calibration(calibration: Calibration) -> bytes:
                 counts=federation.counts[rows, bins].tolist(),
                 faulty=list(federation.faulty),
                 missing=list(federation.missing),
+                privacy=list(federation.privacy),
+                sizes=federation.sizes.tolist() if federation.private else [],
+                sizes_known=federation.sizes_known,
             ),
             provenance=dict(calibration.provenance),
         )
     )
-    return msgspec.json.encode(Envelope(SCHEMA, _digest(body), msgspec.Raw(body)))
+    schema = SCHEMA if federation.private else 1
+    return msgspec.json.encode(Envelope(schema, _digest(body), msgspec.Raw(body)))
 
 
 def decode_calibration(data: bytes | str, source: str) -> Calibration:
     """The calibration in a file, or one line that says what is wrong with it."""
     try:
         schema = msgspec.json.decode(data, type=_Header).schema
-        if schema != SCHEMA:
+        if not 1 <= schema <= SCHEMA:
             raise RobfcpError(
                 f"{source}: calibration schema {schema} is unknown to this version "
-                f"(it reads {SCHEMA}); update robfcp"
+                f"(it reads 1 to {SCHEMA}); update robfcp"
             )
         envelope = msgspec.json.decode(data, type=Envelope)
         if _digest(bytes(envelope.body)) != envelope.digest:
@@ -143,7 +154,7 @@ def _read(body: Body) -> Calibration:
     federation = Federation(
         tuple(wire.ids),
         counts,
-        counts.sum(axis=1),
+        np.array(wire.sizes, dtype=np.int64) if wire.privacy else counts.sum(axis=1),
         grid,
         read_score(wire.score),
         wire.round,
@@ -151,6 +162,8 @@ def _read(body: Body) -> Calibration:
         tuple(wire.faulty),
         tuple(wire.missing),
         wire.registered,
+        tuple(wire.privacy),
+        wire.sizes_known,
     )
     levels = tuple(
         Level(

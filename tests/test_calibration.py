@@ -220,7 +220,7 @@ def test_altered_newer_and_foreign_files_are_refused(tmp_path):
     text = path.read_text()
     for altered, message in [
         (text.replace('"n_malicious":0', '"n_malicious":1'), "altered or damaged"),
-        (text.replace('"schema":1,"digest"', '"schema":2,"digest"', 1), "schema 2 is unknown"),
+        (text.replace('"schema":1,"digest"', '"schema":3,"digest"', 1), "schema 3 is unknown"),
         (text[:-10], "not a calibration"),
         ("{}", "not a calibration"),
         (make_reports()[0].to_json().decode(), "not a calibration"),

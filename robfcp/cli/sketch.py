@@ -111,8 +111,12 @@ def sketch(
         rule = chosen_score(score, randomized, penalty, k_reg)
         assert outputs.targets is not None
         scores = rule(outputs.predictions, outputs.targets, seed)
+        privacy = chosen_privacy(epsilon, delta, neighbours, samples_per_patient, rounds)
+        coarse = grid is None and privacy is not None
+        edges = private_grid(rule) if coarse else chosen_grid(grid, rule)
+        charge(ledger, privacy, round)
         report = Report.from_scores(
-            client, scores, chosen_grid(grid, rule), score=rule, round=round, model=model
+            client, scores, edges, score=rule, round=round, model=model, privacy=privacy
         )
         if sign is None:
             report.save(output)

@@ -1,0 +1,61 @@
+"""The privacy options of `robfcp sketch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from robfcp.errors import RobfcpError
+from robfcp.grid import Grid
+from robfcp.ledger import Ledger
+from robfcp.privacy import Privacy
+from robfcp.private_grids import logistic_grid
+from robfcp.scores import Score
+
+GRID_BINS = 32  # of private reports of scores in [0, 1] unless told
+
+Epsilon = Annotated[
+    float | None, typer.Option(help="Add noise: differential privacy (extra: privacy).")
+]
+Delta = Annotated[float, typer.Option(help="Of (epsilon, delta); 0 takes Laplace noise.")]
+Neighbours = Annotated[
+    str, typer.Option(help="substitution (n_k is public) or add-remove (n_k is hidden).")
+]
+SamplesPerPatient = Annotated[int, typer.Option(help="Most samples of one person, protected too.")]
+Rounds = Annotated[int, typer.Option(help="How many reports share the budget.")]
+LedgerFile = Annotated[
+    Path | None, typer.Option(help="Record of what was spent; refuses to exceed the budget.")
+]
+
+
+def chosen_privacy(
+    epsilon: float | None, delta: float, neighbours: str, samples_per_patient: int, rounds: int
+) -> Privacy | None:
+    """The privacy asked for, None where no epsilon is given."""
+    if epsilon is None:
+        if (delta, neighbours, samples_per_patient, rounds) != (0.0, "substitution", 1, 1):
+            raise RobfcpError("--delta: privacy options need --epsilon; give it or drop them")
+        return None
+    return Privacy(epsilon, delta, cast(Any, neighbours), samples_per_patient, rounds)
+
+
+def private_grid(score: Score) -> Grid:
+    """The coarse grid of private reports where none is named."""
+    usual = score.default_grid()
+    if tuple(usual.edges[[0, -1]]) != (0.0, 1.0):
+        raise RobfcpError(
+            f"--grid: noise would drown the {usual.n_bins} bins that {score.name} has by default; "
+            "name a coarse one, or make one with robfcp.recommend_grid(prior=...) in Python"
+        )
+    return logistic_grid(GRID_BINS)
+
+
+def charge(ledger: Path | None, privacy: Privacy | None, round: str | None) -> None:
+    """Enter the report into the site's ledger before it is made."""
+    if ledger is None:
+        return
+    if privacy is None:
+        raise RobfcpError("--ledger: only private reports are recorded; give --epsilon")
+    Ledger(ledger).charge(privacy, round)
