@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 SHARE = 0.25  # of the false alarms, for loners; the rest is for groups
 FLOOR = 0.35  # least scale: that of log X^2 when only noise is at work
-FREEDOM = 6  # Student's t of this has a heavier tail than honest clients' logarithms
+FREEDOM = 8  # Student's t of this has a heavier tail than honest clients' logarithms
 MOST_CLIENTS = 1000  # among more a single client does no harm
 DRAWS = 3999
 
