@@ -122,44 +122,76 @@ def simulate(
             rng=generator,
         )
         attacked = apply_attack(rule, world, generator)
-        honest = calibrate(
-            world.federation.subset(world.benign),
+        rows += verdicts(
+            world,
+            attacked,
+            defences,
+            attack=attack if isinstance(attack, str) else attack.name,
+            share=share,
+            seed=seed,
             confidence_level=confidence_level,
-            defence="none",
-            malicious=0,
+            malicious=malicious,
+            exclude=exclude,
             exchangeability=exchangeability,
-        ).levels[0]
-        present = sum(client in world.liars for client in attacked.ids)
-        for defence in defences:
-            calibration = calibrate(
-                attacked,
-                confidence_level=confidence_level,
-                defence=defence,
-                malicious=present if malicious == "known" else "estimate",
-                exclude=exclude,
-                exchangeability=exchangeability,
-            )
-            threshold = calibration.levels[0].threshold
-            rows.append(
-                Row(
-                    attack if isinstance(attack, str) else attack.name,
-                    calibration.settings.defence,
-                    share,
-                    n_clients,
-                    len(world.malicious),
-                    seed,
-                    world.coverage(threshold),
-                    world.set_size(threshold),
-                    threshold,
-                    world.coverage(honest.threshold),
-                    world.set_size(honest.threshold),
-                    calibration.n_malicious,
-                    len(calibration.flagged),
-                    len(world.liars.intersection(calibration.flagged)),
-                )
-            )
-            progress()
+            progress=progress,
+        )
     return tuple(rows)
+
+
+def verdicts(
+    world: World,
+    attacked: Federation,
+    defences: Sequence[str | Defence],
+    *,
+    attack: str,
+    share: float,
+    seed: int,
+    confidence_level: float,
+    malicious: Told,
+    exclude: Exclude,
+    exchangeability: Exchangeability,
+    progress: Callable[[], None],
+) -> list[Row]:
+    """One row a defence: what it makes of the attacked federation, beside the honest clients."""
+    honest = calibrate(
+        world.federation.subset(world.benign),
+        confidence_level=confidence_level,
+        defence="none",
+        malicious=0,
+        exchangeability=exchangeability,
+    ).levels[0]
+    present = sum(client in world.liars for client in attacked.ids)
+    rows = []
+    for defence in defences:
+        calibration = calibrate(
+            attacked,
+            confidence_level=confidence_level,
+            defence=defence,
+            malicious=present if malicious == "known" else "estimate",
+            exclude=exclude,
+            exchangeability=exchangeability,
+        )
+        threshold = calibration.levels[0].threshold
+        rows.append(
+            Row(
+                attack,
+                calibration.settings.defence,
+                share,
+                world.federation.n_clients,
+                len(world.malicious),
+                seed,
+                world.coverage(threshold),
+                world.set_size(threshold),
+                threshold,
+                world.coverage(honest.threshold),
+                world.set_size(honest.threshold),
+                calibration.n_malicious,
+                len(calibration.flagged),
+                len(world.liars.intersection(calibration.flagged)),
+            )
+        )
+        progress()
+    return rows
 
 
 def make_world(

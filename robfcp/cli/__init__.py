@@ -31,6 +31,7 @@ COMMANDS = (
     "certify",
     "train",
     "simulate",
+    "redteam",
 )
 for _name in COMMANDS:
     import_module(f"robfcp.cli.{_name}").register(app)

@@ -1,0 +1,125 @@
+"""`robfcp redteam`: every attack against every defence, the worst of each marked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from robfcp.attacks import ATTACKS, Adaptive
+from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, save_json
+from robfcp.cli._data import chosen_outputs
+from robfcp.cli.sketch import chosen_score
+from robfcp.errors import RobfcpError
+from robfcp.redteam import DEFENCES, SHARES, Cell, plot_redteam, records, worst
+from robfcp.redteam import redteam as run
+from robfcp.scores import ClassificationScore
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("redteam")(redteam)
+
+
+def redteam(
+    data: Annotated[
+        str, typer.Argument(help="Shipped outputs by name, or a .npz/.csv file with labels.")
+    ] = "mnist",
+    attack: Annotated[
+        list[str] | None, typer.Option(help=f"May be repeated; all of {', '.join(ATTACKS)}.")
+    ] = None,
+    defence: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+    share: Annotated[
+        list[float] | None, typer.Option(help="Share of clients that attack; may be repeated.")
+    ] = None,
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 20,
+    beta: Annotated[
+        float | None, typer.Option(help="Dirichlet heterogeneity; without it clients are alike.")
+    ] = None,
+    malicious: Annotated[str, typer.Option(help="known or estimate.")] = "known",
+    exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
+    confidence: Annotated[float, typer.Option(help="Wanted coverage.")] = 0.9,
+    score: Annotated[str, typer.Option(help="lac, aps or raps.")] = "lac",
+    trials: Annotated[int, typer.Option(help="Free steps of the adaptive attacker.")] = 50,
+    seeds: Annotated[int, typer.Option(help="Number of runs.")] = 3,
+    seed: Seed = 0,
+    output: Output = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a heat map to this file.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run all attacks against all defences on real model outputs.
+
+    Each cell holds coverage minus that of the honest clients alone, and the set size over theirs;
+    a star marks the worst of each defence.
+
+    [dim]Example: robfcp redteam mnist --share 0.4 --plot redteam.png[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    attacks, defences, shares = attack or tuple(ATTACKS), defence or DEFENCES, share or SHARES
+    rule = chosen_score(score, True, 0.01, 5)
+    if not isinstance(rule, ClassificationScore):
+        raise RobfcpError(f"--score: {score} is a regression score; use lac, aps or raps")
+    if malicious not in ("known", "estimate"):
+        raise RobfcpError(f"--malicious: {malicious!r} is neither 'known' nor 'estimate'")
+    outputs = chosen_outputs(data)
+    with printer.progress() as bar:
+        task = bar.add_task("attacking", total=len(attacks) * len(defences) * len(shares) * seeds)
+        cells = run(
+            outputs.predictions,
+            outputs.labels,
+            attacks=attacks,
+            defences=defences,
+            shares=shares,
+            n_clients=clients,
+            beta=beta,
+            confidence_level=confidence,
+            score=rule,
+            malicious=cast(Any, malicious),
+            exclude=cast(Any, exclude),
+            trials=trials,
+            seeds=seeds,
+            rng=seed,
+            progress=lambda: bar.advance(task),
+        )
+    if not as_json:
+        show(cells, printer)
+    if output is not None:
+        save_json(output, records(cells))
+        printer.line(f"-> {output}")
+    if plot is not None:
+        from robfcp.plots import save
+
+        save(plot_redteam(cells), plot)
+        printer.line(f"-> {plot}")
+    printer.json(records(cells))
+
+
+def show(cells: tuple[Cell, ...], printer: Printer) -> None:
+    """The cells for people: a line an attack and share, a column a defence."""
+    marked = worst(cells)
+    lines: dict[tuple[str, float], dict[str, Cell]] = {}
+    for cell in cells:
+        lines.setdefault((cell.attack, cell.share), {})[cell.defence] = cell
+    table = Table(title="coverage - honest, set size / honest; * worst", title_justify="left")
+    for column in ("attack", "share", *marked):
+        table.add_column(column, justify="left" if column == "attack" else "right")
+    for (attack, share), row in lines.items():
+        adaptive = isinstance(ATTACKS[attack], Adaptive)
+        texts = [_text(row[name], marked[name] is row[name]) for name in marked]
+        table.add_row(Text(attack, style="italic" if adaptive else ""), f"{share:.0%}", *texts)
+    printer.console.print(table)
+    for name, cell in marked.items():
+        printer.line(
+            f"{name}: worst under {cell.attack} by {cell.share:.0%}: coverage {cell.coverage:.3f} "
+            f"(honest {cell.honest_coverage:.3f}), set size {cell.set_size:.2f} "
+            f"(honest {cell.honest_set_size:.2f})"
+        )
+
+
+def _text(cell: Cell, is_worst: bool) -> Text:
+    words = f"{cell.error:+.3f} {cell.growth:.2f}x"
+    return Text(words + ("*" if is_worst else " "), style="bold red" if is_worst else "")
