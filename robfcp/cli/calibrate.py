@@ -14,6 +14,7 @@ from robfcp.calibration import Calibration
 from robfcp.cli._common import Json, Output, Printer, Quiet, completes
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault, Federation
+from robfcp.guarantees import tolerance_statement
 from robfcp.page import write_page
 from robfcp.registry import read_sizes
 from robfcp.reports import Report
@@ -195,6 +196,7 @@ def show(calibration: Calibration, printer: Printer) -> None:
     )
     for level in calibration.levels:
         printer.line(f"At {float(level.confidence_level):g}: {level.certificate.statement}.")
+        printer.line(f"{tolerance_statement(level.tolerance, level.confidence_level)}.")
     for note in calibration.notes:
         printer.line(note)
     _list(
