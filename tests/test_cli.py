@@ -18,8 +18,8 @@ def write_csv(path, n, seed, c=4, broken=False):
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(np.full(c, 0.3), n)
     y = (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
-    if broken:
-        y = p.argmax(axis=1)
+    if broken:  # a site that claims to be certain and always right
+        p = np.eye(c)[y]
     header = ",".join([f"p{j}" for j in range(c)] + ["label"])
     np.savetxt(path, np.column_stack([p, y]), delimiter=",", header=header, comments="")
     return p, y
