@@ -10,20 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.characterisations import Characterisation, characterise
-from robfcp.distances import Metric, neighbour_means
+from robfcp.distances import Metric, Space
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
+from robfcp.large import Estimate, scalable_means
 
 Exclude = Literal["outstanding", "exactly"]
 
 
 @dataclass(frozen=True, eq=False)
 class Assessment:
-    """What a defence found: a number and a verdict for every client, a reason for each flag."""
+    """What a defence found: a number and a verdict for every client, a reason for each flag.
+
+    `notes` say what was approximated, for the calibration to keep.
+    """
 
     maliciousness: NDArray[np.float64]
     trusted: NDArray[np.bool_]
     reasons: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class Defence(Protocol):
@@ -50,24 +55,29 @@ class NoDefence:
 
 @dataclass(frozen=True)
 class RobFCP:
-    """The paper: trust the K_b clients with the lowest mean distance to their K_b - 1 nearest."""
+    """The paper: trust the K_b clients with the lowest mean distance to their K_b - 1 nearest.
+
+    seed: what the reference clients of a large federation are drawn from; a secret one if None.
+    """
 
     distance: Metric = "l2"
     characterisation: Characterisation = "histogram"
     bins: int = 100
+    seed: int | None = None
     name: ClassVar[str] = "rob-fcp"
 
     def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
         """Exactly `n_malicious` clients left out, whatever they look like."""
         n_benign = check_minority(federation, n_malicious)
         vectors = characterise(federation, self.characterisation, self.bins)
-        number = nearest_mean(vectors, n_benign, self.distance)
-        trusted = trust_lowest(number, federation.ids, n_benign)
+        estimate = nearest_means(vectors, n_benign, self.distance, self.seed)
+        trusted = trust_lowest(estimate.means, federation.ids, n_benign)
         reasons = {
             federation.ids[k]: f"among the {n_malicious} clients farthest from their neighbours"
             for k in np.flatnonzero(~trusted)
         }
-        return Assessment(number, trusted, reasons)
+        notes = () if estimate.note is None else (estimate.note,)
+        return Assessment(estimate.means, trusted, reasons, notes)
 
 
 def named_defence(name: str, distance: Metric = "l2", exclude: Exclude = "outstanding") -> Defence:
@@ -102,9 +112,16 @@ def nearest_mean(
     vectors: NDArray[np.float64], n_benign: int, distance: Metric
 ) -> NDArray[np.float64]:
     """Mean distance to the n_benign - 1 nearest others; 0 where there are none."""
+    return nearest_means(vectors, n_benign, distance).means
+
+
+def nearest_means(
+    vectors: NDArray[np.float64], n_benign: int, distance: Metric, seed: int | None = None
+) -> Estimate:
+    """The same with its standard errors: exact up to 20,000 clients, else from references."""
     if n_benign < 2:
-        return np.zeros(len(vectors))
-    return neighbour_means(vectors, distance, 1, n_benign - 1)
+        return Estimate(np.zeros(len(vectors)), np.zeros(len(vectors)))
+    return scalable_means(Space.of(vectors, distance), 1, n_benign - 1, cut=n_benign, seed=seed)
 
 
 def trust_lowest(

@@ -91,7 +91,8 @@ def calibrate(
         n_malicious,
         settings,
         assessment.reasons,
-        several=several,
+        assessment.notes,
+        several,
     )
 
 
