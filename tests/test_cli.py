@@ -247,3 +247,11 @@ def test_debug_shows_where_and_unexpected_errors_are_one_line(monkeypatch, capsy
         main()
     assert caught.value.code == 1
     assert "internal error (ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_bench_times_every_stage():
+    out = invoke("bench", "--clients", 20, "--samples", 30, "--repeat", 1, "--json")
+    seconds = json.loads(out)["seconds"]
+    assert len(seconds) == 12
+    assert min(seconds.values()) > 0
+    call("bench", "--clients", 0, code=1)

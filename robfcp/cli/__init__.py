@@ -32,6 +32,7 @@ COMMANDS = (
     "train",
     "simulate",
     "redteam",
+    "bench",
 )
 for _name in COMMANDS:
     import_module(f"robfcp.cli.{_name}").register(app)

@@ -1,0 +1,96 @@
+"""`robfcp bench`: how long each stage takes on this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from robfcp.band import Band
+from robfcp.certificates import certify
+from robfcp.cli._common import Json, Printer, Quiet, Seed
+from robfcp.counting import estimate_malicious
+from robfcp.defences import RobFCP
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.grid import Grid
+from robfcp.guarantees import marginal_threshold
+from robfcp.prediction import predict_sets
+from robfcp.quantiles import conformal_rank, exact_level, threshold_index
+from robfcp.reports import Report
+from robfcp.scores import LAC
+
+Stage = tuple[str, Callable[[], Any]]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("bench")(bench)
+
+
+def bench(
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 1000,
+    samples: Annotated[int, typer.Option(help="Samples a client.")] = 500,
+    classes: Annotated[int, typer.Option(help="Classes.")] = 10,
+    repeat: Annotated[int, typer.Option(help="Runs a stage; the fastest counts.")] = 3,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Time every stage from probabilities to prediction sets on simulated data.
+
+    [dim]Example: robfcp bench --clients 1000 --samples 500[/dim]
+    """
+    if min(clients, samples, classes - 1, repeat) < 1:
+        raise RobfcpError("bench: needs at least 1 client, 1 sample, 2 classes and 1 run")
+    printer = Printer(as_json, quiet)
+    stages = _stages(clients, samples, classes, np.random.default_rng(seed))
+    seconds: dict[str, float] = {}
+    with printer.progress() as bar:
+        task = bar.add_task("timing", total=len(stages))
+        for name, stage in stages:
+            seconds[name] = min(_timed(stage) for _ in range(repeat))
+            bar.advance(task)
+    copy = seconds["copy of the probabilities"]
+    printer.table(
+        f"{clients} clients, {samples} samples each, {classes} classes",
+        ["stage", "milliseconds", "copies"],
+        [(name, f"{1000 * s:.2f}", f"{s / copy:.1f}") for name, s in seconds.items()],
+    )
+    printer.json({"clients": clients, "samples": samples, "seconds": seconds})
+
+
+def _timed(stage: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    stage()
+    return time.perf_counter() - start
+
+
+def _stages(clients: int, samples: int, classes: int, rng: np.random.Generator) -> list[Stage]:
+    """Each stage as a call on what the stage before it gives."""
+    score, grid, level = LAC(), Grid.default(), exact_level(0.9)
+    site = rng.dirichlet(np.full(classes, 0.3), samples).astype(np.float32)
+    label = rng.integers(0, classes, samples)
+    rows = rng.beta(0.5, 2, (clients, samples))
+    reports = [Report.from_scores(f"{k:07d}", row, grid, score=score) for k, row in enumerate(rows)]
+    federation = Federation.from_reports(reports)
+    liars = (clients - 1) // 4
+    rank = conformal_rank(level, federation.n_samples, clients)
+    index = threshold_index(federation.pooled(), rank)
+    return [
+        ("copy of the probabilities", site.copy),
+        ("score (one site)", lambda: score(site, label)),
+        ("sketch (one site)", lambda: Report.from_scores("a", rows[0], grid, score=score)),
+        ("read and validate a report", lambda: Report.from_json(reports[0].to_json())),
+        ("stack the federation", lambda: Federation.from_reports(reports)),
+        ("defend: rob-fcp", lambda: RobFCP()(federation, liars)),
+        ("defend: band", lambda: Band()(federation, liars)),
+        ("count", lambda: estimate_malicious(federation)),
+        ("quantile", lambda: threshold_index(federation.pooled(), rank)),
+        ("guaranteed threshold", lambda: marginal_threshold(federation, level, liars)),
+        ("certify", lambda: certify(federation, index, liars)),
+        ("predict (one site)", lambda: predict_sets(score, site, [0.9])),
+    ]
