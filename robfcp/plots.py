@@ -239,7 +239,7 @@ def plot_tolerance_curve(
             target.axvline(m, color=GREY, linestyle=":", label=f"full sets from {m} liars")
             break
         found.append(float(upper[index]))
-    target.step(range(len(found)), found, where="post", color=BLUE, marker="o", markersize=4)
+    target.step(range(len(found)), found, where="pre", color=BLUE, marker="o", markersize=4)
     if threshold_index is not None:
         survived = tolerance(federation, threshold_index, level)
         words = f"threshold in use survives {'none' if survived is None else survived}"

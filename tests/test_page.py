@@ -206,6 +206,15 @@ def test_headline_without_guarantee_states_the_tolerance_in_its_exact_words() ->
     assert "guaranteed even" not in top.claim
 
 
+def test_headline_for_honest_sites_only_says_so() -> None:
+    calibration = robfcp.calibrate(federation(8, 0), malicious=0, guarantee="marginal")
+    claim = headline(calibration, calibration.levels[0]).claim
+    assert claim.startswith("90% coverage is guaranteed if nobody lies; no site was flagged")
+    level = replace(calibration.levels[0], tolerance=0)
+    plain = replace(calibration, settings=replace(calibration.settings, guarantee=None))
+    assert headline(plain, level).claim.endswith("it is proved only if nobody lies")
+
+
 def test_headline_of_a_threshold_that_survives_nobody_says_so() -> None:
     reports = federation()
     calibration = robfcp.calibrate(reports, malicious=0, exchangeability="full")

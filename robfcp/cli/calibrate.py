@@ -178,7 +178,7 @@ def show(calibration: Calibration, printer: Printer) -> None:
     printer.table(
         f"{federation.n_clients} clients, {federation.n_samples} samples, "
         f"defence {calibration.settings.defence}",
-        ["confidence", "threshold", "trusted", "flagged", "faulty", "tolerance", "proved"],
+        ["level", "threshold", "trusted", "flagged", "faulty", "tolerance", "proved"],
         [
             (
                 f"{float(level.confidence_level):g}",

@@ -57,9 +57,12 @@ def _guaranteed(calibration: Calibration, level: Level) -> str:
     sure += " confidence" if sure else ""
     if settings.malicious == "estimate":
         whom = f"any sites that hold at most {settings.size_budget} samples together lie"
+    elif certificate.m == 0:
+        whom = ""
     else:
         whom = f"any {certificate.m} of {certificate.n_clients} sites lie"
-    claim = f"{percent(certificate.lower)} coverage is guaranteed{sure} even if {whom}"
+    condition = f"even if {whom}" if whom else "if nobody lies"
+    claim = f"{percent(certificate.lower)} coverage is guaranteed{sure} {condition}"
     if math.isinf(level.threshold):
         return f"{claim}, but only because every prediction set is full"
     flagged = len(calibration.flagged)
@@ -77,11 +80,12 @@ def _defended(calibration: Calibration, level: Level) -> str:
         whom = f"all {clients} sites are trusted" if clients > 1 else "the one site is trusted"
     else:
         whom = f"{flagged} of {clients} sites {'was' if flagged == 1 else 'were'} excluded"
-    survives = (
-        "no liar is provably survived"
-        if level.tolerance is None
-        else f"it survives {count(level.tolerance, 'arbitrary liar')}"
-    )
+    if level.tolerance is None:
+        survives = "no liar is provably survived"
+    elif level.tolerance == 0:
+        survives = "it is proved only if nobody lies"
+    else:
+        survives = f"it survives {count(level.tolerance, 'arbitrary liar')}"
     return f"The threshold aims at {wanted} coverage; {whom}; {survives}"
 
 

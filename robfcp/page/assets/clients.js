@@ -115,7 +115,7 @@ function showClient() {
   verdict.textContent = chosen.verdict;
   verdict.className = `verdict ${chosen.verdict}`;
   byId("client-reason").textContent =
-    chosen.reason || "Trusted: nothing sets its scores apart from the majority's.";
+    chosen.reason || "Trusted: the defence found no reason to exclude it.";
   const facts =
     chosen.size === null
       ? []

@@ -58,7 +58,7 @@ function drawPooled() {
   );
   const sure = percent(DATA.own.certificate_confidence);
   byId("pooled-words").textContent =
-    `The band holds the honest clients' coverage at every score, with ${sure} confidence, whatever ${liarsWord(DATA.whatif.liars[row])} reported.`;
+    `The band holds the honest clients' coverage at every score, with ${sure} confidence, ${whatever(DATA.whatif.liars[row])}.`;
 }
 
 /** The threshold that is guaranteed against each number of liars; below the line is survived. */

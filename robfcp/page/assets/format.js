@@ -23,6 +23,11 @@ function liarsWord(m) {
   return m === 1 ? "1 liar" : `${number(m)} liars`;
 }
 
+/** "whatever 3 liars reported", or the plain case. */
+function whatever(m) {
+  return m === 0 ? "if nobody lies" : `whatever ${liarsWord(m)} reported`;
+}
+
 function byId(id) {
   return document.getElementById(id);
 }
