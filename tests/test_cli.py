@@ -252,6 +252,6 @@ def test_debug_shows_where_and_unexpected_errors_are_one_line(monkeypatch, capsy
 def test_bench_times_every_stage():
     out = invoke("bench", "--clients", 20, "--samples", 30, "--repeat", 1, "--json")
     seconds = json.loads(out)["seconds"]
-    assert len(seconds) == 12
+    assert len(seconds) == 11
     assert min(seconds.values()) > 0
     call("bench", "--clients", 0, code=1)
