@@ -31,7 +31,7 @@ test-browser: .venv/browser  ## the calibration page in a real headless Chromium
 	$(BIN)/python -m pytest tests/browser
 
 docs: .venv/docs  ## build the documentation strictly into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf .venv .venv-* site out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
