@@ -149,7 +149,7 @@ def certify(
         estimated,
         assumptions_of(federation, "any-threshold", m, sigma=sigma, estimated=estimated),
         outside_of(federation),
-        note=note if index is not None else FULL,
+        note=noise_note(federation, note) if index is not None else FULL,
     )
 
 
@@ -158,7 +158,8 @@ def _band(federation: Federation, index: int, m: int, delta: float) -> tuple[flo
     if federation.private:
         from robfcp.private_certificates import private_band
 
-        return private_band(federation, index, m, delta)
+        lows, highs = private_band(federation, np.array([index]), m, delta)
+        return float(lows[0]), float(highs[0])
     below, n_edges = federation.below(index), federation.grid.n_bins
     low, high = coverage_band(below, federation.sizes, m, delta, n_edges)
     return float(low), float(high)
@@ -198,7 +199,7 @@ def guarantee_certificate(
         assumptions_of(federation, kind, m, sigma=sigma, size_budget=size_budget),
         outside_of(federation),
         forcing,
-        note,
+        noise_note(federation, note),
         size_budget,
     )
 
@@ -236,6 +237,15 @@ def _impossibility_note(forcing: int | None, m: int, n_clients: int, kind: Guara
         f"{forcing} or more liars can make every set full; "
         "state a heterogeneity bound to prevent that"
     )
+
+
+def noise_note(federation: Federation, note: str = "") -> str:
+    """The note, and that reports are private and their noise is paid for."""
+    if not federation.private:
+        return note
+    number = sum(mark is not None for mark in federation.privacy)
+    words = f"noise of {number} private reports is allowed for"
+    return f"{note}; {words}" if note else words
 
 
 def pruning_note(dropped: int, refuted: bool, sigma: float, m: int) -> str:

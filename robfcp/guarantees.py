@@ -92,6 +92,10 @@ def marginal_threshold(
     """
     if m is None and size_budget is None:
         raise RobfcpError("malicious: state how many clients, or how many samples, may lie")
+    if federation.private:
+        from robfcp.private_thresholds import private_marginal
+
+        return private_marginal(federation, level, m, size_budget)
     if m is not None:
         m = check_budget(m, federation.n_clients)
     if size_budget is not None and size_budget < 0:

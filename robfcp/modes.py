@@ -11,12 +11,12 @@ from robfcp.certificates import (
     Certificate,
     GuaranteeKind,
     guarantee_certificate,
+    noise_note,
     pruning_note,
 )
 from robfcp.federation import Federation
 from robfcp.guarantees import marginal_threshold
 from robfcp.pac import homogeneous_threshold, pac_threshold
-from robfcp.private_thresholds import private_homogeneous, private_marginal, private_pac
 from robfcp.pruning import prune
 
 Outcome = tuple[int | None, Certificate]
@@ -55,12 +55,14 @@ def _outcome(
     certificate: Certificate,
 ) -> Outcome:
     if kind == "pac-homogeneous":
-        return _homogeneous(federation, level, _stated(m), delta, sigma or 0.0), certificate
+        return homogeneous_threshold(
+            federation, level, _stated(m), delta, sigma or 0.0
+        ), certificate
     if sigma is not None and m is not None:
         return _pruned(federation, kind, level, m, delta, sigma, certificate)
     if kind == "pac":
-        return _pac(federation, level, _stated(m), delta), certificate
-    return _marginal(federation, level, m, size_budget), certificate
+        return pac_threshold(federation, level, _stated(m), delta), certificate
+    return marginal_threshold(federation, level, m, size_budget), certificate
 
 
 def _pruned(
@@ -81,30 +83,11 @@ def _pruned(
     mask, remaining, evidence = prune(federation, m, sigma, float(beta))
     kept = federation.subset(mask)
     if kind == "marginal":
-        index = _marginal(kept, level + beta, remaining)
+        index = marginal_threshold(kept, level + beta, remaining)
     else:
-        index = _pac(kept, level, remaining, delta - float(beta))
+        index = pac_threshold(kept, level, remaining, delta - float(beta))
     note = pruning_note(len(evidence.exclusions), evidence.refuted, sigma, m)
-    return index, replace(certificate, note=note)
-
-
-def _marginal(
-    federation: Federation, level: Fraction, m: int | None, size_budget: int | None = None
-) -> int | None:
-    rule = private_marginal if federation.private else marginal_threshold
-    return rule(federation, level, m, size_budget)
-
-
-def _pac(federation: Federation, level: Fraction, m: int, delta: float) -> int | None:
-    rule = private_pac if federation.private else pac_threshold
-    return rule(federation, level, m, delta)
-
-
-def _homogeneous(
-    federation: Federation, level: Fraction, m: int, delta: float, sigma: float
-) -> int | None:
-    rule = private_homogeneous if federation.private else homogeneous_threshold
-    return rule(federation, level, m, delta, sigma)
+    return index, replace(certificate, note=noise_note(federation, note))
 
 
 def _stated(m: int | None) -> int:

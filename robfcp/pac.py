@@ -109,6 +109,10 @@ def pac_threshold(federation: Federation, level: Fraction, m: int, delta: float)
 
     Requires count_S(t) >= c(N_S, delta) for every S that leaves out at most m clients.
     """
+    if federation.private:
+        from robfcp.private_thresholds import private_pac
+
+        return private_pac(federation, level, m, delta)
     condition = PacCondition(federation.sizes, m, level, check_delta(delta))
     return first_edge(
         federation.grid.n_bins, lambda edge: bool(condition.holds(federation.below(edge)))
@@ -160,6 +164,10 @@ def homogeneous_threshold(
 
     The first edge at which enough clients' counts are convincing; None = infinite.
     """
+    if federation.private:
+        from robfcp.private_thresholds import private_homogeneous
+
+        return private_homogeneous(federation, level, m, delta, sigma)
     rule = homogeneous_rule(federation.sizes, level, m, delta, sigma)
     if rule is None:
         return None

@@ -20,6 +20,7 @@ from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import marginal_threshold, tolerance
+from robfcp.projection import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -255,7 +256,7 @@ def plot_tolerance_curve(
 def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     """The trusted clients' pooled CDF, every flagged client's own, and the thresholds."""
     target: Axes = new_axes()[0] if ax is None else ax
-    federation, trusted = calibration.federation, calibration.trusted_mask
+    federation, trusted = whole(calibration.federation), calibration.trusted_mask
     upper = federation.grid.upper
     inside = np.isfinite(upper)
     shares = federation.cumulative()[:, inside] / federation.sizes[:, None]

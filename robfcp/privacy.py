@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, isfinite, log, sqrt
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -45,6 +46,8 @@ class Privacy:
 
     def __post_init__(self) -> None:
         _check(self)
+        for field in ("epsilon", "delta", "scale"):
+            object.__setattr__(self, field, float(getattr(self, field)))
         if self.mechanism == "auto":
             scales = {name: _least_scale(self, name) for name in get_args(Mechanism)}
             quietest = min(scales, key=lambda name: _sd(name, scales[name]))
@@ -210,7 +213,7 @@ def _check(privacy: Privacy) -> None:
         return RobfcpError(f"privacy: {field} {problem}")
 
     def number(value: object) -> bool:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
 
     if not number(privacy.epsilon) or privacy.epsilon <= 0:
         raise refuse("epsilon", f"is {privacy.epsilon!r}; give a number above 0, such as 1")

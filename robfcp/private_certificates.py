@@ -18,8 +18,10 @@ _CHANCE = 0.002  # that noise exceeds its bound, for levels read off the data
 Vector = NDArray[np.float64]
 
 
-def private_band(federation: Federation, index: int, m: int, delta: float) -> tuple[float, float]:
-    """Lower and upper benign coverage at the edge, right with probability >= 1 - delta.
+def private_band(
+    federation: Federation, edges: NDArray[np.intp], m: int, delta: float
+) -> tuple[Vector, Vector]:
+    """(E,) lower and upper benign coverage, at all edges at once with probability >= 1 - delta.
 
     The least (greatest) share that any S can have beyond the noise of its counts, then the
     binomial bound of `coverage_band`. A fifth of delta is shared by the noise at all edges.
@@ -29,24 +31,18 @@ def private_band(federation: Federation, index: int, m: int, delta: float) -> tu
     noise_delta = NOISE_SHARE * check_delta(delta)
     n_edges = federation.grid.n_bins
     total = float(counts.sizes.sum() - sum_of_largest(counts.sizes[None, :], m)[0])
-    here = slice(index, index + 1)
     if counts.known:
         left = right = counts.allowance(noise_delta / (2 * n_edges))
     else:
         left, right = counts.sides(noise_delta / (4 * n_edges + 1))
         total -= float(left[-1])
     if total < 1:
-        return 0.0, 1.0
-    below, above = counts.lowest[:, here], counts.sizes[:, None] - counts.highest[:, here]
-    shares = np.concatenate(
-        [
-            least_shares(below.T, counts.sizes, m, left[here], right[here]),
-            least_shares(above.T, counts.sizes, m, right[here], left[here]),
-        ]
-    )
+        return np.zeros(len(edges)), np.ones(len(edges))
+    below, above = counts.lowest[:, edges], counts.sizes[:, None] - counts.highest[:, edges]
+    low = least_shares(below.T, counts.sizes, m, left[edges], right[edges])
+    high = least_shares(above.T, counts.sizes, m, right[edges], left[edges])
     radius = float(np.log(2 * n_edges / (delta - noise_delta)) / total)
-    ends = kl_lower(shares, radius)
-    return float(ends[0]), float(1 - ends[1])
+    return kl_lower(low, radius), 1 - kl_lower(high, radius)
 
 
 def private_survived(federation: Federation, index: int, most: int) -> tuple[float, ...]:

@@ -51,8 +51,6 @@ def private_marginal(
     Covers at `level` on average over samples and noise: at level + beta without the noise, whose
     bound fails with chance beta.
     """
-    if m is None and size_budget is None:
-        raise RobfcpError("malicious: state how many clients, or how many samples, may lie")
     counts, beta = PrivateCounts(federation), noise_beta(level)
     margins = counts.scaled_margins(level + beta)
     allowance = counts.scaled_allowance(level + beta, float(beta))

@@ -42,3 +42,12 @@ def projected(federation: Federation) -> Federation:
     counts = federation.counts.astype(np.float64)
     counts[noisy] = onto_simplex(counts[noisy], federation.sizes[noisy].astype(np.float64))
     return replace(federation, counts=counts, privacy=())  # type: ignore[arg-type]
+
+
+def whole(federation: Federation) -> Federation:
+    """The projected counts rounded to whole numbers, for showing them."""
+    if not federation.private:
+        return federation
+    counts = np.rint(projected(federation).counts).astype(np.int64)
+    counts[~counts.any(axis=1), 0] = 1
+    return replace(federation, counts=counts, sizes=counts.sum(axis=1), privacy=())

@@ -16,13 +16,14 @@ from robfcp.calibration import Calibration, Level
 from robfcp.certificates import Certificate
 from robfcp.page.whatif import Table, WhatIf, what_if
 from robfcp.page.words import headline, percent, tolerance_words
+from robfcp.projection import whole
 
 VIEW = 160  # edges a distribution is drawn with
 
 
 def page_data(calibration: Calibration) -> dict[str, Any]:
     """Everything the page shows, as JSON values; arrays of counts as base64 varints."""
-    federation, grid = calibration.federation, calibration.federation.grid
+    federation, grid = whole(calibration.federation), calibration.federation.grid
     view = view_edges(federation.pooled(), grid.upper)
     settings = what_if(calibration, view)
     used = np.unique(
@@ -157,7 +158,7 @@ def _level(level: Level) -> dict[str, Any]:
 
 def _clients(calibration: Calibration, level: Level) -> dict[str, Any]:
     """Columns: name, size, maliciousness, trusted, share at or below the threshold, reason."""
-    federation = calibration.federation
+    federation = whole(calibration.federation)
     edge = np.searchsorted(federation.grid.upper, level.threshold)
     covered = federation.below(int(edge)) / federation.sizes
     return {

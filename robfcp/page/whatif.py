@@ -17,8 +17,10 @@ from robfcp.certificates import PRUNING_SHARE, coverage_band
 from robfcp.defences import named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import tolerance_at
+from robfcp.guarantees import tolerance, tolerance_at
 from robfcp.modes import guaranteed
+from robfcp.private_certificates import private_band
+from robfcp.private_thresholds import private_index
 from robfcp.pruning import prune
 from robfcp.quantiles import conformal_rank, threshold_index
 
@@ -97,7 +99,10 @@ def _survived(federation: Federation, below: NDArray[np.int64]) -> Callable[[Fra
     def at(level: Fraction, edge: int) -> int:
         if edge == INFINITE:
             return federation.n_clients - 1
-        found = tolerance_at(below[edge], federation.sizes, level)
+        if federation.private:
+            found = tolerance(federation, edge, level)
+        else:
+            found = tolerance_at(below[edge], federation.sizes, level)
         return NONE if found is None else found
 
     return at
@@ -138,6 +143,8 @@ def _band(calibration: Calibration, m: int) -> Proved:
     below = kept.cumulative()
 
     def at(edges: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if kept.private:
+            return private_band(kept, edges, remaining, delta)
         return coverage_band(below[:, edges], kept.sizes, remaining, delta, federation.grid.n_bins)
 
     return at
@@ -165,7 +172,12 @@ def _defended(
             rank = conformal_rank(
                 level, samples, int(mask.sum()), calibration.settings.exchangeability
             )
-            found = threshold_index(pooled, rank)
+            if federation.private:
+                found = private_index(
+                    federation.subset(mask), level, calibration.settings.exchangeability
+                )
+            else:
+                found = threshold_index(pooled, rank)
             index[row, column] = INFINITE if found is None else found
         finite = index[row] != INFINITE
         if finite.any():
