@@ -263,6 +263,13 @@ def test_large_federations_get_a_bounded_page() -> None:
     assert len(liars) < 60
 
 
+def test_more_clients_than_a_page_can_show_are_refused() -> None:
+    counts = np.ones((20_001, 2), dtype=np.int64)
+    calibration = robfcp.calibrate(Federation.from_counts(counts), defence="none", malicious=0)
+    with pytest.raises(robfcp.RobfcpError, match=r"20001 clients are more than the 20000"):
+        render(calibration)
+
+
 def test_report_command_writes_the_page_calibrate_writes_too(tmp_path: Any) -> None:
     for report in federation(8, 0):
         report.save(tmp_path / f"{report.client}.json")

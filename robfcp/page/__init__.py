@@ -10,7 +10,9 @@ from importlib.resources import files
 
 from robfcp._files import write_atomically
 from robfcp.calibration import Calibration
+from robfcp.errors import RobfcpError
 
+MAX_CLIENTS = 20_000
 _SCRIPTS = (
     "uplot/uPlot.iife.min.js",
     "data.js",
@@ -36,6 +38,11 @@ def render(calibration: Calibration) -> str:
     """The page as HTML: no network, no inline handlers, client names only ever as text."""
     from robfcp.page.data import page_data
 
+    if calibration.federation.n_clients > MAX_CLIENTS:
+        raise RobfcpError(
+            f"page: {calibration.federation.n_clients} clients are more than the {MAX_CLIENTS} a "
+            "page can show; use robfcp certify and calibrate --json"
+        )
     licence = f"/*! uPlot\n{_asset('uplot/LICENSE')}*/"
     script = "\n".join([licence, *(_asset(name) for name in _SCRIPTS)])
     style = "\n".join(_asset(name) for name in _STYLES)
