@@ -30,6 +30,7 @@ COMMANDS = (
     "report",
     "certify",
     "train",
+    "reproduce",
     "simulate",
     "redteam",
     "bench",

@@ -1,0 +1,116 @@
+"""`robfcp reproduce`: every table and figure of the paper, ours beside theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from robfcp.cli._common import Json, Printer, Quiet
+from robfcp.errors import RobfcpError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("reproduce")(reproduce)
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments, or all; without any they are listed.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where tables and figures go.")] = (
+        Path("out/paper")
+    ),
+    seeds: Annotated[int, typer.Option(help="Runs of every cell.")] = 10,
+    workers: Annotated[int | None, typer.Option(help="Processes; all cores unless told.")] = None,
+    resume: Annotated[bool, typer.Option(help="Keep what an earlier call has run.")] = True,
+    page: Annotated[
+        Path | None, typer.Option(help="Write a Markdown page of all results found in the output.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Repeat the paper's experiments on shipped model outputs.
+
+    Each leaves NAME.csv, NAME.json and NAME.png. A call that was stopped goes on where it was.
+
+    [dim]Example: robfcp reproduce main benign -o out/paper[/dim]
+    """
+    from robfcp import paper
+
+    printer = Printer(as_json, quiet)
+    known = paper.titles()
+    if not names:
+        printer.table("robfcp reproduce NAME ... (or all)", ["name", "shows"], known.items())
+        printer.json({"experiments": known})
+        return
+    if workers is not None and workers < 1:
+        raise RobfcpError(f"--workers: {workers} is not a number of processes; give 1 or more")
+    chosen = list(known) if "all" in names else list(dict.fromkeys(names))
+    with printer.progress() as bar:
+        task = bar.add_task("running", total=None)
+        tables = paper.reproduce(
+            chosen,
+            output,
+            seeds=seeds,
+            workers=workers,
+            resume=resume,
+            start=lambda total: bar.update(task, total=total),
+            advance=lambda: bar.advance(task),
+        )
+    for name, rows in tables.items():
+        _show(printer, name, known[name], rows, detailed=len(chosen) == 1)
+    if page is not None:
+        paper.write_page(output, page)
+        printer.line(f"-> {page}")
+    printer.line(f"-> {output}/{{{','.join(chosen)}}}.csv .json .png")
+    printer.json(
+        {
+            name: [row if isinstance(row, dict) else asdict(row) for row in rows]
+            for name, rows in tables.items()
+        }
+    )
+
+
+def _show(printer: Printer, name: str, title: str, rows: Sequence[Any], *, detailed: bool) -> None:
+    if isinstance(rows[0], dict):
+        printer.table(f"{name}: {title}", list(rows[0]), [list(row.values()) for row in rows])
+        return
+    from robfcp.paper.rows import remarks
+
+    if detailed:
+        columns = [
+            "cell",
+            "attack",
+            "method",
+            "coverage",
+            "published",
+            "closed form",
+            "size",
+            "published",
+        ]
+        printer.table(
+            f"{name}: {title}",
+            columns,
+            [
+                (
+                    f"{row.dataset} {row.model} {row.split} {row.variant} {row.ratio:.0%}",
+                    row.attack,
+                    row.method,
+                    f"{row.coverage:.3f} ±{row.coverage_sd:.3f}",
+                    "" if row.published_coverage is None else f"{row.published_coverage:.3f}",
+                    "" if row.expected is None else f"{row.expected:.3f}",
+                    f"{row.set_size:.2f}",
+                    "" if row.published_set_size is None else f"{row.published_set_size:.2f}",
+                )
+                for row in rows
+            ],
+        )
+    else:
+        printer.line(f"{name}: {title} ({len(rows)} rows)", style="bold")
+    for line in remarks(rows):
+        printer.line(f"  {line}")

@@ -1,0 +1,118 @@
+"""Runs cases over seeds on all cores, keeps what is done, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+
+from robfcp._files import write_atomically
+from robfcp._version import __version__
+from robfcp.distances import n_cores
+from robfcp.paper.cases import Case
+from robfcp.paper.runs import Outcome, Run, run_seed
+from robfcp.paper.trials import World, world_key
+
+Results = dict[tuple[World, Run], list[Outcome]]
+Wanted = dict[World, list[Run]]
+
+
+def collect(cases: Iterable[Case]) -> Wanted:
+    """The distinct runs of every world; several tables share many of them."""
+    wanted: dict[World, dict[Run, None]] = {}
+    for case in cases:
+        wanted.setdefault(case.world, {})[case.run] = None
+    return {world: list(runs) for world, runs in wanted.items()}
+
+
+def run_cases(
+    cases: Iterable[Case],
+    *,
+    seeds: int,
+    store: Path | None = None,
+    workers: int | None = None,
+    start: Callable[[int], None] = lambda total: None,
+    advance: Callable[[], None] = lambda: None,
+) -> Results:
+    """The outcomes of every case on seeds 0..seeds-1; worlds found in `store` are not run again."""
+    results: Results = {}
+    missing: Wanted = {}
+    for world, runs in collect(cases).items():
+        kept = _load(store, world, seeds)
+        for run in runs:
+            if run in kept:
+                results[world, run] = kept[run]
+            else:
+                missing.setdefault(world, []).append(run)
+    start(seeds * len(missing))
+    done: dict[World, dict[int, list[Outcome]]] = {world: {} for world in missing}
+    for world, seed, outcomes in _execute(missing, seeds, workers or n_cores()):
+        done[world][seed] = outcomes
+        advance()
+        if len(done[world]) == seeds:
+            fresh = {
+                run: [done[world][s][position] for s in range(seeds)]
+                for position, run in enumerate(missing[world])
+            }
+            results.update({(world, run): found for run, found in fresh.items()})
+            _save(store, world, seeds, fresh)
+    return results
+
+
+def _execute(
+    missing: Wanted, seeds: int, workers: int
+) -> Iterator[tuple[World, int, list[Outcome]]]:
+    if workers == 1:
+        for world, runs in missing.items():
+            for seed in range(seeds):
+                yield world, seed, run_seed(world, runs, seed)
+        return
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        tasks = {
+            pool.submit(run_seed, world, runs, seed): (world, seed)
+            for world, runs in missing.items()
+            for seed in range(seeds)
+        }
+        for task in as_completed(tasks):
+            yield *tasks[task], task.result()
+
+
+def _path(store: Path, world: World) -> Path:
+    name = "-".join(str(part) for part in (world.dataset, world.split, world.stage) if part)
+    digest = "".join(f"{byte:02x}" for byte in world_key(world))
+    return store / f"{name}-{digest}.json"
+
+
+def _load(store: Path | None, world: World, seeds: int) -> dict[Run, list[Outcome]]:
+    if store is None or not _path(store, world).is_file():
+        return {}
+    content = json.loads(_path(store, world).read_text())
+    if content["version"] != __version__ or content["seeds"] != seeds:
+        return {}
+    return {
+        Run(**entry["run"]): [Outcome(*values) for values in entry["outcomes"]]
+        for entry in content["runs"]
+    }
+
+
+def _save(store: Path | None, world: World, seeds: int, fresh: dict[Run, list[Outcome]]) -> None:
+    if store is None:
+        return
+    store.mkdir(parents=True, exist_ok=True)
+    merged = {**_load(store, world, seeds), **fresh}
+    content = {
+        "version": __version__,
+        "seeds": seeds,
+        "world": asdict(world),
+        "runs": [
+            {"run": asdict(run), "outcomes": [list(asdict(one).values()) for one in found]}
+            for run, found in merged.items()
+        ],
+    }
+    write_atomically(_path(store, world), json.dumps(content))

@@ -1,0 +1,145 @@
+"""Running attacks and defences on the clients of one seed, by the paper's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.band import Band, Standing, stand_out
+from robfcp.characterisations import Characterisation
+from robfcp.counting import estimate_malicious
+from robfcp.defences import RobFCP
+from robfcp.distances import Metric
+from robfcp.federation import Federation
+from robfcp.paper.trials import Trial, World, make_trial, world_key
+from robfcp.quantiles import conformal_rank, threshold_index
+
+LEVEL = Fraction(9, 10)
+
+
+@dataclass(frozen=True)
+class Run:
+    """An attack by a share of the clients and a method told their share, or left to estimate it."""
+
+    attack: str
+    ratio: float
+    method: str  # fcp, rob-fcp or band
+    told: float | None  # None: the method's own estimate
+    distance: Metric = "l2"
+    characterisation: Characterisation = "histogram"
+    bins: int = 100
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run gave on one seed, beside the honest clients alone and the closed form."""
+
+    coverage: float
+    set_size: float
+    honest_coverage: float
+    honest_set_size: float
+    expected: float | None
+    assumed: int
+    caught: int
+    flagged: int
+    seconds: float
+
+
+class _Scene:
+    """One attack on one trial; what several methods need of it is worked out once."""
+
+    def __init__(self, trial: Trial, attack: str, ratio: float, rng: np.random.Generator) -> None:
+        self.trial = trial
+        self.n_malicious = round(ratio * trial.federation.n_clients)
+        self.benign = trial.benign(self.n_malicious)
+        self.federation = trial.attacked(attack, self.n_malicious, rng)
+        self.attack = attack
+        self._standing: Standing | None = None
+        self._likelihood: int | None = None
+
+    @property
+    def standing(self) -> Standing:
+        if self._standing is None:
+            self._standing = stand_out(self.federation)
+        return self._standing
+
+    @property
+    def likelihood(self) -> int:
+        if self._likelihood is None:
+            self._likelihood = int(estimate_malicious(self.federation, "likelihood"))
+        return self._likelihood
+
+    def trusted(self, run: Run) -> tuple[NDArray[np.bool_], int]:
+        """Whom the method believes, and how many liars it assumed."""
+        n_clients = self.federation.n_clients
+        told = None if run.told is None else round(run.told * n_clients)
+        if run.method == "fcp":
+            return np.ones(n_clients, dtype=bool), 0
+        if run.method == "rob-fcp":
+            assumed = self.likelihood if told is None else told
+            rule = RobFCP(run.distance, run.characterisation, run.bins)
+            return rule(self.federation, assumed).trusted, assumed
+        assumed = int(self.standing.outstanding.sum()) if told is None else told
+        return Band().judge(self.federation, self.standing, assumed).trusted, assumed
+
+
+def edge_of(federation: Federation, trusted: NDArray[np.bool_]) -> int | None:
+    """FCP's threshold on the trusted clients by the N + 1 rule, as a bin of the reported grid."""
+    pooled = federation.counts[trusted].sum(axis=0)
+    rank = conformal_rank(LEVEL, int(pooled.sum()), int(trusted.sum()), "full")
+    return threshold_index(pooled, rank)
+
+
+def expected_coverage(
+    scene_sizes: NDArray[np.int64], benign: NDArray[np.bool_], run: Run
+) -> float | None:
+    """Undefended FCP's mean coverage in closed form: r' / (N_b + 1), where r' = r - N_m against
+    minimal forged scores, r against maximal ones (1 once r > N_b) and with no attack.
+
+    With f = N_m/N this is (0.9 - f)/(1 - f) and min(1, 0.9/(1 - f)) up to terms in 1/N.
+    """
+    if run.method != "fcp" or run.attack not in ("none", "coverage", "efficiency"):
+        return None
+    total, honest = int(scene_sizes.sum()), int(scene_sizes[benign].sum())
+    rank = conformal_rank(LEVEL, total, len(scene_sizes), "full")
+    if run.attack == "coverage":
+        rank -= total - honest
+    return 1.0 if rank > honest else max(0, rank) / (honest + 1)
+
+
+def run_seed(world: World, runs: Sequence[Run], seed: int) -> list[Outcome]:
+    """The outcome of every run on the clients of one seed; runs under one attack share it."""
+    trial = make_trial(world, seed)
+    scenes: dict[tuple[str, float], _Scene] = {}
+    outcomes = []
+    for run in runs:
+        key = (run.attack, run.ratio)
+        if key not in scenes:
+            noise = [seed, *run.attack.encode(), round(1000 * run.ratio), *world_key(world)]
+            rng = np.random.default_rng(noise)
+            scenes[key] = _Scene(trial, *key, rng)
+        scene = scenes[key]
+        started = perf_counter()
+        trusted, assumed = scene.trusted(run)
+        edge = edge_of(scene.federation, trusted)
+        seconds = perf_counter() - started
+        coverage, size = trial.measure(edge, scene.benign)
+        honest = trial.measure(edge_of(trial.federation, scene.benign), scene.benign)
+        outcomes.append(
+            Outcome(
+                coverage,
+                size,
+                *honest,
+                expected_coverage(trial.federation.sizes, scene.benign, run),
+                assumed,
+                int((~trusted & ~scene.benign).sum()),
+                int((~trusted).sum()),
+                seconds,
+            )
+        )
+    return outcomes
