@@ -85,7 +85,7 @@ def _defended(calibration: Calibration, level: Level) -> str:
     elif level.tolerance == 0:
         survives = "it is proved only if nobody lies"
     else:
-        survives = f"it survives {count(level.tolerance, 'arbitrary liar')}"
+        survives = f"its tolerance is {count(level.tolerance, 'liar')}"
     return f"The threshold aims at {wanted} coverage; {whom}; {survives}"
 
 

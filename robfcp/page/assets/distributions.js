@@ -86,7 +86,7 @@ function drawTolerance() {
           (chart) => {
             if (full >= 0) rule(chart, { x: xs[Math.min(full, last)], stroke: colour("quiet"), text: "every set full", dash: [2, 3] });
             if (now.tolerance !== null && now.threshold !== Infinity) {
-              rule(chart, { y: place(now.index), stroke: colour("accent"), text: `threshold ${shown(now.threshold)} survives ${now.tolerance}`, right: true });
+              rule(chart, { y: place(now.index), stroke: colour("accent"), text: `threshold ${shown(now.threshold)}: tolerance ${now.tolerance}`, right: 2 * now.tolerance < xs.at(-1) });
             }
           },
         ],
