@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from robfcp._counts import Counts, table
 from robfcp._wire import WireGrid, WireScore, read_grid, read_score, wire_grid, wire_score
 from robfcp.calibration import Calibration, Level, Settings
 from robfcp.certificates import Certificate
@@ -17,6 +19,7 @@ from robfcp.federation import Fault, Federation
 from robfcp.privacy import Privacy
 
 SCHEMA = 2  # of private reports; all others are written as schema 1
+_PIECE = 2**18  # numbers turned into JSON at a time
 
 
 class WireLevel(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,8 +83,7 @@ class _Header(msgspec.Struct):
 def encode_calibration(calibration: Calibration) -> bytes:
     """The calibration as sealed JSON."""
     federation = calibration.federation
-    rows, bins = np.nonzero(federation.counts)
-    starts = np.searchsorted(rows, np.arange(federation.n_clients + 1))
+    starts, bins, values = (_column(column) for column in federation.entries())
     body = msgspec.json.encode(
         Body(
             version=calibration.version,
@@ -107,9 +109,9 @@ def encode_calibration(calibration: Calibration) -> bytes:
                 model=federation.model,
                 registered=federation.registered,
                 ids=list(federation.ids),
-                starts=starts.tolist(),
-                bins=bins.tolist(),
-                counts=federation.counts[rows, bins].tolist(),
+                starts=starts,
+                bins=bins,
+                counts=values,
                 faulty=list(federation.faulty),
                 missing=list(federation.missing),
                 privacy=list(federation.privacy),
@@ -148,13 +150,11 @@ def decode_calibration(data: bytes | str, source: str) -> Calibration:
 def _read(body: Body) -> Calibration:
     wire = body.federation
     grid = read_grid(wire.grid)
-    counts = np.zeros((len(wire.ids), grid.n_bins), dtype=np.int64)
-    rows = np.repeat(np.arange(len(wire.ids)), np.diff(wire.starts))
-    counts[rows, wire.bins] = wire.counts
+    counts = _read_columns(wire, grid.n_bins)
     federation = Federation(
         tuple(wire.ids),
         counts,
-        np.array(wire.sizes, dtype=np.int64) if wire.privacy else counts.sum(axis=1),
+        np.array(wire.sizes, dtype=np.int64) if wire.privacy else counts.below(grid.n_bins - 1),
         grid,
         read_score(wire.score),
         wire.round,
@@ -187,6 +187,23 @@ def _read(body: Body) -> Calibration:
         body.version,
         body.provenance,
     )
+
+
+def _column(numbers: NDArray[np.integer[Any]]) -> Any:
+    """The numbers as a JSON list, written piece by piece: Python integers take ten times more."""
+    pieces = (numbers[start : start + _PIECE] for start in range(0, len(numbers), _PIECE))
+    return msgspec.Raw(
+        b"[" + b",".join(msgspec.json.encode(piece.tolist())[1:-1] for piece in pieces) + b"]"
+    )
+
+
+def _read_columns(wire: WireFederation, n_bins: int) -> Counts:
+    """The table of the counts that a file lists."""
+    bins = np.array(wire.bins, dtype=np.int64)
+    if bins.min(initial=0) < 0 or bins.max(initial=0) >= n_bins:
+        raise IndexError(f"a bin is outside 0..{n_bins - 1}")
+    starts, values = np.array(wire.starts, dtype=np.int64), np.array(wire.counts, dtype=np.int64)
+    return table(starts, bins, values, n_bins)
 
 
 def _digest(body: bytes) -> str:

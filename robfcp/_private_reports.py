@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from robfcp.errors import ReportError
 from robfcp.privacy import Privacy
-from robfcp.reports import Report
+from robfcp.reports import Header
 
 
 def marks_of(marks: Iterable[Privacy | None]) -> tuple[Privacy | None, ...]:
@@ -16,22 +16,22 @@ def marks_of(marks: Iterable[Privacy | None]) -> tuple[Privacy | None, ...]:
     return found if any(mark is not None for mark in found) else ()
 
 
-def hides_size(report: Report) -> bool:
+def hides_size(report: Header) -> bool:
     """Whether n_k is protected too."""
     return report.privacy is not None and report.privacy.hides_size
 
 
-def size_of(report: Report, sizes: Mapping[str, int] | None) -> int:
+def size_of(report: Header, sizes: Mapping[str, int] | None) -> int:
     """n_k: as reported, or as registered where the report hides it."""
     return sizes[report.client] if sizes is not None and hides_size(report) else report.n_samples
 
 
-def same_noise(reports: list[Report]) -> Callable[[Report], ReportError | None]:
+def same_noise(reports: list[Header]) -> Callable[[Header], ReportError | None]:
     """A check that all private reports hold the noise most of them hold."""
     laws = Counter(report.privacy.noise for report in reports if report.privacy is not None)
     expected = min(laws, key=lambda law: (-laws[law], law))
 
-    def check(report: Report) -> ReportError | None:
+    def check(report: Header) -> ReportError | None:
         if report.privacy is None or report.privacy.noise == expected:
             return None
         return ReportError(

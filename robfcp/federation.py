@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._private_reports import hides_size, marks_of, same_noise, size_of
-from robfcp.errors import QuorumError, ReportError, RobfcpError
+from robfcp._counts import Counts, DenseCounts, Entries
+from robfcp._private_reports import marks_of, size_of
+from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
+from robfcp.intake import Fault, Untrusted, take_in
 from robfcp.privacy import Privacy
 from robfcp.reports import Report
 from robfcp.scores import Score
 
-Untrusted = Report | bytes | str | Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Why a client's report was left out."""
-
-    client: str
-    field: str
-    reason: str
+__all__ = ["Fault", "Federation", "Untrusted", "numbered"]
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
     """K clients' counts on one grid, with those who failed to send a valid report.
 
+    The counts stand in a table that holds only the bins in use where that is much smaller; the
+    methods work on either. `counts` is the whole (K, H) array: large for many clients.
     `privacy` holds an entry for each client if any report is private, and is empty otherwise.
     Private counts hold noise; `sizes` are then noisy totals unless `sizes_known`.
     """
 
     ids: tuple[str, ...]
-    counts: NDArray[np.int64]
+    table: Counts
     sizes: NDArray[np.int64]
     grid: Grid
     score: Score | None = None
@@ -49,6 +43,15 @@ class Federation:
     registered: bool = False
     privacy: tuple[Privacy | None, ...] = ()
     sizes_known: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.table, np.ndarray):
+            object.__setattr__(self, "table", DenseCounts(self.table))
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """(K, H) counts; for a large sparse federation prefer the methods."""
+        return self.table.dense()
 
     @property
     def private(self) -> bool:
@@ -74,28 +77,36 @@ class Federation:
 
     def below(self, index: int) -> NDArray[np.int64]:
         """(K,) counts at or below the upper edge of bin `index`."""
-        return self.counts[:, : index + 1].sum(axis=1)
+        return self.table.below(index)
 
-    def cumulative(self) -> NDArray[np.int64]:
-        """(K, H) counts at or below every upper edge."""
-        return np.cumsum(self.counts, axis=1)
+    def cumulative(self, edges: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
+        """(K, H) counts at or below every upper edge, or (K, E) at the chosen, rising ones."""
+        if edges is None:
+            return np.cumsum(self.table.dense(), axis=1)
+        ends = np.append(edges, self.grid.n_bins - 1) if len(edges) else np.empty(0, np.intp)
+        return np.cumsum(self.merged(np.unique(ends)), axis=1)[:, : len(edges)]
 
     def pooled(self, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """(H,) counts of the chosen clients together."""
-        if mask is None:
-            return self.counts.sum(axis=0)
-        return self.counts[mask].sum(axis=0)
+        return self.table.pooled(mask)
+
+    def weighted(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(H,) sums over the clients of weight times counts."""
+        return self.table.weighted(weights)
 
     def merged(self, ends: NDArray[np.intp]) -> NDArray[np.int64]:
         """(K, B) counts of merged bins; `ends` holds the last bin of each, the last one H - 1."""
-        starts = np.concatenate([[0], np.asarray(ends)[:-1] + 1])
-        return np.add.reduceat(self.counts, starts, axis=1)
+        return self.table.merged(np.asarray(ends))
+
+    def entries(self) -> Entries:
+        """(starts, bins, values): row k holds values[starts[k]:starts[k + 1]] in those bins."""
+        return self.table.entries()
 
     def subset(self, mask: NDArray[np.bool_]) -> Federation:
         """The chosen clients alone."""
         chosen = np.flatnonzero(mask)
         ids = tuple(self.ids[k] for k in chosen)
-        part = replace(self, ids=ids, counts=self.counts[chosen], sizes=self.sizes[chosen])
+        part = replace(self, ids=ids, table=self.table.rows(chosen), sizes=self.sizes[chosen])
         if not self.privacy:
             return part
         return replace(part, privacy=marks_of(self.privacy[k] for k in chosen))
@@ -103,14 +114,10 @@ class Federation:
     def __iter__(self) -> Iterator[Report]:
         """The reports the federation was made of."""
         context = self.grid, self.score, self.round, self.model
-        if not self.privacy:
-            for client, counts in zip(self.ids, self.counts, strict=True):
-                yield Report(client, counts, *context)
-            return
-        columns = zip(self.ids, self.counts, self.sizes, self.privacy, strict=True)
-        for client, counts, size, mark in columns:
-            stated: Any = None if mark is not None and mark.hides_size else int(size)
-            yield Report(client, counts, *context, stated, mark)
+        for k, client in enumerate(self.ids):
+            mark = self.privacy[k] if self.privacy else None
+            stated: Any = None if mark is None or mark.hides_size else int(self.sizes[k])
+            yield Report(client, self.table.row(k), *context, stated, mark)
 
     @staticmethod
     def from_counts(
@@ -142,7 +149,7 @@ class Federation:
         if len(names) != len(array) or len(set(names)) != len(names):
             raise RobfcpError("ids: need one distinct name a client")
         array = array.astype(np.int64)
-        return Federation(names, array, array.sum(axis=1), grid, score)
+        return Federation(names, DenseCounts(array), array.sum(axis=1), grid, score)
 
     @staticmethod
     def from_reports(
@@ -161,36 +168,24 @@ class Federation:
         `sizes` registers who may report and with how many samples. Grid, score, round and model
         are the expected ones if given, else those of the majority. `quorum` is the least number
         of valid reports, or their least share of those expected. `faults` were found before.
+        Reports are taken one by one and only the bins in use are kept: pass an iterator.
         """
-        accepted, faulty = _read_all(reports, faults)
-        received = len(accepted) + len(faulty)
-        if sizes is not None:
-            accepted = _keep(accepted, faulty, lambda report: _registered(report, sizes))
         expected = {"grid": grid, "score": score, "round": round, "model": model}
-        for field, value in expected.items():
-            accepted = _keep(accepted, faulty, _same(field, value, accepted))
-        known = sizes is not None or not any(hides_size(report) for report in accepted)
-        if not known:
-            accepted = _keep(accepted, faulty, same_noise(accepted))
-        seen = {report.client for report in accepted} | {fault.client for fault in faulty}
-        missing = tuple(sorted(set(sizes or ()) - seen))
-        _check_quorum(len(accepted), received if sizes is None else len(sizes), quorum, faulty)
-        accepted.sort(key=lambda report: report.client)
-        first = accepted[0]
-        marks = marks_of(report.privacy for report in accepted)
+        intake = take_in(reports, expected, sizes, quorum, faults)
+        first, headers = intake.headers[0], intake.headers
         return Federation(
-            tuple(report.client for report in accepted),
-            np.stack([report.counts for report in accepted]),
-            np.array([size_of(report, sizes) for report in accepted], dtype=np.int64),
+            tuple(header.client for header in headers),
+            intake.counts,
+            np.array([size_of(header, sizes) for header in headers], dtype=np.int64),
             first.grid,
             first.score,
             first.round,
             first.model,
-            tuple(sorted(faulty, key=lambda fault: fault.client)),
-            missing,
+            intake.faulty,
+            intake.missing,
             sizes is not None,
-            marks,
-            known,
+            marks_of(header.privacy for header in headers),
+            intake.sizes_known,
         )
 
 
@@ -220,113 +215,8 @@ def _private_counts(
     totals = np.maximum(array.sum(axis=1), 1) if sizes is None else np.asarray(sizes)
     return replace(
         plain,
-        counts=array.astype(np.int64),
+        table=DenseCounts(array.astype(np.int64)),
         sizes=totals.astype(np.int64),
         privacy=marks_of(marks),
         sizes_known=known,
     )
-
-
-def _read_all(
-    reports: Iterable[Untrusted], faults: Iterable[Fault]
-) -> tuple[list[Report], list[Fault]]:
-    """Decode what is not yet a report; a name that comes twice is faulty altogether."""
-    accepted: dict[str, Report] = {}
-    faulty = {fault.client: fault for fault in faults}
-    for position, item in enumerate(reports):
-        try:
-            report = _decode(item, f"report {position + 1}")
-        except ReportError as error:
-            faulty.setdefault(error.client, Fault(error.client, error.field, str(error)))
-            accepted.pop(error.client, None)
-            continue
-        if report.client in accepted or report.client in faulty:
-            accepted.pop(report.client, None)
-            reason = f"{report.client}: reported more than once; send one report a round"
-            faulty[report.client] = Fault(report.client, "client", reason)
-        else:
-            accepted[report.client] = report
-    return list(accepted.values()), list(faulty.values())
-
-
-def _decode(item: Untrusted, source: str) -> Report:
-    if isinstance(item, Report):
-        return item
-    if isinstance(item, (bytes, str)):
-        return Report.from_json(item, source)
-    if isinstance(item, Mapping):
-        import msgspec
-
-        try:
-            return Report.from_json(msgspec.json.encode(dict(item)), source)
-        except (TypeError, ValueError, OverflowError) as error:
-            if isinstance(error, ReportError):
-                raise
-            raise ReportError(source, "report", "is not JSON data", "send a report") from None
-    kind = type(item).__name__
-    raise ReportError(source, "report", f"{kind} is not a report", "pass Report objects or JSON")
-
-
-def _keep(
-    reports: list[Report], faulty: list[Fault], check: Callable[[Report], ReportError | None]
-) -> list[Report]:
-    """The reports without objection; the others join the faulty."""
-    kept = []
-    for report in reports:
-        error = check(report)
-        if error is None:
-            kept.append(report)
-        else:
-            faulty.append(Fault(report.client, error.field, str(error)))
-    return kept
-
-
-def _registered(report: Report, sizes: Mapping[str, int]) -> ReportError | None:
-    if report.client not in sizes:
-        return ReportError(report.client, "client", "is not registered", "add it to the registry")
-    expected = sizes[report.client]
-    if report.n_samples == expected or hides_size(report):
-        return None
-    return ReportError(
-        report.client,
-        "n_samples",
-        f"counts sum to {report.n_samples} but {expected} samples were registered",
-        "rebuild the report or fix the registry",
-    )
-
-
-def _same(
-    field: str, expected: Any, reports: list[Report]
-) -> Callable[[Report], ReportError | None]:
-    """A check that the field is the expected one, or the majority's where none is given."""
-    if expected is None and reports:
-        (expected, votes), *others = Counter(getattr(r, field) for r in reports).most_common(2)
-        if others and others[0][1] == votes:
-            raise RobfcpError(
-                f"{field}: the reports are split evenly between {expected} and {others[0][0]}; "
-                f"pass the expected {field}"
-            )
-
-    def check(report: Report) -> ReportError | None:
-        found = getattr(report, field)
-        if found == expected:
-            return None
-        return ReportError(
-            report.client, field, f"{field} is {found}, not {expected}", f"use this round's {field}"
-        )
-
-    return check
-
-
-def _check_quorum(
-    valid: int, expected: int, quorum: int | float | None, faulty: list[Fault]
-) -> None:
-    needed = 1 if quorum is None else quorum
-    if isinstance(needed, float) and 0 < needed <= 1:
-        needed = int(np.ceil(needed * expected - 1e-9))
-    if valid < needed or valid == 0:
-        first = f" (first fault: {faulty[0].reason})" if faulty else ""
-        raise QuorumError(
-            f"only {valid} of {expected} reports are valid but the quorum is {needed}{first}; "
-            "fix the faulty sites or lower the quorum"
-        )

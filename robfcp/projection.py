@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp._counts import DenseCounts
 from robfcp.federation import Federation
 
 Array = NDArray[np.float64]
@@ -41,7 +42,7 @@ def projected(federation: Federation) -> Federation:
     noisy = federation.variances > 0
     counts = federation.counts.astype(np.float64)
     counts[noisy] = onto_simplex(counts[noisy], federation.sizes[noisy].astype(np.float64))
-    return replace(federation, counts=counts, privacy=())  # type: ignore[arg-type]
+    return replace(federation, table=DenseCounts(counts), privacy=())
 
 
 def whole(federation: Federation) -> Federation:
@@ -50,4 +51,5 @@ def whole(federation: Federation) -> Federation:
         return federation
     counts = np.rint(projected(federation).counts).astype(np.int64)
     counts[~counts.any(axis=1), 0] = 1
-    return replace(federation, counts=counts, sizes=counts.sum(axis=1), privacy=())
+    table = DenseCounts(counts)
+    return replace(federation, table=table, sizes=counts.sum(axis=1), privacy=())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,19 @@ from robfcp.sketches import sketch
 MAX_SAMPLES = 2**40  # keeps every sum over a million clients inside int64
 MAX_NAME = 200
 IMPLAUSIBLE = 1e-10  # noisy counts are refused beyond what their noise exceeds with this chance
+
+
+class Header(NamedTuple):
+    """A report without its counts, which stand in row `row` of the server's table."""
+
+    client: str
+    n_samples: int
+    row: int
+    grid: Grid
+    score: Score | None
+    round: str | None
+    model: str | None
+    privacy: Privacy | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,8 +36,9 @@ def median_cdf(federation: Federation) -> Array:
 def core_cdf(federation: Federation, core: Indices) -> Array:
     """(H,) cumulative shares of the core, each client weighted by its capped size."""
     weights = noise_sizes(federation)[core]
-    weights = weights / (weights.sum() * federation.sizes[core])
-    result: Array = np.cumsum(weights @ federation.counts[core])
+    everybody = np.zeros(federation.n_clients)
+    everybody[core] = weights / (weights.sum() * federation.sizes[core])
+    result: Array = np.cumsum(federation.weighted(everybody))
     return rising(result) if federation.private else result
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._counts import DenseCounts
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
@@ -109,7 +110,7 @@ def with_scores(federation: Federation, malicious: Indices, forged: list[Array])
 
 def with_counts(federation: Federation, counts: NDArray[np.int64]) -> Federation:
     """The federation with other counts; sizes follow."""
-    return replace(federation, counts=counts, sizes=counts.sum(axis=1))
+    return replace(federation, table=DenseCounts(counts), sizes=counts.sum(axis=1))
 
 
 def grid_bounds(grid: Grid, scores: list[Array]) -> Bounds:
