@@ -20,6 +20,7 @@ from robfcp.defences import Assessment
 from robfcp.page import render, safe_json, write_page
 from robfcp.page.data import varints, view_edges
 from robfcp.page.words import headline
+from robfcp.privacy import Privacy
 
 HOSTILE = "</script><script>alert(1)</script>\u2028&"
 
@@ -59,7 +60,26 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_every_what_if_setting_is_what_calibrate_would_have_said(settings: dict[str, Any]) -> None:
-    reports = federation()
+    check_tables(federation(), settings)
+
+
+@pytest.mark.parametrize("guarantee", [None, "pac"])
+def test_what_if_of_private_reports_allows_for_their_noise(guarantee: Any) -> None:
+    rng = np.random.default_rng(0)
+    grid, privacy = Grid.uniform(40), Privacy(2.0)
+    counts = rng.multinomial(400, np.full(40, 1 / 40), size=12)
+    counts[:2] = np.eye(40, dtype=np.int64)[0] * 400
+    stay = np.exp(-1 / privacy.scale)
+    noise = rng.geometric(1 - stay, counts.shape) - rng.geometric(1 - stay, counts.shape)
+    noisy = Federation.from_counts(counts + noise, grid, privacy=privacy, sizes=[400] * 12)
+    settings = {"malicious": 2, "guarantee": guarantee}
+    check_tables(noisy, settings)
+    data = embedded(render(robfcp.calibrate(noisy, **settings)))
+    assert privacy.statement in dict(data["audit"])["privacy"]
+
+
+def check_tables(reports: Federation, settings: dict[str, Any]) -> None:
+    """Random entries of every table against a calibration made for them."""
     calibration = robfcp.calibrate(reports, **settings)
     what_if = embedded(render(calibration))["whatif"]
     edges = reports.grid.upper

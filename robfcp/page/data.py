@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import platform
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -130,9 +131,16 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
         ("round", _shown(federation.round)),
         ("model", _shown(federation.model)),
         ("sample numbers", "registered beforehand" if federation.registered else "as claimed"),
+        ("privacy", _privacy(calibration)),
         ("reports digest", _sha256(np.ascontiguousarray(federation.counts, dtype="<i8").tobytes())),
     ]
     return rows
+
+
+def _privacy(calibration: Calibration) -> str:
+    """What noise the reports hold, and how many of them."""
+    kinds = Counter(p.statement for p in calibration.federation.privacy if p is not None)
+    return "; ".join(f"{n} reports {words}" for words, n in kinds.items()) or "none"
 
 
 def _shares(cumulative: NDArray[np.int64]) -> list[float]:

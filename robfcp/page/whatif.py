@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robfcp._exact import first_edge
 from robfcp.band import Band, stand_out
-from robfcp.calibration import Calibration
+from robfcp.calibration import Calibration, Settings
 from robfcp.certificates import PRUNING_SHARE, coverage_band
 from robfcp.defences import named_defence
 from robfcp.errors import RobfcpError
@@ -60,19 +60,24 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> WhatIf:
     """Every setting the page offers, computed as `calibrate` would; `shown` are edges to plot."""
     federation, settings = calibration.federation, calibration.settings
     own = tuple(level.confidence_level for level in calibration.levels)
-    levels = tuple(sorted({*LEVELS, *own}))
-    liars = _numbers(federation.n_clients, calibration.n_malicious, MANY)
+    coarse = tuple(sorted({*COARSE_LEVELS, *own}))
+    levels = coarse if federation.private else tuple(sorted({*LEVELS, *own}))
+    many = FEW if federation.private else MANY
+    liars = _numbers(federation.n_clients, calibration.n_malicious, many)
     below = np.ascontiguousarray(federation.cumulative().T)
     survived = _survived(federation, below)
     excluded = tuple(_excluded(calibration, liars))
     bands = [_band(calibration, m) for m in liars]
     tables = {
-        "defence": _defended(calibration, levels, liars, excluded, bands, below, survived),
+        "defence": _defended(calibration, levels, liars, excluded, bands, survived),
         "marginal": _marginal(federation, levels, liars, survived),
     }
     plain = settings.heterogeneity is None and settings.size_budget is None
     if settings.guarantee is not None and not (settings.guarantee == "marginal" and plain):
-        tables["stated"] = _stated(calibration, tuple(sorted({*COARSE_LEVELS, *own})), survived)
+        few = _numbers(federation.n_clients, calibration.n_malicious, FEW)
+        if settings.malicious == "estimate":
+            few = (calibration.n_malicious,)
+        tables["stated"] = _called(federation, settings, coarse, few, survived)
     curves = [band(shown) for band in bands]
     return WhatIf(
         tables,
@@ -156,7 +161,6 @@ def _defended(
     liars: tuple[int, ...],
     excluded: tuple[NDArray[np.intp], ...],
     bands: list[Proved],
-    below: NDArray[np.int64],
     survived: Callable[[Fraction, int], int],
 ) -> Table:
     """FCP's threshold on the clients the defence trusts, with the certificate of any threshold."""
@@ -192,6 +196,9 @@ def _marginal(
     survived: Callable[[Fraction, int], int],
 ) -> Table:
     """The first edge whose tolerance reaches m: the threshold guaranteed against m."""
+    if federation.private:
+        stated = Settings(malicious=0, guarantee="marginal")
+        return _called(federation, stated, levels, liars, survived)
     index = np.empty((len(liars), len(levels)), dtype=np.int64)
     for column, level in enumerate(levels):
         for row, m in enumerate(liars):
@@ -207,21 +214,16 @@ def _marginal(
     )
 
 
-def _stated(
-    calibration: Calibration,
+def _called(
+    federation: Federation,
+    settings: Settings,
     levels: tuple[Fraction, ...],
+    liars: tuple[int, ...],
     survived: Callable[[Fraction, int], int],
 ) -> Table:
-    """The recorded guarantee at a few settings, each computed as `calibrate` does."""
-    federation, settings = calibration.federation, calibration.settings
+    """A guarantee at a few settings, each computed as `calibrate` does."""
     kind = settings.guarantee
     assert kind is not None
-    fixed = settings.malicious == "estimate"
-    liars = (
-        (calibration.n_malicious,)
-        if fixed
-        else _numbers(federation.n_clients, calibration.n_malicious, FEW)
-    )
     index = np.empty((len(liars), len(levels)), dtype=np.int64)
     lower, upper = np.empty(index.shape), np.empty(index.shape)
     for row, m in enumerate(liars):
@@ -230,7 +232,7 @@ def _stated(
                 federation,
                 kind,
                 level,
-                None if fixed else m,
+                None if settings.malicious == "estimate" else m,
                 confidence=settings.certificate_confidence,
                 sigma=settings.heterogeneity,
                 size_budget=settings.size_budget,
