@@ -93,6 +93,7 @@ def granularity() -> list[Case]:
                 figure = (row.coverage, row.set_size) if same else None
                 run = Run(attack, 0.4, "rob-fcp", 0.4, bins=bins)
                 cases.append(Case(world, run, "known", f"{bins}", figure))
+                cases.append(Case(world, Run(attack, 0.4, "band", 0.4), "known", f"{bins}"))
     return cases
 
 

@@ -24,6 +24,8 @@ PUBLISHED_SECONDS = {  # of the quantile at 40% malicious on an RTX A6000, as th
 }
 
 
+BOUND_DATASETS = ("pathmnist", "sleep")
+BOUND_RATIOS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 BOUND_COLUMNS = (
     "rob_fcp_coverage",
     "theorem_1_lower",
@@ -37,10 +39,10 @@ BOUND_COLUMNS = (
 def bounds(seeds: int) -> list[dict[str, Any]]:
     """Both intervals beside the measured coverage, for growing shares of coverage attackers."""
     rows = []
-    for dataset in ("pathmnist", "sleep"):
+    for dataset in BOUND_DATASETS:
         world = World(dataset, "iid")
         trials = [make_trial(world, seed) for seed in range(seeds)]
-        for ratio in (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4):
+        for ratio in BOUND_RATIOS:
             values = []
             for seed, trial in enumerate(trials):
                 m = round(ratio * trial.federation.n_clients)

@@ -73,9 +73,11 @@ def _cells(title: str, rows: Sequence[TableRow]) -> Any:
         ax.set_yticks(range(len(names)), names if ax is axes[0] else [""] * len(names), fontsize=7)
         ax.set_ylim(len(names) - 0.4, -0.6)
         ax.set(xlabel="coverage", title=attack if attack != "none" else "no attack")
-    axes[0].figure.suptitle(title, fontsize=11)
-    axes[-1].legend(fontsize=7)
-    return axes[0].figure
+    figure = axes[0].figure
+    figure.suptitle(title, fontsize=11)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
+    return figure
 
 
 def _setting(row: TableRow) -> str:
@@ -86,7 +88,7 @@ def _setting(row: TableRow) -> str:
 
 def _sweep(name: str, title: str, rows: Sequence[TableRow]) -> Any:
     panels = list(dict.fromkeys(_panel(name, row) for row in rows))
-    columns = min(5, len(panels))
+    columns = 3 if name == "counting" else -(-len(panels) // -(-len(panels) // 5))
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -131,7 +133,8 @@ def _sweep(name: str, title: str, rows: Sequence[TableRow]) -> Any:
     figure.supxlabel(SWEEPS[name], fontsize=9)
     figure.supylabel("estimated number" if name == "counting" else "coverage", fontsize=9)
     figure.suptitle(title, fontsize=11)
-    grid[0].legend(fontsize=7)
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=5, fontsize=8)
     return figure
 
 
