@@ -1,0 +1,321 @@
+"""What the defences hold: `python benchmarks/defence.py [--quick] [SECTION ...]`.
+
+Prints, as Markdown: told (number known, excluding exactly that many or only those who stand out),
+nobody (false alarms), counting, adaptive (the attacker who knows everything), indistinguishable,
+tried (what each part of the defence is for) and copies. Everything is seeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+from worlds import Setting, all_real, all_simulated, simulated
+
+from robfcp import spacings, views
+from robfcp.attacks import (
+    Adaptive,
+    Attack,
+    Coverage,
+    Decoy,
+    Displacement,
+    Efficiency,
+    Gaussian,
+    Mimic,
+    MimicLow,
+    Truncation,
+)
+from robfcp.band import Band, stand_out
+from robfcp.counting import estimate_malicious
+from robfcp.defences import Defence, NoDefence, RobFCP
+from robfcp.federation import Federation
+from robfcp.guarantees import marginal_threshold
+from robfcp.pac import pac_threshold
+from robfcp.quantiles import conformal_rank, threshold_index
+from robfcp.simulation import World, apply_attack
+
+LEVEL = Fraction(9, 10)
+PAPER: tuple[Attack, ...] = (Coverage(), Efficiency(), Gaussian())
+Mask = NDArray[np.bool_]
+
+
+def main() -> None:
+    """Run the sections asked for, all without any."""
+    sections: dict[str, Callable[[bool], None]] = {
+        "told": told,
+        "nobody": nobody,
+        "counting": counting,
+        "adaptive": adaptive,
+        "indistinguishable": indistinguishable,
+        "tried": tried,
+    }
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(sections))
+    parser.add_argument("--quick", action="store_true", help="fewer runs and settings")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.sections) - set(sections):
+        parser.error(f"no such section: {', '.join(unknown)}; choose from {', '.join(sections)}")
+    for name in arguments.sections or sections:
+        start = time.perf_counter()
+        print(f"\n## {name}\n", flush=True)
+        sections[name](arguments.quick)
+        print(f"\n({name}: {time.perf_counter() - start:.0f} s)", flush=True)
+
+
+def told(quick: bool) -> None:
+    """40% attack: |coverage - honest coverage| of every defence, number told and estimated."""
+    seeds = 3 if quick else 10
+    settings = all_simulated() + (all_real()[:3] if quick else all_real())
+    columns = ("none", "rob-fcp", "exactly", "outstanding", "estimated")
+    table = []
+    for setting in settings:
+        for attack in PAPER:
+            runs = [_judged(setting.draw(0.4, seed), attack, seed) for seed in range(seeds)]
+            table.append((setting, attack, np.mean(runs, axis=0)))
+    print_table(
+        ("setting", "attack", *columns),
+        ((s.name, a.name, *(f"{value:.4f}" for value in row)) for s, a, row in table),
+    )
+    print()
+    groups: dict[str, Callable[[Setting, Attack], bool]] = {
+        "K = 100": lambda s, a: s.clients == 100,
+        "K <= 20": lambda s, a: s.clients <= 20,
+        "simulated K = 100, without gaussian at n = 50": lambda s, a: (
+            s.clients == 100 and not s.real and not (a.name == "gaussian" and s.size == 50)
+        ),
+        "coverage and efficiency, all": lambda s, a: a.name != "gaussian",
+        "gaussian, n < 100": lambda s, a: a.name == "gaussian" and s.size < 100,
+        "gaussian, n >= 100": lambda s, a: a.name == "gaussian" and s.size >= 100,
+    }
+    lines = []
+    for name, chosen in groups.items():
+        rows = np.array([row for s, a, row in table if chosen(s, a)])
+        means = [
+            f"{mean:.4f} / {most:.4f}" for mean, most in zip(rows.mean(0), rows.max(0), strict=True)
+        ]
+        lines.append((name, len(rows), *means))
+    print_table(("mean / worst cell", "cells", *columns), lines)
+
+
+def _judged(world: World, attack: Attack, seed: int) -> list[float]:
+    attacked = apply_attack(attack, world, np.random.default_rng(seed))
+    honest = world.coverage(fcp(world.federation, world.benign))
+    number = len(world.malicious)
+    standing = stand_out(attacked)
+    masks = [
+        NoDefence()(attacked, number).trusted,
+        RobFCP()(attacked, number).trusted,
+        Band("exactly").judge(attacked, standing, number).trusted,
+        Band().judge(attacked, standing, number).trusted,
+        ~standing.outstanding,
+    ]
+    return [abs(world.coverage(fcp(attacked, mask)) - honest) for mask in masks]
+
+
+def nobody(quick: bool) -> None:
+    """Nobody attacks: how often anybody is excluded, and what being told 40% costs."""
+    settings = all_simulated((None, 0.5, 0.1)) + all_real()[:: 9 if quick else 1]
+    lines = []
+    for setting in settings:
+        alarms, costs, forced = [], [], []
+        runs = 20 if quick else 200 if not setting.real else 50
+        for seed in range(runs):
+            world = setting.draw(0.0, 1000 + seed)
+            standing = stand_out(world.federation)
+            alarms.append(standing.outstanding.any())
+            honest = world.coverage(fcp(world.federation, world.benign))
+            number = int(0.4 * setting.clients)
+            for rule, found in ((Band(), costs), (Band("exactly"), forced)):
+                mask = rule.judge(world.federation, standing, number).trusted
+                found.append(abs(world.coverage(fcp(world.federation, mask)) - honest))
+        lines.append(
+            (setting.name, runs, f"{np.mean(alarms):.1%}", f"{np.mean(costs):.4f}",
+             f"{np.mean(forced):.4f}")
+        )  # fmt: skip
+    print_table(("setting", "runs", "says > 0", "told 40%", "told 40%, exactly"), lines)
+
+
+def counting(quick: bool) -> None:
+    """Exact hits and mean absolute error over 5, 10, 20 and 40% attackers."""
+    attacks: tuple[Attack, ...] = (*PAPER, Mimic(), Decoy())
+    methods: dict[str, Callable[[Federation], int]] = {
+        "groups": estimate_malicious,
+        "upward": lambda federation: estimate_malicious(federation, "groups-upward"),
+    }
+    for covariance in ("diagonal", "ridge", "pseudo-inverse", "identity"):
+        methods[covariance] = lambda federation, covariance=covariance: estimate_malicious(
+            federation, "likelihood", covariance=covariance
+        )
+    seeds = 2 if quick else 10
+    lines = []
+    for size in (50, 500):
+        for attack in attacks:
+            cells = []
+            for name, method in methods.items():
+                few = 1 if name in ("ridge", "pseudo-inverse") else seeds
+                off = [
+                    method(apply_attack(attack, world, np.random.default_rng(seed)))
+                    - len(world.malicious)
+                    for setting in all_simulated()
+                    if setting.size == size and setting.clients == 100
+                    for share in (0.05, 0.1, 0.2, 0.4)
+                    for seed in range(few)
+                    for world in [setting.draw(share, 2000 + seed)]
+                ]
+                cells.append(f"{np.mean(np.array(off) == 0):.0%} / {np.mean(np.abs(off)):.1f}")
+            lines.append((f"n = {size}", attack.name, *cells))
+    print("Exact hits / mean absolute error, K = 100, accurate and weak, iid and Dir(0.5).\n")
+    print_table(("size", "attack", *methods), lines)
+
+
+def adaptive(quick: bool) -> None:
+    """The least coverage of the honest clients an attacker who knows everything gets."""
+    settings = [s for s in all_simulated((None, 0.5, 0.1)) if s.clients == 100 or s.size == 500]
+    seeds, trials = (1, 10) if quick else (2, 40)
+    lines = []
+    lowest = np.inf
+    for setting in settings[:: 3 if quick else 1]:
+        for share in (0.1, 0.2, 0.4):
+            number = round(share * setting.clients)
+            rules: dict[str, str | Callable[[Federation], int | None] | Defence] = {
+                "none": NoDefence(),
+                "rob-fcp": RobFCP(),
+                "band": Band(),
+                "marginal": lambda f, m=number: marginal_threshold(f, LEVEL, m),
+                "pac": lambda f, m=number: pac_threshold(f, LEVEL, m, 0.05),
+            }
+            worst: dict[str, list[float]] = {name: [] for name in rules}
+            same = []
+            for seed in range(seeds):
+                world = setting.draw(share, 3000 + seed)
+                for name, rule in rules.items():
+                    guaranteed = name in ("marginal", "pac")
+                    attacker = Adaptive(rule, trials=0 if guaranteed else trials)
+                    found = attacker.search(world.federation, world.malicious, seed)
+                    worst[name].append(found.coverage)
+                    if name == "band":
+                        everybody = np.ones(setting.clients, dtype=bool)
+                        undefended = fcp(found.federation, everybody)
+                        same.append(found.coverage - honest_share(world, undefended))
+            lowest = min(lowest, *same)
+            means = [f"{np.mean(values):.3f}" for values in worst.values()]
+            lines.append((setting.name, f"{share:.0%}", *means, f"{np.min(same):+.3f}"))
+    print(
+        "Honest coverage at the worst reports found; the target is 0.9. Last: coverage under band"
+    )
+    print("minus that without defence on the very same reports, the least over the runs.\n")
+    print_table(
+        ("setting", "share", "none", "rob-fcp", "band", "marginal", "PAC", "band - none"), lines
+    )
+    print(f"\nBand is never more than {max(0.0, -lowest):.3f} below no defence.")
+
+
+def indistinguishable(quick: bool) -> None:
+    """Two worlds with the same reports: nothing the server sees tells which one lies."""
+    easy, hard = 0.02, 0.3
+    rng = np.random.default_rng(0)
+    scores = [rng.beta(1, 1 / easy, 500) for _ in range(80)]
+    scores += [rng.beta(1, 1 / hard, 500) for _ in range(20)]
+    from robfcp import LAC, Grid
+    from robfcp.simulation import federation_of
+
+    federation = federation_of(scores, Grid.default(), LAC())
+    standing = stand_out(federation)
+    low, high = np.arange(100) < 80, np.arange(100) >= 80
+    stories = {
+        "20 lie upwards (the last)": low,
+        "40 copy the easy half (40 of the first)": (np.arange(100) < 40) | high,
+    }
+    lines = []
+    for name, benign in stories.items():
+        pool = np.sort(np.concatenate([scores[k] for k in np.flatnonzero(benign)]))
+        cells = [
+            np.searchsorted(pool, fcp(federation, mask), "right") / len(pool)
+            for mask in (np.ones(100, dtype=bool), ~standing.outstanding)
+        ]
+        lines.append((name, *(f"{value:.3f}" for value in cells)))
+    print(f"One set of reports, {int(standing.outstanding.sum())} clients stand out.\n")
+    print_table(("what happened", "coverage without defence", "coverage under band"), lines)
+
+
+def tried(quick: bool) -> None:
+    """What each part is for: the mean and worst error with it taken away."""
+    variants: dict[str, tuple[object, str, object] | None] = {
+        "as it is": None,
+        "core not refined": (views, "REFINEMENTS", 0),
+        "no far tails": (views, "FAR_WEIGHT", 0.0),
+        "12 bins fewer": (views, "LEVELS", np.array([0.002, 0.25, 0.5, 0.75, 0.998])),
+        "20 equal bins": (views, "LEVELS", np.arange(1, 20) / 20),
+        "groups may be diverse": (spacings, "DIVERSITY", np.inf),
+        "groups may spread": (spacings, "LEEWAY", np.inf),
+        "neither": (spacings, "CLEAR", -np.inf),
+    }
+    attacks: tuple[Attack, ...] = (*PAPER, Truncation(), MimicLow(), Displacement(0.1))
+    settings = [s for s in all_simulated((None, 0.5)) if s.clients == 100]
+    settings += [simulated(0.95, 0.1, 20, 500)]
+    seeds = 2 if quick else 5
+    for exclude in ("exactly", "outstanding"):
+        lines = []
+        for name, change in variants.items():
+            cells = []
+            for attack in attacks:
+                errors = []
+                for setting in settings:
+                    for seed in range(seeds):
+                        world = setting.draw(0.4, 4000 + seed)
+                        attacked = apply_attack(attack, world, np.random.default_rng(seed))
+                        if name == "neither":
+                            with patch.object(spacings, "LEEWAY", np.inf):
+                                mask = _changed(change, attacked, exclude, len(world.malicious))
+                        else:
+                            mask = _changed(change, attacked, exclude, len(world.malicious))
+                        honest = world.coverage(fcp(world.federation, world.benign))
+                        errors.append(abs(world.coverage(fcp(attacked, mask)) - honest))
+                cells.append(f"{np.mean(errors):.3f} / {np.max(errors):.3f}")
+            lines.append((name, *cells))
+        print(f"exclude={exclude!r}, 40% attack, number told: mean / worst run\n")
+        print_table(("variant", *(attack.name for attack in attacks)), lines)
+        print()
+
+
+def _changed(
+    change: tuple[object, str, object] | None, attacked: Federation, exclude: str, number: int
+) -> Mask:
+    rule = Band(exclude)  # type: ignore[arg-type]
+    if change is None:
+        return rule(attacked, number).trusted
+    with patch.object(*change):  # type: ignore[call-overload]
+        mask: Mask = rule(attacked, number).trusted
+    return mask
+
+
+def fcp(federation: Federation, trusted: Mask) -> float:
+    """FCP's threshold on the trusted clients."""
+    samples = int(federation.sizes[trusted].sum())
+    rank = conformal_rank(LEVEL, samples, int(trusted.sum()), "partial")
+    index = threshold_index(federation.pooled(trusted), rank)
+    return np.inf if index is None else float(federation.grid.upper[index])
+
+
+def honest_share(world: World, threshold: float) -> float:
+    """Share of the honest clients' reported scores at or below the threshold."""
+    pool = world.federation.pooled(world.benign)
+    below = world.federation.grid.upper <= threshold
+    return float(pool[below].sum() / pool.sum()) if np.isfinite(threshold) else 1.0
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A Markdown table."""
+    print("| " + " | ".join(columns) + " |")
+    print("|" + "---|" * len(columns))
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
