@@ -55,12 +55,19 @@ def assumptions_of(
     found.append(Assumption("mixture", weight, text))
     if federation.registered:
         found.append(Assumption("sizes", "registered", "n_k was registered beforehand"))
+    elif not federation.sizes_known:
+        text = "n_k is hidden by noise, which is allowed for"
+        found.append(Assumption("sizes", "hidden", text))
     else:
         text = "n_k is what each client claims: honest clients claim the truth, liars may inflate"
         found.append(Assumption("sizes", "claimed", text))
     if kind == "pac-homogeneous" or sigma is not None:
         text = f"benign clients' score CDFs are within {sigma or 0:g} of a common one"
         found.append(Assumption("heterogeneity", float(sigma or 0), text))
+    if federation.private:
+        number = sum(mark is not None for mark in federation.privacy)
+        text = "benign clients with private reports added the noise that these state"
+        found.append(Assumption("noise", number, text))
     return tuple(found)
 
 

@@ -19,7 +19,13 @@ from robfcp._exact import check_budget, sum_of_largest
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.noise import Noise, pooled_mass
-from robfcp.pac import PacCondition, allowed_errors, check_delta, homogeneous_votes
+from robfcp.pac import (
+    PacCondition,
+    allowed_errors,
+    check_delta,
+    critical_counts,
+    homogeneous_votes,
+)
 from robfcp.private_counts import PrivateCounts
 from robfcp.projection import rising
 from robfcp.quantiles import Exchangeability, conformal_rank
@@ -28,6 +34,7 @@ NOISE_SHARE = 0.2  # of a certificate's chance of failure
 LEVEL_SHARE = Fraction(1, 50)  # of 1 - level, for thresholds that cover on average
 
 _ROUNDING = 1e-12
+_TOTALS = 4096  # how many totals N_S are looked at where sizes are hidden
 
 
 def noise_beta(level: Fraction) -> Fraction:
@@ -121,13 +128,36 @@ def private_pac(federation: Federation, level: Fraction, m: int, delta: float) -
     noise's.
     """
     counts = PrivateCounts(federation)
-    counts.require_sizes("pac")
     noise_delta = NOISE_SHARE * check_delta(delta)
+    if not counts.known:
+        return _pac_of_hidden_sizes(counts, level, m, delta - noise_delta, noise_delta)
     lowest = counts.lowest
     condition = PacCondition(
         counts.sizes, m, level, delta - noise_delta, int(np.abs(lowest).sum(axis=0).max())
     )
     return edge_after_last_failure(condition.holds(lowest, counts.allowance(noise_delta)))
+
+
+def _pac_of_hidden_sizes(
+    counts: PrivateCounts, level: Fraction, m: int, delta: float, noise_delta: float
+) -> int | None:
+    """The same where N_S is known up to noise too: the largest slack c(N) - level N it may need."""
+    m = check_budget(m, len(counts.sizes))
+    p, q = level.numerator, level.denominator
+    bound = int(counts.sides(noise_delta / 4)[0][-1])
+    total, sizes = int(counts.sizes.sum()), counts.sizes[None, :]
+    least = max(1, total - int(sum_of_largest(sizes, m)[0]) - bound)
+    most = max(least, total + int(sum_of_largest(-sizes, m)[0]) + bound)
+    step = -(-(most - least + 1) // _TOTALS)
+    totals = np.append(np.arange(least, most, step), most)
+    # c(N + i) <= c(N) + i: between the totals looked at the slack grows by < 1 - level a sample
+    critical = critical_counts(totals, level, delta).tolist()
+    slack = max(q * c - p * n for c, n in zip(critical, totals.tolist(), strict=True))
+    slack += (q - p) * (step - 1)
+    margins = counts.scaled_margins(level, extra=0)
+    kept = margins.sum(axis=1) - sum_of_largest(margins, m)
+    allowance = counts.scaled_allowance(level, noise_delta / 2)
+    return edge_after_last_failure((kept >= allowance + slack).astype(bool))
 
 
 def private_homogeneous(

@@ -14,6 +14,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.pac import check_delta
 from robfcp.private_counts import PrivateCounts
+from robfcp.projection import projected
 
 _EDGES = 128  # edges looked at; all are paid for in the union bound, so the choice is free
 
@@ -177,15 +178,24 @@ def estimate_heterogeneity(
     """What sigma the reports themselves suggest if at most m clients lie; an estimate."""
     m = check_budget(m, federation.n_clients)
     beta = check_delta(1 - confidence)
-    shares = federation.cumulative() / federation.sizes[:, None]
+    shares = projected(federation).cumulative() / federation.sizes[:, None]
     distances = np.abs(shares - np.median(shares, axis=0)).max(axis=1)
     benign = federation.n_clients - m
     observed = float(np.sort(distances)[benign - 1])
     chance = np.sqrt(np.log(2 * federation.n_clients) / (2 * federation.sizes))
+    if federation.private:
+        chance = np.hypot(chance, _noise_by_chance(federation))
     by_chance = float(np.sort(chance)[benign - 1])
-    at_least = _least_unrefuted(federation, m, beta)
+    at_least = _least_unrefuted(federation, m, beta) if federation.sizes_known else 0.0
     suggested = max(at_least, observed - by_chance, 0.0)
     return HeterogeneityEstimate(at_least, observed, by_chance, suggested, confidence)
+
+
+def _noise_by_chance(federation: Federation) -> Shares:
+    """(K,) what the noise does to a client's cumulative shares: a bridge of H steps."""
+    steps = federation.variances * federation.grid.n_bins / 4
+    result: Shares = np.sqrt(2 * np.log(2 * federation.n_clients) * steps) / federation.sizes
+    return result
 
 
 def _least_unrefuted(federation: Federation, m: int, beta: float) -> float:
