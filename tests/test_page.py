@@ -172,13 +172,13 @@ def test_safe_json_reads_back_as_it_was() -> None:
 
 
 def test_varints_read_back_as_they_were() -> None:
-    values = np.array([0, 1, 127, 128, 300, 2**21, 2**40, 5])
+    values = np.array([0, 1, 127, -128, 300, -(2**21), 2**40, -5])
     found, value, shift = [], 0, 0
     for byte in varints(values):
         value |= (byte & 127) << shift
         shift += 7
         if not byte & 128:
-            found.append(value)
+            found.append(-(value + 1) // 2 if value % 2 else value // 2)
             value, shift = 0, 0
     assert found == values.tolist()
 

@@ -10,13 +10,15 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from robfcp._version import __version__
 from robfcp.calibration import Calibration, Level
 from robfcp.certificates import Certificate
+from robfcp.federation import Federation
 from robfcp.page.whatif import Table, WhatIf, what_if
-from robfcp.page.words import headline, percent, tolerance_words
+from robfcp.page.words import headline, percent
+from robfcp.private_counts import PrivateCounts
 from robfcp.projection import whole
 
 VIEW = 160  # edges a distribution is drawn with
@@ -24,15 +26,15 @@ VIEW = 160  # edges a distribution is drawn with
 
 def page_data(calibration: Calibration) -> dict[str, Any]:
     """Everything the page shows, as JSON values; arrays of counts as base64 varints."""
-    federation, grid = whole(calibration.federation), calibration.federation.grid
-    view = view_edges(federation.pooled(), grid.upper)
+    federation, grid = calibration.federation, calibration.federation.grid
+    view = view_edges(whole(federation).pooled(), grid.upper)
     settings = what_if(calibration, view)
     used = np.unique(
         np.concatenate([view, *(t.index[t.index >= 0] for t in settings.tables.values())])
     )
     first = calibration.levels[0]
-    merged = federation.merged(view)
-    shares = np.cumsum(merged, axis=1) / federation.sizes[:, None]
+    below = counts_below(federation)
+    shares = rising_shares(below[:, view], federation.sizes[:, None])
     top = headline(calibration, first)
     return {
         "headline": asdict(top),
@@ -45,11 +47,10 @@ def page_data(calibration: Calibration) -> dict[str, Any]:
             "edges": [number(edge) for edge in grid.upper[used]],
         },
         "view": view.tolist(),
-        "clients": _clients(calibration, first),
-        "counts": base64.b64encode(varints(merged)).decode(),
+        "clients": _clients(calibration, first, below),
+        "counts": base64.b64encode(varints(np.diff(below[:, view], prepend=0))).decode(),
         "crowd": crowd(shares[calibration.trusted_mask]),
-        "pooled": _shares(np.cumsum(merged[calibration.trusted_mask].sum(axis=0))),
-        "everybody": _shares(np.cumsum(merged.sum(axis=0))),
+        "everybody": rounded(rising_shares(below[:, view].sum(axis=0), federation.sizes.sum())),
         "faulty": [asdict(fault) for fault in calibration.faulty],
         "missing": list(calibration.missing),
         "whatif": _what_if(settings),
@@ -79,6 +80,16 @@ def view_edges(pooled: NDArray[np.int64], upper: NDArray[np.float64]) -> NDArray
     return np.unique(np.concatenate([equiprobable, spread, steps, [n_bins - 1]]))
 
 
+def counts_below(federation: Federation) -> NDArray[np.int64]:
+    """(K, H) counts at or below every edge; estimates where reports are private."""
+    return PrivateCounts(federation).below if federation.private else federation.cumulative()
+
+
+def rising_shares(below: NDArray[np.int64], total: ArrayLike) -> NDArray[np.float64]:
+    """Shares in [0, 1] that never fall, as counts with noise may."""
+    return np.maximum.accumulate(np.clip(below / np.asarray(total), 0, 1), axis=-1)
+
+
 def crowd(shares: NDArray[np.float64]) -> dict[str, list[float]]:
     """The trusted clients' CDFs at each shown edge: 5%, 50% and 95% quantiles."""
     low, middle, high = np.quantile(shares, [0.05, 0.5, 0.95], axis=0)
@@ -86,9 +97,10 @@ def crowd(shares: NDArray[np.float64]) -> dict[str, list[float]]:
 
 
 def varints(values: NDArray[np.int64]) -> bytes:
-    """Non-negative integers, seven bits a byte, the lowest first, the top bit set on all but the
-    last byte of each."""
-    flat = np.asarray(values, dtype=np.uint64).ravel()
+    """Whole numbers x as 2x, or -2x - 1 if negative: seven bits a byte, the lowest first, the top
+    bit set on all but the last byte of each."""
+    signed = np.asarray(values, dtype=np.int64).ravel()
+    flat = ((signed << 1) ^ (signed >> 63)).astype(np.uint64)
     length = np.ones(flat.size, dtype=np.intp)
     rest = flat >> np.uint64(7)
     while rest.any():
@@ -143,10 +155,6 @@ def _privacy(calibration: Calibration) -> str:
     return "; ".join(f"{n} reports {words}" for words, n in kinds.items()) or "none"
 
 
-def _shares(cumulative: NDArray[np.int64]) -> list[float]:
-    return rounded(cumulative / max(1, int(cumulative[-1])))
-
-
 def _level(level: Level) -> dict[str, Any]:
     certificate: Certificate = level.certificate
     return {
@@ -154,21 +162,19 @@ def _level(level: Level) -> dict[str, Any]:
         "value": float(level.confidence_level),
         "threshold": number(level.threshold),
         "tolerance": level.tolerance,
-        "tolerance_words": tolerance_words(level),
         "lower": certificate.lower,
         "upper": certificate.upper,
-        "vacuous": certificate.vacuous,
         "statement": certificate.statement,
         "assumptions": [assumption.text for assumption in certificate.assumptions],
-        "outside": len(certificate.outside),
     }
 
 
-def _clients(calibration: Calibration, level: Level) -> dict[str, Any]:
+def _clients(calibration: Calibration, level: Level, below: NDArray[np.int64]) -> dict[str, Any]:
     """Columns: name, size, maliciousness, trusted, share at or below the threshold, reason."""
-    federation = whole(calibration.federation)
-    edge = np.searchsorted(federation.grid.upper, level.threshold)
-    covered = federation.below(int(edge)) / federation.sizes
+    federation = calibration.federation
+    upper = federation.grid.upper
+    edge = min(int(np.searchsorted(upper, level.threshold)), len(upper) - 1)
+    covered = np.clip(below[:, edge] / federation.sizes, 0, 1)
     return {
         "id": list(federation.ids),
         "size": federation.sizes.tolist(),

@@ -7,7 +7,7 @@ const VIEW = DATA.view;
 const COUNTS = readCounts(DATA.counts, K * VIEW.length);
 const EDGE = new Map(DATA.grid.used.map((bin, i) => [bin, DATA.grid.edges[i]]));
 
-/** Non-negative integers, seven bits a byte, the lowest first. */
+/** Whole numbers, seven bits a byte, the lowest first; odd ones stand for negative numbers. */
 function readCounts(text, length) {
   const bytes = atob(text);
   const out = new Float64Array(length);
@@ -18,7 +18,7 @@ function readCounts(text, length) {
     if (byte & 128) {
       factor *= 128;
     } else {
-      out[place++] = value;
+      out[place++] = value % 2 ? -(value + 1) / 2 : value / 2;
       value = 0;
       factor = 1;
     }
@@ -32,15 +32,20 @@ function edgeValue(bin) {
   return value === null ? Infinity : value;
 }
 
+/** Cumulated shares within [0, 1] that never fall, as counts with privacy noise may. */
+function rising(counts, size) {
+  let total = 0, highest = 0;
+  return Array.from(counts, (count) => {
+    total += count;
+    highest = Math.min(1, Math.max(highest, total / size));
+    return highest;
+  });
+}
+
 /** One client's CDF at the shown edges. */
 function clientShares(k) {
-  const out = new Array(VIEW.length);
-  let total = 0;
-  for (let b = 0; b < VIEW.length; b++) {
-    total += COUNTS[k * VIEW.length + b];
-    out[b] = total / CLIENTS.size[k];
-  }
-  return out;
+  const width = VIEW.length;
+  return rising(COUNTS.subarray(k * width, (k + 1) * width), CLIENTS.size[k]);
 }
 
 /** The pooled CDF of all clients but those left out. */
@@ -52,8 +57,7 @@ function pooledShares(excluded) {
     total += CLIENTS.size[k];
     for (let b = 0; b < width; b++) sums[b] += COUNTS[k * width + b];
   }
-  let running = 0;
-  return Array.from(sums, (count) => (running += count) / total);
+  return rising(sums, total);
 }
 
 /** The position of the value nearest to the wanted one. */
