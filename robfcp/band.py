@@ -37,16 +37,20 @@ class Band:
 
     exclude: "outstanding" leaves out only clients that stand out; "exactly" the K_m oddest.
     false_alarm: chance of excluding anybody when nobody lies.
+    seed: what the reference clients of a large federation are drawn from; a secret one if None.
     """
 
     exclude: Exclude = "outstanding"
     false_alarm: float = FALSE_ALARM
+    seed: int | None = None
     name: ClassVar[str] = "band"
 
     def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
         """At most `n_malicious` clients left out."""
         check_minority(federation, n_malicious)
-        return self.judge(federation, stand_out(federation, self.false_alarm), n_malicious)
+        return self.judge(
+            federation, stand_out(federation, self.false_alarm, self.seed), n_malicious
+        )
 
     def judge(self, federation: Federation, standing: Standing, n_malicious: int) -> Assessment:
         """The verdict from what is known of everybody, so that several m share the work."""
@@ -64,15 +68,16 @@ class Band:
         ranked = np.where(standing.outstanding, number, -1.0)
         n_trusted = federation.n_clients - min(n_malicious, int(standing.outstanding.sum()))
         trusted = trust_lowest(ranked, federation.ids, n_trusted)
+        flagged = {federation.ids[k] for k in np.flatnonzero(~trusted)}
         reasons = {
-            client: reason
-            for client, reason in standing.reasons.items()
-            if not trusted[federation.ids.index(client)]
+            client: reason for client, reason in standing.reasons.items() if client in flagged
         }
         return Assessment(number, trusted, reasons)
 
 
-def stand_out(federation: Federation, false_alarm: float = FALSE_ALARM) -> Standing:
+def stand_out(
+    federation: Federation, false_alarm: float = FALSE_ALARM, seed: int | None = None
+) -> Standing:
     """Who stands out: surplus copies, groups parted from the rest by a significant gap, loners.
 
     All but one of every group of copies are set aside first. Then the most conspicuous minority
@@ -88,7 +93,7 @@ def stand_out(federation: Federation, false_alarm: float = FALSE_ALARM) -> Stand
     while True:
         kept = np.array([client not in reasons for client in federation.ids])
         rest = federation.subset(kept)
-        core = trusted_core(rest)
+        core = trusted_core(rest, seed)
         numbers = oddity(rest, core)
         split = most_conspicuous(numbers, core_points(rest, core), noise_sizes(rest))
         p_value, size = split.p_value, split.size
@@ -108,8 +113,9 @@ def stand_out(federation: Federation, false_alarm: float = FALSE_ALARM) -> Stand
             )
     numbers = oddity(federation, np.flatnonzero(kept)[core])
     p_values = tail_p_values(numbers, kept)
+    place = {client: k for k, client in enumerate(federation.ids)} if copies else {}
     for group in copies:
-        first = federation.ids.index(group.clients[0])
+        first = place[group.clients[0]]
         if kept[first] and len(group.clients) > 2 and p_values[first] <= ODD_COPY:
             reasons[group.clients[0]] = (
                 f"sends the same odd report as {len(group.clients) - 1} others "

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation import Federation
+from robfcp.large import LARGE
+from robfcp.large_copies import row_codes, similar_rows
 
 FALSE_ALARM = 1e-3
 _BLOCK = 2**24
@@ -37,24 +39,27 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
         from robfcp.private_copies import find_private_copies
 
         return find_private_copies(federation, false_alarm)
-    distinct, owner = np.unique(federation.counts, axis=0, return_inverse=True)
-    owner = owner.reshape(-1)
+    n_bins = federation.grid.n_bins
+    codes = row_codes(federation.table, n_bins)
+    first, owner = np.unique(codes, return_index=True, return_inverse=True)[1:]
+    distinct = federation.table.rows(first)
     n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
-    used = distinct[:, distinct.any(axis=0)]
     repeated = np.flatnonzero(np.bincount(owner) > 1)
-    left, right = _similar(used)
+    few = len(first) <= LARGE
+    left, right = _similar(distinct.dense()) if few else similar_rows(distinct, n_bins)
     left, right = np.concatenate([repeated, left]), np.concatenate([repeated, right])
-    pairs = zip(used[left], used[right], strict=True)
-    p_values = n_pairs * np.array([lower_tail(first, second) for first, second in pairs])
+    pairs = zip(left, right, strict=True)
+    p_values = n_pairs * np.array([lower_tail(distinct.row(i), distinct.row(j)) for i, j in pairs])
     close = p_values <= false_alarm
     groups = components(owner, left[close], right[close])
+    member = np.zeros(len(first), dtype=np.intp)
+    for number, group in enumerate(groups):
+        member[owner[group]] = number
+    worst = np.zeros(len(groups))
+    np.maximum.at(worst, member[left[close]], p_values[close])
     return tuple(
-        Copies(
-            tuple(federation.ids[k] for k in group),
-            len(set(owner[group])) == 1,
-            float(p_values[close & np.isin(left, owner[group])].max()),
-        )
-        for group in groups
+        Copies(tuple(federation.ids[k] for k in group), len(set(owner[group])) == 1, float(p_value))
+        for group, p_value in zip(groups, worst, strict=True)
     )
 
 
@@ -63,6 +68,7 @@ def _similar(counts: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.in
 
     X^2 is at most twice that sum; independent samples come to between half and all of the bins.
     """
+    counts = counts[:, counts.any(axis=0)]
     roots = np.sqrt(counts)
     filled = (counts > 0).astype(np.float64)
     sizes, bins = counts.sum(axis=1), filled.sum(axis=1)
@@ -120,5 +126,9 @@ def components(
     n_rows = int(owner.max()) + 1
     graph = coo_array((np.ones(len(left)), (left, right)), shape=(n_rows, n_rows))
     _, labels = connected_components(graph, directed=False)
-    groups = [np.flatnonzero(labels[owner] == label) for label in np.unique(labels[left])]
-    return sorted(groups, key=lambda group: int(group[0]))
+    linked = np.zeros(len(labels), dtype=bool)
+    linked[labels[left]] = True
+    members = np.flatnonzero(linked[labels[owner]])
+    members = members[np.argsort(labels[owner[members]], kind="stable")]
+    cuts = np.flatnonzero(np.diff(labels[owner[members]])) + 1
+    return sorted(np.split(members, cuts), key=lambda group: int(group[0]))

@@ -58,7 +58,7 @@ def scalable_means(
     if n_clients <= LARGE:
         exact = rank_means(space, first, last, memory=memory)
         return Estimate(exact.means, np.zeros(n_clients))
-    seed = secrets.randbits(63) if seed is None else seed
+    seed = secret_seed() if seed is None else seed
     rng = np.random.default_rng(seed)
     line = np.argsort(_along_leading_direction(space.points), kind="stable")
     few = _one_of_each_stratum(line, REFERENCES, rng)
@@ -94,3 +94,14 @@ def _one_of_each_stratum(line: Indices, number: int, rng: np.random.Generator) -
     """Sorted clients, one at random from each of `number` equal stretches of the line."""
     ends = np.arange(min(number, len(line)) + 1) * len(line) // min(number, len(line))
     return np.sort(line[rng.integers(ends[:-1], ends[1:])])
+
+
+def references(n_clients: int, number: int, seed: int | None = None) -> Indices:
+    """Sorted clients drawn at random, from a secret seed if None is given."""
+    rng = np.random.default_rng(secret_seed() if seed is None else seed)
+    return np.sort(rng.choice(n_clients, number, replace=False))
+
+
+def secret_seed() -> int:
+    """A seed nobody can foresee, drawn only when the reports are in."""
+    return secrets.randbits(63)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.distances import Space
 from robfcp.federation import Federation
+from robfcp.large import LARGE, references, scalable_means
 from robfcp.projection import projected, rising
 
 CORE_LEVELS = np.arange(1, 10) / 10
@@ -14,7 +16,6 @@ FAR_LEVELS = np.array([0.002, 0.998])
 FAR_WEIGHT = 2.0
 CONCENTRATIONS = 4
 REFINEMENTS = 2
-_BLOCK = 2**23
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -26,8 +27,12 @@ def noise_sizes(federation: Federation) -> Array:
     return sizes
 
 
-def median_cdf(federation: Federation) -> Array:
-    """(H,) coordinate-wise median of the clients' cumulative shares."""
+def median_cdf(federation: Federation, seed: int | None = None) -> Array:
+    """(H,) coordinate-wise median of the clients' cumulative shares; of many, of LARGE drawn."""
+    if federation.n_clients > LARGE:
+        drawn = np.zeros(federation.n_clients, dtype=bool)
+        drawn[references(federation.n_clients, LARGE, seed)] = True
+        federation = federation.subset(drawn)
     shares = federation.cumulative() / federation.sizes[:, None]
     result: Array = np.median(shares, axis=0)
     return rising(result) if federation.private else result
@@ -96,9 +101,9 @@ def squared_distance(federation: Federation, core: Indices, levels: Array) -> Ar
     return result
 
 
-def first_core(federation: Federation) -> Indices:
+def first_core(federation: Federation, seed: int | None = None) -> Indices:
     """The half closest to the median CDF, after a few concentration steps on ten equal bins."""
-    cdf = median_cdf(federation)
+    cdf = median_cdf(federation, seed)
     ends = ends_at(cdf, CORE_LEVELS)
     merged = federation.merged(ends) / federation.sizes[:, None]
     roots = np.sqrt(merged)
@@ -121,42 +126,32 @@ def group_directions(points: Array, sizes: Array) -> tuple[Array, Array]:
     """
     mean = sizes @ points / sizes.sum()
     weighted = (points - mean) * np.sqrt(sizes)[:, None]
-    _, singular, directions = np.linalg.svd(weighted, full_matrices=False)
     n_clients, n_bins = points.shape
+    variances, directions = np.linalg.eigh(weighted.T @ weighted / n_clients)
     edge = (1 + np.sqrt(n_bins / n_clients)) ** 2
-    kept = max(1, int(np.count_nonzero(singular**2 / n_clients > edge)))
-    return mean, directions[:kept]
+    kept = max(1, int(np.count_nonzero(variances > edge)))
+    return mean, directions[:, ::-1][:, :kept].T
 
 
-def band_distance(points: Array, sizes: Array, n_malicious: int) -> Array:
+def band_distance(points: Array, sizes: Array, n_malicious: int, seed: int | None = None) -> Array:
     """Mean distance to the neighbours of rank max(1, K_m)..K_b-1, in units of their noise.
 
     d_kl = |x_k - x_l| / sqrt(1/n_k + 1/n_l). The K_m - 1 nearest may all be accomplices, so they
     earn nothing.
     """
-    n = len(points)
     first = max(1, n_malicious)
-    last = max(first, n - n_malicious - 1)
-    norms = np.einsum("kb,kb->k", points, points)
-    means = np.empty(n)
-    step = max(1, _BLOCK // n)
-    for start in range(0, n, step):
-        rows = slice(start, min(start + step, n))
-        squared = norms[rows, None] + norms - 2 * points[rows] @ points.T
-        squared = np.maximum(squared, 0) / (1 / sizes[rows, None] + 1 / sizes)
-        own = np.arange(rows.start, rows.stop)
-        squared[own - rows.start, own] = -1.0
-        squared.partition(sorted({first, last}), axis=1)
-        means[rows] = np.sqrt(squared[:, first : last + 1]).mean(axis=1)
-    return means
+    last = max(first, len(points) - n_malicious - 1)
+    space = Space(np.ascontiguousarray(points), "l2", 1 / sizes)
+    return scalable_means(space, first, last, seed=seed).means
 
 
-def trusted_core(federation: Federation) -> Indices:
+def trusted_core(federation: Federation, seed: int | None = None) -> Indices:
     """The more coherent half: lowest in the band rule along the directions that part the clients.
 
-    The bins follow the core's own quantiles, so core and bins are found in turn.
+    The bins follow the core's own quantiles, so core and bins are found in turn. `seed` is what
+    the reference clients of a large federation are drawn from; a secret one if None.
     """
-    core = first_core(projected(federation))
+    core = first_core(projected(federation), seed)
     n_clients = federation.n_clients
     if n_clients < 3:
         return core
@@ -164,7 +159,7 @@ def trusted_core(federation: Federation) -> Indices:
     for _ in range(REFINEMENTS):
         points = core_points(federation, core)
         mean, directions = group_directions(points, sizes)
-        number = band_distance((points - mean) @ directions.T, sizes, accomplices(n_clients))
+        number = band_distance((points - mean) @ directions.T, sizes, accomplices(n_clients), seed)
         core = np.argsort(number, kind="stable")[: n_clients // 2 + 1]
     return core
 
