@@ -55,7 +55,7 @@ clean:
 .venv-flower/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 pytest \
-		"flwr[simulation]==1.41.0" -e ".[flower,sklearn]"
+		"flwr[simulation]==1.41.0" -e ".[flower,sklearn,privacy]"
 	@touch $@
 
 # Debian's Chromium; playwright only drives it.

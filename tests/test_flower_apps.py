@@ -21,6 +21,8 @@ from robfcp.flower import (  # noqa: E402
     calibrate_in_process,
     calibration_round,
     client_app,
+    register_sizes,
+    replay_in_process,
     run_in_process,
     server_app,
 )
@@ -148,6 +150,49 @@ def test_randomised_scores_and_regression_go_the_same_way():
     ends = calibration.predict_interval(data["site-2"][0])
     assert claims["covered"][0] == 80 * robfcp.metrics.interval_coverage(ends, data["site-2"][1])
     assert claims["total_size"][0] == pytest.approx((ends[:, 1] - ends[:, 0]).sum())
+
+
+def test_reports_sent_again_by_nodes_give_the_same_calibration():
+    federation = robfcp.Federation.from_reports(core_reports(client_data(9)))
+    flower = replay_in_process(federation, malicious=2)
+    core = robfcp.calibrate(federation, malicious=2)
+    assert flower.threshold == core.threshold
+    assert np.array_equal(flower.maliciousness, core.maliciousness)
+
+
+def test_a_private_node_answers_the_same_request_alike_and_nothing_else(tmp_path):
+    pytest.importorskip("opendp")
+    from robfcp.ledger import Ledger
+    from robfcp.privacy import Privacy
+
+    data = client_data(6, n_samples=300)
+    ledgers = [tmp_path / f"{k}.json" for k in range(6)]
+    apps = [
+        client_app(
+            lambda split, arrays, context: data[f"site-{context.node_config['partition-id']}"],
+            privacy=Privacy(epsilon=1.0),
+            ledger=ledger,
+        )
+        for ledger in ledgers
+    ]
+
+    def app(message, context):
+        return apps[context.node_config["partition-id"]](message, context)
+
+    configs = [{"partition-id": k} for k in range(6)]
+    network = InProcessNetwork(app, configs, names=list(data))
+    options = {"grid": robfcp.Grid.uniform(16), "malicious": 1, "deadline": 10, "round": "r1"}
+    first, again = (calibration_round(network, **options) for _ in range(2))
+    assert np.array_equal(first.federation.counts, again.federation.counts)
+    assert not np.array_equal(
+        first.federation.counts[0],
+        robfcp.Report.from_scores("a", robfcp.LAC()(*data["site-0"]), options["grid"]).counts,
+    )
+    assert [len(Ledger(ledger).releases()) for ledger in ledgers] == [1] * 6
+    assert all(entry["claims"] is None for entry in first.provenance["clients"].values())
+    assert register_sizes(network, deadline=10) == dict.fromkeys(data, 300)
+    with pytest.raises(robfcp.QuorumError, match="refused the client's data"):
+        calibration_round(network, **{**options, "round": "r2"})  # the budget is spent
 
 
 def test_local_models_need_no_arrays():

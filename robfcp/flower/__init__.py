@@ -13,7 +13,7 @@ from robfcp.flower.client import Outputs, Split, add_calibration
 from robfcp.flower.collector import Outcome, Participant, collect, participants
 from robfcp.flower.network import InProcessNetwork, Network, run_in_process
 from robfcp.flower.server import calibration_round, register_sizes
-from robfcp.flower.together import calibrate_in_process
+from robfcp.flower.together import calibrate_in_process, replay_in_process
 
 __all__ = [
     "InProcessNetwork",
@@ -30,6 +30,7 @@ __all__ = [
     "participants",
     "quiet_environment",
     "register_sizes",
+    "replay_in_process",
     "run_in_process",
     "server_app",
 ]

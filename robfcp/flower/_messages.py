@@ -19,6 +19,7 @@ FAILURES = {  # all that a client's exception tells the server
     1: "the request was not understood",
     2: "scoring failed at the client",
     3: "robfcp refused the client's data",
+    4: "the client keeps this to itself for privacy",
 }
 
 

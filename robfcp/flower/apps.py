@@ -14,7 +14,7 @@ from flwr.serverapp import ServerApp
 
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
-from robfcp.flower.client import Attack, Outputs, add_calibration
+from robfcp.flower.client import Outputs, add_calibration
 from robfcp.flower.network import Network
 from robfcp.flower.server import calibration_round, register_sizes
 from robfcp.registry import read_sizes
@@ -43,15 +43,16 @@ log = logging.getLogger(__name__)
 def client_app(
     outputs: Outputs,
     train: Callable[[Message, Context], Message] | None = None,
-    *,
-    rng: int | None = None,
-    attack: Attack | None = None,
+    **options: Any,
 ) -> ClientApp:
-    """A ClientApp that trains (where `train` is given) and takes part in calibration rounds."""
+    """A ClientApp that trains (where `train` is given) and takes part in calibration rounds.
+
+    options: those of `add_calibration`.
+    """
     app = ClientApp()
     if train is not None:
         app.train()(train)
-    add_calibration(app, outputs, rng=rng, attack=attack)
+    add_calibration(app, outputs, **options)
     return app
 
 

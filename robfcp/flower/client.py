@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike, NDArray
 
@@ -16,6 +17,7 @@ from robfcp._wire import read_grid, read_score
 from robfcp.errors import RobfcpError
 from robfcp.flower._messages import (
     PROTOCOL,
+    RECORD,
     SizeReply,
     SizeRequest,
     SketchRequest,
@@ -26,7 +28,9 @@ from robfcp.flower._messages import (
     open_request,
     reply_content,
 )
+from robfcp.ledger import Ledger
 from robfcp.prediction import iterate_sets, predict_intervals
+from robfcp.privacy import Privacy
 from robfcp.reports import Report
 from robfcp.scores import ClassificationScore, Score
 
@@ -38,12 +42,18 @@ Answer = Callable[[bytes, ArrayRecord | None, Context], bytes]
 log = logging.getLogger(__name__)
 
 
+class _PrivateError(Exception):
+    """The answer would tell more than the site's privacy allows."""
+
+
 def add_calibration(
     app: ClientApp,
     outputs: Outputs,
     *,
     rng: int | None = None,
     attack: Attack | None = None,
+    privacy: Privacy | None = None,
+    ledger: str | os.PathLike[str] | None = None,
 ) -> None:
     """Teach an app to take part in calibration rounds.
 
@@ -51,27 +61,43 @@ def add_calibration(
         "calibration" or "test" data; `arrays` is the received model, None for the local one.
     rng: a seed for randomised scores (joined with the node's id); fresh entropy without it.
     attack(scores, context): what a node sketches instead of its scores, for simulations.
+    privacy: adds noise to the sketch; the same request is then answered by the same noisy report,
+        however often it comes, and questions outside the budget are not answered.
+    ledger: the file in which this site records what it has spent.
     """
 
     def size(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
-        _read(body, SizeRequest)
+        read_request(body, SizeRequest)
+        if privacy is not None and privacy.hides_size:
+            raise _PrivateError
         _, targets = outputs("calibration", arrays, context)
         return msgspec.json.encode(SizeReply(len(np.asarray(targets))))
 
     def sketch(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
-        request = _read(body, SketchRequest)
+        request = read_request(body, SketchRequest)
+        before = context.state.get(RECORD)
+        if isinstance(before, ConfigRecord) and before["request"] == body:
+            return cast(bytes, before["report"])
         score, grid = _score(request.score), read_grid(request.grid)
         predictions, targets = outputs("calibration", arrays, context)
         scores = score(predictions, targets, _generator(rng, context))
         if attack is not None:
             scores = np.asarray(attack(scores, context), dtype=np.float64)
         model = request.model if arrays is None else model_digest(arrays)
-        return Report.from_scores(
-            request.client, scores, grid, score=score, round=request.round, model=model
-        ).to_json()
+        context_of = {"score": score, "round": request.round, "model": model}
+        if privacy is None:
+            return Report.from_scores(request.client, scores, grid, **context_of).to_json()
+        if ledger is not None:
+            Ledger(ledger).charge(privacy, request.round)
+        report = Report.from_scores(request.client, scores, grid, privacy=privacy, **context_of)
+        answer = report.to_json()
+        context.state[RECORD] = ConfigRecord({"request": body, "report": answer})
+        return answer
 
     def threshold(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
-        request = _read(body, ThresholdRequest)
+        request = read_request(body, ThresholdRequest)
+        if privacy is not None:
+            raise _PrivateError
         limits = [np.inf if limit is None else limit for limit in request.thresholds]
         predictions, targets = outputs("test", arrays, context)
         return msgspec.json.encode(
@@ -79,10 +105,10 @@ def add_calibration(
         )
 
     for action, answer in (("size", size), ("sketch", sketch), ("threshold", threshold)):
-        app.query(action)(_guarded(answer))
+        app.query(action)(guarded(answer))
 
 
-def _guarded(answer: Answer) -> Callable[[Message, Context], Message]:
+def guarded(answer: Answer) -> Callable[[Message, Context], Message]:
     """An action that echoes the nonce and turns every exception into a generic code."""
 
     def act(message: Message, context: Context) -> Message:
@@ -93,6 +119,8 @@ def _guarded(answer: Answer) -> Callable[[Message, Context], Message]:
         except (msgspec.MsgspecError, KeyError, UnicodeError):
             log.exception("robfcp: a request was not understood")
             content = failure_content(nonce, 1)
+        except _PrivateError:
+            content = failure_content(nonce, 4)
         except RobfcpError:
             log.exception("robfcp: refused")
             content = failure_content(nonce, 3)
@@ -104,7 +132,8 @@ def _guarded(answer: Answer) -> Callable[[Message, Context], Message]:
     return act
 
 
-def _read(body: bytes, kind: type[Any]) -> Any:
+def read_request(body: bytes, kind: type[Any]) -> Any:
+    """A request of this protocol."""
     request = msgspec.json.decode(body, type=kind)
     if request.protocol != PROTOCOL:
         raise RobfcpError(f"protocol: {request.protocol} is not {PROTOCOL}; update robfcp")

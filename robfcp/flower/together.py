@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
+from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike
 
 from robfcp.calibration import Calibration
+from robfcp.federation import Federation
+from robfcp.flower._messages import SketchRequest
 from robfcp.flower.apps import client_app
-from robfcp.flower.client import Split
+from robfcp.flower.client import Split, guarded, read_request
 from robfcp.flower.network import InProcessNetwork
 from robfcp.flower.server import calibration_round
 
@@ -23,16 +27,32 @@ def calibrate_in_process(
     options: those of `calibration_round`, and with them those of `robfcp.calibrate`.
     """
     names = list(data)
+    sizes = {name: len(targets) for name, (_, targets) in data.items()}  # type: ignore[arg-type]
 
     def outputs(
         split: Split, arrays: ArrayRecord | None, context: Context
     ) -> tuple[ArrayLike, ArrayLike]:
         return data[names[int(context.node_config["partition-id"])]]
 
-    network = InProcessNetwork(
-        client_app(outputs, rng=rng),
-        [{"partition-id": k, "num-partitions": len(names)} for k in range(len(names))],
-        names=names,
-    )
-    sizes = {name: len(targets) for name, (_, targets) in data.items()}  # type: ignore[arg-type]
-    return calibration_round(network, **{"sizes": sizes, "check": False, **options})
+    return _play(client_app(outputs, rng=rng), names, {"sizes": sizes, **options})
+
+
+def replay_in_process(federation: Federation, **options: Any) -> Calibration:
+    """The calibration of a federation's reports, each sent again by a node of its own."""
+
+    def answer(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
+        request = read_request(body, SketchRequest)
+        report = reports[int(context.node_config["partition-id"])]
+        return replace(report, round=request.round, model=request.model).to_json()
+
+    reports = list(federation)
+    app = ClientApp()
+    app.query("sketch")(guarded(answer))
+    context = {"grid": federation.grid, "score": federation.score}
+    return _play(app, federation.ids, {**context, **options})
+
+
+def _play(app: ClientApp, names: Sequence[str], options: dict[str, Any]) -> Calibration:
+    configs = [{"partition-id": k, "num-partitions": len(names)} for k in range(len(names))]
+    network = InProcessNetwork(app, configs, names=names)
+    return calibration_round(network, **{"check": False, **options})
