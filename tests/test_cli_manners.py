@@ -54,6 +54,9 @@ QUICK = {
     "report": ["report", "c.json", "-o", "page.html"],
     "certify": ["certify", "c.json"],
     "simulate": ["simulate", "site.npz", "--clients", "10", "--seeds", "1"],
+    "redteam": ["redteam", "site.npz", "--clients", "10", "--seeds", "1", "--attack", "coverage"],
+    "bench": ["bench", "--clients", "20", "--samples", "50", "--repeat", "1"],
+    "reproduce": ["reproduce"],
 }
 
 
