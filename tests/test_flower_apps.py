@@ -160,6 +160,22 @@ def test_reports_sent_again_by_nodes_give_the_same_calibration():
     assert np.array_equal(flower.maliciousness, core.maliciousness)
 
 
+def test_the_demo_runs_its_round_through_flower(tmp_path):
+    from typer.testing import CliRunner
+
+    from robfcp.cli import app
+
+    common = ["demo", "--seeds", "1", "--clients", "20", "-o", str(tmp_path), "--quiet"]
+    thresholds = []
+    for engine in ("none", "flower"):
+        result = CliRunner().invoke(app, [*common, "--engine", engine])
+        assert result.exit_code == 0, result.exception
+        thresholds.append(robfcp.Calibration.load(tmp_path / "calibration.json").threshold)
+    assert thresholds[0] == thresholds[1]
+    result = CliRunner().invoke(app, [*common, "--engine", "steam"])
+    assert "'steam' is unknown" in str(result.exception)
+
+
 def test_a_private_node_answers_the_same_request_alike_and_nothing_else(tmp_path):
     pytest.importorskip("opendp")
     from robfcp.ledger import Ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +11,11 @@ import typer
 
 from robfcp import outputs
 from robfcp.attacks import named_attack
+from robfcp.calibration import Calibration
 from robfcp.cli._common import Json, Printer, Quiet, Seed, save_json
 from robfcp.cli.simulate import show
 from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
 from robfcp.scores import LAC
 from robfcp.server import calibrate
 from robfcp.simulation import apply_attack, make_world, records, simulate, summarise
@@ -30,6 +33,9 @@ def demo(
     clients: Annotated[int, typer.Option(help="Number of sites.")] = 100,
     share: Annotated[float, typer.Option(help="Share of them that lie.")] = 0.4,
     seeds: Annotated[int, typer.Option(help="Number of runs.")] = 5,
+    engine: Annotated[
+        str, typer.Option(help="none, or flower: the round as messages between apps.")
+    ] = "none",
     seed: Seed = 0,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for figure, page and calibration.")
@@ -50,6 +56,7 @@ def demo(
         raise RobfcpError(
             f"--data: {data!r} is not shipped; use one of {', '.join(outputs.names())}"
         )
+    calibrated = chosen_engine(engine)
     shipped = outputs.load(data)
     output.mkdir(parents=True, exist_ok=True)
     printer = Printer(as_json, quiet)
@@ -84,7 +91,7 @@ def demo(
         grid=None,
         rng=generator,
     )
-    calibration = calibrate(apply_attack(named_attack("coverage"), world, generator))
+    calibration = calibrated(apply_attack(named_attack("coverage"), world, generator))
     calibration.save(output / "calibration.json")
     write_page(calibration, output / "page.html")
     save(
@@ -97,3 +104,14 @@ def demo(
         f"Look at {output / 'page.html'} (who was excluded and why) and {output / 'demo.png'}."
     )
     printer.json(summary)
+
+
+def chosen_engine(name: str) -> Callable[[Federation], Calibration]:
+    """How the one round is calibrated: in one call, or by Flower's messages in this process."""
+    if name == "none":
+        return calibrate
+    if name != "flower":
+        raise RobfcpError(f"--engine: {name!r} is unknown; use none or flower")
+    from robfcp.flower import replay_in_process
+
+    return replay_in_process
