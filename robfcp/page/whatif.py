@@ -67,7 +67,7 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> WhatIf:
     below = np.ascontiguousarray(federation.cumulative().T)
     survived = _survived(federation, below)
     excluded = tuple(_excluded(calibration, liars))
-    bands = [_band(calibration, m) for m in liars]
+    bands = [_band(calibration, m, below) for m in liars]
     tables = {
         "defence": _defended(calibration, levels, liars, excluded, bands, survived),
         "marginal": _marginal(federation, levels, liars, survived),
@@ -136,7 +136,7 @@ def _excluded(calibration: Calibration, liars: tuple[int, ...]) -> Iterator[NDAr
 Proved = Callable[[NDArray[np.intp]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
-def _band(calibration: Calibration, m: int) -> Proved:
+def _band(calibration: Calibration, m: int, below: NDArray[np.int64]) -> Proved:
     """The coverage proved at given edges against m liars, as `certify` computes it."""
     federation, sigma = calibration.federation, calibration.settings.heterogeneity
     delta = 1 - calibration.settings.certificate_confidence
@@ -144,13 +144,12 @@ def _band(calibration: Calibration, m: int) -> Proved:
     if sigma is not None:
         mask, remaining, _ = prune(federation, m, sigma, PRUNING_SHARE * delta)
         delta *= 1 - PRUNING_SHARE
-        kept = federation.subset(mask)
-    below = kept.cumulative()
+        kept, below = federation.subset(mask), below[:, mask]
 
     def at(edges: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         if kept.private:
             return private_band(kept, edges, remaining, delta)
-        return coverage_band(below[:, edges], kept.sizes, remaining, delta, federation.grid.n_bins)
+        return coverage_band(below[edges].T, kept.sizes, remaining, delta, federation.grid.n_bins)
 
     return at
 
