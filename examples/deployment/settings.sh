@@ -3,6 +3,7 @@ set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 STATE=${STATE:-$HERE/state}          # certificates, keys, database, logs, process numbers
 NODES=${NODES:-4}                    # SuperNodes on this host
+MIN_NODES=${MIN_NODES:-$NODES}       # a run waits for so many
 PORT=${PORT:-8000}                   # of the SuperLink
 NODE_PORT=${NODE_PORT:-9100}         # SuperNode i listens on NODE_PORT + i
 APP=${APP:-$HERE/../flower_app}
@@ -23,11 +24,14 @@ start() {
     echo $! >"$STATE/pids/$name.$!"
 }
 
-# tree PID: the process and all its descendants.
-tree() {
+# family PID: the process, its descendants, and what is left of its session when it has died.
+family() {
     local child
-    echo "$1"
-    for child in $(ps -o pid= --ppid "$1"); do tree "$child"; done
+    ps -o pid= --sid "$1" || true
+    for child in $(ps -o pid= --ppid "$1"); do
+        echo "$child"
+        family "$child"
+    done
 }
 
 # wait_for WHAT COMMAND...: until the command succeeds.

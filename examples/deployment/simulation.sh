@@ -15,7 +15,7 @@ wait_for "the SuperLink on $ADDRESS" flwr list simulation
 rm -f "$STATE/calibration.json"
 flwr run "$APP" simulation --stream \
     --federation-config "num-supernodes=$NODES client-resources-num-cpus=1" \
-    --run-config "output=\"$STATE/calibration.json\" min-nodes=$NODES $*"
+    --run-config "output=\"$STATE/calibration.json\" min-nodes=$MIN_NODES $*"
 flwr list simulation --format json >"$STATE/runs.json"
 [[ -e $STATE/calibration.json ]]  # the stream's exit status says nothing about the run
 "$HERE/show.sh"

@@ -3,9 +3,7 @@
 source "$(dirname "$0")/settings.sh"
 shopt -s nullglob
 processes=()
-for file in "$STATE"/pids/*; do
-    if kill -0 "$(<"$file")" 2>/dev/null; then processes+=($(tree "$(<"$file")")); fi
-done
+for file in "$STATE"/pids/*; do processes+=($(family "$(<"$file")")); done
 alive() { ((${#processes[@]})) && kill -0 "${processes[@]}" 2>/dev/null; }
 if ((${#processes[@]})); then kill -TERM "${processes[@]}" 2>/dev/null || true; fi
 for ((tries = 0; tries < 40; tries++)); do
