@@ -1,0 +1,205 @@
+"""The tables of docs/privacy.md: `python benchmarks/privacy.py price|grids|trees`.
+
+Clients draw their samples from a real network's shipped test outputs, on which coverage and set
+size are then exact. Samples are seeded; the noise is OpenDP's and is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp import LAC, Calibration, Grid, Privacy, calibrate, outputs, recommend_grid
+from robfcp.federation import Federation
+from robfcp.guarantees import marginal_threshold
+from robfcp.privacy import add_noise
+from robfcp.private_grids import logistic_grid
+
+EPSILONS: tuple[float | None, ...] = (0.1, 0.5, 1.0, 4.0, None)
+SIZES = (50, 500, 5000)
+CLIENTS, STATED, LIARS = 50, 2, 10
+LEVEL = Fraction(9, 10)
+
+Shares = NDArray[np.float64]
+
+
+class Population:
+    """A network's outputs as the distribution that every client samples from."""
+
+    def __init__(self, name: str) -> None:
+        shipped = outputs.load(name)
+        self.scores = np.sort(LAC()(shipped.probabilities, shipped.labels))
+        self.labels = np.sort(LAC().all_labels(shipped.probabilities).ravel())
+
+    def shares(self, grid: Grid) -> Shares:
+        """The share of scores in each bin."""
+        below = np.searchsorted(self.scores, grid.upper, side="right")
+        return np.asarray(np.diff(below, prepend=0) / self.scores.size)
+
+    def coverage(self, threshold: float) -> float:
+        """The share of true labels in their sets."""
+        return float(np.searchsorted(self.scores, threshold, side="right") / self.scores.size)
+
+    def set_size(self, threshold: float) -> float:
+        """Labels a set holds on average."""
+        return float(np.searchsorted(self.labels, threshold, side="right") / self.scores.size)
+
+
+def federation(
+    rng: np.random.Generator,
+    population: Population,
+    grid: Grid,
+    n: int,
+    privacy: Privacy | None,
+    forged: int | None = None,
+    liars: int = 0,
+) -> Federation:
+    """Reports of n samples a client; the first `liars` put everything into the forged bin."""
+    counts = rng.multinomial(n, population.shares(grid), size=CLIENTS)
+    if forged is not None:
+        counts[:liars] = 0
+        counts[:liars, forged] = n
+    if privacy is None:
+        return Federation.from_counts(counts, grid)
+    noisy = add_noise(counts.ravel(), privacy).reshape(counts.shape)
+    return Federation.from_counts(noisy, grid, privacy=privacy, sizes=np.full(CLIENTS, n))
+
+
+def price(population: Population, seeds: int) -> Iterable[Sequence[object]]:
+    """Coverage, set size, certificate width and detection, with and without attackers."""
+    yield (
+        *("n", "epsilon", "bins", "coverage", "size", "width", "flagged"),
+        *("marg. cov.", "size", "2 low: cov.", "2 high: size"),
+        *("10 low: cov.", "found", "10 high: size", "found"),
+    )
+    for n in SIZES:
+        for epsilon in EPSILONS:
+            privacy = None if epsilon is None else Privacy(epsilon)
+            grid = Grid.default() if privacy is None else recommend_grid(privacy, n, CLIENTS)
+            rows = [
+                price_once(np.random.default_rng(seed), population, grid, n, privacy)
+                for seed in range(seeds)
+            ]
+            means = np.mean(rows, axis=0)
+            yield n, epsilon or "inf", grid.n_bins, *(f"{value:.3f}" for value in means)
+
+
+def price_once(
+    rng: np.random.Generator,
+    population: Population,
+    grid: Grid,
+    n: int,
+    privacy: Privacy | None,
+) -> list[float]:
+    """One row of the table."""
+
+    def made(forged: int | None = None, liars: int = 0, guarantee: bool = False) -> Calibration:
+        reports = federation(rng, population, grid, n, privacy, forged, liars)
+        if guarantee:
+            return calibrate(reports, malicious=STATED, guarantee="marginal", defence="none")
+        return calibrate(reports, malicious="estimate" if liars else STATED)
+
+    def coverage(calibration: Calibration) -> float:
+        return population.coverage(calibration.levels[0].threshold)
+
+    def size(calibration: Calibration) -> float:
+        return population.set_size(calibration.levels[0].threshold)
+
+    def found(calibration: Calibration) -> float:
+        return float((~calibration.trusted_mask[:LIARS]).mean())
+
+    honest, sure = made(), made(guarantee=True)
+    low, high = made(0, STATED, guarantee=True), made(-1, STATED, guarantee=True)
+    many_low, many_high = made(0, LIARS), made(-1, LIARS)
+    return [
+        *(coverage(honest), size(honest), honest.levels[0].certificate.width),
+        float((~honest.trusted_mask).mean()),
+        *(coverage(sure), size(sure), coverage(low), size(high)),
+        *(coverage(many_low), found(many_low), size(many_high), found(many_high)),
+    ]
+
+
+def grids(population: Population, seeds: int) -> Iterable[Sequence[object]]:
+    """Coverage of the guaranteed threshold (the nearer to 0.9 the better) by number of bins."""
+    numbers = (8, 12, 16, 24, 32, 48, 64, 96, 128)
+    yield "n", "epsilon", *numbers, "recommended", "with a prior"
+    rng = np.random.default_rng(0)
+    prior = rng.choice(population.scores, 1000)
+    for n in SIZES:
+        for epsilon in (0.1, 1.0, 4.0):
+            privacy = Privacy(epsilon)
+            tried = [
+                *(logistic_grid(bins) for bins in numbers),
+                recommend_grid(privacy, n, CLIENTS),
+                recommend_grid(privacy, n, CLIENTS, prior=prior),
+            ]
+            covered = []
+            for grid in tried:
+                shares = np.append(np.cumsum(population.shares(grid)), 1.0)
+                found = [
+                    marginal_threshold(federation(rng, population, grid, n, privacy), LEVEL, STATED)
+                    for _ in range(seeds)
+                ]
+                ends = [grid.n_bins if index is None else index for index in found]
+                covered.append(f"{shares[ends].mean():.3f}")
+            yield n, epsilon, *covered
+
+
+def trees(population: Population, seeds: int) -> Iterable[Sequence[object]]:
+    """Standard deviation of one client's count at the 90% edge, in units of one bin's noise.
+
+    Flat: the shorter side of the edge. Trees: least squares over all levels, Laplace noise scaled
+    by their number (every sample is counted once a level).
+    """
+    yield "bins", "flat", "tree of 2", "tree of 4", "tree of 16", "levels"
+    for bins in (16, 64, 256, 1024):
+        row: list[object] = [bins, f"{np.sqrt(min(bins // 10, bins - bins // 10)):.1f}"]
+        levels = []
+        for branching in (2, 4, 16):
+            found = tree_deviation(bins, branching)
+            if found is None:
+                row.append("-")
+                continue
+            row.append(f"{found[0]:.1f}")
+            levels.append(found[1])
+        yield *row, levels
+
+
+def tree_deviation(bins: int, branching: int) -> tuple[float, int] | None:
+    """Noise of the least-squares count up to the 90% edge, and the tree's levels."""
+    widths = [bins]
+    while widths[-1] > 1 and widths[-1] % branching == 0:
+        widths.append(widths[-1] // branching)
+    if widths[-1] != 1:
+        return None
+    widths = widths[1:]  # the root is n_k, which is known
+    design = np.concatenate(
+        [np.repeat(np.eye(bins // width), width, axis=1) for width in widths], axis=0
+    )
+    chosen = np.zeros(bins)
+    chosen[: bins - bins // 10] = 1
+    chosen -= chosen.mean()  # the total is known: only deviations from it are estimated
+    solved = np.linalg.lstsq(design.T @ design, chosen, rcond=None)[0]
+    return float(len(widths) * np.sqrt(chosen @ solved)), len(widths)
+
+
+def main() -> None:
+    """Print one table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("table", choices=("price", "grids", "trees"))
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--data", default="pathmnist", choices=outputs.names())
+    chosen = parser.parse_args()
+    table = {"price": price, "grids": grids, "trees": trees}[chosen.table]
+    for number, row in enumerate(table(Population(chosen.data), chosen.seeds)):
+        print("| " + " | ".join(map(str, row)) + " |", flush=True)
+        if not number:
+            print("|" + "---|" * len(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
