@@ -17,7 +17,7 @@ from robfcp.cli import app
 from robfcp.defences import RobFCP
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.paper import extras, rows, trials
+from robfcp.paper import extras, remarks, rows, trials
 from robfcp.paper.cases import EXPERIMENTS, Case
 from robfcp.paper.published import table
 from robfcp.paper.runner import collect, run_cases
@@ -252,12 +252,30 @@ def test_bounds_and_runtime_say_what_they_measured(
     assert "theorem_1_lower" in (tmp_path / "page.md").read_text()
 
 
-def test_remarks_name_the_worst_cells() -> None:
+def test_remarks_state_what_was_measured_in_the_worst_cells() -> None:
     world = World("mnist", "iid")
     cases = [Case(world, Run("coverage", 0.4, m, 0.4), "known", "", p) for m, p in
              (("fcp", (0.7, 1.0)), ("rob-fcp", (0.9, 1.0)), ("band", None))]  # fmt: skip
     made = rows.make_rows(cases, run_cases(cases, seeds=2, workers=1))
-    text = "\n".join(rows.remarks(made))
-    assert "1 published FCP coverages" in text
-    assert "honest scores crowd the first" in text
+    text = "\n".join(remarks.remarks(made))
+    assert "1 of 1 published FCP coverages" in text
+    robust = made[1]
+    assert f"{robust.first_bin:.0%} of honest scores in the first of 100 bins" in text
+    assert f"{robust.caught:.1f} of 40 liars" in text
     assert "Band is within 0.02" in text
+
+
+def test_the_share_in_the_first_bin_is_that_of_the_honest_scores() -> None:
+    trial = make_trial(SMALL, 0)
+    (outcome,) = run_seed(SMALL, [Run("coverage", 0.4, "rob-fcp", 0.4)], 0)
+    honest = np.concatenate([trial.scores[k] for k in np.flatnonzero(trial.benign(40))])
+    assert outcome.first_bin == pytest.approx((honest <= 0.01).mean())
+    assert outcome.last_bin == pytest.approx((honest > 0.99).mean())
+
+
+def test_a_misstated_number_is_named_as_the_cause() -> None:
+    case = Case(World("tinyimagenet", "beta0.5", "final", 0.5),
+                Run("coverage", 0.25, "band", 0.05), "misstated", "0.05")  # fmt: skip
+    (row,) = rows.make_rows([case], run_cases([case], seeds=2, workers=1))
+    (line,) = remarks.remarks([row])
+    assert "told fewer liars than there are" in line

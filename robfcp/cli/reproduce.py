@@ -80,7 +80,7 @@ def _show(printer: Printer, name: str, title: str, rows: Sequence[Any], *, detai
     if isinstance(rows[0], dict):
         printer.table(f"{name}: {title}", list(rows[0]), [list(row.values()) for row in rows])
         return
-    from robfcp.paper.rows import remarks
+    from robfcp.paper.remarks import remarks
 
     if detailed:
         columns = [

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from robfcp.paper.trials import World, world_key
 
 Results = dict[tuple[World, Run], list[Outcome]]
 Wanted = dict[World, list[Run]]
+FIELDS = [field.name for field in fields(Outcome)]
 
 
 def collect(cases: Iterable[Case]) -> Wanted:
@@ -93,7 +94,12 @@ def _load(store: Path | None, world: World, seeds: int) -> dict[Run, list[Outcom
     if store is None or not _path(store, world).is_file():
         return {}
     content = json.loads(_path(store, world).read_text())
-    if content["version"] != __version__ or content["seeds"] != seeds:
+    same = (content["version"], content["seeds"], content.get("fields")) == (
+        __version__,
+        seeds,
+        FIELDS,
+    )
+    if not same:
         return {}
     return {
         Run(**entry["run"]): [Outcome(*values) for values in entry["outcomes"]]
@@ -109,6 +115,7 @@ def _save(store: Path | None, world: World, seeds: int, fresh: dict[Run, list[Ou
     content = {
         "version": __version__,
         "seeds": seeds,
+        "fields": FIELDS,
         "world": asdict(world),
         "runs": [
             {"run": asdict(run), "outcomes": [list(asdict(one).values()) for one in found]}

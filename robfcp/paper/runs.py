@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from robfcp.band import Band, Standing, stand_out
 from robfcp.characterisations import Characterisation
 from robfcp.counting import estimate_malicious
-from robfcp.defences import RobFCP
+from robfcp.defences import Assessment, NoDefence, RobFCP
 from robfcp.distances import Metric
 from robfcp.federation import Federation
 from robfcp.paper.trials import Trial, World, make_trial, world_key
@@ -48,6 +48,10 @@ class Outcome:
     caught: int
     flagged: int
     seconds: float
+    liar_oddity: float | None  # mean maliciousness of the attackers by the method's own measure
+    honest_oddity: float | None
+    first_bin: float  # share of the honest calibration scores in the first of 100 uniform bins
+    last_bin: float
 
 
 class _Scene:
@@ -74,18 +78,31 @@ class _Scene:
             self._likelihood = int(estimate_malicious(self.federation, "likelihood"))
         return self._likelihood
 
-    def trusted(self, run: Run) -> tuple[NDArray[np.bool_], int]:
-        """Whom the method believes, and how many liars it assumed."""
-        n_clients = self.federation.n_clients
-        told = None if run.told is None else round(run.told * n_clients)
+    def assess(self, run: Run) -> tuple[Assessment, int]:
+        """The method's verdict, and how many liars it assumed."""
+        told = None if run.told is None else round(run.told * self.federation.n_clients)
         if run.method == "fcp":
-            return np.ones(n_clients, dtype=bool), 0
+            return NoDefence()(self.federation, 0), 0
         if run.method == "rob-fcp":
             assumed = self.likelihood if told is None else told
             rule = RobFCP(run.distance, run.characterisation, run.bins)
-            return rule(self.federation, assumed).trusted, assumed
+            return rule(self.federation, assumed), assumed
         assumed = int(self.standing.outstanding.sum()) if told is None else told
-        return Band().judge(self.federation, self.standing, assumed).trusted, assumed
+        return Band().judge(self.federation, self.standing, assumed), assumed
+
+    def oddities(self, assessment: Assessment) -> tuple[float | None, float | None]:
+        """Mean maliciousness of the attackers and of the honest clients."""
+        number = assessment.maliciousness
+        if self.benign.all() or not number.any():
+            return None, None
+        return float(number[~self.benign].mean()), float(number[self.benign].mean())
+
+    def ends(self) -> tuple[float, float]:
+        """Shares of the honest clients' calibration scores in the outermost of 100 bins."""
+        pooled = self.trial.federation.counts[self.benign].sum(axis=0)
+        upper = self.trial.federation.grid.upper
+        first, last = pooled[upper <= 0.01].sum(), pooled[upper > 0.99].sum()
+        return float(first / pooled.sum()), float(last / pooled.sum())
 
 
 def edge_of(federation: Federation, trusted: NDArray[np.bool_]) -> int | None:
@@ -125,7 +142,8 @@ def run_seed(world: World, runs: Sequence[Run], seed: int) -> list[Outcome]:
             scenes[key] = _Scene(trial, *key, rng)
         scene = scenes[key]
         started = perf_counter()
-        trusted, assumed = scene.trusted(run)
+        assessment, assumed = scene.assess(run)
+        trusted = assessment.trusted
         edge = edge_of(scene.federation, trusted)
         seconds = perf_counter() - started
         coverage, size = trial.measure(edge, scene.benign)
@@ -140,6 +158,8 @@ def run_seed(world: World, runs: Sequence[Run], seed: int) -> list[Outcome]:
                 int((~trusted & ~scene.benign).sum()),
                 int((~trusted).sum()),
                 seconds,
+                *scene.oddities(assessment),
+                *scene.ends(),
             )
         )
     return outcomes
