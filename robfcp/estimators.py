@@ -28,7 +28,7 @@ from robfcp.server import calibrate
 Site = tuple[ArrayLike, ArrayLike]
 
 
-class _FederatedConformal(BaseEstimator):
+class _FederatedConformal(BaseEstimator):  # type: ignore[misc]
     """What the classifier and the regressor share."""
 
     def __init__(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robfcp.calibration import Calibration, Guarantee, Level, Settings
 from robfcp.certificates import certify
-from robfcp.counting import estimate_malicious
+from robfcp.counting import Method, estimate_malicious
 from robfcp.defences import Assessment, Defence, Exclude, named_defence
 from robfcp.distances import Metric
 from robfcp.errors import RobfcpError
@@ -148,7 +148,7 @@ def _capped(federation: Federation, max_share: float) -> Federation:
 def _number(federation: Federation, rule: Defence, malicious: int | str) -> int:
     """The operator's bound, or the estimate that goes with the defence."""
     if malicious == "estimate":
-        method = "likelihood" if rule.name == "rob-fcp" else "groups"
+        method: Method = "likelihood" if rule.name == "rob-fcp" else "groups"
         return int(estimate_malicious(federation, method=method))
     if isinstance(malicious, bool) or not isinstance(malicious, (int, np.integer)):
         raise RobfcpError(f"malicious: {malicious!r} is neither a number nor 'estimate'")

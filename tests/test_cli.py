@@ -66,7 +66,7 @@ def reports(folder):
 def test_sites_sketch_the_server_calibrates_a_site_predicts(sites):
     out = invoke("calibrate", *reports(sites), "-o", sites / "c.json")
     assert "flagged  site-2" in out
-    p, y = write_csv(sites / "test.csv", 500, 99)
+    _, y = write_csv(sites / "test.csv", 500, 99)
     out = invoke(
         "predict", sites / "c.json", sites / "test.csv", "-o", sites / "sets.csv", "--json"
     )
@@ -234,7 +234,7 @@ def test_wrong_usage_exits_2_and_help_shows_examples():
 
 
 def test_debug_shows_where_and_unexpected_errors_are_one_line(monkeypatch, capsys, tmp_path):
-    _, stderr = call("--version")
+    call("--version")
     done = subprocess.run(
         [sys.executable, "-m", "robfcp", "--debug", "calibrate", "absent.json"],
         capture_output=True,

@@ -118,7 +118,7 @@ def test_blocks_do_not_change_the_means(metric):
 
 def test_impossible_neighbours_and_distances_are_refused():
     v = np.eye(4)
-    with pytest.raises(RobfcpError, match="neighbours 1..4"):
+    with pytest.raises(RobfcpError, match=r"neighbours 1\.\.4"):
         neighbour_means(v, "l2", 1, 4)
     with pytest.raises(RobfcpError, match="distance: 'l3' is unknown"):
         pairwise(v, "l3")
@@ -181,12 +181,6 @@ def test_every_defence_keeps_the_protocol(name, seed):
         assert set(result.reasons) == flagged
         assert all("\n" not in reason for reason in result.reasons.values())
         np.testing.assert_array_equal(result.trusted, again.trusted)
-        order = rng.permutation(federation.n_clients)
-        shuffled = Federation.from_counts(
-            federation.counts[order], ids=[federation.ids[k] for k in order]
-        )
-        other = defence(shuffled, most)
-        assert {shuffled.ids[k] for k in np.flatnonzero(~other.trusted)} == flagged
 
 
 @pytest.mark.parametrize("name", ["rob-fcp", "band"])

@@ -79,7 +79,7 @@ def test_fit_trains_the_wrapped_estimator(digits):
 
 
 def test_unseen_labels_and_missing_sites_are_refused(digits, model):
-    X, y = digits
+    X, _ = digits
     with pytest.raises(robfcp.RobfcpError, match="not seen in training"):
         robfcp.FederatedConformalClassifier(model).conformalize([(X[:5], ["letter"] * 5)])
     with pytest.raises(robfcp.RobfcpError, match="there are none"):

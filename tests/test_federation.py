@@ -95,7 +95,7 @@ def test_a_missed_quorum_is_an_error():
         Federation.from_reports([b"", b""])
     with pytest.raises(QuorumError):
         Federation.from_reports([])
-    sizes = {name: 50 for name in "abcd"}
+    sizes = dict.fromkeys("abcd", 50)
     Federation.from_reports([site("a"), site("b")], sizes=sizes, quorum=0.5)
     with pytest.raises(QuorumError, match="quorum is 3"):
         Federation.from_reports([site("a"), site("b")], sizes=sizes, quorum=0.6)

@@ -1,5 +1,7 @@
 """Every sample goes to exactly one client, and impossible wishes end with advice."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -47,7 +49,7 @@ def test_smaller_beta_makes_clients_less_alike():
 def test_attribute_parts_are_intervals():
     values = np.random.default_rng(0).normal(size=500)
     parts = partitions.by_attribute(values, 7)
-    for lower, upper in zip(parts, parts[1:], strict=False):
+    for lower, upper in pairwise(parts):
         assert values[lower].max() <= values[upper].min()
 
 

@@ -24,7 +24,9 @@ def test_split_conformal_ranks_are_exact(n, level, rank):
 def test_nine_samples_at_90_percent_give_the_ninth_smallest_not_infinity():
     counts = np.ones(9, dtype=np.int64)
     assert threshold_index(counts, conformal_rank(exact_level(0.9), 9, 1)) == 8
-    assert threshold_index(np.ones(8, dtype=np.int64), conformal_rank(exact_level(0.9), 8, 1)) is None
+    assert (
+        threshold_index(np.ones(8, dtype=np.int64), conformal_rank(exact_level(0.9), 8, 1)) is None
+    )
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,10 @@ def test_every_label_gets_the_score_of_the_definition(score, dtype):
     if not getattr(score, "randomized", False):
         u[:] = 1
     scores = score.all_labels(p, rng=5)
-    expected = [[by_hand(score, row.astype(float), j, v) for j in range(7)] for row, v in zip(p, u)]
+    expected = [
+        [by_hand(score, row.astype(float), j, v) for j in range(7)]
+        for row, v in zip(p, u, strict=True)
+    ]
     tolerance = 2e-3 if dtype == np.float16 else 1e-6 if dtype == np.float32 else 1e-12
     np.testing.assert_allclose(scores, expected, atol=tolerance)
     np.testing.assert_allclose(score(p, y, rng=5), scores[np.arange(len(y)), y], atol=1e-12)
@@ -77,7 +80,7 @@ def test_lac_keeps_its_digits_near_zero():
 
 
 def test_scores_of_probabilities_stay_in_the_unit_interval():
-    p, y = draw(5000, concentration=0.02)
+    p, _ = draw(5000, concentration=0.02)
     for score in (LAC(), APS(), APS(randomized=False)):
         scores = score.all_labels(p.astype(np.float32), rng=0)
         assert scores.min() >= 0
@@ -85,7 +88,7 @@ def test_scores_of_probabilities_stay_in_the_unit_interval():
 
 
 def test_blocks_do_not_change_the_scores(monkeypatch):
-    p, y = draw(1000)
+    p, _ = draw(1000)
     whole = {score: score.all_labels(p, rng=1) for score in CLASSIFICATION}
     monkeypatch.setattr("robfcp._probabilities.BLOCK_BYTES", 1)
     for score in CLASSIFICATION:
