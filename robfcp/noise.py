@@ -25,10 +25,15 @@ class Noise:
     scale: float
 
     @property
+    def _ratio(self) -> float:
+        """exp(-1/scale): what a step away from 0 takes off a Laplace probability."""
+        return float(np.exp(-1 / self.scale))
+
+    @property
     def variance(self) -> float:
         """2a/(1-a)^2 with a = exp(-1/scale) for Laplace; scale^2 for all but tiny Gaussians."""
         if self.mechanism == "laplace":
-            return float(0.5 / np.sinh(0.5 / self.scale) ** 2)
+            return float(2 * self._ratio / (1 - self._ratio) ** 2)
         if self.scale > 4:
             return self.scale**2
         mass = self.mass(60)
@@ -50,8 +55,8 @@ class Noise:
     def characteristic(self, angles: Array) -> Array:
         """E exp(i angle X) on [0, pi], real because the noise is symmetric."""
         if self.mechanism == "laplace":
-            ratio = np.sin(angles / 2) / np.sinh(0.5 / self.scale)
-            result: Array = 1 / (1 + ratio**2)
+            spread = 4 * self._ratio / (1 - self._ratio) ** 2
+            result: Array = 1 / (1 + spread * np.sin(angles / 2) ** 2)
             return result
         if self.scale < 1:
             reach = _wide(self.scale)

@@ -211,6 +211,26 @@ def test_a_private_node_answers_the_same_request_alike_and_nothing_else(tmp_path
         calibration_round(network, **{**options, "round": "r2"})  # the budget is spent
 
 
+def test_a_site_sets_its_own_privacy_and_no_server_can_ask_for_more(tmp_path):
+    pytest.importorskip("opendp")
+    from robfcp.privacy import Privacy
+
+    data = client_data(6, n_samples=300)
+    app = client_app(
+        lambda split, arrays, context: data[f"site-{context.node_config['partition-id']}"]
+    )
+    configs = [{"partition-id": k} for k in range(6)]
+    configs[2] |= {"epsilon": 0.5, "delta": 1e-6, "rounds": 2}
+    network = InProcessNetwork(app, configs, names=list(data))
+    options = {"grid": robfcp.Grid.uniform(16), "malicious": 1, "deadline": 10}
+    for number in range(3):
+        calibration = calibration_round(network, round=f"r{number}", **options)
+        if number < 2:
+            expected = [None, None, Privacy(0.5, 1e-6, rounds=2), None, None, None]
+            assert list(calibration.federation.privacy) == expected
+    assert [fault.client for fault in calibration.faulty] == ["site-2"]  # two rounds, not three
+
+
 def test_local_models_need_no_arrays():
     data = client_data(5)
     calibration = calibrate_in_process(data, malicious=1)

@@ -94,6 +94,15 @@ def test_many_rounds_take_gaussian_noise_and_spend_the_budget_exactly():
         assert accountant.epsilon(1e-6) == pytest.approx(1, rel=1e-5)
 
 
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 1e3, 1e6])
+@pytest.mark.parametrize("delta", [0, 1e-300, 0.5])
+def test_extreme_budgets_have_a_scale(epsilon, delta):
+    privacy = Privacy(epsilon, delta)
+    assert 0 < privacy.scale <= 2.1 / epsilon
+    assert privacy.noise.variance >= 0
+    assert Accountant().allows(privacy)
+
+
 def test_budgets_of_different_units_are_not_added_up():
     accountant = Accountant().spend(Privacy(1))
     with pytest.raises(RobfcpError, match="different units"):
@@ -115,6 +124,7 @@ def test_budgets_of_different_units_are_not_added_up():
         ({"epsilon": 1, "scale": 1.9}, "too little"),
         ({"epsilon": 1, "scale": -1}, "scale is -1"),
         ({"epsilon": 1e-12}, "raise epsilon"),
+        ({"epsilon": 1e300, "delta": 1e-6}, "epsilon is 1e"),
     ],
 )
 def test_impossible_budgets_are_refused(settings, words):

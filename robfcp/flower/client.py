@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike, NDArray
 
@@ -17,7 +17,6 @@ from robfcp._wire import read_grid, read_score
 from robfcp.errors import RobfcpError
 from robfcp.flower._messages import (
     PROTOCOL,
-    RECORD,
     SizeReply,
     SizeRequest,
     SketchRequest,
@@ -28,7 +27,7 @@ from robfcp.flower._messages import (
     open_request,
     reply_content,
 )
-from robfcp.ledger import Ledger
+from robfcp.flower._privacy import answered_before, charge, remember, site_privacy
 from robfcp.prediction import iterate_sets, predict_intervals
 from robfcp.privacy import Privacy
 from robfcp.reports import Report
@@ -62,22 +61,24 @@ def add_calibration(
     rng: a seed for randomised scores (joined with the node's id); fresh entropy without it.
     attack(scores, context): what a node sketches instead of its scores, for simulations.
     privacy: adds noise to the sketch; the same request is then answered by the same noisy report,
-        however often it comes, and questions outside the budget are not answered.
+        however often it comes, and questions outside the budget are not answered. A site's own
+        node config (`epsilon`, `delta`, ..., `privacy-ledger`) goes before it.
     ledger: the file in which this site records what it has spent.
     """
 
     def size(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
         read_request(body, SizeRequest)
-        if privacy is not None and privacy.hides_size:
+        own, _ = site_privacy(context, privacy, ledger)
+        if own is not None and own.hides_size:
             raise _PrivateError
         _, targets = outputs("calibration", arrays, context)
         return msgspec.json.encode(SizeReply(len(np.asarray(targets))))
 
     def sketch(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
         request = read_request(body, SketchRequest)
-        before = context.state.get(RECORD)
-        if isinstance(before, ConfigRecord) and before["request"] == body:
-            return cast(bytes, before["report"])
+        before = answered_before(context, body)
+        if before is not None:
+            return before
         score, grid = _score(request.score), read_grid(request.grid)
         predictions, targets = outputs("calibration", arrays, context)
         scores = score(predictions, targets, _generator(rng, context))
@@ -85,18 +86,18 @@ def add_calibration(
             scores = np.asarray(attack(scores, context), dtype=np.float64)
         model = request.model if arrays is None else model_digest(arrays)
         context_of = {"score": score, "round": request.round, "model": model}
-        if privacy is None:
+        own, record = site_privacy(context, privacy, ledger)
+        if own is None:
             return Report.from_scores(request.client, scores, grid, **context_of).to_json()
-        if ledger is not None:
-            Ledger(ledger).charge(privacy, request.round)
-        report = Report.from_scores(request.client, scores, grid, privacy=privacy, **context_of)
+        charge(context, own, record, request.round)
+        report = Report.from_scores(request.client, scores, grid, privacy=own, **context_of)
         answer = report.to_json()
-        context.state[RECORD] = ConfigRecord({"request": body, "report": answer})
+        remember(context, body, answer)
         return answer
 
     def threshold(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
         request = read_request(body, ThresholdRequest)
-        if privacy is not None:
+        if site_privacy(context, privacy, ledger)[0] is not None:
             raise _PrivateError
         limits = [np.inf if limit is None else limit for limit in request.thresholds]
         predictions, targets = outputs("test", arrays, context)
