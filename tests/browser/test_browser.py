@@ -149,6 +149,23 @@ def test_click_in_the_chart_chooses_the_client_there(show: Show, calibration: Ca
     assert len(names) == 3
 
 
+@pytest.mark.parametrize(
+    ("chart", "words"),
+    [
+        ("clients", "maliciousness"),
+        ("client", "of its scores"),
+        ("pooled", "of the trusted scores"),
+        ("tolerance", "threshold"),
+    ],
+)
+def test_pointer_reads_the_charts(
+    show: Show, calibration: Calibration, chart: str, words: str
+) -> None:
+    opened = show(calibration)
+    opened.page.locator(f"#{chart}-chart .u-over").hover()
+    assert words in opened.page.locator(f"#{chart}-chart .readout").inner_text()
+
+
 def test_filter_and_sort_and_export_give_the_rows_asked_for(
     show: Show, calibration: Calibration, tmp_path: Path
 ) -> None:

@@ -20,22 +20,28 @@ function axis(extra = {}) {
   };
 }
 
-/** Draw a chart into its box, replacing the one before. */
-function draw(id, options, data) {
+/** Draw a chart into its box, replacing the one before; `read` says what the pointer is at. */
+function draw(id, { read, hooks, ...options }, data) {
   const box = byId(id);
   CHARTS.get(id)?.destroy();
+  const readout = element("div", { className: "readout" });
   const chart = new uPlot(
     {
       width: box.clientWidth || 300,
       height: box.clientHeight || 240,
       legend: { show: false },
-      padding: [12, 18, 0, 0],
+      padding: [20, 18, 0, 0],
+      cursor: { y: false, drag: { x: false, y: false }, points: { show: false } },
       ...options,
-      cursor: { y: false, drag: { x: false, y: false }, points: { show: false }, ...options.cursor },
+      hooks: {
+        ...hooks,
+        setCursor: [({ cursor }) => (readout.textContent = cursor.idx == null ? "" : read(cursor.idx))],
+      },
     },
     data,
     box,
   );
+  chart.root.append(readout);
   CHARTS.set(id, chart);
   return chart;
 }

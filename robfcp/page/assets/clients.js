@@ -48,7 +48,8 @@ function drawClients() {
         axis({ label: log ? "maliciousness (log)" : "maliciousness", size: 52, splits: log ? powers : undefined, values: (_, ticks) => ticks.map(shown) }),
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
-      hooks: { draw: [(chart) => drawMarks(chart, xs, ys, drawn)], setCursor: [(chart) => hover(chart, drawn)] },
+      hooks: { draw: [(chart) => drawMarks(chart, xs, ys, drawn)] },
+      read: (i) => describe(client(drawn[i])),
     },
     [xs, ys],
   );
@@ -100,12 +101,8 @@ function drawMarks(chart, xs, ys, drawn) {
   ctx.restore();
 }
 
-/** The name of the client under the pointer, as the chart's tooltip. */
-function hover(chart, drawn) {
-  const { idx } = chart.cursor;
-  if (idx === null || idx === undefined) return;
-  const found = client(drawn[idx]);
-  chart.over.title = `${found.id}: ${found.verdict}`;
+function describe({ id, verdict, maliciousness }) {
+  return `${id}: ${verdict}${maliciousness === null ? "" : `, maliciousness ${shown(maliciousness)}`}`;
 }
 
 function showClient() {

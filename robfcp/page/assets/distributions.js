@@ -8,11 +8,18 @@ function cdfOptions(extra) {
   };
 }
 
+/** The score at a position of the shown edges, the lower end first. */
+function scoreAt(i) {
+  return i === 0 ? shown(DATA.grid.low ?? -Infinity) : shown(edgeValue(VIEW[i - 1]));
+}
+
 /** One client's CDF against the middle 90% of the trusted clients'. */
 function drawClient(k) {
   const { low, middle, high } = DATA.crowd;
   const shades = client(k).verdict === "flagged" ? "flagged" : "trusted";
   const now = outcome();
+  const own = [0, ...clientShares(k)];
+  const data = [shownPlaces(), [0, ...low], [0, ...high], [0, ...middle], own];
   draw(
     "client-chart",
     cdfOptions({
@@ -25,8 +32,9 @@ function drawClient(k) {
       ],
       bands: [{ series: [2, 1], fill: colour("crowd") }],
       hooks: { draw: [(chart) => rule(chart, { x: place(now.index), stroke: colour("accent"), text: "threshold" })] },
+      read: (i) => `at or below ${scoreAt(i)}: ${percent(own[i])} of its scores, ${percent(data[1][i])} – ${percent(data[2][i])} of most others'`,
     }),
-    [shownPlaces(), [0, ...low], [0, ...high], [0, ...middle], [0, ...clientShares(k)]],
+    data,
   );
 }
 
@@ -35,6 +43,7 @@ function drawPooled() {
   const now = outcome();
   const { lower, upper } = DATA.whatif.band;
   const row = nearest(DATA.whatif.liars, now.m);
+  const data = [shownPlaces(), [0, ...lower[row]], [0, ...upper[row]], [0, ...pooledShares(now.excluded)]];
   draw(
     "pooled-chart",
     cdfOptions({
@@ -53,8 +62,9 @@ function drawPooled() {
           },
         ],
       },
+      read: (i) => `threshold ${scoreAt(i)}: ${percent(data[3][i])} of the trusted scores, coverage ${percent(data[1][i])} – ${percent(data[2][i])}`,
     }),
-    [shownPlaces(), [0, ...lower[row]], [0, ...upper[row]], [0, ...pooledShares(now.excluded)]],
+    data,
   );
   const sure = percent(DATA.own.certificate_confidence);
   byId("pooled-words").textContent =
@@ -91,6 +101,7 @@ function drawTolerance() {
           },
         ],
       },
+      read: (i) => `${liarsWord(xs[i])}: threshold ${shown(edgeValue(bins[i]))}`,
     },
     [xs, ys],
   );

@@ -5,6 +5,7 @@ function percent(share) {
 
 function shown(value) {
   if (value === null || value === Infinity) return "infinite";
+  if (value === -Infinity) return "the lowest";
   if (value === 0) return "0";
   const size = Math.abs(value);
   return size < 1e-3 || size >= 1e5 ? value.toExponential(2) : String(+value.toPrecision(4));
