@@ -18,6 +18,8 @@ import robfcp
 pytest.importorskip("flwr")
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
+from robfcp.flower._environment import QUIET  # noqa: E402
+
 SCRIPTS = Path(__file__).parents[1] / "examples" / "deployment"
 NODES = 5
 PATIENCE = 300
@@ -44,8 +46,7 @@ class Scripts:
             "PATIENCE": str(PATIENCE),
             "OMP_NUM_THREADS": "1",
             "FLWR_HOME": str(state / "flwr"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            **QUIET,
             **settings,
         }
 

@@ -7,7 +7,7 @@ Flower's own `Grid` is called `network` here, so that `grid` keeps one meaning.
 
 from __future__ import annotations
 
-from robfcp.flower._environment import quiet_environment
+import robfcp.flower._environment  # noqa: F401  (first: sets what flwr reads on import)
 from robfcp.flower.apps import client_app, server_app
 from robfcp.flower.client import Outputs, Split, add_calibration
 from robfcp.flower.collector import Outcome, Participant, collect, participants
@@ -28,7 +28,6 @@ __all__ = [
     "client_app",
     "collect",
     "participants",
-    "quiet_environment",
     "register_sizes",
     "replay_in_process",
     "run_in_process",

@@ -14,12 +14,6 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
-
-def quiet_environment() -> dict[str, str]:
-    """This process's environment with telemetry and update checks off, for child processes."""
-    return {**os.environ, **QUIET}
-
-
 os.environ.update(QUIET)
 if find_spec("flwr") is None:
     raise RobfcpError("flower: flwr is not installed; install robfcp[flower]")
