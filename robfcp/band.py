@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +14,17 @@ from robfcp.duplicates import Copies, find_copies
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.loners import SHARE as LONERS
-from robfcp.loners import loner_p_value
+from robfcp.loners import few_outstanding
 from robfcp.spacings import most_conspicuous, tail_p_values
 from robfcp.views import core_points, noise_sizes, oddity, trusted_core
 
 FALSE_ALARM = 0.05
 ODD_COPY = 0.005  # a report sent by three or more is odd itself below this p-value
+
+
+_LOOKS: WeakKeyDictionary[Federation, dict[tuple[float, int | None], Standing]] = (
+    WeakKeyDictionary()
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,15 +84,23 @@ class Band:
 def stand_out(
     federation: Federation, false_alarm: float = FALSE_ALARM, seed: int | None = None
 ) -> Standing:
-    """Who stands out: surplus copies, groups parted from the rest by a significant gap, loners.
+    """Who stands out: surplus copies, groups parted from the rest by a gap, a few far out.
 
     All but one of every group of copies are set aside first. Then the most conspicuous minority
-    is, or else the oddest client, when its p-value is at most its part of `false_alarm`, and the
-    others are looked at afresh, until nobody stands out or half would be gone. A report sent by
-    several must fit in by itself too.
+    is, or else the few oddest clients, when the p-value is at most their part of `false_alarm`,
+    and the others are looked at afresh, until nobody stands out or half would be gone. A report
+    sent by several must fit in by itself too. Counting and excluding share one look at a
+    federation.
     """
     if not 0 < false_alarm < 1:
         raise RobfcpError(f"false_alarm: {false_alarm} is not between 0 and 1; give 0.05, say")
+    looks = _LOOKS.setdefault(federation, {})
+    if (false_alarm, seed) not in looks:
+        looks[false_alarm, seed] = _look(federation, false_alarm, seed)
+    return looks[false_alarm, seed]
+
+
+def _look(federation: Federation, false_alarm: float, seed: int | None) -> Standing:
     room = (federation.n_clients - 1) // 2
     copies = find_copies(federation)
     reasons = dict(_copy_reasons(copies)[:room])
@@ -98,8 +112,8 @@ def stand_out(
         split = most_conspicuous(numbers, core_points(rest, core), noise_sizes(rest))
         p_value, size = split.p_value, split.size
         if p_value > (1 - LONERS) * false_alarm:
-            p_value, size = loner_p_value(numbers), 1
-            if p_value > LONERS * false_alarm:
+            size, p_value = few_outstanding(numbers, split.coherent, LONERS * false_alarm)
+            if size == 0:
                 break
         if len(reasons) + size > room:
             break

@@ -22,13 +22,17 @@ _NORMAL_DECILES = 2.563  # and of a standard normal one
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Split:
-    """The most conspicuous group: its size, its statistic and the chance of one like it."""
+    """The most conspicuous group: its size, its statistic and the chance of one like it.
+
+    `coherent` says for the upper groups of 1, 2, ... whether they could be one.
+    """
 
     size: int
     statistic: float
     p_value: float
+    coherent: NDArray[np.bool_]
 
 
 def most_conspicuous(values: Array, points: Array, sizes: Array) -> Split:
@@ -48,7 +52,7 @@ def most_conspicuous(values: Array, points: Array, sizes: Array) -> Split:
     """
     n = len(values)
     if n < 3:
-        return Split(0, 0.0, 1.0)
+        return Split(0, 0.0, 1.0, np.ones(1, dtype=bool))
     order = np.argsort(values, kind="stable")
     logs = _logarithms(values[order], float(np.median(values)))
     statistics, gaps = (rows[0] for rows in _statistics(logs[None, :]))
@@ -59,7 +63,7 @@ def most_conspicuous(values: Array, points: Array, sizes: Array) -> Split:
     statistic = float(considered[best])
     null = _null(min(n, NULL_CLIENTS))
     p_value = (1 + np.count_nonzero(null >= statistic)) / (1 + len(null))
-    return Split(best + 1, statistic, float(p_value))
+    return Split(best + 1, statistic, float(p_value), coherent)
 
 
 def tail_p_values(values: Array, ordinary: NDArray[np.bool_]) -> Array:
