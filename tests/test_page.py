@@ -118,6 +118,18 @@ def test_recorded_outcome_is_among_the_settings() -> None:
     assert tuple(calibration.federation.ids[k] for k in excluded) == calibration.flagged
 
 
+def test_every_offered_number_of_liars_has_its_exclusions_and_its_band() -> None:
+    counts = np.random.default_rng(0).multinomial(60, np.full(20, 0.05), size=150)
+    calibration = robfcp.calibrate(
+        Federation.from_counts(counts), malicious=11, guarantee="pac", defence="none"
+    )
+    what_if = embedded(render(calibration))["whatif"]
+    for table in what_if["tables"].values():
+        assert set(table["liars"]) <= set(what_if["liars"])
+        assert 11 in table["liars"]
+    assert len(what_if["excluded"]) == len(what_if["liars"]) == len(what_if["band"]["lower"])
+
+
 def test_unknown_defence_keeps_the_recorded_exclusions() -> None:
     class Own:
         name = "own"

@@ -62,8 +62,9 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> WhatIf:
     own = tuple(level.confidence_level for level in calibration.levels)
     coarse = tuple(sorted({*COARSE_LEVELS, *own}))
     levels = coarse if federation.private else tuple(sorted({*LEVELS, *own}))
-    many = FEW if federation.private else MANY
-    liars = _numbers(federation.n_clients, calibration.n_malicious, many)
+    few = _numbers(federation.n_clients, calibration.n_malicious, FEW)
+    many = _numbers(federation.n_clients, calibration.n_malicious, MANY)
+    liars = few if federation.private else tuple(sorted({*many, *few}))
     below = np.ascontiguousarray(federation.cumulative().T)
     survived = _survived(federation, below)
     excluded = tuple(_excluded(calibration, liars))
@@ -74,10 +75,8 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> WhatIf:
     }
     plain = settings.heterogeneity is None and settings.size_budget is None
     if settings.guarantee is not None and not (settings.guarantee == "marginal" and plain):
-        few = _numbers(federation.n_clients, calibration.n_malicious, FEW)
-        if settings.malicious == "estimate":
-            few = (calibration.n_malicious,)
-        tables["stated"] = _called(federation, settings, coarse, few, survived)
+        stated = (calibration.n_malicious,) if settings.malicious == "estimate" else few
+        tables["stated"] = _called(federation, settings, coarse, stated, survived)
     curves = [band(shown) for band in bands]
     return WhatIf(
         tables,
