@@ -18,7 +18,6 @@ from robfcp.certificates import Certificate
 from robfcp.federation import Federation
 from robfcp.page.whatif import Table, WhatIf, what_if
 from robfcp.page.words import headline, percent
-from robfcp.private_counts import PrivateCounts
 from robfcp.projection import whole
 
 VIEW = 160  # edges a distribution is drawn with
@@ -81,8 +80,17 @@ def view_edges(pooled: NDArray[np.int64], upper: NDArray[np.float64]) -> NDArray
 
 
 def counts_below(federation: Federation) -> NDArray[np.int64]:
-    """(K, H) counts at or below every edge; estimates where reports are private."""
-    return PrivateCounts(federation).below if federation.private else federation.cumulative()
+    """(K, H) counts at or below every edge.
+
+    Private counts need not add up to n_k: what is left over by edge t of H is t/H of it, the best
+    unbiased mean of the noisy sum up to t and of n_k less the noisy sum above.
+    """
+    below = federation.cumulative()
+    if not federation.private:
+        return below
+    passed = np.arange(1, below.shape[1] + 1) / below.shape[1]
+    leftover = federation.sizes - below[:, -1]
+    return below + np.rint(leftover[:, None] * passed).astype(np.int64)
 
 
 def rising_shares(below: NDArray[np.int64], total: ArrayLike) -> NDArray[np.float64]:
