@@ -82,18 +82,19 @@ class PacCondition:
         self._m = m
 
     def holds(
-        self, below: NDArray[np.int64], allowance: NDArray[np.int64] | None = None
+        self, below: NDArray[np.int64], allowance: NDArray[np.int64] | None = None, parts: int = 1
     ) -> NDArray[np.bool_]:
         """At each edge: for every j <= m, the sum without the j largest reaches a_j.
 
-        `allowance` (E,) is what the sum must exceed it by, where the counts hold noise.
+        `allowance` (E,) is what the sum must exceed it by, where the counts hold noise. Counts and
+        allowance may be in parts of a count.
         """
         counts = edges_first(below).astype(self._sizes.dtype)
-        scaled = self._scale * counts - self._rate * self._sizes
+        scaled = self._scale * counts - parts * self._rate * self._sizes
         kept = np.cumsum(np.sort(scaled, axis=1), axis=1)[:, ::-1][:, : self._m + 1]
         needed = self._needed
         if allowance is not None:
-            needed = needed + self._scale * allowance.astype(self._sizes.dtype)[:, None]
+            needed = parts * needed + self._scale * allowance.astype(self._sizes.dtype)[:, None]
         reached = kept >= needed
         return np.asarray(reached.all(axis=1)).reshape(np.shape(below)[1:])
 

@@ -35,12 +35,12 @@ def private_band(
         left = right = counts.allowance(noise_delta / (2 * n_edges))
     else:
         left, right = counts.sides(noise_delta / (4 * n_edges + 1))
-        total -= float(left[-1])
+        total -= float(left[-1]) / 2
     if total < 1:
         return np.zeros(len(edges)), np.ones(len(edges))
-    below, above = counts.lowest[:, edges], counts.sizes[:, None] - counts.highest[:, edges]
-    low = least_shares(below.T, counts.sizes, m, left[edges], right[edges])
-    high = least_shares(above.T, counts.sizes, m, right[edges], left[edges])
+    below, above = counts.lowest[:, edges], 2 * counts.sizes[:, None] - counts.highest[:, edges]
+    low = least_shares(below.T, 2 * counts.sizes, m, left[edges], right[edges])
+    high = least_shares(above.T, 2 * counts.sizes, m, right[edges], left[edges])
     radius = float(np.log(2 * n_edges / (delta - noise_delta)) / total)
     return kl_lower(low, radius), 1 - kl_lower(high, radius)
 
@@ -57,7 +57,7 @@ def private_survived(federation: Federation, index: int, most: int) -> tuple[flo
     return tuple(
         max(
             0.0,
-            float(least_shares(below, counts.sizes + 1, m, left[index:], right[index:]).min())
+            float(least_shares(below, 2 * (counts.sizes + 1), m, left[index:], right[index:]).min())
             - _CHANCE,
         )
         for m in range(most + 1)

@@ -1,7 +1,9 @@
 """What private reports say about the counts at every edge, and how far noise can have moved them.
 
-A client's count up to edge t is the sum of the bins up to t, or n_k less the sum of those above:
-whichever has fewer noisy bins. Where n_k is hidden the sums on both sides are needed.
+A client's count up to edge t is the sum of the bins up to t, n_k less the sum of those above, or
+the mean of the two: the first two hold the noise of t and of H - t bins, the mean half the noise of
+all H, which is the least in the middle of the grid. Hence everything is in half counts. Where n_k
+is hidden the sums on both sides are needed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ Counts = NDArray[np.int64]
 
 
 class PrivateCounts:
-    """(K, H) estimates of c_k(t) with noise of a known law, and bounds on the noise of any S.
+    """Estimates of 2 c_k(t) with noise of a known law, and bounds on the noise of any S.
 
     A client whose noise at an edge is larger than its n_k is silent there: its count is taken as 0
     from below and as n_k from above, which needs no noise bound. So nobody can drown the others by
@@ -31,20 +33,25 @@ class PrivateCounts:
     def __init__(self, federation: Federation) -> None:
         n_bins = federation.grid.n_bins
         left = federation.cumulative()
-        below_edge = np.arange(1, n_bins + 1)
+        up_to = np.arange(1, n_bins + 1)
+        shorter = np.minimum(up_to, n_bins - up_to)
         self.known = federation.sizes_known
         self._laws = [None if p is None else p.noise for p in federation.privacy]
         if self.known:
             self.sizes = federation.sizes
-            self._terms = np.minimum(below_edge, n_bins - below_edge)
-            from_right = self.sizes[:, None] - (left[:, -1:] - left)
-            self.below = np.where(2 * below_edge <= n_bins, left, from_right)
-            spread = federation.variances[:, None] * self._terms
+            right = self.sizes[:, None] - (left[:, -1:] - left)
+            middle = 4 * shorter > n_bins
+            one_side = 2 * np.where(2 * up_to <= n_bins, left, right)
+            self.halves = np.where(middle, left + right, one_side)
+            self._draws = np.where(middle, n_bins, shorter)
+            self._step = np.where(middle, 1, 2)
+            spread = federation.variances[:, None] * self._draws * (self._step / 2) ** 2
             self._silent = spread > self.sizes[:, None].astype(np.float64) ** 2
         else:
             self.sizes = left[:, -1].copy()
-            self._terms = below_edge
-            self.below = left
+            self.halves = 2 * left
+            self._draws = up_to
+            self._step = np.full(n_bins, 2)
             self._silent = np.zeros(left.shape, dtype=bool)
         self._distinct = sorted({law for law in self._laws if law is not None})
         self._heard = np.zeros((len(self._distinct), n_bins), dtype=np.int64)
@@ -53,13 +60,13 @@ class PrivateCounts:
 
     @property
     def lowest(self) -> Counts:
-        """(K, H) the estimates, 0 where a client is silent."""
-        return np.where(self._silent, 0, self.below)
+        """(K, H) the estimates in half counts, 0 where a client is silent."""
+        return np.where(self._silent, 0, self.halves)
 
     @property
     def highest(self) -> Counts:
-        """(K, H) the estimates, n_k where a client is silent."""
-        return np.where(self._silent, self.sizes[:, None], self.below)
+        """(K, H) the estimates in half counts, 2 n_k where a client is silent."""
+        return np.where(self._silent, 2 * self.sizes[:, None], self.halves)
 
     def require_sizes(self, what: str) -> None:
         """Refuse what cannot do without n_k."""
@@ -70,11 +77,9 @@ class PrivateCounts:
             )
 
     def allowance(self, chance: float) -> Counts:
-        """(H,) at any one edge, the noise of any S's count exceeds this with at most the chance."""
-        return np.array(
-            [noise_bound(self._pooled(edge), chance) for edge in range(len(self._terms))],
-            dtype=np.int64,
-        )
+        """(H,) half counts that at any one edge the noise of any S exceeds with this chance."""
+        bounds = [noise_bound(self._pooled(edge), chance) for edge in range(len(self._draws))]
+        return self._step * np.array(bounds, dtype=np.int64)
 
     def sides(self, chance: float) -> tuple[Counts, Counts]:
         """(H,) the same for the sums up to each edge and the sums above it."""
@@ -82,7 +87,7 @@ class PrivateCounts:
         return left, np.append(left[-2::-1], 0)
 
     def scaled_allowance(self, level: Fraction, chance: float) -> NDArray[Any]:
-        """(H,) q times the noise of sum_S (c_k - level n_k), exceeded with at most this chance.
+        """(H,) 2q times the noise of sum_S (c_k - level n_k), exceeded with at most this chance.
 
         Hidden sizes: c - level n is (1 - level) left - level right, and each side gets half.
         """
@@ -95,29 +100,29 @@ class PrivateCounts:
         return (q - p) * integers(left, largest) + p * integers(right, largest)
 
     def scaled_margins(self, level: Fraction, extra: int = 1) -> NDArray[Any]:
-        """(H, K) whole numbers q (c_k - level (n_k + extra)), silent clients counted as 0."""
+        """(H, K) whole numbers 2q (c_k - level (n_k + extra)), silent clients counted as 0."""
         p, q = level.numerator, level.denominator
         lowest = self.lowest.T
-        largest = q * int(np.abs(lowest).sum(axis=1).max() + np.abs(self.sizes + extra).sum())
-        margins = q * integers(lowest, 2 * largest) - p * (self.sizes + extra)
+        largest = q * int(np.abs(lowest).sum(axis=1).max() + 2 * np.abs(self.sizes + extra).sum())
+        margins = q * integers(lowest, 2 * largest) - 2 * p * (self.sizes + extra)
         return np.ascontiguousarray(margins)
 
     def client_bounds(self, chance: float) -> Counts:
-        """(K, H) bounds on each client's own noise, 0 where it is silent or adds none."""
-        bounds = np.zeros(self.below.shape, dtype=np.int64)
+        """(K, H) bounds on each client's own noise in half counts, 0 where it has none."""
+        bounds = np.zeros(self.halves.shape, dtype=np.int64)
         for law in self._distinct:
             rows = np.array([own == law for own in self._laws])
-            values, where = np.unique(self._terms, return_inverse=True)
+            values, where = np.unique(self._draws, return_inverse=True)
             bound = np.array([noise_bound(((law, int(n)),), chance) for n in values])
-            bounds[rows] = bound[where]
+            bounds[rows] = self._step * bound[where]
         return np.where(self._silent, 0, bounds)
 
-    def own_terms(self, client: int, edge: int) -> tuple[Noise, int] | None:
-        """Law and number of draws in one client's count; None where it is exact or silent."""
+    def own_noise(self, client: int, edge: int) -> tuple[Noise, int, int] | None:
+        """Law, number of draws and half counts a unit of one client's noise; None without any."""
         law = self._laws[client]
         if law is None or self._silent[client, edge]:
             return None
-        return law, int(self._terms[edge])
+        return law, int(self._draws[edge]), int(self._step[edge])
 
     def silent(self, edge: int) -> NDArray[np.bool_]:
         """(K,) who is silent at this edge."""
@@ -125,7 +130,7 @@ class PrivateCounts:
 
     def _pooled(self, edge: int) -> Terms:
         """How many draws of which law the clients' counts at an edge hold together."""
-        number = int(self._terms[edge]) * self._heard[:, edge]
+        number = int(self._draws[edge]) * self._heard[:, edge]
         return tuple(
             (law, int(draws)) for law, draws in zip(self._distinct, number, strict=True) if draws
         )

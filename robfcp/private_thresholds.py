@@ -103,7 +103,7 @@ def private_index(
     counts = PrivateCounts(federation)
     n_samples = max(1, int(counts.sizes.sum()))
     rank = conformal_rank(level, n_samples, federation.n_clients, exchangeability)
-    pooled = rising(counts.below.sum(axis=0).astype(np.float64))
+    pooled = rising(counts.halves.sum(axis=0) / 2)
     reached = np.flatnonzero(pooled >= rank - _ROUNDING * n_samples)
     return int(reached[0]) if rank <= n_samples and reached.size else None
 
@@ -135,7 +135,7 @@ def private_pac(federation: Federation, level: Fraction, m: int, delta: float) -
     condition = PacCondition(
         counts.sizes, m, level, delta - noise_delta, int(np.abs(lowest).sum(axis=0).max())
     )
-    return edge_after_last_failure(condition.holds(lowest, counts.allowance(noise_delta)))
+    return edge_after_last_failure(condition.holds(lowest, counts.allowance(noise_delta), 2))
 
 
 def _pac_of_hidden_sizes(
@@ -144,7 +144,7 @@ def _pac_of_hidden_sizes(
     """The same where N_S is known up to noise too: the largest slack c(N) - level N it may need."""
     m = check_budget(m, len(counts.sizes))
     p, q = level.numerator, level.denominator
-    bound = int(counts.sides(noise_delta / 4)[0][-1])
+    bound = int(counts.sides(noise_delta / 4)[0][-1]) // 2
     total, sizes = int(counts.sizes.sum()), counts.sizes[None, :]
     least = max(1, total - int(sum_of_largest(sizes, m)[0]) - bound)
     most = max(least, total + int(sum_of_largest(-sizes, m)[0]) + bound)
@@ -157,7 +157,7 @@ def _pac_of_hidden_sizes(
     margins = counts.scaled_margins(level, extra=0)
     kept = margins.sum(axis=1) - sum_of_largest(margins, m)
     allowance = counts.scaled_allowance(level, noise_delta / 2)
-    return edge_after_last_failure((kept >= allowance + slack).astype(bool))
+    return edge_after_last_failure((kept >= allowance + 2 * slack).astype(bool))
 
 
 def private_homogeneous(
@@ -183,35 +183,41 @@ def private_homogeneous(
         pairs = [
             (0, 0.0)
             if silent[k]
-            else least_noisy_count(int(size), probability, gamma, counts.own_terms(k, edge))
+            else least_noisy_count(int(size), probability, gamma, counts.own_noise(k, edge))
             for k, size in enumerate(counts.sizes)
         ]
         needed, chances = np.array([n for n, _ in pairs]), np.array([c for _, c in pairs])
         attained = float(np.sort(chances)[m:].mean())
         required = m + min(votes, allowed_errors(n_clients - m, attained, delta)) + 1
-        voting = ~silent & (counts.below[:, edge] >= needed)
+        voting = ~silent & (counts.halves[:, edge] >= needed)
         holds[edge] = int(voting.sum()) >= required
     return edge_after_last_failure(holds)
 
 
 @lru_cache(maxsize=65536)
 def least_noisy_count(
-    size: int, probability: float, gamma: float, terms: tuple[Noise, int] | None
+    size: int, probability: float, gamma: float, noise: tuple[Noise, int, int] | None
 ) -> tuple[int, float]:
-    """The least c with P(Bin(size, probability) + noise >= c) <= gamma, and that probability."""
+    """The least number of half counts h with P(2 Bin + step noise >= h) <= gamma, and that chance.
+
+    Bin(size, probability) successes; noise is (law, draws, step), step half counts a unit.
+    """
     from scipy.special import bdtr
     from scipy.stats import binom
 
-    if terms is None or not terms[1]:
+    if noise is None or not noise[1]:
         tail = 1 - np.concatenate([[0.0], bdtr(np.arange(size + 1), size, probability)])
         least = int(np.argmax(tail <= gamma))
-        return least, float(tail[least])
-    mass = pooled_mass((terms,))
+        return 2 * least, float(tail[least])
+    law, draws, step = noise
+    mass = pooled_mass(((law, draws),))
     reach = len(mass) // 2
     spread = int(10 * np.sqrt(size * probability * (1 - probability))) + 20
     first = max(0, int(size * probability) - spread)
     hits = np.arange(first, min(size, int(size * probability) + spread) + 1)
-    law = np.convolve(binom.pmf(hits, size, probability), mass)
-    tail = np.cumsum(law[::-1])[::-1] + _ROUNDING
+    every = 2 // step  # units of noise in a whole count
+    chances = np.zeros(every * (len(hits) - 1) + 1)
+    chances[::every] = binom.pmf(hits, size, probability)
+    tail = np.cumsum(np.convolve(chances, mass)[::-1])[::-1] + _ROUNDING
     least = int(np.argmax(tail <= gamma))
-    return first - reach + least, float(tail[least])
+    return step * (every * first - reach + least), float(tail[least])

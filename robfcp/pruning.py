@@ -156,8 +156,8 @@ def _private_intervals(
     counts.require_sizes("heterogeneity")
     noise = counts.client_bounds(miss / 4)
     sizes = counts.sizes[:, None]
-    lowest = np.clip(counts.lowest - noise, 0, sizes)[:, edges]
-    highest = np.clip(counts.highest + noise, 0, sizes)[:, edges]
+    lowest = np.clip(-((noise - counts.lowest) // 2), 0, sizes)[:, edges]
+    highest = np.clip((counts.highest + noise) // 2, 0, sizes)[:, edges]
     low, _ = client_intervals(lowest, federation.sizes, miss / 2)
     _, high = client_intervals(highest, federation.sizes, miss / 2)
     return low, high

@@ -57,14 +57,14 @@ def test_the_marginal_threshold_is_the_brute_force_one(known, m):
         counts, beta = PrivateCounts(federation), noise_beta(LEVEL)
         target = LEVEL + beta
         if known:
-            allowed = [Fraction(int(a)) for a in counts.allowance(float(beta))]
+            allowed = [Fraction(int(a), 2) for a in counts.allowance(float(beta))]
         else:
             left, right = counts.sides(float(beta) / 2)
             pairs = zip(left.tolist(), right.tolist(), strict=True)
-            allowed = [(1 - target) * a + target * b for a, b in pairs]
+            allowed = [((1 - target) * a + target * b) / 2 for a, b in pairs]
 
         def holds(edge, counts=counts, allowed=allowed, target=target, n_clients=n_clients):
-            below = counts.lowest[:, edge].tolist()
+            below = [Fraction(h, 2) for h in counts.lowest[:, edge].tolist()]
             return all(
                 sum(below[k] - target * (int(counts.sizes[k]) + 1) for k in kept) >= allowed[edge]
                 for size in range(n_clients - m, n_clients + 1)
@@ -98,13 +98,13 @@ def test_where_no_noise_is_drawn_thresholds_are_those_of_the_raised_level(m):
     assert marginal_threshold(marked, LEVEL, None, 1500) == wide
 
 
-def test_counts_come_from_the_side_with_fewer_noisy_bins():
+def test_counts_come_from_the_sides_that_give_the_least_noise():
     rng = np.random.default_rng(0)
     counts = rng.multinomial(10_000, CLASSES[0], size=2000)
     federation = noisy(rng, counts, private(0.5))
-    errors = PrivateCounts(federation).below - np.cumsum(counts, axis=1)
+    errors = PrivateCounts(federation).halves / 2 - np.cumsum(counts, axis=1)
     terms = np.minimum(np.arange(1, BINS + 1), BINS - np.arange(1, BINS + 1))
-    expected = terms * Privacy(0.5).noise.variance
+    expected = np.minimum(terms, BINS / 4) * Privacy(0.5).noise.variance
     np.testing.assert_allclose(errors.var(axis=0), expected, rtol=0.2)
     assert (errors[:, -1] == 0).all()
 
@@ -116,8 +116,8 @@ def test_pooled_noise_stays_within_its_allowance_as_often_as_stated():
     allowance = PrivateCounts(noisy(rng, counts, privacy)).allowance(0.05)
     exceeded = np.zeros(BINS)
     for _ in range(600):
-        found = PrivateCounts(noisy(rng, counts, privacy)).below.sum(axis=0)
-        exceeded += found - 30 * np.cumsum(counts[0]) > allowance
+        found = PrivateCounts(noisy(rng, counts, privacy)).halves.sum(axis=0)
+        exceeded += found - 60 * np.cumsum(counts[0]) > allowance
     assert (binom.sf(exceeded - 1, 600, 0.05) > 1e-4).all()
     assert exceeded[:-1].mean() > 0.03 * 600  # and no larger than it must be
 
@@ -139,12 +139,14 @@ def test_a_client_that_claims_endless_noise_cannot_drown_the_others():
 def test_noisy_counts_of_single_clients_have_exact_tails():
     rng = np.random.default_rng(3)
     noise = Noise("laplace", 4.0)
-    needed, chance = least_noisy_count(200, 0.9, 0.1, (noise, 5))
-    drawn = rng.binomial(200, 0.9, 200_000) + draw(rng, noise, (200_000, 5)).sum(axis=1)
-    assert (drawn >= needed).mean() == pytest.approx(chance, abs=0.004)
-    assert (drawn >= needed - 1).mean() > 0.1 > chance
+    for step in (1, 2):
+        needed, chance = least_noisy_count(200, 0.9, 0.1, (noise, 5, step))
+        drawn = 2 * rng.binomial(200, 0.9, 200_000)
+        drawn += step * draw(rng, noise, (200_000, 5)).sum(axis=1)
+        assert (drawn >= needed).mean() == pytest.approx(chance, abs=0.004)
+        assert (drawn >= needed - step).mean() > 0.1 > chance
     plain = least_noisy_count(200, 0.9, 0.1, None)
-    assert plain[1] == pytest.approx(binom.sf(plain[0] - 1, 200, 0.9))
+    assert plain[1] == pytest.approx(binom.sf(plain[0] / 2 - 1, 200, 0.9))
 
 
 def test_hidden_sizes_refuse_what_needs_them():
