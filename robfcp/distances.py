@@ -19,6 +19,7 @@ METRICS: tuple[Metric, ...] = ("l1", "l2", "linf", "cosine", "kolmogorov", "wass
 MEMORY = 512 * 2**20  # bytes that distances may take beyond the input
 _BLOCK = 2**24  # bytes of one block of distances: a few rows, for the cache
 _BYTES = 40  # of one distance at worst: itself, the marks of close pairs and the pair's indices
+_FEW = 4  # coordinates up to which plain differences are as fast as a matrix product
 _CLOSE = 1e-6  # squared distances below this share of the norms lose digits and are redone
 
 Vectors = NDArray[np.float64]
@@ -90,6 +91,7 @@ class _Squared:
     """Squared distances by one matrix product; close pairs are redone by differences.
 
     |a|^2 + |b|^2 - 2ab loses its digits where a and b are close, and that can decide an order.
+    With few coordinates many pairs are close and all are done by differences.
     """
 
     def __init__(self, space: Space, columns: Indices | slice) -> None:
@@ -100,6 +102,21 @@ class _Squared:
         self.right = np.concatenate([-2 * points, np.ones((len(points), 1)), norms[:, None]], 1).T
 
     def __call__(self, rows: Indices | slice) -> Vectors:
+        few = self.space.points.shape[1] <= _FEW
+        squared = self._differences(rows) if few else self._product(rows)
+        if self.space.variances is not None:
+            variances = self.space.variances
+            squared /= variances[rows][:, None] + variances[self.columns][None, :]
+        return squared
+
+    def _differences(self, rows: Indices | slice) -> Vectors:
+        first, second = self.space.points[rows], self.space.points[self.columns]
+        squared = np.square(first[:, :1] - second[:, 0])
+        for axis in range(1, first.shape[1]):
+            squared += np.square(first[:, axis, None] - second[:, axis])
+        return squared
+
+    def _product(self, rows: Indices | slice) -> Vectors:
         points = self.space.points[rows] - self.centre
         norms = np.einsum("ij,ij->i", points, points)
         left = np.concatenate([points, norms[:, None], np.ones((len(points), 1))], axis=1)
@@ -107,10 +124,6 @@ class _Squared:
         close = squared < 2 * _CLOSE * norms[:, None]
         if close.any():
             self._redo(squared, rows, *np.nonzero(close))
-        if self.space.variances is not None:
-            squared /= (
-                self.space.variances[rows][:, None] + self.space.variances[self.columns][None, :]
-            )
         return squared
 
     def _redo(self, squared: Vectors, rows: Indices | slice, left: Indices, right: Indices) -> None:

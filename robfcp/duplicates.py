@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation import Federation
-from robfcp.large import LARGE
-from robfcp.large_copies import row_codes, similar_rows
+from robfcp.large_copies import MANY, row_codes, similar_rows
 
 FALSE_ALARM = 1e-3
 _BLOCK = 2**24
@@ -45,7 +44,7 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     distinct = federation.table.rows(first)
     n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
     repeated = np.flatnonzero(np.bincount(owner) > 1)
-    few = len(first) <= LARGE
+    few = len(first) <= MANY
     left, right = _similar(distinct.dense()) if few else similar_rows(distinct, n_bins)
     left, right = np.concatenate([repeated, left]), np.concatenate([repeated, right])
     pairs = zip(left, right, strict=True)

@@ -42,12 +42,13 @@ def scalable_means(
     last: int,
     *,
     cut: int | None = None,
+    number: int = REFERENCES,
     seed: int | None = None,
     memory: int = MEMORY,
 ) -> Estimate:
     """Mean distances to the neighbours of rank first..last, exact up to LARGE clients.
 
-    Beyond, everybody is measured against the same REFERENCES clients, drawn from `seed` (a secret
+    Beyond, everybody is measured against the same `number` clients, drawn from `seed` (a secret
     one if None), so that errors are shared and hardly change an order; they are one of each of as
     many strata along the clients' leading direction, so that every group has its share, and the
     stated errors, those of a plain sample, are on the safe side. `cut` is the number of clients
@@ -61,13 +62,13 @@ def scalable_means(
     seed = secret_seed() if seed is None else seed
     rng = np.random.default_rng(seed)
     line = np.argsort(_along_leading_direction(space.points), kind="stable")
-    few = _one_of_each_stratum(line, REFERENCES, rng)
+    few = _one_of_each_stratum(line, number, rng)
     means, errors = rank_means(space, first, last, references=few, memory=memory)
     if cut is not None:
         near = _nearest_to_cut(means, cut)
         codes, place = np.unique(space.codes[near], return_index=True)
         near = near[place]
-        more = _one_of_each_stratum(line, CUT_SHARE * REFERENCES, rng)
+        more = _one_of_each_stratum(line, CUT_SHARE * number, rng)
         better = rank_means(space, first, last, rows=near, references=more, memory=memory)
         means += (better.means - means[near]).mean()
         twin = np.minimum(np.searchsorted(codes, space.codes), len(codes) - 1)

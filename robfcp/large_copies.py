@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from robfcp._counts import Counts
 
+MANY = 4000  # beyond so many different reports not every pair of them is compared
 BINS_A_PART = 12  # bins in use that fall into one part, on average
 MOST_PARTS = 64
 LEAST = 6  # bins in use on which rows must agree before it means anything

@@ -15,6 +15,7 @@ LEEWAY = 0.7  # how much a group may spread beyond noise, plus an eighth of its 
 DIVERSITY = 2.0  # how much more than the others a group may differ within
 CLEAR = 1.5  # a gap beyond which its diversity no longer matters
 NULL_CLIENTS = 10  # the null of 10 clients serves larger federations too
+MANY = 1000
 DRAWS = 1999
 _DECILES = np.log(9)  # q90 - q10 of an exponential variable of scale 1
 _NORMAL_DECILES = 2.563  # and of a standard normal one
@@ -42,7 +43,8 @@ def most_conspicuous(values: Array, points: Array, sizes: Array) -> Split:
     s_i = (q90 - q10) / log 9 of the K - i others. If the logarithms have an exponential upper tail,
     heavier than that of honest clients, i (L_(K-i+1) - L_(K-i)) is exponential with its scale for
     every i (Renyi); the p-value of max_i S_i is taken under this null by simulation, with at most
-    NULL_CLIENTS clients: among more the coherence below keeps honest groups small.
+    NULL_CLIENTS clients: among more the coherence below keeps honest groups small. Among more than
+    MANY no group of honest clients is small, and the p-value is that of all their gaps.
 
     Those who lie alike are alike, while honest clients fade out; else liars who huddle at one end
     of the honest range would have the rest thrown out. So a group is passed over when it spreads
@@ -61,9 +63,7 @@ def most_conspicuous(values: Array, points: Array, sizes: Array) -> Split:
     considered = np.where(coherent, statistics, 0.0)
     best = int(np.argmax(considered))
     statistic = float(considered[best])
-    null = _null(min(n, NULL_CLIENTS))
-    p_value = (1 + np.count_nonzero(null >= statistic)) / (1 + len(null))
-    return Split(best + 1, statistic, float(p_value), coherent)
+    return Split(best + 1, statistic, _p_value(n, statistic), coherent)
 
 
 def tail_p_values(values: Array, ordinary: NDArray[np.bool_]) -> Array:
@@ -141,6 +141,22 @@ def _order(logs: Array, position: Array) -> Array:
     above = np.minimum(whole + 1, logs.shape[1] - 1)
     result: Array = (1 - part) * logs[:, whole] + part * logs[:, above]
     return result
+
+
+def _p_value(n: int, statistic: float) -> float:
+    """P(max_i S_i >= statistic) under the null.
+
+    Among many s_i is its own limit f_i, that of an exponential sample without its upper share
+    i / n, and the S_i are independent: 1 - prod_i (1 - exp(-statistic f_i)).
+    """
+    if n <= MANY:
+        null = _null(min(n, NULL_CLIENTS))
+        return float((1 + np.count_nonzero(null >= statistic)) / (1 + len(null)))
+    share = 1 - _minorities(n) / n
+    spread = np.log1p(-0.1 * share) - np.log1p(-0.9 * share)
+    rates = np.maximum(spread / _DECILES, FLOOR)
+    with np.errstate(divide="ignore"):  # a statistic of 0
+        return float(-np.expm1(np.log1p(-np.exp(-statistic * rates)).sum()))
 
 
 @lru_cache(maxsize=NULL_CLIENTS)

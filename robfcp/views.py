@@ -16,6 +16,8 @@ FAR_LEVELS = np.array([0.002, 0.998])
 FAR_WEIGHT = 2.0
 CONCENTRATIONS = 4
 REFINEMENTS = 2
+MEDIAN_CLIENTS = 4096  # of many clients, whose median CDF the search for the core starts from
+CORE_REFERENCES = 512  # of many clients, enough to tell the lower half from the rest
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -28,10 +30,10 @@ def noise_sizes(federation: Federation) -> Array:
 
 
 def median_cdf(federation: Federation, seed: int | None = None) -> Array:
-    """(H,) coordinate-wise median of the clients' cumulative shares; of many, of LARGE drawn."""
+    """(H,) coordinate-wise median of the clients' cumulative shares; of many, of some drawn."""
     if federation.n_clients > LARGE:
         drawn = np.zeros(federation.n_clients, dtype=bool)
-        drawn[references(federation.n_clients, LARGE, seed)] = True
+        drawn[references(federation.n_clients, MEDIAN_CLIENTS, seed)] = True
         federation = federation.subset(drawn)
     shares = federation.cumulative() / federation.sizes[:, None]
     result: Array = np.median(shares, axis=0)
@@ -142,7 +144,7 @@ def band_distance(points: Array, sizes: Array, n_malicious: int, seed: int | Non
     first = max(1, n_malicious)
     last = max(first, len(points) - n_malicious - 1)
     space = Space(np.ascontiguousarray(points), "l2", 1 / sizes)
-    return scalable_means(space, first, last, seed=seed).means
+    return scalable_means(space, first, last, number=CORE_REFERENCES, seed=seed).means
 
 
 def trusted_core(federation: Federation, seed: int | None = None) -> Indices:
