@@ -166,15 +166,15 @@ def test_tiny_imagenet_reads_the_official_tree(tmp_path: Path) -> None:
         buffer = io.BytesIO()
         Image.fromarray(array).save(buffer, "JPEG")
         files.append(buffer.getvalue())
-    shared = {
+    stored = {
         "jpeg": np.frombuffer(b"".join(files), np.uint8),
         "offset": np.concatenate([[0], np.cumsum([len(file) for file in files])]),
         "label": np.array([1, 0, 1, 1], np.uint8),
         "wnid": np.array(["n2", "n1"]),
         "words": np.array(["cat", "dog"]),
     }
-    np.savez(folder / "tiny_val_jpeg.npz", **shared)
-    np.savez(folder / "tiny_train_part1of5_jpeg.npz", **shared)
+    np.savez(folder / "tiny_val_jpeg.npz", **stored)
+    np.savez(folder / "tiny_train_part1of5_jpeg.npz", **stored)
     tool.tinyimagenet(folder, tmp_path / "tinyimagenet")
     data = datasets.load("tinyimagenet", tmp_path, verify=False)
     expected = [np.asarray(Image.open(io.BytesIO(file))) for file in files]
