@@ -167,8 +167,8 @@ def trusted_core(federation: Federation, seed: int | None = None) -> Indices:
 
 
 def accomplices(n_clients: int) -> int:
-    """How many accomplices the band rule allows for while the core is sought: 45%."""
-    return int(0.45 * n_clients)
+    """How many accomplices the band rule allows for while the core is sought: any minority."""
+    return (n_clients - 1) // 2
 
 
 def core_points(federation: Federation, core: Indices) -> Array:
