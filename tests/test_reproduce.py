@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from robfcp import LAC, calibrate, outputs, paper
 from robfcp.band import Band
 from robfcp.cli import app
-from robfcp.defences import RobFCP
+from robfcp.defences import Assessment, RobFCP
 from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.paper import extras, remarks, rows, trials
 from robfcp.paper.cases import EXPERIMENTS, Case
@@ -250,6 +251,20 @@ def test_bounds_and_runtime_say_what_they_measured(
     assert all(row["band"] < row["published"] * 10 for row in seconds)
     paper.write_page(tmp_path, tmp_path / "page.md")
     assert "theorem_1_lower" in (tmp_path / "page.md").read_text()
+
+
+def test_every_timed_repeat_sees_a_federation_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    class Watched(Band):
+        def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
+            seen.append(federation)  # kept, so that no two share an address
+            return super().__call__(federation, n_malicious)
+
+    monkeypatch.setattr(extras, "Band", Watched)
+    monkeypatch.setattr(extras, "DATASETS", {"PathMNIST": "pathmnist"})
+    extras.runtime(repeats=3)
+    assert len({id(federation) for federation in seen}) == 3
 
 
 def test_remarks_state_what_was_measured_in_the_worst_cells() -> None:

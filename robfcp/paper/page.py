@@ -94,7 +94,8 @@ def _models() -> str:
         "at a time sharing it (the seconds are wall time); local epochs, fraction and batch of "
         "each are in `robfcp.outputs.entries()`. A script called the functions behind the commands "
         "shown. The mnist beta0.5 model was trained twice more and reached accuracy 0.9884 both "
-        "times; the others were trained once. CIFAR-10, Tiny-ImageNet and sleep used 5 local epochs where the paper used 10."
+        "times; the others were trained once. CIFAR-10, Tiny-ImageNet and sleep used 5 local "
+        "epochs where the paper used 10."
     )
     return "\n".join(lines)
 

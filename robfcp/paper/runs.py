@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +46,6 @@ class Outcome:
     assumed: int
     caught: int
     flagged: int
-    seconds: float
     liar_oddity: float | None  # mean maliciousness of the attackers by the method's own measure
     honest_oddity: float | None
     first_bin: float  # share of the honest calibration scores in the first of 100 uniform bins
@@ -141,11 +139,9 @@ def run_seed(world: World, runs: Sequence[Run], seed: int) -> list[Outcome]:
             rng = np.random.default_rng(noise)
             scenes[key] = _Scene(trial, *key, rng)
         scene = scenes[key]
-        started = perf_counter()
         assessment, assumed = scene.assess(run)
         trusted = assessment.trusted
         edge = edge_of(scene.federation, trusted)
-        seconds = perf_counter() - started
         coverage, size = trial.measure(edge, scene.benign)
         honest = trial.measure(edge_of(trial.federation, scene.benign), scene.benign)
         outcomes.append(
@@ -157,7 +153,6 @@ def run_seed(world: World, runs: Sequence[Run], seed: int) -> list[Outcome]:
                 assumed,
                 int((~trusted & ~scene.benign).sum()),
                 int((~trusted).sum()),
-                seconds,
                 *scene.oddities(assessment),
                 *scene.ends(),
             )
