@@ -97,38 +97,65 @@ function shownPlaces() {
   return [startPlace(), ...VIEW.map(place)];
 }
 
-/** The axis of scores, from the left (side 2) or below. */
+/** The axis of scores, below or (side 3) on the left. */
 function scoreAxis(label, extra = {}) {
   const base = axis({ label, ...extra });
   if (scale === "linear") return { ...base, values: (_, ticks) => ticks.map((v) => +v.toPrecision(6)) };
+  const upright = base.side === 3;
   return {
     ...base,
-    splits: (chart, _axis, low, high) => gridTicks(chart, base.side === 3 ? 36 : 84, low, high),
-    values: (_, ticks) => ticks.map((t) => shown(edgeAt(t))),
+    splits: (chart, _axis, low, high) => {
+      const length = (upright ? chart.bbox.height : chart.bbox.width) / devicePixelRatio;
+      return gridTicks(low, high, ((upright ? 30 : 58) / length) * (high - low));
+    },
+    values: (_, ticks) => ticks.map((position) => tickText(valueAt(position))),
   };
 }
 
-function edgeAt(position) {
-  return position <= 0 ? (DATA.grid.low ?? -Infinity) : edgeValue(position - 1);
+/** Places of round numbers on the stretched axis, the roundest first, `room` apart. */
+function gridTicks(low, high, room) {
+  const chosen = [];
+  const add = (position) => {
+    const fits = position >= low && position <= high;
+    if (fits && chosen.every((other) => Math.abs(other - position) >= room)) chosen.push(position);
+  };
+  roundNumbers().forEach((value) => add(placeOf(value)));
+  if (chosen.length < 3) DATA.grid.used.forEach((bin) => add(bin + 1));
+  return chosen.sort((a, b) => a - b);
 }
 
-/** Round numbers that are edges, as many as there is room for. */
-function gridTicks(chart, room, low, high) {
-  const wide = (room === 36 ? chart.bbox.height : chart.bbox.width) / devicePixelRatio;
-  const count = Math.max(2, Math.floor(wide / room));
-  const wanted = Array.from({ length: count + 1 }, (_, i) => low + ((high - low) * i) / count);
-  const used = DATA.grid.used;
-  const found = wanted.map((position) => {
-    const inside = used.filter((bin) => Math.abs(bin + 1 - position) < (high - low) / count / 5);
-    const simple = inside.filter((bin) => edgeValue(bin) !== Infinity);
-    simple.sort((a, b) => digits(edgeValue(a)) - digits(edgeValue(b)));
-    return simple.length ? simple[0] + 1 : null;
-  });
-  return [...new Set(found.filter((position) => position !== null))];
+/** 0, 1, the powers of ten and their likes near 1, then their halves and fifths. */
+function roundNumbers() {
+  const powers = Array.from({ length: 14 }, (_, k) => 10 ** (6 - k));
+  const near = powers.filter((p) => p < 1).map((p) => 1 - p);
+  const between = powers.flatMap((p) => [2 * p, 5 * p]);
+  const positive = [...powers, 0.5, ...near, ...between];
+  return [0, 1, ...positive, ...positive.map((value) => -value)];
 }
 
-function digits(value) {
-  return value.toExponential().split("e")[0].replace(".", "").length;
+/** A value's place on the stretched axis, between the edges around it. */
+function placeOf(value) {
+  const { used, edges, low } = DATA.grid;
+  const after = edges.findIndex((edge) => edge === null || edge >= value);
+  if (after < 0 || edges[after] === null) return NaN;
+  const [bin, edge] = after ? [used[after - 1] + 1, edges[after - 1]] : [0, low];
+  if (edge === null || value < edge) return NaN;
+  return bin + ((value - edge) / (edges[after] - edge)) * (used[after] + 1 - bin);
+}
+
+/** The value at a place on the stretched axis. */
+function valueAt(position) {
+  const { used, edges, low } = DATA.grid;
+  const after = used.findIndex((bin) => bin + 1 >= position - 1e-9);
+  const [bin, edge] = after ? [used[after - 1] + 1, edges[after - 1]] : [0, low];
+  const share = (position - bin) / (used[after] + 1 - bin);
+  return edges[after] === null ? Infinity : (edge ?? edges[after]) + share * (edges[after] - (edge ?? edges[after]));
+}
+
+function tickText(value) {
+  if (!Number.isFinite(value)) return "";
+  const near = 1 - value;
+  return near > 0 && near < 0.1 ? String(+(1 - +near.toPrecision(2)).toFixed(9)) : String(+value.toPrecision(3));
 }
 
 /** A dashed line across the plot with a word at its end. */

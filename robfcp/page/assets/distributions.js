@@ -87,7 +87,7 @@ function drawTolerance() {
     {
       axes: [
         axis({ label: "liars to survive", values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) }),
-        scoreAxis("guaranteed threshold", { size: 56, side: 3 }),
+        scoreAxis("guaranteed threshold", { size: 60, side: 3 }),
       ],
       scales: { x: { time: false, range: (_, low, high) => [low, Math.max(high, low + 1)] }, y: { range: (_, low, high) => widened(low, high) } },
       series: [{}, { stroke: colour("trusted"), width: 2.5, paths: uPlot.paths.stepped({ align: -1 }), points: { show: xs.length < 40, size: 5, fill: colour("trusted") } }],
