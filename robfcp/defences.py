@@ -58,19 +58,21 @@ class RobFCP:
     """The paper: trust the K_b clients with the lowest mean distance to their K_b - 1 nearest.
 
     seed: what the reference clients of a large federation are drawn from; a secret one if None.
+    device: an accelerator ("cuda") that computes all distances, however many clients there are.
     """
 
     distance: Metric = "l2"
     characterisation: Characterisation = "histogram"
     bins: int = 100
     seed: int | None = None
+    device: str | None = None
     name: ClassVar[str] = "rob-fcp"
 
     def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
         """Exactly `n_malicious` clients left out, whatever they look like."""
         n_benign = check_minority(federation, n_malicious)
         vectors = characterise(federation, self.characterisation, self.bins)
-        estimate = nearest_means(vectors, n_benign, self.distance, self.seed)
+        estimate = nearest_means(vectors, n_benign, self.distance, self.seed, self.device)
         trusted = trust_lowest(estimate.means, federation.ids, n_benign)
         reasons = {
             federation.ids[k]: f"among the {n_malicious} clients farthest from their neighbours"
@@ -116,11 +118,20 @@ def nearest_mean(
 
 
 def nearest_means(
-    vectors: NDArray[np.float64], n_benign: int, distance: Metric, seed: int | None = None
+    vectors: NDArray[np.float64],
+    n_benign: int,
+    distance: Metric,
+    seed: int | None = None,
+    device: str | None = None,
 ) -> Estimate:
-    """The same with its standard errors: exact up to 20,000 clients, else from references."""
+    """The same with its standard errors: exact up to 20,000 clients or on an accelerator."""
+    exact = np.zeros(len(vectors))
     if n_benign < 2:
-        return Estimate(np.zeros(len(vectors)), np.zeros(len(vectors)))
+        return Estimate(np.zeros(len(vectors)), exact)
+    if device is not None:
+        from robfcp.gpu import gpu_neighbour_means
+
+        return Estimate(gpu_neighbour_means(vectors, distance, 1, n_benign - 1, device), exact)
     return scalable_means(Space.of(vectors, distance), 1, n_benign - 1, cut=n_benign, seed=seed)
 
 
