@@ -14,6 +14,7 @@ CORE_LEVELS = np.arange(1, 10) / 10
 LEVELS = np.concatenate([[0.002, 0.01, 0.04], np.arange(1, 10) / 10, [0.96, 0.99, 0.998]])
 FAR_LEVELS = np.array([0.002, 0.998])
 FAR_WEIGHT = 2.0
+NOISE_LEVEL = 20.0  # oddity of clients that differ by noise alone: 15 + 2 x 2 + 1 free bins
 CONCENTRATIONS = 4
 REFINEMENTS = 2
 MEDIAN_CLIENTS = 4096  # of many clients, whose median CDF the search for the core starts from
@@ -191,7 +192,7 @@ def oddity(federation: Federation, core: Indices) -> Array:
 
     X^2 on 16 quantile bins that are finer towards both ends, twice X^2 on the far tails (beyond
     the 0.2% and 99.8% quantiles, where forged scores pile up), and X^2 along the directions that
-    part the clients, in which a group differs though its members do not.
+    part the clients, in which a group differs though its members do not. Brought to one size.
     """
     total = squared_distance(federation, core, LEVELS)
     total += FAR_WEIGHT * squared_distance(federation, core, FAR_LEVELS)
@@ -202,4 +203,17 @@ def oddity(federation: Federation, core: Indices) -> Array:
     _, directions = group_directions(points, sizes)
     along = (points - without_self(points, sizes, core)) @ directions.T
     total += sizes * np.einsum("kq,kq->k", along, along)
-    return total
+    return total * _to_one_size(total, sizes, core)
+
+
+def _to_one_size(total: Array, sizes: Array, core: Indices) -> Array:
+    """(K,) factors that bring distances to what they would be at the greatest (capped) size.
+
+    Honest clients who differ are at about c (1 + phi n): noise c, and a difference that shows the
+    more the larger the sample. Then X^2 (1 + phi max n) / (1 + phi n) compares small and large
+    ones; phi is that of the core's medians, c the bins in use.
+    """
+    excess = max(float(np.median(total[core])) / NOISE_LEVEL - 1, 0.0)
+    phi = excess / float(np.median(sizes[core]))
+    result: Array = (1 + phi * sizes.max()) / (1 + phi * sizes)
+    return result
