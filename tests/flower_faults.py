@@ -121,13 +121,15 @@ def forged(network, message, reply):
     send(network, message, reply_content("0" * 32, body))
 
 
-def once(fault):
-    """The fault the first time, the honest reply the second."""
+def once(fault, then=None):
+    """The fault the first time, the honest reply (or another fault) the second."""
 
     def first(network, message, reply):
         client = network.by_node[message.metadata.dst_node_id]
         if network.asked.count(client) == 1:
             fault(network, message, reply)
+        elif then is not None:
+            then(network, message, reply)
         else:
             network.answer(message.metadata.message_id, reply)
 

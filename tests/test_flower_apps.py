@@ -240,6 +240,19 @@ def test_local_models_need_no_arrays():
     assert saved.provenance["engine"].startswith("flower 1.")
 
 
+def test_texts_of_training_errors_stay_at_the_client():
+    from flwr.app import RecordDict
+
+    def train(message, context):
+        raise ValueError("patient 4711")
+
+    app = client_app(lambda split, arrays, context: None, train)
+    network = InProcessNetwork(app, [{}])
+    message = network.create_message(RecordDict(), "train", 1, "")
+    (reply,) = network.send_and_receive([message])
+    assert reply.error.reason == "training failed at the client"
+
+
 def test_what_the_run_config_cannot_mean_is_refused(tmp_path):
     data = client_data(3)
 

@@ -38,7 +38,7 @@ DATA = client_data(8)
 
 def play(faults, data=DATA, **options):
     network = FaultyNetwork(data, faults)
-    options = {"malicious": 1, "deadline": 0.6, "poll": 0.02, "check": False, **options}
+    options = {"malicious": 1, "deadline": 20.0, "poll": 0.02, "check": False, **options}
     started = time.monotonic()
     calibration = calibration_round(network, **options)
     return calibration, network, time.monotonic() - started
@@ -116,6 +116,7 @@ CASES = {
     "a forged reply": (forged, "rejected", "nonce", 2),
     "a forged reply, then its own": (once(forged), "ok", "", 2),
     "two replies": (twice, "ok", "", 1),
+    "a forged reply, then silence": (once(forged, silent), "rejected", "nonce", 2),
     "silence": (silent, "missing", "no answer within", 1),
     "an answer after the deadline": (late, "late", "after the deadline", 1),
     "an answer just in time": (slow(0.1), "ok", "", 1),
@@ -129,8 +130,12 @@ CASES = {
 def test_every_node_is_classified_and_the_rest_calibrates(case):
     fault, expected, reason, attempts = CASES[case]
     sizes = {name: len(y) for name, (_, y) in DATA.items()}
+    deadline = 0.6 if "silence" in case or fault is late else 20.0
     calibration, network, seconds = play(
-        {} if fault is None else {"site-3": fault}, sizes=sizes, check=case.startswith("an answer")
+        {} if fault is None else {"site-3": fault},
+        sizes=sizes,
+        check=case.startswith("an answer"),
+        deadline=deadline,
     )
     clients = calibration.provenance["clients"]
     entry = clients["site-3"]
@@ -140,7 +145,7 @@ def test_every_node_is_classified_and_the_rest_calibrates(case):
     assert {c: s for c, s in status(calibration).items() if c != "site-3"} == {
         f"site-{k}": "ok" for k in range(8) if k != 3
     }
-    assert seconds < 2.5
+    assert seconds < deadline + 5
     kept = {name: pair for name, pair in DATA.items() if expected == "ok" or name != "site-3"}
     core = robfcp.calibrate(core_reports(kept), malicious=1)
     assert calibration.threshold == core.threshold
@@ -206,18 +211,18 @@ def test_registered_sizes_are_binding():
 
 def test_sizes_are_asked_for_before_training():
     network = FaultyNetwork(DATA, {"site-3": silent}, only="query.size")
-    sizes = register_sizes(network, deadline=0.2, poll=0.01)
+    sizes = register_sizes(network, deadline=1.0, poll=0.01)
     assert sizes == {f"site-{k}": 60 for k in range(8) if k != 3}
     network = FaultyNetwork(DATA, {"site-3": raw(b'{"n_samples":0}')}, only="query.size")
-    assert "site-3" not in register_sizes(network, deadline=0.2)
+    assert "site-3" not in register_sizes(network, deadline=1.0)
 
 
 @pytest.mark.parametrize("quorum", [6, 0.75])
 def test_a_missed_quorum_counts_the_silent_too(quorum):
     faults = {"site-1": silent, "site-2": forged, "site-3": huge}
     with pytest.raises(robfcp.QuorumError, match="only 5"):
-        play(faults, quorum=quorum)
-    play({"site-1": silent, "site-2": forged}, quorum=quorum)
+        play(faults, quorum=quorum, deadline=2.0)
+    play({"site-1": silent, "site-2": forged}, quorum=quorum, deadline=2.0)
 
 
 def test_exceptions_at_the_client_become_codes():
@@ -242,7 +247,7 @@ def test_a_restarted_superlink_only_delays_the_round():
             return super().pull_messages(message_ids)
 
     calibration = calibration_round(
-        Restarting(DATA), malicious=1, deadline=5.0, poll=0.01, check=False
+        Restarting(DATA), malicious=1, deadline=20.0, poll=0.01, check=False
     )
     assert set(status(calibration).values()) == {"ok"}
 
@@ -254,7 +259,7 @@ def test_a_network_that_cannot_send_leaves_the_node_missing():
                 raise ConnectionRefusedError("down")
             return super().push_messages(messages)
 
-    calibration = calibration_round(Broken(DATA), malicious=1, deadline=1.0, check=False)
+    calibration = calibration_round(Broken(DATA), malicious=1, deadline=20.0, check=False)
     assert status(calibration)["site-3"] == "missing"
 
 
@@ -270,7 +275,7 @@ def test_lying_claims_about_coverage_are_left_out():
     lies = [b'{"n_samples":5,"covered":[6],"total_size":[1]}', b'{"n_samples":5}', b"[]"]
     faults = {f"site-{k}": raw(lie) for k, lie in enumerate(lies)}
     network = FaultyNetwork(DATA, faults, only="query.threshold")
-    calibration = calibration_round(network, malicious=1, deadline=1.0, poll=0.01)
+    calibration = calibration_round(network, malicious=1, deadline=20.0, poll=0.01)
     clients = calibration.provenance["clients"]
     assert [clients[f"site-{k}"]["claims"] for k in range(3)] == [None] * 3
     sets = calibration.predict_set(DATA["site-5"][0])
@@ -281,7 +286,7 @@ def test_lying_claims_about_coverage_are_left_out():
 
 
 def test_a_report_travels_as_it_would_in_a_file():
-    calibration, network, _ = play({"site-3": silent}, round="r1")
+    calibration, network, _ = play({"site-3": silent}, round="r1", deadline=1.0)
     message = network.seen["site-1"][0]
     reply = network._app(message, network._contexts[2])
     assert (

@@ -51,9 +51,22 @@ def client_app(
     """
     app = ClientApp()
     if train is not None:
-        app.train()(train)
+        app.train()(_discreet(train))
     add_calibration(app, outputs, **options)
     return app
+
+
+def _discreet(train: Callable[[Message, Context], Message]) -> Callable[..., Message]:
+    """The same training, whose exceptions do not travel: Flower would send their text."""
+
+    def act(message: Message, context: Context) -> Message:
+        try:
+            return train(message, context)
+        except Exception:
+            log.exception("training failed")
+        raise RuntimeError("training failed at the client")
+
+    return act
 
 
 def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> ServerApp:
@@ -63,8 +76,8 @@ def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> Serve
     """
     app = ServerApp()
 
-    def main(grid: Any, context: Context) -> None:
-        run_calibrated(grid, context, None if initial is None else initial(context))
+    def main(network: Any, context: Context) -> None:
+        run_calibrated(network, context, None if initial is None else initial(context))
 
     app.main()(main)
     return app

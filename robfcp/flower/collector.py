@@ -11,6 +11,7 @@ import hmac
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
@@ -60,6 +61,7 @@ class _Asked:
     participant: Participant
     nonce: str
     attempts: int
+    before: Outcome[Any] | None = None  # what the attempt before this one ended with
 
 
 @dataclass
@@ -88,13 +90,13 @@ class Collection(Generic[T]):
 def participants(network: Network) -> list[Participant]:
     """The network's nodes under their registered names, or `node-ID` where that cannot serve."""
     nodes = list(network.get_nodes())
-    names = [node.name for node in nodes]
+    names = Counter(node.name for node in nodes)
     chosen = []
     for node in nodes:
         name = node.name
         try:
             check_client(name)
-            usable = names.count(name) == 1
+            usable = names[name] == 1
         except RobfcpError:
             usable = False
         client = name if usable else f"node-{node.node_id}"
@@ -123,7 +125,7 @@ def collect(
     waiting: dict[str, _Asked] = {}
     done: dict[Participant, Outcome[T]] = {}
 
-    def ask(participant: Participant, attempts: int) -> None:
+    def ask(participant: Participant, attempts: int = 1, before: Outcome[T] | None = None) -> None:
         nonce = secrets.token_hex(16)
         message = Message(
             request_content(nonce, body(participant.client), arrays),
@@ -137,10 +139,10 @@ def collect(
                 participant, "missing", "could not be reached", attempts=attempts
             )
         else:
-            waiting[identifier] = _Asked(participant, nonce, attempts)
+            waiting[identifier] = _Asked(participant, nonce, attempts, before)
 
     for participant in asked:
-        ask(participant, 1)
+        ask(participant)
     while True:
         for identifier in list(waiting):
             for reply in _pull(network, identifier)[:1]:
@@ -149,7 +151,7 @@ def collect(
                 retry = not authentic and entry.attempts < ATTEMPTS and time.monotonic() < end
                 if retry:
                     log.warning("%s: %s; asking again", entry.participant.client, outcome.reason)
-                    ask(entry.participant, entry.attempts + 1)
+                    ask(entry.participant, entry.attempts + 1, outcome)
                 else:
                     done[entry.participant] = outcome
             if time.monotonic() >= end:
@@ -158,10 +160,10 @@ def collect(
             break
         time.sleep(min(poll, max(0.0, end - time.monotonic())))
     for entry in waiting.values():
-        reason = f"no answer within {deadline:g} s"
-        done[entry.participant] = Outcome(
-            entry.participant, "missing", reason, attempts=entry.attempts
+        silent: Outcome[T] = Outcome(
+            entry.participant, "missing", f"no answer within {deadline:g} s"
         )
+        done[entry.participant] = replace(entry.before or silent, attempts=entry.attempts)
     return Collection([done[participant] for participant in asked], waiting)
 
 

@@ -239,7 +239,14 @@ def _clients(
             "claims": msgspec.to_builtins(checks[client]) if client in checks else None,
         }
     for client in set(calibration.missing) - set(clients):
-        clients[client] = {"status": "missing", "reason": "registered but not connected"}
+        clients[client] = {
+            "node_id": None,
+            "public_key": None,
+            "status": "missing",
+            "reason": "registered but not connected",
+            "attempts": 0,
+            "claims": None,
+        }
     return dict(sorted(clients.items()))
 
 

@@ -11,18 +11,18 @@ app = ServerApp()
 
 
 @app.main()
-def main(grid: Grid, context: Context) -> None:
+def main(network: Grid, context: Context) -> None:
     """Train, then calibrate."""
     config = context.run_config
     arrays = ArrayRecord(make_model().state_dict())
     patience = {"deadline": config["deadline"], "poll": config["poll"]}
-    sizes = register_sizes(grid, arrays, **patience)
+    sizes = register_sizes(network, arrays, **patience)
 
     strategy = FedAvg(fraction_evaluate=0.0)
-    result = strategy.start(grid, arrays, num_rounds=config["num-server-rounds"])
+    result = strategy.start(network, arrays, num_rounds=config["num-server-rounds"])
 
     calibration = calibration_round(
-        grid,
+        network,
         result.arrays,
         sizes=sizes,
         confidence_level=config["confidence-level"],
