@@ -115,6 +115,7 @@ def noise_bound(terms: Terms, chance: float) -> int:
     return low
 
 
+@lru_cache(maxsize=256)
 def pooled_mass(terms: Terms) -> Array:
     """(2r + 1,) probabilities of -r..r for the sum, r so large that nothing lies beyond."""
     _, _, product = _transform(terms)

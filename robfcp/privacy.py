@@ -156,7 +156,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         return 0.0
     if delta <= 0:
         return inf
-    order = 1 + np.geomspace(1e-3, 1e9, 801) / (1 + rho)
+    order = 1 + np.geomspace(1e-3, 1e9, 401) / (1 + rho)
     for _ in range(2):
         bound = order * rho + (-log(delta) + order * np.log1p(-1 / order) - np.log(order - 1)) / (
             order - 1
@@ -173,7 +173,7 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     low, high = 0.0, max(epsilon, 1e-300)
     while zcdp_epsilon(high, delta) <= epsilon:
         high *= 2
-    for _ in range(60):
+    for _ in range(48):
         middle = (low + high) / 2
         low, high = (middle, high) if zcdp_epsilon(middle, delta) <= epsilon else (low, middle)
     return low

@@ -33,23 +33,21 @@ def _copies(federation: Federation, law: Noise, false_alarm: float, n_pairs: flo
     """Pairs whose squared distance noise alone undercuts with chance <= false_alarm / pairs."""
     counts = federation.counts.astype(np.float64)
     tilts, log_laplace = _log_laplace(law)
+    exponent = counts.shape[1] * log_laplace + np.log(n_pairs)
+    farthest = float(((np.log(false_alarm) - exponent) / tilts).max())
     norms = np.einsum("kb,kb->k", counts, counts)
-    left, right, chances = [], [], []
+    left, right, squares = [], [], []
     step = max(1, _BLOCK // len(counts))
     for start in range(0, len(counts), step):
         rows = slice(start, min(start + step, len(counts)))
-        squared = np.maximum(norms[rows, None] + norms - 2 * counts[rows] @ counts.T, 0)
-        values, where = np.unique(np.round(squared), return_inverse=True)
-        exponents = tilts[:, None] * values + counts.shape[1] * log_laplace[:, None]
-        p_values = n_pairs * np.exp(np.minimum(exponents.min(axis=0), 0))
-        p_values = p_values[where].reshape(squared.shape)
-        first, second = np.nonzero(p_values <= false_alarm)
+        squared = norms[rows, None] + norms - 2 * counts[rows] @ counts.T
+        first, second = np.nonzero(squared <= farthest)
         later = second > first + start
         left.append(first[later] + start)
         right.append(second[later])
-        chances.append(p_values[first[later], second[later]])
+        squares.append(np.maximum(squared[first[later], second[later]], 0))
     pairs = np.concatenate(left), np.concatenate(right)
-    p_value = np.concatenate(chances)
+    p_value = np.exp((np.outer(np.concatenate(squares), tilts) + exponent).min(axis=1))
     groups = components(np.arange(len(counts)), *pairs)
     return [
         Copies(

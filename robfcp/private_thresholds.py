@@ -203,7 +203,6 @@ def least_noisy_count(
     Bin(size, probability) successes; noise is (law, draws, step), step half counts a unit.
     """
     from scipy.special import bdtr
-    from scipy.stats import binom
 
     if noise is None or not noise[1]:
         tail = 1 - np.concatenate([[0.0], bdtr(np.arange(size + 1), size, probability)])
@@ -212,12 +211,23 @@ def least_noisy_count(
     law, draws, step = noise
     mass = pooled_mass(((law, draws),))
     reach = len(mass) // 2
-    spread = int(10 * np.sqrt(size * probability * (1 - probability))) + 20
-    first = max(0, int(size * probability) - spread)
-    hits = np.arange(first, min(size, int(size * probability) + spread) + 1)
+    first, hits = _binomial(size, probability)
     every = 2 // step  # units of noise in a whole count
     chances = np.zeros(every * (len(hits) - 1) + 1)
-    chances[::every] = binom.pmf(hits, size, probability)
+    chances[::every] = hits
     tail = np.cumsum(np.convolve(chances, mass)[::-1])[::-1] + _ROUNDING
     least = int(np.argmax(tail <= gamma))
     return step * (every * first - reach + least), float(tail[least])
+
+
+@lru_cache(maxsize=4096)
+def _binomial(size: int, probability: float) -> tuple[int, NDArray[np.float64]]:
+    """The first number of successes with a chance worth counting, and the chances from there."""
+    from scipy.special import gammaln
+
+    spread = int(10 * np.sqrt(size * probability * (1 - probability))) + 20
+    first = max(0, int(size * probability) - spread)
+    hits = np.arange(first, min(size, int(size * probability) + spread) + 1)
+    logs = gammaln(size + 1) - gammaln(hits + 1) - gammaln(size - hits + 1)
+    logs += hits * np.log(probability) + (size - hits) * np.log1p(-probability)
+    return first, np.exp(logs)
