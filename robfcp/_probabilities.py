@@ -42,8 +42,7 @@ def check_rows(block: Probabilities, first: int) -> None:
         raise RobfcpError(
             f"probabilities: row {row} holds a negative value or NaN; check the model's output"
         )
-    accumulator = np.float32 if block.dtype == np.float32 else np.float64
-    total = block.sum(axis=1, dtype=accumulator)
+    total = block.sum(axis=1, dtype=accumulator(block))
     wrong = ~(np.abs(total - 1) <= sum_tolerance(block.shape[1]))
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -51,6 +50,11 @@ def check_rows(block: Probabilities, first: int) -> None:
             f"probabilities: row {first + row} sums to {total[row]:.6g}, not 1; "
             "apply softmax or normalise the rows"
         )
+
+
+def accumulator(block: Probabilities) -> type[np.floating]:
+    """What rows are summed in: float32 where they are, to the digits they have, else float64."""
+    return np.float32 if block.dtype == np.float32 else np.float64
 
 
 def sum_tolerance(n_classes: int) -> float:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp._probabilities import (
     Probabilities,
+    accumulator,
     check_labels,
     check_probabilities,
     check_rows,
@@ -110,10 +111,11 @@ class LAC(ClassificationScore):
 
 
 def _sum_of_others(p: Probabilities, rows: NDArray[np.intp], label: NDArray[np.intp]) -> Scores:
-    """Each row's total without its label, within [0, 1]."""
+    """Each row's total without its label, within [0, 1]; nothing cancels in a sum of its kind."""
     others = p[rows]
     others[np.arange(len(rows)), label] = 0
-    return np.minimum(others.sum(axis=1, dtype=np.float64), 1)
+    total = others.sum(axis=1, dtype=accumulator(p)).astype(np.float64)
+    return np.minimum(total, 1, out=total)
 
 
 class _Adaptive(ClassificationScore):
@@ -133,8 +135,8 @@ class _Adaptive(ClassificationScore):
     def _of_labels(self, p: Probabilities, label: NDArray[np.intp], u: Scores) -> Scores:
         chosen = p[np.arange(len(p)), label]
         above = p > chosen[:, None]
-        mass = np.where(above, p, 0).sum(axis=1, dtype=np.float64) + u * chosen
-        return np.minimum(mass, 1) + self._penalties(1 + above.sum(axis=1))
+        mass = np.multiply(p, above).sum(axis=1, dtype=np.float64) + u * chosen
+        return np.minimum(mass, 1) + self._penalties(1 + np.count_nonzero(above, axis=1))
 
     def _of_all(self, p: Probabilities, u: Scores) -> Scores:
         order = np.argsort(-p, axis=1, kind="stable")
