@@ -65,23 +65,23 @@ def contrasts(ranked: Array, covariance: Covariance) -> tuple[NDArray[np.intp], 
 def _separable(ranked: Array, sizes: NDArray[np.intp], scaled: bool) -> Array:
     """The contrasts for diagonal or identity covariance, all z at once in O(K H) by prefix sums.
 
-    sum_k (v_k - mu)^2 / s = (Q - 2 mu L + count mu^2) / s, with L and Q the sums of v and v^2.
+    sum_k (v_k - mu)^2 / s = (Q - 2 mu L + count mu^2) / s, with L and Q the sums of v and v^2;
+    one coordinate at a time, so that little is held beside the vectors.
     """
-    centred = ranked - ranked.mean(axis=0)  # keeps the digits of the variances
-    linear = np.cumsum(centred, axis=0)
-    squares = np.cumsum(centred**2, axis=0)
-    below = sizes[:, None].astype(np.float64)
-    above = len(ranked) - below
-    mean = linear[sizes - 1] / below
-    variance = np.maximum(squares[sizes - 1] / below - mean**2, 0) + RIDGE
-    spread = variance if scaled else np.ones_like(mean)
-    inside = squares[sizes - 1] - below * mean**2
-    outside = (
-        (squares[-1] - squares[sizes - 1])
-        - 2 * mean * (linear[-1] - linear[sizes - 1])
-        + above * mean**2
-    )
-    result: Array = 0.5 * ((outside / above - inside / below) / spread).sum(axis=1)
+    result: Array = np.zeros(len(sizes))
+    above = len(ranked) - sizes
+    for column in ranked.T:
+        centred = column - column.mean()  # keeps the digits of the variances
+        linear, squares = np.cumsum(centred), np.cumsum(centred**2)
+        mean = linear[sizes - 1] / sizes
+        variance = np.maximum(squares[sizes - 1] / sizes - mean**2, 0) + RIDGE
+        inside = squares[sizes - 1] - sizes * mean**2
+        outside = (
+            (squares[-1] - squares[sizes - 1])
+            - 2 * mean * (linear[-1] - linear[sizes - 1])
+            + above * mean**2
+        )
+        result += 0.5 * (outside / above - inside / sizes) / (variance if scaled else 1.0)
     return result
 
 

@@ -139,7 +139,7 @@ class _Adaptive(ClassificationScore):
         return np.minimum(mass, 1) + self._penalties(1 + np.count_nonzero(above, axis=1))
 
     def _of_all(self, p: Probabilities, u: Scores) -> Scores:
-        order = np.argsort(-p, axis=1, kind="stable")
+        order = np.argsort(-p, axis=1)
         falling = np.take_along_axis(p, order, axis=1).astype(np.float64)
         before = np.cumsum(falling, axis=1) - falling
         place = np.broadcast_to(np.arange(p.shape[1]), p.shape).copy()
