@@ -179,7 +179,7 @@ def test_missing_files_and_folders_are_one_clear_line(tmp_path):
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk")))
-    with pytest.raises(OSError, match="disk"):
+    with pytest.raises(RobfcpError, match=r"r.json: cannot be written \(disk\); choose another"):
         EXAMPLES[0].save(tmp_path / "r.json")
     assert list(tmp_path.iterdir()) == []
 

@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from robfcp import outputs
+from robfcp._files import make_folder
 from robfcp.attacks import named_attack
 from robfcp.calibration import Calibration
 from robfcp.cli._common import Json, Printer, Quiet, Seed, save_json
@@ -58,7 +59,7 @@ def demo(
         )
     calibrated = chosen_engine(engine)
     shipped = outputs.load(data)
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     printer = Printer(as_json, quiet)
     printer.line(
         f"{data}: {len(shipped.labels)} samples of {clients} sites; the wanted coverage is 0.9"
