@@ -11,7 +11,7 @@ import numpy as np
 
 from robfcp._counts import Counts, CountsBuilder
 from robfcp._private_reports import hides_size, same_noise
-from robfcp.errors import QuorumError, ReportError, RobfcpError
+from robfcp.errors import MAX_NAME, QuorumError, ReportError, RobfcpError, plain
 from robfcp.reports import Header, Report
 
 Untrusted = Report | bytes | str | Mapping[str, Any]
@@ -24,6 +24,10 @@ class Fault:
     client: str
     field: str
     reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "client", plain(self.client, MAX_NAME))
+        object.__setattr__(self, "reason", plain(self.reason))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._files import MAX_FILE_BYTES, read_limited, write_atomically
-from robfcp.errors import ReportError, RobfcpError
+from robfcp.errors import MAX_NAME, ReportError, RobfcpError
 from robfcp.grid import Grid
 from robfcp.noise import noise_bound
 from robfcp.privacy import Privacy, add_noise
@@ -18,7 +18,6 @@ from robfcp.scores import Score
 from robfcp.sketches import sketch
 
 MAX_SAMPLES = 2**40  # keeps every sum over a million clients inside int64
-MAX_NAME = 200
 IMPLAUSIBLE = 1e-10  # noisy counts are refused beyond what their noise exceeds with this chance
 
 

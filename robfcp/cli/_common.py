@@ -13,10 +13,12 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from robfcp._files import write_atomically
+from robfcp.errors import plain
 
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -46,7 +48,12 @@ class Printer:
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """A table whose numbers are aligned and whose cells are plain text."""
-        table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+        table = Table(
+            title=escape(plain(title)),
+            title_justify="left",
+            title_style="bold",
+            header_style="bold",
+        )
         lines = [[_cell(value) for value in row] for row in rows]
         for number, column in enumerate(columns):
             right = bool(lines) and all(_numeric(line[number]) for line in lines)
@@ -56,8 +63,9 @@ class Printer:
         self.console.print(table)
 
     def line(self, text: str, style: str | None = None) -> None:
-        """One line for people; markup in client names is not interpreted."""
-        self.console.print(text, style=style, markup=False, soft_wrap=False)
+        """Text for people; markup and control characters in names are not interpreted."""
+        lines = "\n".join(plain(part, None) for part in text.split("\n"))
+        self.console.print(lines, style=style, markup=False, soft_wrap=False)
 
     def json(self, value: Any) -> None:
         """The result for programs."""
@@ -126,8 +134,8 @@ def _plain(value: Any) -> Any:
 def _cell(value: object) -> str:
     if isinstance(value, (float, np.floating)):
         return f"{value:.4g}" if np.isfinite(value) else "infinite" if value > 0 else "-"
-    text = "none" if value is None else str(value)
-    return text.replace("[", "\\[")
+    text = "none" if value is None else plain(str(value), None)
+    return escape(text)
 
 
 def _numeric(text: str) -> bool:
