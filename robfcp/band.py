@@ -16,9 +16,10 @@ from robfcp.federation import Federation
 from robfcp.loners import SHARE as LONERS
 from robfcp.loners import few_outstanding
 from robfcp.spacings import most_conspicuous, tail_p_values
-from robfcp.views import core_points, noise_sizes, oddity, trusted_core
+from robfcp.views import core_cdf, core_points, noise_sizes, oddity, trusted_core
 
 FALSE_ALARM = 0.05
+CAUTION = 0.5  # part of the false alarms for groups without whom coverage would fall
 ODD_COPY = 0.005  # a report sent by three or more is odd itself below this p-value
 
 
@@ -88,8 +89,9 @@ def stand_out(
 
     All but one of every group of copies are set aside first. Then the most conspicuous minority
     is, or else the few oddest clients, when the p-value is at most their part of `false_alarm`,
-    and the others are looked at afresh, until nobody stands out or half would be gone. A report
-    sent by several must fit in by itself too. Counting and excluding share one look at a
+    and the others are looked at afresh, until nobody stands out or half would be gone. Groups that
+    raise the threshold have half of that part: to lose honest ones costs coverage. A report sent
+    by several must fit in by itself too. Counting and excluding share one look at a
     federation.
     """
     if not 0 < false_alarm < 1:
@@ -111,7 +113,8 @@ def _look(federation: Federation, false_alarm: float, seed: int | None) -> Stand
         numbers = oddity(rest, core)
         split = most_conspicuous(numbers, core_points(rest, core), noise_sizes(rest))
         p_value, size = split.p_value, split.size
-        if p_value > (1 - LONERS) * false_alarm:
+        caution = CAUTION if size and _raises(rest, core, numbers, size) else 1.0
+        if p_value > caution * (1 - LONERS) * false_alarm:
             size, p_value = few_outstanding(numbers, split.coherent, LONERS * false_alarm)
             if size == 0:
                 break
@@ -137,6 +140,16 @@ def _look(federation: Federation, false_alarm: float, seed: int | None) -> Stand
             )
     outstanding = np.array([client in reasons for client in federation.ids])
     return Standing(numbers, outstanding, p_values, reasons)
+
+
+def _raises(
+    federation: Federation, core: NDArray[np.intp], numbers: NDArray[np.float64], size: int
+) -> bool:
+    """Whether the oddest raise the threshold: they have less below the core's 90% quantile."""
+    edge = int(np.searchsorted(core_cdf(federation, core), 0.9))
+    below = federation.below(edge) / federation.sizes
+    order = np.argsort(numbers, kind="stable")
+    return bool(below[order[len(order) - size :]].mean() < below[order[: len(order) - size]].mean())
 
 
 def _copy_reasons(copies: tuple[Copies, ...]) -> list[tuple[str, str]]:

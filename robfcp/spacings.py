@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 FLOOR = 0.4  # least scale: that of log X^2 on some 16 bins when only noise is at work
 LOWEST = 3.0  # values below median / LOWEST count as that, so that nobody widens the scale at will
 NOISE = 8.0  # variance of an oddity by sampling noise, over the oddity: 4 times its mean weight
-LEEWAY = 0.7  # how much a group may spread beyond noise, plus an eighth of its gap
+LEEWAY = 0.7  # how much a group may spread beyond noise
 DIVERSITY = 2.0  # how much more than the others a group may differ within
 CLEAR = 1.5  # a gap beyond which its diversity no longer matters
+PLAIN = 40.0  # a statistic beyond which 1 and 4 take the place of LEEWAY and DIVERSITY
 NULL_CLIENTS = 10  # the null of 10 clients serves larger federations too
 MANY = 1000
 DRAWS = 1999
@@ -48,9 +49,8 @@ def most_conspicuous(values: Array, points: Array, sizes: Array) -> Split:
 
     Those who lie alike are alike, while honest clients fade out; else liars who huddle at one end
     of the honest range would have the rest thrown out. So a group is passed over when it spreads
-    (q90 - q10 of L) by more than LEEWAY + gap / 8 beyond what noise explains, or when its points
-    (of noise variance 1 / size) differ DIVERSITY times as much as the others' and its gap is below
-    CLEAR.
+    (q90 - q10 of L) by more than LEEWAY beyond what noise explains, or when its points (of noise
+    variance 1 / size) differ DIVERSITY times as much as the others' and its gap is below CLEAR.
     """
     n = len(values)
     if n < 3:
@@ -58,8 +58,9 @@ def most_conspicuous(values: Array, points: Array, sizes: Array) -> Split:
     order = np.argsort(values, kind="stable")
     logs = _logarithms(values[order], float(np.median(values)))
     statistics, gaps = (rows[0] for rows in _statistics(logs[None, :]))
-    coherent = _excess_spread(logs) <= LEEWAY + gaps / 8
-    coherent &= (_diversity(points[order], sizes[order]) <= DIVERSITY) | (gaps >= CLEAR)
+    spread, diversity = _excess_spread(logs), _diversity(points[order], sizes[order])
+    coherent = (spread <= LEEWAY) & ((diversity <= DIVERSITY) | (gaps >= CLEAR))
+    coherent |= (statistics >= PLAIN) & (spread <= 1) & (diversity <= 4)
     considered = np.where(coherent, statistics, 0.0)
     best = int(np.argmax(considered))
     statistic = float(considered[best])
