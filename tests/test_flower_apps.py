@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tomllib
 
 import robfcp
 
 pytest.importorskip("flwr")
+tomllib = pytest.importorskip("tomllib")
 pytestmark = pytest.mark.flower
 
 from flower_faults import client_data, core_reports  # noqa: E402
