@@ -132,7 +132,7 @@ class _Squared:
         squared[left[same], right[same]] = 0
         left, right = left[~same], right[~same]
         first, second = self.space.points[rows], self.space.points[self.columns]
-        for pairs in blocks(len(left), 24 * first.shape[1], _BLOCK):
+        for pairs in blocks(len(left), 24 * first.shape[1], _BLOCK // 32):
             difference = first[left[pairs]] - second[right[pairs]]
             squared[left[pairs], right[pairs]] = np.einsum("ij,ij->i", difference, difference)
 

@@ -83,8 +83,8 @@ class Federation:
         """(K, H) counts at or below every upper edge, or (K, E) at the chosen, rising ones."""
         if edges is None:
             return np.cumsum(self.table.dense(), axis=1)
-        ends = np.append(edges, self.grid.n_bins - 1) if len(edges) else np.empty(0, np.intp)
-        return np.cumsum(self.merged(np.unique(ends)), axis=1)[:, : len(edges)]
+        ends = np.unique(np.append(edges, self.grid.n_bins - 1)).astype(np.intp)
+        return np.cumsum(self.merged(ends), axis=1)[:, : len(edges)]
 
     def pooled(self, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """(H,) counts of the chosen clients together."""

@@ -42,7 +42,7 @@ def scalable_means(
     last: int,
     *,
     cut: int | None = None,
-    number: int = REFERENCES,
+    number: int | None = None,
     seed: int | None = None,
     memory: int = MEMORY,
 ) -> Estimate:
@@ -59,6 +59,7 @@ def scalable_means(
     if n_clients <= LARGE:
         exact = rank_means(space, first, last, memory=memory)
         return Estimate(exact.means, np.zeros(n_clients))
+    number = REFERENCES if number is None else number
     seed = secret_seed() if seed is None else seed
     rng = np.random.default_rng(seed)
     line = np.argsort(_along_leading_direction(space.points), kind="stable")
@@ -100,7 +101,7 @@ def _one_of_each_stratum(line: Indices, number: int, rng: np.random.Generator) -
 def references(n_clients: int, number: int, seed: int | None = None) -> Indices:
     """Sorted clients drawn at random, from a secret seed if None is given."""
     rng = np.random.default_rng(secret_seed() if seed is None else seed)
-    return np.sort(rng.choice(n_clients, number, replace=False))
+    return np.sort(rng.choice(n_clients, min(number, n_clients), replace=False))
 
 
 def secret_seed() -> int:
