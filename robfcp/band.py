@@ -13,10 +13,18 @@ from robfcp.defences import Assessment, Exclude, check_minority, trust_lowest
 from robfcp.duplicates import Copies, find_copies
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
+from robfcp.large import LARGE, secret_seed
 from robfcp.loners import SHARE as LONERS
 from robfcp.loners import few_outstanding
 from robfcp.spacings import most_conspicuous, tail_p_values
-from robfcp.views import core_cdf, core_points, noise_sizes, oddity, trusted_core
+from robfcp.views import (
+    CORE_REFERENCES,
+    core_cdf,
+    core_points,
+    noise_sizes,
+    oddity,
+    trusted_core,
+)
 
 FALSE_ALARM = 0.05
 CAUTION = 0.5  # part of the false alarms for groups without whom coverage would fall
@@ -36,6 +44,7 @@ class Standing:
     outstanding: NDArray[np.bool_]
     p_values: NDArray[np.float64]
     reasons: dict[str, str]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,7 @@ class Band:
                 )
                 for k in np.flatnonzero(~trusted)
             }
-            return Assessment(number, trusted, reasons)
+            return Assessment(number, trusted, reasons, standing.notes)
         ranked = np.where(standing.outstanding, number, -1.0)
         n_trusted = federation.n_clients - min(n_malicious, int(standing.outstanding.sum()))
         trusted = trust_lowest(ranked, federation.ids, n_trusted)
@@ -79,7 +88,7 @@ class Band:
         reasons = {
             client: reason for client, reason in standing.reasons.items() if client in flagged
         }
-        return Assessment(number, trusted, reasons)
+        return Assessment(number, trusted, reasons, standing.notes)
 
 
 def stand_out(
@@ -103,6 +112,13 @@ def stand_out(
 
 
 def _look(federation: Federation, false_alarm: float, seed: int | None) -> Standing:
+    notes: tuple[str, ...] = ()
+    if federation.n_clients > LARGE:
+        seed = secret_seed() if seed is None else seed
+        notes = (
+            f"the majority was sought by {CORE_REFERENCES} reference clients drawn after the "
+            f"reports were in (seed {seed})",
+        )
     room = (federation.n_clients - 1) // 2
     copies = find_copies(federation)
     reasons = dict(_copy_reasons(copies)[:room])
@@ -139,7 +155,7 @@ def _look(federation: Federation, false_alarm: float, seed: int | None) -> Stand
                 f"(chance for an honest client {p_values[first]:.2g})"
             )
     outstanding = np.array([client in reasons for client in federation.ids])
-    return Standing(numbers, outstanding, p_values, reasons)
+    return Standing(numbers, outstanding, p_values, reasons, notes)
 
 
 def _raises(

@@ -227,11 +227,14 @@ def test_references_are_secret_unless_a_seed_is_given(monkeypatch):
 def test_the_band_defence_by_references_flags_whom_it_flags_exactly(attack, monkeypatch):
     dense, sparse = federations(1200, attack=attack, share=0.3)
     exact = Band()(dense, 400)
-    for module in ("large", "views"):
+    for module in ("large", "views", "band"):
         monkeypatch.setattr(f"robfcp.{module}.LARGE", 500)
     monkeypatch.setattr("robfcp.duplicates.MANY", 500)
     sampled = Band(seed=3)(sparse, 400)
     assert np.mean(sampled.trusted == exact.trusted) >= 0.999
+    assert exact.notes == ()
+    assert "512 reference clients" in sampled.notes[0]
+    assert "seed 3" in sampled.notes[0]
 
 
 def test_copies_are_found_without_comparing_every_pair(monkeypatch):
