@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._files import read_limited, write_atomically
+from robfcp._numbers import share, whole
 from robfcp._version import __version__
 from robfcp.certificates import Certificate
 from robfcp.defences import Exclude
@@ -41,6 +42,33 @@ class Settings:
     certificate_confidence: float = 0.95
     max_share: float | None = None
     size_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        for option, words in _WORDS.items():
+            if getattr(self, option) not in words:
+                known = ", ".join(map(repr, words))
+                raise RobfcpError(f"{option}: {getattr(self, option)!r} is unknown; use {known}")
+        if not (isinstance(self.malicious, str) and self.malicious == "estimate"):
+            self._set("malicious", whole, "state how many may lie, or 'estimate'")
+        if self.heterogeneity is not None:
+            self._set("heterogeneity", share, "give 0.02, say", zero=True, one=True)
+        if self.max_share is not None:
+            self._set("max_share", share, "give 0.2, say", one=True)
+        if self.size_budget is not None:
+            self._set("size_budget", whole, "give a number of samples")
+        self._set("certificate_confidence", share, "give 0.95, say")
+
+    def _set(self, option: str, kind: Callable[..., float], remedy: str, **ends: bool) -> None:
+        """The option as a plain number, whatever library it came from."""
+        object.__setattr__(self, option, kind(option, getattr(self, option), remedy, **ends))
+
+
+_WORDS = {
+    "exclude": get_args(Exclude),
+    "distance": get_args(Metric),
+    "exchangeability": get_args(Exchangeability),
+    "guarantee": (None, *get_args(Guarantee)),
+}
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
 import numpy as np
 
 from robfcp._counts import Counts, CountsBuilder
+from robfcp._numbers import share, whole
 from robfcp._private_reports import hides_size, same_noise
 from robfcp.errors import MAX_NAME, QuorumError, ReportError, RobfcpError, plain
-from robfcp.reports import Header, Report
+from robfcp.reports import Header, Report, check_client
 
 Untrusted = Report | bytes | str | Mapping[str, Any]
 
@@ -49,6 +52,7 @@ def take_in(
     faults: Iterable[Fault],
 ) -> Intake:
     """Read every report once, keep the valid ones; see `Federation.from_reports`."""
+    sizes = None if sizes is None else _checked_sizes(sizes)
     builder = CountsBuilder()
     accepted, faulty = _read_all(reports, faults, builder)
     received = len(accepted) + len(faulty)
@@ -75,6 +79,8 @@ def _read_all(
     """Decode what is not yet a report; a name that comes twice is faulty altogether."""
     accepted: dict[str, Header] = {}
     faulty = {fault.client: fault for fault in faults}
+    if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
+        raise RobfcpError("reports: pass a list of them, also where there is only one")
     shared: dict[Any, Any] = {}  # equal contexts become one object
     for position, item in enumerate(reports):
         try:
@@ -105,7 +111,7 @@ def _decode(item: Untrusted, source: str) -> Report:
 
         try:
             return Report.from_json(msgspec.json.encode(dict(item)), source)
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             if isinstance(error, ReportError):
                 raise
             raise ReportError(source, "report", "is not JSON data", "send a report") from None
@@ -125,6 +131,18 @@ def _keep(
         else:
             faulty.append(Fault(header.client, error.field, str(error)))
     return kept
+
+
+def _checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
+    """The registry with whole numbers for plain names."""
+    if not isinstance(sizes, Mapping) or not sizes:
+        raise RobfcpError("sizes: registers nobody; map client names to numbers of samples")
+    for client in sizes:
+        check_client(client)
+    return {
+        str(client): whole(f"sizes: {client}", size, "register its number of samples", 1)
+        for client, size in sizes.items()
+    }
 
 
 def _registered(header: Header, sizes: Mapping[str, int]) -> ReportError | None:
@@ -167,10 +185,13 @@ def _same(
 def _check_quorum(
     valid: int, expected: int, quorum: int | float | None, faulty: list[Fault]
 ) -> None:
-    needed = 1 if quorum is None else quorum
-    if isinstance(needed, float) and 0 < needed <= 1:
-        needed = int(np.ceil(needed * expected - 1e-9))
-    if valid < needed or valid == 0:
+    needed = 1
+    if isinstance(quorum, (float, np.floating, Fraction)):
+        part = Fraction(str(share("quorum", quorum, "give a number or a share", one=True)))
+        needed = max(1, ceil(part * expected))
+    elif quorum is not None:
+        needed = whole("quorum", quorum, "give a number or a share of the reports")
+    if valid < max(1, needed):
         first = f" (first fault: {faulty[0].reason})" if faulty else ""
         raise QuorumError(
             f"only {valid} of {expected} reports are valid but the quorum is {needed}{first}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from robfcp.errors import RobfcpError
 
 Exchangeability = Literal["partial", "full"]
+# Exponents of more than two digits would take gigabytes as fractions.
+_SHORT = re.compile(r"[\d./]{1,40}([eE][+-]?\d{1,2})?", re.ASCII)
 
 
 def exact_level(level: float | str | Fraction | Decimal) -> Fraction:
@@ -21,12 +24,14 @@ def exact_level(level: float | str | Fraction | Decimal) -> Fraction:
     0.9 means 9/10 and 1 - 0.7 means 3/10, not the binary numbers next to them.
     """
     try:
-        if isinstance(level, (Fraction, str, Decimal)):
-            exact = Fraction(level)
+        if isinstance(level, (Fraction, Decimal, str)):
+            exact = Fraction(level) if _SHORT.fullmatch(str(level)) else None
         else:
-            exact = Fraction(f"{float(level):.12f}")
-    except (ValueError, TypeError, OverflowError) as error:
-        raise RobfcpError(f"confidence_level: {level!r} is not a number; give 0.9, say") from error
+            exact = Fraction(f"{float(str(level)):.12f}")  # as printed: float32's 0.9 is 9/10 too
+    except (ValueError, ZeroDivisionError):
+        exact = None
+    if exact is None:
+        raise RobfcpError(f"confidence_level: {level!r} is not a number; give 0.9, say")
     if not 0 < exact < 1:
         raise RobfcpError(f"confidence_level: {level} is not between 0 and 1; give 0.9, say")
     return exact

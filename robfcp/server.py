@@ -60,15 +60,9 @@ def calibrate(
     confidence_level: one level, or several for one calibration with several thresholds.
     """
     levels, several = _levels(confidence_level)
-    federation = (
-        reports
-        if isinstance(reports, Federation)
-        else Federation.from_reports(reports, sizes=sizes, quorum=quorum)
-    )
-    if max_share is not None:
-        federation = _capped(federation, max_share)
-    _check_guarantee(guarantee, malicious, size_budget)
     rule = named_defence(defence, distance, exclude) if isinstance(defence, str) else defence
+    if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "name"):
+        raise RobfcpError(f"defence: {rule!r} is not a defence; use 'band', 'rob-fcp' or 'none'")
     settings = Settings(
         rule.name,
         malicious,
@@ -81,8 +75,21 @@ def calibrate(
         max_share,
         size_budget,
     )
-    n_malicious = _number(federation, rule, malicious)
-    assessment = _assess(federation, rule, n_malicious, guarantee)
+    _check_guarantee(settings)
+    if isinstance(reports, Federation) and not (sizes is None and quorum is None):
+        raise RobfcpError(
+            "reports: a federation was checked when it was made; "
+            "pass sizes and quorum to Federation.from_reports"
+        )
+    federation = (
+        reports
+        if isinstance(reports, Federation)
+        else Federation.from_reports(reports, sizes=sizes, quorum=quorum)
+    )
+    if settings.max_share is not None:
+        federation = _capped(federation, settings.max_share)
+    n_malicious = _number(federation, rule, settings.malicious)
+    assessment = _assess(federation, rule, n_malicious, settings.guarantee)
     return Calibration(
         tuple(_level(federation, level, n_malicious, assessment, settings) for level in levels),
         federation,
@@ -97,6 +104,8 @@ def calibrate(
 
 
 def _levels(asked: LevelLike | Sequence[LevelLike]) -> tuple[list[Fraction], bool]:
+    if isinstance(asked, np.ndarray) and asked.ndim == 0:
+        asked = asked[()]
     if isinstance(asked, str) or not isinstance(asked, (Sequence, np.ndarray)):
         return [exact_level(asked)], False
     levels = [exact_level(level) for level in asked]
@@ -105,16 +114,11 @@ def _levels(asked: LevelLike | Sequence[LevelLike]) -> tuple[list[Fraction], boo
     return levels, True
 
 
-def _check_guarantee(
-    guarantee: Guarantee | None, malicious: int | str, size_budget: int | None
-) -> None:
-    if guarantee not in (None, "marginal", "pac", "pac-homogeneous"):
-        raise RobfcpError(
-            f"guarantee: {guarantee!r} is unknown; use 'marginal', 'pac' or 'pac-homogeneous'"
-        )
-    if size_budget is not None and guarantee != "marginal":
+def _check_guarantee(settings: Settings) -> None:
+    if settings.size_budget is not None and settings.guarantee != "marginal":
         raise RobfcpError("size_budget: only guarantee='marginal' takes one; set it or drop it")
-    if malicious == "estimate" and guarantee is not None and size_budget is None:
+    bounded = settings.malicious != "estimate" or settings.size_budget is not None
+    if settings.guarantee is not None and not bounded:
         raise RobfcpError(
             "malicious: a guarantee needs a number stated beforehand, not an estimate; "
             "pass malicious=m, the most clients you think could lie"
@@ -123,10 +127,8 @@ def _check_guarantee(
 
 def _capped(federation: Federation, max_share: float) -> Federation:
     """Without the clients that claim more than the allowed share of all samples."""
-    if not 0 < max_share <= 1:
-        raise RobfcpError(f"max_share: {max_share} is not between 0 and 1; give 0.2, say")
-    share = federation.sizes / federation.n_samples
-    over = share > max_share
+    shares = federation.sizes / federation.n_samples
+    over = shares > max_share
     if not over.any():
         return federation
     if over.all():
@@ -137,7 +139,7 @@ def _capped(federation: Federation, max_share: float) -> Federation:
         Fault(
             federation.ids[k],
             "n_samples",
-            f"{federation.ids[k]}: claims {share[k]:.1%} of all samples but the cap is "
+            f"{federation.ids[k]}: claims {shares[k]:.1%} of all samples but the cap is "
             f"{max_share:.1%}; check its size or raise max_share",
         )
         for k in np.flatnonzero(over)
@@ -150,8 +152,6 @@ def _number(federation: Federation, rule: Defence, malicious: int | str) -> int:
     if malicious == "estimate":
         method: Method = "likelihood" if rule.name == "rob-fcp" else "groups"
         return int(estimate_malicious(federation, method=method))
-    if isinstance(malicious, bool) or not isinstance(malicious, (int, np.integer)):
-        raise RobfcpError(f"malicious: {malicious!r} is neither a number nor 'estimate'")
     return int(malicious)
 
 

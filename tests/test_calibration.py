@@ -142,7 +142,7 @@ def test_a_guarantee_may_allow_for_more_liars_than_a_defence_can_find():
         ({"max_share": 2}, "max_share"),
         ({"max_share": 0.01}, "max_share"),
         ({"distance": "l7", "defence": "rob-fcp"}, "distance"),
-        ({"certificate_confidence": 1.0}, "delta"),
+        ({"certificate_confidence": 1.0}, "certificate_confidence"),
     ],
 )
 def test_impossible_requests_are_refused(arguments, message):

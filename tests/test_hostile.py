@@ -2,6 +2,8 @@
 
 import json
 import os
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -64,3 +66,100 @@ def test_folders_devices_and_pipes_are_never_replaced_by_a_file(tmp_path):
     with pytest.raises(RobfcpError, match="cannot be made"):
         make_folder(tmp_path / "real.json")
     assert {path.name for path in tmp_path.iterdir()} == {"pipe", "real.json", "link.json"}
+
+
+def saved(calibration):
+    """The calibration after its way through a file."""
+    again = Calibration.from_json(calibration.to_json())
+    assert again == calibration
+    assert again.settings == calibration.settings
+    return again
+
+
+NINE_TENTHS = ["0.9", "9/10", "9e-1", Fraction(9, 10), Decimal("0.9"), np.float64(0.9)]
+NINE_TENTHS += [np.float32(0.9), np.float16(0.9), np.array(0.9), 1 - 0.1]
+
+
+@pytest.mark.parametrize("level", NINE_TENTHS, ids=repr)
+def test_nine_tenths_is_nine_tenths_in_every_type(level):
+    calibration = saved(robfcp.calibrate(REPORTS, confidence_level=level))
+    assert calibration.levels[0].confidence_level == Fraction(9, 10)
+    assert calibration.threshold == robfcp.calibrate(REPORTS).threshold
+
+
+@pytest.mark.parametrize(
+    "level", ["1e-99999999", "1e99999999", "1/0", "9" * 50, "nan", b"0.9", True, {0.9}, 0.9 + 0j]
+)
+def test_levels_that_are_no_numbers_are_refused_at_once(level):
+    with pytest.raises(RobfcpError, match="confidence_level"):
+        robfcp.calibrate(REPORTS, confidence_level=level)
+
+
+def test_numbers_of_other_libraries_are_saved_as_plain_ones():
+    calibration = robfcp.calibrate(
+        REPORTS,
+        malicious=np.int8(1),
+        guarantee="marginal",
+        heterogeneity=np.float32(0.5),
+        certificate_confidence=Fraction(19, 20),
+        max_share=np.float64(1),
+        sizes={report.client: np.int64(30) for report in REPORTS},
+        quorum=np.float32(1),
+    )
+    assert saved(calibration).settings.certificate_confidence == 0.95
+    budget = robfcp.calibrate(REPORTS, guarantee="marginal", size_budget=np.uint16(30))
+    assert saved(budget).settings.size_budget == 30
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"quorum": float("nan")},
+        {"quorum": -1},
+        {"quorum": 1.5},
+        {"quorum": True},
+        {"quorum": "3"},
+        {"certificate_confidence": 2, "guarantee": "marginal", "malicious": 1},
+        {"certificate_confidence": "0.95"},
+        {"heterogeneity": "0.1"},
+        {"heterogeneity": float("nan")},
+        {"max_share": "0.5"},
+        {"size_budget": "5", "guarantee": "marginal"},
+        {"size_budget": 1.5, "guarantee": "marginal"},
+        {"distance": "l7", "defence": "none"},
+        {"exclude": "x", "defence": robfcp.RobFCP.__mro__[0]},
+        {"defence": None},
+        {"defence": robfcp.RobFCP},
+        {"malicious": np.array([1, 2])},
+        {"malicious": -1, "defence": "none"},
+        {"sizes": {}},
+        {"sizes": {report.client: 30.0 for report in REPORTS}},
+        {"sizes": {report.client: "30" for report in REPORTS}},
+        {"sizes": {report.client: -30 for report in REPORTS}},
+        {"sizes": {report.client: 30 for report in REPORTS} | {"\ud800": 1}},
+        {"sizes": [("site-0", 30)]},
+    ],
+    ids=repr,
+)
+def test_careless_requests_are_refused_by_name(arguments):
+    with pytest.raises(RobfcpError):
+        robfcp.calibrate(REPORTS, **arguments)
+
+
+def test_what_was_checked_already_does_not_ignore_new_wishes():
+    federation = robfcp.Federation.from_reports(REPORTS)
+    for arguments in ({"sizes": {"site-0": 30}}, {"quorum": 99}):
+        with pytest.raises(RobfcpError, match=r"Federation\.from_reports"):
+            robfcp.calibrate(federation, **arguments)
+
+
+@pytest.mark.parametrize("reports", [None, 5, REPORTS[0], REPORTS[0].to_json(), {}, "abc"])
+def test_reports_come_in_a_list(reports):
+    with pytest.raises(RobfcpError, match="pass a list"):
+        robfcp.calibrate(reports)
+
+
+def test_a_report_that_holds_itself_is_faulty():
+    endless = {}
+    endless["x"] = endless
+    assert len(robfcp.calibrate([*REPORTS, endless]).faulty) == 1

@@ -1,0 +1,47 @@
+"""Numbers callers pass: taken from any library's types, refused with the field's name."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp.errors import RobfcpError
+
+
+def share(
+    field: str, value: object, remedy: str, *, zero: bool = False, one: bool = False
+) -> float:
+    """The value as a float between 0 and 1, with these ends where they are allowed."""
+    number = isinstance(value, (Real, Decimal)) and not isinstance(value, bool)
+    found = float(value) if number else np.nan  # type: ignore[arg-type]
+    if not (0 < found < 1 or (zero and found == 0) or (one and found == 1)):
+        raise RobfcpError(f"{field}: {value!r} is not a number between 0 and 1; {remedy}")
+    return found
+
+
+def whole(field: str, value: object, remedy: str, low: int = 0) -> int:
+    """The value as an int of at least `low`."""
+    number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not number or not low <= value < 2**62:  # type: ignore[operator]
+        raise RobfcpError(f"{field}: {value!r} is not a whole number from {low}; {remedy}")
+    return int(value)  # type: ignore[call-overload]
+
+
+def array(field: str, values: ArrayLike) -> NDArray[Any]:
+    """The values as an array, refused where they are ragged."""
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, OverflowError):
+        raise RobfcpError(f"{field}: rows differ in length; pass a full array") from None
+
+
+def floats(field: str, values: ArrayLike) -> NDArray[np.float64]:
+    """The values as float64, refused where they are no real numbers."""
+    found = array(field, values)
+    if found.dtype.kind not in "fiu" and found.size:
+        raise RobfcpError(f"{field}: must be real numbers, not {found.dtype}; convert them")
+    return found.astype(np.float64)
