@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil, log
 from typing import Literal
 
 import numpy as np
@@ -38,6 +39,10 @@ class Noise:
             return self.scale**2
         mass = self.mass(60)
         return float(mass @ np.arange(-60, 61) ** 2)
+
+    def single_bound(self, chance: float) -> int:
+        """The least b >= 0 with P(X > b) = a^(b + 1)/(1 + a) <= chance for one Laplace draw."""
+        return max(0, ceil(-self.scale * log(chance * (1 + self._ratio))) - 1)
 
     def mass(self, reach: int) -> Array:
         """(2 reach + 1,) probabilities of -reach..reach."""
@@ -104,6 +109,9 @@ def noise_bound(terms: Terms, chance: float) -> int:
     if not terms:
         return 0
     allowed = chance - _ROUNDING
+    noise, number = terms[0]
+    if len(terms) == number == 1 and noise.mechanism == "laplace":
+        return noise.single_bound(allowed)
     transform = _transform(terms)
     low, high = 0, _reach(terms)
     while low < high:

@@ -19,7 +19,7 @@ from robfcp.errors import RobfcpError
 from robfcp.noise import Mechanism, Noise
 
 Neighbours = Literal["substitution", "add-remove"]
-MAX_SCALE = 1e9
+MAX_SCALE = 1e5
 MAX_EPSILON = 1e6
 _LEEWAY = 1e-9  # relative; what rounding may add to a budget
 

@@ -22,7 +22,8 @@ def find_private_copies(federation: Federation, false_alarm: float) -> tuple[Cop
     found: list[Copies] = []
     for law in sorted({law for law in laws if law is not None}):
         rows = np.array([own == law for own in laws])
-        found += _copies(federation.subset(rows), law, false_alarm, n_pairs)
+        if rows.sum() > 1:
+            found += _copies(federation.subset(rows), law, false_alarm, n_pairs)
     plain = np.array([law is None for law in laws])
     if plain.any():
         found += find_copies(federation.subset(plain), false_alarm)

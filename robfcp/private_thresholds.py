@@ -9,7 +9,6 @@ by those counts, exceeds its bound: no union over the edges is needed.
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from robfcp._exact import check_budget, sum_of_largest
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.noise import Noise, pooled_mass
+from robfcp.noisy_binomials import least_noisy_count
 from robfcp.pac import (
     PacCondition,
     allowed_errors,
@@ -192,42 +191,3 @@ def private_homogeneous(
         voting = ~silent & (counts.halves[:, edge] >= needed)
         holds[edge] = int(voting.sum()) >= required
     return edge_after_last_failure(holds)
-
-
-@lru_cache(maxsize=65536)
-def least_noisy_count(
-    size: int, probability: float, gamma: float, noise: tuple[Noise, int, int] | None
-) -> tuple[int, float]:
-    """The least number of half counts h with P(2 Bin + step noise >= h) <= gamma, and that chance.
-
-    Bin(size, probability) successes; noise is (law, draws, step), step half counts a unit.
-    """
-    from scipy.special import bdtr
-
-    if noise is None or not noise[1]:
-        tail = 1 - np.concatenate([[0.0], bdtr(np.arange(size + 1), size, probability)])
-        least = int(np.argmax(tail <= gamma))
-        return 2 * least, float(tail[least])
-    law, draws, step = noise
-    mass = pooled_mass(((law, draws),))
-    reach = len(mass) // 2
-    first, hits = _binomial(size, probability)
-    every = 2 // step  # units of noise in a whole count
-    chances = np.zeros(every * (len(hits) - 1) + 1)
-    chances[::every] = hits
-    tail = np.cumsum(np.convolve(chances, mass)[::-1])[::-1] + _ROUNDING
-    least = int(np.argmax(tail <= gamma))
-    return step * (every * first - reach + least), float(tail[least])
-
-
-@lru_cache(maxsize=4096)
-def _binomial(size: int, probability: float) -> tuple[int, NDArray[np.float64]]:
-    """The first number of successes with a chance worth counting, and the chances from there."""
-    from scipy.special import gammaln
-
-    spread = int(10 * np.sqrt(size * probability * (1 - probability))) + 20
-    first = max(0, int(size * probability) - spread)
-    hits = np.arange(first, min(size, int(size * probability) + spread) + 1)
-    logs = gammaln(size + 1) - gammaln(hits + 1) - gammaln(size - hits + 1)
-    logs += hits * np.log(probability) + (size - hits) * np.log1p(-probability)
-    return first, np.exp(logs)

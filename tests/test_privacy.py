@@ -94,7 +94,7 @@ def test_many_rounds_take_gaussian_noise_and_spend_the_budget_exactly():
         assert accountant.epsilon(1e-6) == pytest.approx(1, rel=1e-5)
 
 
-@pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 1e3, 1e6])
+@pytest.mark.parametrize("epsilon", [1e-4, 1e-3, 1e3, 1e6])
 @pytest.mark.parametrize("delta", [0, 1e-300, 0.5])
 def test_extreme_budgets_have_a_scale(epsilon, delta):
     privacy = Privacy(epsilon, delta)

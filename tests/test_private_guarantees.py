@@ -19,10 +19,11 @@ from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.guarantees import marginal_threshold, tolerance
 from robfcp.modes import guaranteed
-from robfcp.noise import Noise
+from robfcp.noise import Noise, pooled_mass
+from robfcp.noisy_binomials import NoisyBinomial, least_noisy_count
 from robfcp.pac import homogeneous_threshold, pac_threshold
 from robfcp.private_counts import PrivateCounts
-from robfcp.private_thresholds import least_noisy_count, noise_beta
+from robfcp.private_thresholds import noise_beta
 from robfcp.pruning import estimate_heterogeneity, prune
 from robfcp.what_if import plain_index, survived_levels
 
@@ -125,7 +126,7 @@ def test_pooled_noise_stays_within_its_allowance_as_often_as_stated():
 def test_a_client_that_claims_endless_noise_cannot_drown_the_others():
     rng = np.random.default_rng(2)
     counts = rng.multinomial(500, CLASSES[0], size=20)
-    privacy = [Privacy(1e-6), *[private(2.0)] * 19]
+    privacy = [Privacy(1e-4), *[private(2.0)] * 19]
     sizes = counts.sum(axis=1)
     forged = counts + draw(rng, private(2.0).noise, counts.shape)
     loud = Federation.from_counts(forged, GRID, privacy=privacy, sizes=sizes)
@@ -147,6 +148,21 @@ def test_noisy_counts_of_single_clients_have_exact_tails():
         assert (drawn >= needed - step).mean() > 0.1 > chance
     plain = least_noisy_count(200, 0.9, 0.1, None)
     assert plain[1] == pytest.approx(binom.sf(plain[0] / 2 - 1, 200, 0.9))
+
+
+@pytest.mark.parametrize("law", [Noise("laplace", 0.4), Noise("laplace", 9), Noise("gaussian", 3)])
+@pytest.mark.parametrize(("draws", "every"), [(1, 1), (6, 1), (2, 2), (20, 2)])
+def test_tails_of_noisy_binomials_are_those_of_the_convolution(law, draws, every):
+    for size, probability in ((1, 0.5), (60, 0.9), (400, 0.95)):
+        tail = NoisyBinomial(size, probability, law, draws, every)
+        hits = np.zeros(every * size + 1)
+        hits[::every] = binom.pmf(np.arange(size + 1), size, probability)
+        noise = pooled_mass(((law, draws),))
+        mass = np.convolve(hits, noise)
+        lowest = -(len(noise) // 2)
+        for value in range(int(every * size * probability) - 30, every * size + 30, 7):
+            expected = mass[max(0, value - lowest) :].sum()
+            assert expected - 1e-13 <= tail.upper(value) <= expected + 1e-11
 
 
 def test_hidden_sizes_refuse_what_needs_them():
