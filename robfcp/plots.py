@@ -181,11 +181,11 @@ def plot_heatmap(
     largest: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Attacks by defences, say: dark is far from zero; every cell holds its number."""
+    """Attacks by defences, say: the darker, the farther from zero; every cell holds its number."""
     cells = np.asarray(values, dtype=float)
     target: Axes = new_axes(1, 1.4 + 0.34 * len(rows))[0] if ax is None else ax
     top = largest if largest is not None else float(np.nanmax(np.abs(cells), initial=0)) or 1.0
-    image = target.imshow(np.abs(cells), cmap="cividis_r", vmin=0, vmax=top, aspect="auto")
+    image = target.imshow(np.abs(cells), cmap="Blues", vmin=0, vmax=top, aspect="auto")
     for (i, j), value in np.ndenumerate(cells):
         dark = np.abs(value) > 0.55 * top
         words = "" if np.isnan(value) else f"{value:+.3f}" if (cells < 0).any() else f"{value:.3f}"
