@@ -16,6 +16,16 @@ def marks_of(marks: Iterable[Privacy | None]) -> tuple[Privacy | None, ...]:
     return found if any(mark is not None for mark in found) else ()
 
 
+def privacy_notes(marks: tuple[Privacy | None, ...]) -> tuple[str, ...]:
+    """How private the reports are, in words: nothing, one budget, or the weakest of several."""
+    stated = [mark for mark in marks if mark is not None]
+    if not stated:
+        return ()
+    weakest = max(stated, key=lambda mark: (mark.epsilon, mark.delta))
+    often = "each" if len(set(stated)) == 1 else "at least"
+    return (f"{len(stated)} of {len(marks)} reports are private, {often} {weakest.statement}.",)
+
+
 def hides_size(report: Header) -> bool:
     """Whether n_k is protected too."""
     return report.privacy is not None and report.privacy.hides_size

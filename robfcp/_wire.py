@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid, named
-from robfcp.privacy import Privacy
+from robfcp.noise import Mechanism
+from robfcp.privacy import Neighbours, Privacy
 from robfcp.reports import Report
 from robfcp.scores import Score, named_score, score_parameters
 
@@ -60,6 +62,18 @@ class WireReport(
     model: str | None = None
 
 
+class WirePrivacy(msgspec.Struct, forbid_unknown_fields=True):
+    """All of a report's privacy, nothing left to defaults."""
+
+    epsilon: float
+    delta: float
+    neighbours: Neighbours
+    samples_per_patient: int
+    rounds: int
+    mechanism: Mechanism
+    scale: float
+
+
 class PrivateWireReport(
     msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="report"
 ):
@@ -69,7 +83,7 @@ class PrivateWireReport(
     client: str
     grid: WireGrid
     counts: list[int] | SparseCounts
-    privacy: Privacy
+    privacy: WirePrivacy
     n_samples: int | None = None
     score: WireScore | None = None
     round: str | None = None
@@ -160,7 +174,7 @@ def encode_report(report: Report) -> bytes:
                 report.client,
                 wire_grid(report.grid),
                 wire_counts(report.counts),
-                report.privacy,
+                WirePrivacy(**asdict(report.privacy)),
                 None if report.privacy.hides_size else report.n_samples,
                 wire_score(report.score),
                 report.round,
@@ -232,7 +246,7 @@ def _read_v2(data: bytes | str) -> Report:
         wire.round,
         wire.model,
         wire.n_samples,  # type: ignore[arg-type]
-        wire.privacy,
+        Privacy(**msgspec.structs.asdict(wire.privacy)),
     )
 
 

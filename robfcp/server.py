@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp._private_reports import privacy_notes
 from robfcp.calibration import Calibration, Guarantee, Level, Settings
 from robfcp.certificates import certify
 from robfcp.counting import Method, estimate_malicious
@@ -98,7 +99,7 @@ def calibrate(
         n_malicious,
         settings,
         assessment.reasons,
-        assessment.notes,
+        (*assessment.notes, *privacy_notes(federation.privacy)),
         several,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from robfcp.private_grids import logistic_grid, recommend_bins, recommend_grid
 
 dp = pytest.importorskip("opendp.prelude")
 GRID = Grid.uniform(10)
+STATED = asdict(Privacy(1))
 SCORES = np.random.default_rng(0).random(200)
 
 
@@ -193,9 +195,12 @@ def test_reports_without_noise_are_written_as_before():
         ({"counts": [2**41] + [0] * 9}, "exceed"),
         ({"counts": [-(2**41)] + [0] * 9}, "lie below"),
         ({"counts": [1, 2]}, "do not fit the grid"),
-        ({"privacy": {"epsilon": 1, "scale": 1.0}}, "too little"),
-        ({"privacy": {"epsilon": -1}}, "epsilon is -1"),
-        ({"privacy": {"epsilon": 1, "neighbours": "add-remove"}}, "add-remove privacy hides it"),
+        ({"privacy": STATED | {"scale": 1.0}}, "too little"),
+        ({"privacy": STATED | {"epsilon": -1}}, "epsilon is -1"),
+        ({"privacy": STATED | {"neighbours": "add-remove"}}, "add-remove privacy hides it"),
+        ({"privacy": STATED | {"mechanism": "auto"}}, "not a valid report"),
+        ({"privacy": STATED | {"promise": 1}}, "not a valid report"),
+        ({"privacy": {"epsilon": 1}}, "not a valid report"),
         ({"privacy": None}, "not a valid report"),
     ],
 )
@@ -204,6 +209,37 @@ def test_private_reports_that_cannot_be_are_refused(change, words):
     with pytest.raises(ReportError, match=words) as caught:
         Report.from_json(json.dumps(data | change))
     assert caught.value.client == "a"
+
+
+def test_every_mutation_of_a_private_report_is_refused_or_read():
+    """Mutated bytes never end in a traceback."""
+    rng = np.random.default_rng(3)
+    data = np.frombuffer(
+        Report.from_scores("a", SCORES, GRID, privacy=Privacy(1, 1e-6)).to_json(), dtype=np.uint8
+    )
+    read, refused = 0, []
+    for _ in range(1500):
+        mutated = data.copy()
+        places = rng.integers(len(data), size=rng.integers(1, 4))
+        mutated[places] = rng.integers(32, 127, len(places))
+        try:
+            Report.from_json(mutated.tobytes())
+            read += 1
+        except ReportError as error:
+            refused.append(str(error))
+    assert read + len(refused) == 1500
+    assert 0 < read < 700
+    assert not any("\n" in line for line in refused)
+
+
+def test_the_weakest_of_several_budgets_is_named():
+    reports = [
+        Report.from_scores("a", SCORES, GRID, privacy=Privacy(1)),
+        Report.from_scores("b", SCORES, GRID),
+        Report.from_scores("c", SCORES, GRID, privacy=Privacy(4)),
+    ]
+    (note,) = robfcp.calibrate(reports, defence="none").notes
+    assert note == f"2 of 3 reports are private, at least {Privacy(4).statement}."
 
 
 def test_more_samples_of_a_patient_than_stated_are_refused():
@@ -263,6 +299,7 @@ def test_calibrations_of_private_reports_are_saved_and_loaded(tmp_path, neighbou
     assert again.federation.privacy == calibration.federation.privacy
     assert "noise of 8 private reports is allowed for" in calibration.certificate.statement
     assert {"noise"} <= {a.name for a in calibration.certificate.assumptions}
+    assert calibration.notes[-1] == f"8 of 8 reports are private, each {privacy.statement}."
 
 
 def test_a_ledger_refuses_what_exceeds_the_budget(tmp_path):
