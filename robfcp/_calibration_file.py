@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from fractions import Fraction
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp._counts import Counts, table
+from robfcp._calibration_checks import (
+    check_calibration,
+    check_counts,
+    check_names,
+    checked_columns,
+)
+from robfcp._counts import table
 from robfcp._wire import WireGrid, WireScore, read_grid, read_score, wire_grid, wire_score
 from robfcp.calibration import Calibration, Level, Settings
 from robfcp.certificates import Certificate
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
 from robfcp.privacy import Privacy
+from robfcp.quantiles import exact_level
 
 SCHEMA = 2  # of private reports; all others are written as schema 1
 _PIECE = 2**18  # numbers turned into JSON at a time
@@ -140,17 +146,31 @@ def decode_calibration(data: bytes | str, source: str) -> Calibration:
                 f"{source}: the digest does not fit the contents: the file was altered or damaged; "
                 "calibrate again from the reports"
             )
-        return _read(msgspec.json.decode(envelope.body, type=Body))
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, IndexError) as error:
+        body = msgspec.json.decode(envelope.body, type=Body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise RobfcpError(
             f"{source}: not a calibration ({error}); pass a file written by robfcp calibrate"
         ) from None
+    try:
+        return _read(body, schema)
+    except RobfcpError as error:
+        raise RobfcpError(
+            f"{source}: the parts of the file contradict each other ({error}); "
+            "calibrate again from the reports"
+        ) from None
 
 
-def _read(body: Body) -> Calibration:
+def _read(body: Body, schema: int) -> Calibration:
     wire = body.federation
+    private = any(mark is not None for mark in wire.privacy)
+    if private != (schema == 2) or (not private and (wire.privacy or wire.sizes)):
+        raise RobfcpError("schema 2 is for private reports and no others")
     grid = read_grid(wire.grid)
-    counts = _read_columns(wire, grid.n_bins)
+    check_names(wire.ids, "listed")
+    check_names(wire.missing, "missing")
+    columns = checked_columns(wire.starts, wire.bins, wire.counts, len(wire.ids), grid)
+    check_counts(columns, wire.privacy)
+    counts = table(*columns, grid.n_bins)
     federation = Federation(
         tuple(wire.ids),
         counts,
@@ -167,17 +187,17 @@ def _read(body: Body) -> Calibration:
     )
     levels = tuple(
         Level(
-            Fraction(level.confidence_level),
+            exact_level(level.confidence_level),
             np.inf if level.threshold is None else level.threshold,
             level.tolerance,
             level.certificate,
         )
         for level in body.levels
     )
-    return Calibration(
+    calibration = Calibration(
         levels,
         federation,
-        np.array(body.maliciousness),
+        np.array(body.maliciousness, dtype=np.float64),
         np.array([client not in body.flagged for client in wire.ids], dtype=bool),
         body.n_malicious,
         body.settings,
@@ -187,6 +207,8 @@ def _read(body: Body) -> Calibration:
         body.version,
         body.provenance,
     )
+    check_calibration(calibration)
+    return calibration
 
 
 def _column(numbers: NDArray[np.integer[Any]]) -> Any:
@@ -195,15 +217,6 @@ def _column(numbers: NDArray[np.integer[Any]]) -> Any:
     return msgspec.Raw(
         b"[" + b",".join(msgspec.json.encode(piece.tolist())[1:-1] for piece in pieces) + b"]"
     )
-
-
-def _read_columns(wire: WireFederation, n_bins: int) -> Counts:
-    """The table of the counts that a file lists."""
-    bins = np.array(wire.bins, dtype=np.int64)
-    if bins.min(initial=0) < 0 or bins.max(initial=0) >= n_bins:
-        raise IndexError(f"a bin is outside 0..{n_bins - 1}")
-    starts, values = np.array(wire.starts, dtype=np.int64), np.array(wire.counts, dtype=np.int64)
-    return table(starts, bins, values, n_bins)
 
 
 def _digest(body: bytes) -> str:

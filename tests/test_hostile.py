@@ -1,5 +1,6 @@
 """Hostile sites, careless operators: refused in one printable line, or taken for what it means."""
 
+import hashlib
 import json
 import os
 from decimal import Decimal
@@ -163,3 +164,114 @@ def test_a_report_that_holds_itself_is_faulty():
     endless = {}
     endless["x"] = endless
     assert len(robfcp.calibrate([*REPORTS, endless]).faulty) == 1
+
+
+CALIBRATION = robfcp.calibrate(REPORTS, malicious=1, defence="rob-fcp")
+BODY = json.loads(CALIBRATION.to_json())["body"]
+
+
+def sealed(body, schema=1):
+    """A calibration file with a digest that fits, as anybody can write one."""
+    text = json.dumps(body, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f'{{"kind":"calibration","schema":{schema},"digest":"{digest}","body":{text}}}'
+
+
+def altered(**changes):
+    """The body with some fields replaced; double underscores go into what they name."""
+    body = json.loads(json.dumps(BODY))
+    for path, value in changes.items():
+        *outer, last = [int(part) if part.isdigit() else part for part in path.split("__")]
+        inner = body
+        for part in outer:
+            inner = inner[part]
+        inner[last] = value
+    return sealed(body)
+
+
+STARTS, IDS = BODY["federation"]["starts"], BODY["federation"]["ids"]
+N = len(BODY["federation"]["bins"])
+
+
+def test_a_file_with_a_fitting_digest_is_read():
+    assert Calibration.from_json(sealed(BODY)) == CALIBRATION
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"levels": []},
+        {"levels": BODY["levels"] * 2},
+        {"levels__0__threshold": 0.123456789},
+        {"levels__0__threshold": -5},
+        {"levels__0__confidence_level": "2"},
+        {"levels__0__confidence_level": "x"},
+        {"levels__0__confidence_level": "1/0"},
+        {"levels__0__confidence_level": "1e-99999999"},
+        {"levels__0__tolerance": -1},
+        {"levels__0__tolerance": 99},
+        {"levels__0__certificate__lower": -5},
+        {"levels__0__certificate__upper": 50},
+        {"levels__0__certificate__n_clients": 7},
+        {"n_malicious": -1},
+        {"n_malicious": 6},
+        {"flagged": {"nobody": ""}},
+        {"flagged": dict.fromkeys(IDS, "")},
+        {"maliciousness": [1.0]},
+        {"settings__malicious": -5},
+        {"settings__certificate_confidence": 5},
+        {"federation__ids": []},
+        {"federation__ids": IDS * 2},
+        {"federation__ids": IDS[:1] * 6},
+        {"federation__ids": ["a\nb", *IDS[1:]]},
+        {"federation__missing": ["\x1b[2J"]},
+        {"federation__starts": []},
+        {"federation__starts": STARTS[::-1]},
+        {"federation__starts": [*STARTS[:-1], 10**12]},
+        {"federation__starts": [-1, *STARTS[1:]]},
+        {"federation__starts": [0, 0, *STARTS[2:]]},
+        {"federation__starts": [2**70] * 7},
+        {"federation__starts": [0] * 300_000},
+        {"federation__bins": [0] * N},
+        {"federation__bins": [10**6] * N},
+        {"federation__bins": [2**70] * N},
+        {"federation__counts": []},
+        {"federation__counts": [-1] * N},
+        {"federation__counts": [0] * N},
+        {"federation__counts": [2**62] * N},
+        {"federation__counts": [2**70] * N},
+        {"federation__privacy": [None] * 6},
+        {"federation__privacy": [{"epsilon": 1.0}] * 6},
+        {"federation__sizes": [1] * 6},
+    ],
+    ids=lambda changes: ",".join(f"{k}={v}"[:60] for k, v in changes.items()),
+)
+def test_a_file_whose_parts_contradict_each_other_is_refused(changes):
+    with pytest.raises(RobfcpError, match=r"^x\.json: .*; (calibrate again|pass a file)"):
+        Calibration.from_json(altered(**changes), "x.json")
+
+
+def test_negative_counts_cannot_come_in_as_private_ones():
+    body = json.loads(json.dumps(BODY))
+    for marks, problem in (
+        ([], "schema 2 is for private reports"),
+        ([None] * 6, "schema 2 is for private reports"),
+        ([{"epsilon": 1.0}], "not stated for every client"),
+        ([None, *[{"epsilon": 1.0}] * 5], "a count is not positive"),
+    ):
+        body["federation"] |= {"counts": [-1] * N, "sizes": [30] * 6, "privacy": marks}
+        with pytest.raises(RobfcpError, match=problem):
+            Calibration.from_json(sealed(body, 2))
+    message = json.loads(REPORTS[0].to_json())
+    bins = [3, 4]
+    for change in (
+        {"counts": {"bins": bins, "counts": [31, -1]}},
+        {"schema": 2},
+        {"schema": 2, "counts": {"bins": bins, "counts": [31, -1]}},
+        {"schema": 2, "privacy": None},
+        {"schema": 2, "privacy": {"epsilon": 1e300}},
+        {"schema": 2, "privacy": {"epsilon": 1.0}, "counts": {"bins": bins, "counts": [9999, 0]}},
+        {"schema": 2, "privacy": {"epsilon": 1.0, "neighbours": "add-remove"}},
+    ):
+        with pytest.raises(RobfcpError, match="site-0"):
+            robfcp.Report.from_json(json.dumps(message | change))
