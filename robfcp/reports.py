@@ -53,18 +53,20 @@ class Report:
 
     def __post_init__(self) -> None:
         check_client(self.client)
+        object.__setattr__(self, "client", str(self.client))
+        _check_kinds(self)
         counts = _check_counts(self.client, self.counts, self.grid, self.privacy)
         total = int(counts.sum())
         if self.privacy is not None:
             size = _check_noisy(self.client, counts, self.n_samples, self.privacy)
             object.__setattr__(self, "n_samples", size)
-        elif self.n_samples is None:
+        elif self.n_samples is None or (_whole(self.n_samples) and self.n_samples == total):
             object.__setattr__(self, "n_samples", total)
-        elif self.n_samples != total:
+        else:
             raise ReportError(
                 self.client,
                 "n_samples",
-                f"counts sum to {total} but n_samples says {self.n_samples}",
+                f"counts sum to {total} but n_samples says {self.n_samples!r}",
                 "rebuild the report",
             )
         for field in ("round", "model"):
@@ -91,13 +93,17 @@ class Report:
         patients: (n,) whose sample each score is; refused if somebody has more than privacy states.
         """
         check_client(client)
+        _check_score(client, score)
         if grid is None:
             grid = Grid.default() if score is None else score.default_grid()
+        _check_grid(client, grid)
         try:
             counts = sketch(scores, grid)
         except RobfcpError as error:
             raise RobfcpError(f"{client}: {error}") from error
         if privacy is None:
+            if patients is not None:
+                raise RobfcpError(f"{client}: patients: only privacy protects them; pass privacy=")
             return Report(client, counts, grid, score, round, model)
         _check_patients(client, len(np.asarray(scores)), patients, privacy)
         size = None if privacy.hides_size else int(counts.sum())
@@ -156,6 +162,32 @@ def check_client(client: object) -> None:
         )
 
 
+def _whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _check_kinds(report: Report) -> None:
+    """Refuse what stands in the place of a grid, a score or a privacy but is none."""
+    _check_grid(report.client, report.grid)
+    _check_score(report.client, report.score)
+    if report.privacy is not None and not isinstance(report.privacy, Privacy):
+        raise ReportError(
+            report.client, "privacy", "privacy is not stated as such", "pass Privacy(epsilon=1)"
+        )
+
+
+def _check_grid(client: str, grid: object) -> None:
+    if not isinstance(grid, Grid):
+        raise ReportError(
+            client, "grid", f"{type(grid).__name__} is not a grid", "pass Grid.default(), say"
+        )
+
+
+def _check_score(client: str, score: object) -> None:
+    if score is not None and (isinstance(score, type) or not isinstance(score, Score)):
+        raise ReportError(client, "score", f"{score!r} is not a score", "pass LAC(), say")
+
+
 def _check_text(client: str, field: str, value: object) -> None:
     if value is not None and not (
         isinstance(value, str) and len(value) <= MAX_NAME and value.isprintable()
@@ -203,8 +235,7 @@ def _check_noisy(client: str, counts: NDArray[np.int64], n_samples: Any, privacy
         if n_samples is not None:
             raise refuse("n_samples", "n_samples is stated though add-remove privacy hides it")
         return max(1, total)
-    whole = isinstance(n_samples, (int, np.integer)) and not isinstance(n_samples, bool)
-    if not whole or not 1 <= n_samples <= MAX_SAMPLES:
+    if not _whole(n_samples) or not 1 <= n_samples <= MAX_SAMPLES:
         raise refuse("n_samples", f"n_samples is {n_samples!r}, not a number of samples")
     slack = noise_bound(((privacy.noise, counts.size),), IMPLAUSIBLE)
     if abs(total - int(n_samples)) > slack:

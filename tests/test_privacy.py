@@ -249,6 +249,8 @@ def test_more_samples_of_a_patient_than_stated_are_refused():
     )
     with pytest.raises(RobfcpError, match="somebody has 2 samples but samples_per_patient is 1"):
         Report.from_scores("a", SCORES, GRID, privacy=Privacy(1), patients=patients)
+    with pytest.raises(RobfcpError, match="only privacy protects them"):
+        Report.from_scores("a", SCORES, GRID, patients=patients)
     with pytest.raises(RobfcpError, match="one name a score"):
         Report.from_scores("a", SCORES, GRID, privacy=Privacy(1), patients=patients[1:])
 
