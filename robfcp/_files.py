@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from robfcp.errors import RobfcpError
@@ -55,6 +54,8 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def _replace(target: Path, data: bytes) -> None:
+    import tempfile
+
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".robfcp-")
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -42,6 +42,17 @@ def array(field: str, values: ArrayLike) -> NDArray[Any]:
 def floats(field: str, values: ArrayLike) -> NDArray[np.float64]:
     """The values as float64, refused where they are no real numbers."""
     found = array(field, values)
-    if found.dtype.kind not in "fiu" and found.size:
-        raise RobfcpError(f"{field}: must be real numbers, not {found.dtype}; convert them")
-    return found.astype(np.float64)
+    try:
+        if found.dtype.kind in "fiuO" or not found.size:
+            return found.astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise RobfcpError(f"{field}: must be real numbers, not {found.dtype}; convert them")
+
+
+def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
+    """The generator itself, or one from a seed."""
+    try:
+        return np.random.default_rng(rng)
+    except (ValueError, TypeError):
+        raise RobfcpError(f"rng: {rng!r} is no seed; pass a whole number from 0") from None

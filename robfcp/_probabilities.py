@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._numbers import array as numbers
 from robfcp.errors import RobfcpError
 
 Probabilities = NDArray[np.floating]
@@ -15,7 +16,7 @@ BLOCK_BYTES = 2**20  # rows are handled in blocks that stay in the cache
 
 def check_probabilities(probabilities: ArrayLike) -> Probabilities:
     """The (n, C) array itself, refused when a row cannot be a probability vector."""
-    array = np.asarray(probabilities)
+    array = numbers("probabilities", probabilities)
     if array.ndim != 2 or array.shape[1] < 2:
         raise RobfcpError(
             f"probabilities: shape {array.shape} is not (samples, classes >= 2); reshape them"
@@ -42,7 +43,8 @@ def check_rows(block: Probabilities, first: int) -> None:
         raise RobfcpError(
             f"probabilities: row {row} holds a negative value or NaN; check the model's output"
         )
-    total = block.sum(axis=1, dtype=accumulator(block))
+    with np.errstate(over="ignore"):
+        total = np.einsum("ij->i", block, dtype=accumulator(block), casting="same_kind")
     wrong = ~(np.abs(total - 1) <= sum_tolerance(block.shape[1]))
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -65,7 +67,7 @@ def sum_tolerance(n_classes: int) -> float:
 
 def check_labels(labels: ArrayLike, n_samples: int, n_classes: int) -> NDArray[np.intp]:
     """Labels as (n,) class numbers."""
-    array = np.asarray(labels)
+    array = numbers("labels", labels)
     if array.ndim != 1 or len(array) != n_samples:
         raise RobfcpError(
             f"labels: shape {array.shape} does not fit {n_samples} samples; give one per row"

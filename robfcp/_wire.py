@@ -104,8 +104,9 @@ class _Name(msgspec.Struct):
 
 def wire_grid(grid: Grid) -> WireGrid:
     """The grid as it stands in a file."""
-    if grid.name in ("default", "uniform", "extended") or grid == Grid.open_ended():
-        return WireGrid(grid.name, grid.digest, dict(grid.parameters))
+    with suppress(RobfcpError):
+        if named(grid.name, grid.parameters) == grid:
+            return WireGrid(grid.name, grid.digest, dict(grid.parameters))
     finite = np.isfinite(grid.edges)
     return WireGrid(
         grid.name,

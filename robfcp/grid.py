@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._numbers import array, floats
 from robfcp.errors import RobfcpError
 
 MAX_BINS = 1_000_000
@@ -29,7 +30,7 @@ class Grid:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        edges = np.array(self.edges, dtype=np.float64)
+        edges = floats("grid", self.edges) + 0.0  # -0.0 becomes 0.0: equal edges, equal digests
         if edges.ndim != 1 or edges.size < 2:
             raise RobfcpError(
                 "grid: edges must be a vector of at least two numbers; give more edges"
@@ -52,16 +53,16 @@ class Grid:
     @staticmethod
     def uniform(bins: int = 100, low: float = 0.0, high: float = 1.0) -> Grid:
         """`bins` bins of equal width on [low, high]; 100 on [0, 1] is the grid of Rob-FCP."""
-        numbers = all(isinstance(end, (int, float, np.number)) for end in (bins, low, high))
-        if not numbers or bins != int(bins) or not 1 <= bins <= MAX_BINS or not low < high:
+        number, bottom, top = floats("grid", [bins, low, high])
+        if not 1 <= number <= MAX_BINS or number % 1 or not bottom < top:
             raise RobfcpError(
                 f"grid: uniform({bins}, {low}, {high}) needs 1 to {MAX_BINS} bins and low < high"
             )
         bins = int(bins)
         with np.errstate(over="ignore", invalid="ignore"):
-            edges = low + (high - low) * (np.arange(bins + 1) / bins)
-        edges[-1] = high
-        return Grid(edges, "uniform", {"bins": bins, "low": float(low), "high": float(high)})
+            edges = bottom + (top - bottom) * (np.arange(bins + 1) / bins)
+        edges[-1] = top
+        return Grid(edges, "uniform", {"bins": bins, "low": float(bottom), "high": float(top)})
 
     @staticmethod
     def open_ended(edges: ArrayLike | None = None) -> Grid:
@@ -71,7 +72,7 @@ class Grid:
         """
         if edges is None:
             return _open_ended_default()
-        inner = np.asarray(edges, dtype=np.float64)
+        inner = floats("grid", edges)
         if inner.ndim != 1 or not np.isfinite(inner).all():
             raise RobfcpError("grid: open_ended needs a vector of finite edges")
         return Grid(np.concatenate([[-np.inf], inner, [np.inf]]), "open_ended")
@@ -98,7 +99,7 @@ class Grid:
 
     def index(self, scores: ArrayLike) -> NDArray[np.intp]:
         """Each score's bin number; scores outside the range or NaN are refused."""
-        values = np.asarray(scores)
+        values = array("scores", scores)
         if values.dtype.kind not in "fiu":
             raise RobfcpError(f"scores: must be real numbers, not {values.dtype}; convert them")
         if values.size:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._probabilities import check_probabilities
 from robfcp.errors import RobfcpError
 from robfcp.scores import ClassificationScore, Rng, Score
 
@@ -15,7 +16,7 @@ def predict_sets(
     score: Score, probabilities: ArrayLike, thresholds: Sequence[float], rng: Rng = None
 ) -> NDArray[np.bool_]:
     """(n, C, L) membership of every label at every threshold; one block of scores at a time."""
-    array = np.asarray(probabilities)
+    array = check_probabilities(probabilities)
     sets = np.empty((*array.shape, len(thresholds)), dtype=bool)
     for rows, members in iterate_sets(score, array, thresholds, rng):
         sets[rows] = members
@@ -27,7 +28,7 @@ def iterate_sets(
 ) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
     """The same sets as (rows, members) blocks, for more samples than memory holds."""
     if not isinstance(score, ClassificationScore):
-        raise RobfcpError(f"{score.name}: is a regression score; use predict_interval")
+        raise RobfcpError(f"{_name(score)}: is no classification score; use predict_interval")
     limits = np.asarray(thresholds, dtype=np.float64)
     for rows, scores in score.blocks(probabilities, rng):
         yield rows, scores[:, :, None] <= limits
@@ -37,6 +38,10 @@ def predict_intervals(
     score: Score, predictions: ArrayLike, thresholds: Sequence[float]
 ) -> NDArray[np.float64]:
     """(n, 2, L) lower and upper ends at every threshold."""
-    if isinstance(score, ClassificationScore) or not hasattr(score, "interval"):
-        raise RobfcpError(f"{score.name}: is a classification score; use predict_set")
+    if isinstance(score, (ClassificationScore, type)) or not hasattr(score, "interval"):
+        raise RobfcpError(f"{_name(score)}: is no regression score; use predict_set")
     return np.stack([score.interval(predictions, limit) for limit in thresholds], axis=2)
+
+
+def _name(score: object) -> str:
+    return str(getattr(score, "name", score))

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._numbers import floats, generator, whole
 from robfcp._probabilities import (
     Probabilities,
     accumulator,
@@ -23,6 +24,7 @@ from robfcp.grid import Grid
 
 Rng = int | np.random.Generator | None
 Scores = NDArray[np.float64]
+MAX_PENALTY = 1e6
 
 
 @runtime_checkable
@@ -123,6 +125,11 @@ class _Adaptive(ClassificationScore):
 
     randomized: bool
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.randomized, (bool, np.bool_)):
+            raise RobfcpError(f"{self.name}: randomized is {self.randomized!r}; use True or False")
+        object.__setattr__(self, "randomized", bool(self.randomized))
+
     def _uniforms(self, n: int, rng: Rng) -> Scores:
         if not self.randomized:
             return super()._uniforms(n, rng)
@@ -130,7 +137,7 @@ class _Adaptive(ClassificationScore):
             raise RobfcpError(
                 f"{self.name}: a randomised score needs rng=; pass a seed or use randomized=False"
             )
-        return np.random.default_rng(rng).random(n)
+        return generator(rng).random(n)
 
     def _of_labels(self, p: Probabilities, label: NDArray[np.intp], u: Scores) -> Scores:
         chosen = p[np.arange(len(p)), label]
@@ -173,8 +180,12 @@ class RAPS(_Adaptive):
     name: ClassVar[str] = "raps"
 
     def __post_init__(self) -> None:
-        if not (0 <= self.penalty < np.inf and self.k_reg >= 0):
-            raise RobfcpError("raps: penalty and k_reg must be finite and not negative")
+        super().__post_init__()
+        penalty = floats("raps: penalty", self.penalty)
+        if penalty.ndim or not 0 <= penalty <= MAX_PENALTY:
+            raise RobfcpError(f"raps: penalty is {self.penalty!r}; give 0 to {MAX_PENALTY:g}")
+        object.__setattr__(self, "penalty", float(penalty))
+        object.__setattr__(self, "k_reg", whole("raps: k_reg", self.k_reg, "give 5, say"))
 
     def default_grid(self) -> Grid:
         """Fine on [0, 1] and open-ended beyond."""
@@ -192,7 +203,9 @@ class AbsoluteResidual:
 
     def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> Scores:
         """The (n,) absolute residuals."""
-        return np.abs(_finite("targets", targets, 1) - _finite("predictions", predictions, 1))
+        centre, y = _pair(_finite("predictions", predictions, 1), targets)
+        with np.errstate(over="ignore"):
+            return np.abs(y - centre)
 
     def interval(self, predictions: ArrayLike, threshold: float) -> Scores:
         """(n, 2) intervals f(x) -/+ threshold."""
@@ -212,9 +225,9 @@ class CQR:
 
     def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> Scores:
         """The (n,) signed distances outside the predicted band."""
-        band = _finite("predictions", predictions, 2)
-        y = _finite("targets", targets, 1)
-        return np.maximum(band[:, 0] - y, y - band[:, 1])
+        band, y = _pair(_finite("predictions", predictions, 2), targets)
+        with np.errstate(over="ignore"):
+            return np.maximum(band[:, 0] - y, y - band[:, 1])
 
     def interval(self, predictions: ArrayLike, threshold: float) -> Scores:
         """(n, 2) intervals [low - threshold, high + threshold]; crossed ones are empty."""
@@ -225,8 +238,18 @@ class CQR:
         return Grid.open_ended()
 
 
+def _pair(predictions: Scores, targets: ArrayLike) -> tuple[Scores, Scores]:
+    """Predictions with as many targets."""
+    y = _finite("targets", targets, 1)
+    if len(y) != len(predictions):
+        raise RobfcpError(
+            f"targets: {len(y)} do not fit {len(predictions)} predictions; give one per row"
+        )
+    return predictions, y
+
+
 def _finite(field: str, values: ArrayLike, ndim: int) -> Scores:
-    array = np.asarray(values, dtype=np.float64)
+    array = floats(field, values)
     shape = "(n,)" if ndim == 1 else "(n, 2)"
     if array.ndim != ndim or (ndim == 2 and array.shape[1] != 2):
         raise RobfcpError(f"{field}: shape {array.shape} is not {shape}; reshape them")

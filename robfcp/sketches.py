@@ -7,13 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._numbers import array
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 
 
 def sketch(scores: ArrayLike, grid: Grid) -> NDArray[np.int64]:
     """The (H,) counts of the scores in the grid's bins."""
-    values = np.asarray(scores)
+    values = array("scores", scores)
     if values.ndim != 1:
         raise RobfcpError(f"scores: shape {values.shape} is not (n,); pass one score a sample")
     return np.bincount(grid.index(values), minlength=grid.n_bins).astype(np.int64)

@@ -13,6 +13,7 @@ import robfcp
 from robfcp._files import make_folder, write_atomically
 from robfcp.calibration import Calibration
 from robfcp.errors import MAX_TEXT, RobfcpError
+from robfcp.grid import Grid
 
 LAC = robfcp.LAC()
 
@@ -275,3 +276,82 @@ def test_negative_counts_cannot_come_in_as_private_ones():
     ):
         with pytest.raises(RobfcpError, match="site-0"):
             robfcp.Report.from_json(json.dumps(message | change))
+
+
+RAGGED = [[0.5], [0.2, 0.3]]
+PAIR = np.array([[0.5, 0.5]])
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("grid", lambda: Grid("ab")),
+        ("grid", lambda: Grid([0, 1 + 1j])),
+        ("grid", lambda: Grid([10**400, 10**401])),
+        ("grid", lambda: Grid.open_ended(["a"])),
+        ("grid", lambda: Grid.uniform(float("nan"))),
+        ("grid", lambda: Grid.uniform(float("inf"))),
+        ("grid", lambda: Grid.uniform(3, 0, 10**400)),
+        ("grid", lambda: Grid.uniform(np.complex64(3))),
+        ("scores", lambda: Grid.default().index(RAGGED)),
+        ("scores", lambda: robfcp.Report.from_scores("a", RAGGED)),
+        ("default", lambda: robfcp.Report.from_scores("a", [0.5], "default")),
+        ("grid", lambda: robfcp.Report("a", [1], None)),
+        ("score", lambda: robfcp.Report.from_scores("a", [0.5], score="lac")),
+        ("score", lambda: robfcp.Report("a", [1], Grid.uniform(1), score=robfcp.LAC)),
+        ("privacy", lambda: robfcp.Report("a", [1], Grid.uniform(1), privacy="x")),
+        ("n_samples", lambda: robfcp.Report("a", [1], Grid.uniform(1), n_samples=1.0)),
+        ("n_samples", lambda: robfcp.Report("a", [1], Grid.uniform(1), n_samples=True)),
+        ("n_samples", lambda: robfcp.Report("a", [1], Grid.uniform(1), n_samples=np.ones(2))),
+        ("probabilities", lambda: LAC.all_labels(RAGGED)),
+        ("probabilities", lambda: LAC.all_labels([[1e308, 1e308]])),
+        ("probabilities", lambda: CALIBRATION.predict_set(None)),
+        ("labels", lambda: LAC(PAIR, [[0], [1, 2]])),
+        ("rng", lambda: robfcp.APS().all_labels(PAIR, -1)),
+        ("rng", lambda: robfcp.APS().all_labels(PAIR, "seed")),
+        ("lac", lambda: CALIBRATION.predict_set(PAIR, score="lac")),
+        ("use predict_set", lambda: CALIBRATION.predict_interval([1.0], score="x")),
+        ("randomized", lambda: robfcp.APS("x")),
+        ("penalty", lambda: robfcp.RAPS("a")),
+        ("penalty", lambda: robfcp.RAPS(1e308)),
+        ("k_reg", lambda: robfcp.RAPS(0.1, 1.5)),
+        ("targets", lambda: robfcp.AbsoluteResidual()([1.0, 2.0], [1.0])),
+        ("targets", lambda: robfcp.CQR()([[1.0, 2.0]], [1.0, 2.0])),
+        ("targets", lambda: robfcp.CQR()([[1.0, 2.0]], ["a"])),
+        ("predictions", lambda: robfcp.AbsoluteResidual()([1 + 1j], [1.0])),
+    ],
+)
+def test_what_is_no_number_no_grid_and_no_score_is_refused_by_name(field, call):
+    with pytest.raises(RobfcpError, match=field):
+        call()
+
+
+def test_names_and_numbers_of_other_libraries_reach_the_file():
+    score = robfcp.RAPS(np.float32(0.5), np.int64(2), np.bool_(False))
+    report = robfcp.Report(np.str_("site"), [1, 2], Grid.uniform(2), score, n_samples=np.int32(3))
+    assert robfcp.Report.from_json(report.to_json()) == report
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        Grid([0, 0.5, 1], "default"),
+        Grid([0, 0.3, 1], "uniform"),
+        Grid([0, 0.3, 1], "uniform", {"bins": 2, "low": 0.0, "high": 1.0}),
+        Grid(Grid.open_ended().edges, "mine"),
+        Grid([-np.inf, np.inf]),
+        Grid([5e-324, 1e-323]),
+    ],
+)
+def test_a_report_can_be_read_whatever_its_grid_is_called(grid):
+    report = robfcp.Report("a", np.ones(grid.n_bins, dtype=int), grid)
+    assert robfcp.Report.from_json(report.to_json()) == report
+
+
+def test_grids_that_bin_alike_are_equal():
+    assert Grid([-0.0, 0.5, 1]) == Grid([0.0, 0.5, 1])
+
+
+def test_residuals_beyond_the_largest_number_are_infinite_not_a_warning():
+    assert robfcp.AbsoluteResidual()([1e308], [-1e308]) == [np.inf]
+    assert robfcp.CQR()([[1e308, 1.1e308]], [-1e308]) == [np.inf]
