@@ -75,8 +75,8 @@ def _budget_holds(
 ) -> NDArray[np.bool_]:
     """(H,) the knapsack condition of `size_budget_holds` with room for noise, by its dual.
 
-    max sum_R g <= lambda W + sum (g_k - lambda n_k)+ for every lambda >= 0; each g_j / n_j is tried
-    as long as the client can be among the liars, and none where all who can fit together.
+    max sum_R g <= lambda W + sum (g_k - lambda n_k)+ for every lambda >= 0, here g_j / n_j of the
+    client that breaks the budget, in floats with room for their rounding.
     """
     if budget < 0:
         raise RobfcpError(f"size_budget: {budget} is negative; give a number of samples")
