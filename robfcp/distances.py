@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -12,6 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp._parallel import blocks, n_cores, on_all_cores
 from robfcp.errors import RobfcpError
 
 Metric = Literal["l1", "l2", "linf", "cosine", "kolmogorov", "wasserstein"]
@@ -189,7 +188,8 @@ def rank_means(
         block[np.arange(len(block)), own[part]] = 0.0  # sorts before every neighbour
         result.means[part], result.errors[part] = _between(space, block, *ends)
 
-    run_blocks(work, len(chosen), 8 * (n_others + 1), memory)
+    block_bytes = min(_BLOCK, memory * 8 // (_BYTES * n_cores()))
+    on_all_cores(work, blocks(len(chosen), 8 * (n_others + 1), block_bytes))
     result.errors[:] *= np.sqrt(max(0.0, 1 - shrink))
     return result
 
@@ -231,28 +231,3 @@ def _between(space: Space, keys: Vectors, low: float, high: float) -> tuple[Vect
     square = (squares + below * lowest**2 + (n_others - top) * highest**2) / n_others
     deviation = np.sqrt(np.maximum(square - mean**2, 0))
     return sums / (high - low), deviation * np.sqrt(n_others) / (high - low)
-
-
-def blocks(length: int, row_bytes: int, block_bytes: int) -> list[slice]:
-    """Slices of so many rows as fit into a block."""
-    step = max(1, block_bytes // max(1, row_bytes))
-    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
-
-
-def run_blocks(work: Callable[[slice], None], length: int, row_bytes: int, memory: int) -> None:
-    """Do the work on blocks of rows on all cores, keeping their distances within the memory."""
-    parts = blocks(length, row_bytes, min(_BLOCK, memory * 8 // (_BYTES * n_cores())))
-    if len(parts) < 2:
-        for part in parts:
-            work(part)
-        return
-    with ThreadPoolExecutor(n_cores()) as pool:
-        for _ in pool.map(work, parts):
-            pass
-
-
-def n_cores() -> int:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -99,25 +99,27 @@ class LAC(ClassificationScore):
 
     def _of_labels(self, p: Probabilities, label: NDArray[np.intp], u: Scores) -> Scores:
         chosen = p[np.arange(len(p)), label].astype(np.float64)
-        scores = 1 - chosen
-        (likely,) = np.nonzero(chosen > 0.5)
-        scores[likely] = _sum_of_others(p, likely, label[likely])
-        return scores
+        return np.where(chosen > 0.5, _sum_of_others(p, label), 1 - chosen)
 
     def _of_all(self, p: Probabilities, u: Scores) -> Scores:
         scores = np.maximum(1 - p.astype(np.float64), 0)
-        top = p.argmax(axis=1)
-        (likely,) = np.nonzero(p[np.arange(len(p)), top] > 0.5)
-        scores[likely, top[likely]] = _sum_of_others(p, likely, top[likely])
+        rows, top = np.arange(len(p)), p.argmax(axis=1)
+        others = _sum_of_others(p, top)
+        scores[rows, top] = np.where(p[rows, top] > 0.5, others, scores[rows, top])
         return scores
 
 
-def _sum_of_others(p: Probabilities, rows: NDArray[np.intp], label: NDArray[np.intp]) -> Scores:
-    """Each row's total without its label, within [0, 1]; nothing cancels in a sum of its kind."""
-    others = p[rows]
-    others[np.arange(len(rows)), label] = 0
-    total = others.sum(axis=1, dtype=accumulator(p)).astype(np.float64)
-    return np.minimum(total, 1, out=total)
+def _sum_of_others(p: Probabilities, label: NDArray[np.intp]) -> Scores:
+    """Each row's total without its label, within [0, 1]: what stands before plus what behind it.
+
+    A sum of positive numbers keeps their digits, so it is taken in their own kind.
+    """
+    flat, n_classes = p.reshape(-1), p.shape[1]
+    cuts = np.arange(len(p))[:, None] * n_classes + np.stack([0 * label, label, label + 1], axis=1)
+    cuts = np.minimum(cuts, flat.size - 1).ravel()
+    before, _, behind = np.add.reduceat(flat, cuts, dtype=accumulator(p)).reshape(-1, 3).T
+    total = np.where(label > 0, before, 0) + np.where(label < n_classes - 1, behind, 0)
+    return np.minimum(total.astype(np.float64), 1)
 
 
 class _Adaptive(ClassificationScore):
