@@ -33,6 +33,9 @@ test-browser: .venv/browser  ## the calibration page in a real headless Chromium
 docs: .venv/docs  ## build the documentation strictly into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+benchmark: .venv/dev  ## every stage up to a million clients; rewrites docs/speed.md
+	$(BIN)/python benchmarks/run.py
+
 clean:
 	rm -rf .venv .venv-* site out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 

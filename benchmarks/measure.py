@@ -51,6 +51,13 @@ def peak(work: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
+def once(work: Callable[[], Any]) -> tuple[float, int]:
+    """Seconds and peak bytes of a single run, for what takes long."""
+    start = time.perf_counter()
+    memory = peak(work)
+    return time.perf_counter() - start, memory
+
+
 def exponent(sizes: list[int], seconds: list[float]) -> float | None:
     """The slope of log seconds over log size from a thousand on; None from fewer than two."""
     points = [(size, spent) for size, spent in zip(sizes, seconds, strict=True) if size >= 1000]

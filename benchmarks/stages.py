@@ -18,7 +18,7 @@ from alternatives import (
     mapie_sets,
     optimised_contrast,
 )
-from measure import Row, least, peak
+from measure import Row, least, once, peak
 from numpy.typing import NDArray
 
 import robfcp
@@ -180,11 +180,11 @@ def server_side(sizes: list[int]) -> Iterator[Row]:
             ),
         }
         for stage, (work, floor) in stages.items():
-            if floor is None:
-                ours, least_possible = least(work, repeats=2)[0], None
-            else:
-                ours, least_possible = least(work, floor, repeats=3)
-            yield Row(stage, n_clients, 50, ours, peak(work), least_possible)
+            least_possible = None if floor is None else least(floor)[0]
+            ours, memory = once(work)
+            if n_clients < 100_000:
+                ours = least(work)[0]
+            yield Row(stage, n_clients, 50, ours, memory, least_possible)
 
 
 def against_plain_code() -> Iterator[Row]:

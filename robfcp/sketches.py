@@ -17,7 +17,7 @@ def sketch(scores: ArrayLike, grid: Grid) -> NDArray[np.int64]:
     values = array("scores", scores)
     if values.ndim != 1:
         raise RobfcpError(f"scores: shape {values.shape} is not (n,); pass one score a sample")
-    return np.bincount(grid.index(values), minlength=grid.n_bins).astype(np.int64)
+    return grid.counts(values)
 
 
 def sketch_batches(batches: Iterable[ArrayLike], grid: Grid) -> NDArray[np.int64]:
