@@ -16,7 +16,7 @@ from robfcp.federation import Federation
 from robfcp.large import LARGE, secret_seed
 from robfcp.loners import SHARE as LONERS
 from robfcp.loners import few_outstanding
-from robfcp.spacings import most_conspicuous, tail_p_values
+from robfcp.spacings import CLEAR, most_conspicuous, tail_p_values
 from robfcp.views import (
     CORE_REFERENCES,
     core_cdf,
@@ -27,7 +27,7 @@ from robfcp.views import (
 )
 
 FALSE_ALARM = 0.05
-CAUTION = 0.5  # part of the false alarms for groups without whom coverage would fall
+CAUTION = 0.5  # most of the false alarms for groups without whom coverage would fall, K/200 of them
 ODD_COPY = 0.005  # a report sent by three or more is odd itself below this p-value
 
 
@@ -99,7 +99,8 @@ def stand_out(
     All but one of every group of copies are set aside first. Then the most conspicuous minority
     is, or else the few oddest clients, when the p-value is at most their part of `false_alarm`,
     and the others are looked at afresh, until nobody stands out or half would be gone. Groups that
-    raise the threshold have half of that part: to lose honest ones costs coverage. A report sent
+    raise the threshold, unless their gap is clear, have min(1/2, K/200) of that part: to lose
+    honest ones costs coverage, and among few clients some are alike by nature. A report sent
     by several must fit in by itself too. Counting and excluding share one look at a
     federation.
     """
@@ -129,8 +130,9 @@ def _look(federation: Federation, false_alarm: float, seed: int | None) -> Stand
         numbers = oddity(rest, core)
         split = most_conspicuous(numbers, core_points(rest, core), noise_sizes(rest))
         p_value, size = split.p_value, split.size
-        caution = CAUTION if size and _raises(rest, core, numbers, size) else 1.0
-        if p_value > caution * (1 - LONERS) * false_alarm:
+        if size and split.gap < CLEAR and _raises(rest, core, numbers, size):
+            p_value = min(1.0, p_value / min(CAUTION, len(numbers) / 200))
+        if p_value > (1 - LONERS) * false_alarm:
             size, p_value = few_outstanding(numbers, split.coherent, LONERS * false_alarm)
             if size == 0:
                 break

@@ -26,12 +26,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The most conspicuous group: its size, its statistic and the chance of one like it.
+    """The most conspicuous group: its size, gap, statistic and the chance of one like it.
 
     `coherent` says for the upper groups of 1, 2, ... whether they could be one.
     """
 
     size: int
+    gap: float
     statistic: float
     p_value: float
     coherent: NDArray[np.bool_]
@@ -54,7 +55,7 @@ def most_conspicuous(values: Array, points: Array, sizes: Array) -> Split:
     """
     n = len(values)
     if n < 3:
-        return Split(0, 0.0, 1.0, np.ones(1, dtype=bool))
+        return Split(0, 0.0, 0.0, 1.0, np.ones(1, dtype=bool))
     order = np.argsort(values, kind="stable")
     logs = _logarithms(values[order], float(np.median(values)))
     statistics, gaps = (rows[0] for rows in _statistics(logs[None, :]))
@@ -64,7 +65,7 @@ def most_conspicuous(values: Array, points: Array, sizes: Array) -> Split:
     considered = np.where(coherent, statistics, 0.0)
     best = int(np.argmax(considered))
     statistic = float(considered[best])
-    return Split(best + 1, statistic, _p_value(n, statistic), coherent)
+    return Split(best + 1, float(gaps[best]), statistic, _p_value(n, statistic), coherent)
 
 
 def tail_p_values(values: Array, ordinary: NDArray[np.bool_]) -> Array:
