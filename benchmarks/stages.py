@@ -40,10 +40,12 @@ GRID, LEVEL = Grid.default(), Fraction(9, 10)
 MALICIOUS = 0.3
 
 
-def federation(n_clients: int, n_samples: int, grid: Grid = GRID, seed: int = 0) -> Federation:
-    """Clients with Beta(0.4, 2) scores; 30% of them report only zeros."""
-    rng = np.random.default_rng([seed, n_clients, n_samples])
-    liars = int(MALICIOUS * n_clients)
+def federation(
+    n_clients: int, n_samples: int, grid: Grid = GRID, share: float = MALICIOUS
+) -> Federation:
+    """Clients with Beta(0.4, 2) scores; a share of them reports only zeros."""
+    rng = np.random.default_rng([n_clients, n_samples])
+    liars = int(share * n_clients)
     starts, bins, values = [0], [], []
     step = max(1, 500_000 // n_samples)
     for start in range(0, n_clients, step):
@@ -133,8 +135,7 @@ def intake(sizes: list[int]) -> Iterator[Row]:
 def exact_distances(sizes: list[int]) -> Iterator[Row]:
     """Rob-FCP's maliciousness by all distances; floor: GEMM and partition; instead: cdist, sort."""
     for n_clients in sizes:
-        vectors = characterise(federation(n_clients, 50, Grid.uniform(100)), "histogram")
-        vectors = vectors + 1e-6 * np.random.default_rng(0).random(vectors.shape)
+        vectors = characterise(federation(n_clients, 50, Grid.uniform(100), 0.0), "histogram")
         last = n_clients - int(MALICIOUS * n_clients) - 1
 
         def floor(v: NDArray[np.float64] = vectors, last: int = last) -> None:

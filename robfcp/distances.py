@@ -19,7 +19,7 @@ MEMORY = 512 * 2**20  # bytes that distances may take beyond the input
 _BLOCK = 2**24  # bytes of one block of distances: a few rows, for the cache
 _BYTES = 40  # of one distance at worst: itself, the marks of close pairs and the pair's indices
 _FEW = 4  # coordinates up to which plain differences are as fast as a matrix product
-_CLOSE = 1e-6  # squared distances below this share of the norms lose digits and are redone
+_CLOSE = 1e-8  # squared distances below this share of the norms lose digits and are redone
 
 Vectors = NDArray[np.float64]
 Indices = NDArray[np.intp]
