@@ -7,24 +7,33 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._numbers import array, floats, share, whole
 from robfcp._probabilities import check_labels
 from robfcp.errors import RobfcpError
 
 Sets = NDArray[np.bool_]
 
 
-def _checked(sets: ArrayLike, labels: ArrayLike) -> tuple[Sets, NDArray[np.intp]]:
-    members = np.asarray(sets)
+def _members(sets: ArrayLike) -> Sets:
+    members = array("sets", sets)
     if members.ndim != 2 or members.dtype != bool:
         raise RobfcpError("sets: need a boolean (samples, classes) array, one level at a time")
     if not len(members):
         raise RobfcpError("sets: there are no samples; pass at least one")
-    return members, check_labels(labels, *members.shape)
+    return members
+
+
+def _ends(intervals: ArrayLike) -> NDArray[np.float64]:
+    ends = floats("intervals", intervals)
+    if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends) or np.isnan(ends).any():
+        raise RobfcpError("intervals: need an (n, 2) array of numbers with at least one row")
+    return ends
 
 
 def covered(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
     """(n,) whether each sample's set holds its label."""
-    members, label = _checked(sets, labels)
+    members = _members(sets)
+    label = check_labels(labels, *members.shape)
     return members[np.arange(len(members)), label]
 
 
@@ -35,7 +44,7 @@ def coverage(sets: ArrayLike, labels: ArrayLike) -> float:
 
 def set_size(sets: ArrayLike) -> float:
     """Mean number of labels in a set."""
-    return float(np.asarray(sets).sum(axis=1).mean())
+    return float(_members(sets).sum(axis=1).mean())
 
 
 def class_coverage(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
@@ -49,7 +58,8 @@ def class_coverage(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
 
 def coverage_gap(sets: ArrayLike, labels: ArrayLike, level: float) -> float:
     """Mean |class coverage - level| over the classes that occur (CovGap)."""
-    return float(np.nanmean(np.abs(class_coverage(sets, labels) - level)))
+    wanted = share("level", level, "give 0.9, say")
+    return float(np.nanmean(np.abs(class_coverage(sets, labels) - wanted)))
 
 
 def size_stratified_coverage(
@@ -60,6 +70,9 @@ def size_stratified_coverage(
     Strata are the upper ends of the ranges: (0, 1, 2, 3, 5, 10) means 0, 1, 2, 3, 4-5, 6-10, 11+.
     """
     hit, size = covered(sets, labels), np.asarray(sets).sum(axis=1)
+    strata = [whole("strata", end, "give rising set sizes") for end in strata]
+    if sorted(set(strata)) != strata:
+        raise RobfcpError(f"strata: {strata} do not rise; sort them and drop repeats")
     result = {}
     for low, high in zip([-1, *strata], [*strata, None], strict=True):
         inside = (size > low) & (True if high is None else size <= high)
@@ -73,24 +86,25 @@ def size_stratified_coverage(
 
 def size_stratified_violation(sets: ArrayLike, labels: ArrayLike, level: float) -> float:
     """Largest |coverage - level| over the strata of set size (SSCV)."""
-    return max(abs(c - level) for _, c in size_stratified_coverage(sets, labels).values())
+    wanted = share("level", level, "give 0.9, say")
+    return max(abs(c - wanted) for _, c in size_stratified_coverage(sets, labels).values())
 
 
 def singleton_share(sets: ArrayLike) -> float:
     """Share of sets with exactly one label."""
-    return float((np.asarray(sets).sum(axis=1) == 1).mean())
+    return float((_members(sets).sum(axis=1) == 1).mean())
 
 
 def empty_share(sets: ArrayLike) -> float:
     """Share of sets with no label."""
-    return float((~np.asarray(sets).any(axis=1)).mean())
+    return float((~_members(sets).any(axis=1)).mean())
 
 
 def client_coverage(
     sets: ArrayLike, labels: ArrayLike, clients: ArrayLike
 ) -> dict[str, tuple[int, float]]:
     """For each client the number of its samples and their coverage."""
-    hit, name = covered(sets, labels), np.asarray(clients)
+    hit, name = covered(sets, labels), array("clients", clients).astype(str)
     if name.shape != hit.shape:
         raise RobfcpError("clients: need one client a sample")
     names, which = np.unique(name, return_inverse=True)
@@ -100,13 +114,15 @@ def client_coverage(
 
 def interval_coverage(intervals: ArrayLike, targets: ArrayLike) -> float:
     """Share of targets inside their (n, 2) interval."""
-    ends, y = np.asarray(intervals, dtype=np.float64), np.asarray(targets, dtype=np.float64)
+    ends, y = _ends(intervals), floats("targets", targets)
+    if y.shape != (len(ends),) or np.isnan(y).any():
+        raise RobfcpError("targets: need one number an interval, none of them NaN")
     return float(((ends[:, 0] <= y) & (y <= ends[:, 1])).mean())
 
 
 def interval_width(intervals: ArrayLike) -> float:
     """Mean width of (n, 2) intervals; crossed ends count as empty."""
-    ends = np.asarray(intervals, dtype=np.float64)
+    ends = _ends(intervals)
     return float(np.maximum(ends[:, 1] - ends[:, 0], 0).mean())
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._numbers import array, floats, generator, whole
 from robfcp.errors import RobfcpError
 from robfcp.scores import Rng
 
@@ -15,8 +18,7 @@ def iid(n_samples: int, n_clients: int, rng: Rng = None) -> Parts:
     """A random split into parts whose sizes differ by at most one."""
     _check(n_samples, n_clients, 1)
     return [
-        np.sort(part)
-        for part in np.array_split(np.random.default_rng(rng).permutation(n_samples), n_clients)
+        np.sort(part) for part in np.array_split(generator(rng).permutation(n_samples), n_clients)
     ]
 
 
@@ -34,15 +36,15 @@ def dirichlet(
     As usual in the literature a client that has its fair share of samples takes no more of the
     remaining classes. Draws are repeated until every client has `minimum` samples.
     """
-    label = np.asarray(labels)
-    generator = np.random.default_rng(rng)
-    _check(len(label), n_clients, minimum)
-    if not 0 < beta < np.inf:
+    label, random = _column("labels", labels), generator(rng)
+    _check(len(label), n_clients, whole("minimum", minimum, "give 10, say"))
+    whole("attempts", attempts, "give 1000, say", 1)
+    if not 0 < floats("beta", beta) < np.inf:
         raise RobfcpError(f"beta: {beta} is not a positive number; use iid for equal clients")
     classes, which = np.unique(label, return_inverse=True)
     best = 0
     for _ in range(attempts):
-        owner = _dirichlet_draw(which, len(classes), n_clients, beta, generator)
+        owner = _dirichlet_draw(which, len(classes), n_clients, beta, random)
         smallest = int(np.bincount(owner, minlength=n_clients).min())
         if smallest >= minimum:
             return _parts(owner, n_clients)
@@ -77,7 +79,7 @@ def _dirichlet_draw(
 
 def by_attribute(values: ArrayLike, n_clients: int) -> Parts:
     """Clients own consecutive intervals of an attribute's values, of about equal size."""
-    value = np.asarray(values)
+    value = _column("values", values)
     _check(len(value), n_clients, 1)
     return [np.sort(part) for part in np.array_split(np.argsort(value, kind="stable"), n_clients)]
 
@@ -87,7 +89,17 @@ def _parts(owner: NDArray[np.intp], n_clients: int) -> Parts:
     return np.split(order, np.cumsum(np.bincount(owner, minlength=n_clients))[:-1])
 
 
+def _column(field: str, values: ArrayLike) -> NDArray[Any]:
+    """The values as a vector whose entries can be sorted."""
+    column = array(field, values)
+    if column.ndim != 1 or column.dtype.kind == "O":
+        raise RobfcpError(f"{field}: must be a vector of one kind; give one value a sample")
+    return column
+
+
 def _check(n_samples: int, n_clients: int, minimum: int) -> None:
+    whole("n_samples", n_samples, "give how many there are to split")
+    whole("n_clients", n_clients, "give how many share the samples")
     if n_clients < 1 or n_samples < n_clients * max(1, minimum):
         raise RobfcpError(
             f"partition: {n_samples} samples cannot give {n_clients} clients {max(1, minimum)} "

@@ -19,8 +19,10 @@ def read_registry(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     path = Path(path)
     data, toml = read_limited(path), path.suffix == ".toml"
     try:
-        table = _toml().loads(data.decode()) if toml else json.loads(data)
-    except ValueError as error:
+        table = (
+            _toml().loads(data.decode()) if toml else json.loads(data, object_pairs_hook=_distinct)
+        )
+    except (ValueError, RecursionError) as error:
         if isinstance(error, RobfcpError):
             raise
         kind = "TOML" if toml else "JSON"
@@ -56,6 +58,14 @@ def _check_entry(path: Path, client: str, entry: dict[str, Any]) -> None:
         )
     if not isinstance(entry.get("key", ""), str):
         raise RobfcpError(f"{path}: {client}: key is not text; paste the line robfcp keygen wrote")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, refused where a name comes twice: the last would win unseen."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name comes twice")
+    return found
 
 
 def _toml() -> Any:

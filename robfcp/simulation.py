@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp import partitions
+from robfcp._numbers import share as checked_share
+from robfcp._numbers import whole
 from robfcp._probabilities import check_labels, check_probabilities
 from robfcp.attacks import Attack, named_attack
 from robfcp.defences import Defence, Exclude
@@ -108,6 +110,8 @@ def simulate(
     are those of the benign clients' test halves.
     """
     rows = []
+    whole("seeds", seeds, "give the number of runs", 1)
+    whole("rng", rng, "give a seed")
     rule = named_attack(attack) if isinstance(attack, str) else attack
     for seed in range(seeds):
         generator = np.random.default_rng([rng, seed])
@@ -206,8 +210,7 @@ def make_world(
     rng: np.random.Generator,
 ) -> World:
     """Clients with calibration scores, some of them chosen as attackers, and benign test data."""
-    if not 0 <= share < 1:
-        raise RobfcpError(f"share: {share} is not between 0 and 1; give 0.4, say")
+    checked_share("share", share, "give 0.4, say", zero=True)
     array = check_probabilities(probabilities)
     label = check_labels(labels, *array.shape)
     rule = LAC() if score is None else score
@@ -222,6 +225,11 @@ def make_world(
     malicious = np.sort(rng.permutation(n_clients)[: round(share * n_clients)])
     attackers = set(malicious.tolist())
     test = np.concatenate([half[1] for k, half in enumerate(halves) if k not in attackers])
+    if not len(test):
+        raise RobfcpError(
+            f"simulate: {len(label)} samples leave the honest of {n_clients} clients nothing to "
+            "test on; use fewer clients or a smaller share of attackers"
+        )
     scores = [true[half[0]] for half in halves]
     return World(
         federation_of(scores, grid, rule),

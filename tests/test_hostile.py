@@ -12,8 +12,13 @@ import pytest
 import robfcp
 from robfcp._files import make_folder, write_atomically
 from robfcp.calibration import Calibration
+from robfcp.cli._common import natural
+from robfcp.cli._data import read_outputs
+from robfcp.cli.calibrate import read_number
+from robfcp.cli.sketch import chosen_grid
 from robfcp.errors import MAX_TEXT, RobfcpError
 from robfcp.grid import Grid
+from robfcp.registry import read_sizes
 
 LAC = robfcp.LAC()
 
@@ -355,3 +360,135 @@ def test_grids_that_bin_alike_are_equal():
 def test_residuals_beyond_the_largest_number_are_infinite_not_a_warning():
     assert robfcp.AbsoluteResidual()([1e308], [-1e308]) == [np.inf]
     assert robfcp.CQR()([[1e308, 1.1e308]], [-1e308]) == [np.inf]
+
+
+SETS = np.array([[True, False, True], [False, False, False]])
+HALVES = np.full((99, 2), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("sets", lambda: robfcp.metrics.set_size([])),
+        ("sets", lambda: robfcp.metrics.singleton_share(SETS[:0])),
+        ("sets", lambda: robfcp.metrics.empty_share([[True], [True, False]])),
+        ("sets", lambda: robfcp.metrics.set_size(SETS.astype(int))),
+        ("level", lambda: robfcp.metrics.coverage_gap(SETS, [0, 1], "0.9")),
+        ("level", lambda: robfcp.metrics.size_stratified_violation(SETS, [0, 1], np.nan)),
+        ("strata", lambda: robfcp.metrics.size_stratified_coverage(SETS, [0, 1], (5, 1))),
+        ("targets", lambda: robfcp.metrics.interval_coverage([[1, 2], [1, 2]], [1.0])),
+        ("targets", lambda: robfcp.metrics.interval_coverage([[1, 2]], [np.nan])),
+        ("intervals", lambda: robfcp.metrics.interval_coverage([], [])),
+        ("intervals", lambda: robfcp.metrics.interval_width([1, 2])),
+        ("n_clients", lambda: robfcp.partitions.iid(10, 1.5)),
+        ("n_samples", lambda: robfcp.partitions.iid("a", 1)),
+        ("rng", lambda: robfcp.partitions.iid(10, 2, -1)),
+        ("labels", lambda: robfcp.partitions.dirichlet([["a"]] * 30, 2, 0.5)),
+        ("labels", lambda: robfcp.partitions.dirichlet([1, "a", None] * 30, 2, 0.5)),
+        ("beta", lambda: robfcp.partitions.dirichlet([0] * 30, 2, "a")),
+        ("minimum", lambda: robfcp.partitions.dirichlet([0] * 30, 2, 0.5, minimum=None)),
+        ("attempts", lambda: robfcp.partitions.dirichlet([0] * 30, 2, 0.5, attempts=0)),
+        ("seeds", lambda: robfcp.simulate(HALVES, [0] * 99, seeds=0)),
+        ("rng", lambda: robfcp.simulate(HALVES, [0] * 99, rng=-1)),
+        ("share", lambda: robfcp.simulate(HALVES, [0] * 99, share="a")),
+        ("test on", lambda: robfcp.simulate(HALVES, [0] * 99, n_clients=99)),
+    ],
+)
+def test_metrics_and_the_test_range_refuse_by_name(field, call):
+    with pytest.raises(RobfcpError, match=field):
+        call()
+
+
+def test_client_names_of_mixed_kinds_are_told_apart():
+    assert robfcp.metrics.client_coverage(SETS, [0, 1], [1, None]) == {
+        "1": (1, 1.0),
+        "None": (1, 0.0),
+    }
+
+
+ROWS = "p0,p1,p2,label\n0.2,0.3,0.5,0\n0.1,0.8,0.1,2\n0.6,0.2,0.2,1\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ROWS,
+        "\ufeff" + ROWS,
+        ROWS.replace("\n", "\r\n"),
+        ROWS.replace(",", ", "),
+        "\n".join(",".join(f'"{cell}"' for cell in row.split(",")) for row in ROWS.split()),
+    ],
+    ids=["plain", "byte order mark", "CRLF", "blanks", "quotes"],
+)
+def test_tables_of_every_spreadsheet_are_read_alike(text, tmp_path):
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    outputs = read_outputs(tmp_path / "t.csv", needs_targets=True)
+    assert outputs.targets.tolist() == [0, 2, 1]
+    assert outputs.predictions[1].tolist() == [0.1, 0.8, 0.1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ROWS + "0.2,0.3,0.5,inf\n",
+        ROWS + "0.2,0.3,0.5,1e300\n",
+        ROWS + "0.2,0.3,0.5,nan\n",
+        ROWS + "0.2,0.3,0.5,0 # sure?\n",
+        ROWS + "0.2,0.3\n",
+        ROWS.replace("p2", "label"),
+        "x" * 200_000 + ",label\n1,0\n",
+        "\0",
+    ],
+    ids=["inf", "huge", "nan", "comment", "short", "two labels", "long", "nul"],
+)
+def test_broken_tables_are_refused(text, tmp_path):
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    with pytest.raises(RobfcpError):
+        scored(read_outputs(tmp_path / "t.csv", needs_targets=True))
+
+
+def scored(outputs):
+    return LAC(outputs.predictions, outputs.targets)
+
+
+class Touch:
+    """What a pickle could do."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_arrays_never_run_code_and_never_leave_files_open(tmp_path):
+    evil = np.array([Touch(str(tmp_path / "owned"))], dtype=object)
+    np.savez(tmp_path / "evil.npz", probabilities=evil, labels=[0])
+    np.save(tmp_path / "evil.npy", evil)
+    np.save(tmp_path / "array.npy", np.eye(2))
+    (tmp_path / "array.npy").rename(tmp_path / "no.npz")
+    np.savez(tmp_path / "z.npz", probabilities=np.eye(2))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "z.npz").read_bytes()[:100])
+    (tmp_path / "z.npz").rename(tmp_path / "no.npy")
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (100000000000, 1000), }"
+    (tmp_path / "huge.npy").write_bytes(b"\x93NUMPY\x01\x00v\x00" + header.ljust(117) + b"\n")
+    for name in ("evil.npz", "evil.npy", "no.npz", "no.npy", "cut.npz", "huge.npy"):
+        with pytest.raises(RobfcpError, match=name):
+            read_outputs(tmp_path / name, needs_targets=False)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_registries_that_name_somebody_twice_or_nest_without_end_are_refused(tmp_path):
+    for text in ('{"a": 5, "a": 6}', "[" * 10**5):
+        (tmp_path / "sizes.json").write_text(text)
+        with pytest.raises(RobfcpError, match=r"sizes\.json: not JSON"):
+            read_sizes(tmp_path / "sizes.json")
+
+
+@pytest.mark.parametrize("text", ["²", "٣", "9" * 5000, "-1", "1.5", ""])
+def test_numbers_on_the_command_line_are_plain_digits(text):
+    assert natural(text) is None
+    with pytest.raises(RobfcpError, match="--malicious"):
+        read_number(text)
+    with pytest.raises(RobfcpError, match="--grid"):
+        chosen_grid(f"uniform:{text}", LAC)

@@ -25,7 +25,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the result to this file.")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
 PATIENCE_SECONDS = 2.0
 
 
@@ -105,6 +105,11 @@ class Printer:
             timer.cancel()
             timer.join()
             bar.stop()
+
+
+def natural(text: str) -> int | None:
+    """The whole number a text spells in plain digits; None where it spells none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
 def json_text(value: Any) -> str:

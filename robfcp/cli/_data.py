@@ -39,7 +39,7 @@ def read_outputs(path: Path, *, needs_targets: bool) -> Outputs:
         raise RobfcpError(f"{path}: cannot read {path.suffix or 'this'}; use .npz, .npy or .csv")
     try:
         outputs = readers[path.suffix.lower()](path)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, MemoryError, csv.Error, zipfile.BadZipFile) as error:
         if isinstance(error, RobfcpError):
             raise
         raise RobfcpError(f"{path}: cannot be read ({error}); write it again") from error
@@ -69,7 +69,9 @@ def chosen_outputs(name: str) -> Labelled:
 
 
 def _npz(path: Path) -> Outputs:
-    with np.load(path, allow_pickle=False) as arrays:
+    with path.open("rb") as stream, zipfile.ZipFile(stream):
+        stream.seek(0)
+        arrays = np.load(stream, allow_pickle=False)
         names = set(arrays.files)
         predictions = next((arrays[name] for name in PREDICTIONS if name in names), None)
         targets = next((arrays[name] for name in TARGETS if name in names), None)
@@ -82,7 +84,8 @@ def _npz(path: Path) -> Outputs:
 
 
 def _npy(path: Path) -> Outputs:
-    return Outputs(np.load(path, allow_pickle=False), None)
+    with path.open("rb") as stream:
+        return Outputs(np.lib.format.read_array(stream, allow_pickle=False), None)
 
 
 def _csv(path: Path) -> Outputs:
@@ -91,7 +94,11 @@ def _csv(path: Path) -> Outputs:
         lines = [line for line in stream.read().splitlines() if line.strip()]
     if not header or not lines:
         raise RobfcpError(f"{path}: is empty; write a header line and one line a sample")
-    table = np.loadtxt(lines, delimiter=",", ndmin=2, dtype=np.float64)
+    if len(set(header)) < len(header):
+        raise RobfcpError(f"{path}: two columns have the same name; rename one")
+    table = np.loadtxt(
+        lines, delimiter=",", ndmin=2, dtype=np.float64, comments=None, quotechar='"'
+    )
     if table.shape[1] != len(header):
         raise RobfcpError(f"{path}: {len(header)} names in the header, {table.shape[1]} columns")
     target = next((header.index(name) for name in TARGETS if name in header), None)
@@ -99,7 +106,8 @@ def _csv(path: Path) -> Outputs:
         return Outputs(_squeeze(table), None)
     values = table[:, target]
     predictions = np.delete(table, target, axis=1)
-    if predictions.shape[1] > 1 and np.array_equal(values, np.round(values)):
+    whole = bool((np.abs(values) < 2**53).all()) and np.array_equal(values, np.round(values))
+    if predictions.shape[1] > 1 and whole:
         values = values.astype(np.int64)
     return Outputs(_squeeze(predictions), values)
 

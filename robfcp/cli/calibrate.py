@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -11,7 +12,7 @@ import typer
 
 from robfcp._files import read_limited
 from robfcp.calibration import Calibration
-from robfcp.cli._common import Json, Output, Printer, Quiet, completes
+from robfcp.cli._common import Json, Output, Printer, Quiet, completes, natural
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault, Federation
 from robfcp.guarantees import tolerance_statement
@@ -124,9 +125,10 @@ def read_number(text: str) -> int | str:
     """'estimate' or a whole number."""
     if text == "estimate":
         return text
-    if not text.isdigit():
+    number = natural(text)
+    if number is None:
         raise RobfcpError(f"--malicious: {text!r} is neither a number nor 'estimate'")
-    return int(text)
+    return number
 
 
 def read_federation(
@@ -142,8 +144,10 @@ def read_federation(
     `keys` registers who may report and by which key the report must be signed for this round.
     """
     registered: set[str] = set()
+    reports: Iterable[Report | Fault]
+    faults: list[Fault] = []
     if keys is None:
-        reports, faults = _read_unsigned(paths)
+        reports = _read_unsigned(paths)
     elif round is None:
         raise RobfcpError("--keys: needs --round, or an old report could be used again")
     else:
@@ -158,18 +162,15 @@ def read_federation(
     return replace(federation, missing=tuple(sorted({*federation.missing, *(registered - seen)})))
 
 
-def _read_unsigned(paths: list[Path]) -> tuple[list[Report], list[Fault]]:
-    """Reports whoever wrote them; signatures are not looked at."""
-    reports: list[Report] = []
-    faults: list[Fault] = []
+def _read_unsigned(paths: list[Path]) -> Iterator[Report | Fault]:
+    """Reports whoever wrote them, one at a time; signatures are not looked at."""
     for path in paths:
         try:
-            reports.append(Report.from_json(unwrap(read_limited(path)), source=str(path)))
+            yield Report.from_json(unwrap(read_limited(path)), source=str(path))
         except ReportError as error:
-            faults.append(Fault(error.client, error.field, str(error)))
+            yield Fault(error.client, error.field, str(error))
         except RobfcpError as error:
-            faults.append(Fault(str(path), "file", str(error)))
-    return reports, faults
+            yield Fault(str(path), "file", str(error))
 
 
 def show(calibration: Calibration, printer: Printer) -> None:

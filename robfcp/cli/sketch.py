@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from robfcp.cli._common import Json, Printer, Quiet, Seed, completes
+from robfcp.cli._common import Json, Printer, Quiet, Seed, completes, natural
 from robfcp.cli._data import read_outputs
 from robfcp.cli._private import (
     Delta,
@@ -54,10 +54,11 @@ def chosen_grid(name: str | None, score: Score) -> Grid:
     if name in fixed:
         return fixed[name]()
     kind, _, bins = name.partition(":")
-    if kind == "uniform" and bins.isdigit():
-        return Grid.uniform(int(bins))
-    if kind == "logistic" and bins.isdigit():
-        return logistic_grid(int(bins))
+    number = natural(bins)
+    if kind == "uniform" and number is not None:
+        return Grid.uniform(number)
+    if kind == "logistic" and number is not None:
+        return logistic_grid(number)
     known = ", ".join([*fixed, "uniform:100"])
     raise RobfcpError(f"--grid: {name!r} is unknown; use {known} or logistic:32")
 
