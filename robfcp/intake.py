@@ -17,8 +17,6 @@ from robfcp._private_reports import hides_size, same_noise
 from robfcp.errors import MAX_NAME, QuorumError, ReportError, RobfcpError, plain
 from robfcp.reports import Header, Report, check_client
 
-Untrusted = Report | bytes | str | Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -31,6 +29,9 @@ class Fault:
     def __post_init__(self) -> None:
         object.__setattr__(self, "client", plain(self.client, MAX_NAME))
         object.__setattr__(self, "reason", plain(self.reason))
+
+
+Untrusted = Report | bytes | str | Mapping[str, Any] | Fault  # a fault: found while reading it
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,11 @@ def _read_all(
         raise RobfcpError("reports: pass a list of them, also where there is only one")
     shared: dict[Any, Any] = {}  # equal contexts become one object
     for position, item in enumerate(reports):
-        try:
-            report = _decode(item, f"report {position + 1}")
-        except ReportError as error:
-            faulty.setdefault(error.client, Fault(error.client, error.field, str(error)))
-            accepted.pop(error.client, None)
-            continue
-        if report.client in accepted or report.client in faulty:
+        report = _read(item, f"report {position + 1}")
+        if isinstance(report, Fault):
+            faulty.setdefault(report.client, report)
+            accepted.pop(report.client, None)
+        elif report.client in accepted or report.client in faulty:
             accepted.pop(report.client, None)
             reason = f"{report.client}: reported more than once; send one report a round"
             faulty[report.client] = Fault(report.client, "client", reason)
@@ -101,7 +100,14 @@ def _read_all(
     return list(accepted.values()), list(faulty.values())
 
 
-def _decode(item: Untrusted, source: str) -> Report:
+def _read(item: Untrusted, source: str) -> Report | Fault:
+    try:
+        return item if isinstance(item, Fault) else _decode(item, source)
+    except ReportError as error:
+        return Fault(error.client, error.field, str(error))
+
+
+def _decode(item: Report | bytes | str | Mapping[str, Any], source: str) -> Report:
     if isinstance(item, Report):
         return item
     if isinstance(item, (bytes, str)):
