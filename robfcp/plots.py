@@ -259,7 +259,7 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     federation, trusted = whole(calibration.federation), calibration.trusted_mask
     upper = federation.grid.upper
     inside = np.isfinite(upper)
-    shares = federation.cumulative()[:, inside] / federation.sizes[:, None]
+    shares = federation.cumulative(np.flatnonzero(inside)) / federation.sizes[:, None]
     low, high = np.quantile(shares[trusted], [0.05, 0.95], axis=0)
     label = "middle 90% of the trusted clients"
     target.fill_between(upper[inside], low, high, color=GREY, alpha=0.2, linewidth=0, label=label)
