@@ -65,7 +65,7 @@ def _middles(edges: Vectors) -> Vectors:
     low, high = edges[:-1].copy(), edges[1:].copy()
     low[~np.isfinite(low)] = high[~np.isfinite(low)]
     high[~np.isfinite(high)] = low[~np.isfinite(high)]
-    return np.nan_to_num((low + high) / 2)
+    return np.nan_to_num(low / 2 + high / 2, posinf=0.0, neginf=0.0)
 
 
 def _gaussian(federation: Federation, bins: int) -> Vectors:
@@ -83,7 +83,7 @@ def _kernel(federation: Federation, bins: int) -> Vectors:
     pooled = counts.sum(axis=0) / counts.sum()
     spread = np.sqrt(max(float(pooled @ x**2 - (pooled @ x) ** 2), 0.0))
     width = spread * float(np.median(federation.sizes)) ** -0.2
-    width = max(width, float(np.diff(x).min()), 1e-12)
+    width = max(width, float(np.diff(x).min(initial=np.inf)), 1e-12)
     kernel = np.exp(-0.5 * ((x[:, None] - x) / width) ** 2)
     kernel /= kernel.sum(axis=1, keepdims=True)
     return (counts / federation.sizes[:, None]) @ kernel

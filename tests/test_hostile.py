@@ -492,3 +492,11 @@ def test_numbers_on_the_command_line_are_plain_digits(text):
         read_number(text)
     with pytest.raises(RobfcpError, match="--grid"):
         chosen_grid(f"uniform:{text}", LAC)
+
+
+@pytest.mark.parametrize("characterisation", ["gaussian", "k-means", "kernel", "quantiles"])
+def test_a_bin_without_finite_ends_has_a_finite_middle(characterisation):
+    grid = Grid([-np.inf, np.inf])
+    reports = [robfcp.Report(f"c{k}", [9], grid) for k in range(5)]
+    rule = robfcp.RobFCP(characterisation=characterisation)
+    assert robfcp.calibrate(reports, defence=rule, malicious=1).maliciousness.tolist() == [0.0] * 5
