@@ -107,11 +107,17 @@ def parameters(command: str) -> dict[str, Any]:
     ],
 )
 def test_shells_complete_words(command: str, option: str, typed: str, offered: list[str]) -> None:
-    import click
-
-    context = click.Context(click.Command(command))
-    found = parameters(command)[option].shell_complete(context, typed)
-    assert [item.value for item in found] == offered
+    words = f"robfcp {command} --{option} {typed}"
+    environment = {
+        **os.environ,
+        "_ROBFCP_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": "3",
+    }
+    done = subprocess.run(
+        [Path(sys.executable).parent / "robfcp"], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.split() == offered
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
