@@ -18,6 +18,7 @@ PLAIN = 40.0  # a statistic beyond which 1 and 4 take the place of LEEWAY and DI
 NULL_CLIENTS = 10  # the null of 10 clients serves larger federations too
 MANY = 1000
 DRAWS = 1999
+_LEAST_LOG = -300.0  # clients that do not differ at all have the logarithm of next to nothing
 _DECILES = np.log(9)  # q90 - q10 of an exponential variable of scale 1
 _NORMAL_DECILES = 2.563  # and of a standard normal one
 
@@ -105,7 +106,7 @@ def _excess_spread(logs: Array) -> Array:
     above = _minorities(n)
     first = n - above
     low, middle, high = (_order(logs[None, :], first + q * (above - 1))[0] for q in (0.1, 0.5, 0.9))
-    noise = _NORMAL_DECILES * np.sqrt(NOISE / np.exp(middle))
+    noise = _NORMAL_DECILES * np.sqrt(NOISE * np.exp(-np.maximum(middle, _LEAST_LOG)))
     result: Array = np.sqrt(np.maximum((high - low) ** 2 - noise**2, 0))
     return result
 
