@@ -6,7 +6,7 @@ import pytest
 import robfcp
 from robfcp import Federation, Grid, RobfcpError
 from robfcp.attacks import Coverage, Displacement, Efficiency, Gaussian, Mimic, MimicLow
-from robfcp.band import Band, stand_out
+from robfcp.band import Band, _raises, stand_out
 from robfcp.simulation import federation_of
 from robfcp.spacings import _null, _statistics, most_conspicuous, tail_p_values
 from robfcp.views import (
@@ -191,6 +191,25 @@ def oddity_of(reports):
     """Of the others, how much odder than client 0 they are."""
     numbers = oddity(reports, trusted_core(reports))
     return numbers[1:] - numbers[0]
+
+
+@pytest.mark.parametrize("attack", [Coverage(), Efficiency()])
+def test_liars_with_small_samples_stand_out_as_far_as_those_with_large_ones(attack):
+    sizes = np.random.default_rng(1).integers(60, 3000, 30)
+    attacked = attack(federation(30, sizes=sizes, seed=2, spread=0.3), np.arange(12), 0)
+    assert np.array_equal(np.flatnonzero(stand_out(attacked).outstanding), np.arange(12))
+
+
+def test_nearly_half_who_huddle_do_not_become_the_core():
+    attacked = Coverage()(federation(61, 200, 3, 0.4), np.arange(30), 0)
+    assert np.array_equal(np.flatnonzero(stand_out(attacked).outstanding), np.arange(30))
+
+
+def test_a_group_raises_the_threshold_when_it_has_less_below_the_cores_quantile():
+    honest = federation(20, 200, 4)
+    core, numbers = np.arange(8, 20), np.r_[np.full(8, 9.0), np.ones(12)]
+    assert _raises(Efficiency()(honest, np.arange(8), 0), core, numbers, 8)
+    assert not _raises(Coverage()(honest, np.arange(8), 0), core, numbers, 8)
 
 
 def test_a_huge_size_buys_no_weight_in_the_core():
