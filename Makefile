@@ -30,8 +30,8 @@ test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a dep
 test-browser: .venv/browser  ## the calibration page in a real headless Chromium
 	$(BIN)/python -m pytest tests/browser
 
-docs: .venv/docs  ## build the documentation strictly into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: .venv/docs  ## build the documentation strictly into site/ (--quiet would hide its warnings from --strict)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 benchmark: .venv/dev  ## every stage up to a million clients; rewrites docs/speed.md
 	$(BIN)/python benchmarks/run.py
