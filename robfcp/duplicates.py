@@ -13,6 +13,7 @@ from robfcp.large_copies import MANY, row_codes, similar_rows
 FALSE_ALARM = 1e-3
 _BLOCK = 2**24
 _TILTS = np.geomspace(0.05, 30, 24)
+_NORMAL = 200  # standard deviation of a count beyond which it is taken as normal
 
 Array = NDArray[np.float64]
 
@@ -102,10 +103,19 @@ def lower_tail(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
 
 
 def _log_laplace(size: int, share: float) -> Array:
-    """log E exp(-t (a - q s)^2 / (q (1-q) s)) for a ~ Binomial(s, q), at every tilt t."""
+    """log E exp(-t (a - q s)^2 / (q (1-q) s)) for a ~ Binomial(s, q), at every tilt t.
+
+    Summed over the values within 40 standard deviations; where these are too many for a sum, that
+    of the normal limit, -log(1 + 2t)/2.
+    """
     from scipy.special import gammaln, logsumexp
 
-    a = np.arange(size + 1)
+    deviation = np.sqrt(share * (1 - share) * size)
+    if deviation > _NORMAL:
+        return np.asarray(-np.log1p(2 * _TILTS) / 2)
+    low = max(0, int(share * size - 40 * deviation) - 1)
+    high = min(size, int(share * size + 40 * deviation) + 1)
+    a = np.arange(low, high + 1)
     log_choose = gammaln(size + 1) - gammaln(a + 1) - gammaln(size - a + 1)
     log_mass = log_choose + a * np.log(share) + (size - a) * np.log1p(-share)
     squared = (a - share * size) ** 2 / (share * (1 - share) * size)

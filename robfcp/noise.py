@@ -108,10 +108,10 @@ def noise_bound(terms: Terms, chance: float) -> int:
     terms = tuple((noise, number) for noise, number in terms if number)
     if not terms:
         return 0
-    allowed = chance - _ROUNDING
     noise, number = terms[0]
     if len(terms) == number == 1 and noise.mechanism == "laplace":
-        return noise.single_bound(allowed)
+        return noise.single_bound(chance)
+    allowed = chance - _ROUNDING
     transform = _transform(terms)
     low, high = 0, _reach(terms)
     while low < high:

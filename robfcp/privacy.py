@@ -20,6 +20,7 @@ from robfcp.noise import Mechanism, Noise
 
 Neighbours = Literal["substitution", "add-remove"]
 MAX_SCALE = 1e5
+MIN_EPSILON = 1e-9
 MAX_EPSILON = 1e6
 _LEEWAY = 1e-9  # relative; what rounding may add to a budget
 
@@ -216,8 +217,9 @@ def _check(privacy: Privacy) -> None:
     def number(value: object) -> bool:
         return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
 
-    if not number(privacy.epsilon) or not 0 < privacy.epsilon <= MAX_EPSILON:
-        raise refuse("epsilon", f"is {privacy.epsilon!r}; give a number above 0, such as 1")
+    if not number(privacy.epsilon) or not MIN_EPSILON <= privacy.epsilon <= MAX_EPSILON:
+        least = f"give a number from {MIN_EPSILON:g}, such as 1"
+        raise refuse("epsilon", f"is {privacy.epsilon!r}; {least}")
     if not number(privacy.delta) or not 0 <= privacy.delta < 1:
         raise refuse("delta", f"is {privacy.delta!r}; give 0 or a tiny chance such as 1e-6")
     if privacy.neighbours not in get_args(Neighbours):

@@ -18,6 +18,7 @@ from robfcp.cli.calibrate import read_number
 from robfcp.cli.sketch import chosen_grid
 from robfcp.errors import MAX_TEXT, RobfcpError
 from robfcp.grid import Grid
+from robfcp.privacy import Privacy
 from robfcp.registry import read_sizes
 
 LAC = robfcp.LAC()
@@ -500,3 +501,32 @@ def test_a_bin_without_finite_ends_has_a_finite_middle(characterisation):
     reports = [robfcp.Report(f"c{k}", [9], grid) for k in range(5)]
     rule = robfcp.RobFCP(characterisation=characterisation)
     assert robfcp.calibrate(reports, defence=rule, malicious=1).maliciousness.tolist() == [0.0] * 5
+
+
+def test_identical_giants_cost_the_server_nothing():
+    """Two copies that claim a thousand million samples each beside honest clients."""
+    rng = np.random.default_rng(0)
+    honest = [robfcp.Report.from_scores(f"s{k}", rng.beta(0.5, 2, 50)) for k in range(30)]
+    counts = np.zeros(robfcp.Grid.default().n_bins, dtype=np.int64)
+    counts[[3, 5]] = 10**9 - 1, 1
+    giants = [
+        robfcp.Report(client=name, counts=counts, grid=robfcp.Grid.default()) for name in "ab"
+    ]
+    assert set(robfcp.calibrate([*honest, *giants]).flagged) == {"a", "b"}
+
+
+def test_clients_without_any_difference_are_all_trusted():
+    score = robfcp.LAC()
+    reports = [robfcp.Report.from_scores(f"s{k}", np.zeros(30), score=score) for k in range(3)]
+    assert robfcp.calibrate(reports, defence="band", malicious=0).flagged == ()
+
+
+def test_extreme_privacy_is_refused_or_works():
+    scores = np.random.default_rng(0).random(50)
+    private = robfcp.Report.from_scores(
+        "a", scores, robfcp.Grid.uniform(1000), privacy=Privacy(1.0)
+    )
+    assert private.n_samples == 50
+    for epsilon in (1e-300, 1e-9, 1e300, 0.0, -1.0, np.nan):
+        with pytest.raises(robfcp.RobfcpError, match="epsilon"):
+            Privacy(epsilon)
