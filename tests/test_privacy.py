@@ -125,7 +125,7 @@ def test_budgets_of_different_units_are_not_added_up():
         ({"epsilon": 1, "samples_per_patient": 1.5}, "samples_per_patient is 1.5"),
         ({"epsilon": 1, "scale": 1.9}, "too little"),
         ({"epsilon": 1, "scale": -1}, "scale is -1"),
-        ({"epsilon": 1e-12}, "raise epsilon"),
+        ({"epsilon": 1e-12}, "give a number from 1e-09"),
         ({"epsilon": 1e300, "delta": 1e-6}, "epsilon is 1e"),
     ],
 )

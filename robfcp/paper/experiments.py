@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from robfcp._files import write_atomically
-from robfcp.distances import n_cores
+from robfcp._parallel import n_cores
 from robfcp.errors import RobfcpError
 from robfcp.paper import extras, figures
 from robfcp.paper.cases import EXPERIMENTS

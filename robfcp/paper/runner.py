@@ -11,8 +11,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from robfcp._files import write_atomically
+from robfcp._parallel import n_cores
 from robfcp._version import __version__
-from robfcp.distances import n_cores
 from robfcp.paper.cases import Case
 from robfcp.paper.runs import Outcome, Run, run_seed
 from robfcp.paper.trials import World, world_key
