@@ -58,9 +58,10 @@ def once(work: Callable[[], Any]) -> tuple[float, int]:
     return time.perf_counter() - start, memory
 
 
-def exponent(sizes: list[int], seconds: list[float]) -> float | None:
-    """The slope of log seconds over log size from a thousand on; None from fewer than two."""
-    points = [(size, spent) for size, spent in zip(sizes, seconds, strict=True) if size >= 1000]
+def exponent(sizes: list[int], seconds: list[float], least_size: int) -> float | None:
+    """The slope of log seconds over log size from a size on; None from fewer than two points."""
+    pairs = zip(sizes, seconds, strict=True)
+    points = [(size, spent) for size, spent in pairs if size >= least_size]
     if len(points) < 2:
         return None
     x, y = np.log(np.array(points, dtype=float)).T

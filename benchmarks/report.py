@@ -41,7 +41,7 @@ def page(result: dict[str, Any]) -> str:
         "this library. Below 1x of a floor: more cores than the floor uses.",
         *_ratios(rows),
         "## Growth",
-        "Exponent of time over the number of clients, from a thousand on. Beyond 20,000 clients "
+        "Exponent of time over the number of clients. Beyond 20,000 clients "
         "distances to everybody give way to distances to reference clients that are drawn when "
         "the reports are in, from a secret seed that the calibration then keeps.",
         *_growth(rows),
@@ -73,9 +73,9 @@ def _ratios(rows: list[Row]) -> list[str]:
         kind = row.stage.split(",")[0]
         floor = instead = ""
         if row.floor is not None:
-            floor = f"{row.seconds / row.floor:.2g}x {FLOORS[kind]}"
+            floor = f"{_times(row.seconds / row.floor)} {FLOORS[kind]}"
         if row.instead is not None:
-            instead = f"{row.instead / row.seconds:.2g}x as fast as {INSTEAD[kind]}"
+            instead = f"{_times(row.instead / row.seconds)} as fast as {INSTEAD[kind]}"
         size = [f"{row.clients:,}", f"{row.samples:,}"]
         lines.append([row.stage, *size, floor, instead, _bytes(row.peak)])
     return _table(["stage", "clients", "samples", "floor", "instead", "peak"], lines)
@@ -85,11 +85,14 @@ def _growth(rows: list[Row]) -> list[str]:
     lines = []
     for stage in dict.fromkeys(row.stage for row in rows):
         here = [row for row in rows if row.stage == stage and row.clients > 1]
-        slope = exponent([row.clients for row in here], [row.seconds for row in here])
-        if slope is not None:
+        if sum(row.clients >= 1000 for row in here) > 1:
+            columns = [row.clients for row in here], [row.seconds for row in here]
+            slopes = (exponent(*columns, least_size) for least_size in (1000, 100_000))
             span = f"{here[0].clients:,} to {here[-1].clients:,}"
-            lines.append([stage, span, f"{slope:.2f}", _bytes(here[-1].peak)])
-    return _table(["stage", "clients", "exponent", "peak at the most"], lines)
+            shown = ["" if slope is None else f"{slope:.2f}" for slope in slopes]
+            lines.append([stage, span, *shown, _bytes(here[-1].peak)])
+    head = ["stage", "clients", "from a thousand on", "from 100,000 on", "peak at the most"]
+    return _table(head, lines)
 
 
 def _rounds(rounds: list[dict[str, Any]]) -> list[str]:
@@ -131,6 +134,10 @@ def _gpu(gpu: dict[str, Any]) -> list[str]:
         f"The trusted set {'equals' if same else 'DIFFERS FROM'} the CPU's at 10,000 clients "
         "under every plain attack.",
     ]
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.2f}x"
 
 
 def _bytes(number: int) -> str:

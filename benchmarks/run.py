@@ -35,7 +35,7 @@ def rows(largest: int) -> Iterable[Row]:
     yield from stages.client_side()
     yield from stages.sketching([50, 1000, 100_000])
     yield from stages.intake([k for k in sizes if k <= 10_000])
-    yield from stages.exact_distances([k for k in (1000, 3000, 10_000) if k <= largest])
+    yield from stages.exact_distances([k for k in (1000, 3000, 10_000, 100_000) if k <= largest])
     yield from stages.server_side(sizes)
 
 

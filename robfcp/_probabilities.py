@@ -35,16 +35,20 @@ def row_blocks(array: NDArray[np.generic]) -> Iterator[slice]:
         yield slice(start, min(start + step, len(array)))
 
 
-def check_rows(block: Probabilities, first: int) -> None:
-    """Refuse negative, NaN or unnormalised rows; the sum may be off by the dtype's rounding."""
+def check_rows(block: Probabilities, first: int, total: NDArray[np.floating] | None = None) -> None:
+    """Refuse negative, NaN or unnormalised rows; the sum may be off by the dtype's rounding.
+
+    `total` are the rows' sums where they are known already.
+    """
     lowest = block.min() if block.size else 0.0
     if not lowest >= 0:  # NaN fails this too
         row = first + int(np.argmax(~(block >= 0).all(axis=1)))
         raise RobfcpError(
             f"probabilities: row {row} holds a negative value or NaN; check the model's output"
         )
-    with np.errstate(over="ignore"):
-        total = np.einsum("ij->i", block, dtype=accumulator(block), casting="same_kind")
+    if total is None:
+        with np.errstate(over="ignore"):
+            total = np.einsum("ij->i", block, dtype=accumulator(block), casting="same_kind")
     wrong = ~(np.abs(total - 1) <= sum_tolerance(block.shape[1]))
     if wrong.any():
         row = int(np.argmax(wrong))

@@ -54,8 +54,7 @@ class ClassificationScore(ABC):
         u = self._uniforms(len(array), rng)
         scores = np.empty(len(array))
         for rows in row_blocks(array):
-            check_rows(array[rows], rows.start)
-            scores[rows] = self._of_labels(array[rows], label[rows], u[rows])
+            scores[rows] = self._of_labels(array[rows], label[rows], u[rows], rows.start)
         return scores
 
     def all_labels(self, predictions: ArrayLike, rng: Rng = None) -> Scores:
@@ -83,8 +82,10 @@ class ClassificationScore(ABC):
         return np.broadcast_to(1.0, n)
 
     @abstractmethod
-    def _of_labels(self, p: Probabilities, label: NDArray[np.intp], u: Scores) -> Scores:
-        """The scores of one label a row."""
+    def _of_labels(
+        self, p: Probabilities, label: NDArray[np.intp], u: Scores, first: int
+    ) -> Scores:
+        """The scores of one label a row, of rows (from number `first` on) that are checked."""
 
     @abstractmethod
     def _of_all(self, p: Probabilities, u: Scores) -> Scores:
@@ -97,29 +98,33 @@ class LAC(ClassificationScore):
 
     name: ClassVar[str] = "lac"
 
-    def _of_labels(self, p: Probabilities, label: NDArray[np.intp], u: Scores) -> Scores:
-        chosen = p[np.arange(len(p)), label].astype(np.float64)
-        return np.where(chosen > 0.5, _sum_of_others(p, label), 1 - chosen)
+    def _of_labels(
+        self, p: Probabilities, label: NDArray[np.intp], u: Scores, first: int
+    ) -> Scores:
+        chosen, others = _label_and_others(p, label)
+        check_rows(p, first, chosen + others)
+        return np.where(chosen > 0.5, np.minimum(others, 1), 1 - chosen)
 
     def _of_all(self, p: Probabilities, u: Scores) -> Scores:
         scores = np.maximum(1 - p.astype(np.float64), 0)
         rows, top = np.arange(len(p)), p.argmax(axis=1)
-        others = _sum_of_others(p, top)
-        scores[rows, top] = np.where(p[rows, top] > 0.5, others, scores[rows, top])
+        chosen, others = _label_and_others(p, top)
+        scores[rows, top] = np.where(chosen > 0.5, np.minimum(others, 1), 1 - chosen)
         return scores
 
 
-def _sum_of_others(p: Probabilities, label: NDArray[np.intp]) -> Scores:
-    """Each row's total without its label, within [0, 1]: what stands before plus what behind it.
+def _label_and_others(p: Probabilities, label: NDArray[np.intp]) -> tuple[Scores, Scores]:
+    """Each row's probability of its label and the sum of the others, before and behind it.
 
     A sum of positive numbers keeps their digits, so it is taken in their own kind.
     """
     flat, n_classes = p.reshape(-1), p.shape[1]
     cuts = np.arange(len(p))[:, None] * n_classes + np.stack([0 * label, label, label + 1], axis=1)
     cuts = np.minimum(cuts, flat.size - 1).ravel()
-    before, _, behind = np.add.reduceat(flat, cuts, dtype=accumulator(p)).reshape(-1, 3).T
-    total = np.where(label > 0, before, 0) + np.where(label < n_classes - 1, behind, 0)
-    return np.minimum(total.astype(np.float64), 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = np.add.reduceat(flat, cuts, dtype=accumulator(p)).reshape(-1, 3).astype(np.float64)
+    before, chosen, behind = sums.T
+    return chosen, np.where(label > 0, before, 0) + np.where(label < n_classes - 1, behind, 0)
 
 
 class _Adaptive(ClassificationScore):
@@ -141,7 +146,10 @@ class _Adaptive(ClassificationScore):
             )
         return generator(rng).random(n)
 
-    def _of_labels(self, p: Probabilities, label: NDArray[np.intp], u: Scores) -> Scores:
+    def _of_labels(
+        self, p: Probabilities, label: NDArray[np.intp], u: Scores, first: int
+    ) -> Scores:
+        check_rows(p, first)
         chosen = p[np.arange(len(p)), label]
         above = p > chosen[:, None]
         mass = np.multiply(p, above).sum(axis=1, dtype=np.float64) + u * chosen
