@@ -263,9 +263,10 @@ def tried(quick: bool) -> None:
     """What each part is for: the mean and worst error with it taken away."""
     variants: dict[str, tuple[object, str, object] | None] = {
         "as it is": None,
+        "credit for accomplices": (views, "accomplices", lambda n_clients: 1),
         "core not refined": (views, "REFINEMENTS", 0),
         "no far tails": (views, "FAR_WEIGHT", 0.0),
-        "12 bins fewer": (views, "LEVELS", np.array([0.002, 0.25, 0.5, 0.75, 0.998])),
+        "6 quantile bins": (views, "LEVELS", np.array([0.002, 0.25, 0.5, 0.75, 0.998])),
         "20 equal bins": (views, "LEVELS", np.arange(1, 20) / 20),
         "groups may be diverse": (spacings, "DIVERSITY", np.inf),
         "groups may spread": (spacings, "LEEWAY", np.inf),
