@@ -200,8 +200,7 @@ def test_a_sample_of_references_keeps_nearly_the_same_clients(attack, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [50, 500])
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(("attack", "n"), [*((a, 50) for a in ATTACKS), ("gaussian", 500)])
 def test_ten_thousand_clients_by_references_as_by_all_distances(attack, n, monkeypatch):
     monkeypatch.setattr(large, "LARGE", 0)
     share, errors = agreement(10_000, attack, n)
