@@ -14,6 +14,7 @@ from fractions import Fraction
 from unittest.mock import patch
 
 import numpy as np
+import worlds
 from numpy.typing import NDArray
 from worlds import Setting, all_real, all_simulated, simulated
 
@@ -57,7 +58,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(sections))
     parser.add_argument("--quick", action="store_true", help="fewer runs and settings")
+    parser.add_argument("--shift", type=int, default=0, help="add this to every seed")
     arguments = parser.parse_args()
+    worlds.SHIFT = arguments.shift
     if unknown := set(arguments.sections) - set(sections):
         parser.error(f"no such section: {', '.join(unknown)}; choose from {', '.join(sections)}")
     for name in arguments.sections or sections:

@@ -13,6 +13,7 @@ from robfcp import LAC, Grid, outputs
 from robfcp.simulation import World, federation_of, make_world
 
 CLASSES, TEST = 10, 200
+SHIFT = 0  # added to every seed: runs that no constant was chosen on
 RELATIVE = np.linspace(0.6, 1.4, CLASSES)  # some classes are harder than others
 STRENGTH = {0.95: 4.064, 0.6: 1.801}  # gives these accuracies
 
@@ -60,7 +61,9 @@ def all_real() -> list[Setting]:
 def _simulate(
     accuracy: float, beta: float | None, clients: int, size: int, share: float, seed: int
 ) -> World:
-    rng = np.random.default_rng([seed, clients, size, int(100 * accuracy), int(10 * (beta or 0))])
+    rng = np.random.default_rng(
+        [seed + SHIFT, clients, size, int(100 * accuracy), int(10 * (beta or 0))]
+    )
     shares = np.full((clients, CLASSES), 1 / CLASSES)
     if beta is not None:
         shares = rng.dirichlet(np.full(CLASSES, beta), clients)
@@ -113,7 +116,7 @@ def _real(
             beta=beta,
             score=None,
             grid=None,
-            rng=np.random.default_rng([seed, 7]),
+            rng=np.random.default_rng([seed + SHIFT, 7]),
         )
 
     return Setting(title, clients, size, True, draw)
