@@ -35,6 +35,7 @@ def page(result: dict[str, Any]) -> str:
         "times within one run, because absolute times are the machine's: "
         f"{result['cores']} cores, numpy {result['numpy']}. Clients hold 50 samples on the default "
         "grid of about 1000 bins unless the table says otherwise; 30% of them lie.",
+        *result["notes"],
         "![Time over clients](images/speed.png)",
         "## Against floors and alternatives",
         "A floor is what no implementation can avoid; *instead* is what one would take without "

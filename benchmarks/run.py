@@ -44,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--largest", type=int, default=1_000_000)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--note", help="what a reader of the page should know about this run")
     arguments = parser.parse_args()
     largest = 1000 if arguments.quick else arguments.largest
     found: list[Row] = []
@@ -67,6 +68,7 @@ def main() -> None:
         "numpy": np.__version__,
         "rows": [asdict(row) for row in found],
         "rounds": rounds,
+        "notes": [arguments.note] if arguments.note else [],
         "gpu": json.loads(gpu.read_text()) if gpu.exists() else None,
     }
     HISTORY.mkdir(exist_ok=True)
