@@ -40,8 +40,9 @@ def page(result: dict[str, Any]) -> str:
         "## Against floors and alternatives",
         "A floor is what no implementation can avoid; *instead* is what one would take without "
         "this library. Below 1x of a floor: more cores than the floor uses. Plain loops (20 of "
-        "1000 clients), optimisations (3 of 49) and MAPIE's scores (a tenth of the rows) are measured "
-        "on that part and scaled up. Scoring is timed on one batch of 20,000 x 1000 float32.",
+        "1000 clients), optimisations (3 of 49) and MAPIE's scores (a tenth of the rows) are "
+        "measured on that part and scaled up. Scoring is timed on one batch of "
+        "20,000 x 1000 float32.",
         *_ratios(rows),
         "## Growth",
         "Exponent of time over the number of clients. Beyond 20,000 clients "
