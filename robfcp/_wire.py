@@ -223,21 +223,15 @@ def decode_report(data: bytes | str, source: str) -> Report:
 
 
 def _read_v1(data: bytes | str) -> Report:
-    wire = msgspec.json.decode(data, type=WireReport)
-    grid = read_grid(wire.grid)
-    return Report(
-        wire.client,
-        read_counts(wire.counts, grid.n_bins),  # type: ignore[arg-type]
-        grid,
-        read_score(wire.score),
-        wire.round,
-        wire.model,
-        wire.n_samples,
-    )
+    return _report(msgspec.json.decode(data, type=WireReport))
 
 
 def _read_v2(data: bytes | str) -> Report:
     wire = msgspec.json.decode(data, type=PrivateWireReport)
+    return _report(wire, Privacy(**msgspec.structs.asdict(wire.privacy)))
+
+
+def _report(wire: WireReport | PrivateWireReport, privacy: Privacy | None = None) -> Report:
     grid = read_grid(wire.grid)
     return Report(
         wire.client,
@@ -247,7 +241,7 @@ def _read_v2(data: bytes | str) -> Report:
         wire.round,
         wire.model,
         wire.n_samples,  # type: ignore[arg-type]
-        Privacy(**msgspec.structs.asdict(wire.privacy)),
+        privacy,
     )
 
 
