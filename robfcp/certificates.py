@@ -65,7 +65,7 @@ class Certificate:
         if self.size_budget is not None:
             whom += f" with at most {self.size_budget} samples together"
         if self.estimated:
-            condition = f"if {whom} lie (an estimate, not a bound)"
+            condition = f"if {whom} lie ({self.m} is estimated from the reports, not stated)"
         else:
             condition = f"whatever {whom} do"
         if self.vacuous:
@@ -225,7 +225,7 @@ def _forcing(
 
 def _impossibility_note(forcing: int | None, m: int, n_clients: int, kind: GuaranteeKind) -> str:
     """How many liars can make every set full, where the stated bound reaches that number."""
-    if forcing is None or forcing > m:
+    if not forcing or forcing > m:
         return ""
     if kind == "pac-homogeneous":
         return (

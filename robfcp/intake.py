@@ -199,7 +199,8 @@ def _check_quorum(
         needed = whole("quorum", quorum, "give a number or a share of the reports")
     if valid < max(1, needed):
         first = f" (first fault: {faulty[0].reason})" if faulty else ""
+        remedy = "fix the faulty sites" if faulty else "wait for more reports"
         raise QuorumError(
             f"only {valid} of {expected} reports are valid but the quorum is {needed}{first}; "
-            "fix the faulty sites or lower the quorum"
+            f"{remedy} or lower the quorum"
         )

@@ -26,7 +26,8 @@ def read_registry(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
         if isinstance(error, RobfcpError):
             raise
         kind = "TOML" if toml else "JSON"
-        raise RobfcpError(f"{path}: not {kind} ({error}); write {{client: samples}}") from None
+        remedy = 'write ["site-1"] and key = "ed25519:..."' if toml else "write {client: samples}"
+        raise RobfcpError(f"{path}: not {kind} ({error}); {remedy}") from None
     if not isinstance(table, dict) or not table:
         raise RobfcpError(f"{path}: registers nobody; map client names to samples or keys")
     registry = {}

@@ -64,7 +64,7 @@ def test_certificate_of_a_threshold_is_the_band_at_its_edge():
 
 def test_an_estimated_number_is_called_one():
     words = certify(federation(), 90, 9, estimated=True).statement
-    assert "if at most 9 of 100 clients lie (an estimate, not a bound)" in words
+    assert "if at most 9 of 100 clients lie (9 is estimated from the reports, not stated)" in words
 
 
 def test_an_infinite_threshold_covers_everything_and_says_that_sets_are_full():

@@ -63,6 +63,9 @@ def chosen_outputs(name: str) -> Labelled:
     if name in outputs.names():
         shipped = outputs.load(name)
         return Labelled(shipped.probabilities, shipped.labels)
+    if not Path(name).suffix:
+        known = ", ".join(outputs.names())
+        raise RobfcpError(f"{name}: no outputs of that name ship; use one of {known}, or a file")
     found = read_outputs(Path(name), needs_targets=True)
     assert found.targets is not None
     return Labelled(found.predictions, found.targets)

@@ -139,10 +139,10 @@ def _budgets(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
         return default_budgets(n_clients)
     parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
     for part in parts:
-        if not part.isdigit() or int(part) >= n_clients:
+        if not (part.isascii() and part.isdigit()) or int(part) >= n_clients:
             raise RobfcpError(
                 f"--malicious: {part!r} is not a number below the {n_clients} clients; "
-                "give 0,5,9, say"
+                f"give numbers from 0 to {n_clients - 1}, separated by commas"
             )
     return tuple(sorted({int(part) for part in parts}))
 
@@ -200,8 +200,9 @@ def _explain(
     limit = liars_no_rule_survives(federation.sizes, outcomes[0].level)
     if limit is not None:
         printer.line(
-            f"No rule can promise {float(outcomes[0].level):g} against {limit} or more of "
-            f"{federation.n_clients} without full sets, unless a heterogeneity bound is stated."
+            f"Against {limit} or more of {federation.n_clients}, liars can make every set full, "
+            f"whatever rule promises {float(outcomes[0].level):g}, unless a heterogeneity bound "
+            "is stated."
         )
     printer.line(
         f"heterogeneity the reports suggest ({diagnostic.label}): {diagnostic.suggested:.3f}; "

@@ -34,6 +34,6 @@ def keygen(
     check_client(client)
     public = generate_key(output)
     printer = Printer(as_json, quiet)
-    printer.line(f"Private key -> {output} (keep it here). For the server's registry.toml:\n")
+    printer.line(f"# Private key -> {output} (keep it here). For the server's registry.toml:\n")
     printer.line(f"[{json.dumps(client)}]\nkey = {json.dumps(public)}")
     printer.json({"client": client, "key": public, "private_key": str(output)})

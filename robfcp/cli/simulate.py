@@ -85,7 +85,7 @@ def simulate(
             rng=seed,
             progress=lambda: bar.advance(task),
         )
-    show(rows, printer)
+    show(rows, printer, "known" if malicious == "known" else "estimated")
     if output is not None:
         write_rows(output, rows)
         printer.line(f"-> {output}")
@@ -97,11 +97,12 @@ def simulate(
     printer.json({"rows": records(rows), "summary": list(summarise(rows))})
 
 
-def show(rows: tuple[Row, ...], printer: Printer) -> None:
+def show(rows: tuple[Row, ...], printer: Printer, number: str) -> None:
     """The means over the seeds for people."""
     first = rows[0]
     printer.table(
-        f"{first.n_malicious} of {first.n_clients} clients attack ({first.attack})",
+        f"{first.n_malicious} of {first.n_clients} clients attack ({first.attack}), "
+        f"number {number}",
         ["defence", "coverage", "set size", "error", "flagged", "caught"],
         [
             (

@@ -45,7 +45,7 @@ function drawClients() {
       },
       axes: [
         axis({ label: "clients, least malicious first", values: (_, ticks) => ticks.map((t) => (t > 0 && t <= K && Number.isInteger(t) ? t : "")) }),
-        axis({ label: log ? "maliciousness (log)" : "maliciousness", size: 52, splits: log ? powers : undefined, values: (_, ticks) => ticks.map(shown) }),
+        axis({ label: log ? "maliciousness (log)" : "maliciousness", size: 52, splits: log ? powers : undefined, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(shown) }),
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
       hooks: { draw: [(chart) => drawMarks(chart, xs, ys, drawn)] },
