@@ -42,7 +42,10 @@ def read_outputs(path: Path, *, needs_targets: bool) -> Outputs:
     except (ValueError, OSError, EOFError, MemoryError, csv.Error, zipfile.BadZipFile) as error:
         if isinstance(error, RobfcpError):
             raise
-        raise RobfcpError(f"{path}: cannot be read ({error}); write it again") from error
+        remedy = "write it again"
+        if path.suffix.lower() == ".csv":
+            remedy = "use commas between columns, points in numbers, labels as column numbers"
+        raise RobfcpError(f"{path}: cannot be read ({error}); {remedy}") from error
     if needs_targets and outputs.targets is None:
         raise RobfcpError(f"{path}: holds no labels; add an array or column called 'label'")
     return outputs

@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     data: Annotated[str, typer.Option(help="Which shipped outputs to use.")] = "pathmnist",
-    clients: Annotated[int, typer.Option(help="Number of sites.")] = 100,
+    clients: Annotated[int, typer.Option(min=3, help="Number of sites.")] = 100,
     share: Annotated[float, typer.Option(help="Share of them that lie.")] = 0.4,
     seeds: Annotated[int, typer.Option(help="Number of runs.")] = 5,
     engine: Annotated[

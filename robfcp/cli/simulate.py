@@ -33,7 +33,7 @@ def simulate(
         str, typer.Option(help="Which attack.", autocompletion=completes(*ATTACKS))
     ] = "coverage",
     share: Annotated[float, typer.Option(help="Share of clients that attack.")] = 0.4,
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = 100,
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 100,
     beta: Annotated[
         float | None, typer.Option(help="Dirichlet heterogeneity; without it clients are alike.")
     ] = None,

@@ -111,7 +111,10 @@ def sketch(
         outputs = read_outputs(data, needs_targets=True)
         rule = chosen_score(score, randomized, penalty, k_reg)
         assert outputs.targets is not None
-        scores = rule(outputs.predictions, outputs.targets, seed)
+        try:
+            scores = rule(outputs.predictions, outputs.targets, seed)
+        except RobfcpError as error:
+            raise RobfcpError(f"{data}: {error}") from error
         privacy = chosen_privacy(epsilon, delta, neighbours, samples_per_patient, rounds)
         coarse = grid is None and privacy is not None
         edges = private_grid(rule) if coarse else chosen_grid(grid, rule)
