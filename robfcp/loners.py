@@ -31,11 +31,6 @@ def few_p_values(values: Array) -> Array:
     return result
 
 
-def loner_p_value(values: Array) -> float:
-    """The chance that the oddest of honest clients is as odd as the largest value."""
-    return float(few_p_values(values)[0])
-
-
 def few_outstanding(values: Array, coherent: NDArray[np.bool_], level: float) -> tuple[int, float]:
     """How many of the oddest stand out at `level`, and their p-value; 0 where nobody does.
 

@@ -12,11 +12,9 @@ from rich.text import Text
 from robfcp.attacks import ATTACKS, Adaptive
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, save_json
 from robfcp.cli._data import chosen_outputs
-from robfcp.cli.sketch import chosen_score
-from robfcp.errors import RobfcpError
+from robfcp.cli.simulate import range_options
 from robfcp.redteam import DEFENCES, SHARES, Cell, plot_redteam, records, worst
 from robfcp.redteam import redteam as run
-from robfcp.scores import ClassificationScore
 
 
 def register(app: typer.Typer) -> None:
@@ -60,11 +58,7 @@ def redteam(
     """
     printer = Printer(as_json, quiet)
     attacks, defences, shares = attack or tuple(ATTACKS), defence or DEFENCES, share or SHARES
-    rule = chosen_score(score, True, 0.01, 5)
-    if not isinstance(rule, ClassificationScore):
-        raise RobfcpError(f"--score: {score} is a regression score; use lac, aps or raps")
-    if malicious not in ("known", "estimate"):
-        raise RobfcpError(f"--malicious: {malicious!r} is neither 'known' nor 'estimate'")
+    rule, told = range_options(score, malicious)
     outputs = chosen_outputs(data)
     with printer.progress() as bar:
         task = bar.add_task("attacking", total=len(attacks) * len(defences) * len(shares) * seeds)
@@ -78,7 +72,7 @@ def redteam(
             beta=beta,
             confidence_level=confidence,
             score=rule,
-            malicious=cast(Any, malicious),
+            malicious=told,
             exclude=cast(Any, exclude),
             trials=trials,
             seeds=seeds,

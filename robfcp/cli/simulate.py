@@ -16,7 +16,7 @@ from robfcp.cli._data import chosen_outputs
 from robfcp.cli.sketch import chosen_score
 from robfcp.errors import RobfcpError
 from robfcp.scores import ClassificationScore
-from robfcp.simulation import Row, records, summarise
+from robfcp.simulation import Row, Told, records, summarise
 from robfcp.simulation import simulate as run
 
 
@@ -62,11 +62,7 @@ def simulate(
     """
     printer = Printer(as_json, quiet)
     outputs = chosen_outputs(data)
-    rule = chosen_score(score, True, 0.01, 5)
-    if not isinstance(rule, ClassificationScore):
-        raise RobfcpError(f"--score: {score} is a regression score; use lac, aps or raps")
-    if malicious not in ("known", "estimate"):
-        raise RobfcpError(f"--malicious: {malicious!r} is neither 'known' nor 'estimate'")
+    rule, told = range_options(score, malicious)
     with printer.progress() as bar:
         task = bar.add_task("simulating", total=seeds * len(defence))
         rows = run(
@@ -79,7 +75,7 @@ def simulate(
             beta=beta,
             confidence_level=confidence,
             score=rule,
-            malicious=cast(Any, malicious),
+            malicious=told,
             exclude=cast(Any, exclude),
             seeds=seeds,
             rng=seed,
@@ -95,6 +91,16 @@ def simulate(
         save(plot_comparison(rows, confidence), plot)
         printer.line(f"-> {plot}")
     printer.json({"rows": records(rows), "summary": list(summarise(rows))})
+
+
+def range_options(score: str, malicious: str) -> tuple[ClassificationScore, Told]:
+    """The score and what is told of the number of liars, as the test range takes them."""
+    rule = chosen_score(score, True, 0.01, 5)
+    if not isinstance(rule, ClassificationScore):
+        raise RobfcpError(f"--score: {score} is a regression score; use lac, aps or raps")
+    if malicious not in ("known", "estimate"):
+        raise RobfcpError(f"--malicious: {malicious!r} is neither 'known' nor 'estimate'")
+    return rule, cast(Told, malicious)
 
 
 def show(rows: tuple[Row, ...], printer: Printer, number: str) -> None:

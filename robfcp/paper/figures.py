@@ -60,15 +60,7 @@ def _cells(title: str, rows: Sequence[TableRow]) -> Any:
                 if row.published_coverage is not None
             ]
             if stated:
-                ax.plot(
-                    *zip(*stated, strict=True),
-                    marker=marker,
-                    markersize=6,
-                    color="none",
-                    markeredgecolor=colour,
-                    linestyle="none",
-                    label=f"{label}, published",
-                )
+                _mark_published(ax, stated, marker, colour, label)
         ax.axvline(0.9, color=GREY, linestyle=":", linewidth=1)
         ax.set_yticks(range(len(names)), names if ax is axes[0] else [""] * len(names), fontsize=7)
         ax.set_ylim(len(names) - 0.4, -0.6)
@@ -112,15 +104,7 @@ def _sweep(name: str, title: str, rows: Sequence[TableRow]) -> Any:
                 if row.published_coverage is not None
             ]
             if stated and name != "counting":
-                ax.plot(
-                    *zip(*stated, strict=True),
-                    marker=marker,
-                    markersize=6,
-                    color="none",
-                    markeredgecolor=colour,
-                    linestyle="none",
-                    label=f"{label}, published",
-                )
+                _mark_published(ax, stated, marker, colour, label)
         if name == "granularity":
             ax.set_xscale("log")
         if name == "counting":
@@ -203,3 +187,18 @@ def draw_runtime(rows: Sequence[dict[str, Any]]) -> Any:
         ax.set(xlabel="seconds", title="From 100 reports to a threshold")
         ax.legend(fontsize=7.5)
         return ax.figure
+
+
+def _mark_published(
+    ax: Any, points: Sequence[tuple[float, float]], marker: str, colour: str, label: str
+) -> None:
+    """The paper's figures as hollow marks beside ours."""
+    ax.plot(
+        *zip(*points, strict=True),
+        marker=marker,
+        markersize=6,
+        color="none",
+        markeredgecolor=colour,
+        linestyle="none",
+        label=f"{label}, published",
+    )
