@@ -25,7 +25,7 @@ test-train: .venv/train  ## a short real federated training run
 	$(BIN)/python -m pytest -m train
 
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
-	.venv-flower/bin/python -m pytest tests/test_flower_*.py
+	.venv-flower/bin/python -m pytest tests/flower
 
 test-browser: .venv/browser  ## the calibration page in a real headless Chromium
 	$(BIN)/python -m pytest tests/browser

@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp import LAC, Grid
-from robfcp.certificates import certify, kl_lower
-from robfcp.distances import pairwise
-from robfcp.envelope import envelope
-from robfcp.federation import Federation
-from robfcp.guarantees import marginal_slack, marginal_threshold, tolerance
-from robfcp.modes import guaranteed
-from robfcp.published_bounds import PublishedSetting, theorem_1
-from robfcp.what_if import plain_index
+from robfcp.calibration.what_if import plain_index
+from robfcp.defence.distances import pairwise
+from robfcp.federation.federation import Federation
+from robfcp.guarantees.certificate import certify
+from robfcp.guarantees.coverage import kl_lower
+from robfcp.guarantees.envelope import envelope
+from robfcp.guarantees.marginal import marginal_slack, marginal_threshold, tolerance
+from robfcp.guarantees.modes import guaranteed
+from robfcp.lab.published_bounds import PublishedSetting, theorem_1
 
 CLIENTS, CLASSES, LEVEL = 100, 10, Fraction(9, 10)
 BUDGETS, SIZES = (5, 9, 20, 40), (50, 500, 5000)

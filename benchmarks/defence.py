@@ -18,8 +18,15 @@ import worlds
 from numpy.typing import NDArray
 from worlds import Setting, all_real, all_simulated, simulated
 
-from robfcp import spacings, views
-from robfcp.attacks import (
+from robfcp.defence import Defence, NoDefence, RobFCP
+from robfcp.defence.band import spacings, views
+from robfcp.defence.band.band import Band, stand_out
+from robfcp.defence.counting import estimate_malicious
+from robfcp.federation.federation import Federation
+from robfcp.guarantees.marginal import marginal_threshold
+from robfcp.guarantees.pac import pac_threshold
+from robfcp.guarantees.ranks import conformal_rank, threshold_index
+from robfcp.lab.attacks import (
     Adaptive,
     Attack,
     Coverage,
@@ -31,14 +38,7 @@ from robfcp.attacks import (
     MimicLow,
     Truncation,
 )
-from robfcp.band import Band, stand_out
-from robfcp.counting import estimate_malicious
-from robfcp.defences import Defence, NoDefence, RobFCP
-from robfcp.federation import Federation
-from robfcp.guarantees import marginal_threshold
-from robfcp.pac import pac_threshold
-from robfcp.quantiles import conformal_rank, threshold_index
-from robfcp.simulation import World, apply_attack
+from robfcp.lab.simulation import World, apply_attack
 
 LEVEL = Fraction(9, 10)
 PAPER: tuple[Attack, ...] = (Coverage(), Efficiency(), Gaussian())
@@ -241,7 +241,7 @@ def indistinguishable(quick: bool) -> None:
     scores = [rng.beta(1, 1 / easy, 500) for _ in range(80)]
     scores += [rng.beta(1, 1 / hard, 500) for _ in range(20)]
     from robfcp import LAC, Grid
-    from robfcp.simulation import federation_of
+    from robfcp.lab.simulation import federation_of
 
     federation = federation_of(scores, Grid.default(), LAC())
     standing = stand_out(federation)

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from robfcp.defences import nearest_means, trust_lowest
-from robfcp.distances import neighbour_means
+from robfcp.defence import trust_lowest
+from robfcp.defence.distances import neighbour_means
+from robfcp.defence.rob_fcp import nearest_means
 
 BINS, SAMPLES, BENIGN = 100, 50, 0.6
 

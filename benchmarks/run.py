@@ -21,8 +21,8 @@ import stages
 from measure import Row
 from report import page, plot
 
-from robfcp._files import write_atomically
-from robfcp._parallel import n_cores
+from robfcp._util.files import write_atomically
+from robfcp._util.parallel import n_cores
 
 HERE = Path(__file__).resolve().parent
 HISTORY = HERE / "history"

@@ -22,19 +22,19 @@ from measure import Row, least, once, peak
 from numpy.typing import NDArray
 
 import robfcp
-from robfcp._counts import table
-from robfcp.band import stand_out
-from robfcp.certificates import certify
-from robfcp.characterisations import characterise
-from robfcp.defences import nearest_means
-from robfcp.distances import neighbour_means
-from robfcp.federation import Federation, numbered
+from robfcp.defence.band.band import stand_out
+from robfcp.defence.characterisations import characterise
+from robfcp.defence.distances import neighbour_means
+from robfcp.defence.likelihood import contrasts
+from robfcp.defence.rob_fcp import nearest_means
+from robfcp.federation.counts import table
+from robfcp.federation.federation import Federation, numbered
 from robfcp.grid import Grid
-from robfcp.guarantees import tolerance
-from robfcp.likelihood import contrasts
+from robfcp.guarantees.certificate import certify
+from robfcp.guarantees.marginal import tolerance
+from robfcp.guarantees.ranks import threshold_index
 from robfcp.prediction import iterate_sets
-from robfcp.quantiles import threshold_index
-from robfcp.sketches import sketch
+from robfcp.reports.sketches import sketch
 
 GRID, LEVEL = Grid.default(), Fraction(9, 10)
 MALICIOUS = 0.3

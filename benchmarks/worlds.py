@@ -9,8 +9,9 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp import LAC, Grid, outputs
-from robfcp.simulation import World, federation_of, make_world
+from robfcp import LAC, Grid
+from robfcp.lab import outputs
+from robfcp.lab.simulation import World, federation_of, make_world
 
 CLASSES, TEST = 10, 200
 SHIFT = 0  # added to every seed: runs that no constant was chosen on

@@ -1,7 +1,8 @@
 """What lying sites do to coverage and set size, with and without a defence."""
 
-from robfcp import outputs, plots
-from robfcp.simulation import simulate
+from robfcp.figures import plots
+from robfcp.lab import outputs
+from robfcp.lab.simulation import simulate
 
 pathology = outputs.load("pathmnist")
 rows = [

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from robfcp import outputs, plots
-from robfcp.simulation import simulate
+from robfcp.figures import plots
+from robfcp.lab import outputs
+from robfcp.lab.simulation import simulate
 
 ATTACKS = ("coverage", "efficiency", "gaussian", "mimic-low", "truncation", "clones")
 DEFENCES = ("none", "rob-fcp", "band")

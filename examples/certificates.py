@@ -5,9 +5,10 @@ from fractions import Fraction
 import numpy as np
 
 import robfcp
-from robfcp import outputs, plots
-from robfcp.simulation import federation_of
-from robfcp.what_if import plain_index, what_if
+from robfcp.calibration.what_if import plain_index, what_if
+from robfcp.figures import plots
+from robfcp.lab import outputs
+from robfcp.lab.simulation import federation_of
 
 score = robfcp.LAC()
 pathology = outputs.load("pathmnist")

@@ -1,8 +1,9 @@
 """How large sets become when they must hold whatever any m sites do."""
 
 import robfcp
-from robfcp import outputs, plots
-from robfcp.simulation import federation_of
+from robfcp.figures import plots
+from robfcp.lab import outputs
+from robfcp.lab.simulation import federation_of
 
 score = robfcp.LAC()
 sizes: dict[str, list[float]] = {"marginal": [], "pac": [], "pac-homogeneous": []}

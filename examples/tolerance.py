@@ -5,8 +5,9 @@ from fractions import Fraction
 import numpy as np
 
 import robfcp
-from robfcp import outputs, plots
-from robfcp.simulation import federation_of
+from robfcp.figures import plots
+from robfcp.lab import outputs
+from robfcp.lab.simulation import federation_of
 
 score = robfcp.LAC()
 pathology = outputs.load("pathmnist")

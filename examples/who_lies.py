@@ -3,9 +3,10 @@
 import numpy as np
 
 import robfcp
-from robfcp import outputs, plots
-from robfcp.attacks import Coverage, Gaussian
-from robfcp.simulation import federation_of
+from robfcp.figures import plots
+from robfcp.lab import outputs
+from robfcp.lab.attacks import Coverage, Gaussian
+from robfcp.lab.simulation import federation_of
 
 pathology = outputs.load("pathmnist")
 score = robfcp.LAC()

@@ -2,29 +2,29 @@
 
 Each site turns its calibration data into a `Report`; `calibrate` finds whom to trust, takes one
 threshold from them and says what it proves; `Calibration.predict_set` uses it anywhere.
+
+This module is the public surface; what it does not list may change without notice.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from robfcp import attacks, metrics, partitions
+from robfcp import _moved, metrics
 from robfcp._version import __version__
-from robfcp.calibration import Calibration
-from robfcp.certificates import Certificate
-from robfcp.counting import estimate_malicious
-from robfcp.defences import RobFCP, maliciousness
+from robfcp.calibration import Calibration, calibrate
+from robfcp.defence import Band, NoDefence, RobFCP, estimate_malicious, maliciousness
 from robfcp.errors import QuorumError, ReportError, RobfcpError
-from robfcp.federation import Fault, Federation
+from robfcp.federation import Fault, Federation, read_federation
 from robfcp.grid import Grid
-from robfcp.privacy import Privacy
+from robfcp.guarantees import Certificate, certify
+from robfcp.privacy import Ledger, Privacy, recommend_grid
 from robfcp.reports import Report
-from robfcp.scores import APS, CQR, LAC, RAPS, AbsoluteResidual
-from robfcp.server import calibrate
+from robfcp.scores import APS, CQR, LAC, RAPS, AbsoluteResidual, ClassificationScore, Score
 
 if TYPE_CHECKING:
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
-    from robfcp.private_grids import recommend_grid
-    from robfcp.simulation import simulate
+    from robfcp.lab import attacks, partitions
+    from robfcp.lab.simulation import simulate
 
 __all__ = [
     "APS",
@@ -32,37 +32,47 @@ __all__ = [
     "LAC",
     "RAPS",
     "AbsoluteResidual",
+    "Band",
     "Calibration",
     "Certificate",
+    "ClassificationScore",
     "Fault",
     "FederatedConformalClassifier",
     "FederatedConformalRegressor",
     "Federation",
     "Grid",
+    "Ledger",
+    "NoDefence",
     "Privacy",
     "QuorumError",
     "Report",
     "ReportError",
     "RobFCP",
     "RobfcpError",
+    "Score",
     "__version__",
     "attacks",
     "calibrate",
+    "certify",
     "estimate_malicious",
     "maliciousness",
     "metrics",
     "partitions",
+    "read_federation",
     "recommend_grid",
     "simulate",
 ]
 
-# Loaded when first used, so that `import robfcp` stays light.
+# Loaded when first used: scikit-learn's front, and the test range, which nothing else needs.
 _LATER = {
     "FederatedConformalClassifier": "robfcp.estimators",
     "FederatedConformalRegressor": "robfcp.estimators",
-    "recommend_grid": "robfcp.private_grids",
-    "simulate": "robfcp.simulation",
+    "attacks": "robfcp.lab",
+    "partitions": "robfcp.lab",
+    "simulate": "robfcp.lab",
 }
+
+_moved.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -16,14 +16,13 @@ except ImportError as error:  # pragma: no cover
         "the scikit-learn front needs scikit-learn; install it with: pip install 'robfcp[sklearn]'"
     ) from error
 
-from robfcp.calibration import Calibration, Guarantee
-from robfcp.defences import Defence, Exclude
+from robfcp.calibration import Calibration, Guarantee, calibrate
+from robfcp.defence import Defence, Exclude
 from robfcp.errors import RobfcpError
 from robfcp.federation import numbered
 from robfcp.grid import Grid
 from robfcp.reports import Report
 from robfcp.scores import LAC, AbsoluteResidual, Rng, Score
-from robfcp.server import calibrate
 
 Site = tuple[ArrayLike, ArrayLike]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._numbers import array, floats
+from robfcp._util.numbers import array, floats
 from robfcp.errors import RobfcpError
 
 MAX_BINS = 1_000_000

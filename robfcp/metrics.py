@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._numbers import array, floats, share, whole
-from robfcp._probabilities import check_labels
+from robfcp._util.numbers import array, floats, share, whole
 from robfcp.errors import RobfcpError
+from robfcp.scores import check_labels
 
 Sets = NDArray[np.bool_]
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._probabilities import check_probabilities
 from robfcp.errors import RobfcpError
-from robfcp.scores import ClassificationScore, Rng, Score
+from robfcp.scores import ClassificationScore, Rng, Score, check_probabilities
 
 
 def predict_sets(

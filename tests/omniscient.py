@@ -12,12 +12,13 @@ from fractions import Fraction
 import numpy as np
 from scipy.stats import beta as beta_law
 
-from robfcp.certificates import coverage_band
-from robfcp.federation import Federation
+from robfcp.federation.federation import Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import marginal_threshold
-from robfcp.modes import guaranteed
-from robfcp.pac import homogeneous_threshold, pac_threshold
+from robfcp.guarantees import homogeneous_threshold
+from robfcp.guarantees.certificate import coverage_band
+from robfcp.guarantees.marginal import marginal_threshold
+from robfcp.guarantees.modes import guaranteed
+from robfcp.guarantees.pac import pac_threshold
 
 LEVEL = Fraction(9, 10)
 BINS = 200

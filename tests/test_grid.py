@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid, named
-from robfcp.sketches import sketch, sketch_batches
+from robfcp.reports.sketches import sketch, sketch_batches
 
 GRIDS = [Grid.default(), Grid.uniform(), Grid.uniform(7, -1, 2), Grid.extended()]
 OPEN = [Grid.open_ended(), Grid.open_ended([0, 1, 5])]

@@ -1,25 +1,21 @@
-"""The command line: thin, one file a command."""
+"""The command line: thin, one file a command, each loaded when it is called.
+
+Nothing imports it. It may use every room, and it alone uses the test range.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from robfcp._version import __version__
 from robfcp.errors import RobfcpError
-
-app = typer.Typer(
-    name="robfcp",
-    help="Prediction sets for federated models when some of the sites are wrong, broken or lying.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 COMMANDS = (
     "demo",
@@ -27,7 +23,7 @@ COMMANDS = (
     "sketch",
     "calibrate",
     "predict",
-    "report",
+    "page",
     "certify",
     "train",
     "reproduce",
@@ -35,8 +31,46 @@ COMMANDS = (
     "redteam",
     "bench",
 )
-for _name in COMMANDS:
-    import_module(f"robfcp.cli.{_name}").register(app)
+OLD_NAMES = {"report": "page"}  # of version 0.1, for one release
+STYLE: dict[str, Any] = {
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+class LazyCommands(TyperGroup):
+    """A group whose commands are imported when asked for, so that `sketch` starts at once."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, in the order people need them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name; an old one says what it is called now."""
+        name = OLD_NAMES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
+            return None
+        if name != cmd_name:
+            print(
+                f"robfcp: the command {cmd_name} is now called {name}; "
+                "the old name goes with the next release",
+                file=sys.stderr,
+            )
+        single = typer.Typer(add_completion=False, **STYLE)
+        import_module(f"robfcp.cli.{name}").register(single)
+        command = get_command(single)
+        command.name = name
+        return command
+
+
+app = typer.Typer(
+    cls=LazyCommands,
+    name="robfcp",
+    help="Prediction sets for federated models when some of the sites are wrong, broken or lying.",
+    no_args_is_help=True,
+    **STYLE,
+)
 
 
 def _version(asked: bool) -> None:

@@ -6,24 +6,29 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from threading import Timer
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-from robfcp._files import write_atomically
+from robfcp._util.files import write_atomically
 from robfcp.errors import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the result to this file.")
+]
+EvidenceOption = Annotated[
+    Path | None,
+    typer.Option("--evidence", help="The calibration's evidence file, if not beside it."),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
 PATIENCE_SECONDS = 2.0
@@ -43,11 +48,28 @@ class Printer:
 
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json, self.quiet = as_json, quiet
-        self.console = Console(quiet=quiet or as_json, highlight=False)
-        self.errors = Console(stderr=True, highlight=False)
+
+    @cached_property
+    def console(self) -> Console:
+        """Where tables and sentences go; rich is loaded when the first one does."""
+        from rich.console import Console
+
+        return Console(quiet=self.quiet or self.as_json, highlight=False)
+
+    @cached_property
+    def errors(self) -> Console:
+        """Where progress bars go."""
+        from rich.console import Console
+
+        return Console(stderr=True, highlight=False)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """A table whose numbers are aligned and whose cells are plain text."""
+        if self.quiet or self.as_json:
+            return
+        from rich.markup import escape
+        from rich.table import Table
+
         table = Table(
             title=escape(plain(title)),
             title_justify="left",
@@ -64,8 +86,13 @@ class Printer:
 
     def line(self, text: str, style: str | None = None) -> None:
         """Text for people; markup and control characters in names are not interpreted."""
+        if self.quiet or self.as_json:
+            return
         lines = "\n".join(plain(part, None) for part in text.split("\n"))
-        self.console.print(lines, style=style, markup=False, soft_wrap=False)
+        if sys.stdout.isatty() or style is not None:
+            self.console.print(lines, style=style, markup=False, soft_wrap=False)
+        else:
+            print(lines)
 
     def json(self, value: Any) -> None:
         """The result for programs."""
@@ -74,6 +101,14 @@ class Printer:
 
     def progress(self) -> Progress:
         """A bar on stderr, gone when it is done, absent when nobody looks."""
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
         return Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -88,13 +123,17 @@ class Printer:
     @contextmanager
     def busy(self, text: str) -> Iterator[None]:
         """A moving bar on stderr for work that takes more than two seconds."""
+        if self.quiet or not sys.stderr.isatty():
+            yield
+            return
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
         bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TimeElapsedColumn(),
             console=self.errors,
             transient=True,
-            disable=self.quiet or not sys.stderr.isatty(),
         )
         bar.add_task(text, total=None)
         timer = Timer(PATIENCE_SECONDS, bar.start)
@@ -139,6 +178,8 @@ def _plain(value: Any) -> Any:
 def _cell(value: object) -> str:
     if isinstance(value, (float, np.floating)):
         return f"{value:.4g}" if np.isfinite(value) else "infinite" if value > 0 else "-"
+    from rich.markup import escape
+
     text = "none" if value is None else plain(str(value), None)
     return escape(text)
 

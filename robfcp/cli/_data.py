@@ -18,14 +18,14 @@ TARGETS = ("labels", "label", "targets", "target", "y")
 
 
 @dataclass(frozen=True, eq=False)
-class Outputs:
+class FileOutputs:
     """Predictions of a model with the true targets where the file has them."""
 
     predictions: NDArray[Any]
     targets: NDArray[Any] | None
 
 
-def read_outputs(path: Path, *, needs_targets: bool) -> Outputs:
+def read_outputs(path: Path, *, needs_targets: bool) -> FileOutputs:
     """Predictions and targets of one file.
 
     npz: arrays `probabilities` (or `predictions`) and `labels` (or `targets`). npy: predictions.
@@ -60,8 +60,8 @@ class Labelled:
 
 
 def chosen_outputs(name: str) -> Labelled:
-    """Outputs that ship with the package, by name, or those of a file."""
-    from robfcp import outputs
+    """FileOutputs that ship with the package, by name, or those of a file."""
+    from robfcp.lab import outputs
 
     if name in outputs.names():
         shipped = outputs.load(name)
@@ -74,7 +74,7 @@ def chosen_outputs(name: str) -> Labelled:
     return Labelled(found.predictions, found.targets)
 
 
-def _npz(path: Path) -> Outputs:
+def _npz(path: Path) -> FileOutputs:
     with path.open("rb") as stream, zipfile.ZipFile(stream):
         stream.seek(0)
         arrays = np.load(stream, allow_pickle=False)
@@ -86,15 +86,15 @@ def _npz(path: Path) -> Outputs:
             f"{path}: has arrays {', '.join(sorted(names)) or '(none)'} but no 'probabilities'; "
             "save it with numpy.savez(path, probabilities=..., labels=...)"
         )
-    return Outputs(predictions, targets)
+    return FileOutputs(predictions, targets)
 
 
-def _npy(path: Path) -> Outputs:
+def _npy(path: Path) -> FileOutputs:
     with path.open("rb") as stream:
-        return Outputs(np.lib.format.read_array(stream, allow_pickle=False), None)
+        return FileOutputs(np.lib.format.read_array(stream, allow_pickle=False), None)
 
 
-def _csv(path: Path) -> Outputs:
+def _csv(path: Path) -> FileOutputs:
     with path.open(newline="", encoding="utf-8-sig") as stream:
         header = [name.strip().lower() for name in next(csv.reader(stream), [])]
         lines = [line for line in stream.read().splitlines() if line.strip()]
@@ -109,13 +109,13 @@ def _csv(path: Path) -> Outputs:
         raise RobfcpError(f"{path}: {len(header)} names in the header, {table.shape[1]} columns")
     target = next((header.index(name) for name in TARGETS if name in header), None)
     if target is None:
-        return Outputs(_squeeze(table), None)
+        return FileOutputs(_squeeze(table), None)
     values = table[:, target]
     predictions = np.delete(table, target, axis=1)
     whole = bool((np.abs(values) < 2**53).all()) and np.array_equal(values, np.round(values))
     if predictions.shape[1] > 1 and whole:
         values = values.astype(np.int64)
-    return Outputs(_squeeze(predictions), values)
+    return FileOutputs(_squeeze(predictions), values)
 
 
 def _squeeze(predictions: NDArray[Any]) -> NDArray[Any]:

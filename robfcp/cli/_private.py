@@ -9,9 +9,7 @@ import typer
 
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.ledger import Ledger
-from robfcp.privacy import Privacy
-from robfcp.private_grids import logistic_grid
+from robfcp.privacy import Ledger, Privacy, logistic_grid
 from robfcp.scores import Score
 
 GRID_BINS = 32  # of private reports of scores in [0, 1] unless told

@@ -9,17 +9,18 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from robfcp.band import Band
-from robfcp.certificates import certify
 from robfcp.cli._common import Json, Printer, Quiet, Seed
-from robfcp.counting import estimate_malicious
-from robfcp.defences import RobFCP
+from robfcp.defence import Band, RobFCP, estimate_malicious
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import marginal_threshold
+from robfcp.guarantees import (
+    certify,
+    exact_level,
+    fcp_index,
+    marginal_threshold,
+)
 from robfcp.prediction import predict_sets
-from robfcp.quantiles import conformal_rank, exact_level, threshold_index
 from robfcp.reports import Report
 from robfcp.scores import LAC
 
@@ -78,8 +79,7 @@ def _stages(clients: int, samples: int, classes: int, rng: np.random.Generator) 
     reports = [Report.from_scores(f"{k:07d}", row, grid, score=score) for k, row in enumerate(rows)]
     federation = Federation.from_reports(reports)
     liars = (clients - 1) // 4
-    rank = conformal_rank(level, federation.n_samples, clients)
-    index = threshold_index(federation.pooled(), rank)
+    index = fcp_index(federation, level)
     return [
         ("score (one site)", lambda: score(site, label)),
         ("sketch (one site)", lambda: Report.from_scores("a", rows[0], grid, score=score)),
@@ -88,7 +88,7 @@ def _stages(clients: int, samples: int, classes: int, rng: np.random.Generator) 
         ("defend: rob-fcp", lambda: RobFCP()(federation, liars)),
         ("defend: band", lambda: Band()(federation, liars)),
         ("count", lambda: estimate_malicious(federation)),
-        ("quantile", lambda: threshold_index(federation.pooled(), rank)),
+        ("quantile", lambda: fcp_index(federation, level)),
         ("guaranteed threshold", lambda: marginal_threshold(federation, level, liars)),
         ("certify", lambda: certify(federation, index, liars)),
         ("predict (one site)", lambda: predict_sets(score, site, [0.9])),

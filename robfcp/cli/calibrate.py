@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
 
-from robfcp._files import read_limited
-from robfcp.calibration import Calibration
+from robfcp.calibration import Calibration, evidence_path, save_letters
+from robfcp.calibration import calibrate as run
 from robfcp.cli._common import Json, Output, Printer, Quiet, completes, natural
-from robfcp.errors import ReportError, RobfcpError
-from robfcp.federation import Fault, Federation
+from robfcp.errors import RobfcpError
+from robfcp.federation import read_federation
 from robfcp.guarantees import tolerance_statement
 from robfcp.page import write_page
-from robfcp.registry import read_sizes
-from robfcp.reports import Report
-from robfcp.server import calibrate as run
-from robfcp.signatures import read_keys, read_signed, unwrap
 
 SHOWN = 12
 
@@ -84,7 +78,10 @@ def calibrate(
         int | None, typer.Option(help="Most samples liars may hold, for --guarantee marginal.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Also make a page of it, as robfcp report does.")
+        Path | None, typer.Option(help="Also make a page of it, as robfcp page does.")
+    ] = None,
+    letters: Annotated[
+        Path | None, typer.Option(help="Folder for a small file to each site: its own verdict.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -114,8 +111,12 @@ def calibrate(
             calibration.save(output)
         if html is not None:
             write_page(calibration, html)
+        if letters is not None:
+            save_letters(calibration, letters)
     show(calibration, printer)
-    for written in (output, html):
+    if output is not None:
+        printer.line(f"-> {output}, what it rests on in {evidence_path(output).name}")
+    for written in (html, letters):
         if written is not None:
             printer.line(f"-> {written}")
     printer.json(as_data(calibration))
@@ -129,48 +130,6 @@ def read_number(text: str) -> int | str:
     if number is None:
         raise RobfcpError(f"--malicious: {text!r} is neither a number nor 'estimate'")
     return number
-
-
-def read_federation(
-    paths: list[Path],
-    *,
-    sizes: Path | None = None,
-    quorum: int | None = None,
-    round: str | None = None,
-    keys: Path | None = None,
-) -> Federation:
-    """The federation in report files; unreadable ones count as faulty, under their file name.
-
-    `keys` registers who may report and by which key the report must be signed for this round.
-    """
-    registered: set[str] = set()
-    reports: Iterable[Report | Fault]
-    faults: list[Fault] = []
-    if keys is None:
-        reports = _read_unsigned(paths)
-    elif round is None:
-        raise RobfcpError("--keys: needs --round, or an old report could be used again")
-    else:
-        public = read_keys(keys)
-        registered = set(public)
-        reports, faults = read_signed(paths, public, round)
-    registry = None if sizes is None else read_sizes(sizes)
-    federation = Federation.from_reports(
-        reports, faults=faults, sizes=registry, quorum=quorum, round=round
-    )
-    seen = {*federation.ids, *federation.missing, *(fault.client for fault in federation.faulty)}
-    return replace(federation, missing=tuple(sorted({*federation.missing, *(registered - seen)})))
-
-
-def _read_unsigned(paths: list[Path]) -> Iterator[Report | Fault]:
-    """Reports whoever wrote them, one at a time; signatures are not looked at."""
-    for path in paths:
-        try:
-            yield Report.from_json(unwrap(read_limited(path)), source=str(path))
-        except ReportError as error:
-            yield Fault(error.client, error.field, str(error))
-        except RobfcpError as error:
-            yield Fault(str(path), "file", str(error))
 
 
 def show(calibration: Calibration, printer: Printer) -> None:

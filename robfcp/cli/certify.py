@@ -6,29 +6,42 @@ from dataclasses import asdict
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-import msgspec
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from robfcp._files import read_limited
-from robfcp.calibration import MAX_CALIBRATION_BYTES, Calibration
-from robfcp.cli._common import Json, Output, Printer, Quiet, save_json
-from robfcp.cli.calibrate import read_federation
+from robfcp._util.files import read_limited
+from robfcp.calibration import (
+    MAX_CALIBRATION_BYTES,
+    Budgets,
+    Calibration,
+    default_budgets,
+    kind_of,
+    what_if,
+)
+from robfcp.cli._common import EvidenceOption, Json, Output, Printer, Quiet, save_json
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
-from robfcp.guarantees import liars_no_rule_survives, tolerance_statement
-from robfcp.pruning import HeterogeneityEstimate, estimate_heterogeneity
-from robfcp.quantiles import exact_level
-from robfcp.what_if import WhatIf, default_budgets, plain_index, what_if
+from robfcp.federation import Federation, read_federation
+from robfcp.guarantees import (
+    FcpThreshold,
+    HeterogeneityEstimate,
+    estimate_heterogeneity,
+    exact_level,
+    liars_no_rule_survives,
+    outside_of,
+    tolerance_statement,
+)
+from robfcp.lab.published_bounds import PublishedBound, bound_for
 
 
-class _Kind(msgspec.Struct):
-    """As much as is read of a file to tell a calibration from a report."""
+class Round(NamedTuple):
+    """What is certified: the reports, FCP's threshold on those trusted, the thresholds in use."""
 
-    kind: str = ""
+    federation: Federation
+    plain: FcpThreshold
+    thresholds: dict[Fraction, int | None]
+    everybody: bool
 
 
 def register(app: typer.Typer) -> None:
@@ -56,6 +69,7 @@ def certify(
     plot: Annotated[
         Path | None, typer.Option(help="Draw bands and tolerance curves (.png, .svg, .pdf).")
     ] = None,
+    evidence: EvidenceOption = None,
     output: Output = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -64,7 +78,7 @@ def certify(
 
     [dim]Example: robfcp certify calibration.json -m 0,5,9,20 --confidence 0.9 --plot c.png[/dim]
     """
-    federation, trusted, thresholds = _read(files, sizes)
+    federation, plain, thresholds, everybody = _read(files, sizes, evidence)
     budgets = _budgets(malicious, federation.n_clients)
     levels = [exact_level(text) for text in confidence] if confidence else None
     wanted = levels or list(thresholds) or [exact_level(0.9)]
@@ -74,9 +88,7 @@ def certify(
             what_if(
                 federation,
                 level,
-                thresholds[level]
-                if level in thresholds
-                else plain_index(federation, level, trusted),
+                thresholds[level] if level in thresholds else plain.index(level),
                 budgets,
                 confidence=certificate_confidence,
                 sigma=heterogeneity,
@@ -86,10 +98,10 @@ def certify(
         ]
     diagnostic = estimate_heterogeneity(federation, max(budgets), certificate_confidence)
     for outcome in outcomes:
-        _show(printer, outcome, _source(outcome.level in thresholds, bool(trusted.all())))
+        _show(printer, federation, outcome, _source(outcome.level in thresholds, everybody))
     _explain(printer, federation, outcomes, diagnostic)
     if plot is not None:
-        from robfcp.plots import plot_certificates, save
+        from robfcp.figures import plot_certificates, save
 
         save(plot_certificates(outcomes), plot)
         printer.line(f"-> {plot}")
@@ -100,24 +112,28 @@ def certify(
     printer.json(data)
 
 
-def _read(
-    files: list[Path], sizes: Path | None
-) -> tuple[Federation, NDArray[np.bool_], dict[Fraction, int | None]]:
-    """The federation, whom to trust, and the edges of a calibration's thresholds by level."""
+def _read(files: list[Path], sizes: Path | None, evidence: Path | None) -> Round:
+    """The reports, or a calibration with its evidence and the rank it was made with."""
     if len(files) != 1 or not _is_calibration(files[0]):
+        if evidence is not None:
+            raise RobfcpError("--evidence: belongs to a calibration; pass that, or the reports")
         federation = read_federation(files, sizes=sizes)
-        return federation, np.ones(federation.n_clients, dtype=bool), {}
+        return Round(federation, FcpThreshold(federation), {}, True)
     if sizes is not None:
         raise RobfcpError("--sizes: a calibration already holds its sizes; pass the reports")
     calibration = Calibration.load(files[0])
-    upper = calibration.federation.grid.upper
+    if evidence is not None:
+        calibration = calibration.with_evidence(evidence)
+    federation, trusted = calibration.federation, calibration.trusted_mask
+    upper = federation.grid.upper
     edges = {
         level.confidence_level: int(np.searchsorted(upper, level.threshold))
         if np.isfinite(level.threshold)
         else None
         for level in calibration.levels
     }
-    return calibration.federation, calibration.trusted_mask, edges
+    plain = FcpThreshold(federation, trusted, calibration.settings.exchangeability)
+    return Round(federation, plain, edges, bool(trusted.all()))
 
 
 def _source(stored: bool, everybody: bool) -> str:
@@ -127,11 +143,7 @@ def _source(stored: bool, everybody: bool) -> str:
 
 
 def _is_calibration(path: Path) -> bool:
-    try:
-        found = msgspec.json.decode(read_limited(path, MAX_CALIBRATION_BYTES), type=_Kind)
-    except msgspec.MsgspecError:
-        return False
-    return found.kind == "calibration"
+    return kind_of(read_limited(path, MAX_CALIBRATION_BYTES)) == "calibration"
 
 
 def _budgets(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
@@ -147,7 +159,7 @@ def _budgets(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _show(printer: Printer, outcome: WhatIf, source: str) -> None:
+def _show(printer: Printer, federation: Federation, outcome: Budgets, source: str) -> None:
     """One level's table."""
     confidence = outcome.budgets[0].certificate.confidence or 0.0
     homogeneous = outcome.budgets[0].homogeneous is not None
@@ -168,11 +180,7 @@ def _show(printer: Printer, outcome: WhatIf, source: str) -> None:
         cells += [row.homogeneous] if homogeneous else []
         cells += [
             "-" if row.full_sets_from is None else row.full_sets_from,
-            "-"
-            if row.paper is None
-            else "vacuous"
-            if row.paper.vacuous
-            else "{:.3f}-{:.3f}".format(*row.paper.clipped),
+            _paper_words(bound_for(federation.sizes, float(outcome.level), row.m)),
         ]
         rows.append(cells)
     title = f"confidence level {float(outcome.level):g}, {source} threshold {outcome.threshold:.4g}"
@@ -181,10 +189,16 @@ def _show(printer: Printer, outcome: WhatIf, source: str) -> None:
     )
 
 
+def _paper_words(bound: PublishedBound | None) -> str:
+    if bound is None:
+        return "-"
+    return "vacuous" if bound.vacuous else "{:.3f}-{:.3f}".format(*bound.clipped)
+
+
 def _explain(
     printer: Printer,
     federation: Federation,
-    outcomes: list[WhatIf],
+    outcomes: list[Budgets],
     diagnostic: HeterogeneityEstimate,
 ) -> None:
     """What the columns mean, and the diagnostic that is never used by itself."""
@@ -209,7 +223,7 @@ def _explain(
         f"seen {diagnostic.observed:.3f}, by chance {diagnostic.by_chance:.3f}, "
         f"at least {diagnostic.at_least:.3f}."
     )
-    outside = outcomes[0].budgets[0].certificate.outside
+    outside = outside_of(federation)
     if outside:
         printer.line(f"outside every certificate (missing or faulty): {', '.join(outside)}")
 
@@ -219,7 +233,7 @@ def _tolerance(number: int | None) -> str:
 
 
 def _data(
-    federation: Federation, outcomes: list[WhatIf], diagnostic: HeterogeneityEstimate
+    federation: Federation, outcomes: list[Budgets], diagnostic: HeterogeneityEstimate
 ) -> dict[str, Any]:
     """Everything for programs."""
     levels = []
@@ -229,8 +243,8 @@ def _data(
             entry = asdict(row)
             entry["certificate"]["vacuous"] = row.certificate.vacuous
             entry["certificate"]["statement"] = row.certificate.statement
-            if row.paper is not None:
-                entry["paper"]["vacuous"] = row.paper.vacuous
+            paper = bound_for(federation.sizes, float(outcome.level), row.m)
+            entry["paper"] = paper and {**asdict(paper), "vacuous": paper.vacuous}
             rows.append(entry)
         levels.append(
             {

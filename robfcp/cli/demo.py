@@ -9,17 +9,16 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from robfcp import outputs
-from robfcp._files import make_folder
-from robfcp.attacks import named_attack
-from robfcp.calibration import Calibration
+from robfcp._util.files import make_folder
+from robfcp.calibration import Calibration, calibrate
 from robfcp.cli._common import Json, Printer, Quiet, Seed, save_json
 from robfcp.cli.simulate import show
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
+from robfcp.lab import outputs
+from robfcp.lab.attacks import named_attack
+from robfcp.lab.simulation import apply_attack, make_world, records, simulate, summarise
 from robfcp.scores import LAC
-from robfcp.server import calibrate
-from robfcp.simulation import apply_attack, make_world, records, simulate, summarise
 
 ATTACKS = ("coverage", "efficiency")
 
@@ -50,8 +49,9 @@ def demo(
 
     [dim]Example: robfcp demo -o out[/dim]
     """
+    from robfcp.figures import save
+    from robfcp.lab.figures import plot_comparison
     from robfcp.page import write_page
-    from robfcp.plots import plot_comparison, save
 
     if data not in outputs.names():
         raise RobfcpError(

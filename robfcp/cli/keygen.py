@@ -29,7 +29,7 @@ def keygen(
 
     [dim]Example: robfcp keygen site-3 -o site-3.key[/dim]
     """
-    from robfcp.signatures import generate_key
+    from robfcp.reports import generate_key
 
     check_client(client)
     public = generate_key(output)

@@ -11,10 +11,10 @@ import typer
 from numpy.typing import NDArray
 
 from robfcp import metrics
-from robfcp._files import write_atomically
+from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed
-from robfcp.cli._data import Outputs, read_outputs
+from robfcp.cli._data import FileOutputs, read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.scores import ClassificationScore
 
@@ -56,7 +56,7 @@ def predict(
 
 
 def _predicted(
-    calibration: Calibration, outputs: Outputs, level: int, seed: int
+    calibration: Calibration, outputs: FileOutputs, level: int, seed: int
 ) -> tuple[NDArray[Any], dict[str, float], str]:
     """Sets or intervals at one level, how good they are, and the same as CSV."""
     if isinstance(calibration.score, ClassificationScore):
@@ -69,7 +69,7 @@ def _predicted(
     return pairs, _interval_figures(pairs, outputs), text
 
 
-def _set_figures(sets: NDArray[np.bool_], outputs: Outputs) -> dict[str, float]:
+def _set_figures(sets: NDArray[np.bool_], outputs: FileOutputs) -> dict[str, float]:
     if outputs.targets is not None:
         return dict(metrics.summary(sets, outputs.targets))
     return {
@@ -79,7 +79,7 @@ def _set_figures(sets: NDArray[np.bool_], outputs: Outputs) -> dict[str, float]:
     }
 
 
-def _interval_figures(ends: NDArray[np.float64], outputs: Outputs) -> dict[str, float]:
+def _interval_figures(ends: NDArray[np.float64], outputs: FileOutputs) -> dict[str, float]:
     figures = {"width": metrics.interval_width(ends)}
     if outputs.targets is not None:
         figures["coverage"] = metrics.interval_coverage(ends, outputs.targets)

@@ -9,12 +9,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from robfcp.attacks import ATTACKS, Adaptive
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, save_json
 from robfcp.cli._data import chosen_outputs
 from robfcp.cli.simulate import range_options
-from robfcp.redteam import DEFENCES, SHARES, Cell, plot_redteam, records, worst
-from robfcp.redteam import redteam as run
+from robfcp.lab.attacks import ATTACKS, Adaptive
+from robfcp.lab.redteam import DEFENCES, SHARES, Cell, plot_redteam, records, worst
+from robfcp.lab.redteam import redteam as run
 
 
 def register(app: typer.Typer) -> None:
@@ -85,7 +85,7 @@ def redteam(
         save_json(output, records(cells))
         printer.line(f"-> {output}")
     if plot is not None:
-        from robfcp.plots import save
+        from robfcp.figures import save
 
         save(plot_redteam(cells), plot)
         printer.line(f"-> {plot}")

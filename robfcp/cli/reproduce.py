@@ -40,7 +40,7 @@ def reproduce(
 
     [dim]Example: robfcp reproduce main benign -o out/paper[/dim]
     """
-    from robfcp import paper
+    from robfcp.lab import paper
 
     printer = Printer(as_json, quiet)
     known = paper.titles()
@@ -80,7 +80,7 @@ def _show(printer: Printer, name: str, title: str, rows: Sequence[Any], *, detai
     if isinstance(rows[0], dict):
         printer.table(f"{name}: {title}", list(rows[0]), [list(row.values()) for row in rows])
         return
-    from robfcp.paper.remarks import remarks
+    from robfcp.lab.paper.remarks import remarks
 
     if detailed:
         columns = [

@@ -9,15 +9,15 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from robfcp._files import write_atomically
-from robfcp.attacks import ATTACKS
+from robfcp._util.files import write_atomically
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, completes, json_text
 from robfcp.cli._data import chosen_outputs
 from robfcp.cli.sketch import chosen_score
 from robfcp.errors import RobfcpError
+from robfcp.lab.attacks import ATTACKS
+from robfcp.lab.simulation import Row, Told, records, summarise
+from robfcp.lab.simulation import simulate as run
 from robfcp.scores import ClassificationScore
-from robfcp.simulation import Row, Told, records, summarise
-from robfcp.simulation import simulate as run
 
 
 def register(app: typer.Typer) -> None:
@@ -86,7 +86,8 @@ def simulate(
         write_rows(output, rows)
         printer.line(f"-> {output}")
     if plot is not None:
-        from robfcp.plots import plot_comparison, save
+        from robfcp.figures import save
+        from robfcp.lab.figures import plot_comparison
 
         save(plot_comparison(rows, confidence), plot)
         printer.line(f"-> {plot}")

@@ -23,10 +23,9 @@ from robfcp.cli._private import (
 )
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.private_grids import logistic_grid
-from robfcp.reports import Report
+from robfcp.privacy import logistic_grid
+from robfcp.reports import Report, load_key, save_signed
 from robfcp.scores import APS, RAPS, SCORES, Score
-from robfcp.signatures import load_key, save_signed
 
 
 def register(app: typer.Typer) -> None:

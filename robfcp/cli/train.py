@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from robfcp import datasets, outputs
-from robfcp._files import write_atomically
+from robfcp._util.files import write_atomically
 from robfcp.cli._common import Json, Printer, Quiet, Seed, json_text
+from robfcp.lab import datasets, outputs
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Where the data sets are; else $ROBFCP_DATA.")
@@ -55,12 +55,12 @@ def train(
     """Train a model over simulated clients and save its test outputs.
 
     Settings left out are those of the shipped models. The file holds logits below each row's
-    largest, labels and groups; robfcp.outputs.read gives the probabilities.
+    largest, labels and groups; robfcp.lab.outputs.read gives the probabilities.
 
     [dim]Example: robfcp train mnist --data-dir data --beta 0.5 -o mnist.npz[/dim]
     """
-    from robfcp.training import Progress, recipe
-    from robfcp.training import train as run
+    from robfcp.lab.training import Progress, recipe
+    from robfcp.lab.training import train as run
 
     printer = Printer(as_json, quiet)
     data = datasets.load(dataset, data_dir, verify=verify, fetch=download)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import robfcp.flower._environment  # noqa: F401  (first: sets what flwr reads on import)
 from robfcp.flower.apps import client_app, server_app
-from robfcp.flower.client import Outputs, Split, add_calibration
+from robfcp.flower.client import NodeOutputs, Part, add_calibration
 from robfcp.flower.collector import Outcome, Participant, collect, participants
 from robfcp.flower.network import InProcessNetwork, Network, run_in_process
 from robfcp.flower.server import calibration_round, register_sizes
@@ -18,10 +18,10 @@ from robfcp.flower.together import calibrate_in_process, replay_in_process
 __all__ = [
     "InProcessNetwork",
     "Network",
+    "NodeOutputs",
     "Outcome",
-    "Outputs",
+    "Part",
     "Participant",
-    "Split",
     "add_calibration",
     "calibrate_in_process",
     "calibration_round",

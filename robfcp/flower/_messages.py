@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from robfcp._wire import WireGrid, WireScore
 from robfcp.errors import RobfcpError
+from robfcp.reports import WireGrid, WireScore
 
 PROTOCOL = 1
 RECORD = "robfcp"

@@ -9,8 +9,7 @@ from flwr.app import ConfigRecord, Context
 
 from robfcp.errors import RobfcpError
 from robfcp.flower._messages import RECORD
-from robfcp.ledger import Ledger
-from robfcp.privacy import Privacy
+from robfcp.privacy import Ledger, Privacy
 
 _KEYS = ("delta", "neighbours", "samples-per-patient", "rounds")
 

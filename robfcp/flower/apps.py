@@ -14,10 +14,10 @@ from flwr.serverapp import ServerApp
 
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
-from robfcp.flower.client import Outputs, add_calibration
+from robfcp.flower.client import NodeOutputs, add_calibration
 from robfcp.flower.network import Network
 from robfcp.flower.server import calibration_round, register_sizes
-from robfcp.registry import read_sizes
+from robfcp.reports import read_sizes
 from robfcp.scores import Score, named_score
 
 DEFAULTS: Mapping[str, Any] = {
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 def client_app(
-    outputs: Outputs,
+    outputs: NodeOutputs,
     train: Callable[[Message, Context], Message] | None = None,
     **options: Any,
 ) -> ClientApp:

@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._wire import read_grid, read_score
 from robfcp.errors import RobfcpError
 from robfcp.flower._messages import (
     PROTOCOL,
@@ -30,11 +29,11 @@ from robfcp.flower._messages import (
 from robfcp.flower._privacy import answered_before, charge, remember, site_privacy
 from robfcp.prediction import iterate_sets, predict_intervals
 from robfcp.privacy import Privacy
-from robfcp.reports import Report
+from robfcp.reports import Report, read_grid, read_score
 from robfcp.scores import ClassificationScore, Score
 
-Split = Literal["calibration", "test"]
-Outputs = Callable[[Split, ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike]]
+Part = Literal["calibration", "test"]
+NodeOutputs = Callable[[Part, ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike]]
 Attack = Callable[[NDArray[np.float64], Context], ArrayLike]
 Answer = Callable[[bytes, ArrayRecord | None, Context], bytes]
 
@@ -47,7 +46,7 @@ class _PrivateError(Exception):
 
 def add_calibration(
     app: ClientApp,
-    outputs: Outputs,
+    outputs: NodeOutputs,
     *,
     rng: int | None = None,
     attack: Attack | None = None,

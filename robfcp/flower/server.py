@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
@@ -14,8 +13,7 @@ import msgspec
 import numpy as np
 from flwr.app import ArrayRecord
 
-from robfcp._wire import WireScore, wire_grid, wire_score
-from robfcp.calibration import Calibration
+from robfcp.calibration import Calibration, calibrate
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault, Federation
 from robfcp.flower._messages import (
@@ -32,9 +30,8 @@ from robfcp.flower._messages import (
 from robfcp.flower.collector import Collection, Outcome, Participant, collect, participants
 from robfcp.flower.network import Network
 from robfcp.grid import Grid
-from robfcp.reports import MAX_SAMPLES, Report
+from robfcp.reports import MAX_SAMPLES, Report, WireScore, wire_grid, wire_score
 from robfcp.scores import LAC, Score
-from robfcp.server import calibrate
 
 BYTES_PER_BIN = 48  # two numbers of at most 20 digits, with room to spare
 
@@ -114,22 +111,31 @@ def calibration_round(
         limit=limit,
     )
     _log(found.outcomes)
-    federation = _federation(found.outcomes, grid, score, round, model, sizes, quorum)
+    federation = _federation(
+        found.outcomes,
+        grid=grid,
+        score=score,
+        round=round,
+        model=model,
+        sizes=sizes,
+        quorum=quorum,
+    )
     calibration = calibrate(federation, **options)
     checks: dict[str, ThresholdReply] = {}
     if check:
-        checks = _checks(network, asked, calibration, score, arrays, deadline, poll)
+        checks = _checks(
+            network, asked, calibration, score=score, arrays=arrays, deadline=deadline, poll=poll
+        )
     found.note_late(network, limit)
-    return replace(
-        calibration,
-        provenance={
+    return calibration.with_provenance(
+        {
             "engine": f"flower {version('flwr')}",
             "run_id": None if run_id is None else str(run_id),
             "started": started,
             "finished": _now(),
             "deadline": deadline,
             "clients": _clients(found, calibration, checks),
-        },
+        }
     )
 
 
@@ -156,6 +162,7 @@ def _decode(body: bytes, kind: type[Any]) -> Any:
 
 def _federation(
     outcomes: list[Outcome[Report]],
+    *,
     grid: Grid,
     score: Score,
     round: str,
@@ -164,13 +171,10 @@ def _federation(
     quorum: int | float | None,
 ) -> Federation:
     """The valid reports; faulty and rejected clients with their reason, silent ones as missing."""
-    silent = {o.participant.client for o in outcomes if o.status in ("missing", "late")}
-    expected = len(outcomes) if sizes is None else len(set(sizes) | silent)
-    share = isinstance(quorum, float) and 0 < quorum <= 1
-    federation = Federation.from_reports(
+    return Federation.from_reports(
         [outcome.answer for outcome in outcomes if outcome.answer is not None],
         sizes=sizes,
-        quorum=int(np.ceil(quorum * expected - 1e-9)) if share and quorum else quorum,
+        quorum=quorum,
         grid=grid,
         score=score,
         round=round,
@@ -180,14 +184,16 @@ def _federation(
             for o in outcomes
             if o.status in ("faulty", "rejected")
         ],
+        invited=[o.participant.client for o in outcomes],
+        signatures="node and nonce by Flower",
     )
-    return replace(federation, missing=tuple(sorted(silent | set(federation.missing))))
 
 
 def _checks(
     network: Network,
     asked: list[Participant],
     calibration: Calibration,
+    *,
     score: Score,
     arrays: ArrayRecord | None,
     deadline: float,

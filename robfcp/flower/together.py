@@ -14,7 +14,7 @@ from robfcp.calibration import Calibration
 from robfcp.federation import Federation
 from robfcp.flower._messages import SketchRequest
 from robfcp.flower.apps import client_app
-from robfcp.flower.client import Split, guarded, read_request
+from robfcp.flower.client import Part, guarded, read_request
 from robfcp.flower.network import InProcessNetwork
 from robfcp.flower.server import calibration_round
 
@@ -30,7 +30,7 @@ def calibrate_in_process(
     sizes = {name: len(targets) for name, (_, targets) in data.items()}  # type: ignore[arg-type]
 
     def outputs(
-        split: Split, arrays: ArrayRecord | None, context: Context
+        split: Part, arrays: ArrayRecord | None, context: Context
     ) -> tuple[ArrayLike, ArrayLike]:
         return data[names[int(context.node_config["partition-id"])]]
 

@@ -8,7 +8,7 @@ import json
 import os
 from importlib.resources import files
 
-from robfcp._files import write_atomically
+from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import platform
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -13,12 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._version import __version__
-from robfcp.calibration import Calibration, Level
-from robfcp.certificates import Certificate
-from robfcp.federation import Federation
-from robfcp.page.whatif import Table, WhatIf, what_if
+from robfcp.calibration import Calibration, Level, Settings
+from robfcp.federation import smoothed_below, whole
+from robfcp.guarantees import Certificate
+from robfcp.page.offers import Offers, Table, what_if
 from robfcp.page.words import headline, percent
-from robfcp.projection import whole
 
 VIEW = 160  # edges a distribution is drawn with
 
@@ -27,12 +27,12 @@ def page_data(calibration: Calibration) -> dict[str, Any]:
     """Everything the page shows, as JSON values; arrays of counts as base64 varints."""
     federation, grid = calibration.federation, calibration.federation.grid
     view = view_edges(whole(federation).pooled(), grid.upper)
-    settings = what_if(calibration, view)
+    offers = what_if(calibration, view)
     used = np.unique(
-        np.concatenate([view, *(t.index[t.index >= 0] for t in settings.tables.values())])
+        np.concatenate([view, *(t.index[t.index >= 0] for t in offers.tables.values())])
     )
     first = calibration.levels[0]
-    below = counts_below(federation)
+    below = smoothed_below(federation)
     shares = rising_shares(below[:, view], federation.sizes[:, None])
     top = headline(calibration, first)
     return {
@@ -52,7 +52,7 @@ def page_data(calibration: Calibration) -> dict[str, Any]:
         "everybody": rounded(rising_shares(below[:, view].sum(axis=0), federation.sizes.sum())),
         "faulty": [asdict(fault) for fault in calibration.faulty],
         "missing": list(calibration.missing),
-        "whatif": _what_if(settings),
+        "whatif": _what_if(offers),
         "own": {
             "m": calibration.n_malicious,
             "guarantee": calibration.settings.guarantee,
@@ -77,20 +77,6 @@ def view_edges(pooled: NDArray[np.int64], upper: NDArray[np.float64]) -> NDArray
     spread = np.searchsorted(upper, places).clip(max=n_bins - 1)
     steps = np.linspace(0, n_bins - 1, VIEW // 4).astype(np.intp)
     return np.unique(np.concatenate([equiprobable, spread, steps, [n_bins - 1]]))
-
-
-def counts_below(federation: Federation) -> NDArray[np.int64]:
-    """(K, H) counts at or below every edge.
-
-    Private counts need not add up to n_k: what is left over by edge t of H is t/H of it, the best
-    unbiased mean of the noisy sum up to t and of n_k less the noisy sum above.
-    """
-    below = federation.cumulative()
-    if not federation.private:
-        return below
-    passed = np.arange(1, below.shape[1] + 1) / below.shape[1]
-    leftover = federation.sizes - below[:, -1]
-    return below + np.rint(leftover[:, None] * passed).astype(np.int64)
 
 
 def rising_shares(below: NDArray[np.int64], total: ArrayLike) -> NDArray[np.float64]:
@@ -140,21 +126,31 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
     score = federation.score
     rows = [
         ("calibration digest (SHA-256 of the file)", _sha256(calibration.to_json())),
+        ("evidence digest (SHA-256 of the file)", calibration.evidence_digest),
         ("made with", f"robfcp {calibration.version}"),
         ("page made with", f"robfcp {__version__}, Python {platform.python_version()}"),
         ("confidence level", ", ".join(str(x.confidence_level) for x in calibration.levels)),
         ("number of liars used", str(calibration.n_malicious)),
-        *((name.replace("_", " "), _shown(value)) for name, value in asdict(settings).items()),
+        *((name.replace("_", " "), _shown(value)) for name, value in _settings(settings)),
+        *((f"checked: {name}", value) for name, value in asdict(calibration.checked).items()),
         ("score", "not named" if score is None else repr(score)),
         ("grid", f"{federation.grid.name}, {federation.grid.n_bins} bins"),
         ("grid digest", federation.grid.digest),
         ("round", _shown(federation.round)),
         ("model", _shown(federation.model)),
-        ("sample numbers", "registered beforehand" if federation.registered else "as claimed"),
         ("privacy", _privacy(calibration)),
         ("reports digest", _sha256(np.ascontiguousarray(federation.counts, dtype="<i8").tobytes())),
     ]
     return rows
+
+
+def _settings(settings: Settings) -> Iterator[tuple[str, object]]:
+    """The settings one by one; the defence with its parameters."""
+    for name, value in asdict(settings).items():
+        if name != "parameters":
+            yield name, value
+        for own, setting in value.items() if name == "parameters" else ():
+            yield f"{settings.defence}: {own}", setting
 
 
 def _privacy(calibration: Calibration) -> str:
@@ -193,15 +189,16 @@ def _clients(calibration: Calibration, level: Level, below: NDArray[np.int64]) -
     }
 
 
-def _what_if(settings: WhatIf) -> dict[str, Any]:
+def _what_if(offers: Offers) -> dict[str, Any]:
     return {
-        "tables": {name: _table(table) for name, table in settings.tables.items()},
-        "liars": list(settings.liars),
-        "excluded": [out.tolist() for out in settings.excluded],
-        "band": {
-            "lower": [rounded(row) for row in settings.band_lower],
-            "upper": [rounded(row) for row in settings.band_upper],
+        "tables": {name: _table(table) for name, table in offers.tables.items()},
+        "liars": list(offers.liars),
+        "excluded": [out.tolist() for out in offers.excluded],
+        "proved": {
+            "lower": [rounded(row) for row in offers.lower],
+            "upper": [rounded(row) for row in offers.upper],
         },
+        "frozen": offers.frozen,
     }
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp import LAC, Calibration, Fault, Federation, Grid, Report, outputs
+from robfcp import LAC, Calibration, Fault, Federation, Grid, Report
+from robfcp.lab import outputs
 
 pytestmark = pytest.mark.browser
 Show = Callable[..., Any]

@@ -41,7 +41,7 @@ function drawClient(k) {
 /** The trusted clients' pooled CDF inside the certificate's band. */
 function drawPooled() {
   const now = outcome();
-  const { lower, upper } = DATA.whatif.band;
+  const { lower, upper } = DATA.whatif.proved;
   const row = nearest(DATA.whatif.liars, now.m);
   const data = [shownPlaces(), [0, ...lower[row]], [0, ...upper[row]], [0, ...pooledShares(now.excluded)]];
   draw(

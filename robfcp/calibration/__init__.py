@@ -1,0 +1,40 @@
+"""Calibration: reports in, the artefact people keep out; its evidence, letters and what-if.
+
+May import the rooms from `_util` to `defence` and `prediction`; metrics, estimators, engines, the
+page, figures and commands build on it.
+"""
+
+from robfcp.calibration.calibrating import LevelLike, calibrate
+from robfcp.calibration.calibration import (
+    MAX_CALIBRATION_BYTES,
+    Calibration,
+    evidence_path,
+)
+from robfcp.calibration.evidence import Evidence, Summary
+from robfcp.calibration.letters import Letter, letter_to, letters, save_letters
+from robfcp.calibration.levels import Level
+from robfcp.calibration.sealed import kind_of
+from robfcp.calibration.settings import Guarantee, Settings
+from robfcp.calibration.what_if import Budget, Budgets, default_budgets, what_if
+
+__all__ = [
+    "MAX_CALIBRATION_BYTES",
+    "Budget",
+    "Budgets",
+    "Calibration",
+    "Evidence",
+    "Guarantee",
+    "Letter",
+    "Level",
+    "LevelLike",
+    "Settings",
+    "Summary",
+    "calibrate",
+    "default_budgets",
+    "evidence_path",
+    "kind_of",
+    "letter_to",
+    "letters",
+    "save_letters",
+    "what_if",
+]

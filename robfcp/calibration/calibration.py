@@ -1,0 +1,270 @@
+"""The artefact people keep: threshold, whom it rests on and what is proved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp._util.files import is_special, read_limited, write_atomically
+from robfcp._version import __version__
+from robfcp.calibration.checks import check_together
+from robfcp.calibration.document import (
+    CalibrationFields,
+    decode_calibration,
+    encode_calibration,
+)
+from robfcp.calibration.evidence import Evidence, Summary
+from robfcp.calibration.evidence_file import decode_evidence, encode_evidence
+from robfcp.calibration.levels import Level
+from robfcp.calibration.sealed import digest_of
+from robfcp.calibration.settings import Settings
+from robfcp.errors import RobfcpError
+from robfcp.federation import Checked, Fault, Federation
+from robfcp.guarantees import Certificate
+from robfcp.prediction import iterate_sets, predict_intervals, predict_sets
+from robfcp.scores import Rng, Score
+
+MAX_CALIBRATION_BYTES = 2**30  # files of version 0.1 hold all reports
+MAX_EVIDENCE_BYTES = 2**32
+FilePath = str | os.PathLike[str]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class EvidenceFile:
+    """Where the evidence of a calibration that was read from a file should lie."""
+
+    path: FilePath | None
+    digest: str
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Thresholds, the clients they rest on and what is proved about them.
+
+    `threshold`, `tolerance`, `certificate` and `confidence_level` are single values where one
+    level was asked for, and tuples in the order asked where there were several.
+
+    The reports and verdicts are the `evidence`, which stays in memory after `calibrate` and lies
+    in a file of its own after `save`; a site needs only the calibration to predict.
+    """
+
+    levels: tuple[Level, ...]
+    settings: Settings
+    score: Score | None
+    n_malicious: int
+    checked: Checked
+    summary: Summary
+    source: Evidence | EvidenceFile
+    notes: tuple[str, ...] = ()
+    several: bool = False
+    version: str = __version__
+
+    @property
+    def threshold(self) -> float | tuple[float, ...]:
+        """A label is in the set when its score is at most this; infinite takes every label."""
+        return self._single(tuple(level.threshold for level in self.levels))
+
+    @property
+    def tolerance(self) -> int | tuple[int | None, ...] | None:
+        """m*: how many arbitrary liars the threshold survives; None where not even zero."""
+        return self._single(tuple(level.tolerance for level in self.levels))
+
+    @property
+    def certificate(self) -> Certificate | tuple[Certificate, ...]:
+        """What coverage is proved, with which confidence, under which assumptions."""
+        return self._single(tuple(level.certificate for level in self.levels))
+
+    @property
+    def confidence_level(self) -> float | tuple[float, ...]:
+        """The coverage asked for."""
+        return self._single(tuple(float(level.confidence_level) for level in self.levels))
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The reports and verdicts; read from their file where they are not in memory."""
+        if isinstance(self.source, Evidence):
+            return self.source
+        if self.source.path is None:
+            raise RobfcpError(
+                "evidence: this calibration came without its evidence; load it from the folder "
+                "where its .evidence.json lies, or pass the reports again"
+            )
+        return self._read_evidence(self.source.path)
+
+    def with_evidence(self, path: FilePath) -> Calibration:
+        """The same calibration with the evidence in another place."""
+        return replace(self, source=EvidenceFile(path, self.evidence_digest))
+
+    def with_provenance(self, provenance: Mapping[str, Any]) -> Calibration:
+        """The same calibration with an engine's record of the round in its evidence."""
+        return replace(self, source=replace(self.evidence, provenance=provenance))
+
+    @cached_property
+    def evidence_digest(self) -> str:
+        """SHA-256 of the evidence file."""
+        if isinstance(self.source, EvidenceFile):
+            return self.source.digest
+        return digest_of(encode_evidence(self.source))
+
+    @property
+    def federation(self) -> Federation:
+        """The validated reports."""
+        return self.evidence.federation
+
+    @property
+    def maliciousness(self) -> NDArray[np.float64]:
+        """(K,) the number the defence ranks clients by."""
+        return self.evidence.maliciousness
+
+    @property
+    def trusted_mask(self) -> NDArray[np.bool_]:
+        """(K,) whom the threshold rests on."""
+        return self.evidence.trusted_mask
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why each flagged client was left out."""
+        return self.evidence.reasons
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """An engine's record of the round."""
+        return self.evidence.provenance
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """The clients the threshold rests on."""
+        return self.evidence.trusted
+
+    @property
+    def flagged(self) -> tuple[str, ...]:
+        """The clients whose valid reports the defence left out; `reasons` says why."""
+        return self.evidence.flagged
+
+    @property
+    def faulty(self) -> tuple[Fault, ...]:
+        """The clients whose reports were refused, and why."""
+        return self.federation.faulty
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The registered clients that sent nothing."""
+        return self.federation.missing
+
+    def predict_set(
+        self, probabilities: ArrayLike, rng: Rng = None, *, score: Score | None = None
+    ) -> NDArray[np.bool_]:
+        """(n, C) whether each label is in each sample's set; (n, C, L) for several levels."""
+        sets = predict_sets(self._score(score), probabilities, self._thresholds, rng)
+        return sets if self.several else sets[:, :, 0]
+
+    def iterate_sets(
+        self, probabilities: ArrayLike, rng: Rng = None, *, score: Score | None = None
+    ) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
+        """The sets as (rows, members) blocks, for more samples than memory holds."""
+        for rows, sets in iterate_sets(self._score(score), probabilities, self._thresholds, rng):
+            yield rows, sets if self.several else sets[:, :, 0]
+
+    def predict_interval(
+        self, predictions: ArrayLike, *, score: Score | None = None
+    ) -> NDArray[np.float64]:
+        """(n, 2) lower and upper ends; (n, 2, L) for several levels."""
+        ends = predict_intervals(self._score(score), predictions, self._thresholds)
+        return ends if self.several else ends[:, :, 0]
+
+    def to_json(self) -> bytes:
+        """The calibration without its evidence as one JSON object, sealed by a digest."""
+        return encode_calibration(self._fields())
+
+    @staticmethod
+    def from_json(
+        data: bytes | str,
+        source: str = "calibration",
+        evidence: Evidence | FilePath | None = None,
+    ) -> Calibration:
+        """A calibration from JSON, refused when it was damaged or is of a newer schema.
+
+        `evidence` is what it rests on, or the file that holds it.
+        """
+        fields = decode_calibration(data, source)
+        found = fields.evidence or evidence
+        kept = {k: v for k, v in fields._asdict().items() if k not in ("digest", "evidence")}
+        rest = found if isinstance(found, Evidence) else EvidenceFile(found, fields.digest)
+        return Calibration(**kept, source=rest)
+
+    def save(self, path: FilePath) -> None:
+        """Write calibration and evidence, each whole or not at all.
+
+        The evidence goes beside it: `calibration.json` and `calibration.evidence.json`. A
+        calibration read without its evidence is written without it.
+        """
+        if isinstance(self.source, Evidence) and not is_special(path):
+            write_atomically(evidence_path(path), encode_evidence(self.source))
+        write_atomically(path, self.to_json())
+
+    @staticmethod
+    def load(path: FilePath) -> Calibration:
+        """Read a saved calibration; its evidence is read when first asked for."""
+        data = read_limited(path, MAX_CALIBRATION_BYTES)
+        return Calibration.from_json(data, os.fspath(path), evidence_path(path))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Calibration) and self.to_json() == other.to_json()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _fields(self) -> CalibrationFields:
+        return CalibrationFields(
+            levels=self.levels,
+            settings=self.settings,
+            score=self.score,
+            n_malicious=self.n_malicious,
+            checked=self.checked,
+            summary=self.summary,
+            notes=self.notes,
+            several=self.several,
+            version=self.version,
+            digest=self.evidence_digest,
+            evidence=None,
+        )
+
+    def _read_evidence(self, path: FilePath) -> Evidence:
+        data = read_limited(path, MAX_EVIDENCE_BYTES)
+        name = os.fspath(path)
+        if digest_of(data) != self.evidence_digest:
+            raise RobfcpError(
+                f"{name}: is not the evidence of this calibration (its digest differs); "
+                "pass the file that was written with it"
+            )
+        evidence = decode_evidence(data, name)
+        try:
+            check_together(self.levels, self.summary, evidence)
+        except RobfcpError as error:
+            raise RobfcpError(f"{name}: does not fit the calibration ({error})") from None
+        return evidence
+
+    @property
+    def _thresholds(self) -> tuple[float, ...]:
+        return tuple(level.threshold for level in self.levels)
+
+    def _single(self, values: tuple[T, ...]) -> T | tuple[T, ...]:
+        return values if self.several else values[0]
+
+    def _score(self, score: Score | None) -> Score:
+        chosen = self.score if score is None else score
+        if chosen is None:
+            raise RobfcpError("score: the reports did not name their score; pass score=")
+        return chosen
+
+
+def evidence_path(path: FilePath) -> Path:
+    """Where the evidence of the calibration at `path` lies."""
+    return Path(path).with_suffix(".evidence.json")

@@ -1,0 +1,139 @@
+"""What one site is told: the calibration and its own verdict, nobody else's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from robfcp._util.files import make_folder, read_limited, write_atomically
+from robfcp.calibration.calibration import Calibration, FilePath
+from robfcp.calibration.sealed import decode_body, digest_of, seal, unseal
+from robfcp.errors import RobfcpError
+from robfcp.guarantees import outside_of
+
+KIND = "letter"
+SCHEMA = 1
+_REMEDY = "pass a file that robfcp calibrate --letters wrote"
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
+
+Verdict = Literal["trusted", "flagged", "faulty", "missing"]
+
+
+class LetterBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Everything the digest covers; the calibration exactly as its own file has it."""
+
+    client: str
+    verdict: Verdict
+    calibration: msgspec.Raw
+    reason: str = ""
+    maliciousness: float | None = None
+    covered: list[float] = []
+
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """One site's verdict with the calibration it can predict with.
+
+    `covered` is the share of the site's own reported scores at or below the threshold, one a
+    level; empty where it sent no valid report.
+    """
+
+    client: str
+    verdict: Verdict
+    calibration: Calibration
+    reason: str = ""
+    maliciousness: float | None = None
+    covered: tuple[float, ...] = ()
+
+    def to_json(self) -> bytes:
+        """The letter as one JSON object, sealed by a digest."""
+        body = LetterBody(
+            client=self.client,
+            verdict=self.verdict,
+            calibration=msgspec.Raw(self.calibration.to_json()),
+            reason=self.reason,
+            maliciousness=self.maliciousness,
+            covered=list(self.covered),
+        )
+        return seal(KIND, SCHEMA, body)
+
+    @staticmethod
+    def from_json(data: bytes | str, source: str = "letter") -> Letter:
+        """A letter from JSON, refused when it was damaged or is of a newer schema."""
+        _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
+        body = decode_body(raw, LetterBody, KIND, source, _REMEDY)
+        return Letter(
+            client=body.client,
+            verdict=body.verdict,
+            calibration=Calibration.from_json(bytes(body.calibration), source),
+            reason=body.reason,
+            maliciousness=body.maliciousness,
+            covered=tuple(body.covered),
+        )
+
+    def save(self, path: FilePath) -> None:
+        """Write the JSON whole or not at all."""
+        write_atomically(path, self.to_json())
+
+    @staticmethod
+    def load(path: FilePath) -> Letter:
+        """Read a saved letter."""
+        return Letter.from_json(read_limited(path), os.fspath(path))
+
+
+def letter_to(calibration: Calibration, client: str) -> Letter:
+    """The letter of one client that reported or should have."""
+    for letter in letters(calibration, {client}):
+        return letter
+    raise RobfcpError(f"{client}: neither reported nor was registered; check the name")
+
+
+def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterator[Letter]:
+    """The letters of all clients that reported or should have, or of the chosen ones."""
+    evidence = calibration.evidence
+    federation, upper = evidence.federation, evidence.federation.grid.upper
+    thresholds = [level.threshold for level in calibration.levels]
+    edges = np.searchsorted(upper, thresholds).clip(max=len(upper) - 1)
+    below = np.stack([federation.below(int(edge)) for edge in edges], axis=1)
+    covered = np.clip(below / federation.sizes[:, None], 0, 1)
+    for k, client in enumerate(federation.ids):
+        if chosen is None or client in chosen:
+            yield Letter(
+                client=client,
+                verdict="trusted" if evidence.trusted_mask[k] else "flagged",
+                calibration=calibration,
+                reason=evidence.reasons.get(client, ""),
+                maliciousness=float(evidence.maliciousness[k]),
+                covered=tuple(covered[k].tolist()),
+            )
+    reasons = {fault.client: fault.reason for fault in federation.faulty}
+    for client in outside_of(federation):
+        if chosen is None or client in chosen:
+            verdict: Verdict = "faulty" if client in reasons else "missing"
+            yield Letter(client, verdict, calibration, reasons.get(client, ""))
+
+
+def save_letters(calibration: Calibration, folder: FilePath) -> list[Path]:
+    """Write a letter for every client into the folder; the files."""
+    place = make_folder(folder)
+    written = []
+    for letter in letters(calibration):
+        path = place / f"{file_name(letter.client)}.json"
+        letter.save(path)
+        written.append(path)
+    return written
+
+
+def file_name(client: str) -> str:
+    """A name for a client's file: its own where that is plain, else one that cannot go astray."""
+    if _PLAIN.fullmatch(client):
+        return client
+    kept = re.sub(r"[^A-Za-z0-9_-]+", "_", client)[:60].strip("_")
+    return f"{kept or 'site'}-{digest_of(client.encode())[:12]}"

@@ -1,0 +1,85 @@
+"""JSON with a kind, a schema number and a digest over the body: protection against accidents.
+
+The digest shows damage, not forgery: whoever alters a file can compute it anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypeVar
+
+import msgspec
+
+from robfcp.errors import RobfcpError
+
+T = TypeVar("T")
+
+
+class Envelope(msgspec.Struct, forbid_unknown_fields=True):
+    """Kind, schema and digest around a body, whose bytes are digested exactly as they stand."""
+
+    kind: str
+    schema: int
+    digest: str
+    body: msgspec.Raw
+
+
+class _Header(msgspec.Struct):
+    kind: str = ""
+    schema: int = 0
+
+
+def digest_of(data: bytes) -> str:
+    """SHA-256 in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def seal(kind: str, schema: int, body: Any) -> bytes:
+    """The body as sealed JSON."""
+    data = msgspec.json.encode(body)
+    return msgspec.json.encode(Envelope(kind, schema, digest_of(data), msgspec.Raw(data)))
+
+
+def kind_of(data: bytes | str) -> str:
+    """What kind of file this says it is; empty where it says nothing."""
+    try:
+        return msgspec.json.decode(data, type=_Header).kind
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return ""
+
+
+def unseal(
+    data: bytes | str, kind: str, newest: int, source: str, remedy: str
+) -> tuple[int, msgspec.Raw]:
+    """Schema and body of a sealed file, or one line that says what is wrong with it."""
+    try:
+        header = msgspec.json.decode(data, type=_Header)
+        if header.kind == kind and header.schema > newest:
+            raise RobfcpError(
+                f"{source}: {kind} schema {header.schema} is unknown to this version "
+                f"(it reads 1 to {newest}); update robfcp"
+            )
+        envelope = msgspec.json.decode(data, type=Envelope)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise RobfcpError(f"{source}: not {_a(kind)} ({error}); {remedy}") from None
+    if envelope.kind != kind or envelope.schema < 1:
+        found = f"kind {envelope.kind!r}, schema {envelope.schema}"
+        raise RobfcpError(f"{source}: not {_a(kind)} ({found}); {remedy}")
+    if digest_of(bytes(envelope.body)) != envelope.digest:
+        raise RobfcpError(
+            f"{source}: the digest does not fit the contents: the file was altered or damaged; "
+            "calibrate again from the reports"
+        )
+    return envelope.schema, envelope.body
+
+
+def decode_body(body: msgspec.Raw, type: type[T], kind: str, source: str, remedy: str) -> T:
+    """The body as a struct, or one line that says what is wrong with it."""
+    try:
+        return msgspec.json.decode(body, type=type)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise RobfcpError(f"{source}: not {_a(kind)} ({error}); {remedy}") from None
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

@@ -1,0 +1,58 @@
+"""Defence: whom to trust. What was found about everybody, and a verdict for a number of liars.
+
+May import the rooms from `_util` to `guarantees`; `calibration` and the rooms after it build on it.
+Nothing here proves anything: guarantees hold whatever a defence decides.
+"""
+
+from robfcp.defence.band import Band, stand_out
+from robfcp.defence.base import (
+    Assessment,
+    Defence,
+    Exclude,
+    Finding,
+    LookingDefence,
+    NoDefence,
+    check_minority,
+    trust_lowest,
+)
+from robfcp.defence.characterisations import Characterisation
+from robfcp.defence.copies import Copies, find_copies
+from robfcp.defence.counting import MaliciousCount, Method, estimate_malicious
+from robfcp.defence.distances import Metric
+from robfcp.defence.named import (
+    CUSTOM,
+    DEFENCES,
+    Parameters,
+    defence_again,
+    named_defence,
+    recorded_defence,
+)
+from robfcp.defence.rob_fcp import RobFCP, maliciousness
+
+__all__ = [
+    "CUSTOM",
+    "DEFENCES",
+    "Assessment",
+    "Band",
+    "Characterisation",
+    "Copies",
+    "Defence",
+    "Exclude",
+    "Finding",
+    "LookingDefence",
+    "MaliciousCount",
+    "Method",
+    "Metric",
+    "NoDefence",
+    "Parameters",
+    "RobFCP",
+    "check_minority",
+    "defence_again",
+    "estimate_malicious",
+    "find_copies",
+    "maliciousness",
+    "named_defence",
+    "recorded_defence",
+    "stand_out",
+    "trust_lowest",
+]

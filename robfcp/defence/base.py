@@ -1,0 +1,119 @@
+"""What every defence has: a finding about everybody, and a verdict for a number of liars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+
+Exclude = Literal["outstanding", "exactly"]
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """What a defence found about everybody, before anybody said how many may lie.
+
+    Counting, excluding, the page and the file share it. `oddity` and `p_values` are (K,),
+    `outstanding` says who stands out, `reasons` why; `notes` say what was approximated.
+    """
+
+    oddity: NDArray[np.float64]
+    outstanding: NDArray[np.bool_]
+    p_values: NDArray[np.float64]
+    reasons: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """What a defence decides: a number and a verdict for every client, a reason for each flag.
+
+    `notes` say what was approximated, for the calibration to keep.
+    """
+
+    maliciousness: NDArray[np.float64]
+    trusted: NDArray[np.bool_]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Defence(Protocol):
+    """Decides whom to trust when at most `n_malicious` clients lie."""
+
+    name: ClassVar[str]
+
+    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
+        """The verdict on every client."""
+        ...
+
+
+@runtime_checkable
+class LookingDefence(Protocol):
+    """A defence that looks at everybody once, whatever number it is told afterwards."""
+
+    name: ClassVar[str]
+
+    def look(self, federation: Federation) -> Finding:
+        """How odd everybody is and who stands out."""
+        ...
+
+    def judge(self, federation: Federation, finding: Finding, n_malicious: int) -> Assessment:
+        """The verdict from what was found, at most `n_malicious` clients left out."""
+        ...
+
+    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
+        """Both in one."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoDefence:
+    """FCP: everybody is trusted.
+
+    Federated conformal prediction as in Lu et al. (2023), "Federated conformal predictors for
+    distributed uncertainty quantification".
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
+    >>> robfcp.calibrate(reports, confidence_level=0.5, defence=robfcp.NoDefence()).flagged
+    ()
+    """
+
+    name: ClassVar[str] = "none"
+
+    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
+        """Trust in all clients."""
+        everybody = np.ones(federation.n_clients, dtype=bool)
+        return Assessment(np.zeros(federation.n_clients), everybody)
+
+
+def trust_lowest(
+    number: NDArray[np.float64], ids: tuple[str, ...], n_trusted: int
+) -> NDArray[np.bool_]:
+    """The n_trusted clients with the lowest maliciousness; ties go by client id.
+
+    Compared to twelve decimals: beyond them rounding would decide, not the reports.
+    """
+    order = np.lexsort((np.array(ids), np.round(number, 12)))
+    trusted = np.zeros(len(number), dtype=bool)
+    trusted[order[:n_trusted]] = True
+    return trusted
+
+
+def check_minority(federation: Federation, n_malicious: int) -> int:
+    """K_b = K - K_m, refused unless liars are fewer than half of those who reported."""
+    n_clients = federation.n_clients
+    if not n_malicious >= 0 or 2 * n_malicious >= n_clients:
+        raise RobfcpError(
+            f"malicious: cannot tell {n_malicious} liars from {n_clients - n_malicious} honest "
+            f"clients among {n_clients}; a defence needs 2 x malicious < clients"
+        )
+    return n_clients - n_malicious

@@ -1,0 +1,95 @@
+"""How many clients lie: by who stands out (ours), or by the paper's likelihood contrast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.defence.band import FALSE_ALARM, stand_out
+from robfcp.defence.likelihood import Covariance, likelihood_count
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+
+Method = Literal["groups", "groups-upward", "likelihood"]
+METHODS: tuple[Method, ...] = ("groups", "groups-upward", "likelihood")
+UPWARD_FALSE_ALARM = 0.2
+
+
+class MaliciousCount(int):
+    """A number of liars that says how it came about.
+
+    flagged: the clients it counts; reasons: why each is one of them; p_values: (K,) chance of a
+    client as odd among the ordinary ones; false_alarm: chance of a number above 0 when nobody lies
+    (None where the method states none).
+    """
+
+    method: Method
+    false_alarm: float | None
+    flagged: tuple[str, ...]
+    reasons: Mapping[str, str]
+    p_values: NDArray[np.float64] | None
+
+    def __new__(
+        cls,
+        number: int,
+        method: Method = "groups",
+        false_alarm: float | None = None,
+        flagged: tuple[str, ...] = (),
+        reasons: Mapping[str, str] | None = None,
+        p_values: NDArray[np.float64] | None = None,
+    ) -> MaliciousCount:
+        count = super().__new__(cls, number)
+        count.method = method
+        count.false_alarm = false_alarm
+        count.flagged = flagged
+        count.reasons = {} if reasons is None else reasons
+        count.p_values = p_values
+        return count
+
+    def __repr__(self) -> str:
+        level = "" if self.false_alarm is None else f", false_alarm={self.false_alarm:g}"
+        return f"MaliciousCount({int(self)}, method={self.method!r}{level})"
+
+
+def estimate_malicious(
+    federation: Federation,
+    method: Method = "groups",
+    false_alarm: float | None = None,
+    *,
+    covariance: Covariance = "diagonal",
+    bins: int = 100,
+    iterations: int = 1,
+) -> MaliciousCount:
+    """The estimated number of liars; an estimate never bounds liars who hide in honest noise.
+
+    "groups": the clients that stand out, able to be 0; false alarms at most 5% unless told.
+    "groups-upward": the same at 20%, plus every other client whose own p-value is below 2%, for
+        those who would rather exclude one too many.
+    "likelihood": the paper's contrast, with its faults (see `likelihood_count`).
+    """
+    if method == "likelihood":
+        if false_alarm is not None:
+            raise RobfcpError("false_alarm: method='likelihood' controls none; leave it out")
+        count, flagged = likelihood_count(federation, covariance, bins, iterations)
+        reason = "among the least likely under the trusted clients' mean and covariance"
+        return MaliciousCount(count, method, None, flagged, dict.fromkeys(flagged, reason))
+    if method not in METHODS:
+        raise RobfcpError(f"method: {method!r} is unknown; use one of {', '.join(METHODS)}")
+    upward = method == "groups-upward"
+    level = (
+        false_alarm if false_alarm is not None else UPWARD_FALSE_ALARM if upward else FALSE_ALARM
+    )
+    finding = stand_out(federation, level)
+    reasons = dict(finding.reasons)
+    if upward:
+        odd = np.argsort(finding.p_values, kind="stable")
+        for k in odd[finding.p_values[odd] <= 0.02]:
+            if len(reasons) < (federation.n_clients - 1) // 2:
+                reasons.setdefault(
+                    federation.ids[k], f"p-value {finding.p_values[k]:.2g} by itself"
+                )
+    flagged = tuple(client for client in federation.ids if client in reasons)
+    return MaliciousCount(len(flagged), method, level, flagged, reasons, finding.p_values)

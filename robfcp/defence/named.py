@@ -1,0 +1,58 @@
+"""Defences by name and parameters, as calibrations record them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from robfcp.defence.band import Band
+from robfcp.defence.base import Defence, Exclude, NoDefence
+from robfcp.defence.distances import Metric
+from robfcp.defence.rob_fcp import RobFCP
+from robfcp.errors import MAX_NAME, RobfcpError, plain
+
+Parameters = Mapping[str, bool | int | float | str | None]
+DEFENCES: Mapping[str, type[Any]] = {kind.name: kind for kind in (Band, RobFCP, NoDefence)}
+CUSTOM = "custom:"
+
+
+def named_defence(name: str, distance: Metric = "l2", exclude: Exclude = "outstanding") -> Defence:
+    """The defence callers name by a string."""
+    if exclude not in ("outstanding", "exactly"):
+        raise RobfcpError(f"exclude: {exclude!r} is neither 'outstanding' nor 'exactly'")
+    if name == "none":
+        return NoDefence()
+    if name == "rob-fcp":
+        return RobFCP(distance)
+    if name == "band":
+        if distance != "l2":
+            raise RobfcpError(
+                "distance: band measures in units of sampling noise; "
+                "leave it at 'l2' or choose defence='rob-fcp'"
+            )
+        return Band(exclude)
+    raise RobfcpError(f"defence: {name!r} is unknown; use 'band', 'rob-fcp' or 'none'")
+
+
+def recorded_defence(rule: Defence) -> tuple[str, Parameters]:
+    """Name and parameters that make the same defence again; `custom:NAME` where none can."""
+    if type(rule) is not DEFENCES.get(rule.name):
+        return CUSTOM + plain(str(rule.name), MAX_NAME), {}
+    return rule.name, asdict(rule)  # type: ignore[call-overload]
+
+
+def defence_again(name: str, parameters: Parameters) -> Defence:
+    """The defence a calibration records, refused where it cannot be made again."""
+    if name.startswith(CUSTOM):
+        raise RobfcpError(
+            f"defence: {name} was passed as an object and cannot be made again from its record"
+        )
+    if name not in DEFENCES:
+        raise RobfcpError(f"defence: {name!r} is unknown to this version; update robfcp")
+    known = {field.name for field in fields(DEFENCES[name])}
+    if not set(parameters) <= known:
+        unknown = min(set(parameters) - known)
+        raise RobfcpError(f"defence: {name} does not take {unknown!r}; update robfcp")
+    rule: Defence = DEFENCES[name](**parameters)
+    return rule

@@ -1,0 +1,35 @@
+"""The federation: untrusted reports in, one validated table of counts out, faults listed.
+
+May import `_util`, `errors`, `grid`, `scores`, `privacy` and `reports`; `guarantees` and the rooms
+after it build on it.
+"""
+
+from robfcp.federation.checked import Checked
+from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, table
+from robfcp.federation.faults import Fault, Untrusted
+from robfcp.federation.federation import Federation, numbered
+from robfcp.federation.files import read_federation, read_signed, verify_all
+from robfcp.federation.marks import privacy_notes
+from robfcp.federation.projection import projected, rising, smoothed_below, whole
+from robfcp.federation.quorum import reports_needed
+
+__all__ = [
+    "Checked",
+    "Counts",
+    "DenseCounts",
+    "Fault",
+    "Federation",
+    "SparseCounts",
+    "Untrusted",
+    "numbered",
+    "privacy_notes",
+    "projected",
+    "read_federation",
+    "read_signed",
+    "reports_needed",
+    "rising",
+    "smoothed_below",
+    "table",
+    "verify_all",
+    "whole",
+]

@@ -1,0 +1,175 @@
+"""Reports come in one by one: each is checked and reduced to a header and the bins in use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from robfcp._util.numbers import whole
+from robfcp.errors import ReportError, RobfcpError
+from robfcp.federation.counts import Counts, CountsBuilder
+from robfcp.federation.faults import Fault, Untrusted
+from robfcp.federation.marks import Header, hides_size, same_noise
+from robfcp.federation.quorum import check_quorum
+from robfcp.reports import Report, check_client
+
+
+@dataclass(frozen=True)
+class Intake:
+    """The headers of the valid reports in the order of their names, their counts, and the rest."""
+
+    headers: list[Header]
+    counts: Counts
+    faulty: tuple[Fault, ...]
+    missing: tuple[str, ...]
+    sizes_known: bool
+
+
+def take_in(
+    reports: Iterable[Untrusted],
+    expected: Mapping[str, Any],
+    sizes: Mapping[str, int] | None,
+    quorum: int | float | None,
+    faults: Iterable[Fault],
+    invited: Iterable[str],
+) -> Intake:
+    """Read every report once, keep the valid ones; see `Federation.from_reports`."""
+    sizes = None if sizes is None else _checked_sizes(sizes)
+    builder = CountsBuilder()
+    accepted, faulty = _read_all(reports, faults, builder)
+    received = len(accepted) + len(faulty)
+    if sizes is not None:
+        accepted = _keep(accepted, faulty, lambda header: _registered(header, sizes))
+    for field, value in expected.items():
+        accepted = _keep(accepted, faulty, _same(field, value, accepted))
+    known = sizes is not None or not any(hides_size(header) for header in accepted)
+    if not known:
+        accepted = _keep(accepted, faulty, same_noise(accepted))
+    seen = {header.client for header in accepted} | {fault.client for fault in faulty}
+    silent = set(invited) - seen
+    awaited = received + len(silent) if sizes is None else len(silent | set(sizes))
+    check_quorum(len(accepted), awaited, quorum, faulty)
+    missing = tuple(sorted(silent | (set(sizes or ()) - seen)))
+    accepted.sort(key=lambda header: header.client)
+    rows = np.fromiter((header.row for header in accepted), dtype=np.intp, count=len(accepted))
+    counts = builder.build(rows, accepted[0].grid.n_bins)
+    ordered = tuple(sorted(faulty, key=lambda fault: fault.client))
+    return Intake(accepted, counts, ordered, missing, known)
+
+
+def _read_all(
+    reports: Iterable[Untrusted], faults: Iterable[Fault], builder: CountsBuilder
+) -> tuple[list[Header], list[Fault]]:
+    """Decode what is not yet a report; a name that comes twice is faulty altogether."""
+    accepted: dict[str, Header] = {}
+    faulty = {fault.client: fault for fault in faults}
+    if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
+        raise RobfcpError("reports: pass a list of them, also where there is only one")
+    shared: dict[Any, Any] = {}  # equal contexts become one object
+    for position, item in enumerate(reports):
+        report = _read(item, f"report {position + 1}")
+        if isinstance(report, Fault):
+            faulty.setdefault(report.client, report)
+            accepted.pop(report.client, None)
+        elif report.client in accepted or report.client in faulty:
+            accepted.pop(report.client, None)
+            reason = f"{report.client}: reported more than once; send one report a round"
+            faulty[report.client] = Fault(report.client, "client", reason)
+        else:
+            context = (*report.context, report.privacy)
+            context = shared.setdefault(context, context)
+            row = builder.add(report.counts)
+            accepted[report.client] = Header(report.client, report.n_samples, row, *context)
+    return list(accepted.values()), list(faulty.values())
+
+
+def _read(item: Untrusted, source: str) -> Report | Fault:
+    try:
+        return item if isinstance(item, Fault) else _decode(item, source)
+    except ReportError as error:
+        return Fault(error.client, error.field, str(error))
+
+
+def _decode(item: Report | bytes | str | Mapping[str, Any], source: str) -> Report:
+    if isinstance(item, Report):
+        return item
+    if isinstance(item, (bytes, str)):
+        return Report.from_json(item, source)
+    if isinstance(item, Mapping):
+        import msgspec
+
+        try:
+            return Report.from_json(msgspec.json.encode(dict(item)), source)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            if isinstance(error, ReportError):
+                raise
+            raise ReportError(source, "report", "is not JSON data", "send a report") from None
+    kind = type(item).__name__
+    raise ReportError(source, "report", f"{kind} is not a report", "pass Report objects or JSON")
+
+
+def _keep(
+    headers: list[Header], faulty: list[Fault], check: Callable[[Header], ReportError | None]
+) -> list[Header]:
+    """The reports without objection; the others join the faulty."""
+    kept = []
+    for header in headers:
+        error = check(header)
+        if error is None:
+            kept.append(header)
+        else:
+            faulty.append(Fault(header.client, error.field, str(error)))
+    return kept
+
+
+def _checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
+    """The registry with whole numbers for plain names."""
+    if not isinstance(sizes, Mapping) or not sizes:
+        raise RobfcpError("sizes: registers nobody; map client names to numbers of samples")
+    for client in sizes:
+        check_client(client)
+    return {
+        str(client): whole(f"sizes: {client}", size, "register its number of samples", 1)
+        for client, size in sizes.items()
+    }
+
+
+def _registered(header: Header, sizes: Mapping[str, int]) -> ReportError | None:
+    if header.client not in sizes:
+        return ReportError(header.client, "client", "is not registered", "add it to the registry")
+    expected = sizes[header.client]
+    if header.n_samples == expected or hides_size(header):
+        return None
+    return ReportError(
+        header.client,
+        "n_samples",
+        f"counts sum to {header.n_samples} but {expected} samples were registered",
+        "rebuild the report or fix the registry",
+    )
+
+
+def _same(
+    field: str, expected: Any, headers: list[Header]
+) -> Callable[[Header], ReportError | None]:
+    """A check that the field is the expected one, or the majority's where none is given."""
+    if expected is None and headers:
+        (expected, votes), *others = Counter(getattr(h, field) for h in headers).most_common(2)
+        if others and others[0][1] == votes:
+            raise RobfcpError(
+                f"{field}: the reports are split evenly between {expected} and {others[0][0]}; "
+                f"pass the expected {field}"
+            )
+
+    def check(header: Header) -> ReportError | None:
+        found = getattr(header, field)
+        if found is expected or found == expected:
+            return None
+        return ReportError(
+            header.client, field, f"{field} is {found}, not {expected}", f"use this round's {field}"
+        )
+
+    return check

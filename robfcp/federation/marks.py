@@ -1,0 +1,69 @@
+"""How private reports are told apart: who has noise, who hides its size, whose noise differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from robfcp.errors import ReportError
+from robfcp.grid import Grid
+from robfcp.privacy import Privacy
+from robfcp.scores import Score
+
+
+class Header(NamedTuple):
+    """A report without its counts, which stand in row `row` of the server's table."""
+
+    client: str
+    n_samples: int
+    row: int
+    grid: Grid
+    score: Score | None
+    round: str | None
+    model: str | None
+    privacy: Privacy | None
+
+
+def marks_of(marks: Iterable[Privacy | None]) -> tuple[Privacy | None, ...]:
+    """The clients' privacy, or nothing at all where nobody has any."""
+    found = tuple(marks)
+    return found if any(mark is not None for mark in found) else ()
+
+
+def privacy_notes(marks: tuple[Privacy | None, ...]) -> tuple[str, ...]:
+    """How private the reports are, in words: nothing, one budget, or the weakest of several."""
+    stated = [mark for mark in marks if mark is not None]
+    if not stated:
+        return ()
+    weakest = max(stated, key=lambda mark: (mark.epsilon, mark.delta))
+    often = "each" if len(set(stated)) == 1 else "at least"
+    return (f"{len(stated)} of {len(marks)} reports are private, {often} {weakest.statement}.",)
+
+
+def hides_size(report: Header) -> bool:
+    """Whether n_k is protected too."""
+    return report.privacy is not None and report.privacy.hides_size
+
+
+def size_of(report: Header, sizes: Mapping[str, int] | None) -> int:
+    """n_k: as reported, or as registered where the report hides it."""
+    return sizes[report.client] if sizes is not None and hides_size(report) else report.n_samples
+
+
+def same_noise(reports: list[Header]) -> Callable[[Header], ReportError | None]:
+    """A check that all private reports hold the noise most of them hold."""
+    laws = Counter(report.privacy.noise for report in reports if report.privacy is not None)
+    expected = min(laws, key=lambda law: (-laws[law], law))
+
+    def check(report: Header) -> ReportError | None:
+        if report.privacy is None or report.privacy.noise == expected:
+            return None
+        return ReportError(
+            report.client,
+            "privacy",
+            "holds other noise than most reports while sizes are hidden",
+            "use the round's privacy or register the sizes",
+        )
+
+    return check

@@ -1,0 +1,115 @@
+"""Figures of a calibration: its clients, its certificates, its tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.calibration import Budgets, Calibration
+from robfcp.federation import Federation, whole
+from robfcp.figures.style import BLUE, CYCLE, GREEN, GREY, VERMILION, new_axes, styled
+from robfcp.guarantees import marginal_threshold, tolerance
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@styled
+def plot_certificates(
+    outcomes: Sequence[Budgets], axes: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """(2,) proved coverage and guaranteed level against the number of liars."""
+    pair = new_axes(2) if axes is None else axes
+    for colour, outcome in zip(cycle(CYCLE), outcomes, strict=False):
+        m = [row.m for row in outcome.budgets]
+        lower = [row.certificate.lower for row in outcome.budgets]
+        upper = [row.certificate.upper for row in outcome.budgets]
+        name = f"threshold {outcome.threshold:.4g} for {float(outcome.level):g}"
+        pair[0].fill_between(m, lower, upper, color=colour, alpha=0.25, linewidth=0, label=name)
+        pair[0].plot(m, lower, color=colour)
+        pair[1].plot(range(len(outcome.curve)), outcome.curve, color=colour)
+        for ax in pair:
+            ax.axhline(float(outcome.level), color=colour, linestyle=":", linewidth=1)
+            ax.set_xlabel("clients that may lie, m")
+    confidence = outcomes[0].budgets[0].certificate.confidence
+    pair[0].set(title=f"Proved coverage, {confidence:.0%} confidence", ylabel="benign coverage")
+    pair[0].legend(loc="best", fontsize=8.5)
+    pair[1].set_title("Level guaranteed on average")
+    return pair
+
+
+@styled
+def plot_tolerance_curve(
+    federation: Federation,
+    level: Fraction,
+    threshold_index: int | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """The threshold guaranteed against 0, 1, 2, ... liars; a threshold in use cuts it at m*."""
+    target: Axes = new_axes()[0] if ax is None else ax
+    upper = federation.grid.upper
+    found: list[float] = []
+    for m in range((federation.n_clients + 1) // 2):
+        index = marginal_threshold(federation, level, m)
+        if index is None or not np.isfinite(upper[index]):
+            target.axvline(m, color=GREY, linestyle=":", label=f"full sets from {m} liars")
+            break
+        found.append(float(upper[index]))
+    target.step(range(len(found)), found, where="pre", color=BLUE, marker="o", markersize=4)
+    if threshold_index is not None:
+        survived = tolerance(federation, threshold_index, level)
+        words = f"threshold in use survives {'none' if survived is None else survived}"
+        target.axhline(upper[threshold_index], color=GREEN, linestyle="--", label=words)
+    if target.get_legend_handles_labels()[0]:
+        target.legend(fontsize=8.5)
+    target.set(xlabel="liars to survive", ylabel=f"threshold guaranteed at {float(level):g}")
+    target.set_title("Tolerance curve")
+    return target
+
+
+@styled
+def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
+    """The trusted clients' pooled CDF, every flagged client's own, and the thresholds."""
+    target: Axes = new_axes()[0] if ax is None else ax
+    federation, trusted = whole(calibration.federation), calibration.trusted_mask
+    upper = federation.grid.upper
+    inside = np.isfinite(upper)
+    shares = federation.cumulative(np.flatnonzero(inside)) / federation.sizes[:, None]
+    low, high = np.quantile(shares[trusted], [0.05, 0.95], axis=0)
+    label = "middle 90% of the trusted clients"
+    target.fill_between(upper[inside], low, high, color=GREY, alpha=0.2, linewidth=0, label=label)
+    for number, k in enumerate(np.flatnonzero(~trusted)):
+        name = None if number else "flagged clients"
+        target.plot(upper[inside], shares[k], color=VERMILION, linewidth=0.9, alpha=0.6, label=name)
+    pooled = np.cumsum(federation.pooled(trusted))[inside] / federation.sizes[trusted].sum()
+    target.plot(upper[inside], pooled, color=BLUE, label="trusted clients pooled")
+    for number, level in enumerate(calibration.levels):
+        if np.isfinite(level.threshold):
+            name = None if number else "threshold"
+            target.axvline(level.threshold, color=GREEN, linestyle="--", label=name)
+    target.set(xlabel="score", ylabel="share at or below", title="Scores of the clients")
+    target.legend(fontsize=8.5)
+    return target
+
+
+@styled
+def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes:
+    """Clients in the order of maliciousness, trusted and flagged ones told apart."""
+    target: Axes = new_axes()[0] if ax is None else ax
+    order = np.argsort(calibration.maliciousness, kind="stable")
+    number, trusted = calibration.maliciousness[order], calibration.trusted_mask[order]
+    place = np.arange(1, len(order) + 1)
+    looks = (("trusted", trusted, BLUE, "o"), ("flagged", ~trusted, VERMILION, "^"))
+    for name, chosen, colour, marker in looks:
+        target.scatter(place[chosen], number[chosen], s=18, color=colour, marker=marker, label=name)
+    if number[0] > 0 and number[-1] > 20 * number[len(number) // 2]:
+        target.set_yscale("log")
+    target.set(xlabel="clients, least malicious first", ylabel="maliciousness")
+    target.set_title("Clients by maliciousness")
+    target.legend(fontsize=8.5)
+    return target

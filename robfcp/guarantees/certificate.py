@@ -1,0 +1,223 @@
+"""What coverage is proved for a threshold, with which confidence, under which assumptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees.alike import homogeneous_liars_forcing_full_sets
+from robfcp.guarantees.assumptions import Assumption, Kind, assumptions_of, outside_of
+from robfcp.guarantees.budgets import check_budget, check_delta
+from robfcp.guarantees.coverage import coverage_interval
+from robfcp.guarantees.marginal import liars_forcing_full_sets
+from robfcp.guarantees.noisy import bounds_of
+from robfcp.guarantees.pac import pac_liars_forcing_full_sets
+from robfcp.guarantees.pruning import PruningEvidence, prune
+
+GuaranteeKind = Literal["marginal", "pac", "pac-homogeneous"]
+FULL = "every set is full"
+PRUNING_SHARE = 0.2  # of a certificate's chance of failure, where clients are pruned first
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Coverage of the benign clients' mixture, proved to lie in [lower, upper].
+
+    `confidence` is over the calibration data; None says that the bound holds on average over
+    them. `full_sets_from` is the number of liars that can make every set full, where known.
+    """
+
+    kind: Kind
+    lower: float
+    upper: float
+    confidence: float | None
+    m: int
+    n_clients: int
+    estimated: bool = False
+    assumptions: tuple[Assumption, ...] = ()
+    outside: tuple[str, ...] = ()  # missing and faulty clients, of whom nothing is said
+    n_outside: int = 0  # their number, which files keep without the names
+    full_sets_from: int | None = None
+    note: str = ""
+    size_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_outside", max(self.n_outside, len(self.outside)))
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether nothing is said: every coverage is allowed."""
+        return self.lower <= 0 and self.upper >= 1
+
+    @property
+    def width(self) -> float:
+        """upper - lower."""
+        return self.upper - self.lower
+
+    @property
+    def statement(self) -> str:
+        """The certificate in words."""
+        whom = f"at most {self.m} of {self.n_clients} clients"
+        if self.size_budget is not None:
+            whom += f" with at most {self.size_budget} samples together"
+        if self.estimated:
+            condition = f"if {whom} lie ({self.m} is estimated from the reports, not stated)"
+        else:
+            condition = f"whatever {whom} do"
+        if self.vacuous:
+            proved = f"nothing is proved about coverage {condition}"
+        elif self.upper >= 1:
+            proved = f"coverage is at least {_percent(self.lower)}, {condition}"
+        else:
+            span = f"{_percent(self.lower)} and {_percent(self.upper)}"
+            proved = f"coverage is between {span}, {condition}"
+        sure = "on average over calibration data"
+        if self.confidence is not None:
+            sure = f"with {_percent(self.confidence)} confidence"
+        words = f"{proved}, {sure}"
+        if self.n_outside:
+            words += f"; outside it: {self.n_outside} missing or faulty clients"
+        return f"{words}; {self.note}" if self.note else words
+
+
+def certify(
+    federation: Federation,
+    index: int | None,
+    m: int,
+    confidence: float = 0.95,
+    *,
+    sigma: float | None = None,
+    estimated: bool = False,
+) -> Certificate:
+    """The certificate of any threshold (its edge, None = infinite), however it was found.
+
+    With a stated heterogeneity bound sigma, clients that cannot be benign are dropped first;
+    a fifth of the chance of failure pays for that.
+    """
+    m = check_budget(m, federation.n_clients)
+    delta = check_delta(1 - confidence)
+    kept, remaining, note = federation, m, ""
+    if sigma is not None:
+        mask, remaining, evidence = prune(federation, m, sigma, PRUNING_SHARE * delta)
+        delta *= 1 - PRUNING_SHARE
+        kept = federation.subset(mask)
+        note = pruning_note(evidence, m)
+    lower, upper = 1.0, 1.0
+    if index is not None:
+        lows, highs = coverage_interval(
+            bounds_of(kept), np.array([index]), remaining, delta, federation.grid.n_bins
+        )
+        lower, upper = float(lows[0]), float(highs[0])
+    return Certificate(
+        kind="any-threshold",
+        lower=lower,
+        upper=upper,
+        confidence=confidence,
+        m=m,
+        n_clients=federation.n_clients,
+        estimated=estimated,
+        assumptions=assumptions_of(
+            federation, "any-threshold", m, sigma=sigma, estimated=estimated
+        ),
+        outside=outside_of(federation),
+        note=noise_note(federation, note) if index is not None else FULL,
+    )
+
+
+def guarantee_certificate(
+    federation: Federation,
+    kind: GuaranteeKind,
+    level: Fraction,
+    m: int | None,
+    *,
+    confidence: float = 0.95,
+    sigma: float | None = None,
+    size_budget: int | None = None,
+) -> Certificate:
+    """What the marginal, pac or pac-homogeneous threshold at `level` promises.
+
+    For the pac kinds `confidence` is the whole confidence stated.
+    """
+    if m is None and size_budget is None:
+        raise RobfcpError("malicious: state how many clients, or how many samples, may lie")
+    bound = federation.n_clients - 1 if m is None else check_budget(m, federation.n_clients)
+    forcing = None
+    if m is not None and size_budget is None:
+        forcing = _forcing(federation, kind, level, m, 1 - confidence, sigma)
+    note = _impossibility_note(forcing, bound, federation.n_clients, kind)
+    return Certificate(
+        kind=kind,
+        lower=float(level),
+        upper=1.0,
+        confidence=None if kind == "marginal" else confidence,
+        m=bound,
+        n_clients=federation.n_clients,
+        assumptions=assumptions_of(federation, kind, m, sigma=sigma, size_budget=size_budget),
+        outside=outside_of(federation),
+        full_sets_from=forcing,
+        note=noise_note(federation, note),
+        size_budget=size_budget,
+    )
+
+
+def _forcing(
+    federation: Federation,
+    kind: GuaranteeKind,
+    level: Fraction,
+    m: int,
+    delta: float,
+    sigma: float | None,
+) -> int | None:
+    """How many liars can make every set full; None where pruning may stop them."""
+    sizes = federation.sizes
+    if kind == "pac-homogeneous":
+        return homogeneous_liars_forcing_full_sets(sizes, level, m, delta, sigma or 0.0)
+    if sigma is not None:
+        return None
+    if kind == "pac":
+        return pac_liars_forcing_full_sets(sizes, level, m, delta)
+    return liars_forcing_full_sets(sizes, level, m)
+
+
+def _impossibility_note(forcing: int | None, m: int, n_clients: int, kind: GuaranteeKind) -> str:
+    """How many liars can make every set full, where the stated bound reaches that number."""
+    if not forcing or forcing > m:
+        return ""
+    if kind == "pac-homogeneous":
+        return (
+            f"guaranteed against {m} of {n_clients}, but {forcing} or more liars can make every "
+            "set full; collect more samples or state fewer liars to prevent that"
+        )
+    return (
+        f"guaranteed against {m} of {n_clients}, but without a bound on how clients differ "
+        f"{forcing} or more liars can make every set full; "
+        "state a heterogeneity bound to prevent that"
+    )
+
+
+def noise_note(federation: Federation, note: str = "") -> str:
+    """The note, and that reports are private and their noise is paid for."""
+    if not federation.n_private:
+        return note
+    words = f"noise of {federation.n_private} private reports is allowed for"
+    return f"{note}; {words}" if note else words
+
+
+def pruning_note(evidence: PruningEvidence, m: int) -> str:
+    """What pruning did, in words."""
+    if evidence.refuted:
+        return (
+            f"the reports contradict a heterogeneity of {evidence.sigma:g} with at most {m} liars, "
+            "so nobody was dropped; state a larger bound"
+        )
+    dropped = len(evidence.exclusions)
+    return f"{dropped} clients that cannot be benign were dropped first" if dropped else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g}%"

@@ -1,0 +1,49 @@
+"""Where the benign clients' coverage lies at any threshold, with stated confidence."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.guarantees.bounds import CountBounds, Edges
+from robfcp.guarantees.budgets import check_budget, check_delta
+from robfcp.guarantees.pac import NOISE_SHARE
+
+Vector = NDArray[np.float64]
+
+
+def coverage_interval(
+    bounds: CountBounds, edges: Edges, m: int, delta: float, n_edges: int
+) -> tuple[Vector, Vector]:
+    """(E,) lower and upper benign coverage, at all n_edges edges at once with chance 1 - delta.
+
+    The p with N_min kl(L_m, p) <= ln(2 H/delta) below L_m, likewise above U_m: never wider than
+    L_m - e, U_m + e with e = sqrt(ln(2 H/delta) / (2 N_min)). Where reports hold noise, a fifth
+    of delta is shared by the noise at all edges.
+    """
+    m = check_budget(m, len(bounds.sizes))
+    noise, sampling = bounds.split(check_delta(delta), NOISE_SHARE)
+    one_edge = noise / (2 * n_edges + 1)
+    total = bounds.smallest_total(m, one_edge)
+    if total < 1:
+        return np.zeros(len(edges)), np.ones(len(edges))
+    low, high = bounds.benign_shares(edges, m, one_edge)
+    radius = float(np.log(2 * n_edges / sampling) / total)
+    return kl_lower(low, radius), 1 - kl_lower(1 - high, radius)
+
+
+def kl_lower(share: NDArray[np.float64], radius: float) -> NDArray[np.float64]:
+    """The least p <= share with kl(share, p) <= radius, from below, by bisection."""
+    share = np.asarray(share, dtype=float)
+    low, high = np.zeros_like(share), share.copy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = _xlog(share, share) + _xlog(1 - share, 1 - share)
+        for _ in range(50):
+            middle = (low + high) / 2
+            far = entropy - _xlog(share, middle) - _xlog(1 - share, 1 - middle) > radius
+            low, high = np.where(far, middle, low), np.where(far, high, middle)
+    return np.asarray(np.where(share > 0, low, 0.0))
+
+
+def _xlog(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.where(x > 0, x * np.log(y), 0.0))

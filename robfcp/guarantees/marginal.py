@@ -1,0 +1,167 @@
+"""Thresholds that cover whatever at most m clients do, and how many liars a threshold survives.
+
+What is computed here needs exchangeable samples within each client and nothing else; the
+thresholds with a stated confidence (`robfcp.guarantees.pac`) need independent ones.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._util.exact import first_edge, integers, sum_of_largest
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees.bounds import CountBounds, Edges, scaled_margins
+from robfcp.guarantees.budgets import check_budget
+from robfcp.guarantees.noisy import bounds_of
+
+
+def marginal_threshold(
+    federation: Federation,
+    level: Fraction,
+    m: int | None = None,
+    size_budget: int | None = None,
+) -> int | None:
+    """The first edge that covers at `level` whatever <= m clients (or W samples) do; None = inf.
+
+    The first t with sum g_k(t) - (sum of the m largest positive g_k(t)) >= 0, where
+    g_k = c_k - level (n_k + 1): the largest of FCP's thresholds over all clients that could be the
+    benign ones. Noise is allowed for, with a chance that is paid from the level.
+    """
+    if m is None and size_budget is None:
+        raise RobfcpError("malicious: state how many clients, or how many samples, may lie")
+    if m is not None:
+        m = check_budget(m, federation.n_clients)
+    if size_budget is not None and size_budget < 0:
+        raise RobfcpError(f"size_budget: {size_budget} is negative; give a number of samples")
+    bounds = bounds_of(federation)
+    if size_budget is not None:
+        bounds.require_sizes("size_budget")
+
+    def holds(edges: Edges) -> NDArray[np.bool_]:
+        margins, allowance = _needed(bounds, edges, level)
+        enough = np.zeros(len(edges), dtype=bool)
+        if m is not None:
+            enough |= (slack(margins, m) >= allowance).astype(bool)
+        if size_budget is not None and not enough.all():
+            enough |= [
+                size_budget_holds(row, bounds.sizes, size_budget, int(needed))
+                for row, needed in zip(margins, allowance, strict=True)
+            ]
+        return enough
+
+    return bounds.search(holds)
+
+
+def slack(margins: NDArray[Any], m: int) -> NDArray[Any]:
+    """(E,) the least sum of the margins over all S that leave out at most m clients."""
+    return np.asarray(margins.sum(axis=1) - sum_of_largest(margins, m))
+
+
+def size_budget_holds(
+    margins: NDArray[Any], sizes: NDArray[np.int64], budget: int, allowance: int = 0
+) -> bool:
+    """Whether every S whose complement has at most `budget` samples keeps its allowance.
+
+    Sound, not exact: the knapsack of removals is relaxed to fractions and bounded by its dual,
+    max sum_R g <= lambda W + sum (g_k - lambda n_k)+, lambda = g_j / n_j of the item that breaks.
+    """
+    if budget >= int(np.sum(sizes)):
+        return False
+    total = int(margins.sum()) - allowance
+    removable = (margins > 0) & (np.asarray(sizes) <= budget)
+    gains, weights = margins[removable], np.asarray(sizes)[removable]
+    order = np.argsort(-(gains / weights).astype(float), kind="stable")
+    filled = np.cumsum(weights[order])
+    if not filled.size or filled[-1] <= budget:
+        return total - int(gains.sum()) >= 0
+    breaking = order[int(np.searchsorted(filled, budget, side="right"))]
+    gain, weight = int(gains[breaking]), int(weights[breaking])
+    exact = gains.astype(object) * weight - gain * weights.astype(object)
+    return total * weight - gain * budget - int(np.maximum(exact, 0).sum()) >= 0
+
+
+def tolerance(federation: Federation, index: int | None, level: Fraction) -> int | None:
+    """m*: how many arbitrary liars the threshold at this edge provably survives; None = none.
+
+    An infinite threshold (None) survives all but the one client a guarantee needs. The promise
+    is joint: P(true label missed and m* >= the true number of liars) <= 1 - level.
+    """
+    if index is None:
+        return federation.n_clients - 1
+    return tolerance_at(bounds_of(federation), index, level)
+
+
+def tolerance_at(bounds: CountBounds, index: int, level: Fraction) -> int | None:
+    """The largest m < K for which the marginal condition holds at this edge; None if not even 0."""
+    margins, allowance = _needed(bounds, bounds.edges_from(index), level)
+    total = margins.sum(axis=1) - allowance
+    if (total < 0).any():
+        return None
+    gains = np.cumsum(-np.sort(-np.maximum(margins, 0), axis=1), axis=1)
+    survived = (gains <= total[:, None]).sum(axis=1)
+    return min(int(survived.min()), len(bounds.sizes) - 1)
+
+
+def _needed(
+    bounds: CountBounds, edges: Edges, level: Fraction
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(E, K) scaled margins at the level that leaves room for noise, and what they must exceed."""
+    beta = bounds.level_share(level)
+    margins = scaled_margins(bounds, edges, level + beta, extra=1)
+    return margins, bounds.scaled_allowance(edges, level + beta, float(beta))
+
+
+def tolerance_statement(number: int | None, level: Fraction) -> str:
+    """What a tolerance promises, in the words that make it true: it is read off the data."""
+    if number is None:
+        return f"tolerance none: not guaranteed at {float(level):.4g} even if nobody lies"
+    return (
+        f"tolerance {number}: the chance that the true label is missed while the tolerance is at "
+        f"least the true number of liars is at most {float(1 - level):.4g}"
+    )
+
+
+def liars_forcing_full_sets(
+    sizes: NDArray[np.int64], level: Fraction, m: int | None = None
+) -> int | None:
+    """The least number of liars that can push the marginal threshold to the top edge.
+
+    Against a rule told `m`; without m, the least j that defeats a rule told j. The liars are the
+    j largest clients and put everything into the last bin, the others everything into the first:
+    fewer may do on other reports. None where no number below K does.
+    """
+    sizes = np.sort(np.asarray(sizes, dtype=np.int64))[::-1]
+    position = np.arange(len(sizes))
+    p, q = level.numerator, level.denominator
+    wide = integers(sizes, q * (int(sizes.sum()) + 2 * len(sizes)))
+
+    def full(extra: int) -> bool:
+        liars = extra + 1
+        below = np.where(position < liars, 0, wide)
+        margins = q * below - p * (wide + 1)
+        return bool(slack(margins[None, :], liars if m is None else m)[0] < 0)
+
+    found = first_edge(len(sizes) - 1, full)
+    return None if found is None else found + 1
+
+
+def liars_no_rule_survives(sizes: NDArray[np.int64], level: Fraction) -> int | None:
+    """The least m at which no rule that guarantees `level` against m can avoid full sets.
+
+    m clients report all mass at the top; they lie, or they are honest and m others mimic the
+    rest: the reports are the same. Weights w_k = n_k + 1, largest first: the least m with
+    sum_{k<=m} w_k > (1 - level) (sum of all w - sum_{m<k<=2m} w_k), at most K/2.
+    """
+    weights = np.sort(np.asarray(sizes, dtype=np.int64) + 1)[::-1]
+    running = np.concatenate([[0], np.cumsum(weights)])
+    candidates = np.arange(1, len(weights) // 2 + 1)
+    liars = running[candidates]
+    rest = running[-1] - (running[2 * candidates] - liars)
+    p, q = level.numerator, level.denominator
+    exact = [q * int(a) > (q - p) * int(b) for a, b in zip(liars, rest, strict=True)]
+    return int(candidates[exact.index(True)]) if any(exact) else None

@@ -1,0 +1,203 @@
+"""Dropping clients that cannot be benign, if a bound on how benign clients differ is stated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.federation import Federation, projected
+from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
+from robfcp.guarantees.noisy import bounds_of
+
+_CLIENTS = 4096  # whose median CDF places them
+_EDGES = 128  # edges looked at; all are paid for in the union bound, so the choice is free
+
+Shares = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """One dropped client, the edge that gave it away and its interval there."""
+
+    client: str
+    edge: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class PruningEvidence:
+    """What was dropped and why; `refuted` where no set of K - m clients agrees within sigma."""
+
+    sigma: float
+    beta: float
+    exclusions: tuple[Exclusion, ...]
+    refuted: bool
+
+
+class Pruning(NamedTuple):
+    """(kept mask (K,), liars that may remain, evidence)."""
+
+    kept: NDArray[np.bool_]
+    m: int
+    evidence: PruningEvidence
+
+
+@dataclass(frozen=True)
+class HeterogeneityEstimate:
+    """What the reports suggest for sigma; an estimate, liars included, never used by itself.
+
+    `at_least`: a smaller sigma contradicts the reports at the stated confidence. `observed`: the
+    K - m closest clients' largest Kolmogorov distance to the median CDF. `by_chance`: what
+    identical clients of these sizes would show. `suggested`: observed beyond chance.
+    """
+
+    at_least: float
+    observed: float
+    by_chance: float
+    suggested: float
+    confidence: float
+    label: str = "estimate from the reports, liars included; not a bound"
+
+
+def client_intervals(
+    below: NDArray[np.int64], sizes: NDArray[np.int64], miss: float
+) -> tuple[Shares, Shares]:
+    """(K, E) Clopper-Pearson ends for each client's share, each interval missed w.p. <= miss."""
+    from scipy.special import betaincinv
+
+    unit = int(np.max(sizes)) + 1
+    keys, where = np.unique(below + unit * np.asarray(sizes)[:, None], return_inverse=True)
+    size, count = np.divmod(keys, unit)
+    low, high = np.zeros(len(count)), np.ones(len(count))
+    some, less = count > 0, count < size
+    low[some] = betaincinv(count[some], size[some] - count[some] + 1, miss / 2)
+    high[less] = betaincinv(count[less] + 1, size[less] - count[less], 1 - miss / 2)
+    return low[where], high[where]
+
+
+def agreeing(low: Shares, high: Shares, quorum: int) -> NDArray[np.bool_]:
+    """(E, K) whether each client's interval holds a point that >= quorum intervals share."""
+    n_edges, n_clients = low.shape
+    order = np.argsort(np.concatenate([low, high], axis=1), axis=1, kind="stable")
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(2 * n_clients)[None, :], axis=1)
+    depth = np.cumsum(np.where(order < n_clients, 1, -1), axis=1)
+    shared = np.concatenate(
+        [np.zeros((n_edges, 1), dtype=np.int64), np.cumsum(depth >= quorum, axis=1)], axis=1
+    )
+    start, end = place[:, :n_clients], place[:, n_clients:]
+    inside = np.take_along_axis(shared, end, axis=1) - np.take_along_axis(shared, start, axis=1)
+    return inside > 0
+
+
+def prune(
+    federation: Federation,
+    m: int,
+    sigma: float,
+    beta: float,
+    intervals: Callable[[float], ClientIntervals] | None = None,
+) -> Pruning:
+    """Drop clients that cannot be benign if all benign CDFs lie within sigma of a common one.
+
+    With probability >= 1 - beta no benign client is dropped: then at most the remaining m lie.
+    Nobody is dropped where the reports refute sigma and m themselves. `intervals` gives those of
+    a beta, where somebody keeps them for several m and sigma.
+    """
+    m, sigma = check_budget(m, federation.n_clients), check_sigma(sigma)
+    known = ClientIntervals(federation, beta) if intervals is None else intervals(beta)
+    low, high, edges = known.low - sigma, known.high + sigma, known.edges
+    kept = np.ones(federation.n_clients, dtype=bool)
+    exclusions: list[Exclusion] = []
+    quorum = federation.n_clients - m
+    while True:
+        agrees = agreeing(low[:, kept], high[:, kept], quorum)
+        if not agrees.any(axis=1).all():
+            everyone = np.ones(federation.n_clients, dtype=bool)
+            return Pruning(everyone, m, PruningEvidence(sigma, beta, (), True))
+        outside = np.flatnonzero(kept)[~agrees.all(axis=0)]
+        if not outside.size:
+            evidence = PruningEvidence(sigma, beta, tuple(exclusions), False)
+            return Pruning(kept, m - len(exclusions), evidence)
+        position = np.argmin(agrees[:, ~agrees.all(axis=0)], axis=0)
+        exclusions += [
+            Exclusion(federation.ids[k], int(edges[e]), float(low[e, k]), float(high[e, k]))
+            for k, e in zip(outside, position, strict=True)
+        ]
+        kept[outside] = False
+
+
+class ClientIntervals:
+    """(E, K) interval ends for every client's share, at the edges looked at.
+
+    All hold at once with probability >= 1 - beta; taken once, they serve every m and sigma.
+    """
+
+    def __init__(self, federation: Federation, beta: float) -> None:
+        self.ids = federation.ids
+        self.beta = check_delta(beta)
+        self.edges = _informative_edges(federation)
+        bounds = bounds_of(federation)
+        bounds.require_sizes("heterogeneity")
+        miss = self.beta / (federation.n_clients * max(1, federation.grid.n_bins - 1))
+        noise, sampling = bounds.split(miss, 0.5)
+        lowest, highest = bounds.client_counts(self.edges, noise / 2)
+        low, high = client_intervals(lowest.T, bounds.sizes, sampling)
+        if highest is not lowest:
+            _, high = client_intervals(highest.T, bounds.sizes, sampling)
+        self.low, self.high = np.ascontiguousarray(low.T), np.ascontiguousarray(high.T)
+
+
+def _informative_edges(federation: Federation) -> NDArray[np.intp]:
+    """At most 128 edges below the top, evenly spread over the median CDF of some 4096 clients."""
+    n_inner = federation.grid.n_bins - 1
+    if n_inner <= _EDGES:
+        return np.arange(n_inner)
+    some = np.zeros(federation.n_clients, dtype=bool)
+    some[:: max(1, federation.n_clients // _CLIENTS)] = True
+    chosen = federation.subset(some)
+    shares = chosen.cumulative()[:, :-1] / chosen.sizes[:, None]
+    centre = np.maximum.accumulate(np.median(shares, axis=0))
+    return np.unique(np.searchsorted(centre, np.arange(_EDGES) / _EDGES).clip(0, n_inner - 1))
+
+
+def estimate_heterogeneity(
+    federation: Federation, m: int, confidence: float = 0.95
+) -> HeterogeneityEstimate:
+    """What sigma the reports themselves suggest if at most m clients lie; an estimate."""
+    m = check_budget(m, federation.n_clients)
+    beta = check_delta(1 - confidence)
+    shares = projected(federation).cumulative() / federation.sizes[:, None]
+    distances = np.abs(shares - np.median(shares, axis=0)).max(axis=1)
+    benign = federation.n_clients - m
+    observed = float(np.sort(distances)[benign - 1])
+    chance = np.sqrt(np.log(2 * federation.n_clients) / (2 * federation.sizes))
+    chance = np.hypot(chance, _noise_by_chance(federation))
+    by_chance = float(np.sort(chance)[benign - 1])
+    at_least = _least_unrefuted(federation, m, beta) if federation.sizes_known else 0.0
+    suggested = max(at_least, observed - by_chance, 0.0)
+    return HeterogeneityEstimate(at_least, observed, by_chance, suggested, confidence)
+
+
+def _noise_by_chance(federation: Federation) -> Shares:
+    """(K,) what the noise does to a client's cumulative shares: a bridge of H steps."""
+    steps = federation.variances * federation.grid.n_bins / 4
+    result: Shares = np.sqrt(2 * np.log(2 * federation.n_clients) * steps) / federation.sizes
+    return result
+
+
+def _least_unrefuted(federation: Federation, m: int, beta: float) -> float:
+    """The least sigma (to 1/1024) at which K - m clients agree at every edge."""
+    intervals = ClientIntervals(federation, beta)
+    low, high = intervals.low, intervals.high
+    quorum = federation.n_clients - m
+    floor, ceiling = 0, 1024
+    while floor < ceiling:
+        middle = (floor + ceiling) // 2
+        agrees = agreeing(low - middle / 1024, high + middle / 1024, quorum)
+        floor, ceiling = (floor, middle) if agrees.any(axis=1).all() else (middle + 1, ceiling)
+    return floor / 1024

@@ -1,0 +1,67 @@
+"""Attacks for the test range: small callables `attack(data, malicious, rng)`, all seeded.
+
+Most work on scores (a sequence, one array a client) or on a federation's counts alike; `on` says
+where an attack belongs: before scoring ("samples"), on "scores", on "counts" or on raw "reports".
+"""
+
+from __future__ import annotations
+
+from robfcp.errors import RobfcpError
+from robfcp.lab.attacks.adaptive import Adaptive, Found
+from robfcp.lab.attacks.base import Attack, ScoreAttack
+from robfcp.lab.attacks.collusion import Decoy, LabelPoisoning, Malformed, SizeInflation
+from robfcp.lab.attacks.mimicry import Clones, Displacement, Mimic, MimicHigh, MimicLow
+from robfcp.lab.attacks.simple import Coverage, Efficiency, Gaussian, Lift, Partial, Truncation
+
+__all__ = [
+    "ATTACKS",
+    "Adaptive",
+    "Attack",
+    "Clones",
+    "Coverage",
+    "Decoy",
+    "Displacement",
+    "Efficiency",
+    "Found",
+    "Gaussian",
+    "LabelPoisoning",
+    "Lift",
+    "Malformed",
+    "Mimic",
+    "MimicHigh",
+    "MimicLow",
+    "Partial",
+    "ScoreAttack",
+    "SizeInflation",
+    "Truncation",
+    "named_attack",
+]
+
+ATTACKS: dict[str, Attack] = {
+    "coverage": Coverage(),
+    "efficiency": Efficiency(),
+    "gaussian": Gaussian(),
+    "mimic": Mimic(),
+    "mimic-low": MimicLow(),
+    "mimic-low-exact": MimicLow("exact"),
+    "mimic-low-jittered": MimicLow("jittered"),
+    "mimic-high": MimicHigh(),
+    "truncation": Truncation(),
+    "lift": Lift(),
+    "displacement": Displacement(),
+    "clones": Clones(),
+    "decoy": Decoy(),
+    "size-inflation": SizeInflation(),
+    "partial": Partial(),
+    "label-poisoning": LabelPoisoning(),
+    "malformed": Malformed(),
+    "adaptive": Adaptive(),
+    "adaptive-up": Adaptive(direction="up"),
+}
+
+
+def named_attack(name: str) -> Attack:
+    """The attack callers name by a string, in its default strength."""
+    if name not in ATTACKS:
+        raise RobfcpError(f"attack: {name!r} is unknown; use one of {', '.join(ATTACKS)}")
+    return ATTACKS[name]

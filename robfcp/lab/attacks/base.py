@@ -1,0 +1,130 @@
+"""What every attack is: a callable that replaces the malicious clients' part of the data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Protocol, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp.errors import RobfcpError
+from robfcp.federation import DenseCounts, Federation
+from robfcp.grid import Grid
+from robfcp.scores import Rng
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Bounds = tuple[float, float]
+Stage = Literal["samples", "scores", "counts", "reports"]
+
+
+class Attack(Protocol):
+    """Turns honest data into attacked data of the same kind; `on` says which kind it works on."""
+
+    name: ClassVar[str]
+    on: ClassVar[Stage]
+
+    def __call__(self, data: Any, malicious: ArrayLike, rng: Rng = None) -> Any:
+        """The data with the malicious clients' part forged; `malicious` are indices or a mask."""
+        ...
+
+
+class ScoreAttack(ABC):
+    """An attack on scores, and through the upper edges of the bins on a federation's counts too."""
+
+    name: ClassVar[str]
+    on: ClassVar[Stage] = "scores"
+
+    @overload
+    def __call__(self, data: Federation, malicious: ArrayLike, rng: Rng = None) -> Federation: ...
+
+    @overload
+    def __call__(
+        self, data: Sequence[ArrayLike], malicious: ArrayLike, rng: Rng = None
+    ) -> list[Array]: ...
+
+    def __call__(
+        self, data: Federation | Sequence[ArrayLike], malicious: ArrayLike, rng: Rng = None
+    ) -> Federation | list[Array]:
+        """The data with the malicious clients' scores forged."""
+        generator = np.random.default_rng(rng)
+        if isinstance(data, Federation):
+            bad = attackers(malicious, data.n_clients)
+            scores = scores_of(data)
+            forged = self.forge(scores, bad, grid_bounds(data.grid, scores), generator)
+            return with_scores(data, bad, forged)
+        scores = [np.asarray(part, dtype=np.float64) for part in data]
+        bad = attackers(malicious, len(scores))
+        if not len(bad):
+            return scores
+        for k, part in zip(bad, self.forge(scores, bad, _bounds(scores), generator), strict=True):
+            scores[k] = part
+        return scores
+
+    @abstractmethod
+    def forge(
+        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
+    ) -> list[Array]:
+        """The forged scores of each malicious client; `bounds` are the ends of the range."""
+
+
+def attackers(malicious: ArrayLike, n_clients: int) -> Indices:
+    """The positions of the malicious clients, from indices or a mask."""
+    array = np.asarray(malicious)
+    if array.dtype == bool:
+        if array.shape != (n_clients,):
+            raise RobfcpError(f"malicious: a mask of {n_clients} clients was needed")
+        return np.flatnonzero(array)
+    chosen = np.unique(array.astype(np.intp))
+    if chosen.size and not 0 <= chosen[0] <= chosen[-1] < n_clients:
+        raise RobfcpError(f"malicious: client numbers must lie in 0..{n_clients - 1}")
+    if chosen.size == n_clients:
+        raise RobfcpError("malicious: at least one client must stay honest")
+    return chosen
+
+
+def honest(malicious: Indices, n_clients: int) -> Indices:
+    """The positions of the other clients."""
+    return np.setdiff1d(np.arange(n_clients), malicious)
+
+
+def scores_of(federation: Federation) -> list[Array]:
+    """Each client's scores rounded up to the upper edges of their bins; binning restores them."""
+    upper = federation.grid.upper.copy()
+    if np.isinf(upper[-1]):
+        upper[-1] = np.nextafter(upper[-2], np.inf) if len(upper) > 1 else 0.0
+    return [np.repeat(upper, counts) for counts in federation.counts]
+
+
+def with_scores(federation: Federation, malicious: Indices, forged: list[Array]) -> Federation:
+    """The federation with the malicious clients' rows replaced by the sketches of these scores."""
+    counts = federation.counts.copy()
+    for k, part in zip(malicious, forged, strict=True):
+        counts[k] = np.bincount(federation.grid.index(part), minlength=federation.grid.n_bins)
+    return with_counts(federation, counts)
+
+
+def with_counts(federation: Federation, counts: NDArray[np.int64]) -> Federation:
+    """The federation with other counts; sizes follow."""
+    return replace(federation, table=DenseCounts(counts), sizes=counts.sum(axis=1))
+
+
+def grid_bounds(grid: Grid, scores: list[Array]) -> Bounds:
+    """The ends of the grid, and of the scores where it is open-ended."""
+    low, high = float(grid.edges[0]), float(grid.edges[-1])
+    if np.isinf(low):
+        low = float(min(part.min() for part in scores))
+    if np.isinf(high):
+        high = float(max(part.max() for part in scores))
+    return low, high
+
+
+def _bounds(scores: list[Array]) -> Bounds:
+    """[0, 1], widened to the scores there are."""
+    return (
+        min(0.0, *(float(part.min()) for part in scores)),
+        max(1.0, *(float(part.max()) for part in scores)),
+    )

@@ -1,0 +1,92 @@
+"""Sleep staging from tables of thirty-second epochs: subject, stage and features (npz, parquet)."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.errors import RobfcpError
+from robfcp.lab.datasets.files import Source
+from robfcp.lab.datasets.table import Dataset, Split
+
+STAGES = ("W", "N1", "N2", "N3", "REM")
+SOURCE = Source(
+    name="sleep",
+    home="https://physionet.org/content/sleep-edfx/ (or https://sleepdata.org/datasets/shhs)",
+    folder="sleep",
+)
+_COLUMNS = {"subject": "subject", "stage": "y", "y": "y"}
+_IGNORED = {"night", "epoch", "age", "sex"}  # columns that describe an epoch but are no features
+
+
+def load(directory: Path, verify: bool) -> Dataset:
+    """Half of the subjects (every second, by number) to train on, the others to calibrate and test.
+
+    Every table in `sleep/` is read and joined: an npz with x (n, d), y in 0..4 and subject, or a
+    parquet table with the columns subject, stage (or y) and one column per feature. Features are
+    standardised by the training subjects' median and interquartile range and clipped to +-8.
+    """
+    folder = directory / SOURCE.folder
+    paths = sorted([*folder.glob("*.npz"), *folder.glob("*.parquet")])
+    if not paths:
+        raise RobfcpError(
+            f"sleep: no table of epochs (*.npz or *.parquet) in {folder}; make one from "
+            f"{SOURCE.home}: x or feature columns, y or stage in 0..4, subject"
+        )
+    tables = [
+        _read_parquet(path) if path.suffix == ".parquet" else _read_npz(path) for path in paths
+    ]
+    widths = {x.shape[1] for x, _, _ in tables}
+    if len(widths) > 1:
+        raise RobfcpError(
+            f"sleep: tables in {folder} have {sorted(widths)} features; make them agree"
+        )
+    x, y, subject = (np.concatenate(columns) for columns in zip(*tables, strict=True))
+    if verify and not np.isfinite(x).all():
+        raise RobfcpError(f"sleep: {folder} holds features that are not finite; clean the table")
+    number = np.searchsorted(np.unique(subject), subject)
+    training = number % 2 == 0
+    x = _standardise(x, training)
+    train = Split(x[training], y[training], number[training].astype(np.int64))
+    test = Split(x[~training], y[~training], number[~training].astype(np.int64))
+    return Dataset("sleep", train, test, STAGES)
+
+
+def _standardise(x: NDArray[np.float32], training: NDArray[np.bool_]) -> NDArray[np.float32]:
+    low, middle, high = np.percentile(x[training].astype(np.float64), [25, 50, 75], axis=0)
+    spread = np.where(high > low, high - low, 1.0)
+    scaled: NDArray[np.float32] = np.clip((x - middle) / spread, -8, 8).astype(np.float32)
+    return scaled
+
+
+Table = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]
+
+
+def _read_npz(path: Path) -> Table:
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            columns = {key: content[key] for key in ("x", "y", "subject")}
+    except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+        raise RobfcpError(f"sleep: {path} needs x, y and subject ({error}); rebuild it") from error
+    return columns["x"].astype(np.float32), columns["y"].astype(np.int64), columns["subject"]
+
+
+def _read_parquet(path: Path) -> Table:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise RobfcpError(
+            f"sleep: {path} needs pyarrow; install it or save the table as npz"
+        ) from error
+    table = parquet.read_table(path)
+    found = {_COLUMNS[name]: name for name in table.column_names if name in _COLUMNS}
+    if set(found) != {"y", "subject"}:
+        raise RobfcpError(f"sleep: {path} needs the columns subject and stage; rename them")
+    features = [name for name in table.column_names if name not in (*_COLUMNS, *_IGNORED)]
+    x = np.column_stack([table[name].to_numpy() for name in features])
+    y, subject = (table[found[name]].to_numpy() for name in ("y", "subject"))
+    return x.astype(np.float32), y.astype(np.int64), subject

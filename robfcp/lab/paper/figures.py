@@ -1,0 +1,204 @@
+"""One figure for every table, in the style of all figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from robfcp.figures import BLUE, GREY, ORANGE, VERMILION, new_axes, style
+from robfcp.lab.paper.rows import TableRow
+
+LOOKS = {
+    "fcp": (VERMILION, "^", "FCP"),
+    "rob-fcp": (ORANGE, "s", "Rob-FCP"),
+    "band": (BLUE, "o", "band (ours)"),
+}
+SWEEPS = {  # experiments drawn as curves, and what runs along the axis
+    "beta-sweep": "Dirichlet beta",
+    "misstated": "assumed share of malicious clients (true: 0.25)",
+    "granularity": "bins in Rob-FCP's view",
+    "mimic": "share of malicious clients",
+    "counting": "true number of malicious clients",
+}
+
+
+def draw(name: str, title: str, rows: Sequence[TableRow]) -> Any:
+    """The experiment's figure: curves for sweeps, else error bars in every setting."""
+    with style():
+        if name in SWEEPS:
+            return _sweep(name, title, rows)
+        return _cells(title, rows)
+
+
+def _cells(title: str, rows: Sequence[TableRow]) -> Any:
+    """Error against the honest clients, a dot a cell, one panel an attack."""
+    attacks = list(dict.fromkeys(row.attack for row in rows))
+    names = list(dict.fromkeys(_setting(row) for row in rows))
+    axes = new_axes(len(attacks), max(2.6, 0.24 * len(names) + 1.4))
+    for ax, attack in zip(axes, attacks, strict=True):
+        for method, (colour, marker, label) in LOOKS.items():
+            chosen = [row for row in rows if (row.attack, row.method) == (attack, method)]
+            if not chosen:
+                continue
+            shift = {"fcp": -0.22, "rob-fcp": 0.0, "band": 0.22}[method]
+            place = [names.index(_setting(row)) + shift for row in chosen]
+            ax.errorbar(
+                [row.coverage for row in chosen],
+                place,
+                xerr=[row.coverage_sd for row in chosen],
+                color=colour,
+                marker=marker,
+                markersize=4,
+                linestyle="none",
+                label=label,
+            )
+            stated = [
+                (row.published_coverage, y)
+                for row, y in zip(chosen, place, strict=True)
+                if row.published_coverage is not None
+            ]
+            if stated:
+                _mark_published(ax, stated, marker, colour, label)
+        ax.axvline(0.9, color=GREY, linestyle=":", linewidth=1)
+        ax.set_yticks(range(len(names)), names if ax is axes[0] else [""] * len(names), fontsize=7)
+        ax.set_ylim(len(names) - 0.4, -0.6)
+        ax.set(xlabel="coverage", title=attack if attack != "none" else "no attack")
+    figure = axes[0].figure
+    figure.suptitle(title, fontsize=11)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
+    return figure
+
+
+def _setting(row: TableRow) -> str:
+    parts = [row.dataset, "" if row.model == "final" else row.model, row.split, row.variant]
+    parts.append(f"{row.ratio:.0%}" if row.ratio else "")
+    return " ".join(part for part in dict.fromkeys(parts) if part)
+
+
+def _sweep(name: str, title: str, rows: Sequence[TableRow]) -> Any:
+    panels = list(dict.fromkeys(_panel(name, row) for row in rows))
+    columns = 3 if name == "counting" else -(-len(panels) // -(-len(panels) // 5))
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(3.4 * columns + 0.6, 2.7 * lines + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = np.asarray(figure.subplots(lines, columns, squeeze=False, sharey=True)).ravel()
+    for ax, panel in zip(grid, panels, strict=False):
+        for method, (colour, marker, label) in LOOKS.items():
+            chosen = [r for r in rows if _panel(name, r) == panel and r.method == method]
+            if not chosen:
+                continue
+            chosen.sort(key=lambda row: _x(name, row))
+            x = [_x(name, row) for row in chosen]
+            y = [row.assumed if name == "counting" else row.coverage for row in chosen]
+            error = [0.0 if name == "counting" else row.coverage_sd for row in chosen]
+            ax.errorbar(x, y, error, color=colour, marker=marker, markersize=4, label=label)
+            stated = [
+                (a, row.published_coverage)
+                for a, row in zip(x, chosen, strict=True)
+                if row.published_coverage is not None
+            ]
+            if stated and name != "counting":
+                _mark_published(ax, stated, marker, colour, label)
+        if name == "granularity":
+            ax.set_xscale("log")
+        if name == "counting":
+            ax.plot([0, 40], [0, 40], color=GREY, linestyle=":", linewidth=1)
+        else:
+            ax.axhline(0.9, color=GREY, linestyle=":", linewidth=1)
+        ax.set_title(panel, fontsize=9)
+    for ax in grid[len(panels) :]:
+        ax.set_visible(False)
+    figure.supxlabel(SWEEPS[name], fontsize=9)
+    figure.supylabel("estimated number" if name == "counting" else "coverage", fontsize=9)
+    figure.suptitle(title, fontsize=11)
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=5, fontsize=8)
+    return figure
+
+
+def _panel(name: str, row: TableRow) -> str:
+    stage = "" if row.model == "final" else f" ({row.model})"
+    extra = {"counting": row.variant, "granularity": row.attack, "mimic": row.split}.get(name, "")
+    return f"{row.dataset}{stage} {extra}".strip()
+
+
+def _x(name: str, row: TableRow) -> float:
+    if name == "beta-sweep":
+        return float(row.split.removeprefix("beta="))
+    if name in ("misstated", "granularity"):
+        return float(row.variant)
+    return row.ratio * 100 if name == "counting" else row.ratio
+
+
+def draw_bounds(rows: Sequence[dict[str, Any]]) -> Any:
+    """Measured coverage inside Theorem 1's interval, cut to [0, 1], and our certificate's."""
+    with style():
+        names = list(dict.fromkeys(row["dataset"] for row in rows))
+        axes = new_axes(len(names), 3.4)
+        for ax, name in zip(axes, names, strict=True):
+            chosen = [row for row in rows if row["dataset"] == name]
+            x = [row["ratio"] for row in chosen]
+            for low, high, colour, label in (
+                ("theorem_1_lower", "theorem_1_upper", ORANGE, "Theorem 1 (vacuous: all of 0..1)"),
+                ("certificate_lower", "certificate_upper", BLUE, "our certificate, 95%"),
+            ):
+                ends = [np.clip([row[end] for row in chosen], 0, 1) for end in (low, high)]
+                ax.fill_between(x, *ends, color=colour, alpha=0.18, linewidth=0, label=label)
+            ax.plot(
+                x,
+                [row["rob_fcp_coverage"] for row in chosen],
+                color=ORANGE,
+                marker="s",
+                label="Rob-FCP, measured",
+            )
+            ax.plot(
+                x,
+                [row["band_coverage"] for row in chosen],
+                color=BLUE,
+                marker="o",
+                label="band, measured",
+            )
+            ax.axhline(0.9, color=GREY, linestyle=":", linewidth=1)
+            ax.set(title=name, xlabel="share of coverage attackers", ylabel="coverage")
+        axes[0].legend(fontsize=7.5)
+        return axes[0].figure
+
+
+def draw_runtime(rows: Sequence[dict[str, Any]]) -> Any:
+    """Seconds from reports to threshold, ours beside the paper's."""
+    with style():
+        ax = new_axes(1, 3.0)[0]
+        y = np.arange(len(rows))
+        columns = (
+            ("published", GREY, "published (RTX A6000)"),
+            ("rob-fcp", ORANGE, "Rob-FCP, ours"),
+            ("band", BLUE, "band, ours"),
+        )
+        for shift, (key, colour, label) in zip((-0.25, 0.0, 0.25), columns, strict=True):
+            ax.barh(y + shift, [row[key] for row in rows], 0.22, color=colour, label=label)
+        ax.set_yticks(y, [row["dataset"] for row in rows])
+        ax.set_xscale("log")
+        ax.set(xlabel="seconds", title="From 100 reports to a threshold")
+        ax.legend(fontsize=7.5)
+        return ax.figure
+
+
+def _mark_published(
+    ax: Any, points: Sequence[tuple[float, float]], marker: str, colour: str, label: str
+) -> None:
+    """The paper's figures as hollow marks beside ours."""
+    ax.plot(
+        *zip(*points, strict=True),
+        marker=marker,
+        markersize=6,
+        color="none",
+        markeredgecolor=colour,
+        linestyle="none",
+        label=f"{label}, published",
+    )

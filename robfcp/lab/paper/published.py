@@ -1,0 +1,57 @@
+"""The numbers the paper published: 578 coverages and set sizes, one a row."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published figure with the setting it belongs to; beta 0 is an iid split."""
+
+    table: str
+    dataset: str
+    beta: float | None
+    ratio: float
+    number: str  # of malicious clients: known, unknown or misstated
+    attack: str
+    method: str
+    coverage: float
+    set_size: float
+
+
+DATASETS = {
+    "MNIST": "mnist",
+    "CIFAR-10": "cifar10",
+    "Tiny-ImageNet": "tinyimagenet",
+    "SHHS": "sleep",  # ours: Sleep-EDF Expanded, since SHHS is not public
+    "PathMNIST": "pathmnist",
+}
+
+
+@cache
+def published() -> tuple[Published, ...]:
+    """Every row, with our names of the data sets."""
+    text = files("robfcp.lab.paper").joinpath("published.csv").read_text()
+    return tuple(
+        Published(
+            row["table"],
+            DATASETS[row["dataset"]],
+            float(row["dirichlet_beta"]) if row["dirichlet_beta"] else None,
+            float(row["malicious_ratio"]),
+            row["malicious_number"],
+            row["attack"],
+            row["method"],
+            float(row["coverage"]),
+            float(row["set_size"]),
+        )
+        for row in csv.DictReader(text.splitlines())
+    )
+
+
+def table(name: str) -> tuple[Published, ...]:
+    """The rows of one table, or of all tables `name:...`."""
+    return tuple(row for row in published() if row.table.split(":")[0] == name)

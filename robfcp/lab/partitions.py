@@ -1,0 +1,107 @@
+"""Ways to split samples among clients, for the test range."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp._util.numbers import array, floats, generator, whole
+from robfcp.errors import RobfcpError
+from robfcp.scores import Rng
+
+Parts = list[NDArray[np.intp]]
+
+
+def iid(n_samples: int, n_clients: int, rng: Rng = None) -> Parts:
+    """A random split into parts whose sizes differ by at most one."""
+    _check(n_samples, n_clients, 1)
+    return [
+        np.sort(part) for part in np.array_split(generator(rng).permutation(n_samples), n_clients)
+    ]
+
+
+def dirichlet(
+    labels: ArrayLike,
+    n_clients: int,
+    beta: float,
+    rng: Rng = None,
+    *,
+    minimum: int = 10,
+    attempts: int = 1000,
+) -> Parts:
+    """Each class spread over the clients by a Dirichlet(beta) draw; smaller beta, less alike.
+
+    As usual in the literature a client that has its fair share of samples takes no more of the
+    remaining classes. Draws are repeated until every client has `minimum` samples.
+    """
+    label, random = _column("labels", labels), generator(rng)
+    _check(len(label), n_clients, whole("minimum", minimum, "give 10, say"))
+    whole("attempts", attempts, "give 1000, say", 1)
+    if not 0 < floats("beta", beta) < np.inf:
+        raise RobfcpError(f"beta: {beta} is not a positive number; use iid for equal clients")
+    classes, which = np.unique(label, return_inverse=True)
+    best = 0
+    for _ in range(attempts):
+        owner = _dirichlet_draw(which, len(classes), n_clients, beta, random)
+        smallest = int(np.bincount(owner, minlength=n_clients).min())
+        if smallest >= minimum:
+            return _parts(owner, n_clients)
+        best = max(best, smallest)
+    raise RobfcpError(
+        f"dirichlet: in {attempts} draws with beta={beta:g} some client always had fewer than "
+        f"{minimum} of {len(label)} samples (at best {best}); use fewer than {n_clients} clients, "
+        "a larger beta or a smaller minimum"
+    )
+
+
+def _dirichlet_draw(
+    which: NDArray[np.intp],
+    n_classes: int,
+    n_clients: int,
+    beta: float,
+    generator: np.random.Generator,
+) -> NDArray[np.intp]:
+    """(n,) the owner of every sample."""
+    owner = np.empty(len(which), dtype=np.intp)
+    size = np.zeros(n_clients, dtype=np.intp)
+    for c in generator.permutation(n_classes):
+        members = generator.permutation(np.flatnonzero(which == c))
+        shares = generator.gamma(beta, size=n_clients) * (size * n_clients < len(which))
+        if not shares.sum() > 0:  # gamma draws of a tiny beta can underflow all together
+            shares = np.eye(n_clients)[generator.integers(n_clients)]
+        cuts = np.floor(np.cumsum(shares / shares.sum())[:-1] * len(members))
+        owner[members] = np.searchsorted(cuts, np.arange(len(members)), side="right")
+        size += np.bincount(owner[members], minlength=n_clients)
+    return owner
+
+
+def by_attribute(values: ArrayLike, n_clients: int) -> Parts:
+    """Clients own consecutive intervals of an attribute's values, of about equal size."""
+    value = _column("values", values)
+    _check(len(value), n_clients, 1)
+    return [np.sort(part) for part in np.array_split(np.argsort(value, kind="stable"), n_clients)]
+
+
+def _parts(owner: NDArray[np.intp], n_clients: int) -> Parts:
+    order = np.argsort(owner, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(owner, minlength=n_clients))[:-1])
+
+
+def _column(field: str, values: ArrayLike) -> NDArray[Any]:
+    """The values as a vector whose entries can be sorted."""
+    column = array(field, values)
+    if column.ndim != 1 or column.dtype.kind == "O":
+        raise RobfcpError(f"{field}: must be a vector of one kind; give one value a sample")
+    return column
+
+
+def _check(n_samples: int, n_clients: int, minimum: int) -> None:
+    whole("n_samples", n_samples, "give how many there are to split")
+    whole("n_clients", n_clients, "give how many share the samples")
+    if n_clients < 1 or n_samples < n_clients * max(1, minimum):
+        raise RobfcpError(
+            f"partition: {n_samples} samples cannot give {n_clients} clients {max(1, minimum)} "
+            "each; use fewer clients or a smaller minimum"
+        )

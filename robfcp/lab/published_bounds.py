@@ -1,0 +1,239 @@
+"""The bounds of the Rob-FCP paper exactly as published, for comparison only.
+
+None of them is used to certify anything: each docstring says what is wrong with it, and `vacuous`
+says when a bound allows every coverage. Numbers are clipped only for display (`clipped`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.errors import RobfcpError
+
+PAPER_BINS = 100
+
+
+@dataclass(frozen=True)
+class PublishedBound:
+    """A published interval for coverage, unclipped, with its name and its stated confidence."""
+
+    name: str
+    lower: float
+    upper: float
+    confidence: float
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether every coverage is allowed."""
+        return self.lower <= 0 and self.upper >= 1
+
+    @property
+    def clipped(self) -> tuple[float, float]:
+        """The interval cut to [0, 1], for display."""
+        return min(max(self.lower, 0.0), 1.0), min(max(self.upper, 0.0), 1.0)
+
+
+@dataclass(frozen=True)
+class PublishedSetting:
+    """What the paper's bounds depend on.
+
+    n_benign_clients K_b, n_malicious K_m, least_benign n_b = min benign n_k, malicious_samples
+    N_m, bins H, level 1 - alpha, beta, sigma = largest l1 distance of benign mean vectors,
+    sketch_error epsilon.
+    """
+
+    n_benign_clients: int
+    n_malicious: int
+    least_benign: int
+    malicious_samples: int
+    bins: int
+    level: float = 0.9
+    beta: float = 0.1
+    sigma: float = 0.0
+    sketch_error: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.n_malicious < self.n_benign_clients:
+            raise RobfcpError(
+                f"published bound: needs fewer malicious than benign clients, not "
+                f"{self.n_malicious} and {self.n_benign_clients}"
+            )
+        if self.least_benign < 1 or self.malicious_samples < 0 or self.bins < 1:
+            raise RobfcpError("published bound: sizes and bins must be positive")
+
+    @property
+    def tau(self) -> float:
+        """K_m / K_b."""
+        return self.n_malicious / self.n_benign_clients
+
+
+def normal_radius(setting: PublishedSetting) -> float:
+    """r(beta) = H z / (2 sqrt(n_b)), z = Phi^-1(1 - beta/(2 H K_b)).
+
+    Fault: a normal approximation of the multinomial stands for a finite-sample bound.
+    """
+    from scipy.special import ndtri
+
+    s = setting
+    z = -float(ndtri(s.beta / (2 * s.bins * s.n_benign_clients)))
+    return s.bins * z / (2 * sqrt(s.least_benign))
+
+
+def dkw_radius(setting: PublishedSetting) -> float:
+    """r = H sqrt(ln(2 K_b/beta) / (2 n_b)).
+
+    Fault: the DKW inequality is about CDFs and is applied to the masses of bins, which are
+    differences of CDFs and can be off by twice as much.
+    """
+    s = setting
+    return s.bins * sqrt(log(2 * s.n_benign_clients / s.beta) / (2 * s.least_benign))
+
+
+def theorem_1(setting: PublishedSetting) -> PublishedBound:
+    """coverage within 1-alpha -+ (P_byz + N_m sigma/(n_b(1-tau))) and the finite-sample terms.
+
+    P_byz = r (1 + (N_m/n_b) 2/(1-tau)).
+    Faults: vacuous at K = 100, K_m = 10..40, n_b = 50..25000, H = 10, 100; false for
+    heterogeneous clients, since benign clients expelled by a tight majority are not paid for: it
+    can promise 0.881 where coverage is 0.600.
+    """
+    return _interval("theorem 1", setting, _penalty(setting, normal_radius(setting)))
+
+
+def bound_for(sizes: NDArray[np.int64], level: float, m: int) -> PublishedBound | None:
+    """Theorem 1 with sigma = 0, most favourable to it, if the m largest clients lie.
+
+    None where it does not apply: unless liars are the minority.
+    """
+    if m >= len(sizes) - m:
+        return None
+    ordered = np.sort(sizes)
+    liars = int(ordered[len(ordered) - m :].sum())
+    return theorem_1(
+        PublishedSetting(
+            n_benign_clients=len(sizes) - m,
+            n_malicious=m,
+            least_benign=int(ordered[0]),
+            malicious_samples=liars,
+            bins=PAPER_BINS,
+            level=level,
+        )
+    )
+
+
+def lemma_homogeneous(setting: PublishedSetting) -> PublishedBound:
+    """Theorem 1 with sigma = 0: all benign clients share one mean vector.
+
+    Fault: vacuous at the same sizes.
+    """
+    alike = _with_sigma_zero(setting)
+    return _interval("lemma, sigma = 0", alike, _penalty(alike, normal_radius(alike)))
+
+
+def theorem_1_dkw(setting: PublishedSetting) -> PublishedBound:
+    """Theorem 1 with r = H sqrt(ln(2 K_b/beta)/(2 n_b)).
+
+    Faults: those of theorem 1 and of `dkw_radius`.
+    """
+    return _interval("theorem 1, DKW", setting, _penalty(setting, dkw_radius(setting)))
+
+
+def lemma_homogeneous_dkw(setting: PublishedSetting) -> PublishedBound:
+    """The DKW variant with sigma = 0.
+
+    Faults: vacuous at the same sizes, and that of `dkw_radius`.
+    """
+    alike = _with_sigma_zero(setting)
+    return _interval("lemma, sigma = 0, DKW", alike, _penalty(alike, dkw_radius(alike)))
+
+
+def released_code_variant(setting: PublishedSetting) -> PublishedBound:
+    """Theorem 1 with tau in place of N_m/n_b, as in the authors' released code; not a theorem.
+
+    Offered only to draw the paper's bound figure: with equal sizes N_m/n_b is K_m, so this is
+    smaller than the published bound by about a factor K_b.
+    """
+    ratio = setting.tau / (1 - setting.tau)
+    penalty = normal_radius(setting) * (1 + 2 * ratio) + ratio * setting.sigma
+    return _interval("released code (not the theorem)", setting, penalty)
+
+
+def overestimated_benign(setting: PublishedSetting, assumed_benign: int) -> PublishedBound:
+    """K'_b > K_b assumed benign (equal sizes, sigma = 0): penalty 1 - (K_b/K'_b)(1 - r).
+
+    Faults: the proof has a sign error and takes distances in the simplex to be at most 1; they
+    reach sqrt 2 in l2 and 2 in l1.
+    """
+    if assumed_benign <= setting.n_benign_clients:
+        raise RobfcpError("published bound: the assumed benign number must exceed the true one")
+    alike = _with_sigma_zero(setting)
+    share = alike.n_benign_clients / assumed_benign
+    return _interval("overestimate", alike, 1 - share * (1 - normal_radius(alike)))
+
+
+@dataclass(frozen=True)
+class PublishedProbability:
+    """A published lower bound for a probability, unclipped."""
+
+    name: str
+    lower: float
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether every probability is allowed."""
+        return self.lower <= 0
+
+    @property
+    def clipped(self) -> float:
+        """The bound cut to [0, 1], for display."""
+        return min(max(self.lower, 0.0), 1.0)
+
+
+def theorem_2(
+    n_clients: int,
+    n_malicious: int,
+    initial_guess: int,
+    trace: float,
+    distance: float,
+    largest: float = 1.0,
+    smallest: float = 1.0,
+) -> PublishedProbability:
+    """P[K_m-hat = K_m] >= 1 - (3K~-K_m-2)^2 Tr/((K~-K_m)^2 d^2) - 2(K+K_b) Tr s1^2/(s0^2 d^2).
+
+    K~ the initial guess, K_m < K~ <= K_b; Tr the trace of the benign covariance S; d the least
+    distance of a malicious vector to the benign mean; s1, s0 the extreme eigenvalues of S^-1/2.
+    Faults: the first term misses a factor K_b, and the bound is false under a decoy: one far
+    client hides all other liars from the estimator while the bound approaches 1.
+    """
+    benign = n_clients - n_malicious
+    if not n_malicious < initial_guess <= benign:
+        raise RobfcpError("published bound: the initial guess must lie in K_m + 1 .. K_b")
+    if min(trace, distance, largest, smallest) <= 0:
+        raise RobfcpError("published bound: trace, distance and eigenvalues must be positive")
+    gap = initial_guess - n_malicious
+    spread = trace / distance**2
+    first = (3 * initial_guess - n_malicious - 2) ** 2 / gap**2 * spread
+    second = 2 * (n_clients + benign) * spread * largest**2 / smallest**2
+    return PublishedProbability("theorem 2", 1 - first - second)
+
+
+def _penalty(setting: PublishedSetting, radius: float) -> float:
+    """P_byz + N_m sigma / (n_b (1 - tau))."""
+    ratio = setting.malicious_samples / setting.least_benign / (1 - setting.tau)
+    return radius * (1 + 2 * ratio) + ratio * setting.sigma
+
+
+def _interval(name: str, setting: PublishedSetting, penalty: float) -> PublishedBound:
+    """[level - penalty - (eps n_b + 1)/(n_b + K_b), level + penalty + eps + K_b/(n_b + K_b)]."""
+    n, k, epsilon = setting.least_benign, setting.n_benign_clients, setting.sketch_error
+    lower = setting.level - penalty - (epsilon * n + 1) / (n + k)
+    upper = setting.level + penalty + epsilon + k / (n + k)
+    return PublishedBound(name, lower, upper, 1 - setting.beta)
+
+
+def _with_sigma_zero(setting: PublishedSetting) -> PublishedSetting:
+    return replace(setting, sigma=0.0)

@@ -1,0 +1,217 @@
+"""Every attack against every defence: what each costs in coverage and set size, and the worst."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp.defence import Exclude, named_defence
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees import Exchangeability
+from robfcp.lab.attacks import ATTACKS, Adaptive, named_attack
+from robfcp.lab.simulation import Row, Told, World, apply_attack, make_world, verdicts
+from robfcp.scores import ClassificationScore
+
+DEFENCES = ("none", "rob-fcp", "band")
+SHARES = (0.1, 0.2, 0.4)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One attack by one share of the clients against one defence: means over the runs."""
+
+    attack: str
+    share: float
+    defence: str
+    coverage: float
+    honest_coverage: float
+    set_size: float
+    honest_set_size: float
+    flagged: float
+    caught: float
+    runs: int
+
+    @property
+    def error(self) -> float:
+        """Coverage minus that of the honest clients alone."""
+        return self.coverage - self.honest_coverage
+
+    @property
+    def growth(self) -> float:
+        """Set size over that of the honest clients alone."""
+        return self.set_size / self.honest_set_size if self.honest_set_size else float("nan")
+
+
+def redteam(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    attacks: Sequence[str] = tuple(ATTACKS),
+    defences: Sequence[str] = DEFENCES,
+    shares: Sequence[float] = SHARES,
+    n_clients: int = 20,
+    beta: float | None = None,
+    confidence_level: float = 0.9,
+    score: ClassificationScore | None = None,
+    malicious: Told = "known",
+    exclude: Exclude = "outstanding",
+    exchangeability: Exchangeability = "partial",
+    trials: int = 50,
+    seeds: int = 3,
+    rng: int = 0,
+    progress: Callable[[], None] = lambda: None,
+) -> tuple[Cell, ...]:
+    """A cell for every attack, share and defence; runs of one seed and share have the same clients.
+
+    The adaptive attacks are sought against each defence by itself, in `trials` free steps.
+    """
+    for name in attacks:
+        named_attack(name)
+    if not attacks or not defences or not shares or seeds < 1:
+        raise RobfcpError("redteam: give at least one attack, defence, share and seed")
+    rows: list[Row] = []
+    for share in shares:
+        for seed in range(seeds):
+            world = make_world(
+                probabilities,
+                labels,
+                n_clients=n_clients,
+                share=share,
+                beta=beta,
+                score=score,
+                grid=None,
+                rng=np.random.default_rng([rng, seed]),
+            )
+            for number, attack in enumerate(attacks):
+                for attacked, faced in _attacked(
+                    world, attack, defences, confidence_level, exclude, trials, [rng, seed, number]
+                ):
+                    rows += verdicts(
+                        world,
+                        attacked,
+                        faced,
+                        attack=attack,
+                        share=share,
+                        seed=seed,
+                        confidence_level=confidence_level,
+                        malicious=malicious,
+                        exclude=exclude,
+                        exchangeability=exchangeability,
+                        progress=progress,
+                    )
+    return _cells(rows, attacks, shares, defences)
+
+
+def worst(cells: Sequence[Cell]) -> dict[str, Cell]:
+    """Each defence's cell with the greatest error of coverage, either way."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.defence not in found or abs(cell.error) > abs(found[cell.defence].error):
+            found[cell.defence] = cell
+    return found
+
+
+def records(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """The cells as plain dictionaries, each defence's worst marked."""
+    marked = worst(cells)
+    return [
+        {
+            **asdict(cell),
+            "error": cell.error,
+            "growth": cell.growth,
+            "worst": marked[cell.defence] is cell,
+        }
+        for cell in cells
+    ]
+
+
+def plot_redteam(cells: Sequence[Cell]) -> NDArray[Any]:
+    """Two heat maps, attack and share by defence: coverage error and growth of the sets."""
+    from robfcp.figures import new_axes, plot_heatmap
+
+    lines = list(dict.fromkeys((cell.attack, cell.share) for cell in cells))
+    defences = list(dict.fromkeys(cell.defence for cell in cells))
+    errors = np.full((len(lines), len(defences)), np.nan)
+    growth = errors.copy()
+    for cell in cells:
+        place = lines.index((cell.attack, cell.share)), defences.index(cell.defence)
+        errors[place], growth[place] = cell.error, cell.growth - 1
+    names = [f"{attack} {share:.0%}" for attack, share in lines]
+    axes = new_axes(2, 1.4 + 0.3 * len(lines))
+    plot_heatmap(errors, names, defences, title="coverage - honest", ax=axes[0])
+    plot_heatmap(growth, names, defences, title="set size / honest - 1", ax=axes[1])
+    for axis, values in zip(axes, (errors, growth), strict=True):
+        for column in range(len(defences)):
+            row = int(np.nanargmax(np.abs(values[:, column])))
+            frame = {"fill": False, "edgecolor": "crimson", "linewidth": 2}
+            axis.add_patch(_rectangle((column - 0.5, row - 0.5), frame))
+    return axes
+
+
+def _rectangle(corner: tuple[float, float], frame: dict[str, Any]) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(corner, 1, 1, **frame)
+
+
+def _attacked(
+    world: World,
+    attack: str,
+    defences: Sequence[str],
+    confidence_level: float,
+    exclude: Exclude,
+    trials: int,
+    seed: list[int],
+) -> list[tuple[Federation, Sequence[str]]]:
+    """The attacked federations with the defences that face them: adaptive ones have one each."""
+    rule = named_attack(attack)
+    if not isinstance(rule, Adaptive):
+        return [(apply_attack(rule, world, np.random.default_rng(seed)), defences)]
+    found: list[tuple[Federation, Sequence[str]]] = []
+    for defence in defences:
+        against = replace(
+            rule,
+            against=named_defence(defence, exclude=exclude),
+            confidence_level=confidence_level,
+            trials=trials,
+        )
+        found.append((apply_attack(against, world, np.random.default_rng(seed)), [defence]))
+    return found
+
+
+def _cells(
+    rows: Sequence[Row], attacks: Sequence[str], shares: Sequence[float], defences: Sequence[str]
+) -> tuple[Cell, ...]:
+    """Means over the runs, in the order asked for."""
+    groups: dict[tuple[str, float, str], list[Row]] = {
+        (attack, share, defence): []
+        for attack in attacks
+        for share in shares
+        for defence in defences
+    }
+    for row in rows:
+        groups[row.attack, row.share, row.defence].append(row)
+
+    def mean(group: list[Row], name: str) -> float:
+        return float(np.mean([getattr(row, name) for row in group]))
+
+    return tuple(
+        Cell(
+            attack,
+            share,
+            defence,
+            mean(group, "coverage"),
+            mean(group, "honest_coverage"),
+            mean(group, "set_size"),
+            mean(group, "honest_set_size"),
+            mean(group, "flagged"),
+            mean(group, "caught"),
+            len(group),
+        )
+        for (attack, share, defence), group in groups.items()
+    )

@@ -1,0 +1,297 @@
+"""The test range: honest, attacked and defended federations side by side on model outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp._util.numbers import share as checked_share
+from robfcp._util.numbers import whole
+from robfcp.calibration import calibrate
+from robfcp.defence import Defence, Exclude
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.grid import Grid
+from robfcp.guarantees import Exchangeability
+from robfcp.lab import partitions
+from robfcp.lab.attacks import Attack, named_attack
+from robfcp.scores import LAC, ClassificationScore, check_labels, check_probabilities
+
+Told = Literal["known", "estimate"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One defence under one attack in one run, beside what the honest clients alone give."""
+
+    attack: str
+    defence: str
+    share: float
+    n_clients: int
+    n_malicious: int
+    seed: int
+    coverage: float
+    set_size: float
+    threshold: float
+    honest_coverage: float
+    honest_set_size: float
+    assumed: int
+    flagged: int
+    caught: int
+
+    @property
+    def error(self) -> float:
+        """Coverage minus that of the honest clients alone."""
+        return self.coverage - self.honest_coverage
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """One run's federation before the attack, and what a threshold gives on its test data."""
+
+    federation: Federation
+    score: ClassificationScore
+    samples: list[tuple[NDArray[Any], NDArray[np.intp]]]
+    scores: list[NDArray[np.float64]]
+    malicious: NDArray[np.intp]
+    test_scores: NDArray[np.float64]
+    test_sizes: NDArray[np.float64]
+
+    @property
+    def benign(self) -> NDArray[np.bool_]:
+        """(K,) who does not attack."""
+        mask = np.ones(self.federation.n_clients, dtype=bool)
+        mask[self.malicious] = False
+        return mask
+
+    @property
+    def liars(self) -> frozenset[str]:
+        """The names of those who attack."""
+        return frozenset(self.federation.ids[k] for k in self.malicious)
+
+    def coverage(self, threshold: float) -> float:
+        """Share of the benign clients' test scores at or below the threshold."""
+        return float(np.searchsorted(self.test_scores, threshold, "right") / len(self.test_scores))
+
+    def set_size(self, threshold: float) -> float:
+        """Mean number of labels at or below the threshold on the same test data."""
+        at_or_below = np.searchsorted(self.test_sizes, threshold, "right")
+        return float(at_or_below / len(self.test_scores))
+
+
+def simulate(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    attack: str | Attack = "coverage",
+    share: float = 0.4,
+    n_clients: int = 100,
+    defences: Sequence[str | Defence] = ("none", "rob-fcp", "band"),
+    beta: float | None = None,
+    confidence_level: float = 0.9,
+    score: ClassificationScore | None = None,
+    grid: Grid | None = None,
+    malicious: Told = "known",
+    exclude: Exclude = "outstanding",
+    exchangeability: Exchangeability = "partial",
+    seeds: int = 3,
+    rng: int = 0,
+    progress: Callable[[], None] = lambda: None,
+) -> tuple[Row, ...]:
+    """A tidy table: one row a defence and seed, each beside the honest clients' own result.
+
+    The samples are split among the clients (iid, or Dirichlet(beta) over labels); each keeps half
+    for calibration and half for testing; a share of the clients attacks. Coverage and set size
+    are those of the benign clients' test halves.
+    """
+    rows = []
+    whole("seeds", seeds, "give the number of runs", 1)
+    whole("rng", rng, "give a seed")
+    rule = named_attack(attack) if isinstance(attack, str) else attack
+    for seed in range(seeds):
+        generator = np.random.default_rng([rng, seed])
+        world = make_world(
+            probabilities,
+            labels,
+            n_clients=n_clients,
+            share=share,
+            beta=beta,
+            score=score,
+            grid=grid,
+            rng=generator,
+        )
+        attacked = apply_attack(rule, world, generator)
+        rows += verdicts(
+            world,
+            attacked,
+            defences,
+            attack=attack if isinstance(attack, str) else attack.name,
+            share=share,
+            seed=seed,
+            confidence_level=confidence_level,
+            malicious=malicious,
+            exclude=exclude,
+            exchangeability=exchangeability,
+            progress=progress,
+        )
+    return tuple(rows)
+
+
+def verdicts(
+    world: World,
+    attacked: Federation,
+    defences: Sequence[str | Defence],
+    *,
+    attack: str,
+    share: float,
+    seed: int,
+    confidence_level: float,
+    malicious: Told,
+    exclude: Exclude,
+    exchangeability: Exchangeability,
+    progress: Callable[[], None],
+) -> list[Row]:
+    """One row a defence: what it makes of the attacked federation, beside the honest clients."""
+    honest = calibrate(
+        world.federation.subset(world.benign),
+        confidence_level=confidence_level,
+        defence="none",
+        malicious=0,
+        exchangeability=exchangeability,
+    ).levels[0]
+    present = sum(client in world.liars for client in attacked.ids)
+    rows = []
+    for defence in defences:
+        calibration = calibrate(
+            attacked,
+            confidence_level=confidence_level,
+            defence=defence,
+            malicious=present if malicious == "known" else "estimate",
+            exclude=exclude,
+            exchangeability=exchangeability,
+        )
+        threshold = calibration.levels[0].threshold
+        rows.append(
+            Row(
+                attack,
+                calibration.settings.defence,
+                share,
+                world.federation.n_clients,
+                len(world.malicious),
+                seed,
+                world.coverage(threshold),
+                world.set_size(threshold),
+                threshold,
+                world.coverage(honest.threshold),
+                world.set_size(honest.threshold),
+                calibration.n_malicious,
+                len(calibration.flagged),
+                len(world.liars.intersection(calibration.flagged)),
+            )
+        )
+        progress()
+    return rows
+
+
+def make_world(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    n_clients: int,
+    share: float,
+    beta: float | None,
+    score: ClassificationScore | None,
+    grid: Grid | None,
+    rng: np.random.Generator,
+) -> World:
+    """Clients with calibration scores, some of them chosen as attackers, and benign test data."""
+    checked_share("share", share, "give 0.4, say", zero=True)
+    array = check_probabilities(probabilities)
+    label = check_labels(labels, *array.shape)
+    rule = LAC() if score is None else score
+    grid = rule.default_grid() if grid is None else grid
+    every_label = rule.all_labels(array, rng)
+    true = every_label[np.arange(len(label)), label]
+    if beta is None:
+        parts = partitions.iid(len(label), n_clients, rng)
+    else:
+        parts = partitions.dirichlet(label, n_clients, beta, rng, minimum=20)
+    halves = [np.array_split(rng.permutation(part), 2) for part in parts]
+    malicious = np.sort(rng.permutation(n_clients)[: round(share * n_clients)])
+    attackers = set(malicious.tolist())
+    test = np.concatenate([half[1] for k, half in enumerate(halves) if k not in attackers])
+    if not len(test):
+        raise RobfcpError(
+            f"simulate: {len(label)} samples leave the honest of {n_clients} clients nothing to "
+            "test on; use fewer clients or a smaller share of attackers"
+        )
+    scores = [true[half[0]] for half in halves]
+    return World(
+        federation_of(scores, grid, rule),
+        rule,
+        [(array[half[0]], label[half[0]]) for half in halves],
+        scores,
+        malicious,
+        np.sort(true[test]),
+        np.sort(every_label[test], axis=None),
+    )
+
+
+def federation_of(
+    scores: Sequence[NDArray[np.float64]], grid: Grid, score: ClassificationScore
+) -> Federation:
+    """All clients' scores sketched at once."""
+    sizes = [len(part) for part in scores]
+    owner = np.repeat(np.arange(len(scores)), sizes)
+    cell = owner * grid.n_bins + grid.index(np.concatenate(scores))
+    counts = np.bincount(cell, minlength=len(scores) * grid.n_bins)
+    return Federation.from_counts(counts.reshape(len(scores), grid.n_bins), grid, score=score)
+
+
+def apply_attack(attack: Attack, world: World, rng: np.random.Generator) -> Federation:
+    """The federation the server sees when the world's attackers do this, at whatever stage."""
+    grid = world.federation.grid
+    if not len(world.malicious):
+        return world.federation
+    if attack.on == "samples":
+        samples = attack(world.samples, world.malicious, rng)
+        scores = list(world.scores)
+        for k in world.malicious:
+            probabilities, labels = samples[k]
+            scores[k] = world.score(probabilities, labels, rng)
+        return federation_of(scores, grid, world.score)
+    if attack.on == "scores":
+        return federation_of(attack(world.scores, world.malicious, rng), grid, world.score)
+    forged = attack(world.federation, world.malicious, rng)
+    return forged if isinstance(forged, Federation) else Federation.from_reports(forged)
+
+
+def summarise(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Means over the seeds, one record a defence, with the honest clients first."""
+    if rows:
+        yield {
+            "defence": "honest clients alone",
+            "coverage": float(np.mean([row.honest_coverage for row in rows])),
+            "set_size": float(np.mean([row.honest_set_size for row in rows])),
+            "error": 0.0,
+            "flagged": 0.0,
+            "caught": 0.0,
+        }
+    for defence in dict.fromkeys(row.defence for row in rows):
+        group = [row for row in rows if row.defence == defence]
+        yield {
+            "defence": defence,
+            **{
+                name: float(np.mean([getattr(row, name) for row in group]))
+                for name in ("coverage", "set_size", "error", "flagged", "caught")
+            },
+        }
+
+
+def records(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows as plain dictionaries, for JSON or a data frame."""
+    return [{**asdict(row), "error": row.error} for row in rows]

@@ -1,0 +1,16 @@
+"""Federated training in PyTorch (install the extra `train`)."""
+
+from __future__ import annotations
+
+from robfcp.errors import RobfcpError
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise RobfcpError('training: torch is not installed; pip install "robfcp[train]"') from error
+
+from robfcp.lab.training.federated import Progress, Trained, train
+from robfcp.lab.training.recipes import recipe
+from robfcp.lab.training.settings import TrainingSettings
+
+__all__ = ["Progress", "Trained", "TrainingSettings", "recipe", "train"]

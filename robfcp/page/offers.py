@@ -1,0 +1,256 @@
+"""What the calibration would have been for other levels and other numbers of liars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._util.exact import first_edge
+from robfcp.calibration import Calibration, Settings
+from robfcp.defence import LookingDefence, defence_again
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees import (
+    PRUNING_SHARE,
+    ClientIntervals,
+    CountBounds,
+    FcpThreshold,
+    bounds_of,
+    coverage_interval,
+    guaranteed,
+    prune,
+    tolerance_at,
+)
+
+LEVELS = tuple(Fraction(step, 100) for step in range(50, 100)) + (Fraction(995, 1000),)
+COARSE_LEVELS = tuple(Fraction(level, 100) for level in (50, 70, 80, 85, 90, 95, 98, 99))
+MANY = 48
+FEW = 12
+INFINITE, NONE = -1, -1
+
+Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
+Proved = Callable[[NDArray[np.intp]], Ends]
+Survived = Callable[[Fraction, int], int]
+Intervals = Callable[[float], ClientIntervals]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Outcomes by number of liars and level, (M, L): the threshold's edge (-1 = infinite), the
+    tolerance (-1 = none) and the coverage proved."""
+
+    liars: tuple[int, ...]
+    levels: tuple[Fraction, ...]
+    index: NDArray[np.int64]
+    tolerance: NDArray[np.int64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Offers:
+    """The tables of the modes on offer, and for each number of liars whom the defence leaves out
+    and where the coverage of every shown edge lies. `frozen` says why the defence could not be run
+    again: the recorded clients are then left out at every number."""
+
+    tables: dict[str, Table]
+    liars: tuple[int, ...]
+    excluded: tuple[NDArray[np.intp], ...]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    frozen: str = ""
+
+
+def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> Offers:
+    """Every setting the page offers, computed as `calibrate` would; `shown` are edges to plot."""
+    federation, settings = calibration.federation, calibration.settings
+    bounds = bounds_of(federation)
+    own = tuple(level.confidence_level for level in calibration.levels)
+    coarse = tuple(sorted({*COARSE_LEVELS, *own}))
+    few = _numbers(federation.n_clients, calibration.n_malicious, FEW)
+    many = _numbers(federation.n_clients, calibration.n_malicious, MANY)
+    # where counts may fall every edge must be looked at, which takes longer
+    levels = coarse if bounds.falling else tuple(sorted({*LEVELS, *own}))
+    liars = few if bounds.falling else tuple(sorted({*many, *few}))
+    survived = _survived(bounds)
+    excluded, frozen = _excluded(calibration, liars)
+    intervals = cache(partial(ClientIntervals, federation))
+    proved = [_proved(calibration, m, bounds, intervals) for m in liars]
+    tables = {
+        "defence": _defended(calibration, levels, liars, excluded, proved, survived),
+        "marginal": _marginal(federation.grid.n_bins, levels, liars, survived),
+    }
+    plain = settings.heterogeneity is None and settings.size_budget is None
+    if settings.guarantee is not None and not (settings.guarantee == "marginal" and plain):
+        stated = (calibration.n_malicious,) if settings.malicious == "estimate" else few
+        tables["stated"] = _called(federation, settings, coarse, stated, survived, intervals)
+    curves = [at(shown) for at in proved]
+    return Offers(
+        tables,
+        liars,
+        excluded,
+        np.stack([low for low, _ in curves]),
+        np.stack([high for _, high in curves]),
+        frozen,
+    )
+
+
+def _numbers(n_clients: int, own: int, many: int) -> tuple[int, ...]:
+    """0 .. (K-1)/2 and the stated number: all of them, or `many`, densest among the small ones."""
+    most = (n_clients - 1) // 2
+    if most <= many:
+        return tuple(sorted({*range(most + 1), own}))
+    spread = np.round(most * np.linspace(0, 1, many) ** 2).astype(int)
+    return tuple(sorted({*spread.tolist(), *range(min(8, many)), own}))
+
+
+def _survived(bounds: CountBounds) -> Survived:
+    """Tolerance at a level and an edge; -1 for none, K - 1 beyond the last edge."""
+
+    @cache
+    def at(level: Fraction, edge: int) -> int:
+        if edge == INFINITE:
+            return len(bounds.sizes) - 1
+        found = tolerance_at(bounds, edge, level)
+        return NONE if found is None else found
+
+    return at
+
+
+def _excluded(
+    calibration: Calibration, liars: tuple[int, ...]
+) -> tuple[tuple[NDArray[np.intp], ...], str]:
+    """Whom the defence leaves out when told each number; why it cannot be run again, if so."""
+    evidence, settings = calibration.evidence, calibration.settings
+    federation = evidence.federation
+    most = (federation.n_clients - 1) // 2
+    recorded = np.flatnonzero(~evidence.trusted_mask)
+    try:
+        rule = defence_again(settings.defence, settings.parameters)
+    except RobfcpError as error:
+        return (recorded,) * len(liars), str(error)
+    finding = evidence.finding
+    if finding is None and isinstance(rule, LookingDefence):
+        finding = rule.look(federation)
+
+    def left_out(m: int) -> NDArray[np.intp]:
+        if m == calibration.n_malicious:
+            return recorded
+        if finding is not None and isinstance(rule, LookingDefence):
+            return np.flatnonzero(~rule.judge(federation, finding, min(m, most)).trusted)
+        return np.flatnonzero(~rule(federation, min(m, most)).trusted)
+
+    return tuple(left_out(m) for m in liars), ""
+
+
+def _proved(calibration: Calibration, m: int, bounds: CountBounds, intervals: Intervals) -> Proved:
+    """The coverage proved at given edges against m liars, as `certify` computes it."""
+    federation, sigma = calibration.federation, calibration.settings.heterogeneity
+    delta = 1 - calibration.settings.certificate_confidence
+    kept, remaining = bounds, m
+    if sigma is not None:
+        mask, remaining, _ = prune(federation, m, sigma, PRUNING_SHARE * delta, intervals)
+        delta *= 1 - PRUNING_SHARE
+        kept = bounds_of(federation.subset(mask))
+
+    def at(edges: NDArray[np.intp]) -> Ends:
+        places, where = np.unique(edges, return_inverse=True)
+        low, high = coverage_interval(kept, places, remaining, delta, federation.grid.n_bins)
+        return low[where], high[where]
+
+    return at
+
+
+def _defended(
+    calibration: Calibration,
+    levels: tuple[Fraction, ...],
+    liars: tuple[int, ...],
+    excluded: tuple[NDArray[np.intp], ...],
+    proved: list[Proved],
+    survived: Survived,
+) -> Table:
+    """FCP's threshold on the clients the defence trusts, with the certificate of any threshold."""
+    federation = calibration.federation
+    shape = (len(liars), len(levels))
+    index = np.empty(shape, dtype=np.int64)
+    lower, upper = np.ones(shape), np.ones(shape)
+    for row, out in enumerate(excluded):
+        mask = np.ones(federation.n_clients, dtype=bool)
+        mask[out] = False
+        plain = FcpThreshold(federation, mask, calibration.settings.exchangeability)
+        found = [plain.index(level) for level in levels]
+        index[row] = [INFINITE if edge is None else edge for edge in found]
+        finite = index[row] != INFINITE
+        if finite.any():
+            lower[row, finite], upper[row, finite] = proved[row](index[row, finite])
+    return Table(liars, levels, index, _tolerances(index, levels, survived), lower, upper)
+
+
+def _marginal(
+    n_bins: int,
+    levels: tuple[Fraction, ...],
+    liars: tuple[int, ...],
+    survived: Survived,
+) -> Table:
+    """The first edge whose tolerance reaches m: the threshold guaranteed against m.
+
+    Tolerance asks for the edges above too where counts may fall, so that it rises with the edge.
+    """
+    index = np.empty((len(liars), len(levels)), dtype=np.int64)
+    for column, level in enumerate(levels):
+        for row, m in enumerate(liars):
+
+            def holds(edge: int, level: Fraction = level, m: int = m) -> bool:
+                return survived(level, edge) >= m
+
+            found = first_edge(n_bins, holds)
+            index[row, column] = INFINITE if found is None else found
+    lower = np.broadcast_to(np.array([float(level) for level in levels]), index.shape)
+    return Table(
+        liars, levels, index, _tolerances(index, levels, survived), lower, np.ones(index.shape)
+    )
+
+
+def _called(
+    federation: Federation,
+    settings: Settings,
+    levels: tuple[Fraction, ...],
+    liars: tuple[int, ...],
+    survived: Survived,
+    intervals: Intervals,
+) -> Table:
+    """A guarantee at a few settings, each computed as `calibrate` does."""
+    kind = settings.guarantee
+    assert kind is not None
+    index = np.empty((len(liars), len(levels)), dtype=np.int64)
+    lower, upper = np.empty(index.shape), np.empty(index.shape)
+    for row, m in enumerate(liars):
+        for column, level in enumerate(levels):
+            found, certificate = guaranteed(
+                federation,
+                kind,
+                level,
+                None if settings.malicious == "estimate" else m,
+                confidence=settings.certificate_confidence,
+                sigma=settings.heterogeneity,
+                size_budget=settings.size_budget,
+                intervals=intervals,
+            )
+            index[row, column] = INFINITE if found is None else found
+            lower[row, column], upper[row, column] = certificate.lower, certificate.upper
+    return Table(liars, levels, index, _tolerances(index, levels, survived), lower, upper)
+
+
+def _tolerances(
+    index: NDArray[np.int64],
+    levels: tuple[Fraction, ...],
+    survived: Survived,
+) -> NDArray[np.int64]:
+    return np.array(
+        [[survived(level, int(i)) for level, i in zip(levels, row, strict=True)] for row in index]
+    )

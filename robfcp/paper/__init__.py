@@ -1,9 +1,0 @@
-"""The paper's experiments on shipped outputs, ours beside the published figures."""
-
-from __future__ import annotations
-
-from robfcp.paper.experiments import NAMES, reproduce, titles
-from robfcp.paper.page import write_page
-from robfcp.paper.published import Published, published
-
-__all__ = ["NAMES", "Published", "published", "reproduce", "titles", "write_page"]

@@ -1,0 +1,38 @@
+"""Privacy: budgets, the noise they need, its exact tails, what a site has spent, coarse grids.
+
+May import `_util`, `errors` and `grid`; `reports` and the rooms after it build on it. Nothing here
+knows of reports or federations.
+"""
+
+from robfcp.privacy.budget import (
+    Accountant,
+    Neighbours,
+    Privacy,
+    add_noise,
+    zcdp_epsilon,
+    zcdp_rho,
+)
+from robfcp.privacy.grids import logistic_grid, recommend_bins, recommend_grid
+from robfcp.privacy.ledger import Ledger, Release
+from robfcp.privacy.noise import Mechanism, Noise, Terms, noise_bound, pooled_mass
+from robfcp.privacy.noisy_binomials import least_noisy_count
+
+__all__ = [
+    "Accountant",
+    "Ledger",
+    "Mechanism",
+    "Neighbours",
+    "Noise",
+    "Privacy",
+    "Release",
+    "Terms",
+    "add_noise",
+    "least_noisy_count",
+    "logistic_grid",
+    "noise_bound",
+    "pooled_mass",
+    "recommend_bins",
+    "recommend_grid",
+    "zcdp_epsilon",
+    "zcdp_rho",
+]

@@ -1,0 +1,258 @@
+"""What privacy a client's counts are given: budget, noise, and what several rounds spend together.
+
+The noise itself comes from OpenDP (extra: privacy), whose samplers are exact; everything else here
+works without it, so that a server needs nothing installed to read private reports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf, isfinite, log, sqrt
+from numbers import Real
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.errors import RobfcpError
+from robfcp.privacy.noise import Mechanism, Noise
+
+Neighbours = Literal["substitution", "add-remove"]
+MAX_SCALE = 1e5
+MIN_EPSILON = 1e-9
+MAX_EPSILON = 1e6
+_LEEWAY = 1e-9  # relative; what rounding may add to a budget
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Noise on every count of a report so that it is (epsilon, delta)-differentially private.
+
+    neighbours: "substitution" protects what a sample is and leaves n_k public; "add-remove"
+        protects that it is there at all, so that n_k is not sent either.
+    samples_per_patient: the stated most samples of one person; all of them are then protected
+        together. 1 protects single samples.
+    rounds: the number of reports that share (epsilon, delta); each gets its part.
+    mechanism: "laplace", "gaussian", or "auto" for whichever needs less noise.
+    scale: of the noise; found from the budget, or larger if stated.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    neighbours: Neighbours = "substitution"
+    samples_per_patient: int = 1
+    rounds: int = 1
+    mechanism: Mechanism | Literal["auto"] = "auto"
+    scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self)
+        for field in ("epsilon", "delta", "scale"):
+            object.__setattr__(self, field, float(getattr(self, field)))
+        if self.mechanism == "auto":
+            scales = {name: _least_scale(self, name) for name in get_args(Mechanism)}
+            quietest = min(scales, key=lambda name: _sd(name, scales[name]))
+            object.__setattr__(self, "mechanism", quietest)
+        needed = _least_scale(self, self.noise_name)
+        if not self.scale:
+            object.__setattr__(self, "scale", _rounded_up(needed))
+        elif self.scale < needed * (1 - _LEEWAY):
+            raise RobfcpError(
+                f"privacy: noise of scale {self.scale:g} is too little for epsilon "
+                f"{self.epsilon:g} and delta {self.delta:g}; {self.noise_name} needs {needed:.6g}"
+            )
+        if not self.scale <= MAX_SCALE:
+            raise RobfcpError(
+                f"privacy: epsilon {self.epsilon:g} needs noise of scale {self.scale:.3g}, "
+                f"beyond {MAX_SCALE:g}; raise epsilon"
+            )
+
+    @property
+    def noise_name(self) -> Mechanism:
+        """The mechanism in use."""
+        return "gaussian" if self.mechanism == "gaussian" else "laplace"
+
+    @property
+    def noise(self) -> Noise:
+        """The law of the noise on every count."""
+        return Noise(self.noise_name, self.scale)
+
+    @property
+    def sensitivity(self) -> tuple[float, float]:
+        """How far one person moves the counts: L1 2s and L2 s sqrt 2, or s and s if add-remove."""
+        s = self.samples_per_patient
+        return (2.0 * s, s * sqrt(2)) if self.neighbours == "substitution" else (1.0 * s, 1.0 * s)
+
+    @property
+    def hides_size(self) -> bool:
+        """Whether n_k is protected too, and known to the server only if registered."""
+        return self.neighbours == "add-remove"
+
+    @property
+    def pure(self) -> float:
+        """The epsilon of one report by itself if delta is 0; infinite for Gaussian noise."""
+        return self.sensitivity[0] / self.scale if self.noise_name == "laplace" else inf
+
+    @property
+    def rho(self) -> float:
+        """The zCDP of one report: pure^2 / 2, or L2^2 / (2 scale^2)."""
+        if self.noise_name == "laplace":
+            return self.pure**2 / 2
+        return self.sensitivity[1] ** 2 / (2 * self.scale**2)
+
+    @property
+    def statement(self) -> str:
+        """The budget in words."""
+        who = "sample" if self.samples_per_patient == 1 else "patient"
+        detail = "" if who == "sample" else f" (at most {self.samples_per_patient} samples each)"
+        what = "substituting" if self.neighbours == "substitution" else "adding or removing"
+        spread = "" if self.rounds == 1 else f" over {self.rounds} rounds"
+        return (
+            f"({self.epsilon:g}, {self.delta:g})-differentially private{spread} under {what} one "
+            f"{who}{detail}, by discrete {self.noise_name} noise of scale {self.scale:g}"
+        )
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """What a client's released reports spend together, by zCDP composition."""
+
+    releases: tuple[Privacy, ...] = ()
+
+    def spend(self, privacy: Privacy) -> Accountant:
+        """With one more report; all must protect the same unit."""
+        for before in self.releases[-1:]:
+            unit = (before.neighbours, before.samples_per_patient)
+            if unit != (privacy.neighbours, privacy.samples_per_patient):
+                raise RobfcpError(
+                    "privacy: budgets for different units cannot be added up; keep neighbours and "
+                    "samples_per_patient the same in every round"
+                )
+        return replace(self, releases=(*self.releases, privacy))
+
+    @property
+    def rho(self) -> float:
+        """The zCDP of all together: the sum."""
+        return sum(privacy.rho for privacy in self.releases)
+
+    def epsilon(self, delta: float = 0.0) -> float:
+        """The epsilon that all reports together keep to with this delta."""
+        pure = sum(privacy.pure for privacy in self.releases)
+        return min(pure, zcdp_epsilon(self.rho, delta))
+
+    def allows(self, privacy: Privacy) -> bool:
+        """Whether one more report keeps all of them within its stated (epsilon, delta)."""
+        spent = self.spend(privacy).epsilon(privacy.delta)
+        return spent <= privacy.epsilon * (1 + _LEEWAY)
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """The epsilon of a rho-zCDP release: Canonne, Kamath and Steinke 2020, proposition 7.
+
+    min over a > 1 of a rho + (log(1/delta) + a log(1 - 1/a) - log(a - 1)) / (a - 1); any a gives a
+    valid bound, so a fine lattice is sound.
+    """
+    if rho == 0:
+        return 0.0
+    if delta <= 0:
+        return inf
+    order = 1 + np.geomspace(1e-3, 1e9, 401) / (1 + rho)
+    for _ in range(2):
+        bound = order * rho + (-log(delta) + order * np.log1p(-1 / order) - np.log(order - 1)) / (
+            order - 1
+        )
+        best = int(np.argmin(bound))
+        first, last = order[max(0, best - 1)], order[min(best + 1, order.size - 1)]
+        order = np.linspace(first, last, 401)
+    return max(0.0, float(bound.min()))
+
+
+@lru_cache(maxsize=1024)
+def zcdp_rho(epsilon: float, delta: float) -> float:
+    """The largest rho whose epsilon at this delta is at most the stated one."""
+    low, high = 0.0, max(epsilon, 1e-300)
+    while zcdp_epsilon(high, delta) <= epsilon:
+        high *= 2
+    for _ in range(48):
+        middle = (low + high) / 2
+        low, high = (middle, high) if zcdp_epsilon(middle, delta) <= epsilon else (low, middle)
+    return low
+
+
+def add_noise(counts: NDArray[np.int64], privacy: Privacy) -> NDArray[np.int64]:
+    """The counts with fresh noise from OpenDP, whose own bound on the budget is checked first."""
+    dp = _opendp()
+    l1, l2 = privacy.sensitivity
+    domain = dp.vector_domain(dp.atom_domain(T=dp.i64))
+    if privacy.noise_name == "laplace":
+        measurement = dp.m.make_laplace(domain, dp.l1_distance(T=dp.i64), scale=privacy.scale)
+        spent = measurement.map(int(l1))
+        kept = spent <= privacy.pure * (1 + _LEEWAY)
+    else:
+        measurement = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=privacy.scale)
+        spent = measurement.map(l2)
+        kept = spent <= privacy.rho * (1 + _LEEWAY)
+    if not kept:
+        raise RobfcpError(f"privacy: OpenDP accounts {spent} for one report; raise epsilon")
+    return np.array(measurement(counts.tolist()), dtype=np.int64)
+
+
+def _opendp() -> Any:
+    try:
+        import opendp.prelude as dp
+    except ImportError:
+        raise RobfcpError(
+            "privacy: noise comes from OpenDP, which is not installed; "
+            "pip install 'robfcp[privacy]'"
+        ) from None
+    dp.enable_features("contrib")
+    return dp
+
+
+def _check(privacy: Privacy) -> None:
+    def refuse(field: str, problem: str) -> RobfcpError:
+        return RobfcpError(f"privacy: {field} {problem}")
+
+    def number(value: object) -> bool:
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+
+    if not number(privacy.epsilon) or not MIN_EPSILON <= privacy.epsilon <= MAX_EPSILON:
+        least = f"give a number from {MIN_EPSILON:g}, such as 1"
+        raise refuse("epsilon", f"is {privacy.epsilon!r}; {least}")
+    if not number(privacy.delta) or not 0 <= privacy.delta < 1:
+        raise refuse("delta", f"is {privacy.delta!r}; give 0 or a tiny chance such as 1e-6")
+    if privacy.neighbours not in get_args(Neighbours):
+        raise refuse("neighbours", f"is {privacy.neighbours!r}; use substitution or add-remove")
+    for field in ("samples_per_patient", "rounds"):
+        value = getattr(privacy, field)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
+            raise refuse(field, f"is {value!r}; give a whole number from 1")
+    if privacy.mechanism not in (*get_args(Mechanism), "auto"):
+        raise refuse("mechanism", f"is {privacy.mechanism!r}; use laplace, gaussian or auto")
+    if privacy.mechanism == "gaussian" and privacy.delta == 0:
+        raise refuse("delta", "is 0, which Gaussian noise cannot give; state one such as 1e-6")
+    if not number(privacy.scale) or privacy.scale < 0:
+        raise refuse("scale", f"is {privacy.scale!r}; leave it out")
+
+
+def _least_scale(privacy: Privacy, mechanism: Mechanism) -> float:
+    """The smallest scale with which `rounds` reports keep to the budget together."""
+    l1, l2 = privacy.sensitivity
+    rho = zcdp_rho(privacy.epsilon, privacy.delta) / privacy.rounds if privacy.delta else 0.0
+    if mechanism == "gaussian":
+        return l2 / sqrt(2 * rho) if rho else inf
+    return l1 / max(privacy.epsilon / privacy.rounds, sqrt(2 * rho))
+
+
+def _sd(mechanism: Mechanism, scale: float) -> float:
+    return sqrt(Noise(mechanism, scale).variance) if isfinite(scale) else inf
+
+
+def _rounded_up(scale: float) -> float:
+    """Up to seven significant digits, so that all platforms state the same number."""
+    text = f"{scale:.6e}"
+    shown = float(text)
+    if shown >= scale:
+        return shown
+    return float(f"{shown + float('1e' + text.split('e')[1]) * 1e-6:.6e}")

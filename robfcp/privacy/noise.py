@@ -1,0 +1,167 @@
+"""The laws of privacy noise and the exact tail of their sums: numpy only, nothing is drawn here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, log
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mechanism = Literal["laplace", "gaussian"]
+Array = NDArray[np.float64]
+Terms = tuple[tuple["Noise", int], ...]  # how many independent draws of which law
+
+_NEGLIGIBLE = 1e-17
+_ROUNDING = 1e-13  # more than the sums below lose; taken off the allowed chance
+
+
+@dataclass(frozen=True, order=True)
+class Noise:
+    """Integer noise: P(x) proportional to exp(-|x|/scale) or to exp(-x^2 / (2 scale^2))."""
+
+    mechanism: Mechanism
+    scale: float
+
+    @property
+    def _ratio(self) -> float:
+        """exp(-1/scale): what a step away from 0 takes off a Laplace probability."""
+        return float(np.exp(-1 / self.scale))
+
+    @property
+    def never_moves(self) -> bool:
+        """Whether a draw is 0 but for a chance too small for a float: a huge epsilon's noise."""
+        power = 1.0 if self.mechanism == "laplace" else 0.5 / self.scale
+        return bool(np.exp(-power / self.scale) == 0)
+
+    @property
+    def variance(self) -> float:
+        """2a/(1-a)^2 with a = exp(-1/scale) for Laplace; scale^2 for all but tiny Gaussians."""
+        if self.mechanism == "laplace":
+            return float(2 * self._ratio / (1 - self._ratio) ** 2)
+        if self.scale > 4:
+            return self.scale**2
+        mass = self.mass(60)
+        return float(mass @ np.arange(-60, 61) ** 2)
+
+    def single_bound(self, chance: float) -> int:
+        """The least b >= 0 with P(X > b) = a^(b + 1)/(1 + a) <= chance for one Laplace draw."""
+        return max(0, ceil(-self.scale * log(chance * (1 + self._ratio))) - 1)
+
+    def mass(self, reach: int) -> Array:
+        """(2 reach + 1,) probabilities of -reach..reach."""
+        x = np.abs(np.arange(-reach, reach + 1))
+        if self.mechanism == "laplace":
+            result: Array = np.tanh(0.5 / self.scale) * np.exp(-x / self.scale)
+            return result
+        weights = np.exp(-0.5 * (x / self.scale) ** 2)
+        inside = np.exp(
+            -0.5 * (np.arange(-_wide(self.scale), _wide(self.scale) + 1) / self.scale) ** 2
+        )
+        result = weights / inside.sum()
+        return result
+
+    def characteristic(self, angles: Array) -> Array:
+        """E exp(i angle X) on [0, pi], real because the noise is symmetric."""
+        if self.mechanism == "laplace":
+            spread = 4 * self._ratio / (1 - self._ratio) ** 2
+            result: Array = 1 / (1 + spread * np.sin(angles / 2) ** 2)
+            return result
+        if self.scale < 1:
+            reach = _wide(self.scale)
+            result = np.cos(np.outer(angles, np.arange(-reach, reach + 1))) @ self.mass(reach)
+            return result
+        shifts = 2 * np.pi * np.arange(-2, 3)[:, None]
+        waves = np.exp(-0.5 * (self.scale * (angles - shifts)) ** 2).sum(axis=0)
+        result = waves / np.exp(-0.5 * (self.scale * shifts) ** 2).sum()
+        return result
+
+
+def _wide(scale: float) -> int:
+    """Where a Gaussian of this scale has nothing left."""
+    return int(40 * scale) + 10
+
+
+def pooled_sd(terms: Terms) -> float:
+    """The standard deviation of a sum of independent noises."""
+    return float(np.sqrt(sum(number * noise.variance for noise, number in terms)))
+
+
+def upper_tail(terms: Terms, value: int) -> float:
+    """P(sum >= value) for value >= 1, exact up to 1e-13.
+
+    (1 - P(|X| < a))/2, P(|X| < a) the inverse transform of the product of the characteristic
+    functions against the Dirichlet kernel sin((a - 1/2) w)/sin(w/2), on a lattice of angles so
+    fine that what it folds back lies beyond every value the sum can take.
+    """
+    return _tail(*_transform(terms), value) if value <= _reach(terms) else 0.0
+
+
+def _tail(step: float, angles: Array, product: Array, value: int) -> float:
+    kernel = product @ (np.sin((value - 0.5) * angles) / np.sin(angles / 2))
+    return 0.5 * (1 - step / np.pi * (value - 0.5 + float(kernel)))
+
+
+@lru_cache(maxsize=4096)
+def noise_bound(terms: Terms, chance: float) -> int:
+    """The least b >= 0 with P(sum > b) <= chance; the same bound holds for P(-sum > b).
+
+    Also a bound for the sum of any part of the terms: adding symmetric noise to symmetric noise
+    that fades away from 0 never makes its tail lighter.
+    """
+    terms = tuple((noise, number) for noise, number in terms if number)
+    if not terms:
+        return 0
+    noise, number = terms[0]
+    if len(terms) == number == 1 and noise.mechanism == "laplace":
+        return noise.single_bound(chance)
+    allowed = chance - _ROUNDING
+    transform = _transform(terms)
+    low, high = 0, _reach(terms)
+    while low < high:
+        middle = (low + high) // 2
+        if _tail(*transform, middle + 1) <= allowed:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@lru_cache(maxsize=256)
+def pooled_mass(terms: Terms) -> Array:
+    """(2r + 1,) probabilities of -r..r for the sum, r so large that nothing lies beyond."""
+    _, _, product = _transform(terms)
+    reach = _reach(terms)
+    spectrum = np.concatenate([[1.0], product, np.zeros(reach - len(product))])
+    around = np.maximum(np.fft.irfft(spectrum, 2 * reach + 1), 0)
+    return np.concatenate([around[-reach:], around[: reach + 1]])
+
+
+def _reach(terms: Terms) -> int:
+    """A value that the sum exceeds with chance below 1e-16."""
+    widest = max(noise.scale for noise, _ in terms)
+    return int(9 * pooled_sd(terms) + 38 * widest) + 10
+
+
+def _transform(terms: Terms) -> tuple[float, Array, Array]:
+    """The step, the angles and the characteristic function of the sum, as far as it matters."""
+
+    def product(angles: Array) -> Array:
+        logs = sum(
+            n * np.log(np.maximum(noise.characteristic(angles), 1e-300)) for noise, n in terms
+        )
+        return np.asarray(np.exp(logs))
+
+    period = 2 * _reach(terms) + 1
+    step = 2 * np.pi / period
+    low, high = 0, (period - 1) // 2
+    while low < high:
+        middle = (low + high) // 2
+        if product(np.array([middle * step]))[0] < _NEGLIGIBLE:
+            high = middle
+        else:
+            low = middle + 1
+    angles: Array = step * np.arange(1, low + 1, dtype=np.float64)
+    return step, angles, product(angles)

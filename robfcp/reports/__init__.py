@@ -1,0 +1,51 @@
+"""Reports: what a site sends. Counts on the grid, identity and context, the wire, signatures.
+
+May import `_util`, `errors`, `grid`, `scores` and `privacy`; `federation` and the rooms after it
+build on it. The wire is strict JSON with a schema number; nothing is ever unpickled.
+"""
+
+from robfcp.reports.checks import MAX_SAMPLES, check_client
+from robfcp.reports.registry import read_registry, read_sizes
+from robfcp.reports.report import Report
+from robfcp.reports.signing import (
+    generate_key,
+    load_key,
+    public_text,
+    read_keys,
+    save_signed,
+    sign,
+    unwrap,
+    verify,
+)
+from robfcp.reports.sketches import sketch
+from robfcp.reports.wire import (
+    WireGrid,
+    WireScore,
+    read_grid,
+    read_score,
+    wire_grid,
+    wire_score,
+)
+
+__all__ = [
+    "MAX_SAMPLES",
+    "Report",
+    "WireGrid",
+    "WireScore",
+    "check_client",
+    "generate_key",
+    "load_key",
+    "public_text",
+    "read_grid",
+    "read_keys",
+    "read_registry",
+    "read_score",
+    "read_sizes",
+    "save_signed",
+    "sign",
+    "sketch",
+    "unwrap",
+    "verify",
+    "wire_grid",
+    "wire_score",
+]

@@ -1,0 +1,76 @@
+"""Who may report: names with sample numbers and public keys, from JSON or TOML."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from robfcp._util.files import read_limited
+from robfcp.errors import RobfcpError
+from robfcp.reports.checks import MAX_SAMPLES, check_client
+
+
+def read_registry(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """Each client's entries: `{"site-3": {"samples": 500, "key": "..."}}`; a number is samples."""
+    path = Path(path)
+    data, toml = read_limited(path), path.suffix == ".toml"
+    try:
+        table = (
+            _toml().loads(data.decode()) if toml else json.loads(data, object_pairs_hook=_distinct)
+        )
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RobfcpError):
+            raise
+        kind = "TOML" if toml else "JSON"
+        remedy = 'write ["site-1"] and key = "ed25519:..."' if toml else "write {client: samples}"
+        raise RobfcpError(f"{path}: not {kind} ({error}); {remedy}") from None
+    if not isinstance(table, dict) or not table:
+        raise RobfcpError(f"{path}: registers nobody; map client names to samples or keys")
+    registry = {}
+    for client, entry in table.items():
+        check_client(client)
+        entry = {"samples": entry} if not isinstance(entry, dict) else entry
+        _check_entry(path, client, entry)
+        registry[client] = entry
+    return registry
+
+
+def read_sizes(path: str | os.PathLike[str]) -> dict[str, int]:
+    """How many samples each registered client has."""
+    registry = read_registry(path)
+    for client, entry in registry.items():
+        if "samples" not in entry:
+            raise RobfcpError(f"{path}: {client} has no number of samples; add samples = ...")
+    return {client: entry["samples"] for client, entry in registry.items()}
+
+
+def _check_entry(path: Path, client: str, entry: dict[str, Any]) -> None:
+    unknown = set(entry) - {"samples", "key"}
+    if unknown:
+        raise RobfcpError(f"{path}: {client}: {min(unknown)!r} is unknown; use samples and key")
+    samples = entry.get("samples", 1)
+    if type(samples) is not int or not 0 < samples <= MAX_SAMPLES:
+        raise RobfcpError(
+            f"{path}: {client}: must map client names to whole numbers of samples, not {samples!r}"
+        )
+    if not isinstance(entry.get("key", ""), str):
+        raise RobfcpError(f"{path}: {client}: key is not text; paste the line robfcp keygen wrote")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, refused where a name comes twice: the last would win unseen."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
+def _toml() -> Any:
+    for name in ("tomllib", "tomli"):  # tomli on Python 3.10
+        with suppress(ModuleNotFoundError):
+            return import_module(name)
+    raise RobfcpError("toml: tomli is not installed; install robfcp[signatures]")

@@ -1,0 +1,254 @@
+"""The JSON forms of reports, grids and scores: strict, versioned, never pickle."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.errors import ReportError, RobfcpError
+from robfcp.grid import Grid, named
+from robfcp.privacy import Mechanism, Neighbours, Privacy
+from robfcp.scores import Score, named_score, score_parameters
+
+SCHEMA = 2  # private reports; all others are written as schema 1
+
+Parameter = bool | int | float | str
+
+
+class ReportFields(NamedTuple):
+    """All that a report holds, in the order of its own fields; not yet checked as a whole."""
+
+    client: str
+    counts: Any
+    grid: Grid
+    score: Score | None
+    round: str | None
+    model: str | None
+    n_samples: Any
+    privacy: Privacy | None
+
+
+class WireGrid(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A grid by name and parameters, or by its finite edges; always with its digest."""
+
+    name: str
+    digest: str
+    parameters: dict[str, Parameter] = {}
+    edges: list[float] | None = None
+    open_below: bool = False
+    open_above: bool = False
+
+
+class WireScore(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A score by name and parameters."""
+
+    name: str
+    parameters: dict[str, Parameter] = {}
+
+
+class WireCounts(msgspec.Struct, forbid_unknown_fields=True):
+    """Only the bins that are not empty, in rising order."""
+
+    bins: list[int]
+    counts: list[int]
+
+
+class WireReport(
+    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="report"
+):
+    """Schema 1 of a report."""
+
+    schema: int
+    client: str
+    n_samples: int
+    grid: WireGrid
+    counts: list[int] | WireCounts
+    score: WireScore | None = None
+    round: str | None = None
+    model: str | None = None
+
+
+class WirePrivacy(msgspec.Struct, forbid_unknown_fields=True):
+    """All of a report's privacy, nothing left to defaults."""
+
+    epsilon: float
+    delta: float
+    neighbours: Neighbours
+    samples_per_patient: int
+    rounds: int
+    mechanism: Mechanism
+    scale: float
+
+
+class PrivateWireReport(
+    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="report"
+):
+    """Schema 2 of a report: noisy counts and the privacy they have; n_samples unless hidden."""
+
+    schema: int
+    client: str
+    grid: WireGrid
+    counts: list[int] | WireCounts
+    privacy: WirePrivacy
+    n_samples: int | None = None
+    score: WireScore | None = None
+    round: str | None = None
+    model: str | None = None
+
+
+class _Header(msgspec.Struct):
+    """As much as is read of a file before its schema is known."""
+
+    schema: int
+
+
+class _Name(msgspec.Struct):
+    """As much as is read of a broken report to say whose it is."""
+
+    client: str
+
+
+def wire_grid(grid: Grid) -> WireGrid:
+    """The grid as it stands in a file."""
+    with suppress(RobfcpError):
+        if named(grid.name, grid.parameters) == grid:
+            return WireGrid(grid.name, grid.digest, dict(grid.parameters))
+    finite = np.isfinite(grid.edges)
+    return WireGrid(
+        grid.name,
+        grid.digest,
+        edges=grid.edges[finite].tolist(),
+        open_below=not finite[0],
+        open_above=not finite[-1],
+    )
+
+
+def read_grid(wire: WireGrid) -> Grid:
+    """The grid a file names, refused when its digest does not fit."""
+    if wire.edges is None:
+        grid = named(wire.name, wire.parameters)
+    else:
+        edges = [-np.inf] * wire.open_below + wire.edges + [np.inf] * wire.open_above
+        grid = Grid(np.array(edges, dtype=np.float64), wire.name)
+    if grid.digest != wire.digest:
+        raise RobfcpError("grid: the digest does not fit the edges; rebuild the report")
+    return grid
+
+
+def wire_score(score: Score | None) -> WireScore | None:
+    """The score as it stands in a file."""
+    return None if score is None else WireScore(score.name, score_parameters(score))
+
+
+def read_score(wire: WireScore | None) -> Score | None:
+    """The score a file names."""
+    return None if wire is None else named_score(wire.name, wire.parameters)
+
+
+def wire_counts(counts: NDArray[np.int64]) -> list[int] | WireCounts:
+    """Dense or sparse, whichever is shorter."""
+    (bins,) = np.nonzero(counts)
+    if 2 * bins.size < counts.size:
+        return WireCounts(bins.tolist(), counts[bins].tolist())
+    return counts.tolist()
+
+
+def read_counts(wire: list[int] | WireCounts, n_bins: int) -> list[int] | NDArray[np.int64]:
+    """Dense counts; what is not a histogram is left for the report to refuse."""
+    if isinstance(wire, list):
+        return wire
+    if len(wire.bins) != len(wire.counts):
+        raise RobfcpError("counts: bins and counts differ in length; rebuild the report")
+    bins = np.array(wire.bins)
+    if bins.size == 0:
+        return np.zeros(n_bins, dtype=np.int64)
+    if bins.dtype.kind != "i" or bins[0] < 0 or bins[-1] >= n_bins or (np.diff(bins) <= 0).any():
+        raise RobfcpError(f"counts: bins must rise strictly within 0..{n_bins - 1}; rebuild it")
+    values = np.array(wire.counts)
+    if values.dtype.kind != "i":
+        raise RobfcpError("counts: a count exceeds 64 bits; rebuild the report")
+    dense = np.zeros(n_bins, dtype=np.int64)
+    dense[bins] = values
+    return dense
+
+
+def encode_fields(fields: ReportFields) -> bytes:
+    """The report as JSON, in the least schema that can hold it."""
+    common: dict[str, Any] = {
+        "client": fields.client,
+        "grid": wire_grid(fields.grid),
+        "counts": wire_counts(fields.counts),
+        "score": wire_score(fields.score),
+        "round": fields.round,
+        "model": fields.model,
+    }
+    if fields.privacy is None:
+        return msgspec.json.encode(WireReport(schema=1, n_samples=fields.n_samples, **common))
+    stated = None if fields.privacy.hides_size else fields.n_samples
+    privacy = WirePrivacy(**asdict(fields.privacy))
+    return msgspec.json.encode(
+        PrivateWireReport(schema=SCHEMA, privacy=privacy, n_samples=stated, **common)
+    )
+
+
+def decode_fields(data: bytes | str, source: str) -> ReportFields:
+    """What a report file holds, whatever its schema, or a line naming client, field and remedy."""
+    client = source
+    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+        client = msgspec.json.decode(data, type=_Name).client or source
+    try:
+        schema = msgspec.json.decode(data, type=_Header).schema
+        if schema not in READERS:
+            raise ReportError(
+                client,
+                "schema",
+                f"schema {schema} is unknown to this version (it reads 1 to {SCHEMA})",
+                "update robfcp at the server",
+            )
+        return READERS[schema](data)
+    except ReportError:
+        raise
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ReportError(
+            client, _field(str(error)), f"not a valid report ({error})", "rebuild the report"
+        ) from None
+    except RobfcpError as error:
+        field = str(error).split(":", 1)[0]
+        raise ReportError(client, field, str(error), "send a report of this round") from None
+
+
+def _read_v1(data: bytes | str) -> ReportFields:
+    return _fields(msgspec.json.decode(data, type=WireReport))
+
+
+def _read_v2(data: bytes | str) -> ReportFields:
+    wire = msgspec.json.decode(data, type=PrivateWireReport)
+    return _fields(wire, Privacy(**msgspec.structs.asdict(wire.privacy)))
+
+
+def _fields(wire: WireReport | PrivateWireReport, privacy: Privacy | None = None) -> ReportFields:
+    grid = read_grid(wire.grid)
+    return ReportFields(
+        client=wire.client,
+        counts=read_counts(wire.counts, grid.n_bins),
+        grid=grid,
+        score=read_score(wire.score),
+        round=wire.round,
+        model=wire.model,
+        n_samples=wire.n_samples,
+        privacy=privacy,
+    )
+
+
+READERS: dict[int, Any] = {1: _read_v1, 2: _read_v2}
+
+
+def _field(message: str) -> str:
+    """The field msgspec complains about: `$.counts[3]` -> counts."""
+    path = message.rpartition("`$.")[2].rstrip("`") if "`$." in message else ""
+    return path.split(".")[0].split("[")[0] or "report"

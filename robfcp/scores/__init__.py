@@ -1,0 +1,30 @@
+"""Scores: predictions and targets in, one nonconformity score a sample out; bigger is stranger.
+
+May import `_util`, `errors` and `grid`; `prediction` and `reports` build on it. Randomness comes
+only through `rng`. `Score` and `ClassificationScore` are the bases users extend.
+"""
+
+from robfcp.scores.adaptive import APS, RAPS
+from robfcp.scores.base import ClassificationScore, Rng, Score, Scores
+from robfcp.scores.lac import LAC
+from robfcp.scores.named import SCORES, named_score, score_parameters
+from robfcp.scores.probabilities import Probabilities, check_labels, check_probabilities
+from robfcp.scores.regression import CQR, AbsoluteResidual
+
+__all__ = [
+    "APS",
+    "CQR",
+    "LAC",
+    "RAPS",
+    "SCORES",
+    "AbsoluteResidual",
+    "ClassificationScore",
+    "Probabilities",
+    "Rng",
+    "Score",
+    "Scores",
+    "check_labels",
+    "check_probabilities",
+    "named_score",
+    "score_parameters",
+]

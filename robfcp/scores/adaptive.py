@@ -1,0 +1,95 @@
+"""APS and RAPS: the probability mass of all labels at least as likely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._util.numbers import floats, generator, whole
+from robfcp.errors import RobfcpError
+from robfcp.grid import Grid
+from robfcp.scores.base import ClassificationScore, Rng, Scores
+from robfcp.scores.probabilities import Probabilities, check_rows
+
+MAX_PENALTY = 1e6
+
+
+class _Adaptive(ClassificationScore):
+    """sum_j p_j [p_j > p_y] + u p_y plus a penalty on the label's rank."""
+
+    randomized: bool
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.randomized, (bool, np.bool_)):
+            raise RobfcpError(f"{self.name}: randomized is {self.randomized!r}; use True or False")
+        object.__setattr__(self, "randomized", bool(self.randomized))
+
+    def _uniforms(self, n: int, rng: Rng) -> Scores:
+        if not self.randomized:
+            return super()._uniforms(n, rng)
+        if rng is None:
+            raise RobfcpError(
+                f"{self.name}: a randomised score needs rng=; pass a seed or use randomized=False"
+            )
+        return generator(rng).random(n)
+
+    def _of_labels(
+        self, p: Probabilities, label: NDArray[np.intp], u: Scores, first: int
+    ) -> Scores:
+        check_rows(p, first)
+        chosen = p[np.arange(len(p)), label]
+        above = p > chosen[:, None]
+        mass = np.multiply(p, above).sum(axis=1, dtype=np.float64) + u * chosen
+        return np.minimum(mass, 1) + self._penalties(1 + np.count_nonzero(above, axis=1))
+
+    def _of_all(self, p: Probabilities, u: Scores) -> Scores:
+        order = np.argsort(-p, axis=1)
+        falling = np.take_along_axis(p, order, axis=1).astype(np.float64)
+        before = np.cumsum(falling, axis=1) - falling
+        place = np.broadcast_to(np.arange(p.shape[1]), p.shape).copy()
+        place[:, 1:][falling[:, 1:] == falling[:, :-1]] = 0
+        first = np.maximum.accumulate(place, axis=1)  # equal probabilities share a rank
+        mass = np.take_along_axis(before, first, axis=1) + u[:, None] * falling
+        scores = np.empty(p.shape)
+        ranked = np.minimum(mass, 1) + self._penalties(1 + first)
+        np.put_along_axis(scores, order, ranked, axis=1)
+        return scores
+
+    def _penalties(self, rank: NDArray[np.intp]) -> Scores | float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class APS(_Adaptive):
+    """sum_j p_j [p_j > p_y] + u p_y, with u ~ U(0, 1) per sample if randomised, else 1."""
+
+    randomized: bool = True
+    name: ClassVar[str] = "aps"
+
+
+@dataclass(frozen=True)
+class RAPS(_Adaptive):
+    """APS + penalty max(0, rank(y) - k_reg): long sets are discouraged. Unbounded above 1."""
+
+    penalty: float = 0.01
+    k_reg: int = 5
+    randomized: bool = True
+    name: ClassVar[str] = "raps"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        penalty = floats("raps: penalty", self.penalty)
+        if penalty.ndim or not 0 <= penalty <= MAX_PENALTY:
+            raise RobfcpError(f"raps: penalty is {self.penalty!r}; give 0 to {MAX_PENALTY:g}")
+        object.__setattr__(self, "penalty", float(penalty))
+        object.__setattr__(self, "k_reg", whole("raps: k_reg", self.k_reg, "give 5, say"))
+
+    def default_grid(self) -> Grid:
+        """Fine on [0, 1] and open-ended beyond."""
+        return Grid.extended()
+
+    def _penalties(self, rank: NDArray[np.intp]) -> Scores | float:
+        return self.penalty * np.maximum(0.0, rank - self.k_reg)

@@ -1,0 +1,297 @@
+"""The ready apps and the examples run whole in this process, and end where the core ends."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robfcp
+
+pytest.importorskip("flwr")
+tomllib = pytest.importorskip("tomllib")
+pytestmark = pytest.mark.flower
+
+from flower_faults import client_data, core_reports  # noqa: E402
+
+from robfcp.errors import RobfcpError  # noqa: E402
+from robfcp.flower import (  # noqa: E402
+    InProcessNetwork,
+    calibrate_in_process,
+    calibration_round,
+    client_app,
+    register_sizes,
+    replay_in_process,
+    run_in_process,
+    server_app,
+)
+from robfcp.flower.apps import DEFAULTS, named_strategy  # noqa: E402
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run_example(folder, package, output, nodes=8, node_configs=None, **config):
+    """Run an example's apps in process with its own run config."""
+    table = tomllib.loads((EXAMPLES / folder / "pyproject.toml").read_text())
+    defaults = table["tool"]["flwr"]["app"]["config"]
+    assert set(config) <= set(defaults)
+    sys.path.insert(0, str(EXAMPLES / folder))
+    try:
+        client = importlib.import_module(f"{package}.client_app").app
+        server = importlib.import_module(f"{package}.server_app").app
+    finally:
+        sys.path.remove(str(EXAMPLES / folder))
+    configs = [
+        {"partition-id": k, "num-partitions": nodes, **(node_configs or {}).get(k, {})}
+        for k in range(nodes)
+    ]
+    run_config = {**defaults, "deadline": 30.0, "poll": 0.01, "output": str(output), **config}
+    run_in_process(server, client, configs, run_config, [f"site-{k}" for k in range(nodes)])
+    return robfcp.Calibration.load(output)
+
+
+def seen_coverage(calibration):
+    claims = [entry["claims"] for entry in calibration.provenance["clients"].values()]
+    return sum(c["covered"][0] for c in claims) / sum(c["n_samples"] for c in claims)
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedmedian", "multikrum"])
+def test_the_example_trains_and_calibrates_in_one_run(strategy, tmp_path):
+    output = tmp_path / "c.json"
+    calibration = run_example(
+        "flower_app", "flower_app", output, strategy=strategy, malicious=2, **{"min-nodes": 8}
+    )
+    assert calibration.federation.n_clients == 8
+    assert calibration.federation.registered
+    assert calibration.provenance["run_id"] == "1"
+    assert 0.8 < seen_coverage(calibration) < 0.99
+    sizes = [
+        entry["claims"]["total_size"][0] for entry in calibration.provenance["clients"].values()
+    ]
+    assert sum(sizes) / 360 < 2  # a trained model: a digit or two, not ten
+    core = robfcp.calibrate(list(calibration.federation), malicious=2)
+    assert core.threshold == calibration.threshold
+
+
+@pytest.mark.parametrize("attack", ["coverage", "efficiency"])
+def test_lying_nodes_of_the_example_are_flagged(attack, tmp_path):
+    common = {"attackers": 2, "attack": attack, "malicious": 2, "num-server-rounds": 3}
+    robust = run_example("flower_app", "flower_app", tmp_path / "c.json", **common)
+    assert robust.flagged == ("site-0", "site-1")
+    naive = run_example("flower_app", "flower_app", tmp_path / "n.json", defence="none", **common)
+    assert (naive.threshold < robust.threshold) == (attack == "coverage")
+    assert 0.85 < seen_coverage(robust) < 0.98
+
+
+def test_a_node_can_be_told_to_lie_by_its_own_config(tmp_path):
+    calibration = run_example(
+        "flower_app",
+        "flower_app",
+        tmp_path / "c.json",
+        node_configs={5: {"attack": True}},
+        malicious=1,
+    )
+    assert calibration.flagged == ("site-5",)
+
+
+def test_a_robust_strategy_survives_poisoned_training(tmp_path):
+    common = {"attackers": 2, "malicious": 2, "poison-training": True, "min-nodes": 8}
+    sizes = {}
+    for strategy in ("fedavg", "multikrum"):
+        calibration = run_example(
+            "flower_app", "flower_app", tmp_path / "c.json", strategy=strategy, **common
+        )
+        claims = [entry["claims"] for entry in calibration.provenance["clients"].values()]
+        sizes[strategy] = sum(c["total_size"][0] for c in claims) / 360
+    assert sizes["multikrum"] < 2 < sizes["fedavg"]
+
+
+def test_the_pytorch_example_trains_and_calibrates(tmp_path):
+    pytest.importorskip("torch")
+    calibration = run_example(
+        "flower_torch_app", "flower_torch_app", tmp_path / "c.json", nodes=6, malicious=1
+    )
+    assert calibration.federation.n_clients == 6
+    assert 0.8 < seen_coverage(calibration) < 0.99
+    assert len(calibration.federation.model) == 64
+
+
+def test_the_threshold_is_the_cores_to_the_bit():
+    data = client_data(12, n_samples=37)
+    for options in (
+        {"malicious": 2},
+        {"defence": "rob-fcp", "malicious": 3},
+        {"defence": "none", "malicious": 0, "confidence_level": [0.8, 0.9, 0.95]},
+        {"malicious": 2, "guarantee": "marginal"},
+    ):
+        flower = calibrate_in_process(data, round="r", **options)
+        core = robfcp.calibrate(
+            core_reports(data, round="r"), sizes=dict.fromkeys(data, 37), **options
+        )
+        assert flower.threshold == core.threshold
+        assert flower.trusted == core.trusted
+        assert flower.certificate == core.certificate
+        assert np.array_equal(flower.maliciousness, core.maliciousness)
+
+
+def test_randomised_scores_and_regression_go_the_same_way():
+    data = client_data(6)
+    options = {"score": robfcp.APS(), "malicious": 1, "rng": 3}
+    assert calibrate_in_process(data, **options).threshold == (
+        calibrate_in_process(data, **options).threshold
+    )
+    rng = np.random.default_rng(0)
+    data = {f"site-{k}": (rng.normal(size=80), rng.normal(size=80)) for k in range(6)}
+    calibration = calibrate_in_process(
+        data, score=robfcp.AbsoluteResidual(), malicious=1, check=True
+    )
+    claims = calibration.provenance["clients"]["site-2"]["claims"]
+    ends = calibration.predict_interval(data["site-2"][0])
+    assert claims["covered"][0] == 80 * robfcp.metrics.interval_coverage(ends, data["site-2"][1])
+    assert claims["total_size"][0] == pytest.approx((ends[:, 1] - ends[:, 0]).sum())
+
+
+def test_reports_sent_again_by_nodes_give_the_same_calibration():
+    federation = robfcp.Federation.from_reports(core_reports(client_data(9)))
+    flower = replay_in_process(federation, malicious=2)
+    core = robfcp.calibrate(federation, malicious=2)
+    assert flower.threshold == core.threshold
+    assert np.array_equal(flower.maliciousness, core.maliciousness)
+
+
+def test_the_demo_runs_its_round_through_flower(tmp_path):
+    from typer.testing import CliRunner
+
+    from robfcp.cli import app
+
+    common = ["demo", "--seeds", "1", "--clients", "20", "-o", str(tmp_path), "--quiet"]
+    thresholds = []
+    for engine in ("none", "flower"):
+        result = CliRunner().invoke(app, [*common, "--engine", engine])
+        assert result.exit_code == 0, result.exception
+        thresholds.append(robfcp.Calibration.load(tmp_path / "calibration.json").threshold)
+    assert thresholds[0] == thresholds[1]
+    result = CliRunner().invoke(app, [*common, "--engine", "steam"])
+    assert "'steam' is unknown" in str(result.exception)
+
+
+def test_a_private_node_answers_the_same_request_alike_and_nothing_else(tmp_path):
+    pytest.importorskip("opendp")
+    from robfcp.privacy.budget import Privacy
+    from robfcp.privacy.ledger import Ledger
+
+    data = client_data(6, n_samples=300)
+    ledgers = [tmp_path / f"{k}.json" for k in range(6)]
+    apps = [
+        client_app(
+            lambda split, arrays, context: data[f"site-{context.node_config['partition-id']}"],
+            privacy=Privacy(epsilon=1.0),
+            ledger=ledger,
+        )
+        for ledger in ledgers
+    ]
+
+    def app(message, context):
+        return apps[context.node_config["partition-id"]](message, context)
+
+    configs = [{"partition-id": k} for k in range(6)]
+    network = InProcessNetwork(app, configs, names=list(data))
+    options = {"grid": robfcp.Grid.uniform(16), "malicious": 1, "deadline": 10, "round": "r1"}
+    first, again = (calibration_round(network, **options) for _ in range(2))
+    assert np.array_equal(first.federation.counts, again.federation.counts)
+    assert not np.array_equal(
+        first.federation.counts[0],
+        robfcp.Report.from_scores("a", robfcp.LAC()(*data["site-0"]), options["grid"]).counts,
+    )
+    assert [len(Ledger(ledger).releases()) for ledger in ledgers] == [1] * 6
+    assert all(entry["claims"] is None for entry in first.provenance["clients"].values())
+    assert register_sizes(network, deadline=10) == dict.fromkeys(data, 300)
+    with pytest.raises(robfcp.QuorumError, match="refused the client's data"):
+        calibration_round(network, **{**options, "round": "r2"})  # the budget is spent
+
+
+def test_a_site_sets_its_own_privacy_and_no_server_can_ask_for_more(tmp_path):
+    pytest.importorskip("opendp")
+    from robfcp.privacy.budget import Privacy
+
+    data = client_data(6, n_samples=300)
+    app = client_app(
+        lambda split, arrays, context: data[f"site-{context.node_config['partition-id']}"]
+    )
+    configs = [{"partition-id": k} for k in range(6)]
+    configs[2] |= {"epsilon": 0.5, "delta": 1e-6, "rounds": 2}
+    network = InProcessNetwork(app, configs, names=list(data))
+    options = {"grid": robfcp.Grid.uniform(16), "malicious": 1, "deadline": 10}
+    for number in range(3):
+        calibration = calibration_round(network, round=f"r{number}", **options)
+        if number < 2:
+            expected = [None, None, Privacy(0.5, 1e-6, rounds=2), None, None, None]
+            assert list(calibration.federation.privacy) == expected
+    assert [fault.client for fault in calibration.faulty] == ["site-2"]  # two rounds, not three
+
+
+def test_local_models_need_no_arrays():
+    data = client_data(5)
+    calibration = calibrate_in_process(data, malicious=1)
+    assert calibration.federation.model is None
+    saved = robfcp.Calibration.from_json(calibration.to_json())
+    assert saved == calibration
+    assert saved.provenance["engine"].startswith("flower 1.")
+
+
+def test_texts_of_training_errors_stay_at_the_client():
+    from flwr.app import RecordDict
+
+    def train(message, context):
+        raise ValueError("patient 4711")
+
+    app = client_app(lambda split, arrays, context: None, train)
+    network = InProcessNetwork(app, [{}])
+    message = network.create_message(RecordDict(), "train", 1, "")
+    (reply,) = network.send_and_receive([message])
+    assert reply.error.reason == "training failed at the client"
+
+
+def test_what_the_run_config_cannot_mean_is_refused(tmp_path):
+    data = client_data(3)
+
+    def run(initial=None, **config):
+        app = client_app(lambda split, arrays, context: data["site-0"])
+        run_in_process(server_app(initial), app, [{}] * 3, {"min-nodes": 1, **config})
+
+    with pytest.raises(RobfcpError, match="not absolute"):
+        run(output="c.json")
+    with pytest.raises(RobfcpError, match="neither a number"):
+        run(malicious="some")
+    with pytest.raises(RobfcpError, match="'fedfoo' is unknown"):
+        named_strategy({**DEFAULTS, "strategy": "fedfoo"})
+    for name in ("krum", "fedtrimmedavg"):
+        assert type(named_strategy({**DEFAULTS, "strategy": name})).__name__.lower() == name
+    (tmp_path / "sizes.json").write_text('{"node-1": 60, "node-2": 60, "node-3": 61}')
+    run(output=str(tmp_path / "c.json"), sizes=str(tmp_path / "sizes.json"), malicious=0)
+    clients = robfcp.Calibration.load(tmp_path / "c.json").provenance["clients"]
+    assert [clients[f"node-{k}"]["status"] for k in (1, 2, 3)] == ["ok", "ok", "faulty"]
+    run(sizes="none", malicious=0, **{"min-nodes": 4, "deadline": 0.6})
+
+
+def test_the_network_has_the_methods_of_flowers_grid():
+    from flwr.serverapp import Grid
+    from flwr.supercore.run import Run
+
+    for name in Grid.__abstractmethods__:
+        assert hasattr(InProcessNetwork, name)
+    data = client_data(2)
+    app = client_app(lambda split, arrays, context: data["site-0"])
+    network = InProcessNetwork(app, [{}, {}])
+    network.set_run(Run.create_empty(7))
+    assert network.run.run_id == 7
+    from flwr.app import RecordDict
+
+    message = network.create_message(RecordDict(), "query.nothing", 1, "g")
+    (reply,) = network.send_and_receive([message], timeout=1)
+    assert reply.error.code == 2
+    message = network.create_message(RecordDict(), "query.sketch", 1, "g")
+    (reply,) = network.send_and_receive([message])
+    assert dict(reply.content["robfcp"]) == {"nonce": "", "code": 1}
+    assert calibration_round(network, malicious=0, deadline=5).federation.n_clients == 2

@@ -1,0 +1,257 @@
+"""Real processes on loopback: Ray, and a SuperLink with TLS, node authentication and SQLite."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import robfcp
+
+pytest.importorskip("flwr")
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
+
+from robfcp.flower._environment import QUIET  # noqa: E402
+
+SCRIPTS = Path(__file__).parents[2] / "examples" / "deployment"
+NODES = 5
+PATIENCE = 300
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Scripts:
+    """The deployment scripts with a state of their own."""
+
+    def __init__(self, state, nodes, **settings):
+        self.state = state
+        self.environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "STATE": str(state),
+            "NODES": str(nodes),
+            "PORT": str(free_port()),
+            "NODE_PORT": str(20_000 + os.getpid() % 10_000),
+            "PATIENCE": str(PATIENCE),
+            "OMP_NUM_THREADS": "1",
+            "FLWR_HOME": str(state / "flwr"),
+            **QUIET,
+            **settings,
+        }
+
+    def __call__(self, name, *arguments):
+        done = subprocess.run(
+            [str(SCRIPTS / f"{name}.sh"), *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    def watch(self, line, action, *arguments):
+        """run.sh, with an action when a line is seen in its log."""
+        process = subprocess.Popen(
+            [str(SCRIPTS / "run.sh"), *arguments],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        lines = []
+        try:
+            for text in process.stdout:
+                lines.append(text)
+                if line in text:
+                    action()
+            process.wait(PATIENCE)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.stdout.close()
+        return process.returncode, "".join(lines)
+
+    def pid(self, name):
+        (file,) = (self.state / "pids").glob(f"{name}.*")
+        return int(file.read_text())
+
+    def processes(self):
+        """Every process that was started with this state, descendants included."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and str(self.state).encode() in (
+                    (entry / "environ").read_bytes()
+                ):
+                    found.append((entry.name, (entry / "cmdline").read_bytes()[:100]))
+            except OSError:
+                continue
+        return found
+
+    def clean_up(self):
+        """Stop; and insist."""
+        try:
+            self("stop")
+        finally:
+            for pid, _ in self.processes():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            end = time.monotonic() + 30
+            while self.processes() and time.monotonic() < end:
+                time.sleep(0.2)
+
+    def statuses(self):
+        return [run["status"] for run in json.loads((self.state / "runs.json").read_text())["runs"]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _clean_up_when_terminated():
+    """A terminated test run still reaches its `finally` blocks."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_the_example_runs_in_simulation_on_ray(tmp_path):
+    pytest.importorskip("ray")
+    scripts = Scripts(tmp_path, 10)
+    try:
+        scripts("simulation", "attackers=2", "malicious=2", "num-server-rounds=1", "deadline=200.0")
+        assert scripts.statuses() == ["finished:completed"]
+        calibration = robfcp.Calibration.load(tmp_path / "calibration.json")
+        assert calibration.federation.n_clients == 10
+        assert len(calibration.flagged) == 2
+        core = robfcp.calibrate(list(calibration.federation), malicious=2)
+        assert core.threshold == calibration.threshold
+    finally:
+        scripts.clean_up()
+    assert scripts.processes() == []
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    if shutil.which("openssl") is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("needs openssl and ssh-keygen")
+    scripts = Scripts(tmp_path_factory.mktemp("state"), NODES, ATTACK="2")
+    try:
+        scripts("keys")
+        scripts("superlink")
+        scripts("supernodes")
+        yield scripts
+    finally:
+        scripts.clean_up()
+    assert scripts.processes() == []
+
+
+def test_an_unregistered_key_is_turned_away(deployment):
+    state = deployment.state
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", state / "stranger"],
+        check=True,
+    )
+    stranger = subprocess.Popen(
+        [
+            "flower-supernode",
+            *("--superlink", f"127.0.0.1:{deployment.environment['PORT']}"),
+            *("--root-certificates", state / "certificates" / "ca.crt"),
+            *("--auth-supernode-private-key", state / "stranger"),
+            *("--port", str(free_port())),
+        ],
+        env=deployment.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        assert stranger.wait(PATIENCE) != 0
+    finally:
+        with suppress(ProcessLookupError):  # what it leaves behind
+            os.killpg(stranger.pid, signal.SIGKILL)
+
+
+def test_a_run_over_tls_survives_a_lying_and_a_killed_node(deployment):
+    code, log = deployment.watch(
+        "Strategy execution finished",
+        lambda: os.killpg(deployment.pid("site-5"), signal.SIGKILL),
+        *("malicious=1", "num-server-rounds=1", "deadline=200.0"),
+    )
+    assert code == 0, log
+    assert deployment.statuses()[0] == "finished:completed"
+    calibration = robfcp.Calibration.load(deployment.state / "calibration.json")
+    clients = calibration.provenance["clients"]
+    assert {client: entry["status"] for client, entry in clients.items()} == {
+        "site-1": "ok",
+        "site-2": "ok",
+        "site-3": "ok",
+        "site-4": "ok",
+        "site-5": "missing",
+    }
+    assert calibration.flagged == ("site-2",)
+    assert calibration.certificate.outside == ("site-5",)
+    assert calibration.federation.registered
+    core = robfcp.calibrate(list(calibration.federation), malicious=1)
+    assert core.threshold == calibration.threshold
+    for client, entry in clients.items():
+        registered = (deployment.state / "keys" / f"{client}.pub").read_text()
+        assert _same_key(bytes.fromhex(entry["public_key"]), registered)
+
+
+def test_a_run_goes_on_when_the_superlink_is_restarted(deployment):
+    """Stopped by SIGTERM and started again on the same database, in the middle of training."""
+
+    def restart():
+        pid = deployment.pid("superlink")
+        os.kill(pid, signal.SIGTERM)
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end and _listens(deployment.environment["PORT"]):
+            time.sleep(0.2)
+        deployment("superlink")
+
+    deployment.environment["MIN_NODES"] = str(NODES - 1)
+    restarted = []
+    _, log = deployment.watch(
+        "[ROUND 1/1]",
+        lambda: restarted.append(restart()),
+        *("malicious=1", "num-server-rounds=1", "deadline=200.0"),
+    )
+    assert restarted, log
+    calibration = deployment.state / "calibration.json"
+    end = time.monotonic() + 2 * PATIENCE
+    while time.monotonic() < end and not calibration.exists():
+        time.sleep(1)
+    clients = robfcp.Calibration.load(calibration).provenance["clients"]
+    assert [clients[f"site-{k}"]["status"] for k in (1, 2, 3, 4)] == ["ok"] * 4
+
+
+def _listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(port))) == 0
+
+
+def _same_key(recorded, registered):
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_ssh_public_key(registered.encode())
+    forms = [
+        key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH),
+        key.public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        ),
+        key.public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        ),
+    ]
+    return recorded.strip() in [form.strip() for form in forms]

@@ -1,0 +1,245 @@
+"""Every guarantee against attackers who see all honest data and pick the worst of many attacks.
+
+Each check must hold for the stated budget and fail for a budget one too small.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from omniscient import (
+    BINS,
+    CLASSES,
+    GRID,
+    LEVEL,
+    alike,
+    attacks,
+    band_failures,
+    distributions,
+    marginal,
+    pac,
+    worst_coverage,
+)
+from scipy.stats import binom
+
+from robfcp.defence.distances import pairwise
+from robfcp.federation.federation import Federation
+from robfcp.guarantees.certificate import certify
+from robfcp.guarantees.envelope import envelope
+from robfcp.guarantees.marginal import marginal_threshold, tolerance
+from robfcp.guarantees.modes import guaranteed
+from robfcp.guarantees.pruning import prune
+
+
+def mean_is_below(coverage: np.ndarray, level: float) -> bool:
+    """Whether the mean lies below the level beyond three standard errors."""
+    return bool(coverage.mean() < level - 3 * coverage.std(ddof=1) / np.sqrt(len(coverage)))
+
+
+def fails_too_often(failures: int, trials: int, rate: float) -> bool:
+    """Whether so many failures have a chance below 0.1% at the stated rate."""
+    return bool(binom.sf(failures - 1, trials, rate) < 1e-3)
+
+
+SETTINGS = [("iid", 50), ("iid", 500), ("iid", None), ("dirichlet", 50), ("dirichlet", 500)]
+SETTINGS += [("dirichlet", None)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mix", "n"), SETTINGS)
+@pytest.mark.parametrize(("n_clients", "liars"), [(6, 1), (20, 3)])
+def test_marginal_guarantee_covers_whatever_the_stated_liars_do(mix, n, n_clients, liars):
+    coverage = worst_coverage(
+        np.random.default_rng([1, n_clients, n or 0]),
+        marginal,
+        mix=mix,
+        n=n,
+        n_clients=n_clients,
+        liars=liars,
+        budget=liars,
+        extra=1,
+        trials=200,
+    )
+    assert not mean_is_below(coverage, 0.9)
+
+
+@pytest.mark.slow
+def test_the_same_check_catches_a_marginal_budget_one_too_small():
+    coverage = worst_coverage(
+        np.random.default_rng(2),
+        marginal,
+        mix="iid",
+        n=500,
+        n_clients=6,
+        liars=1,
+        budget=0,
+        extra=1,
+        trials=200,
+    )
+    assert mean_is_below(coverage, 0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mix", "n"), SETTINGS)
+def test_pac_threshold_fails_at_most_at_its_stated_rate(mix, n):
+    def failures(budget: int) -> int:
+        coverage = worst_coverage(
+            np.random.default_rng([3, n or 0]),
+            pac,
+            mix=mix,
+            n=n,
+            n_clients=6,
+            liars=1,
+            budget=budget,
+            extra=0,
+            trials=120,
+        )
+        return int((coverage < 0.9).sum())
+
+    assert not fails_too_often(failures(1), 120, 0.2)
+    if n != 50:
+        assert fails_too_often(failures(0), 120, 0.2)
+
+
+@pytest.mark.slow
+def test_pac_threshold_without_liars_fails_close_to_its_stated_rate():
+    coverage = worst_coverage(
+        np.random.default_rng(4),
+        pac,
+        mix="iid",
+        n=200,
+        n_clients=6,
+        liars=0,
+        budget=0,
+        extra=0,
+        trials=300,
+    )
+    failures = int((coverage < 0.9).sum())
+    assert not fails_too_often(failures, 300, 0.2)
+    assert failures > 0.05 * 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [50, 500, None])
+@pytest.mark.parametrize(("n_clients", "liars"), [(9, 4), (20, 8)])
+def test_homogeneous_threshold_fails_at_most_at_its_stated_rate(n, n_clients, liars):
+    def failures(budget: int) -> int:
+        coverage = worst_coverage(
+            np.random.default_rng([5, n_clients, n or 0]),
+            alike,
+            mix="iid",
+            n=n,
+            n_clients=n_clients,
+            liars=liars,
+            budget=budget,
+            extra=0,
+            trials=120,
+        )
+        return int((coverage < 0.9).sum())
+
+    assert not fails_too_often(failures(liars), 120, 0.2)
+    if n_clients == 9:
+        assert fails_too_often(failures(liars - 1), 120, 0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sigma", [0.0, 0.04])
+@pytest.mark.parametrize("n", [50, 500])
+def test_pruning_then_marginal_covers_although_liars_hide_inside_the_noise(n, sigma):
+    """Benign clients are shifted by up to sigma around a common CDF; 5 of 20 lie."""
+    rng = np.random.default_rng([6, n])
+    base = CLASSES.mean(axis=0)
+    half = np.cumsum(base) <= 0.8
+    direction = np.where(half, base / base[half].sum(), -base / base[~half].sum())
+    coverage, dropped = np.empty(60), 0
+    for trial in range(60):
+        shift = rng.uniform(-sigma, sigma, 20)
+        truth = base + shift[:, None] * direction
+        counts = rng.multinomial(n, truth)
+        benign = np.append(np.cumsum(truth[5:], axis=1).mean(axis=0), 1.0)
+        indices = []
+        for forged in attacks(counts, 5):
+            federation = Federation.from_counts(forged, GRID)
+            index, _ = guaranteed(federation, "marginal", LEVEL, 5, sigma=sigma)
+            indices.append(BINS if index is None else index)
+            dropped += int(not prune(federation, 5, sigma, 0.01).kept[5:].all())
+        coverage[trial] = benign[min(indices)]
+    assert not mean_is_below(coverage, 0.9)
+    assert not fails_too_often(dropped, 60 * 10, 0.01)
+
+
+@pytest.mark.slow
+def test_stating_no_heterogeneity_for_clients_that_differ_breaks_pruning():
+    """Why sigma is an input: with 0 stated for two benign groups, the smaller one is expelled."""
+    truth = np.zeros((20, BINS))
+    truth[:13, 20:60], truth[13:, 120:160] = 1 / 40, 1 / 40
+    counts = np.random.default_rng(7).multinomial(500, truth)
+    index, _ = guaranteed(Federation.from_counts(counts, GRID), "marginal", LEVEL, 7, sigma=0.0)
+    assert index is not None
+    assert np.cumsum(truth, axis=1)[:, index].mean() < 0.7
+    honest, _ = guaranteed(Federation.from_counts(counts, GRID), "marginal", LEVEL, 7, sigma=0.6)
+    assert honest is None or np.cumsum(truth, axis=1)[:, honest].mean() >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mix", "n"), SETTINGS)
+def test_certificates_hold_at_every_edge_at_once(mix, n):
+    """An attacker may choose the threshold too: one edge outside the band is a failure."""
+
+    def failures(budget: int) -> int:
+        rng = np.random.default_rng([8, n or 0])
+        return band_failures(rng, mix=mix, n=n, budget=budget, trials=60)
+
+    assert not fails_too_often(failures(2), 60, 0.2)
+    assert fails_too_often(failures(1), 60, 0.2)
+
+
+@pytest.mark.slow
+def test_tolerance_is_kept_jointly():
+    """P(missed and m* >= the true number of liars) <= alpha, for FCP's own threshold."""
+    rng = np.random.default_rng(9)
+    missed = []
+    for _ in range(300):
+        truth = distributions(rng, "dirichlet", 12)
+        counts = rng.multinomial(100, truth)
+        coverage = np.append(np.cumsum(truth[1:], axis=1).mean(axis=0), 1.0)
+        worst = 0.0
+        for forged in attacks(counts, 1):
+            federation = Federation.from_counts(forged, GRID)
+            index = marginal_threshold(federation, LEVEL, m=0)
+            survives = tolerance(federation, index, LEVEL)
+            if survives is not None and survives >= 1:
+                worst = max(worst, 1 - coverage[BINS if index is None else index])
+        missed.append(worst)
+    assert not mean_is_below(-np.array(missed), -0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("equal", [True, False])
+def test_guarantees_of_a_thousand_clients_cost_less_than_their_distances(equal):
+    rng = np.random.default_rng(10)
+    sizes = np.full(1000, 500) if equal else rng.integers(50, 2000, 1000)
+    federation = Federation.from_counts(rng.multinomial(sizes, rng.dirichlet(np.ones(1000), 1000)))
+    vectors = federation.counts / federation.sizes[:, None]
+
+    def seconds(work: Callable[[], object]) -> float:
+        spent = []
+        for _ in range(5):
+            start = time.perf_counter()
+            work()
+            spent.append(time.perf_counter() - start)
+        return min(spent)
+
+    def at_threshold() -> None:
+        index = marginal_threshold(federation, LEVEL, m=50)
+        assert index is not None
+        tolerance(federation, index, LEVEL)
+        envelope(federation.below(index), federation.sizes, 50)
+        certify(federation, index, 50)
+
+    distances = seconds(lambda: pairwise(vectors))
+    assert seconds(at_threshold) < distances
+    assert seconds(lambda: envelope(federation.cumulative(), federation.sizes, 50)) < 5 * distances

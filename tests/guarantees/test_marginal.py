@@ -1,0 +1,204 @@
+"""Guaranteed thresholds and tolerance against brute force over all plausible benign sets."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from robfcp.errors import RobfcpError
+from robfcp.federation.federation import Federation
+from robfcp.guarantees.marginal import (
+    liars_forcing_full_sets,
+    liars_no_rule_survives,
+    marginal_slack,
+    marginal_threshold,
+    tolerance,
+    tolerance_statement,
+)
+from robfcp.guarantees.ranks import conformal_rank, threshold_index
+
+LEVELS = [Fraction(9, 10), Fraction(1, 2), Fraction(3, 4), Fraction(19, 20), Fraction(1, 3)]
+
+
+def random_federation(rng: np.random.Generator, largest: int = 40) -> Federation:
+    n_clients, bins = int(rng.integers(2, 8)), int(rng.integers(2, 9))
+    sizes = rng.integers(1, largest, n_clients)
+    shares = rng.dirichlet(np.full(bins, 0.5), n_clients)
+    return Federation.from_counts(rng.multinomial(sizes, shares))
+
+
+def benign_sets(n_clients: int, m: int):
+    for number in range(m + 1):
+        for removed in combinations(range(n_clients), number):
+            yield np.array([k not in removed for k in range(n_clients)])
+
+
+def fcp(federation: Federation, kept: np.ndarray, level: Fraction) -> float:
+    """FCP's threshold on these clients as an edge number, infinity if none."""
+    pooled = federation.pooled(kept)
+    index = threshold_index(pooled, conformal_rank(level, int(pooled.sum()), int(kept.sum())))
+    return np.inf if index is None else index
+
+
+def as_number(index: int | None) -> float:
+    return np.inf if index is None else index
+
+
+def test_guaranteed_threshold_is_the_worst_plausible_fcp_threshold():
+    rng = np.random.default_rng(0)
+    finite = 0
+    for trial in range(2500):
+        federation = random_federation(rng)
+        level = LEVELS[trial % len(LEVELS)]
+        m = int(rng.integers(0, federation.n_clients))
+        worst = max(fcp(federation, kept, level) for kept in benign_sets(federation.n_clients, m))
+        assert as_number(marginal_threshold(federation, level, m=m)) == worst
+        finite += np.isfinite(worst)
+    assert finite > 800
+
+
+def test_tolerance_is_the_largest_budget_whose_guaranteed_threshold_is_not_higher():
+    rng = np.random.default_rng(1)
+    for trial in range(800):
+        federation = random_federation(rng)
+        level = LEVELS[trial % len(LEVELS)]
+        index = int(rng.integers(0, federation.grid.n_bins))
+        survived = [
+            m
+            for m in range(federation.n_clients)
+            if as_number(marginal_threshold(federation, level, m=m)) <= index
+        ]
+        assert tolerance(federation, index, level) == (max(survived) if survived else None)
+
+
+def test_an_infinite_threshold_survives_everybody_but_the_one_benign_client():
+    federation = random_federation(np.random.default_rng(2))
+    assert tolerance(federation, None, Fraction(9, 10)) == federation.n_clients - 1
+
+
+def test_size_budget_is_at_least_the_worst_fcp_threshold_over_sets_within_it():
+    rng = np.random.default_rng(3)
+    equal = total = 0
+    for trial in range(1200):
+        federation = random_federation(rng)
+        level = LEVELS[trial % len(LEVELS)]
+        budget = int(rng.integers(0, federation.n_samples))
+        worst = max(
+            fcp(federation, kept, level)
+            for kept in benign_sets(federation.n_clients, federation.n_clients - 1)
+            if federation.sizes[~kept].sum() <= budget
+        )
+        found = as_number(marginal_threshold(federation, level, size_budget=budget))
+        assert found >= worst
+        equal += found == worst
+        total += 1
+    assert equal > 0.6 * total
+
+
+def test_a_size_budget_of_m_equal_clients_is_the_client_budget():
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        counts = rng.multinomial(20, rng.dirichlet(np.ones(8), 9))
+        federation = Federation.from_counts(counts)
+        by_clients = marginal_threshold(federation, Fraction(4, 5), m=2)
+        by_size = marginal_threshold(federation, Fraction(4, 5), size_budget=40)
+        both = marginal_threshold(federation, Fraction(4, 5), m=2, size_budget=40)
+        assert by_clients == by_size == both
+
+
+def test_a_size_budget_of_everything_leaves_only_the_infinite_threshold():
+    federation = random_federation(np.random.default_rng(5))
+    budget = federation.n_samples
+    assert marginal_threshold(federation, Fraction(1, 2), size_budget=budget) is None
+
+
+def test_the_condition_once_true_stays_true_along_the_edges():
+    rng = np.random.default_rng(6)
+    for _ in range(100):
+        federation = random_federation(rng)
+        m = int(rng.integers(0, federation.n_clients))
+        slack = marginal_slack(federation.cumulative(), federation.sizes, m, Fraction(9, 10))
+        assert (np.diff(slack) >= 0).all()
+
+
+def test_nine_tenths_of_ten_is_nine_and_not_a_rounding_error():
+    counts = np.zeros((1, 3), dtype=int)
+    counts[0] = [18, 1, 0]
+    federation = Federation.from_counts(counts)
+    assert marginal_threshold(federation, Fraction(9, 10), m=0) == 0
+
+
+def test_levels_with_many_digits_and_large_sizes_stay_exact():
+    level = Fraction(899_999_999_999, 10**12)
+    sizes = np.array([10**8, 10**8 + 7, 10**8 - 3])
+    below = np.array([90_000_000, 90_000_009, 90_000_001])
+    exact = [int(c) - level * (int(n) + 1) for c, n in zip(below, sizes, strict=True)]
+    wanted = sum(exact) - max(0, max(exact))
+    assert int(marginal_slack(below, sizes, 1, level)) == wanted * level.denominator
+
+
+@pytest.mark.parametrize(("n", "liars"), [(50, 8), (500, 9), (5000, 10)])
+def test_liars_that_force_full_sets_among_a_hundred_clients(n, liars):
+    sizes, level = np.full(100, n), Fraction(9, 10)
+    assert liars_forcing_full_sets(sizes, level) == liars
+    assert liars_no_rule_survives(sizes, level) == 10
+    for number, index in [(liars - 1, 0), (liars, 9)]:
+        counts = np.zeros((100, 10), dtype=int)
+        counts[:number, 9] = counts[number:, 0] = n
+        federation = Federation.from_counts(counts)
+        assert marginal_threshold(federation, level, m=number) == index
+
+
+def test_a_rule_told_more_liars_falls_to_fewer():
+    sizes, level = np.full(100, 500), Fraction(9, 10)
+    assert liars_forcing_full_sets(sizes, level, m=20) == 8
+    assert liars_forcing_full_sets(sizes, level, m=0) == 10
+
+
+def test_forcing_liars_are_worst_as_the_largest_clients():
+    rng = np.random.default_rng(7)
+    for _ in range(100):
+        sizes = rng.integers(5, 60, 7)
+        level, m = Fraction(4, 5), int(rng.integers(0, 3))
+        forced = [
+            number
+            for number in range(1, 7)
+            for chosen in combinations(range(7), number)
+            if marginal_slack(np.where(np.isin(range(7), chosen), 0, sizes), sizes, m, level) < 0
+        ]
+        assert liars_forcing_full_sets(sizes, level, m) == (min(forced) if forced else None)
+
+
+def test_impossibility_number_by_trying_every_pair_of_groups():
+    rng = np.random.default_rng(8)
+    for _ in range(100):
+        sizes, level = rng.integers(5, 60, 6), Fraction(3, 5)
+        weights = sizes + 1
+        broken = []
+        for m in range(1, 4):
+            for top in combinations(range(6), m):
+                others = [k for k in range(6) if k not in top]
+                for mimics in combinations(others, m):
+                    benign = weights.sum() - weights[list(mimics)].sum()
+                    if weights[list(top)].sum() > (1 - level) * int(benign):
+                        broken.append(m)
+        assert liars_no_rule_survives(sizes, level) == (min(broken) if broken else None)
+
+
+def test_a_threshold_without_any_stated_budget_is_refused():
+    federation = random_federation(np.random.default_rng(9))
+    with pytest.raises(RobfcpError, match="state how many"):
+        marginal_threshold(federation, Fraction(9, 10))
+    with pytest.raises(RobfcpError, match="size_budget"):
+        marginal_threshold(federation, Fraction(9, 10), size_budget=-1)
+    with pytest.raises(RobfcpError, match="nothing can be guaranteed"):
+        marginal_threshold(federation, Fraction(9, 10), m=federation.n_clients)
+
+
+def test_a_tolerance_is_said_in_words_that_make_it_true():
+    words = tolerance_statement(7, Fraction(9, 10))
+    assert "missed while the tolerance is at least the true number of liars is at most 0.1" in words
+    assert "even if nobody lies" in tolerance_statement(None, Fraction(9, 10))

@@ -1,0 +1,317 @@
+"""Thresholds and certificates from private reports: by brute force, and simulated with liars."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from noises import draw
+from robfcp.guarantees.private_thresholds import noise_beta
+from scipy.stats import beta as beta_law
+from scipy.stats import binom
+
+import robfcp
+from robfcp import Privacy
+from robfcp.calibration.what_if import plain_index, survived_levels
+from robfcp.errors import RobfcpError
+from robfcp.federation.federation import Federation
+from robfcp.grid import Grid
+from robfcp.guarantees import homogeneous_threshold
+from robfcp.guarantees.certificate import certify
+from robfcp.guarantees.marginal import marginal_threshold, tolerance
+from robfcp.guarantees.modes import guaranteed
+from robfcp.guarantees.noisy import PrivateCounts
+from robfcp.guarantees.pac import pac_threshold
+from robfcp.guarantees.pruning import estimate_heterogeneity, prune
+from robfcp.privacy.noise import Noise, pooled_mass
+from robfcp.privacy.noisy_binomials import NoisyBinomial, least_noisy_count
+
+LEVEL = Fraction(9, 10)
+EXACT = Privacy(300)  # noise so rare that none is drawn
+BINS = 16
+GRID = Grid.uniform(BINS)
+EDGES = np.linspace(0, 1, BINS + 1)
+CLASSES = np.array([np.diff(beta_law.cdf(EDGES, shape, 3)) for shape in np.linspace(0.5, 3, 6)])
+
+
+def noisy(rng, counts, privacy, known=True):
+    """The counts with noise as a federation; sizes known or hidden."""
+    noise = draw(rng, privacy.noise, counts.shape)
+    sizes = counts.sum(axis=1) if known else None
+    return Federation.from_counts(counts + noise, GRID, privacy=privacy, sizes=sizes)
+
+
+def private(epsilon, known=True):
+    return Privacy(epsilon, neighbours="substitution" if known else "add-remove")
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("m", [0, 1, 2])
+def test_the_marginal_threshold_is_the_brute_force_one(known, m):
+    rng = np.random.default_rng(m)
+    for _ in range(20):
+        n_clients = int(rng.integers(m + 1, 7))
+        truth = rng.dirichlet(np.full(BINS, 2), n_clients)
+        sizes = rng.integers(20, 900, n_clients)
+        federation = noisy(rng, rng.multinomial(sizes, truth), private(2.0, known), known)
+        counts, beta = PrivateCounts(federation), noise_beta(LEVEL)
+        target = LEVEL + beta
+        if known:
+            allowed = [Fraction(int(a), 2) for a in counts.allowance(float(beta))]
+        else:
+            left, right = counts.sides(float(beta) / 2)
+            pairs = zip(left.tolist(), right.tolist(), strict=True)
+            allowed = [((1 - target) * a + target * b) / 2 for a, b in pairs]
+
+        def holds(edge, counts=counts, allowed=allowed, target=target, n_clients=n_clients):
+            below = [Fraction(h, 2) for h in counts.lowest[:, edge].tolist()]
+            return all(
+                sum(below[k] - target * (int(counts.sizes[k]) + 1) for k in kept) >= allowed[edge]
+                for size in range(n_clients - m, n_clients + 1)
+                for kept in combinations(range(n_clients), size)
+            )
+
+        expected = BINS
+        while expected and holds(expected - 1):
+            expected -= 1
+        found = marginal_threshold(federation, LEVEL, m)
+        assert found == (None if expected == BINS else expected)
+        for edge in range(BINS):
+            survives = tolerance(federation, edge, LEVEL)
+            assert (survives is not None and survives >= m) == (edge >= expected)
+
+
+@pytest.mark.parametrize("m", [0, 1, 3])
+def test_where_no_noise_is_drawn_thresholds_are_those_of_the_raised_level(m):
+    rng = np.random.default_rng(5)
+    counts = rng.multinomial(400, CLASSES.mean(axis=0), size=20)
+    plain, marked = Federation.from_counts(counts, GRID), noisy(rng, counts, EXACT)
+    beta = noise_beta(LEVEL)
+    assert marginal_threshold(marked, LEVEL, m) == marginal_threshold(plain, LEVEL + beta, m)
+    assert pac_threshold(marked, LEVEL, m, 0.05) == pac_threshold(plain, LEVEL, m, 0.04)
+    same = homogeneous_threshold(plain, LEVEL, m, 0.05)
+    assert homogeneous_threshold(marked, LEVEL, m, 0.05) == same
+    assert plain_index(marked, LEVEL, np.ones(20, bool)) == plain_index(
+        plain, LEVEL, np.ones(20, bool)
+    )
+    wide = marginal_threshold(plain, LEVEL + beta, None, 1500)
+    assert marginal_threshold(marked, LEVEL, None, 1500) == wide
+
+
+def test_counts_come_from_the_sides_that_give_the_least_noise():
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(10_000, CLASSES[0], size=2000)
+    federation = noisy(rng, counts, private(0.5))
+    errors = PrivateCounts(federation).halves / 2 - np.cumsum(counts, axis=1)
+    terms = np.minimum(np.arange(1, BINS + 1), BINS - np.arange(1, BINS + 1))
+    expected = np.minimum(terms, BINS / 4) * Privacy(0.5).noise.variance
+    np.testing.assert_allclose(errors.var(axis=0), expected, rtol=0.2)
+    assert (errors[:, -1] == 0).all()
+
+
+def test_pooled_noise_stays_within_its_allowance_as_often_as_stated():
+    rng = np.random.default_rng(1)
+    privacy = private(0.5)
+    counts = np.tile(np.full(BINS, 40), (30, 1))
+    allowance = PrivateCounts(noisy(rng, counts, privacy)).allowance(0.05)
+    exceeded = np.zeros(BINS)
+    for _ in range(600):
+        found = PrivateCounts(noisy(rng, counts, privacy)).halves.sum(axis=0)
+        exceeded += found - 60 * np.cumsum(counts[0]) > allowance
+    assert (binom.sf(exceeded - 1, 600, 0.05) > 1e-4).all()
+    assert exceeded[:-1].mean() > 0.03 * 600  # and no larger than it must be
+
+
+def test_a_client_that_claims_endless_noise_cannot_drown_the_others():
+    rng = np.random.default_rng(2)
+    counts = rng.multinomial(500, CLASSES[0], size=20)
+    privacy = [Privacy(1e-4), *[private(2.0)] * 19]
+    sizes = counts.sum(axis=1)
+    forged = counts + draw(rng, private(2.0).noise, counts.shape)
+    loud = Federation.from_counts(forged, GRID, privacy=privacy, sizes=sizes)
+    top = forged.copy()
+    top[0] = [0] * (BINS - 1) + [500]
+    liar = Federation.from_counts(top, GRID, privacy=[None, *privacy[1:]], sizes=sizes)
+    assert marginal_threshold(loud, LEVEL, 1) == marginal_threshold(liar, LEVEL, 1)
+    assert marginal_threshold(loud, LEVEL, 1) < BINS - 1
+
+
+def test_noisy_counts_of_single_clients_have_exact_tails():
+    rng = np.random.default_rng(3)
+    noise = Noise("laplace", 4.0)
+    for step in (1, 2):
+        needed, chance = least_noisy_count(200, 0.9, 0.1, (noise, 5, step))
+        drawn = 2 * rng.binomial(200, 0.9, 200_000)
+        drawn += step * draw(rng, noise, (200_000, 5)).sum(axis=1)
+        assert (drawn >= needed).mean() == pytest.approx(chance, abs=0.004)
+        assert (drawn >= needed - step).mean() > 0.1 > chance
+    plain = least_noisy_count(200, 0.9, 0.1, None)
+    assert plain[1] == pytest.approx(binom.sf(plain[0] / 2 - 1, 200, 0.9))
+
+
+@pytest.mark.parametrize("law", [Noise("laplace", 0.4), Noise("laplace", 9), Noise("gaussian", 3)])
+@pytest.mark.parametrize(("draws", "every"), [(1, 1), (6, 1), (2, 2), (20, 2)])
+def test_tails_of_noisy_binomials_are_those_of_the_convolution(law, draws, every):
+    for size, probability in ((1, 0.5), (60, 0.9), (400, 0.95)):
+        tail = NoisyBinomial(size, probability, law, draws, every)
+        hits = np.zeros(every * size + 1)
+        hits[::every] = binom.pmf(np.arange(size + 1), size, probability)
+        noise = pooled_mass(((law, draws),))
+        mass = np.convolve(hits, noise)
+        lowest = -(len(noise) // 2)
+        for value in range(int(every * size * probability) - 30, every * size + 30, 7):
+            expected = mass[max(0, value - lowest) :].sum()
+            assert expected - 1e-13 <= tail.upper(value) <= expected + 1e-11
+
+
+def test_hidden_sizes_refuse_what_needs_them():
+    rng = np.random.default_rng(4)
+    counts = rng.multinomial(300, CLASSES[0], size=10)
+    hidden = noisy(rng, counts, private(1, known=False), known=False)
+    for call in (
+        lambda: homogeneous_threshold(hidden, LEVEL, 1, 0.05),
+        lambda: prune(hidden, 1, 0.1, 0.05),
+        lambda: marginal_threshold(hidden, LEVEL, None, 100),
+    ):
+        with pytest.raises(RobfcpError, match="register the sizes or use substitution"):
+            call()
+    assert estimate_heterogeneity(hidden, 1).at_least == 0
+
+
+def test_pruning_drops_liars_and_no_honest_client():
+    rng = np.random.default_rng(6)
+    dropped = 0
+    for _ in range(20):
+        counts = rng.multinomial(2000, CLASSES[0], size=20)
+        counts[:3] = 0
+        counts[:3, 0] = 2000
+        kept, remaining, _ = prune(noisy(rng, counts, private(1)), 3, 0.02, 0.05)
+        dropped += not kept[3:].all()
+        assert not kept[:3].any()
+        assert remaining == 0
+    assert dropped <= 3
+    calibration = robfcp.calibrate(
+        noisy(rng, counts, private(1)), malicious=3, guarantee="marginal", heterogeneity=0.02
+    )
+    assert "3 clients that cannot be benign were dropped" in calibration.certificate.statement
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_certificates_shrink_with_more_budget_and_hold_the_truth(known):
+    rng = np.random.default_rng(7)
+    counts = rng.multinomial(500, CLASSES[2], size=30)
+    truth = np.cumsum(CLASSES[2])
+    widths = []
+    for epsilon in (0.1, 0.5, 2, 300):
+        federation = noisy(rng, counts, private(epsilon, known), known)
+        certificate = certify(federation, 9, 2)
+        assert certificate.lower <= truth[9] <= certificate.upper
+        widths.append(certificate.width)
+        curve = survived_levels(federation, 9, 3)
+        assert list(curve) == sorted(curve, reverse=True)
+    assert widths == sorted(widths, reverse=True)
+    assert certify(federation, None, 2).lower == 1
+    few = noisy(rng, counts[:3] // 10, private(0.01, known), known)
+    assert certify(few, 9, 1).vacuous or known
+
+
+def worst(rng, epsilon, n, known, liars, threshold, trials, mix="dirichlet", n_clients=20):
+    """(trials,) exact benign coverage when liars know all and pick the worst of four reports."""
+    privacy = private(epsilon, known)
+    found = np.empty(trials)
+    for trial in range(trials):
+        shares = (
+            rng.dirichlet(np.full(len(CLASSES), 0.5), n_clients) @ CLASSES
+            if mix == "dirichlet"
+            else np.tile(CLASSES[1], (n_clients, 1))
+        )
+        counts = rng.multinomial(n, shares)
+        coverage = np.append(np.cumsum(shares[liars:], axis=1).mean(axis=0), 1.0)
+        noise = draw(rng, privacy.noise, counts.shape)
+        indices = []
+        for forged in (np.eye(BINS)[0], np.eye(BINS)[-1], np.eye(BINS)[5], None):
+            sent = counts + noise
+            if forged is not None:
+                sent[:liars] = (n * forged).astype(int)
+            sizes = np.full(n_clients, n) if known else None
+            federation = Federation.from_counts(sent, GRID, privacy=privacy, sizes=sizes)
+            indices.append(threshold(federation))
+        found[trial] = min(coverage[BINS if index is None else index] for index in indices)
+    return found
+
+
+def below(coverage, level):
+    """Whether the mean lies below the level beyond three standard errors."""
+    return coverage.mean() < level - 3 * coverage.std(ddof=1) / np.sqrt(len(coverage))
+
+
+def test_private_marginal_thresholds_cover_and_careless_ones_do_not():
+    rng = np.random.default_rng(8)
+
+    def careless(federation):
+        pooled = federation.counts.sum(axis=0)
+        reached = np.flatnonzero(np.cumsum(pooled) >= 0.9 * (federation.n_samples + 20))
+        return int(reached[0]) if reached.size else None
+
+    assert below(worst(rng, 0.1, 100, True, 1, careless, 60), 0.9)
+    for epsilon in (0.1, 1):
+        found = worst(rng, epsilon, 100, True, 1, lambda f: marginal_threshold(f, LEVEL, 1), 40)
+        assert not below(found, 0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("n", [50, 500, 5000])
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1, 4])
+def test_marginal_thresholds_cover_at_every_epsilon(epsilon, n, known):
+    rng = np.random.default_rng(int(10 * epsilon) + n + known)
+    found = worst(rng, epsilon, n, known, 1, lambda f: marginal_threshold(f, LEVEL, 1), 150)
+    assert not below(found, 0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("epsilon", [0.1, 1, 4])
+def test_pac_thresholds_fail_as_rarely_as_stated(epsilon, known):
+    rng = np.random.default_rng(int(10 * epsilon) + known)
+    found = worst(rng, epsilon, 300, known, 1, lambda f: pac_threshold(f, LEVEL, 1, 0.1), 150)
+    assert binom.sf((found < 0.9).sum() - 1, 150, 0.1) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.2, 1, 4])
+def test_homogeneous_thresholds_fail_as_rarely_as_stated(epsilon):
+    rng = np.random.default_rng(int(10 * epsilon))
+    found = worst(
+        rng, epsilon, 300, True, 6, lambda f: homogeneous_threshold(f, LEVEL, 6, 0.1), 150, "iid"
+    )
+    assert binom.sf((found < 0.9).sum() - 1, 150, 0.1) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("epsilon", [0.1, 1])
+def test_certificates_of_found_thresholds_fail_as_rarely_as_stated(epsilon, known):
+    rng = np.random.default_rng(int(10 * epsilon) + known)
+    privacy, missed = private(epsilon, known), 0
+    for _ in range(150):
+        shares = rng.dirichlet(np.full(len(CLASSES), 0.5), 20) @ CLASSES
+        federation = noisy(rng, rng.multinomial(300, shares), privacy, known)
+        index = plain_index(federation, LEVEL, np.ones(20, bool))
+        certificate = certify(federation, index, 1, 0.9)
+        truth = 1.0 if index is None else np.cumsum(shares, axis=1).mean(axis=0)[index]
+        missed += not certificate.lower <= truth <= certificate.upper
+    assert binom.sf(missed - 1, 150, 0.1) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.5, 2])
+def test_pruned_marginal_thresholds_cover(epsilon):
+    rng = np.random.default_rng(int(10 * epsilon))
+
+    def pruned(federation):
+        return guaranteed(federation, "marginal", LEVEL, 4, sigma=0.0)[0]
+
+    assert not below(worst(rng, epsilon, 500, True, 4, pruned, 100, "iid"), 0.9)

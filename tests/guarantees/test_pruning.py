@@ -1,0 +1,111 @@
+"""Pruning: which clients cannot be benign, against brute force and simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from robfcp.errors import RobfcpError
+from robfcp.federation.federation import Federation
+from robfcp.guarantees.pruning import agreeing, client_intervals, estimate_heterogeneity, prune
+
+
+def attacked(rng: np.random.Generator, liars: int, n: int = 500, n_clients: int = 40):
+    """Homogeneous clients, the last `liars` of which put everything into the last bin."""
+    counts = rng.multinomial(n, np.full(30, 1 / 30), n_clients)
+    counts[n_clients - liars :] = 0
+    counts[n_clients - liars :, -1] = n
+    return Federation.from_counts(counts)
+
+
+def test_intervals_are_clopper_pearson():
+    sizes = np.array([5, 40, 40])
+    below = np.array([[0, 5], [13, 40], [0, 13]])
+    low, high = client_intervals(below, sizes, 0.01)
+    for k in range(3):
+        for e in range(2):
+            test = binomtest(int(below[k, e]), int(sizes[k]))
+            interval = test.proportion_ci(0.99, method="exact")
+            assert low[k, e] == pytest.approx(interval.low, abs=1e-9)
+            assert high[k, e] == pytest.approx(interval.high, abs=1e-9)
+
+
+def test_a_client_agrees_when_its_interval_holds_a_point_shared_by_the_quorum():
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(500):
+        n_clients = int(rng.integers(1, 8))
+        quorum = int(rng.integers(1, n_clients + 1))
+        ends = np.sort(rng.integers(0, 12, (2, 3, n_clients)), axis=0).astype(float)
+        found = agreeing(ends[0], ends[1], quorum)
+        points = np.arange(0, 12, 0.5)
+        for e in range(3):
+            inside = (ends[0, e][:, None] <= points) & (points <= ends[1, e][:, None])
+            shared = inside.sum(axis=0) >= quorum
+            wanted = (inside & shared).any(axis=1)
+            assert found[e].tolist() == wanted.tolist()
+            seen.update(wanted.tolist())
+    assert seen == {True, False}
+
+
+def test_gross_liars_are_dropped_and_the_budget_falls_by_their_number():
+    federation = attacked(np.random.default_rng(1), 12)
+    kept, m, evidence = prune(federation, 15, 0.0, 0.05)
+    assert kept.tolist() == [True] * 28 + [False] * 12
+    assert m == 3
+    assert {exclusion.client for exclusion in evidence.exclusions} == set(federation.ids[28:])
+    assert not evidence.refuted
+
+
+def test_benign_clients_are_dropped_in_at_most_beta_of_the_rounds():
+    rng = np.random.default_rng(2)
+    dropped = sum(
+        not prune(attacked(rng, 0, n=60, n_clients=20), 6, 0.0, 0.2).kept.all() for _ in range(150)
+    )
+    assert dropped <= 0.2 * 150
+
+
+def test_clients_within_the_stated_heterogeneity_stay():
+    rng = np.random.default_rng(3)
+    shift = np.linspace(-0.1, 0.1, 40)[:, None] * np.where(np.arange(10) < 5, 1, -1) / 5
+    counts = np.stack([rng.multinomial(5000, 0.1 + row) for row in shift])
+    federation = Federation.from_counts(counts)
+    assert prune(federation, 10, 0.1, 0.05).kept.all()
+
+
+def test_reports_that_contradict_the_assumptions_prune_nobody_and_say_so():
+    federation = attacked(np.random.default_rng(4), 20)
+    kept, m, evidence = prune(federation, 10, 0.0, 0.05)
+    assert kept.all()
+    assert m == 10
+    assert evidence.refuted
+
+
+def test_diagnostic_sees_no_heterogeneity_where_there_is_none_and_most_of_it_where_there_is():
+    rng = np.random.default_rng(5)
+    alike = estimate_heterogeneity(attacked(rng, 10), 10)
+    assert alike.at_least == 0
+    assert alike.suggested < 0.03
+    halves = np.where(np.arange(40)[:, None] < 20, 0.2, -0.2) * np.where(np.arange(10) < 5, 1, -1)
+    counts = np.stack([rng.multinomial(5000, 0.1 + row / 5) for row in halves])
+    apart = estimate_heterogeneity(Federation.from_counts(counts), 5)
+    assert 0.1 < apart.at_least <= 0.2
+    assert 0.15 < apart.suggested <= 0.42
+    assert "estimate" in apart.label
+
+
+def test_many_bins_are_thinned_without_losing_the_liars():
+    rng = np.random.default_rng(6)
+    counts = rng.multinomial(800, np.full(1000, 1 / 1000), 30)
+    counts[25:] = 0
+    counts[25:, 0] = 800
+    kept, m, _ = prune(Federation.from_counts(counts), 8, 0.0, 0.05)
+    assert kept.tolist() == [True] * 25 + [False] * 5
+    assert m == 3
+
+
+@pytest.mark.parametrize("sigma", [-0.1, 1.5])
+def test_a_heterogeneity_outside_its_range_is_refused(sigma):
+    with pytest.raises(RobfcpError, match="heterogeneity"):
+        prune(attacked(np.random.default_rng(7), 0), 3, sigma, 0.05)

@@ -1,0 +1,67 @@
+"""Ranks in exact arithmetic."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robfcp.errors import RobfcpError
+from robfcp.guarantees.ranks import conformal_rank, exact_level, threshold_index
+
+
+@pytest.mark.parametrize(
+    ("n", "level", "rank"),
+    [(9, 0.9, 9), (19, 0.9, 18), (99, 0.99, 99), (10, 0.9, 10), (8, 0.9, 9), (1, 0.5, 1)],
+)
+def test_split_conformal_ranks_are_exact(n, level, rank):
+    assert conformal_rank(exact_level(level), n, 1) == rank
+    assert conformal_rank(exact_level(level), n, 1, "full") == rank
+
+
+def test_nine_samples_at_90_percent_give_the_ninth_smallest_not_infinity():
+    counts = np.ones(9, dtype=np.int64)
+    assert threshold_index(counts, conformal_rank(exact_level(0.9), 9, 1)) == 8
+    assert (
+        threshold_index(np.ones(8, dtype=np.int64), conformal_rank(exact_level(0.9), 8, 1)) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "exact"),
+    [
+        (0.9, Fraction(9, 10)),
+        (1 - 0.7, Fraction(3, 10)),
+        (np.float64(0.995), Fraction(199, 200)),
+        ("0.95", Fraction(19, 20)),
+        ("2/3", Fraction(2, 3)),
+        (Fraction(1, 3), Fraction(1, 3)),
+        (Decimal("0.8"), Fraction(4, 5)),
+        (np.float32(0.5), Fraction(1, 2)),
+    ],
+)
+def test_levels_are_read_as_people_mean_them(level, exact):
+    assert exact_level(level) == exact
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.1, 1.5, np.nan, np.inf, "x", None, [0.9]])
+def test_impossible_levels_are_refused(level):
+    with pytest.raises(RobfcpError, match="confidence_level"):
+        exact_level(level)
+
+
+def test_unknown_exchangeability_is_refused():
+    with pytest.raises(RobfcpError, match="exchangeability"):
+        conformal_rank(Fraction(1, 2), 1, 1, "none")
+
+
+@given(
+    counts=st.lists(st.integers(0, 5), min_size=1, max_size=30),
+    rank=st.integers(1, 60),
+)
+def test_threshold_is_the_order_statistics_bin(counts, rank):
+    values = np.repeat(np.arange(len(counts)), counts)
+    expected = int(np.sort(values)[rank - 1]) if rank <= len(values) else None
+    assert threshold_index(np.array(counts), rank) == expected

@@ -1,0 +1,238 @@
+"""Every attack keeps its promise, is seeded, and leaves honest clients alone."""
+
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp import Federation, Grid, RobfcpError
+from robfcp.defence import NoDefence
+from robfcp.lab.attacks import (
+    ATTACKS,
+    Adaptive,
+    Clones,
+    Coverage,
+    Decoy,
+    Displacement,
+    Efficiency,
+    Gaussian,
+    LabelPoisoning,
+    Lift,
+    Malformed,
+    Mimic,
+    MimicHigh,
+    MimicLow,
+    Partial,
+    SizeInflation,
+    Truncation,
+    named_attack,
+)
+from robfcp.lab.attacks.adaptive import families
+from robfcp.lab.attacks.base import scores_of, with_scores
+
+BAD = np.array([1, 3, 4])
+SCORE_ATTACKS = {name: attack for name, attack in ATTACKS.items() if attack.on == "scores"}
+
+
+@pytest.fixture
+def scores():
+    rng = np.random.default_rng(0)
+    return [rng.beta(1 + k / 4, 8, 60 + 5 * k) for k in range(9)]
+
+
+@pytest.fixture
+def federation(scores):
+    grid = Grid.default()
+    counts = [np.bincount(grid.index(part), minlength=grid.n_bins) for part in scores]
+    return Federation.from_counts(np.array(counts), grid, score=robfcp.LAC())
+
+
+def same(left, right):
+    if isinstance(left, Federation):
+        return np.array_equal(left.counts, right.counts)
+    if isinstance(left, (tuple, list)):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right if isinstance(left, bytes) else np.array_equal(left, right)
+
+
+def data_for(attack, scores, federation):
+    rng = np.random.default_rng(5)
+    samples = [(rng.dirichlet(np.ones(4), 30), rng.integers(0, 4, 30)) for _ in range(9)]
+    kinds = {"scores": scores, "samples": samples, "counts": federation, "reports": federation}
+    return kinds[attack.on]
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_is_seeded_takes_masks_and_leaves_honest_clients_alone(
+    name, scores, federation
+):
+    attack = named_attack(name)
+    data = data_for(attack, scores, federation)
+    mask = np.isin(np.arange(9), BAD)
+    once = attack(data, BAD, 1)
+    assert same(once, attack(data, mask, np.random.default_rng(1)))
+    honest = list(federation) if attack.on == "reports" else data
+    for k in np.flatnonzero(~mask):
+        if isinstance(once, Federation):
+            assert np.array_equal(once.counts[k], federation.counts[k])
+        elif attack.on == "reports":
+            assert robfcp.Report.from_json(once[k]) == honest[k]
+        else:
+            assert same(once[k], honest[k])
+    assert same(
+        attack(data, [], 1), [r.to_json() for r in honest] if attack.on == "reports" else data
+    )
+
+
+@pytest.mark.parametrize("name", SCORE_ATTACKS)
+def test_score_attacks_stay_in_range_keep_sizes_and_work_on_counts_too(name, scores, federation):
+    attack = SCORE_ATTACKS[name]
+    forged = attack(scores, BAD, 2)
+    factor = attack.factor if isinstance(attack, SizeInflation) else 1
+    for k in BAD:
+        assert len(forged[k]) == factor * len(scores[k])
+        assert forged[k].min() >= 0
+        assert forged[k].max() <= 1
+    attacked = attack(federation, BAD, 2)
+    assert np.array_equal(attacked.sizes, attacked.counts.sum(axis=1))
+    through_edges = attack(scores_of(federation), BAD, 2)
+    expected = with_scores(federation, BAD, [through_edges[k] for k in BAD])
+    assert np.array_equal(attacked.counts, expected.counts)
+
+
+def test_scores_of_a_federation_sketch_back_to_it_on_open_grids_too(federation):
+    again = with_scores(federation, np.arange(9), scores_of(federation))
+    assert np.array_equal(again.counts, federation.counts)
+    grid = Grid.open_ended([0.0, 1.0, 2.0])
+    small = Federation.from_counts([[1, 2, 0, 3], [2, 0, 1, 1]], grid)
+    assert np.array_equal(with_scores(small, np.arange(2), scores_of(small)).counts, small.counts)
+    assert Coverage()(small, [0], 0).counts[0].tolist() == [6, 0, 0, 0]
+    assert Efficiency()(small, [0], 0).counts[0].tolist() == [0, 0, 0, 6]
+
+
+def test_coverage_and_efficiency_send_only_the_ends_of_the_range(scores, federation):
+    assert not np.concatenate([Coverage()(scores, BAD)[k] for k in BAD]).any()
+    assert (np.concatenate([Efficiency()(scores, BAD)[k] for k in BAD]) == 1).all()
+    assert np.array_equal(Coverage()(federation, BAD).counts[BAD, 0], federation.sizes[BAD])
+    assert np.array_equal(Efficiency()(federation, BAD).counts[BAD, -1], federation.sizes[BAD])
+
+
+def test_gaussian_adds_noise_of_half_the_standard_deviation_and_clips(scores):
+    wide = [np.full(4, 0.5), np.linspace(0.2, 0.8, 50_000)]
+    change = Gaussian()(wide, [1], 3)[1] - wide[1]
+    assert change.std() == pytest.approx(0.5 * wide[1].std(), rel=0.02)
+    assert Gaussian(50.0)(scores, BAD, 3)[1].max() == 1
+
+
+def test_truncation_and_lift_move_only_the_mass_beyond_the_honest_quantile(scores):
+    pool = np.concatenate([part for k, part in enumerate(scores) if k not in BAD])
+    low, high = (np.quantile(pool, q, method="inverted_cdf") for q in (0.25, 0.75))
+    cut, lifted = Truncation()(scores, BAD, 4), Lift()(scores, BAD, 4)
+    for k in BAD:
+        kept = scores[k] <= high
+        assert np.array_equal(cut[k][kept], scores[k][kept])
+        assert np.isin(cut[k], scores[k][kept]).all()
+        assert np.array_equal(lifted[k][scores[k] > low], scores[k][scores[k] > low])
+        assert lifted[k].min() > low
+    assert (Truncation(0.01)([np.array([0.5, 0.6]), np.array([0.1, 0.2])], [0], 0)[0] == 0.1).all()
+
+
+def test_mimics_copy_the_client_they_name(scores):
+    equal = [part[:60] for part in scores]
+    honest = [k for k in range(9) if k not in BAD]
+    order = sorted(honest, key=lambda k: np.quantile(equal[k], 0.9, method="inverted_cdf"))
+    assert np.array_equal(MimicLow("exact")(equal, BAD, 0)[1], np.sort(equal[order[0]]))
+    assert np.array_equal(MimicHigh("exact")(equal, BAD, 0)[1], np.sort(equal[order[-1]]))
+    assert np.isin(MimicLow("resampled")(equal, BAD, 0)[1], equal[order[0]]).all()
+    jittered = MimicLow("jittered")(equal, BAD, 0)[1]
+    assert 1 <= (jittered != np.sort(equal[order[0]])).sum() <= 6
+    copies = Mimic()(equal, BAD, 0)
+    assert any(np.array_equal(copies[1], np.sort(equal[k])) for k in honest)
+    assert np.array_equal(copies[1], copies[3])
+    lowest_half = np.concatenate([equal[k] for k in order[:3]])
+    assert np.isin(Displacement()(equal, BAD, 0)[3], lowest_half).all()
+    clones = Clones()(equal, BAD, 0)
+    assert np.array_equal(clones[1], clones[4])
+    with pytest.raises(RobfcpError, match="copy"):
+        MimicLow("badly")(equal, BAD, 0)
+
+
+def test_decoy_size_inflation_and_partial_wrap_another_attack(scores):
+    decoy = Decoy()(scores, BAD, 0)
+    assert (decoy[1] == 1).all()
+    assert not decoy[3].any()
+    inflated = SizeInflation(5, Efficiency())(scores, BAD, 0)[3]
+    assert len(inflated) == 5 * len(scores[3])
+    assert (inflated == 1).all()
+    part = Partial(0.3)(scores, BAD, 0)[3]
+    assert (part == 0).sum() == round(0.3 * len(scores[3]))
+    with pytest.raises(RobfcpError, match="share"):
+        Partial(1.5)
+    with pytest.raises(RobfcpError, match="factor"):
+        SizeInflation(0)
+
+
+def test_label_poisoning_changes_every_label_asked_for_evenly():
+    p = np.full((30_000, 4), 0.25)
+    labels = np.random.default_rng(0).integers(0, 4, 30_000)
+    ((_, poisoned), _) = LabelPoisoning()([(p, labels), (p[:5], labels[:5])], [0], 1)
+    shift = (poisoned - labels) % 4
+    assert np.allclose(
+        np.bincount(shift, minlength=4) / 30_000, [0, 1 / 3, 1 / 3, 1 / 3], atol=0.02
+    )
+    ((_, half), _) = LabelPoisoning(0.5)([(p, labels), (p[:5], labels[:5])], [0], 1)
+    assert (half != labels).mean() == pytest.approx(0.5, abs=0.02)
+
+
+def test_malformed_reports_are_all_refused_and_the_round_goes_on(federation):
+    many = Federation.from_counts(np.tile(federation.counts, (3, 1)), federation.grid)
+    bad = np.arange(0, 26, 2)
+    received = Federation.from_reports(Malformed()(many, bad, 0))
+    assert received.n_clients == 27 - len(bad)
+    assert len(received.faulty) >= 1
+    assert not set(received.ids) & {many.ids[k] for k in bad}
+
+
+@pytest.mark.parametrize("direction", ["down", "up"])
+def test_the_adaptive_attacker_does_at_least_as_badly_as_every_family(federation, direction):
+    found = Adaptive("none", direction, trials=20).search(federation, BAD, 0)
+    sign = 1 if direction == "down" else -1
+    rule = Adaptive("none")._rule(3)
+    pool = np.cumsum(federation.pooled(~np.isin(np.arange(9), BAD)))
+    assert found.coverage == pytest.approx(
+        1.0 if rule(found.federation) is None else pool[rule(found.federation)] / pool[-1]
+    )
+    for attack, name in families(direction):
+        index = rule(attack(federation, BAD, 7))
+        reached = 1.0 if index is None else pool[index] / pool[-1]
+        tolerance = 0.02 if name.startswith(("gauss", "disp", "mimic", "trunc", "lift")) else 1e-12
+        assert sign * found.coverage <= sign * reached + tolerance, name
+
+
+def test_the_free_search_beats_honesty_without_any_family(federation, monkeypatch):
+    monkeypatch.setattr("robfcp.lab.attacks.adaptive.families", lambda direction: iter(()))
+    for direction, sign in (("down", 1), ("up", -1)):
+        honest = Adaptive("none", direction, trials=0).search(federation, BAD, 0)
+        found = Adaptive("none", direction, trials=60).search(federation, BAD, 0)
+        assert honest.family == "honest"
+        assert found.family == "free"
+        assert sign * found.coverage < sign * honest.coverage - 0.01
+
+
+def test_the_adaptive_attacker_takes_any_rule_and_refuses_nonsense(federation):
+    assert Adaptive(lambda federation: 5, trials=1).search(federation, BAD, 0).family == "honest"
+    assert Adaptive(lambda federation: None, trials=1).search(federation, BAD, 0).coverage == 1
+    assert Adaptive(NoDefence(), trials=0).search(federation, [], 0).family == "honest"
+    with pytest.raises(RobfcpError, match="direction"):
+        Adaptive(direction="sideways").search(federation, BAD, 0)
+
+
+def test_wrong_attackers_and_names_are_refused(scores):
+    for malicious, word in (
+        ([9], "client numbers"),
+        (np.ones(3, bool), "mask"),
+        (np.arange(9), "honest"),
+    ):
+        with pytest.raises(RobfcpError, match=word):
+            Coverage()(scores, malicious)
+    with pytest.raises(RobfcpError, match="unknown; use one of coverage"):
+        named_attack("bribery")

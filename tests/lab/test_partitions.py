@@ -1,0 +1,83 @@
+"""Every sample goes to exactly one client, and impossible wishes end with advice."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robfcp.errors import RobfcpError
+from robfcp.lab import partitions
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    n=st.integers(200, 600),
+    k=st.integers(1, 9),
+    beta=st.floats(0.4, 10),
+    seed=st.integers(0, 999),
+)
+def test_every_sample_has_one_owner(n, k, beta, seed):
+    labels = np.random.default_rng(seed).integers(0, 5, n)
+    for parts in (
+        partitions.iid(n, k, seed),
+        partitions.dirichlet(labels, k, beta, seed, minimum=2),
+        partitions.by_attribute(labels, k),
+    ):
+        assert len(parts) == k
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(n))
+
+
+def test_iid_parts_have_equal_sizes_and_the_same_seed_gives_the_same_parts():
+    assert {len(part) for part in partitions.iid(1003, 10, 0)} == {100, 101}
+    for one, other in zip(partitions.iid(50, 5, 3), partitions.iid(50, 5, 3), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_smaller_beta_makes_clients_less_alike():
+    labels = np.random.default_rng(0).integers(0, 10, 20_000)
+
+    def spread(beta):
+        parts = partitions.dirichlet(labels, 20, beta, 0)
+        shares = [np.bincount(labels[part], minlength=10) / len(part) for part in parts]
+        return np.std(shares, axis=0).mean()
+
+    assert spread(0.2) > 2 * spread(2) > 4 * spread(200)
+
+
+def test_attribute_parts_are_intervals():
+    values = np.random.default_rng(0).normal(size=500)
+    parts = partitions.by_attribute(values, 7)
+    for lower, upper in pairwise(parts):
+        assert values[lower].max() <= values[upper].min()
+
+
+def test_a_minimum_out_of_reach_ends_with_advice():
+    labels = np.random.default_rng(0).integers(0, 10, 1000)
+    with pytest.raises(RobfcpError, match=r"use fewer than 40 clients, a larger beta or a smaller"):
+        partitions.dirichlet(labels, 40, 0.05, 0, attempts=20)
+    assert min(map(len, partitions.dirichlet(labels, 40, 0.5, 0))) >= 10
+
+
+@pytest.mark.parametrize("beta", [0, -1, np.nan, np.inf])
+def test_impossible_beta_is_refused(beta):
+    with pytest.raises(RobfcpError, match="beta"):
+        partitions.dirichlet(np.zeros(100, dtype=int), 2, beta, 0)
+
+
+def test_a_tiny_beta_does_not_underflow():
+    labels = np.zeros(100, dtype=int)
+    parts = partitions.dirichlet(labels, 3, 1e-300, 0, minimum=0)
+    assert sum(map(len, parts)) == 100
+
+
+def test_more_clients_than_samples_are_refused():
+    for call in (
+        lambda: partitions.iid(3, 4),
+        lambda: partitions.iid(3, 0),
+        lambda: partitions.dirichlet(np.zeros(30, dtype=int), 4, 1.0),
+        lambda: partitions.by_attribute([1, 2], 3),
+    ):
+        with pytest.raises(RobfcpError, match="use fewer clients"):
+            call()

@@ -1,0 +1,253 @@
+"""Federated training learns, resumes exactly, and robust aggregation survives poisoned updates."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.train
+torch = pytest.importorskip("torch")
+
+from robfcp.errors import RobfcpError  # noqa: E402
+from robfcp.lab import (
+    datasets,
+    outputs,
+)
+from robfcp.lab.datasets import Dataset, Split  # noqa: E402
+from robfcp.lab.training import Settings, aggregation, recipe, train  # noqa: E402
+from robfcp.lab.training.local import LocalTrainer, flatten, schedule  # noqa: E402
+from robfcp.lab.training.models import build  # noqa: E402
+from robfcp.lab.training.pool import Pool, draw_batches  # noqa: E402
+
+CPU = torch.device("cpu")
+torch.set_num_threads(1)
+
+
+def blobs(n: int = 600, classes: int = 4) -> Dataset:
+    """Gaussian clouds in six dimensions: an MLP separates them almost perfectly."""
+    rng = np.random.default_rng(0)
+    centres = 3 * rng.normal(size=(classes, 6))
+    y = np.arange(2 * n) % classes
+    x = (centres[y] + rng.normal(size=(2 * n, 6))).astype(np.float32)
+    names = tuple("abcdefgh"[:classes])
+    return Dataset("blobs", Split(x[:n], y[:n]), Split(x[n:], y[n:]), names)
+
+
+def pictures(n: int, size: int) -> Dataset:
+    rng = np.random.default_rng(1)
+    y = np.arange(n) % 3
+    x = rng.integers(0, 90, (n, size, size, 3), dtype=np.uint8)
+    x[np.arange(n), :, :, y] += 120
+    return Dataset("pictures", Split(x, y), Split(x, y), ("r", "g", "b"))
+
+
+QUICK = {"clients": 10, "fraction": 0.4, "local_epochs": 2, "batch": 16, "learning_rate": 0.05}
+
+
+def test_training_separates_what_can_be_separated() -> None:
+    trained = train(blobs(), Settings("mlp", 4, **QUICK), device="cpu")
+    assert trained.accuracy > 0.95
+    assert trained.history[-1] == (4, trained.accuracy)
+
+
+def test_the_same_seed_gives_the_same_logits_and_another_does_not() -> None:
+    first, second, third = (
+        train(blobs(), Settings("mlp", 2, **QUICK, seed=seed), device="cpu").logits
+        for seed in (0, 0, 1)
+    )
+    assert np.array_equal(first, second)
+    assert not np.allclose(first, third)
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet18"])
+def test_clients_trained_together_end_where_they_end_alone(model: str) -> None:
+    data = pictures(60, 12)
+    pool = Pool(data.train, CPU, augment=True)
+    rng = np.random.default_rng(0)
+    shares = (np.arange(16), np.arange(20, 28), np.arange(40, 48))
+    batches = [draw_batches(share, 1, 8, True, rng) for share in shares]
+    network = build(model, pool.shape, 3, seed=0)
+    start = flatten(network)
+    alone, together = (
+        LocalTrainer(network, pool, slots=slots, batch=8, momentum=0.9, weight_decay=1e-3).run(
+            start, batches, 0.01
+        )
+        for slots in (1, 2)
+    )
+    assert (alone - start).abs().max() > 1e-3
+    assert torch.allclose(alone, together, atol=1e-3)
+
+
+def test_local_training_is_plain_sgd() -> None:
+    data = blobs()
+    pool = Pool(data.train, CPU, augment=False)
+    model = build("mlp", (6,), 4, seed=3)
+    batches = draw_batches(np.arange(40), 2, 16, False, np.random.default_rng(0))
+    trainer = LocalTrainer(model, pool, slots=3, batch=16, momentum=0.9, weight_decay=1e-3)
+    (result,) = trainer.run(flatten(model), [batches], 0.05)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=1e-3)
+    for step in batches:
+        index = torch.as_tensor(step[:, 0]).long()
+        loss = torch.nn.functional.cross_entropy(model(pool.x[index]), pool.y[index])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert torch.allclose(result, flatten(model), atol=1e-5)
+
+
+def test_every_epoch_visits_every_sample_of_the_share() -> None:
+    share = np.arange(100, 137)
+    draws = draw_batches(share, 3, 10, True, np.random.default_rng(0))
+    assert draws.shape == (12, 10, 4)
+    for epoch in draws.reshape(3, 40, 4):
+        assert set(epoch[:, 0]) == set(share)
+        assert len(set(epoch[:37, 0])) == 37
+
+
+def test_shifts_and_mirrors_move_pixels_and_nothing_else() -> None:
+    data = pictures(3, 8)
+    pool = Pool(data.train, CPU, augment=True)
+    plain = torch.tensor([[0, 4, 4, 0], [1, 4, 4, 1], [2, 5, 3, 0]], dtype=torch.int32)
+    x, y = pool.batch(plain)
+    raw = pool.scaled(torch.as_tensor(np.asarray(data.train.x)))
+    assert torch.equal(x[0], raw[0])
+    assert torch.equal(x[1], raw[1].flip(-1))
+    assert torch.equal(x[2][:, :-1, 1:], raw[2][:, 1:, :-1])
+    assert y.tolist() == [0, 1, 2]
+
+
+def test_the_schedule_runs_every_step_of_every_client_once() -> None:
+    steps = [5, 1, 4, 3, 3]
+    plan, changes = schedule(steps, 2)
+    assert len(plan) == 8  # 16 steps on two slots, no idle time here
+    assert sorted(plan.ravel().tolist()) == list(range(16))
+    events = [event for time in sorted(changes) for event in changes[time]]
+    assert sorted(finished for _, finished, _ in events if finished is not None) == [0, 1, 2, 3, 4]
+    assert sorted(started for _, _, started in events if started is not None) == [0, 1, 2, 3, 4]
+
+
+def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
+    settings = Settings("mlp", 4, **QUICK)
+    whole = train(blobs(), settings, device="cpu")
+    path = tmp_path / "state.safetensors"
+    train(blobs(), settings, device="cpu", checkpoint=path, stop_after=2)
+    rounds = []
+    resumed = train(
+        blobs(),
+        settings,
+        device="cpu",
+        checkpoint=path,
+        on_round=lambda progress: rounds.append(progress.round),
+    )
+    assert rounds == [3, 4]
+    assert np.array_equal(whole.logits, resumed.logits)
+    again = train(blobs(), settings, device="cpu", checkpoint=path)
+    assert np.array_equal(whole.logits, again.logits)
+    with pytest.raises(RobfcpError, match="batch=16, not 8"):
+        train(blobs(), Settings("mlp", 4, **{**QUICK, "batch": 8}), device="cpu", checkpoint=path)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(RobfcpError, match="not a checkpoint"):
+        train(blobs(), settings, device="cpu", checkpoint=path)
+
+
+def states() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(9, 50, generator=generator), torch.arange(1, 10)
+
+
+def test_aggregation_rules_compute_their_formulas() -> None:
+    values, sizes = states()
+    array = values.numpy()
+    weighted = np.average(array, axis=0, weights=sizes.numpy())
+    assert np.allclose(aggregation.mean(values, sizes, 0), weighted, atol=1e-6)
+    assert np.allclose(aggregation.median(values, sizes, 0), np.median(array, axis=0))
+    assert np.allclose(aggregation.median(values[:8], sizes, 0), np.median(array[:8], axis=0))
+    from scipy.stats import trim_mean
+
+    assert np.allclose(
+        aggregation.trimmed_mean(values, sizes, 2), trim_mean(array, 2 / 9, axis=0), atol=1e-6
+    )
+    squared = ((array[:, None] - array[None]) ** 2).sum(-1)
+    score = [np.sort(np.delete(squared[k], k))[: 9 - 2 - 2].sum() for k in range(9)]
+    expected = array[np.argsort(score)[:7]].mean(0)
+    assert np.allclose(aggregation.multi_krum(values, sizes, 2), expected, atol=1e-5)
+
+
+def test_robust_rules_ignore_liars_the_mean_follows() -> None:
+    values, sizes = states()
+    poisoned = values.clone()
+    poisoned[:3] = 1e4
+    honest = values[3:].mean(0)
+    for name in ("median", "trimmed-mean", "multi-krum"):
+        result = aggregation.rule(name)(poisoned, sizes, 3)
+        assert (result - honest).abs().max() < 2.5
+    assert (aggregation.mean(poisoned, sizes, 3) - honest).abs().max() > 1e3
+    with pytest.raises(RobfcpError, match="2m >= n"):
+        aggregation.trimmed_mean(values, sizes, 5)
+    with pytest.raises(RobfcpError, match=r"2m \+ 2 >= n"):
+        aggregation.multi_krum(values, sizes, 4)
+    with pytest.raises(RobfcpError, match="no such aggregation"):
+        aggregation.rule("average")
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "multi-krum"])
+def test_poisoned_updates_break_fedavg_but_not_robust_training(rule: str) -> None:
+    poisoned = {**QUICK, "fraction": 1.0, "malicious": 3, "poison_strength": 8.0}
+    broken = train(blobs(), Settings("mlp", 4, **poisoned), device="cpu").accuracy
+    robust = train(blobs(), Settings("mlp", 4, **poisoned, aggregation=rule), device="cpu").accuracy
+    assert broken < 0.7
+    assert robust > 0.9
+
+
+def test_wrong_settings_are_refused_with_the_remedy() -> None:
+    for change in ({"fraction": 0.0}, {"beta": -1.0}, {"rounds": 0}, {"malicious": 100}):
+        with pytest.raises(RobfcpError, match=next(iter(change))):
+            recipe("mnist", **change)
+    with pytest.raises(RobfcpError, match="no such model"):
+        build("vit", (8, 8, 3), 2, 0)
+    with pytest.raises(RobfcpError, match="choose another model"):
+        build("mlp", (8, 8, 3), 2, 0)
+
+
+@pytest.fixture
+def data_dir() -> Path:
+    """$ROBFCP_DATA, or a folder called data beside the checkout."""
+    named = os.environ.get("ROBFCP_DATA")
+    beside = sorted(Path(__file__).resolve().parents[3].glob("*/data"))
+    for directory in [Path(named)] if named else beside:
+        if (directory / "mnist").is_dir():
+            return directory
+    pytest.skip("no MNIST: set ROBFCP_DATA to a directory that holds mnist/")
+
+
+def test_two_rounds_on_a_little_mnist_beat_chance_by_far(data_dir: Path) -> None:
+    data = datasets.load("mnist", data_dir)
+    small = Dataset(
+        "mnist", data.train.take(np.arange(3000)), data.test.take(np.arange(1000)), data.classes
+    )
+    settings = recipe("mnist", rounds=2, clients=5, fraction=1.0, local_epochs=2, batch=20)
+    assert train(small, settings, device="cpu").accuracy > 0.5
+
+
+def test_the_command_trains_and_writes_outputs_with_provenance(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from robfcp.cli import app
+
+    (tmp_path / "sleep").mkdir()
+    data = blobs(classes=4)
+    subject = np.repeat(np.arange(12), 50)
+    np.savez(tmp_path / "sleep" / "a.npz", x=data.train.x, y=data.train.y, subject=subject)
+    target = tmp_path / "out.npz"
+    command = ["train", "sleep", "--data-dir", str(tmp_path), "--rounds", "2", "--clients", "5"]
+    result = CliRunner().invoke(app, [*command, "--device", "cpu", "-o", str(target)])
+    assert result.exit_code == 0, result.output
+    loaded = outputs.read(target)
+    assert loaded.probabilities.shape == (300, 5)
+    record = json.loads(target.with_suffix(".json").read_text())
+    assert record["accuracy"] == pytest.approx(loaded.accuracy)
+    assert record["settings"]["clients"] == 5

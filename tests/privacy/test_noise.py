@@ -1,0 +1,97 @@
+"""The laws of privacy noise: closed forms, exact tails of sums, bounds for parts of a sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import dlaplace, norm
+
+from robfcp.privacy.noise import Noise, noise_bound, pooled_mass, pooled_sd, upper_tail
+
+LAWS = [
+    Noise("laplace", 0.3),
+    Noise("laplace", 2.0),
+    Noise("laplace", 20.0),
+    Noise("gaussian", 0.4),
+    Noise("gaussian", 1.0),
+    Noise("gaussian", 6.4),
+]
+
+
+def convolved(noise: Noise, number: int) -> np.ndarray:
+    """Probabilities of the sum of `number` draws, by convolution."""
+    single = noise.mass(int(45 * noise.scale) + 20)
+    total = np.ones(1)
+    for _ in range(number):
+        total = np.convolve(total, single)
+    return total
+
+
+@pytest.mark.parametrize("noise", LAWS, ids=str)
+def test_masses_add_up_and_have_the_stated_variance(noise):
+    mass = noise.mass(3000)
+    x = np.arange(-3000, 3001)
+    assert mass.sum() == pytest.approx(1, abs=1e-12)
+    assert mass @ x**2 == pytest.approx(noise.variance, rel=1e-9)
+    angles = np.linspace(0, np.pi, 7)
+    expected = np.cos(np.outer(angles, x)) @ mass
+    np.testing.assert_allclose(noise.characteristic(angles), expected, atol=1e-12)
+
+
+def test_laplace_masses_are_scipys():
+    np.testing.assert_allclose(
+        Noise("laplace", 2.0).mass(30), dlaplace(0.5).pmf(np.arange(-30, 31)), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("noise", LAWS, ids=str)
+@pytest.mark.parametrize("number", [1, 2, 3, 17])
+def test_tails_of_sums_are_those_of_the_convolution(noise, number):
+    mass = convolved(noise, number)
+    middle = len(mass) // 2
+    for value in (1, 2, 3, 7, 20, 60):
+        expected = mass[middle + value :].sum() if value <= middle else 0.0
+        assert upper_tail(((noise, number),), value) == pytest.approx(expected, abs=1e-12)
+    pooled = pooled_mass(((noise, number),))
+    shared = min(middle, len(pooled) // 2)
+    np.testing.assert_allclose(
+        pooled[len(pooled) // 2 - shared : len(pooled) // 2 + shared + 1],
+        mass[middle - shared : middle + shared + 1],
+        atol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("noise", LAWS, ids=str)
+@pytest.mark.parametrize("chance", [0.2, 0.002, 1e-6])
+def test_a_bound_is_the_least_one_that_keeps_its_chance(noise, chance):
+    for number in (1, 5, 40):
+        mass = convolved(noise, number)
+        middle = len(mass) // 2
+        bound = noise_bound(((noise, number),), chance)
+        assert mass[middle + bound + 1 :].sum() <= chance
+        assert bound == 0 or mass[middle + bound :].sum() > chance - 1e-12
+
+
+def test_sums_of_different_laws_are_convolved_too():
+    laplace, gaussian = Noise("laplace", 3.0), Noise("gaussian", 5.0)
+    mass = np.convolve(convolved(laplace, 4), convolved(gaussian, 3))
+    terms = ((laplace, 4), (gaussian, 3))
+    for value in (1, 10, 40):
+        expected = mass[len(mass) // 2 + value :].sum()
+        assert upper_tail(terms, value) == pytest.approx(expected, abs=1e-12)
+    assert pooled_sd(terms) == pytest.approx(
+        np.sqrt(mass @ np.arange(-(len(mass) // 2), len(mass) // 2 + 1) ** 2)
+    )
+
+
+def test_bounds_of_many_draws_are_those_of_the_normal_law_and_no_more():
+    terms = ((Noise("laplace", 2.0), 5000),)
+    bound = noise_bound(terms, 0.002)
+    assert bound == pytest.approx(norm.isf(0.002) * pooled_sd(terms), rel=0.01)
+
+
+def test_a_part_of_a_sum_never_has_a_heavier_tail():
+    for noise in LAWS:
+        bounds = [noise_bound(((noise, number),), 0.01) for number in range(12)]
+        assert bounds == sorted(bounds)
+    assert noise_bound((), 0.01) == 0

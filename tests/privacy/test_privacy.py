@@ -1,0 +1,346 @@
+"""Budgets, noise from OpenDP, accounting, the ledger, and private reports on the wire."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+import robfcp
+from robfcp import Privacy, Report, ReportError, RobfcpError
+from robfcp.federation.federation import Federation
+from robfcp.grid import Grid
+from robfcp.privacy.budget import Accountant, add_noise, zcdp_epsilon, zcdp_rho
+from robfcp.privacy.grids import logistic_grid, recommend_bins, recommend_grid
+from robfcp.privacy.ledger import Ledger
+
+dp = pytest.importorskip("opendp.prelude")
+GRID = Grid.uniform(10)
+STATED = asdict(Privacy(1))
+SCORES = np.random.default_rng(0).random(200)
+
+
+@pytest.mark.parametrize(
+    ("settings", "scale"),
+    [
+        ({"epsilon": 1}, 2),
+        ({"epsilon": 1, "neighbours": "add-remove"}, 1),
+        ({"epsilon": 0.5, "samples_per_patient": 3}, 12),
+        ({"epsilon": 0.5, "samples_per_patient": 3, "neighbours": "add-remove"}, 6),
+        ({"epsilon": 1, "rounds": 4}, 8),
+    ],
+)
+def test_laplace_noise_is_sensitivity_over_epsilon(settings, scale):
+    privacy = Privacy(**settings)
+    assert (privacy.mechanism, privacy.scale) == ("laplace", scale)
+    assert privacy.pure * privacy.rounds == pytest.approx(privacy.epsilon)
+
+
+def test_substituting_a_sample_moves_the_counts_by_the_stated_sensitivity():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        scores = rng.random(20)
+        other = scores.copy()
+        other[0] = rng.random()
+        before, after = (Report.from_scores("a", s, GRID).counts for s in (scores, other))
+        l1, l2 = Privacy(1).sensitivity
+        assert np.abs(before - after).sum() <= l1
+        assert np.linalg.norm(before - after) <= l2 + 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1, 4])
+@pytest.mark.parametrize("delta", [1e-6, 1e-3])
+def test_gaussian_scales_are_the_least_that_opendp_accepts(epsilon, delta):
+    privacy = Privacy(epsilon, delta, mechanism="gaussian")
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
+
+    def spent(scale):
+        measurement = dp.c.make_zCDP_to_approxDP(dp.m.make_gaussian(*space, scale=scale))
+        return measurement.map(privacy.sensitivity[1]).epsilon(delta)
+
+    assert spent(privacy.scale) <= epsilon * (1 + 1e-9)
+    assert spent(privacy.scale * 0.999) > epsilon
+
+
+def test_zcdp_conversion_has_its_known_values():
+    # rho + 2 sqrt(rho log(1/delta)) is the classical bound; proposition 7 is never above it
+    for rho in (1e-4, 0.01, 0.1, 1.0):
+        for delta in (1e-9, 1e-6, 1e-2):
+            classical = rho + 2 * np.sqrt(rho * np.log(1 / delta))
+            assert 0 <= zcdp_epsilon(rho, delta) < classical
+    order = np.linspace(1.001, 400, 2_000_000)
+    bound = order * 0.1 + (np.log(1e6) + order * np.log1p(-1 / order) - np.log(order - 1)) / (
+        order - 1
+    )
+    assert zcdp_epsilon(0.1, 1e-6) == pytest.approx(bound.min(), rel=1e-6)
+    assert zcdp_epsilon(zcdp_rho(1.0, 1e-6), 1e-6) == pytest.approx(1, rel=1e-6)
+    assert zcdp_epsilon(0.0, 1e-6) == 0
+    assert zcdp_epsilon(0.1, 0.0) == np.inf
+
+
+def test_many_rounds_take_gaussian_noise_and_spend_the_budget_exactly():
+    few, many = Privacy(1, 1e-6, rounds=5), Privacy(1, 1e-6, rounds=100)
+    assert (few.mechanism, many.mechanism) == ("laplace", "gaussian")
+    for privacy in (few, many):
+        accountant = Accountant()
+        for _ in range(privacy.rounds):
+            assert accountant.allows(privacy)
+            accountant = accountant.spend(privacy)
+        assert not accountant.allows(privacy)
+        assert accountant.rho == pytest.approx(privacy.rounds * privacy.rho)
+        assert accountant.epsilon(1e-6) == pytest.approx(1, rel=1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 1e-3, 1e3, 1e6])
+@pytest.mark.parametrize("delta", [0, 1e-300, 0.5])
+def test_extreme_budgets_have_a_scale(epsilon, delta):
+    privacy = Privacy(epsilon, delta)
+    assert 0 < privacy.scale <= 2.1 / epsilon
+    assert privacy.noise.variance >= 0
+    assert Accountant().allows(privacy)
+
+
+def test_budgets_of_different_units_are_not_added_up():
+    accountant = Accountant().spend(Privacy(1))
+    with pytest.raises(RobfcpError, match="different units"):
+        accountant.spend(Privacy(1, samples_per_patient=2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epsilon": 0}, "epsilon is 0"),
+        ({"epsilon": float("nan")}, "epsilon is nan"),
+        ({"epsilon": "1"}, "epsilon is '1'"),
+        ({"epsilon": 1, "delta": 1}, "delta is 1"),
+        ({"epsilon": 1, "mechanism": "gaussian"}, "delta is 0"),
+        ({"epsilon": 1, "mechanism": "uniform"}, "mechanism is 'uniform'"),
+        ({"epsilon": 1, "neighbours": "next door"}, "neighbours is"),
+        ({"epsilon": 1, "rounds": 0}, "rounds is 0"),
+        ({"epsilon": 1, "samples_per_patient": 1.5}, "samples_per_patient is 1.5"),
+        ({"epsilon": 1, "scale": 1.9}, "too little"),
+        ({"epsilon": 1, "scale": -1}, "scale is -1"),
+        ({"epsilon": 1e-12}, "give a number from 1e-09"),
+        ({"epsilon": 1e300, "delta": 1e-6}, "epsilon is 1e"),
+    ],
+)
+def test_impossible_budgets_are_refused(settings, words):
+    with pytest.raises(RobfcpError, match=words):
+        Privacy(**settings)
+
+
+@pytest.mark.parametrize(
+    "privacy", [Privacy(1), Privacy(4), Privacy(2, 1e-5, mechanism="gaussian")], ids=str
+)
+def test_what_leaves_a_client_has_the_stated_noise(privacy):
+    n = 20_000
+    drawn = add_noise(np.full(n, 7), privacy) - 7
+    reach = int(3 * np.sqrt(privacy.noise.variance))
+    mass = privacy.noise.mass(reach)
+    seen = np.bincount(np.clip(drawn, -reach - 1, reach + 1) + reach + 1, minlength=2 * reach + 3)
+    beyond = (1 - mass.sum()) / 2
+    expected = n * np.concatenate([[beyond], mass, [beyond]])
+    assert chisquare(seen, expected).pvalue > 1e-7  # drawn afresh: fails once in ten million runs
+
+
+def test_noise_is_fresh_every_time():
+    first, second = (add_noise(np.zeros(200, dtype=np.int64), Privacy(0.5)) for _ in range(2))
+    assert (first != second).any()
+
+
+def test_without_opendp_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opendp", None)
+    monkeypatch.setitem(sys.modules, "opendp.prelude", None)
+    with pytest.raises(RobfcpError, match=r"pip install 'robfcp\[privacy\]'") as caught:
+        Report.from_scores("a", SCORES, GRID, privacy=Privacy(1))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        Privacy(1),
+        Privacy(1, 1e-6, rounds=50),
+        Privacy(1, neighbours="add-remove"),
+        Privacy(0.5, samples_per_patient=4),
+    ],
+    ids=str,
+)
+def test_private_reports_survive_the_wire(privacy):
+    report = Report.from_scores("a", SCORES, GRID, score=robfcp.LAC(), privacy=privacy)
+    data = report.to_json()
+    assert json.loads(data)["schema"] == 2
+    assert Report.from_json(data) == report
+    assert ("n_samples" in json.loads(data)) == (not privacy.hides_size)
+    if not privacy.hides_size:
+        assert report.n_samples == 200
+
+
+def test_reports_without_noise_are_written_as_before():
+    assert json.loads(Report.from_scores("a", SCORES, GRID).to_json())["schema"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n_samples": 100_000}, "noise cannot make of 100000"),
+        ({"n_samples": 0}, "not a number of samples"),
+        ({"n_samples": None}, "not a number of samples"),
+        ({"counts": [10**6, -(10**6) + 200] + [0] * 8}, "beyond what the stated noise"),
+        ({"counts": [2**41] + [0] * 9}, "exceed"),
+        ({"counts": [-(2**41)] + [0] * 9}, "lie below"),
+        ({"counts": [1, 2]}, "do not fit the grid"),
+        ({"privacy": STATED | {"scale": 1.0}}, "too little"),
+        ({"privacy": STATED | {"epsilon": -1}}, "epsilon is -1"),
+        ({"privacy": STATED | {"neighbours": "add-remove"}}, "add-remove privacy hides it"),
+        ({"privacy": STATED | {"mechanism": "auto"}}, "not a valid report"),
+        ({"privacy": STATED | {"promise": 1}}, "not a valid report"),
+        ({"privacy": {"epsilon": 1}}, "not a valid report"),
+        ({"privacy": None}, "not a valid report"),
+    ],
+)
+def test_private_reports_that_cannot_be_are_refused(change, words):
+    data = json.loads(Report.from_scores("a", SCORES, GRID, privacy=Privacy(1)).to_json())
+    with pytest.raises(ReportError, match=words) as caught:
+        Report.from_json(json.dumps(data | change))
+    assert caught.value.client == "a"
+
+
+def test_every_mutation_of_a_private_report_is_refused_or_read():
+    """Mutated bytes never end in a traceback."""
+    rng = np.random.default_rng(3)
+    data = np.frombuffer(
+        Report.from_scores("a", SCORES, GRID, privacy=Privacy(1, 1e-6)).to_json(), dtype=np.uint8
+    )
+    read, refused = 0, []
+    for _ in range(1500):
+        mutated = data.copy()
+        places = rng.integers(len(data), size=rng.integers(1, 4))
+        mutated[places] = rng.integers(32, 127, len(places))
+        try:
+            Report.from_json(mutated.tobytes())
+            read += 1
+        except ReportError as error:
+            refused.append(str(error))
+    assert read + len(refused) == 1500
+    assert 0 < read < 700
+    assert not any("\n" in line for line in refused)
+
+
+def test_the_weakest_of_several_budgets_is_named():
+    reports = [
+        Report.from_scores("a", SCORES, GRID, privacy=Privacy(1)),
+        Report.from_scores("b", SCORES, GRID),
+        Report.from_scores("c", SCORES, GRID, privacy=Privacy(4)),
+    ]
+    (note,) = robfcp.calibrate(reports, defence="none").notes
+    assert note == f"2 of 3 reports are private, at least {Privacy(4).statement}."
+
+
+def test_more_samples_of_a_patient_than_stated_are_refused():
+    patients = np.repeat(np.arange(100), 2)
+    Report.from_scores(
+        "a", SCORES, GRID, privacy=Privacy(1, samples_per_patient=2), patients=patients
+    )
+    with pytest.raises(RobfcpError, match="somebody has 2 samples but samples_per_patient is 1"):
+        Report.from_scores("a", SCORES, GRID, privacy=Privacy(1), patients=patients)
+    with pytest.raises(RobfcpError, match="only privacy protects them"):
+        Report.from_scores("a", SCORES, GRID, patients=patients)
+    with pytest.raises(RobfcpError, match="one name a score"):
+        Report.from_scores("a", SCORES, GRID, privacy=Privacy(1), patients=patients[1:])
+
+
+def test_a_federation_knows_who_is_private_and_gives_the_reports_back():
+    reports = [
+        Report.from_scores("a", SCORES, GRID, privacy=Privacy(1)),
+        Report.from_scores("b", SCORES, GRID),
+        Report.from_scores("c", SCORES, GRID, privacy=Privacy(4)),
+    ]
+    federation = Federation.from_reports(reports)
+    assert federation.private
+    assert federation.sizes_known
+    assert federation.sizes.tolist() == [200, 200, 200]
+    np.testing.assert_allclose(
+        federation.variances, [Privacy(1).noise.variance, 0, Privacy(4).noise.variance]
+    )
+    assert list(federation) == reports
+    assert not federation.subset(np.array([False, True, False])).private
+
+
+def test_hidden_sizes_are_registered_or_estimated_and_then_need_the_same_noise():
+    hidden = Privacy(1, neighbours="add-remove")
+    reports = [Report.from_scores(c, SCORES, GRID, privacy=hidden) for c in "abc"]
+    reports.append(Report.from_scores("d", SCORES, GRID, privacy=Privacy(0.01)))
+    unknown = Federation.from_reports(reports)
+    assert not unknown.sizes_known
+    assert [fault.client for fault in unknown.faulty] == ["d"]
+    assert list(unknown) == reports[:3]
+    known = Federation.from_reports(reports, sizes=dict.fromkeys("abcd", 200))
+    assert known.sizes_known
+    assert known.sizes.tolist() == [200] * 4
+    assert not known.faulty
+
+
+@pytest.mark.parametrize("neighbours", ["substitution", "add-remove"])
+def test_calibrations_of_private_reports_are_saved_and_loaded(tmp_path, neighbours):
+    privacy = Privacy(1, neighbours=neighbours)
+    rng = np.random.default_rng(2)
+    reports = [
+        Report.from_scores(f"site-{k}", rng.random(300), GRID, score=robfcp.LAC(), privacy=privacy)
+        for k in range(8)
+    ]
+    calibration = robfcp.calibrate(reports, malicious=1, guarantee="marginal")
+    calibration.save(tmp_path / "c.json")
+    again = robfcp.Calibration.load(tmp_path / "c.json")
+    assert again == calibration
+    assert again.federation.privacy == calibration.federation.privacy
+    assert "noise of 8 private reports is allowed for" in calibration.certificate.statement
+    assert {"noise"} <= {a.name for a in calibration.certificate.assumptions}
+    assert calibration.notes[-1] == f"8 of 8 reports are private, each {privacy.statement}."
+
+
+def test_a_ledger_refuses_what_exceeds_the_budget(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.json")
+    privacy = Privacy(1, rounds=2)
+    ledger.charge(privacy, "one")
+    assert ledger.charge(privacy, "two").epsilon() == pytest.approx(1)
+    with pytest.raises(RobfcpError, match="2 reports have spent epsilon 1 of 1"):
+        ledger.charge(privacy, "three")
+    assert [release.round for release in ledger.releases()] == ["one", "two"]
+    (tmp_path / "ledger.json").write_text("{}")
+    with pytest.raises(RobfcpError, match="not a privacy ledger"):
+        ledger.charge(privacy)
+
+
+def test_recommended_grids_grow_with_what_the_noise_leaves():
+    bins = [recommend_bins(epsilon, 500, 20) for epsilon in (0.01, 0.1, 1, 4)]
+    assert bins == sorted(bins)
+    assert bins[0] == 8
+    assert recommend_bins(1, 5000, 20) > recommend_bins(1, 50, 20)
+    assert recommend_grid(1, 500, 20) == logistic_grid(recommend_bins(1, 500, 20))
+    scores = np.random.default_rng(0).exponential(3, 1000)
+    grid = recommend_grid(Privacy(1), 500, 20, prior=scores)
+    assert np.isinf(grid.edges[[0, -1]]).all()
+    shares = np.searchsorted(np.sort(scores), grid.edges[1:-1]) / 1000
+    assert 0.4 < (shares > 0.9).mean() < 0.6
+    unit = recommend_grid(1, 500, 20, prior=scores / scores.max())
+    assert unit.edges[[0, -1]].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: logistic_grid(4), "8 to 10000 bins"),
+        (lambda: recommend_bins(1, 0, 3), "numbers from 1"),
+        (lambda: recommend_grid(1, 500, 20, prior=[1.0, 2.0]), "finite scores"),
+        (lambda: recommend_grid(1, 500, 20, prior=np.ones(99), confidence_level=1), "between"),
+    ],
+)
+def test_grids_that_cannot_be_are_refused(call, words):
+    with pytest.raises(RobfcpError, match=words):
+        call()

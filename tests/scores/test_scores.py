@@ -1,0 +1,169 @@
+"""Scores against their formulas, MAPIE, and hostile input."""
+
+import numpy as np
+import pytest
+
+from robfcp.errors import RobfcpError
+from robfcp.scores import (
+    APS,
+    CQR,
+    LAC,
+    RAPS,
+    SCORES,
+    AbsoluteResidual,
+    ClassificationScore,
+    Score,
+    named_score,
+    score_parameters,
+)
+
+CLASSIFICATION = [LAC(), APS(), APS(randomized=False), RAPS(), RAPS(0.2, 1, randomized=False)]
+
+
+def draw(n=200, c=7, seed=0, concentration=0.4):
+    rng = np.random.default_rng(seed)
+    return rng.dirichlet(np.full(c, concentration), n), rng.integers(0, c, n)
+
+
+def by_hand(score, p, y, u):
+    """The score of one label by the definition, in plain Python."""
+    if isinstance(score, LAC):
+        return sum(q for j, q in enumerate(p) if j != y)
+    above = sum(q for q in p if q > p[y]) + u * p[y]
+    if isinstance(score, APS):
+        return above
+    rank = 1 + sum(q > p[y] for q in p)
+    return above + score.penalty * max(0, rank - score.k_reg)
+
+
+@pytest.mark.parametrize("score", CLASSIFICATION, ids=repr)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_every_label_gets_the_score_of_the_definition(score, dtype):
+    p, y = draw()
+    p[0] = [0.3, 0.3, 0.2, 0.2, 0, 0, 0]  # ties share a rank
+    p = p.astype(dtype)
+    u = np.random.default_rng(5).random(len(p))
+    if not getattr(score, "randomized", False):
+        u[:] = 1
+    scores = score.all_labels(p, rng=5)
+    expected = [
+        [by_hand(score, row.astype(float), j, v) for j in range(7)]
+        for row, v in zip(p, u, strict=True)
+    ]
+    tolerance = 2e-3 if dtype == np.float16 else 1e-6 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(scores, expected, atol=tolerance)
+    np.testing.assert_allclose(score(p, y, rng=5), scores[np.arange(len(y)), y], atol=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(SCORES))
+def test_every_score_keeps_the_protocol(name):
+    score = SCORES[name]()
+    assert isinstance(score, Score)
+    assert named_score(name, score_parameters(score)) == score
+    assert score.default_grid().n_bins > 900
+    with pytest.raises(AttributeError):
+        score.name = "other"
+
+
+@pytest.mark.parametrize("score", CLASSIFICATION, ids=repr)
+def test_the_same_rng_gives_the_same_bytes(score):
+    p, y = draw()
+    assert score(p, y, rng=3).tobytes() == score(p, y, rng=3).tobytes()
+    generator = np.random.default_rng(3)
+    assert score(p, y, rng=generator).tobytes() == score(p, y, rng=3).tobytes()
+
+
+def test_lac_keeps_its_digits_near_zero():
+    tiny = np.array([[1 - 3e-17, 1e-17, 2e-17]])
+    assert LAC()(tiny, [0])[0] == pytest.approx(3e-17, rel=1e-12)
+    assert LAC().all_labels(tiny)[0, 0] == pytest.approx(3e-17, rel=1e-12)
+
+
+def test_scores_of_probabilities_stay_in_the_unit_interval():
+    p, _ = draw(5000, concentration=0.02)
+    for score in (LAC(), APS(), APS(randomized=False)):
+        scores = score.all_labels(p.astype(np.float32), rng=0)
+        assert scores.min() >= 0
+        assert scores.max() <= 1
+
+
+def test_blocks_do_not_change_the_scores(monkeypatch):
+    p, _ = draw(1000)
+    whole = {score: score.all_labels(p, rng=1) for score in CLASSIFICATION}
+    monkeypatch.setattr("robfcp.scores.probabilities.BLOCK_BYTES", 1)
+    for score in CLASSIFICATION:
+        np.testing.assert_array_equal(score.all_labels(p, rng=1), whole[score])
+
+
+@pytest.mark.parametrize(
+    ("p", "message"),
+    [
+        ([[0.5, 0.6]], "row 0 sums to 1.1"),
+        ([[0.5, 0.5], [1.5, -0.5]], "row 1 holds a negative"),
+        ([[np.nan, 1.0]], "NaN"),
+        ([[np.inf, 0.0]], "sums to inf"),
+        ([0.5, 0.5], "shape"),
+        ([[1.0]], "shape"),
+        (np.array([[1, 0]]), "floating"),
+        ([["a", "b"]], "floating"),
+    ],
+)
+def test_bad_probabilities_are_refused_with_a_reason(p, message):
+    with pytest.raises(RobfcpError, match=message):
+        LAC()(p, [0] * len(p))
+
+
+def test_float16_rows_are_close_enough_to_one():
+    p, y = draw(500, c=1000, concentration=1.0)
+    APS()(p.astype(np.float16), y, rng=0)
+
+
+@pytest.mark.parametrize("y", [[0, 7], [-1, 0], [0.0, 1.0], [0], [[0, 1]], ["a", "b"]])
+def test_bad_labels_are_refused(y):
+    p, _ = draw(2)
+    with pytest.raises(RobfcpError, match="labels"):
+        LAC()(p, y)
+
+
+def test_a_randomised_score_without_rng_is_refused():
+    p, y = draw()
+    with pytest.raises(RobfcpError, match="rng"):
+        APS()(p, y)
+
+
+def test_regression_scores_and_their_intervals_fit():
+    rng = np.random.default_rng(0)
+    y, f = rng.normal(size=(2, 500))
+    residual = AbsoluteResidual()(f, y)
+    np.testing.assert_array_equal(residual, np.abs(y - f))
+    band = np.stack([f - 1, f + 0.5], axis=1)
+    cqr = CQR()(band, y)
+    np.testing.assert_allclose(cqr, np.maximum(f - 1 - y, y - f - 0.5), atol=1e-12)
+    for score, prediction, values in ((AbsoluteResidual(), f, residual), (CQR(), band, cqr)):
+        for t in (0.1, 0.7):
+            ends = score.interval(prediction, t)
+            inside = (ends[:, 0] <= y) & (y <= ends[:, 1])
+            close = np.abs(values - t) < 1e-9
+            np.testing.assert_array_equal(inside[~close], (values <= t)[~close])
+
+
+@pytest.mark.parametrize("values", [[np.nan, 1.0], [[1.0]], [np.inf, 1.0]])
+def test_bad_regression_input_is_refused(values):
+    with pytest.raises(RobfcpError):
+        AbsoluteResidual()(values, [0.0, 0.0])
+    with pytest.raises(RobfcpError):
+        CQR()(values, [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("nope", {}), ("raps", {"penalty": "1"}), ("raps", {"x": 1}), ("raps", {"penalty": -1.0})],
+)
+def test_unknown_scores_and_parameters_are_refused(name, parameters):
+    with pytest.raises(RobfcpError):
+        named_score(name, parameters)
+
+
+def test_bases_are_abstract():
+    with pytest.raises(TypeError):
+        ClassificationScore()
