@@ -17,6 +17,7 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 test-slow: .venv/dev  ## seeded simulations that would fail if a theorem were wrong
 	$(BIN)/python -m pytest -n 2 -m "slow and not train and not flower and not browser"
@@ -43,7 +44,7 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[demo]"
 	@touch $@
 
 .venv/dev: .venv/installed

@@ -15,14 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp import LAC, Grid
-from robfcp.calibration.what_if import plain_index
 from robfcp.defence.distances import pairwise
-from robfcp.federation.federation import Federation
-from robfcp.guarantees.certificate import certify
+from robfcp.federation import Federation
+from robfcp.guarantees import (
+    bounds_of,
+    certify,
+    envelope,
+    fcp_index,
+    guaranteed,
+    marginal_threshold,
+    tolerance,
+)
+from robfcp.guarantees.bounds import scaled_margins
 from robfcp.guarantees.coverage import kl_lower
-from robfcp.guarantees.envelope import envelope
-from robfcp.guarantees.marginal import marginal_slack, marginal_threshold, tolerance
-from robfcp.guarantees.modes import guaranteed
+from robfcp.guarantees.marginal import slack
 from robfcp.lab.published_bounds import PublishedSetting, theorem_1
 
 CLIENTS, CLASSES, LEVEL = 100, 10, Fraction(9, 10)
@@ -68,10 +74,6 @@ def attacked(federation: Federation, liars: int) -> Federation:
     return Federation.from_counts(counts, GRID)
 
 
-def everybody(federation: Federation) -> NDArray[np.bool_]:
-    return np.ones(federation.n_clients, dtype=bool)
-
-
 def widths() -> Iterable[Sequence[str]]:
     """What is proved at 95% about undefended FCP's threshold, ours beside the paper's."""
     yield ["n_k", "m", "nobody lies", "m lie", "pruned, m lie", "clients differ", "the paper's"]
@@ -87,7 +89,7 @@ def widths() -> Iterable[Sequence[str]]:
                 (attacked(alike, m), 0.01),
                 (apart, None),
             ):
-                index = plain_index(federation, LEVEL, everybody(federation))
+                index = fcp_index(federation, LEVEL)
                 found = certify(federation, index, m, 0.95, sigma=sigma)
                 row.append(f"{found.lower:.3f}-{found.upper:.3f}")
             paper = theorem_1(PublishedSetting(CLIENTS - m, m, n, m * n, 10, 0.9, 0.05))
@@ -102,7 +104,7 @@ def price() -> Iterable[Sequence[str]]:
     for mix, sigma in (("alike", 0.01), ("dirichlet", 0.3)):
         for n in SIZES:
             federation, test = draw(np.random.default_rng([n, 1]), n, mix)
-            plain = plain_index(federation, LEVEL, everybody(federation))
+            plain = fcp_index(federation, LEVEL)
             for m in BUDGETS:
                 found = [plain]
                 found += [guaranteed(federation, "marginal", LEVEL, m)[0]]
@@ -141,7 +143,7 @@ def timing() -> Iterable[Sequence[str]]:
         counts = rng.multinomial(sizes, rng.dirichlet(np.ones(1000), 1000))
         federation = Federation.from_counts(counts)
         vectors = federation.counts / federation.sizes[:, None]
-        index = plain_index(federation, LEVEL, everybody(federation))
+        index = fcp_index(federation, LEVEL)
         assert index is not None
         yield [
             name,
@@ -159,9 +161,9 @@ def _at_threshold(federation: Federation, index: int) -> None:
 
 
 def _all_edges(federation: Federation) -> None:
-    cumulative = federation.cumulative()
-    envelope(cumulative, federation.sizes, 50)
-    marginal_slack(cumulative, federation.sizes, 50, LEVEL)
+    bounds, edges = bounds_of(federation), np.arange(federation.grid.n_bins)
+    envelope(bounds.least(edges).T, federation.sizes, 50)
+    slack(scaled_margins(bounds, edges, LEVEL, extra=1), 50)
 
 
 def _best(work: Callable[[], object]) -> str:

@@ -18,14 +18,10 @@ import worlds
 from numpy.typing import NDArray
 from worlds import Setting, all_real, all_simulated, simulated
 
-from robfcp.defence import Defence, NoDefence, RobFCP
+from robfcp.defence import Band, Defence, NoDefence, RobFCP, estimate_malicious, stand_out
 from robfcp.defence.band import spacings, views
-from robfcp.defence.band.band import Band, stand_out
-from robfcp.defence.counting import estimate_malicious
-from robfcp.federation.federation import Federation
-from robfcp.guarantees.marginal import marginal_threshold
-from robfcp.guarantees.pac import pac_threshold
-from robfcp.guarantees.ranks import conformal_rank, threshold_index
+from robfcp.federation import Federation
+from robfcp.guarantees import fcp_index, marginal_threshold, pac_threshold
 from robfcp.lab.attacks import (
     Adaptive,
     Attack,
@@ -109,13 +105,13 @@ def _judged(world: World, attack: Attack, seed: int) -> list[float]:
     attacked = apply_attack(attack, world, np.random.default_rng(seed))
     honest = world.coverage(fcp(world.federation, world.benign))
     number = len(world.malicious)
-    standing = stand_out(attacked)
+    finding = stand_out(attacked)
     masks = [
         NoDefence()(attacked, number).trusted,
         RobFCP()(attacked, number).trusted,
-        Band("exactly").judge(attacked, standing, number).trusted,
-        Band().judge(attacked, standing, number).trusted,
-        ~standing.outstanding,
+        Band("exactly").judge(attacked, finding, number).trusted,
+        Band().judge(attacked, finding, number).trusted,
+        ~finding.outstanding,
     ]
     return [abs(world.coverage(fcp(attacked, mask)) - honest) for mask in masks]
 
@@ -136,12 +132,12 @@ def _left_alone(setting: Setting, runs: int) -> tuple[object, ...]:
     alarms, costs, forced = [], [], []
     for seed in range(runs):
         world = setting.draw(0.0, 1000 + seed)
-        standing = stand_out(world.federation)
-        alarms.append(standing.outstanding.any())
+        finding = stand_out(world.federation)
+        alarms.append(finding.outstanding.any())
         honest = world.coverage(fcp(world.federation, world.benign))
         number = int(0.4 * setting.clients)
         for rule, found in ((Band(), costs), (Band("exactly"), forced)):
-            mask = rule.judge(world.federation, standing, number).trusted
+            mask = rule.judge(world.federation, finding, number).trusted
             found.append(abs(world.coverage(fcp(world.federation, mask)) - honest))
     means = f"{np.mean(costs):.4f}", f"{np.mean(forced):.4f}"
     return setting.name, runs, f"{np.mean(alarms):.1%}", *means
@@ -244,7 +240,7 @@ def indistinguishable(quick: bool) -> None:
     from robfcp.lab.simulation import federation_of
 
     federation = federation_of(scores, Grid.default(), LAC())
-    standing = stand_out(federation)
+    finding = stand_out(federation)
     low, high = np.arange(100) < 80, np.arange(100) >= 80
     stories = {
         "20 lie upwards (the last)": low,
@@ -255,10 +251,10 @@ def indistinguishable(quick: bool) -> None:
         pool = np.sort(np.concatenate([scores[k] for k in np.flatnonzero(benign)]))
         cells = [
             np.searchsorted(pool, fcp(federation, mask), "right") / len(pool)
-            for mask in (np.ones(100, dtype=bool), ~standing.outstanding)
+            for mask in (np.ones(100, dtype=bool), ~finding.outstanding)
         ]
         lines.append((name, *(f"{value:.3f}" for value in cells)))
-    print(f"One set of reports, {int(standing.outstanding.sum())} clients stand out.\n")
+    print(f"One set of reports, {int(finding.outstanding.sum())} clients stand out.\n")
     print_table(("what happened", "coverage without defence", "coverage under band"), lines)
 
 
@@ -316,9 +312,7 @@ def _changed(
 
 def fcp(federation: Federation, trusted: Mask) -> float:
     """FCP's threshold on the trusted clients."""
-    samples = int(federation.sizes[trusted].sum())
-    rank = conformal_rank(LEVEL, samples, int(trusted.sum()), "partial")
-    index = threshold_index(federation.pooled(trusted), rank)
+    index = fcp_index(federation, LEVEL, trusted)
     return np.inf if index is None else float(federation.grid.upper[index])
 
 

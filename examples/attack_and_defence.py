@@ -1,8 +1,8 @@
 """What lying sites do to coverage and set size, with and without a defence."""
 
-from robfcp.figures import plots
-from robfcp.lab import outputs
-from robfcp.lab.simulation import simulate
+from robfcp import figures
+from robfcp.lab import outputs, simulate
+from robfcp.lab.figures import plot_comparison
 
 pathology = outputs.load("pathmnist")
 rows = [
@@ -12,4 +12,4 @@ rows = [
         pathology.probabilities, pathology.labels, attack=attack, share=0.3, n_clients=60, seeds=2
     )
 ]
-plots.save(plots.plot_comparison(rows, level=0.9), "attack_and_defence.png")
+figures.save(plot_comparison(rows, level=0.9), "attack_and_defence.png")

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from robfcp.figures import plots
-from robfcp.lab import outputs
-from robfcp.lab.simulation import simulate
+from robfcp import figures
+from robfcp.lab import outputs, simulate
 
 ATTACKS = ("coverage", "efficiency", "gaussian", "mimic-low", "truncation", "clones")
 DEFENCES = ("none", "rob-fcp", "band")
@@ -15,7 +14,7 @@ for i, attack in enumerate(ATTACKS):
         pathology.probabilities, pathology.labels, attack=attack, share=0.3, n_clients=40, seeds=1
     ):
         error[i, DEFENCES.index(row.defence)] = row.error
-ax = plots.plot_heatmap(
+ax = figures.plot_heatmap(
     error, ATTACKS, DEFENCES, title="Coverage lost or gained, 30% lying", label="|error|"
 )
-plots.save(ax, "attacks_by_defences.png")
+figures.save(ax, "attacks_by_defences.png")

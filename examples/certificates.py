@@ -2,11 +2,10 @@
 
 from fractions import Fraction
 
-import numpy as np
-
 import robfcp
-from robfcp.calibration.what_if import plain_index, what_if
-from robfcp.figures import plots
+from robfcp import figures
+from robfcp.calibration import what_if
+from robfcp.guarantees import fcp_index
 from robfcp.lab import outputs
 from robfcp.lab.simulation import federation_of
 
@@ -16,9 +15,8 @@ scores = score(pathology.probabilities, pathology.labels)
 parts = robfcp.partitions.iid(len(scores), 60, rng=0)
 federation = federation_of([scores[rows] for rows in parts], robfcp.Grid.default(), score)
 
-everybody = np.ones(federation.n_clients, dtype=bool)
 outcomes = [
-    what_if(federation, level, plain_index(federation, level, everybody), range(0, 16, 3))
+    what_if(federation, level, fcp_index(federation, level), range(0, 16, 3))
     for level in (Fraction(8, 10), Fraction(9, 10))
 ]
-plots.save(plots.plot_certificates(outcomes), "certificates.png")
+figures.save(figures.plot_certificates(outcomes), "certificates.png")

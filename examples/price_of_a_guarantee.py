@@ -1,7 +1,7 @@
 """How large sets become when they must hold whatever any m sites do."""
 
 import robfcp
-from robfcp.figures import plots
+from robfcp import figures
 from robfcp.lab import outputs
 from robfcp.lab.simulation import federation_of
 
@@ -18,11 +18,11 @@ for name, found in sizes.items():
     for m in liars:
         calibration = robfcp.calibrate(federation, malicious=m, guarantee=name, defence="none")
         found.append(robfcp.metrics.set_size(calibration.predict_set(probabilities[:1000])))
-ax = plots.plot_lines(
+ax = figures.plot_lines(
     liars,
     sizes,
     xlabel="liars guarded against, of 60 sites",
     ylabel="mean set size",
     title="The price of a guarantee at 0.9",
 )
-plots.save(ax, "price_of_a_guarantee.png")
+figures.save(ax, "price_of_a_guarantee.png")

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 
 import robfcp
-from robfcp.figures import plots
+from robfcp import figures
 from robfcp.lab import outputs
 from robfcp.lab.simulation import federation_of
 
@@ -17,4 +17,4 @@ federation = federation_of([scores[rows] for rows in parts], robfcp.Grid.default
 
 calibration = robfcp.calibrate(federation)
 index = int(np.searchsorted(federation.grid.upper, calibration.threshold))
-plots.save(plots.plot_tolerance_curve(federation, Fraction(9, 10), index), "tolerance.png")
+figures.save(figures.plot_tolerance_curve(federation, Fraction(9, 10), index), "tolerance.png")

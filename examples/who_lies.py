@@ -3,7 +3,7 @@
 import numpy as np
 
 import robfcp
-from robfcp.figures import plots
+from robfcp import figures
 from robfcp.lab import outputs
 from robfcp.lab.attacks import Coverage, Gaussian
 from robfcp.lab.simulation import federation_of
@@ -17,8 +17,8 @@ scores = Coverage()(scores, [3, 9, 21])
 scores = Gaussian()(scores, [14, 30], rng=0)
 
 calibration = robfcp.calibrate(federation_of(scores, robfcp.Grid.default(), score))
-axes = plots.new_axes(2)
-plots.plot_maliciousness(calibration, axes[0])
-plots.plot_cdf(calibration, axes[1])
-plots.save(axes, "who_lies.png")
+axes = figures.new_axes(2)
+figures.plot_maliciousness(calibration, axes[0])
+figures.plot_cdf(calibration, axes[1])
+figures.save(axes, "who_lies.png")
 assert np.isfinite(calibration.threshold)

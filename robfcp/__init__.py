@@ -9,22 +9,22 @@ This module is the public surface; what it does not list may change without noti
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from robfcp import _moved, metrics
+from robfcp import _moved
 from robfcp._version import __version__
-from robfcp.calibration import Calibration, calibrate
-from robfcp.defence import Band, NoDefence, RobFCP, estimate_malicious, maliciousness
-from robfcp.errors import QuorumError, ReportError, RobfcpError
-from robfcp.federation import Fault, Federation, read_federation
-from robfcp.grid import Grid
-from robfcp.guarantees import Certificate, certify
-from robfcp.privacy import Ledger, Privacy, recommend_grid
-from robfcp.reports import Report
-from robfcp.scores import APS, CQR, LAC, RAPS, AbsoluteResidual, ClassificationScore, Score
 
 if TYPE_CHECKING:
+    from robfcp import metrics
+    from robfcp.calibration import Calibration, calibrate
+    from robfcp.defence import Band, NoDefence, RobFCP, estimate_malicious, maliciousness
+    from robfcp.errors import QuorumError, ReportError, RobfcpError
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
-    from robfcp.lab import attacks, partitions
-    from robfcp.lab.simulation import simulate
+    from robfcp.federation import Fault, Federation, read_federation
+    from robfcp.grid import Grid
+    from robfcp.guarantees import Certificate, certify
+    from robfcp.lab import attacks, partitions, simulate
+    from robfcp.privacy import Ledger, Privacy, recommend_grid
+    from robfcp.reports import Report
+    from robfcp.scores import APS, CQR, LAC, RAPS, AbsoluteResidual, ClassificationScore, Score
 
 __all__ = [
     "APS",
@@ -63,22 +63,34 @@ __all__ = [
     "simulate",
 ]
 
-# Loaded when first used: scikit-learn's front, and the test range, which nothing else needs.
-_LATER = {
-    "FederatedConformalClassifier": "robfcp.estimators",
-    "FederatedConformalRegressor": "robfcp.estimators",
-    "attacks": "robfcp.lab",
-    "partitions": "robfcp.lab",
-    "simulate": "robfcp.lab",
+# Where each name lives. Loaded when first used, so that a site that only sketches loads no server.
+_HOMES = {
+    "calibration": ("Calibration", "calibrate"),
+    "defence": ("Band", "NoDefence", "RobFCP", "estimate_malicious", "maliciousness"),
+    "errors": ("QuorumError", "ReportError", "RobfcpError"),
+    "estimators": ("FederatedConformalClassifier", "FederatedConformalRegressor"),
+    "federation": ("Fault", "Federation", "read_federation"),
+    "grid": ("Grid",),
+    "guarantees": ("Certificate", "certify"),
+    "lab": ("attacks", "partitions", "simulate"),
+    "privacy": ("Ledger", "Privacy", "recommend_grid"),
+    "reports": ("Report",),
+    "scores": ("APS", "CQR", "LAC", "RAPS", "AbsoluteResidual", "ClassificationScore", "Score"),
 }
+_HOME = {name: f"robfcp.{room}" for room, names in _HOMES.items() for name in names}
 
 _moved.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name in _HOME:
+        found = getattr(import_module(_HOME[name]), name)
+    elif name in (*_HOMES, "metrics", "prediction", "figures", "page", "engines"):
+        found = import_module(f"robfcp.{name}")
+    else:
         raise AttributeError(f"module 'robfcp' has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

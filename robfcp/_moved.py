@@ -1,6 +1,7 @@
 """Old import paths of version 0.1, kept for one release; each warns and names the new one.
 
-Delete this file and the two lines in `robfcp/__init__.py` that use it with the next release.
+Delete this file and the lines that use it (in `robfcp/__init__.py` and six rooms) with the next
+release.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -25,12 +27,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     "datasets": ("lab.datasets",),
     "defences": ("defence", "defence.base", "defence.rob_fcp", "defence.named"),
     "distances": ("defence", "defence.distances"),
-    "duplicates": ("defence", "defence.copies"),
+    "duplicates": ("defence", "defence.copies.exact", "defence.copies.links"),
     "envelope": ("guarantees", "guarantees.envelope"),
     "gpu": ("defence.gpu",),
     "intake": ("federation", "federation.intake"),
     "large": ("defence.large",),
-    "large_copies": ("defence.large_copies",),
+    "large_copies": ("defence.copies.large",),
     "ledger": ("privacy", "privacy.ledger"),
     "likelihood": ("defence.likelihood",),
     "loners": ("defence.band.loners",),
@@ -41,7 +43,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "pac": ("guarantees", "guarantees.pac", "guarantees.alike"),
     "paper": ("lab.paper",),
     "partitions": ("lab.partitions",),
-    "plots": ("figures", "lab.figures"),
+    "plots": ("figures", "figures.style", "lab.figures"),
     "private_counts": ("guarantees", "guarantees.noisy"),
     "private_grids": ("privacy", "privacy.grids"),
     "projection": ("federation", "federation.projection"),
@@ -58,6 +60,23 @@ MODULES: dict[str, tuple[str, ...]] = {
     "training": ("lab.training",),
     "views": ("defence.band.views",),
     "what_if": ("calibration", "calibration.what_if"),
+}
+# Names that changed on the way.
+RENAMED = {
+    "band.Standing": "Finding",
+    "modes.Outcome": "Guaranteed",
+    "paper.runs.Outcome": "RunOutcome",
+    "paper.runs.World": "PaperWorld",
+    "paper.trials.World": "PaperWorld",
+    "private_counts.PrivateCounts": "NoisyCounts",
+    "spacings.NOISE": "SAMPLING",
+    "spacings.Split": "Gap",
+    "training.Settings": "TrainingSettings",
+    "training.settings.Settings": "TrainingSettings",
+    "views.NOISE_LEVEL": "USUAL_ODDITY",
+    "views.band_distance": "fair_distance",
+    "views.noise_sizes": "capped_sizes",
+    "what_if.WhatIf": "Budgets",
 }
 PACKAGES = ("attacks", "datasets", "outputs", "paper", "training")
 
@@ -76,21 +95,26 @@ def install() -> None:
     """Let the old paths be found, from now on."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
-    for room, places in ROOMS.items():
-        module: Any = sys.modules[f"robfcp.{room}"]
-        module.__getattr__ = _search(f"robfcp.{room}", places)
+
+
+def old_names(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a room that bears the name of an old module."""
+    return _search(module, ROOMS[module.partition(".")[2]])
 
 
 class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package, _, rest = fullname.partition(".")
+        root, _, rest = fullname.partition(".")
         old, _, inner = rest.partition(".")
-        if package != "robfcp" or old not in MODULES or (inner and old not in PACKAGES):
+        if root != "robfcp" or old not in MODULES or (inner and old not in PACKAGES):
             return None
         places = tuple(f"{place}.{inner}" if inner else place for place in MODULES[old])
-        return ModuleSpec(fullname, _Alias(fullname, places), is_package=old in PACKAGES)
+        if inner and find_spec(f"robfcp.{places[0]}") is None:
+            return None
+        package = old in PACKAGES and not inner
+        return ModuleSpec(fullname, _Alias(fullname, places), is_package=package)
 
 
 class _Alias(Loader):
@@ -115,9 +139,10 @@ def _search(old: str, places: tuple[str, ...], quiet: bool = False) -> Callable[
     """A module's `__getattr__` that looks for a name where it is now."""
 
     def find(name: str) -> Any:
+        now = RENAMED.get(f"{old.partition('.')[2]}.{name}", name)
         for place in () if name.startswith("__") else places:
             try:
-                found = getattr(import_module(f"robfcp.{place}"), name)
+                found = getattr(import_module(f"robfcp.{place}"), now)
             except (AttributeError, ModuleNotFoundError):
                 continue
             if not quiet:

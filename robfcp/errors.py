@@ -20,14 +20,50 @@ def plain(text: str, limit: int | None = MAX_TEXT) -> str:
 
 
 class RobfcpError(ValueError):
-    """Input that was refused; the message says what to do next, on one printable line."""
+    """Input that was refused; the message says what to do next, on one printable line.
+
+    Parameters
+    ----------
+    message
+        What was refused and what to do; unprintable characters are escaped, long texts cut.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> try:
+    ...     robfcp.Grid([0.0, 0.0, 1.0])
+    ... except robfcp.RobfcpError as error:
+    ...     print(error)
+    grid: edges must increase strictly; sort them and drop repeats
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(plain(message))
 
 
 class ReportError(RobfcpError):
-    """One client's report was refused."""
+    """One client's report was refused.
+
+    Parameters
+    ----------
+    client
+        The client's name.
+    field
+        The part of the report that was wrong.
+    problem
+        What was wrong with it.
+    remedy
+        What to do about it.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> try:
+    ...     robfcp.Report("a", [1, -1], robfcp.Grid.uniform(2))
+    ... except robfcp.ReportError as error:
+    ...     print(error.client, error.field)
+    a counts
+    """
 
     def __init__(self, client: str, field: str, problem: str, remedy: str) -> None:
         self.client, self.field = plain(client, MAX_NAME), field
@@ -36,4 +72,19 @@ class ReportError(RobfcpError):
 
 
 class QuorumError(RobfcpError):
-    """Too few valid reports for the round to count."""
+    """Too few valid reports for the round to count.
+
+    Parameters
+    ----------
+    message
+        How many are valid, how many are needed and what to do.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> try:
+    ...     robfcp.calibrate([robfcp.Report.from_scores("a", [0.1, 0.4])], quorum=2)
+    ... except robfcp.QuorumError as error:
+    ...     print(error)
+    only 1 of 1 reports are valid but the quorum is 2; wait for more reports or lower the quorum
+    """

@@ -56,12 +56,60 @@ class _FederatedConformal(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> _FederatedConformal:
-        """Fit the wrapped estimator; not needed when it is fitted already."""
+        """Fit the wrapped estimator; not needed when it is fitted already.
+
+        Parameters
+        ----------
+        X
+            Training samples.
+        y
+            Their targets.
+
+        Returns
+        -------
+        self
+            With the estimator fitted.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> from sklearn.linear_model import LinearRegression
+        >>> x = np.arange(8.0)[:, None]
+        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x, 2 * x[:, 0])
+        >>> model.predict([[10.0]]).round(6)
+        array([20.])
+        """
         self.estimator.fit(X, y)
         return self
 
     def conformalize(self, sites: Iterable[Site] | Mapping[str, Site]) -> _FederatedConformal:
-        """Calibrate on every site's held-out data [(X_1, y_1), ...] or {name: (X, y)}."""
+        """Calibrate on every site's held-out data [(X_1, y_1), ...] or {name: (X, y)}.
+
+        Parameters
+        ----------
+        sites
+            Every site's samples and targets, which the estimator was not trained on; named client-0,
+            client-1, ... where they come without names.
+
+        Returns
+        -------
+        self
+            With `calibration_`, a `Calibration`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> from sklearn.linear_model import LinearRegression
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.random((400, 1))
+        >>> y = x[:, 0] + rng.normal(0, 0.1, 400)
+        >>> sites = {name: (x[k::4], y[k::4]) for k, name in enumerate("abc")}
+        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x[3::4], y[3::4])
+        >>> model.conformalize(sites).calibration_.trusted
+        ('a', 'b', 'c')
+        """
         check_is_fitted(self.estimator)
         if isinstance(sites, Mapping):
             named = dict(sites)
@@ -88,7 +136,28 @@ class _FederatedConformal(BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The wrapped estimator's point predictions."""
+        """The wrapped estimator's point predictions.
+
+        Parameters
+        ----------
+        X
+            Samples.
+
+        Returns
+        -------
+        (n,) array
+            As without conformal prediction.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> from sklearn.linear_model import LinearRegression
+        >>> x = np.arange(8.0)[:, None]
+        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x, 2 * x[:, 0])
+        >>> model.predict([[10.0]]).round(6)
+        array([20.])
+        """
         return np.asarray(self.estimator.predict(X))
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -104,10 +173,82 @@ class _FederatedConformal(BaseEstimator):  # type: ignore[misc]
 
 
 class FederatedConformalClassifier(ClassifierMixin, _FederatedConformal):  # type: ignore[misc]
-    """Prediction sets for a fitted classifier, calibrated on sites some of which may lie."""
+    """Prediction sets for a fitted classifier, calibrated on sites some of which may lie.
+
+    Parameters
+    ----------
+    estimator
+        A classifier with `predict_proba`, fitted or to be fitted by `fit`.
+    confidence_level
+        One level, or several.
+    score
+        A classification score; LAC if None.
+    grid
+        The bins all sites share; the score's own if None.
+    defence
+        "band", "rob-fcp", "none", or a defence of your own.
+    malicious
+        How many sites may lie, or "estimate".
+    exclude
+        "outstanding" leaves out only sites that stand out, "exactly" as many as may lie.
+    guarantee
+        None, "marginal", "pac" or "pac-homogeneous", as in `robfcp.calibrate`.
+    heterogeneity
+        A stated bound on how far honest sites differ, as in `robfcp.calibrate`.
+    random_state
+        A seed, for randomised scores.
+
+    Attributes
+    ----------
+    calibration_
+        The `Calibration`, once `conformalize` was called.
+    classes_
+        The classes the columns of a prediction set stand for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(2, size=600)
+    >>> x = rng.normal(4 * y, 1)[:, None]
+    >>> sites = [(x[k::6], y[k::6]) for k in range(5)]
+    >>> model = robfcp.FederatedConformalClassifier(LogisticRegression()).fit(x[5::6], y[5::6])
+    >>> model.conformalize(sites).predict_set([[0.0], [4.0]])
+    array([[ True, False],
+           [False,  True]])
+    """
 
     def predict_set(self, X: ArrayLike, rng: Rng = None) -> NDArray[np.bool_]:
-        """(n, C) membership of each of `classes_`; (n, C, L) for several levels."""
+        """(n, C) membership of each of `classes_`; (n, C, L) for several levels.
+
+        Parameters
+        ----------
+        X
+            Samples.
+        rng
+            A seed or generator, for randomised scores; made from `random_state` if None.
+
+        Returns
+        -------
+        (n, C) or (n, C, L) array of bool
+            L is the number of confidence levels.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> rng = np.random.default_rng(0)
+        >>> y = rng.integers(2, size=600)
+        >>> x = rng.normal(4 * y, 1)[:, None]
+        >>> sites = [(x[k::6], y[k::6]) for k in range(5)]
+        >>> model = robfcp.FederatedConformalClassifier(LogisticRegression()).fit(x[5::6], y[5::6])
+        >>> model.conformalize(sites).predict_set([[0.0], [4.0]])
+        array([[ True, False],
+               [False,  True]])
+        """
         check_is_fitted(self)
         if rng is None and self.random_state is not None:
             rng = np.random.default_rng([self.random_state, 1])
@@ -136,10 +277,75 @@ class FederatedConformalRegressor(RegressorMixin, _FederatedConformal):  # type:
     """Prediction intervals for a fitted regressor, calibrated on sites some of which may lie.
 
     For the CQR score the estimator's `predict` must return (n, 2) lower and upper quantiles.
+
+    Parameters
+    ----------
+    estimator
+        A regressor, fitted or to be fitted by `fit`.
+    confidence_level
+        One level, or several.
+    score
+        A regression score; AbsoluteResidual if None.
+    grid
+        The bins all sites share; the score's own if None.
+    defence
+        "band", "rob-fcp", "none", or a defence of your own.
+    malicious
+        How many sites may lie, or "estimate".
+    exclude
+        "outstanding" leaves out only sites that stand out, "exactly" as many as may lie.
+    guarantee
+        None, "marginal", "pac" or "pac-homogeneous", as in `robfcp.calibrate`.
+    heterogeneity
+        A stated bound on how far honest sites differ, as in `robfcp.calibrate`.
+    random_state
+        A seed, for randomised scores.
+
+    Attributes
+    ----------
+    calibration_
+        The `Calibration`, once `conformalize` was called.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> from sklearn.linear_model import LinearRegression
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.random((600, 1))
+    >>> y = x[:, 0] + rng.normal(0, 0.1, 600)
+    >>> sites = [(x[k::6], y[k::6]) for k in range(5)]
+    >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x[5::6], y[5::6])
+    >>> model.conformalize(sites).predict_interval([[0.5]]).round(1)
+    array([[0.3, 0.7]])
     """
 
     def predict_interval(self, X: ArrayLike) -> NDArray[np.float64]:
-        """(n, 2) lower and upper ends; (n, 2, L) for several levels."""
+        """(n, 2) lower and upper ends; (n, 2, L) for several levels.
+
+        Parameters
+        ----------
+        X
+            Samples.
+
+        Returns
+        -------
+        (n, 2) or (n, 2, L) array
+            L is the number of confidence levels.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> from sklearn.linear_model import LinearRegression
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.random((600, 1))
+        >>> y = x[:, 0] + rng.normal(0, 0.1, 600)
+        >>> sites = [(x[k::6], y[k::6]) for k in range(5)]
+        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x[5::6], y[5::6])
+        >>> model.conformalize(sites).predict_interval([[0.5]]).round(1)
+        array([[0.3, 0.7]])
+        """
         check_is_fitted(self)
         return self.calibration_.predict_interval(self.estimator.predict(X))
 

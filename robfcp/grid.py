@@ -22,7 +22,23 @@ MAX_BINS = 1_000_000
 class Grid:
     """Bins (edges[h], edges[h+1]], the first closed below: counts up to an edge are exact.
 
-    `edges` starts at the lower end of the range (possibly -inf) and ends at its top (possibly inf).
+    Two grids are equal when their edges are, whatever their names.
+
+    Parameters
+    ----------
+    edges
+        (H + 1,) rising numbers: the lower end of the range (possibly -inf) first, its top (possibly
+        inf) last.
+    name
+        How a report names the grid; "edges" sends the edges themselves.
+    parameters
+        With which parameters the name makes it again.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> robfcp.Grid([0.0, 0.5, 1.0]).counts([0.0, 0.5, 0.75])
+    array([2, 1])
     """
 
     edges: NDArray[np.float64]
@@ -47,12 +63,47 @@ class Grid:
 
     @staticmethod
     def default() -> Grid:
-        """About 1000 bins on [0, 1], fine at both ends, with every k/100 among its edges."""
+        """About 1000 bins on [0, 1], fine at both ends, with every k/100 among its edges.
+
+        For scores in [0, 1]: what reports use unless told otherwise.
+
+        Returns
+        -------
+        Grid
+            The same for everybody.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Grid.default().n_bins
+        1000
+        """
         return _default()
 
     @staticmethod
     def uniform(bins: int = 100, low: float = 0.0, high: float = 1.0) -> Grid:
-        """`bins` bins of equal width on [low, high]; 100 on [0, 1] is the grid of Rob-FCP."""
+        """`bins` bins of equal width on [low, high]; 100 on [0, 1] is the grid of Rob-FCP.
+
+        Parameters
+        ----------
+        bins
+            How many, at most a million.
+        low
+            The lower end of the range.
+        high
+            Its top.
+
+        Returns
+        -------
+        Grid
+            Scores outside [low, high] do not fit it.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Grid.uniform(4).edges
+        array([0.  , 0.25, 0.5 , 0.75, 1.  ])
+        """
         number, bottom, top = floats("grid", [bins, low, high])
         if not 1 <= number <= MAX_BINS or number % 1 or not bottom < top:
             raise RobfcpError(
@@ -69,6 +120,22 @@ class Grid:
         """Bins between the given edges and one beyond each end; a threshold there is infinite.
 
         Without edges: log-spaced from 1e-6 to 1e6 on both sides of 0 (2.3% a bin), for any scale.
+
+        Parameters
+        ----------
+        edges
+            Finite, rising numbers.
+
+        Returns
+        -------
+        Grid
+            Every finite score fits it.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Grid.open_ended([0.0, 1.0]).edges
+        array([-inf,   0.,   1.,  inf])
         """
         if edges is None:
             return _open_ended_default()
@@ -79,7 +146,21 @@ class Grid:
 
     @staticmethod
     def extended() -> Grid:
-        """The default grid on [0, 1], as fine on [1, 2], log-spaced beyond and open-ended."""
+        """The default grid on [0, 1], as fine on [1, 2], log-spaced beyond and open-ended.
+
+        For scores that may exceed 1, such as RAPS.
+
+        Returns
+        -------
+        Grid
+            Every finite score fits it.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Grid.extended().edges[[0, -2, -1]]
+        array([  -inf, 20000.,    inf])
+        """
         return _extended()
 
     @cached_property
@@ -98,12 +179,46 @@ class Grid:
         return self.edges.size - 1
 
     def index(self, scores: ArrayLike) -> NDArray[np.intp]:
-        """Each score's bin number; scores outside the range or NaN are refused."""
+        """Each score's bin number; scores outside the range or NaN are refused.
+
+        Parameters
+        ----------
+        scores
+            Real numbers, of any shape.
+
+        Returns
+        -------
+        array of int
+            Bin numbers from 0, of the same shape.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Grid.uniform(4).index([0.0, 0.25, 0.26, 1.0])
+        array([0, 0, 1, 3])
+        """
         values = self._checked(scores)
         return np.asarray(np.searchsorted(self.edges[1:-1], values, side="left"), dtype=np.intp)
 
     def counts(self, scores: ArrayLike) -> NDArray[np.int64]:
-        """(H,) how many scores fall into each bin; many are sorted first, which is faster."""
+        """(H,) how many scores fall into each bin; many are sorted first, which is faster.
+
+        Parameters
+        ----------
+        scores
+            (n,) real numbers; those outside the range or NaN are refused.
+
+        Returns
+        -------
+        (H,) array of int
+            They sum to n.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Grid.uniform(4).counts([0.0, 0.25, 0.26, 1.0])
+        array([2, 1, 0, 1])
+        """
         values = self._checked(scores)
         if values.size < self.n_bins:
             return np.bincount(self.index(values), minlength=self.n_bins).astype(np.int64)
@@ -126,7 +241,26 @@ class Grid:
         return values
 
     def merge_ends(self, coarse: Grid) -> NDArray[np.intp] | None:
-        """For each bin of `coarse` the last own bin inside it, or None where edges do not nest."""
+        """For each bin of `coarse` the last own bin inside it, or None where edges do not nest.
+
+        Parameters
+        ----------
+        coarse
+            A grid whose edges are all among this one's, with the same ends.
+
+        Returns
+        -------
+        (B,) array of int or None
+            What `Federation.merged` takes.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Grid.uniform(4).merge_ends(robfcp.Grid.uniform(2))
+        array([1, 3])
+        >>> robfcp.Grid.uniform(4).merge_ends(robfcp.Grid.uniform(3)) is None
+        True
+        """
         position = np.searchsorted(self.edges, coarse.edges)
         inside = position < self.edges.size
         nested = inside.all() and np.array_equal(self.edges[position], coarse.edges)

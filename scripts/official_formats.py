@@ -1,4 +1,4 @@
-"""Turn re-encoded data files into the official formats that robfcp.datasets reads.
+"""Turn re-encoded data files into the official formats that robfcp.lab.datasets reads.
 
     python scripts/official_formats.py SOURCE TARGET [cifar10 pathmnist tinyimagenet mnist sleep]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from robfcp.privacy.noise import Noise
+from robfcp.privacy import Noise
 
 
 def draw(rng: np.random.Generator, noise: Noise, shape: tuple[int, ...]) -> np.ndarray:

@@ -12,13 +12,16 @@ from fractions import Fraction
 import numpy as np
 from scipy.stats import beta as beta_law
 
-from robfcp.federation.federation import Federation
+from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import homogeneous_threshold
-from robfcp.guarantees.certificate import coverage_band
-from robfcp.guarantees.marginal import marginal_threshold
-from robfcp.guarantees.modes import guaranteed
-from robfcp.guarantees.pac import pac_threshold
+from robfcp.guarantees import (
+    bounds_of,
+    coverage_interval,
+    guaranteed,
+    homogeneous_threshold,
+    marginal_threshold,
+    pac_threshold,
+)
 
 LEVEL = Fraction(9, 10)
 BINS = 200
@@ -113,7 +116,8 @@ def band_failures(
         coverage = sizes[2:] @ np.cumsum(truth[2:], axis=1) / sizes[2:].sum()
         outside = False
         for forged in attacks(counts, 2):
-            lower, upper = coverage_band(np.cumsum(forged, axis=1), sizes, budget, 0.2, BINS)
+            bounds = bounds_of(Federation.from_counts(forged, GRID))
+            lower, upper = coverage_interval(bounds, np.arange(BINS), budget, 0.2, BINS)
             outside |= bool(((coverage < lower - 1e-12) | (coverage > upper + 1e-12)).any())
         failed += outside
     return failed

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid, named
-from robfcp.reports.sketches import sketch, sketch_batches
+from robfcp.reports import sketch
 
 GRIDS = [Grid.default(), Grid.uniform(), Grid.uniform(7, -1, 2), Grid.extended()]
 OPEN = [Grid.open_ended(), Grid.open_ended([0, 1, 5])]
@@ -99,14 +99,6 @@ def test_impossible_parameters_are_refused():
 def test_edges_cannot_be_changed():
     with pytest.raises(ValueError, match="read-only"):
         Grid.default().edges[0] = 1
-
-
-def test_a_stream_of_batches_gives_the_counts_of_the_whole():
-    scores = np.random.default_rng(0).random(1000)
-    grid = Grid.default()
-    np.testing.assert_array_equal(
-        sketch_batches(np.array_split(scores, 7), grid), sketch(scores, grid)
-    )
 
 
 def test_merging_needs_nested_edges_of_the_same_range():

@@ -3,6 +3,9 @@
 import subprocess
 import sys
 
+import numpy as np
+import pytest
+
 import robfcp
 
 HEAVY = ("scipy.stats", "sklearn", "matplotlib", "torch", "flwr", "pandas", "typer", "rich")
@@ -41,3 +44,51 @@ def test_every_public_name_exists():
         assert getattr(robfcp, name) is not None
     assert set(robfcp.__all__) <= set(dir(robfcp))
     assert not hasattr(robfcp, "nonsense")
+
+
+SITE = (
+    "import sys\n"
+    "from robfcp.cli import app\n"
+    "app({!r}, standalone_mode=False)\n"
+    "print(*sorted(name.split('.')[0] for name in sys.modules), file=sys.stderr)\n"
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(4), 1000)
+    table = np.column_stack([rng.integers(0, 4, 1000), p])
+    np.savetxt(folder / "site.csv", table, "%.10g", ",", header="label,a,b,c,d", comments="")
+    reports = [robfcp.Report.from_scores(name, p[:, 0], score=robfcp.LAC()) for name in "abc"]
+    robfcp.calibrate(reports).save(folder / "c.json")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sketch", "site.csv", "--client", "a", "-o", "a.json"],
+        ["predict", "c.json", "site.csv", "-o", "sets.csv"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_site_loads_nothing_heavier_than_numpy(arguments, site):
+    done = subprocess.run(
+        [sys.executable, "-c", SITE.format(arguments)], capture_output=True, text=True, cwd=site
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.split())
+    assert "numpy" in loaded
+    assert not loaded & {"scipy", "matplotlib", "sklearn", "pandas", "torch", "flwr", "opendp"}
+
+
+def test_sketching_loads_no_server_and_no_test_range(site):
+    code = SITE.format(["sketch", "site.csv", "--client", "a", "-o", "a.json"])
+    code = code.replace("name.split('.')[0]", "name")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=site)
+    rooms = ("guarantees", "defence", "calibration", "page", "figures", "lab", "federation")
+    loaded = [name for name in done.stderr.split() if name.startswith("robfcp.")]
+    assert "robfcp.reports" in loaded
+    assert not [name for name in loaded if name.split(".")[1] in rooms]

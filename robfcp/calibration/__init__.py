@@ -4,6 +4,7 @@ May import the rooms from `_util` to `defence` and `prediction`; metrics, estima
 page, figures and commands build on it.
 """
 
+from robfcp._moved import old_names
 from robfcp.calibration.calibrating import LevelLike, calibrate
 from robfcp.calibration.calibration import (
     MAX_CALIBRATION_BYTES,
@@ -11,7 +12,13 @@ from robfcp.calibration.calibration import (
     evidence_path,
 )
 from robfcp.calibration.evidence import Evidence, Summary
-from robfcp.calibration.letters import Letter, letter_to, letters, save_letters
+from robfcp.calibration.letters import (
+    Letter,
+    letter_to,
+    letters,
+    load_calibration,
+    save_letters,
+)
 from robfcp.calibration.levels import Level
 from robfcp.calibration.sealed import kind_of
 from robfcp.calibration.settings import Guarantee, Settings
@@ -35,6 +42,9 @@ __all__ = [
     "kind_of",
     "letter_to",
     "letters",
+    "load_calibration",
     "save_letters",
     "what_if",
 ]
+
+__getattr__ = old_names(__name__)

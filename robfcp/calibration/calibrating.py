@@ -58,20 +58,74 @@ def calibrate(
 ) -> Calibration:
     """One calibration from the reports of one round.
 
-    malicious: the operator's bound on the number of liars, or "estimate". A guarantee needs a
-        stated number (or `size_budget`, a bound on their samples): an estimate proves nothing.
-    exclude: "outstanding" leaves out at most that many clients, and only those that stand out;
+    Parameters
+    ----------
+    reports
+        The reports of all clients, as objects or JSON, or a `Federation` of them.
+    confidence_level
+        One level, or several for one calibration with several thresholds.
+    defence
+        Whom to trust: "band", "rob-fcp", "none", or a defence of your own.
+    malicious
+        The operator's bound on the number of liars, or "estimate". A guarantee needs a stated
+        number (or `size_budget`): an estimate proves nothing.
+    exclude
+        "outstanding" leaves out at most that many clients, and only those that stand out;
         "exactly" leaves out that many whatever they look like.
-    guarantee: None takes the defence's own threshold; "marginal" one that covers whatever any m
-        clients do, "pac" one that does so with `certificate_confidence`, "pac-homogeneous" the
-        same for clients declared alike up to `heterogeneity`.
-    heterogeneity: a stated bound on how far (in Kolmogorov distance) an honest client's score
-        distribution is from a common one; prunes clients that cannot be honest.
-    exchangeability: "partial" (within clients, rank from N + K) or "full" (altogether, N + 1).
-    sizes: who may report and with how many samples, registered beforehand.
-    quorum: the least number (or share) of valid reports.
-    max_share: refuses a client that holds more than this share of all samples.
-    confidence_level: one level, or several for one calibration with several thresholds.
+    guarantee
+        None takes the defence's own threshold; "marginal" one that covers whatever any m clients
+        do, "pac" one that does so with `certificate_confidence`, "pac-homogeneous" the same for
+        clients declared alike up to `heterogeneity`.
+    heterogeneity
+        A stated bound on how far (in Kolmogorov distance) an honest client's score distribution is
+        from a common one; prunes clients that cannot be honest.
+    distance
+        What "rob-fcp" compares clients by.
+    exchangeability
+        "partial" (within clients, rank from N + K) or "full" (altogether, N + 1).
+    certificate_confidence
+        With which certificates hold, over the calibration data.
+    sizes
+        Who may report and with how many samples, registered beforehand.
+    quorum
+        The least number (or share) of valid reports.
+    max_share
+        Refuses a client that holds more than this share of all samples.
+    size_budget
+        With guarantee="marginal": a bound on the samples that liars hold together.
+
+    Returns
+    -------
+    Calibration
+        Threshold, verdicts and certificate; it predicts.
+
+    Raises
+    ------
+    QuorumError
+        Where too few reports are valid.
+    RobfcpError
+        Where options do not fit together or with the reports.
+
+    References
+    ----------
+    The threshold without a defence is that of Lu, Yu, Karimireddy, Jordan and Raskar (2023),
+    "Federated conformal predictors for distributed uncertainty quantification", ICML.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> scores = np.random.default_rng(0).random((20, 100))
+    >>> scores[3] = 0
+    >>> reports = [
+    ...     robfcp.Report.from_scores(f"site-{k:02d}", part, score=robfcp.LAC())
+    ...     for k, part in enumerate(scores)
+    ... ]
+    >>> calibration = robfcp.calibrate(reports, confidence_level=0.8, malicious=2)
+    >>> calibration.threshold, calibration.flagged
+    (0.8165780606, ('site-03',))
+    >>> calibration.predict_set([[0.7, 0.25, 0.05]])
+    array([[ True,  True, False]])
     """
     levels, several = _levels(confidence_level)
     rule = named_defence(defence, distance, exclude) if isinstance(defence, str) else defence

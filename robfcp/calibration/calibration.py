@@ -54,6 +54,39 @@ class Calibration:
 
     The reports and verdicts are the `evidence`, which stays in memory after `calibrate` and lies
     in a file of its own after `save`; a site needs only the calibration to predict.
+
+    Attributes
+    ----------
+    levels
+        Threshold, tolerance and certificate at every confidence level.
+    settings
+        What `calibrate` was told.
+    score
+        The score the reports name, if they do; sets and intervals are made with it.
+    n_malicious
+        How many liars were assumed, stated or estimated.
+    checked
+        How each part of the reports was checked.
+    summary
+        How many clients became what: all a site may know.
+    source
+        The evidence, or where it lies.
+    notes
+        What was approximated, and how private the reports are.
+    several
+        Whether several levels were asked for.
+    version
+        The version of robfcp that made it.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> federation = robfcp.Federation.from_counts([[80, 10, 10]] * 20, score=robfcp.LAC())
+    >>> calibration = robfcp.calibrate(federation, confidence_level=0.8, defence="none")
+    >>> round(calibration.threshold, 3)
+    0.667
+    >>> calibration.predict_set([[0.6, 0.3, 0.1]])
+    array([[ True, False, False]])
     """
 
     levels: tuple[Level, ...]
@@ -100,11 +133,51 @@ class Calibration:
         return self._read_evidence(self.source.path)
 
     def with_evidence(self, path: FilePath) -> Calibration:
-        """The same calibration with the evidence in another place."""
+        """The same calibration with the evidence in another place.
+
+        Parameters
+        ----------
+        path
+            Where its evidence file lies; read when first asked for.
+
+        Returns
+        -------
+        Calibration
+            Everything else is unchanged.
+
+        Examples
+        --------
+        >>> import os
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[90, 10]] * 3)
+        >>> robfcp.calibrate(federation, defence="none").save("calibration.json")
+        >>> os.rename("calibration.evidence.json", "kept.json")
+        >>> robfcp.Calibration.load("calibration.json").with_evidence("kept.json").trusted
+        ('client-0', 'client-1', 'client-2')
+        """
         return replace(self, source=EvidenceFile(path, self.evidence_digest))
 
     def with_provenance(self, provenance: Mapping[str, Any]) -> Calibration:
-        """The same calibration with an engine's record of the round in its evidence."""
+        """The same calibration with an engine's record of the round in its evidence.
+
+        Parameters
+        ----------
+        provenance
+            Anything JSON can hold.
+
+        Returns
+        -------
+        Calibration
+            Everything else is unchanged, but the evidence's digest.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
+        >>> calibration.with_provenance({"engine": "by hand"}).provenance
+        {'engine': 'by hand'}
+        """
         return replace(self, source=replace(self.evidence, provenance=provenance))
 
     @cached_property
@@ -162,26 +235,113 @@ class Calibration:
     def predict_set(
         self, probabilities: ArrayLike, rng: Rng = None, *, score: Score | None = None
     ) -> NDArray[np.bool_]:
-        """(n, C) whether each label is in each sample's set; (n, C, L) for several levels."""
+        """(n, C) whether each label is in each sample's set; (n, C, L) for several levels.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) class probabilities.
+        rng
+            A seed or generator, for randomised scores.
+        score
+            The score, where the reports did not name it.
+
+        Returns
+        -------
+        (n, C) or (n, C, L) array of bool
+            L is the number of confidence levels.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
+        >>> calibration = robfcp.calibrate(federation, confidence_level=0.75, defence="none")
+        >>> calibration.predict_set([[0.6, 0.4], [0.1, 0.9]])
+        array([[ True,  True],
+               [False,  True]])
+        """
         sets = predict_sets(self._score(score), probabilities, self._thresholds, rng)
         return sets if self.several else sets[:, :, 0]
 
     def iterate_sets(
         self, probabilities: ArrayLike, rng: Rng = None, *, score: Score | None = None
     ) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
-        """The sets as (rows, members) blocks, for more samples than memory holds."""
+        """The sets as (rows, members) blocks, for more samples than memory holds.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) class probabilities, a memory map for instance.
+        rng
+            A seed or generator, for randomised scores.
+        score
+            The score, where the reports did not name it.
+
+        Yields
+        ------
+        tuple
+            A slice of rows and their sets, as `predict_set` gives them.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
+        >>> calibration = robfcp.calibrate(federation, confidence_level=0.75, defence="none")
+        >>> for rows, sets in calibration.iterate_sets([[0.6, 0.4], [0.1, 0.9]]):
+        ...     print(rows, sets.sum(axis=1))
+        slice(0, 2, None) [2 1]
+        """
         for rows, sets in iterate_sets(self._score(score), probabilities, self._thresholds, rng):
             yield rows, sets if self.several else sets[:, :, 0]
 
     def predict_interval(
         self, predictions: ArrayLike, *, score: Score | None = None
     ) -> NDArray[np.float64]:
-        """(n, 2) lower and upper ends; (n, 2, L) for several levels."""
+        """(n, 2) lower and upper ends; (n, 2, L) for several levels.
+
+        Parameters
+        ----------
+        predictions
+            (n,) point predictions, or (n, 2) predicted quantiles for `CQR`.
+        score
+            The score, where the reports did not name it.
+
+        Returns
+        -------
+        (n, 2) or (n, 2, L) array
+            L is the number of confidence levels.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> grid = robfcp.Grid.open_ended([0.0, 0.5, 1.0, 2.0])
+        >>> reports = [
+        ...     robfcp.Report.from_scores(name, [0.1, 0.4, 0.4, 0.9, 1.5], grid) for name in "ab"
+        ... ]
+        >>> calibration = robfcp.calibrate(reports, confidence_level=0.5, defence="none")
+        >>> calibration.predict_interval([3.0, 7.0], score=robfcp.AbsoluteResidual())
+        array([[2.5, 3.5],
+               [6.5, 7.5]])
+        """
         ends = predict_intervals(self._score(score), predictions, self._thresholds)
         return ends if self.several else ends[:, :, 0]
 
     def to_json(self) -> bytes:
-        """The calibration without its evidence as one JSON object, sealed by a digest."""
+        """The calibration without its evidence as one JSON object, sealed by a digest.
+
+        Returns
+        -------
+        bytes
+            What `from_json` reads; it names no client.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
+        >>> robfcp.Calibration.from_json(calibration.to_json()) == calibration
+        True
+        """
         return encode_calibration(self._fields())
 
     @staticmethod
@@ -192,7 +352,28 @@ class Calibration:
     ) -> Calibration:
         """A calibration from JSON, refused when it was damaged or is of a newer schema.
 
-        `evidence` is what it rests on, or the file that holds it.
+        Parameters
+        ----------
+        data
+            What `to_json` gave.
+        source
+            How errors name it.
+        evidence
+            What it rests on, or the file that holds it; not needed to predict.
+
+        Returns
+        -------
+        Calibration
+            Checked.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
+        >>> data = calibration.to_json()
+        >>> robfcp.Calibration.from_json(data, evidence=calibration.evidence).trusted
+        ('client-0', 'client-1', 'client-2')
         """
         fields = decode_calibration(data, source)
         found = fields.evidence or evidence
@@ -205,6 +386,21 @@ class Calibration:
 
         The evidence goes beside it: `calibration.json` and `calibration.evidence.json`. A
         calibration read without its evidence is written without it.
+
+        Parameters
+        ----------
+        path
+            The file; an old one is replaced.
+
+        Examples
+        --------
+        >>> import os
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
+        >>> calibration.save("calibration.json")
+        >>> sorted(os.listdir())
+        ['calibration.evidence.json', 'calibration.json']
         """
         if isinstance(self.source, Evidence) and not is_special(path):
             write_atomically(evidence_path(path), encode_evidence(self.source))
@@ -212,7 +408,27 @@ class Calibration:
 
     @staticmethod
     def load(path: FilePath) -> Calibration:
-        """Read a saved calibration; its evidence is read when first asked for."""
+        """Read a saved calibration; its evidence is read when first asked for.
+
+        Parameters
+        ----------
+        path
+            A file that `save` wrote.
+
+        Returns
+        -------
+        Calibration
+            It predicts with or without its evidence.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
+        >>> calibration.save("calibration.json")
+        >>> robfcp.Calibration.load("calibration.json") == calibration
+        True
+        """
         data = read_limited(path, MAX_CALIBRATION_BYTES)
         return Calibration.from_json(data, os.fspath(path), evidence_path(path))
 

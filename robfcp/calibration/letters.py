@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from robfcp._util.files import make_folder, read_limited, write_atomically
-from robfcp.calibration.calibration import Calibration, FilePath
-from robfcp.calibration.sealed import decode_body, digest_of, seal, unseal
+from robfcp.calibration.calibration import MAX_CALIBRATION_BYTES, Calibration, FilePath
+from robfcp.calibration.sealed import decode_body, digest_of, kind_of, seal, unseal
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import outside_of
 
@@ -41,8 +41,31 @@ class LetterBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 class Letter:
     """One site's verdict with the calibration it can predict with.
 
-    `covered` is the share of the site's own reported scores at or below the threshold, one a
-    level; empty where it sent no valid report.
+    Parameters
+    ----------
+    client
+        The site's name.
+    verdict
+        "trusted", "flagged", "faulty" or "missing".
+    calibration
+        What the site predicts with.
+    reason
+        Why it is not trusted.
+    maliciousness
+        The number the defence ranks it by; None where it sent no valid report.
+    covered
+        The share of the site's own reported scores at or below the threshold, one a level; empty
+        where it sent no valid report.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> from robfcp.calibration import letter_to
+    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
+    >>> calibration = robfcp.calibrate(reports, confidence_level=0.5, defence="none")
+    >>> letter = letter_to(calibration, "a")
+    >>> letter.verdict, round(letter.covered[0], 2)
+    ('trusted', 0.67)
     """
 
     client: str
@@ -53,7 +76,22 @@ class Letter:
     covered: tuple[float, ...] = ()
 
     def to_json(self) -> bytes:
-        """The letter as one JSON object, sealed by a digest."""
+        """The letter as one JSON object, sealed by a digest.
+
+        Returns
+        -------
+        bytes
+            What `from_json` reads.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> from robfcp.calibration import Letter, letter_to
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
+        >>> Letter.from_json(letter_to(calibration, "client-0").to_json()).verdict
+        'trusted'
+        """
         body = LetterBody(
             client=self.client,
             verdict=self.verdict,
@@ -66,7 +104,30 @@ class Letter:
 
     @staticmethod
     def from_json(data: bytes | str, source: str = "letter") -> Letter:
-        """A letter from JSON, refused when it was damaged or is of a newer schema."""
+        """A letter from JSON, refused when it was damaged or is of a newer schema.
+
+        Parameters
+        ----------
+        data
+            What `to_json` gave.
+        source
+            How errors name it.
+
+        Returns
+        -------
+        Letter
+            Checked.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> from robfcp.calibration import Letter, letter_to
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
+        >>> letter = Letter.from_json(letter_to(calibration, "client-0").to_json())
+        >>> letter.calibration == calibration
+        True
+        """
         _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
         body = decode_body(raw, LetterBody, KIND, source, _REMEDY)
         return Letter(
@@ -79,24 +140,109 @@ class Letter:
         )
 
     def save(self, path: FilePath) -> None:
-        """Write the JSON whole or not at all."""
+        """Write the JSON whole or not at all.
+
+        Parameters
+        ----------
+        path
+            The file; an old one is replaced.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> from robfcp.calibration import letter_to
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
+        >>> letter_to(calibration, "client-0").save("letter.json")
+        """
         write_atomically(path, self.to_json())
 
     @staticmethod
     def load(path: FilePath) -> Letter:
-        """Read a saved letter."""
+        """Read a saved letter.
+
+        Parameters
+        ----------
+        path
+            A file that `save` or `save_letters` wrote.
+
+        Returns
+        -------
+        Letter
+            Checked.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> from robfcp.calibration import Letter, letter_to
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
+        >>> letter_to(calibration, "client-0").save("letter.json")
+        >>> Letter.load("letter.json").client
+        'client-0'
+        """
         return Letter.from_json(read_limited(path), os.fspath(path))
 
 
 def letter_to(calibration: Calibration, client: str) -> Letter:
-    """The letter of one client that reported or should have."""
+    """The letter of one client that reported or should have.
+
+    Parameters
+    ----------
+    calibration
+        With its evidence.
+    client
+        The client's name.
+
+    Returns
+    -------
+    Letter
+        Its own verdict and nobody else's.
+
+    Raises
+    ------
+    RobfcpError
+        Where the round knows nobody of that name.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> from robfcp.calibration import letter_to
+    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
+    >>> calibration = robfcp.calibrate(reports, confidence_level=0.5, defence="none")
+    >>> letter_to(calibration, "b").verdict
+    'trusted'
+    """
     for letter in letters(calibration, {client}):
         return letter
     raise RobfcpError(f"{client}: neither reported nor was registered; check the name")
 
 
 def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterator[Letter]:
-    """The letters of all clients that reported or should have, or of the chosen ones."""
+    """The letters of all clients that reported or should have, or of the chosen ones.
+
+    Parameters
+    ----------
+    calibration
+        With its evidence.
+    chosen
+        The clients' names; everybody if None.
+
+    Yields
+    ------
+    Letter
+        Those who reported first, then the faulty and the missing.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> from robfcp.calibration import letters
+    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
+    >>> sizes = {"a": 3, "b": 3, "c": 3}
+    >>> calibration = robfcp.calibrate(reports, confidence_level=0.5, defence="none", sizes=sizes)
+    >>> [(letter.client, letter.verdict) for letter in letters(calibration)]
+    [('a', 'trusted'), ('b', 'trusted'), ('c', 'missing')]
+    """
     evidence = calibration.evidence
     federation, upper = evidence.federation, evidence.federation.grid.upper
     thresholds = [level.threshold for level in calibration.levels]
@@ -121,7 +267,29 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
 
 
 def save_letters(calibration: Calibration, folder: FilePath) -> list[Path]:
-    """Write a letter for every client into the folder; the files."""
+    """Write a letter for every client into the folder; the files.
+
+    Parameters
+    ----------
+    calibration
+        With its evidence.
+    folder
+        Made where it does not exist.
+
+    Returns
+    -------
+    list of Path
+        One file a client, named after it.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> from robfcp.calibration import save_letters
+    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
+    >>> calibration = robfcp.calibrate(reports, confidence_level=0.5, defence="none")
+    >>> [path.name for path in save_letters(calibration, "letters")]
+    ['a.json', 'b.json']
+    """
     place = make_folder(folder)
     written = []
     for letter in letters(calibration):
@@ -137,3 +305,11 @@ def file_name(client: str) -> str:
         return client
     kept = re.sub(r"[^A-Za-z0-9_-]+", "_", client)[:60].strip("_")
     return f"{kept or 'site'}-{digest_of(client.encode())[:12]}"
+
+
+def load_calibration(path: FilePath) -> Calibration:
+    """The calibration in its own file, or the one that a site's letter holds."""
+    data = read_limited(path, MAX_CALIBRATION_BYTES)
+    if kind_of(data) == KIND:
+        return Letter.from_json(data, os.fspath(path)).calibration
+    return Calibration.load(path)

@@ -24,7 +24,7 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True):
     body: msgspec.Raw
 
 
-class _Header(msgspec.Struct):
+class _Label(msgspec.Struct):
     kind: str = ""
     schema: int = 0
 
@@ -43,7 +43,7 @@ def seal(kind: str, schema: int, body: Any) -> bytes:
 def kind_of(data: bytes | str) -> str:
     """What kind of file this says it is; empty where it says nothing."""
     try:
-        return msgspec.json.decode(data, type=_Header).kind
+        return msgspec.json.decode(data, type=_Label).kind
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ""
 
@@ -53,7 +53,7 @@ def unseal(
 ) -> tuple[int, msgspec.Raw]:
     """Schema and body of a sealed file, or one line that says what is wrong with it."""
     try:
-        header = msgspec.json.decode(data, type=_Header)
+        header = msgspec.json.decode(data, type=_Label)
         if header.kind == kind and header.schema > newest:
             raise RobfcpError(
                 f"{source}: {kind} schema {header.schema} is unknown to this version "

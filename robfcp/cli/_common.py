@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill
 from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,11 +90,11 @@ class Printer:
         """Text for people; markup and control characters in names are not interpreted."""
         if self.quiet or self.as_json:
             return
-        lines = "\n".join(plain(part, None) for part in text.split("\n"))
+        lines = [plain(part, None) for part in text.split("\n")]
         if sys.stdout.isatty() or style is not None:
-            self.console.print(lines, style=style, markup=False, soft_wrap=False)
+            self.console.print("\n".join(lines), style=style, markup=False, soft_wrap=False)
         else:
-            print(lines)
+            print("\n".join(_wrapped(line) for line in lines))
 
     def json(self, value: Any) -> None:
         """The result for programs."""
@@ -144,6 +146,12 @@ class Printer:
             timer.cancel()
             timer.join()
             bar.stop()
+
+
+def _wrapped(line: str) -> str:
+    """The line broken at blanks to the width of the terminal, as rich would."""
+    width = get_terminal_size((80, 24)).columns
+    return fill(line, width, break_long_words=False, break_on_hyphens=False) if line else line
 
 
 def natural(text: str) -> int | None:

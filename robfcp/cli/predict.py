@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robfcp import metrics
 from robfcp._util.files import write_atomically
-from robfcp.calibration import Calibration
+from robfcp.calibration import Calibration, load_calibration
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed
 from robfcp.cli._data import FileOutputs, read_outputs
 from robfcp.errors import RobfcpError
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def predict(
-    calibration: Annotated[Path, typer.Argument(help="A file written by robfcp calibrate.")],
+    calibration: Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")],
     data: Annotated[Path, typer.Argument(help="Model outputs: .npz, .npy or .csv.")],
     output: Output = None,
     level: Annotated[
@@ -41,7 +41,7 @@ def predict(
     """
     printer = Printer(as_json, quiet)
     with printer.busy("predicting"):
-        loaded = Calibration.load(calibration)
+        loaded = load_calibration(calibration)
         if not 0 <= level < len(loaded.levels):
             raise RobfcpError(f"--level: {level} is not 0 to {len(loaded.levels) - 1}")
         result, figures, text = _predicted(

@@ -90,7 +90,27 @@ class NoDefence:
     name: ClassVar[str] = "none"
 
     def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
-        """Trust in all clients."""
+        """Trust in all clients.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        n_malicious
+            Not used.
+
+        Returns
+        -------
+        Assessment
+            Nobody is flagged.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[90, 10], [0, 100]])
+        >>> robfcp.NoDefence()(federation, 0).trusted
+        array([ True,  True])
+        """
         everybody = np.ones(federation.n_clients, dtype=bool)
         return Assessment(np.zeros(federation.n_clients), everybody)
 

@@ -65,10 +65,44 @@ def estimate_malicious(
 ) -> MaliciousCount:
     """The estimated number of liars; an estimate never bounds liars who hide in honest noise.
 
-    "groups": the clients that stand out, able to be 0; false alarms at most 5% unless told.
-    "groups-upward": the same at 20%, plus every other client whose own p-value is below 2%, for
+    Parameters
+    ----------
+    federation
+        The reports of one round.
+    method
+        "groups": the clients that stand out, able to be 0; false alarms at most 5% unless told.
+        "groups-upward": the same at 20%, plus every other client whose own p-value is below 2%, for
         those who would rather exclude one too many.
-    "likelihood": the paper's contrast, with its faults (see `likelihood_count`).
+        "likelihood": the paper's contrast, with its faults (see `likelihood_count`).
+    false_alarm
+        The chance of a number above 0 when nobody lies; the method's own if None. Not for
+        "likelihood", which controls none.
+    covariance
+        Of "likelihood" only: "diagonal", "ridge", "pseudo-inverse" or "identity".
+    bins
+        Of "likelihood" only: the uniform bins histograms are made of.
+    iterations
+        Of "likelihood" only: how often clients are ranked anew with the last answer.
+
+    Returns
+    -------
+    MaliciousCount
+        An int that also holds `flagged`, `reasons`, `p_values`, `method` and `false_alarm`.
+
+    References
+    ----------
+    "likelihood" is that of Kang, Lin, Sun, Xiao and Li (2024), "Certifiably Byzantine-robust
+    federated conformal prediction", ICML.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
+    >>> counts[3] = [200] + [0] * 19
+    >>> count = robfcp.estimate_malicious(robfcp.Federation.from_counts(counts))
+    >>> count, count.flagged
+    (MaliciousCount(1, method='groups', false_alarm=0.05), ('client-03',))
     """
     if method == "likelihood":
         if false_alarm is not None:

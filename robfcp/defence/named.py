@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, get_args
 
 from robfcp.defence.band import Band
 from robfcp.defence.base import Defence, Exclude, NoDefence
-from robfcp.defence.distances import Metric
+from robfcp.defence.distances import METRICS, Metric
 from robfcp.defence.rob_fcp import RobFCP
 from robfcp.errors import MAX_NAME, RobfcpError, plain
 
@@ -19,8 +19,11 @@ CUSTOM = "custom:"
 
 def named_defence(name: str, distance: Metric = "l2", exclude: Exclude = "outstanding") -> Defence:
     """The defence callers name by a string."""
-    if exclude not in ("outstanding", "exactly"):
+    if exclude not in get_args(Exclude):
         raise RobfcpError(f"exclude: {exclude!r} is neither 'outstanding' nor 'exactly'")
+    if distance not in METRICS:
+        known = ", ".join(map(repr, METRICS))
+        raise RobfcpError(f"distance: {distance!r} is unknown; use {known}")
     if name == "none":
         return NoDefence()
     if name == "rob-fcp":

@@ -4,6 +4,7 @@ May import `_util`, `errors`, `grid`, `scores`, `privacy` and `reports`; `guaran
 after it build on it.
 """
 
+from robfcp._moved import old_names
 from robfcp.federation.checked import Checked
 from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, table
 from robfcp.federation.faults import Fault, Untrusted
@@ -33,3 +34,5 @@ __all__ = [
     "verify_all",
     "whole",
 ]
+
+__getattr__ = old_names(__name__)

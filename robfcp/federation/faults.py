@@ -12,7 +12,24 @@ from robfcp.reports import Report
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a client's report was left out."""
+    """Why a client's report was left out.
+
+    Parameters
+    ----------
+    client
+        The client's name, or the file's where the client is not known.
+    field
+        The part of the report that was wrong.
+    reason
+        What was wrong and what to do, on one printable line.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.4]) for name in "ab"]
+    >>> robfcp.Federation.from_reports(reports, sizes={"a": 2}).faulty[0].reason
+    'b: is not registered; add it to the registry'
+    """
 
     client: str
     field: str

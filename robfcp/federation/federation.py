@@ -27,8 +27,43 @@ class Federation:
 
     The counts stand in a table that holds only the bins in use where that is much smaller; the
     methods work on either. `counts` is the whole (K, H) array: large for many clients.
-    `privacy` holds an entry for each client if any report is private, and is empty otherwise.
-    Private counts hold noise; `sizes` are then noisy totals unless `sizes_known`.
+
+    Attributes
+    ----------
+    ids
+        (K,) the clients' names.
+    table
+        Their counts, dense or sparse.
+    sizes
+        (K,) n_k; noisy totals where not `sizes_known`.
+    grid
+        The bins all reports share.
+    score
+        The score all reports name, if they do.
+    round
+        The round all reports name, if they do.
+    model
+        The model all reports name, if they do.
+    faulty
+        The reports that were refused, and why.
+    missing
+        The invited or registered clients that sent nothing.
+    registered
+        Whether sizes were registered beforehand.
+    privacy
+        An entry for each client if any report is private; empty otherwise.
+    sizes_known
+        Whether sizes are exact: no report hides its own, or they are registered.
+    checked
+        How each part of the reports was checked, for the record.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.4]) for name in "ab"]
+    >>> federation = robfcp.Federation.from_reports(reports)
+    >>> federation.ids, federation.n_samples
+    (('a', 'b'), 4)
     """
 
     ids: tuple[str, ...]
@@ -82,34 +117,152 @@ class Federation:
         return int(self.sizes.sum())
 
     def below(self, index: int) -> NDArray[np.int64]:
-        """(K,) counts at or below the upper edge of bin `index`."""
+        """(K,) counts at or below the upper edge of bin `index`.
+
+        Parameters
+        ----------
+        index
+            A bin's number from 0.
+
+        Returns
+        -------
+        (K,) array of int
+            One number a client.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).below(1)
+        array([3, 4])
+        """
         return self.table.below(index)
 
     def cumulative(self, edges: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
-        """(K, H) counts at or below every upper edge, or (K, E) at the chosen, rising ones."""
+        """(K, H) counts at or below every upper edge, or (K, E) at the chosen, rising ones.
+
+        Parameters
+        ----------
+        edges
+            Rising bin numbers; all bins if None.
+
+        Returns
+        -------
+        (K, H) or (K, E) array of int
+            One row a client.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).cumulative()
+        array([[1, 3, 6],
+               [4, 4, 4]])
+        """
         if edges is None:
             return np.cumsum(self.table.dense(), axis=1)
         ends = np.unique(np.append(edges, self.grid.n_bins - 1)).astype(np.intp)
         return np.cumsum(self.merged(ends), axis=1)[:, : len(edges)]
 
     def pooled(self, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """(H,) counts of the chosen clients together."""
+        """(H,) counts of the chosen clients together.
+
+        Parameters
+        ----------
+        mask
+            (K,) who counts; everybody if None.
+
+        Returns
+        -------
+        (H,) array of int
+            One number a bin.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).pooled()
+        array([5, 2, 3])
+        """
         return self.table.pooled(mask)
 
     def weighted(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(H,) sums over the clients of weight times counts."""
+        """(H,) sums over the clients of weight times counts.
+
+        Parameters
+        ----------
+        weights
+            (K,) one number a client.
+
+        Returns
+        -------
+        (H,) array
+            One number a bin.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).weighted(np.array([1.0, 0.5]))
+        array([3., 2., 3.])
+        """
         return self.table.weighted(weights)
 
     def merged(self, ends: NDArray[np.intp]) -> NDArray[np.int64]:
-        """(K, B) counts of merged bins; `ends` holds the last bin of each, the last one H - 1."""
+        """(K, B) counts of merged bins; `ends` holds the last bin of each, the last one H - 1.
+
+        Parameters
+        ----------
+        ends
+            Rising bin numbers, as `Grid.merge_ends` gives them.
+
+        Returns
+        -------
+        (K, B) array of int
+            One row a client.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).merged([0, 2])
+        array([[1, 5],
+               [4, 0]])
+        """
         return self.table.merged(np.asarray(ends))
 
     def entries(self) -> Entries:
-        """(starts, bins, values): row k holds values[starts[k]:starts[k + 1]] in those bins."""
+        """(starts, bins, values): row k holds values[starts[k]:starts[k + 1]] in those bins.
+
+        Returns
+        -------
+        tuple of arrays
+            (K + 1,) starts; the bins in use and their counts, row after row.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> starts, bins, values = robfcp.Federation.from_counts([[1, 0, 3], [4, 0, 0]]).entries()
+        >>> starts.tolist(), bins.tolist(), values.tolist()
+        ([0, 2, 3], [0, 2, 0], [1, 3, 4])
+        """
         return self.table.entries()
 
     def subset(self, mask: NDArray[np.bool_]) -> Federation:
-        """The chosen clients alone."""
+        """The chosen clients alone.
+
+        Parameters
+        ----------
+        mask
+            (K,) whom to keep.
+
+        Returns
+        -------
+        Federation
+            In the same order, with the same faulty and missing clients.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).subset([False, True]).ids
+        ('client-1',)
+        """
         chosen = np.flatnonzero(mask)
         ids = tuple(self.ids[k] for k in chosen)
         part = replace(self, ids=ids, table=self.table.rows(chosen), sizes=self.sizes[chosen])
@@ -137,8 +290,31 @@ class Federation:
     ) -> Federation:
         """A federation of trusted in-process counts (K, H), for simulations; order is kept.
 
-        Counts that hold the noise of `privacy` (one for all, or one a client) may be negative;
-        `sizes` are then the n_k, hidden where they are not given.
+        Parameters
+        ----------
+        counts
+            (K, H) counts; with `privacy` they hold its noise and may be negative.
+        grid
+            The bins; H uniform ones on [0, 1] if None.
+        ids
+            (K,) distinct names; client-00, client-01, ... if None.
+        score
+            What the scores are.
+        privacy
+            The noise the counts hold, one for all or one a client; none if None.
+        sizes
+            (K,) the n_k beside noisy counts; hidden where they are not given.
+
+        Returns
+        -------
+        Federation
+            Nothing about it was checked but its shape.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).sizes
+        array([6, 4])
         """
         array = np.asarray(counts)
         if privacy is not None:
@@ -173,12 +349,52 @@ class Federation:
     ) -> Federation:
         """The valid reports in the order of their names; the rest listed as faulty or missing.
 
-        `sizes` registers who may report and with how many samples. Grid, score, round and model
-        are the expected ones if given, else those of the majority. `quorum` is the least number
-        of valid reports, or their least share of those awaited: all that came, the `invited` and
-        the registered. `faults` were found before. `signatures` is how identities were checked,
-        for the record. Reports are taken one by one and only the bins in use are kept: pass an
-        iterator.
+        Reports are taken one by one and only the bins in use are kept: pass an iterator where there
+        are many.
+
+        Parameters
+        ----------
+        reports
+            `Report` objects, their JSON, or what JSON decodes to, from anybody.
+        sizes
+            Who may report and with how many samples, registered beforehand.
+        quorum
+            The least number of valid reports, or their least share of those awaited: all that came,
+            the `invited` and the registered.
+        grid
+            The expected grid; the majority's if None.
+        score
+            The expected score; the majority's if None.
+        round
+            The expected round; the majority's if None.
+        model
+            The expected model; the majority's if None.
+        faults
+            Faults that were found before.
+        invited
+            Who should report; the silent ones are listed as missing.
+        signatures
+            How identities were checked, for the record.
+
+        Returns
+        -------
+        Federation
+            The valid reports of one round.
+
+        Raises
+        ------
+        QuorumError
+            Where too few reports are valid.
+        RobfcpError
+            Where there is no majority, or the registry itself is wrong.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.4]) for name in "ab"]
+        >>> federation = robfcp.Federation.from_reports([*reports, "{}"], invited=["c"])
+        >>> federation.ids, len(federation.faulty), federation.missing
+        (('a', 'b'), 1, ('c',))
         """
         expected = {"grid": grid, "score": score, "round": round, "model": model}
         intake = take_in(reports, expected, sizes, quorum, faults, invited)

@@ -23,7 +23,30 @@ if TYPE_CHECKING:
 def plot_certificates(
     outcomes: Sequence[Budgets], axes: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """(2,) proved coverage and guaranteed level against the number of liars."""
+    """(2,) proved coverage and guaranteed level against the number of liars.
+
+    Parameters
+    ----------
+    outcomes
+        One a confidence level, as `robfcp.calibration.what_if` gives them.
+    axes
+        (2,) where to draw; new ones if None.
+
+    Returns
+    -------
+    (2,) array of Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> import robfcp
+    >>> from robfcp.calibration import what_if
+    >>> from robfcp.figures import plot_certificates, save
+    >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
+    >>> outcome = what_if(federation, Fraction(9, 10), index=1, budgets=(0, 1, 2))
+    >>> save(plot_certificates([outcome]), "certificates.png")
+    """
     pair = new_axes(2) if axes is None else axes
     for colour, outcome in zip(cycle(CYCLE), outcomes, strict=False):
         m = [row.m for row in outcome.budgets]
@@ -50,7 +73,33 @@ def plot_tolerance_curve(
     threshold_index: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The threshold guaranteed against 0, 1, 2, ... liars; a threshold in use cuts it at m*."""
+    """The threshold guaranteed against 0, 1, 2, ... liars; a threshold in use cuts it at m*.
+
+    Parameters
+    ----------
+    federation
+        The reports of one round.
+    level
+        The wanted coverage.
+    threshold_index
+        The bin whose upper edge is the threshold in use.
+    ax
+        Where to draw; new axes if None.
+
+    Returns
+    -------
+    Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> import robfcp
+    >>> from robfcp.figures import plot_tolerance_curve
+    >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
+    >>> plot_tolerance_curve(federation, Fraction(9, 10), threshold_index=1).get_title(loc="left")
+    'Tolerance curve'
+    """
     target: Axes = new_axes()[0] if ax is None else ax
     upper = federation.grid.upper
     found: list[float] = []
@@ -74,7 +123,27 @@ def plot_tolerance_curve(
 
 @styled
 def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
-    """The trusted clients' pooled CDF, every flagged client's own, and the thresholds."""
+    """The trusted clients' pooled CDF, every flagged client's own, and the thresholds.
+
+    Parameters
+    ----------
+    calibration
+        With its evidence.
+    ax
+        Where to draw; new axes if None.
+
+    Returns
+    -------
+    Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> from robfcp.figures import plot_cdf, save
+    >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
+    >>> save(plot_cdf(robfcp.calibrate(federation, defence="none")), "scores.svg")
+    """
     target: Axes = new_axes()[0] if ax is None else ax
     federation, trusted = whole(calibration.federation), calibration.trusted_mask
     upper = federation.grid.upper
@@ -99,7 +168,28 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
 
 @styled
 def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes:
-    """Clients in the order of maliciousness, trusted and flagged ones told apart."""
+    """Clients in the order of maliciousness, trusted and flagged ones told apart.
+
+    Parameters
+    ----------
+    calibration
+        With its evidence.
+    ax
+        Where to draw; new axes if None.
+
+    Returns
+    -------
+    Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> from robfcp.figures import plot_maliciousness, save
+    >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
+    >>> calibration = robfcp.calibrate(federation, defence="rob-fcp", malicious=1)
+    >>> save(plot_maliciousness(calibration), "maliciousness.png")
+    """
     target: Axes = new_axes()[0] if ax is None else ax
     order = np.argsort(calibration.maliciousness, kind="stable")
     number, trusted = calibration.maliciousness[order], calibration.trusted_mask[order]

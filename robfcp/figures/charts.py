@@ -26,7 +26,39 @@ def plot_lines(
     title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Named curves over x, each with its own colour and mark, with shaded spreads if given."""
+    """Named curves over x, each with its own colour and mark, with shaded spreads if given.
+
+    Parameters
+    ----------
+    x
+        (n,) where the points lie.
+    lines
+        Each curve's (n,) values by its name; defences keep their colour and mark.
+    spreads
+        Lower and upper ends of the shading, by the curve's name.
+    level
+        A dotted line at this height.
+    xlabel
+        What x is.
+    ylabel
+        What the values are.
+    title
+        Above the axes.
+    ax
+        Where to draw; new axes if None.
+
+    Returns
+    -------
+    Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> from robfcp.figures import plot_lines
+    >>> ax = plot_lines([0.1, 0.2], {"band": [0.9, 0.9], "none": [0.8, 0.5]}, level=0.9)
+    >>> [line.get_label() for line in ax.get_lines()[:2]]
+    ['band', 'none']
+    """
     target: Axes = new_axes()[0] if ax is None else ax
     for (name, (colour, marker)), values in zip(looks(lines), lines.values(), strict=True):
         target.plot(x, values, color=colour, marker=marker, markersize=5, label=name)
@@ -50,7 +82,37 @@ def plot_heatmap(
     largest: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Attacks by defences, say: the darker, the farther from zero; every cell holds its number."""
+    """Attacks by defences, say: the darker, the farther from zero; every cell holds its number.
+
+    Parameters
+    ----------
+    values
+        (R, C) numbers; NaN leaves a cell empty.
+    rows
+        (R,) their names.
+    columns
+        (C,) their names.
+    title
+        Above the axes.
+    label
+        Beside the colour bar.
+    largest
+        What the darkest colour stands for; the largest value if None.
+    ax
+        Where to draw; new axes if None.
+
+    Returns
+    -------
+    Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> from robfcp.figures import plot_heatmap
+    >>> ax = plot_heatmap([[0.0, -0.3]], ["coverage"], ["band", "none"])
+    >>> [text.get_text() for text in ax.texts]
+    ['+0.000', '-0.300']
+    """
     cells = np.asarray(values, dtype=float)
     target: Axes = new_axes(1, 1.4 + 0.34 * len(rows))[0] if ax is None else ax
     top = largest if largest is not None else float(np.nanmax(np.abs(cells), initial=0)) or 1.0

@@ -88,7 +88,20 @@ def new_axes(columns: int = 1, height: float = 3.6) -> NDArray[Any]:
 
 @styled
 def save(drawn: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> None:
-    """Write the figure whole or not at all, the same bytes for the same figure."""
+    """Write the figure whole or not at all, the same bytes for the same figure.
+
+    Parameters
+    ----------
+    drawn
+        A figure, its axes, or an array of them.
+    path
+        A .png, .svg or .pdf file.
+
+    Examples
+    --------
+    >>> from robfcp.figures import plot_lines, save
+    >>> save(plot_lines([0, 1], {"band": [0.9, 0.9]}), "lines.svg")
+    """
     suffix = Path(path).suffix.lower().lstrip(".")
     if suffix not in FORMATS:
         raise RobfcpError(f"{path}: cannot draw .{suffix}; use .png, .svg or .pdf")

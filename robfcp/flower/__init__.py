@@ -7,10 +7,14 @@ Flower's own `Grid` is called `network` here, so that `grid` keeps one meaning.
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import robfcp.flower._environment  # noqa: F401  (first: sets what flwr reads on import)
+from robfcp.engines import Outcome, Participant
 from robfcp.flower.apps import client_app, server_app
 from robfcp.flower.client import NodeOutputs, Part, add_calibration
-from robfcp.flower.collector import Outcome, Participant, collect, participants
+from robfcp.flower.collector import collect, participants
 from robfcp.flower.network import InProcessNetwork, Network, run_in_process
 from robfcp.flower.server import calibration_round, register_sizes
 from robfcp.flower.together import calibrate_in_process, replay_in_process
@@ -33,3 +37,17 @@ __all__ = [
     "run_in_process",
     "server_app",
 ]
+
+_RENAMED = {"Outputs": "NodeOutputs", "Split": "Part"}  # of version 0.1, for one release
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED:
+        raise AttributeError(f"module 'robfcp.flower' has no attribute {name!r}")
+    warnings.warn(
+        f"robfcp.flower.{name} is now called {_RENAMED[name]}; the old name goes with the next "
+        "release",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return globals()[_RENAMED[name]]

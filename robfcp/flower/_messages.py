@@ -1,4 +1,4 @@
-"""What the requests and replies of a calibration round hold: a nonce and one strict JSON body."""
+"""How Flower carries the requests and replies of a round: a nonce and one strict JSON body."""
 
 from __future__ import annotations
 
@@ -8,60 +8,12 @@ from typing import Any
 import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from robfcp.engines import FAILURES
 from robfcp.errors import RobfcpError
-from robfcp.reports import WireGrid, WireScore
 
-PROTOCOL = 1
 RECORD = "robfcp"
 ARRAYS = "arrays"
 SIZE, SKETCH, THRESHOLD = "query.size", "query.sketch", "query.threshold"
-FAILURES = {  # all that a client's exception tells the server
-    1: "the request was not understood",
-    2: "scoring failed at the client",
-    3: "robfcp refused the client's data",
-    4: "the client keeps this to itself for privacy",
-}
-
-
-class SizeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """How many calibration samples are there?"""
-
-    client: str
-    protocol: int = PROTOCOL
-
-
-class SizeReply(msgspec.Struct, forbid_unknown_fields=True):
-    """This many."""
-
-    n_samples: int
-
-
-class SketchRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The context a report must be made in; the model travels beside it where there is one."""
-
-    client: str
-    round: str
-    model: str | None
-    grid: WireGrid
-    score: WireScore
-    protocol: int = PROTOCOL
-
-
-class ThresholdRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The thresholds, an infinite one as null."""
-
-    client: str
-    score: WireScore
-    thresholds: list[float | None]
-    protocol: int = PROTOCOL
-
-
-class ThresholdReply(msgspec.Struct, forbid_unknown_fields=True):
-    """For every threshold how many test samples were covered and the total size of their sets."""
-
-    n_samples: int
-    covered: list[int]
-    total_size: list[float]
 
 
 def request_content(nonce: str, body: msgspec.Struct, arrays: ArrayRecord | None) -> RecordDict:

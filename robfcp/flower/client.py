@@ -13,19 +13,16 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.errors import RobfcpError
-from robfcp.flower._messages import (
-    PROTOCOL,
+from robfcp.engines import (
     SizeReply,
     SizeRequest,
     SketchRequest,
     ThresholdReply,
     ThresholdRequest,
-    failure_content,
-    model_digest,
-    open_request,
-    reply_content,
+    read_request,
 )
+from robfcp.errors import RobfcpError
+from robfcp.flower._messages import failure_content, model_digest, open_request, reply_content
 from robfcp.flower._privacy import answered_before, charge, remember, site_privacy
 from robfcp.prediction import iterate_sets, predict_intervals
 from robfcp.privacy import Privacy
@@ -130,14 +127,6 @@ def guarded(answer: Answer) -> Callable[[Message, Context], Message]:
         return Message(content, reply_to=message)
 
     return act
-
-
-def read_request(body: bytes, kind: type[Any]) -> Any:
-    """A request of this protocol."""
-    request = msgspec.json.decode(body, type=kind)
-    if request.protocol != PROTOCOL:
-        raise RobfcpError(f"protocol: {request.protocol} is not {PROTOCOL}; update robfcp")
-    return request
 
 
 def _score(wire: Any) -> Score:

@@ -14,18 +14,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import httpx
 import msgspec
 from flwr.app import ArrayRecord, Message
 
+from robfcp.engines import FAILURES, Outcome, Participant, Status
 from robfcp.errors import RobfcpError
-from robfcp.flower._messages import FAILURES, open_reply, request_content
+from robfcp.flower._messages import open_reply, request_content
 from robfcp.flower.network import Network
 from robfcp.reports import check_client
 
-Status = Literal["ok", "faulty", "rejected", "missing", "late"]
 T = TypeVar("T")
 
 TTL_GRACE = 5.0  # seconds beyond the deadline in which a reply still counts as late
@@ -34,26 +34,6 @@ GONE = (3, 4, 5)  # Flower's codes for messages and nodes that are unavailable
 TROUBLE = (OSError, httpx.HTTPError)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Participant:
-    """A node under the name it was registered by."""
-
-    node_id: int
-    client: str
-    public_key: bytes = b""
-
-
-@dataclass(frozen=True)
-class Outcome(Generic[T]):
-    """What one node did: its answer, or why there is none."""
-
-    participant: Participant
-    status: Status
-    reason: str = ""
-    answer: T | None = None
-    attempts: int = 1
 
 
 @dataclass(frozen=True)

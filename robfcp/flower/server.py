@@ -9,31 +9,30 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
 
-import msgspec
 import numpy as np
 from flwr.app import ArrayRecord
 
 from robfcp.calibration import Calibration, calibrate
-from robfcp.errors import ReportError, RobfcpError
-from robfcp.federation import Fault, Federation
-from robfcp.flower._messages import (
-    SIZE,
-    SKETCH,
-    THRESHOLD,
-    SizeReply,
+from robfcp.engines import (
+    Outcomes,
+    Participant,
     SizeRequest,
     SketchRequest,
     ThresholdReply,
     ThresholdRequest,
-    model_digest,
+    client_records,
+    federation_of_replies,
+    read_check,
+    read_report,
+    read_size,
+    reply_limit,
 )
-from robfcp.flower.collector import Collection, Outcome, Participant, collect, participants
+from robfcp.flower._messages import SIZE, SKETCH, THRESHOLD, model_digest
+from robfcp.flower.collector import collect, participants
 from robfcp.flower.network import Network
 from robfcp.grid import Grid
-from robfcp.reports import MAX_SAMPLES, Report, WireScore, wire_grid, wire_score
+from robfcp.reports import WireScore, wire_grid, wire_score
 from robfcp.scores import LAC, Score
-
-BYTES_PER_BIN = 48  # two numbers of at most 20 digits, with room to spare
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ def register_sizes(
         participants(network),
         SIZE,
         SizeRequest,
-        _read_size,
+        read_size,
         arrays=arrays,
         deadline=deadline,
         poll=poll,
@@ -94,7 +93,7 @@ def calibration_round(
     started = _now()
     asked = participants(network)
     model = model_digest(arrays)
-    limit = BYTES_PER_BIN * grid.n_bins + 65_536
+    limit = reply_limit(grid)
 
     def request(client: str) -> SketchRequest:
         return SketchRequest(client, round, model, wire_grid(grid), _wire(score))
@@ -104,14 +103,14 @@ def calibration_round(
         asked,
         SKETCH,
         request,
-        _read_report,
+        read_report,
         arrays=arrays,
         deadline=deadline,
         poll=poll,
         limit=limit,
     )
     _log(found.outcomes)
-    federation = _federation(
+    federation = federation_of_replies(
         found.outcomes,
         grid=grid,
         score=score,
@@ -119,6 +118,7 @@ def calibration_round(
         model=model,
         sizes=sizes,
         quorum=quorum,
+        signatures="node and nonce by Flower",
     )
     calibration = calibrate(federation, **options)
     checks: dict[str, ThresholdReply] = {}
@@ -134,58 +134,8 @@ def calibration_round(
             "started": started,
             "finished": _now(),
             "deadline": deadline,
-            "clients": _clients(found, calibration, checks),
+            "clients": client_records(found.outcomes, calibration, checks),
         }
-    )
-
-
-def _read_size(body: bytes, client: str) -> int:
-    n_samples = _decode(body, SizeReply).n_samples
-    if not 0 < n_samples <= MAX_SAMPLES:
-        raise ReportError(client, "n_samples", f"{n_samples} samples cannot be", "fix the data")
-    return int(n_samples)
-
-
-def _read_report(body: bytes, client: str) -> Report:
-    report = Report.from_json(body, client)
-    if report.client != client:
-        raise ReportError(client, "client", "reports under another name", "use the given name")
-    return report
-
-
-def _decode(body: bytes, kind: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RobfcpError(f"not a valid reply ({error}); update robfcp at the client") from None
-
-
-def _federation(
-    outcomes: list[Outcome[Report]],
-    *,
-    grid: Grid,
-    score: Score,
-    round: str,
-    model: str | None,
-    sizes: Mapping[str, int] | None,
-    quorum: int | float | None,
-) -> Federation:
-    """The valid reports; faulty and rejected clients with their reason, silent ones as missing."""
-    return Federation.from_reports(
-        [outcome.answer for outcome in outcomes if outcome.answer is not None],
-        sizes=sizes,
-        quorum=quorum,
-        grid=grid,
-        score=score,
-        round=round,
-        model=model,
-        faults=[
-            Fault(o.participant.client, o.status, _line(o))
-            for o in outcomes
-            if o.status in ("faulty", "rejected")
-        ],
-        invited=[o.participant.client for o in outcomes],
-        signatures="node and nonce by Flower",
     )
 
 
@@ -205,19 +155,12 @@ def _checks(
     ]
     reported = set(calibration.federation.ids)
 
-    def read(body: bytes, client: str) -> ThresholdReply:
-        reply: ThresholdReply = _decode(body, ThresholdReply)
-        fits = len(reply.covered) == len(reply.total_size) == len(thresholds)
-        if not fits or not all(0 <= count <= reply.n_samples for count in reply.covered):
-            raise ReportError(client, "covered", "counts cannot be", "update robfcp")
-        return reply
-
     found = collect(
         network,
         [participant for participant in asked if participant.client in reported],
         THRESHOLD,
         lambda client: ThresholdRequest(client, _wire(score), thresholds),
-        read,
+        lambda body, client: read_check(body, client, len(thresholds)),
         arrays=arrays,
         deadline=deadline,
         poll=poll,
@@ -226,50 +169,13 @@ def _checks(
     return {o.participant.client: o.answer for o in found.outcomes if o.answer is not None}
 
 
-def _clients(
-    found: Collection[Report], calibration: Calibration, checks: Mapping[str, ThresholdReply]
-) -> dict[str, dict[str, Any]]:
-    """Every client's node, public key, status and claims; faults found later included."""
-    faults = {fault.client: fault.reason for fault in calibration.faulty}
-    clients: dict[str, dict[str, Any]] = {}
-    for outcome in found.outcomes:
-        client, status, reason = outcome.participant.client, outcome.status, outcome.reason
-        if status == "ok" and client in faults:
-            status, reason = "faulty", faults[client]
-        clients[client] = {
-            "node_id": str(outcome.participant.node_id),
-            "public_key": outcome.participant.public_key.hex(),
-            "status": status,
-            "reason": reason,
-            "attempts": outcome.attempts,
-            "claims": msgspec.to_builtins(checks[client]) if client in checks else None,
-        }
-    for client in set(calibration.missing) - set(clients):
-        clients[client] = {
-            "node_id": None,
-            "public_key": None,
-            "status": "missing",
-            "reason": "registered but not connected",
-            "attempts": 0,
-            "claims": None,
-        }
-    return dict(sorted(clients.items()))
-
-
-def _line(outcome: Outcome[Any]) -> str:
-    client = outcome.participant.client
-    if outcome.reason.startswith(f"{client}: "):
-        return outcome.reason
-    return f"{client}: {outcome.reason}; check that node"
-
-
 def _wire(score: Score) -> WireScore:
     wire = wire_score(score)
     assert wire is not None
     return wire
 
 
-def _log(outcomes: list[Outcome[Any]]) -> None:
+def _log(outcomes: Outcomes) -> None:
     for outcome in outcomes:
         if outcome.status != "ok":
             log.warning("%s: %s: %s", outcome.participant.client, outcome.status, outcome.reason)

@@ -11,10 +11,10 @@ from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike
 
 from robfcp.calibration import Calibration
+from robfcp.engines import SketchRequest, read_request
 from robfcp.federation import Federation
-from robfcp.flower._messages import SketchRequest
 from robfcp.flower.apps import client_app
-from robfcp.flower.client import Part, guarded, read_request
+from robfcp.flower.client import Part, guarded
 from robfcp.flower.network import InProcessNetwork
 from robfcp.flower.server import calibration_round
 

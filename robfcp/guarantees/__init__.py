@@ -5,6 +5,7 @@ the rooms after it build on it. Every rule is written once, against `CountBounds
 alike for exact and for private reports.
 """
 
+from robfcp._moved import old_names
 from robfcp.guarantees.alike import homogeneous_threshold
 from robfcp.guarantees.assumptions import Assumption, outside_of
 from robfcp.guarantees.bounds import CountBounds, ExactCounts
@@ -24,6 +25,7 @@ from robfcp.guarantees.marginal import (
     tolerance,
     tolerance_at,
     tolerance_statement,
+    tolerances,
 )
 from robfcp.guarantees.modes import guaranteed
 from robfcp.guarantees.noisy import NoisyCounts, bounds_of
@@ -74,4 +76,7 @@ __all__ = [
     "tolerance",
     "tolerance_at",
     "tolerance_statement",
+    "tolerances",
 ]
+
+__getattr__ = old_names(__name__)

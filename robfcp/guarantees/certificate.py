@@ -28,8 +28,41 @@ PRUNING_SHARE = 0.2  # of a certificate's chance of failure, where clients are p
 class Certificate:
     """Coverage of the benign clients' mixture, proved to lie in [lower, upper].
 
-    `confidence` is over the calibration data; None says that the bound holds on average over
-    them. `full_sets_from` is the number of liars that can make every set full, where known.
+    Attributes
+    ----------
+    kind
+        Which theorem it is: "any-threshold", "marginal", "pac" or "pac-homogeneous".
+    lower
+        Coverage is at least this.
+    upper
+        Coverage is at most this; 1 where nothing is said.
+    confidence
+        Over the calibration data; None says that the bound holds on average over them.
+    m
+        How many clients may lie.
+    n_clients
+        How many clients reported.
+    estimated
+        Whether m is estimated from the reports; then it is no proof against liars who hide.
+    assumptions
+        What it rests on, one by one.
+    outside
+        Missing and faulty clients, of whom nothing is said.
+    n_outside
+        Their number, which files keep without the names.
+    full_sets_from
+        The number of liars that can make every set full, where known.
+    note
+        What else must be said.
+    size_budget
+        The most samples that liars may hold together, where that is what was stated.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> federation = robfcp.Federation.from_counts([[90, 10]] * 20)
+    >>> print(robfcp.certify(federation, index=0, m=1).statement)
+    coverage is between 87.84% and 91.91%, whatever at most 1 of 20 clients do, with 95% confidence
     """
 
     kind: Kind
@@ -98,6 +131,35 @@ def certify(
 
     With a stated heterogeneity bound sigma, clients that cannot be benign are dropped first;
     a fifth of the chance of failure pays for that.
+
+    Parameters
+    ----------
+    federation
+        The reports of one round.
+    index
+        The bin whose upper edge is the threshold; None for an infinite one.
+    m
+        How many clients may lie, stated before the reports were seen.
+    confidence
+        With which the interval holds, over the calibration data.
+    sigma
+        How far (in Kolmogorov distance) an honest client's score distribution is from a common
+        one; no bound if None.
+    estimated
+        Whether m is an estimate; the certificate then says so.
+
+    Returns
+    -------
+    Certificate
+        The interval that holds the benign clients' coverage, and what it rests on.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> federation = robfcp.Federation.from_counts([[90, 10]] * 20)
+    >>> certificate = robfcp.certify(federation, index=0, m=1)
+    >>> round(certificate.lower, 3), round(certificate.upper, 3)
+    (0.878, 0.919)
     """
     m = check_budget(m, federation.n_clients)
     delta = check_delta(1 - confidence)

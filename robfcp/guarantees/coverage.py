@@ -23,11 +23,12 @@ def coverage_interval(
     """
     m = check_budget(m, len(bounds.sizes))
     noise, sampling = bounds.split(check_delta(delta), NOISE_SHARE)
-    one_edge = noise / (2 * n_edges + 1)
-    total = bounds.smallest_total(m, one_edge)
+    ends = 2 * n_edges + (0 if bounds.sizes_known else 0.5)  # a hidden total counts as half an end
+    one_end = noise / ends
+    total = bounds.smallest_total(m, one_end / 2)
     if total < 1:
         return np.zeros(len(edges)), np.ones(len(edges))
-    low, high = bounds.benign_shares(edges, m, one_edge)
+    low, high = bounds.benign_shares(edges, m, one_end)
     radius = float(np.log(2 * n_edges / sampling) / total)
     return kl_lower(low, radius), 1 - kl_lower(1 - high, radius)
 

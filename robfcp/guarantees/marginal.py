@@ -98,13 +98,27 @@ def tolerance(federation: Federation, index: int | None, level: Fraction) -> int
 
 def tolerance_at(bounds: CountBounds, index: int, level: Fraction) -> int | None:
     """The largest m < K for which the marginal condition holds at this edge; None if not even 0."""
-    margins, allowance = _needed(bounds, bounds.edges_from(index), level)
+    found = int(tolerances(bounds, np.array([index]), level)[0])
+    return None if found < 0 else found
+
+
+def tolerances(bounds: CountBounds, edges: Edges, level: Fraction) -> NDArray[np.int64]:
+    """(E,) the tolerance of a threshold at each edge, -1 for none.
+
+    Where counts may fall the condition must hold at all edges above too.
+    """
+    places, where = np.unique(edges, return_inverse=True)
+    if bounds.falling:
+        where = np.asarray(edges) - places[0]
+        places = bounds.edges_from(int(places[0]))
+    margins, allowance = _needed(bounds, places, level)
     total = margins.sum(axis=1) - allowance
-    if (total < 0).any():
-        return None
     gains = np.cumsum(-np.sort(-np.maximum(margins, 0), axis=1), axis=1)
-    survived = (gains <= total[:, None]).sum(axis=1)
-    return min(int(survived.min()), len(bounds.sizes) - 1)
+    survived = np.minimum((gains <= total[:, None]).sum(axis=1), len(bounds.sizes) - 1)
+    survived = np.where((total < 0).astype(bool), -1, survived)
+    if bounds.falling:
+        survived = np.minimum.accumulate(survived[::-1])[::-1]
+    return np.asarray(survived[where], dtype=np.int64)
 
 
 def _needed(

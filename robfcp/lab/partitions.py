@@ -15,7 +15,28 @@ Parts = list[NDArray[np.intp]]
 
 
 def iid(n_samples: int, n_clients: int, rng: Rng = None) -> Parts:
-    """A random split into parts whose sizes differ by at most one."""
+    """A random split into parts whose sizes differ by at most one.
+
+    Parameters
+    ----------
+    n_samples
+        How many samples there are to split.
+    n_clients
+        Among how many clients.
+    rng
+        A seed or generator.
+
+    Returns
+    -------
+    list of arrays
+        Each client's sample numbers, rising.
+
+    Examples
+    --------
+    >>> from robfcp import partitions
+    >>> [len(part) for part in partitions.iid(10, 3, rng=0)]
+    [4, 3, 3]
+    """
     _check(n_samples, n_clients, 1)
     return [
         np.sort(part) for part in np.array_split(generator(rng).permutation(n_samples), n_clients)
@@ -35,6 +56,45 @@ def dirichlet(
 
     As usual in the literature a client that has its fair share of samples takes no more of the
     remaining classes. Draws are repeated until every client has `minimum` samples.
+
+    Parameters
+    ----------
+    labels
+        (n,) the samples' classes.
+    n_clients
+        Among how many clients.
+    beta
+        The concentration: clients see few classes each where it is small, all where it is large.
+    rng
+        A seed or generator.
+    minimum
+        The least samples of every client.
+    attempts
+        Draws before giving up.
+
+    Returns
+    -------
+    list of arrays
+        Each client's sample numbers, rising.
+
+    Raises
+    ------
+    RobfcpError
+        Where no draw gives every client enough.
+
+    References
+    ----------
+    Yurochkin, Agarwal, Ghosh, Greenewald, Hoang and Khazaeni (2019), "Bayesian nonparametric
+    federated learning of neural networks", ICML.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from robfcp import partitions
+    >>> labels = np.repeat([0, 1, 2], 40)
+    >>> parts = partitions.dirichlet(labels, 4, beta=0.5, rng=0)
+    >>> sum(len(part) for part in parts), min(len(part) for part in parts) >= 10
+    (120, True)
     """
     label, random = _column("labels", labels), generator(rng)
     _check(len(label), n_clients, whole("minimum", minimum, "give 10, say"))
@@ -78,7 +138,26 @@ def _dirichlet_draw(
 
 
 def by_attribute(values: ArrayLike, n_clients: int) -> Parts:
-    """Clients own consecutive intervals of an attribute's values, of about equal size."""
+    """Clients own consecutive intervals of an attribute's values, of about equal size.
+
+    Parameters
+    ----------
+    values
+        (n,) the attribute, age for instance.
+    n_clients
+        Among how many clients.
+
+    Returns
+    -------
+    list of arrays
+        Each client's sample numbers, rising.
+
+    Examples
+    --------
+    >>> from robfcp import partitions
+    >>> partitions.by_attribute([30, 10, 40, 20], 2)
+    [array([1, 3]), array([0, 2])]
+    """
     value = _column("values", values)
     _check(len(value), n_clients, 1)
     return [np.sort(part) for part in np.array_split(np.argsort(value, kind="stable"), n_clients)]

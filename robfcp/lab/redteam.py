@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.defence import Exclude, named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
+from robfcp.figures import new_axes, plot_heatmap
 from robfcp.guarantees import Exchangeability
 from robfcp.lab.attacks import ATTACKS, Adaptive, named_attack
 from robfcp.lab.simulation import Row, Told, World, apply_attack, make_world, verdicts
@@ -89,7 +90,13 @@ def redteam(
             )
             for number, attack in enumerate(attacks):
                 for attacked, faced in _attacked(
-                    world, attack, defences, confidence_level, exclude, trials, [rng, seed, number]
+                    world=world,
+                    attack=attack,
+                    defences=defences,
+                    confidence_level=confidence_level,
+                    exclude=exclude,
+                    trials=trials,
+                    seed=[rng, seed, number],
                 ):
                     rows += verdicts(
                         world,
@@ -132,8 +139,6 @@ def records(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def plot_redteam(cells: Sequence[Cell]) -> NDArray[Any]:
     """Two heat maps, attack and share by defence: coverage error and growth of the sets."""
-    from robfcp.figures import new_axes, plot_heatmap
-
     lines = list(dict.fromkeys((cell.attack, cell.share) for cell in cells))
     defences = list(dict.fromkeys(cell.defence for cell in cells))
     errors = np.full((len(lines), len(defences)), np.nan)
@@ -202,16 +207,16 @@ def _cells(
 
     return tuple(
         Cell(
-            attack,
-            share,
-            defence,
-            mean(group, "coverage"),
-            mean(group, "honest_coverage"),
-            mean(group, "set_size"),
-            mean(group, "honest_set_size"),
-            mean(group, "flagged"),
-            mean(group, "caught"),
-            len(group),
+            attack=attack,
+            share=share,
+            defence=defence,
+            coverage=mean(group, "coverage"),
+            honest_coverage=mean(group, "honest_coverage"),
+            set_size=mean(group, "set_size"),
+            honest_set_size=mean(group, "honest_set_size"),
+            flagged=mean(group, "flagged"),
+            caught=mean(group, "caught"),
+            runs=len(group),
         )
         for (attack, share, defence), group in groups.items()
     )

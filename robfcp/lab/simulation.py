@@ -107,6 +107,60 @@ def simulate(
     The samples are split among the clients (iid, or Dirichlet(beta) over labels); each keeps half
     for calibration and half for testing; a share of the clients attacks. Coverage and set size
     are those of the benign clients' test halves.
+
+    Parameters
+    ----------
+    probabilities
+        (n, C) a model's class probabilities.
+    labels
+        (n,) true class numbers.
+    attack
+        The name of an attack, or an attack of your own.
+    share
+        The share of the clients that attacks.
+    n_clients
+        How many clients there are.
+    defences
+        Names of defences, or defences of your own.
+    beta
+        How unlike clients are, smaller is less alike; iid if None.
+    confidence_level
+        The coverage asked for.
+    score
+        The score; LAC if None.
+    grid
+        The bins; the score's own if None.
+    malicious
+        "known" tells defences the number of attackers, "estimate" does not.
+    exclude
+        "outstanding" leaves out only clients that stand out, "exactly" as many as attack.
+    exchangeability
+        "partial" (within clients) or "full" (altogether).
+    seeds
+        The number of runs.
+    rng
+        The seed of all randomness.
+    progress
+        Called after every row, for a progress bar.
+
+    Returns
+    -------
+    tuple of Row
+        Seed by seed, the defences in the order given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> rng = np.random.default_rng(0)
+    >>> probabilities = rng.dirichlet([0.3] * 4, 2000)
+    >>> labels = (probabilities.cumsum(axis=1) > rng.random((2000, 1))).argmax(axis=1)
+    >>> rows = robfcp.simulate(probabilities, labels, n_clients=20, seeds=1)
+    >>> for row in rows:
+    ...     print(row.defence, row.n_malicious, row.caught, f"{row.error:+.2f}")
+    none 8 0 -0.05
+    rob-fcp 8 8 +0.00
+    band 8 8 +0.00
     """
     rows = []
     whole("seeds", seeds, "give the number of runs", 1)
@@ -177,20 +231,20 @@ def verdicts(
         threshold = calibration.levels[0].threshold
         rows.append(
             Row(
-                attack,
-                calibration.settings.defence,
-                share,
-                world.federation.n_clients,
-                len(world.malicious),
-                seed,
-                world.coverage(threshold),
-                world.set_size(threshold),
-                threshold,
-                world.coverage(honest.threshold),
-                world.set_size(honest.threshold),
-                calibration.n_malicious,
-                len(calibration.flagged),
-                len(world.liars.intersection(calibration.flagged)),
+                attack=attack,
+                defence=calibration.settings.defence,
+                share=share,
+                n_clients=world.federation.n_clients,
+                n_malicious=len(world.malicious),
+                seed=seed,
+                coverage=world.coverage(threshold),
+                set_size=world.set_size(threshold),
+                threshold=threshold,
+                honest_coverage=world.coverage(honest.threshold),
+                honest_set_size=world.set_size(honest.threshold),
+                assumed=calibration.n_malicious,
+                flagged=len(calibration.flagged),
+                caught=len(world.liars.intersection(calibration.flagged)),
             )
         )
         progress()
@@ -231,13 +285,13 @@ def make_world(
         )
     scores = [true[half[0]] for half in halves]
     return World(
-        federation_of(scores, grid, rule),
-        rule,
-        [(array[half[0]], label[half[0]]) for half in halves],
-        scores,
-        malicious,
-        np.sort(true[test]),
-        np.sort(every_label[test], axis=None),
+        federation=federation_of(scores, grid, rule),
+        score=rule,
+        samples=[(array[half[0]], label[half[0]]) for half in halves],
+        scores=scores,
+        malicious=malicious,
+        test_scores=np.sort(true[test]),
+        test_sizes=np.sort(every_label[test], axis=None),
     )
 
 

@@ -1,4 +1,7 @@
-"""The calibration page: one self-contained HTML file to look at, print and hand to an auditor."""
+"""The calibration page: one self-contained HTML file to look at, print and hand to an auditor.
+
+May import the rooms from `_util` to `calibration`; only commands and engines use it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from importlib.resources import files
 from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
+from robfcp.page.data import page_data
 
 MAX_CLIENTS = 20_000
 _SCRIPTS = (
@@ -36,8 +40,6 @@ _ESCAPES = {
 
 def render(calibration: Calibration) -> str:
     """The page as HTML: no network, no inline handlers, client names only ever as text."""
-    from robfcp.page.data import page_data
-
     if calibration.federation.n_clients > MAX_CLIENTS:
         raise RobfcpError(
             f"page: {calibration.federation.n_clients} clients are more than the {MAX_CLIENTS} a "

@@ -10,7 +10,6 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp._util.exact import first_edge
 from robfcp.calibration import Calibration, Settings
 from robfcp.defence import LookingDefence, defence_again
 from robfcp.errors import RobfcpError
@@ -24,18 +23,17 @@ from robfcp.guarantees import (
     coverage_interval,
     guaranteed,
     prune,
-    tolerance_at,
+    tolerances,
 )
 
 LEVELS = tuple(Fraction(step, 100) for step in range(50, 100)) + (Fraction(995, 1000),)
 COARSE_LEVELS = tuple(Fraction(level, 100) for level in (50, 70, 80, 85, 90, 95, 98, 99))
 MANY = 48
 FEW = 12
-INFINITE, NONE = -1, -1
+INFINITE = -1
 
 Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
 Proved = Callable[[NDArray[np.intp]], Ends]
-Survived = Callable[[Fraction, int], int]
 Intervals = Callable[[float], ClientIntervals]
 
 
@@ -77,18 +75,17 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> Offers:
     # where counts may fall every edge must be looked at, which takes longer
     levels = coarse if bounds.falling else tuple(sorted({*LEVELS, *own}))
     liars = few if bounds.falling else tuple(sorted({*many, *few}))
-    survived = _survived(bounds)
     excluded, frozen = _excluded(calibration, liars)
     intervals = cache(partial(ClientIntervals, federation))
     proved = [_proved(calibration, m, bounds, intervals) for m in liars]
     tables = {
-        "defence": _defended(calibration, levels, liars, excluded, proved, survived),
-        "marginal": _marginal(federation.grid.n_bins, levels, liars, survived),
+        "defence": _defended(calibration, bounds, levels, liars, excluded, proved),
+        "marginal": _marginal(bounds, federation.grid.n_bins, levels, liars),
     }
     plain = settings.heterogeneity is None and settings.size_budget is None
     if settings.guarantee is not None and not (settings.guarantee == "marginal" and plain):
         stated = (calibration.n_malicious,) if settings.malicious == "estimate" else few
-        tables["stated"] = _called(federation, settings, coarse, stated, survived, intervals)
+        tables["stated"] = _called(federation, bounds, settings, coarse, stated, intervals)
     curves = [at(shown) for at in proved]
     return Offers(
         tables,
@@ -107,19 +104,6 @@ def _numbers(n_clients: int, own: int, many: int) -> tuple[int, ...]:
         return tuple(sorted({*range(most + 1), own}))
     spread = np.round(most * np.linspace(0, 1, many) ** 2).astype(int)
     return tuple(sorted({*spread.tolist(), *range(min(8, many)), own}))
-
-
-def _survived(bounds: CountBounds) -> Survived:
-    """Tolerance at a level and an edge; -1 for none, K - 1 beyond the last edge."""
-
-    @cache
-    def at(level: Fraction, edge: int) -> int:
-        if edge == INFINITE:
-            return len(bounds.sizes) - 1
-        found = tolerance_at(bounds, edge, level)
-        return NONE if found is None else found
-
-    return at
 
 
 def _excluded(
@@ -168,11 +152,11 @@ def _proved(calibration: Calibration, m: int, bounds: CountBounds, intervals: In
 
 def _defended(
     calibration: Calibration,
+    bounds: CountBounds,
     levels: tuple[Fraction, ...],
     liars: tuple[int, ...],
     excluded: tuple[NDArray[np.intp], ...],
     proved: list[Proved],
-    survived: Survived,
 ) -> Table:
     """FCP's threshold on the clients the defence trusts, with the certificate of any threshold."""
     federation = calibration.federation
@@ -188,40 +172,38 @@ def _defended(
         finite = index[row] != INFINITE
         if finite.any():
             lower[row, finite], upper[row, finite] = proved[row](index[row, finite])
-    return Table(liars, levels, index, _tolerances(index, levels, survived), lower, upper)
+    return Table(liars, levels, index, _tolerances(bounds, index, levels), lower, upper)
 
 
 def _marginal(
-    n_bins: int,
-    levels: tuple[Fraction, ...],
-    liars: tuple[int, ...],
-    survived: Survived,
+    bounds: CountBounds, n_bins: int, levels: tuple[Fraction, ...], liars: tuple[int, ...]
 ) -> Table:
     """The first edge whose tolerance reaches m: the threshold guaranteed against m.
 
-    Tolerance asks for the edges above too where counts may fall, so that it rises with the edge.
+    Tolerance rises with the edge, so that all m are found by one bisection a level.
     """
+    wanted = np.array(liars)
     index = np.empty((len(liars), len(levels)), dtype=np.int64)
     for column, level in enumerate(levels):
-        for row, m in enumerate(liars):
-
-            def holds(edge: int, level: Fraction = level, m: int = m) -> bool:
-                return survived(level, edge) >= m
-
-            found = first_edge(n_bins, holds)
-            index[row, column] = INFINITE if found is None else found
+        low, high = np.zeros(len(liars), dtype=np.intp), np.full(len(liars), n_bins)
+        while (low < high).any():
+            middle = (low + high) // 2
+            enough = tolerances(bounds, np.minimum(middle, n_bins - 1), level) >= wanted
+            enough |= middle == n_bins
+            low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+            low = np.minimum(low, high)
+        index[:, column] = np.where(high == n_bins, INFINITE, high)
     lower = np.broadcast_to(np.array([float(level) for level in levels]), index.shape)
-    return Table(
-        liars, levels, index, _tolerances(index, levels, survived), lower, np.ones(index.shape)
-    )
+    found = _tolerances(bounds, index, levels)
+    return Table(liars, levels, index, found, lower, np.ones(index.shape))
 
 
 def _called(
     federation: Federation,
+    bounds: CountBounds,
     settings: Settings,
     levels: tuple[Fraction, ...],
     liars: tuple[int, ...],
-    survived: Survived,
     intervals: Intervals,
 ) -> Table:
     """A guarantee at a few settings, each computed as `calibrate` does."""
@@ -243,14 +225,16 @@ def _called(
             )
             index[row, column] = INFINITE if found is None else found
             lower[row, column], upper[row, column] = certificate.lower, certificate.upper
-    return Table(liars, levels, index, _tolerances(index, levels, survived), lower, upper)
+    return Table(liars, levels, index, _tolerances(bounds, index, levels), lower, upper)
 
 
 def _tolerances(
-    index: NDArray[np.int64],
-    levels: tuple[Fraction, ...],
-    survived: Survived,
+    bounds: CountBounds, index: NDArray[np.int64], levels: tuple[Fraction, ...]
 ) -> NDArray[np.int64]:
-    return np.array(
-        [[survived(level, int(i)) for level, i in zip(levels, row, strict=True)] for row in index]
-    )
+    """(M, L) tolerance of every threshold; -1 for none, K - 1 for an infinite one."""
+    found = np.full(index.shape, len(bounds.sizes) - 1)
+    for column, level in enumerate(levels):
+        finite = index[:, column] != INFINITE
+        if finite.any():
+            found[finite, column] = tolerances(bounds, index[finite, column], level)
+    return found

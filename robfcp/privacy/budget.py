@@ -29,13 +29,37 @@ _LEEWAY = 1e-9  # relative; what rounding may add to a budget
 class Privacy:
     """Noise on every count of a report so that it is (epsilon, delta)-differentially private.
 
-    neighbours: "substitution" protects what a sample is and leaves n_k public; "add-remove"
-        protects that it is there at all, so that n_k is not sent either.
-    samples_per_patient: the stated most samples of one person; all of them are then protected
-        together. 1 protects single samples.
-    rounds: the number of reports that share (epsilon, delta); each gets its part.
-    mechanism: "laplace", "gaussian", or "auto" for whichever needs less noise.
-    scale: of the noise; found from the budget, or larger if stated.
+    Parameters
+    ----------
+    epsilon
+        The budget; smaller is more private.
+    delta
+        The chance of exceeding it; Gaussian noise needs one above 0.
+    neighbours
+        "substitution" protects what a sample is and leaves n_k public; "add-remove" protects that
+        it is there at all, so that n_k is not sent either.
+    samples_per_patient
+        The stated most samples of one person; all of them are then protected together. 1 protects
+        single samples.
+    rounds
+        The number of reports that share (epsilon, delta); each gets its part.
+    mechanism
+        "laplace", "gaussian", or "auto" for whichever needs less noise.
+    scale
+        Of the noise; found from the budget, or larger if stated.
+
+    References
+    ----------
+    Canonne, Kamath and Steinke (2020), "The discrete Gaussian for differential privacy", NeurIPS.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> privacy = robfcp.Privacy(epsilon=1.0)
+    >>> privacy.mechanism, privacy.scale
+    ('laplace', 2.0)
+    >>> privacy.sensitivity
+    (2.0, 1.4142135623730951)
     """
 
     epsilon: float

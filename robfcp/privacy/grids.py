@@ -50,10 +50,33 @@ def recommend_grid(
 ) -> Grid:
     """A grid for a private round of about n_samples a client; all clients must use the same one.
 
-    privacy: what the reports will have, or just epsilon (one round, single samples).
-    prior: scores that need no protection (public data, a simulation). The grid then follows their
+    Parameters
+    ----------
+    privacy
+        What the reports will have, or just epsilon (one round, single samples).
+    n_samples
+        About how many samples a client has.
+    n_clients
+        About how many clients there are.
+    prior
+        Scores that need no protection (public data, a simulation). The grid then follows their
         quantiles, half of its bins around those at and above the wanted level. Without a prior it
         is logistic, for scores in [0, 1].
+    confidence_level
+        The wanted level, for grids from a prior.
+
+    Returns
+    -------
+    Grid
+        Of 8 to 256 bins.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> robfcp.recommend_grid(1.0, n_samples=100, n_clients=20).n_bins
+    12
+    >>> robfcp.recommend_grid(1.0, n_samples=10_000, n_clients=20).n_bins
+    254
     """
     bins = recommend_bins(privacy, n_samples, n_clients)
     if prior is None:

@@ -27,12 +27,44 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="p
 
 @dataclass(frozen=True)
 class Ledger:
-    """What has been released so far about one calibration data set; a new data set, a new file."""
+    """What has been released so far about one calibration data set; a new data set, a new file.
+
+    Parameters
+    ----------
+    path
+        The site's file; it is made with the first report.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> ledger = robfcp.Ledger("ledger.json")
+    >>> privacy = robfcp.Privacy(epsilon=1.0, rounds=2)
+    >>> for name in ("spring", "autumn"):
+    ...     spent = ledger.charge(privacy, name)
+    >>> spent.epsilon()
+    1.0
+    """
 
     path: str | os.PathLike[str]
 
     def releases(self) -> list[Release]:
-        """All reports so far, the oldest first."""
+        """All reports so far, the oldest first.
+
+        Returns
+        -------
+        list of Release
+            Each with its `round` and `privacy`.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> ledger = robfcp.Ledger("ledger.json")
+        >>> ledger.releases()
+        []
+        >>> spent = ledger.charge(robfcp.Privacy(epsilon=1.0), "spring")
+        >>> [release.round for release in ledger.releases()]
+        ['spring']
+        """
         if not Path(self.path).exists():
             return []
         try:
@@ -43,11 +75,50 @@ class Ledger:
             ) from None
 
     def spent(self) -> Accountant:
-        """What all of them spend together."""
+        """What all of them spend together.
+
+        Returns
+        -------
+        Accountant
+            Its `epsilon(delta)` is the budget all reports together keep to.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> ledger = robfcp.Ledger("ledger.json")
+        >>> spent = ledger.charge(robfcp.Privacy(epsilon=1.0), "spring")
+        >>> ledger.spent().epsilon()
+        1.0
+        """
         return Accountant(tuple(release.privacy for release in self.releases()))
 
     def charge(self, privacy: Privacy, round: str | None = None) -> Accountant:
-        """Record one more report before it is made, or refuse where it exceeds its budget."""
+        """Record one more report before it is made, or refuse where it exceeds its budget.
+
+        Parameters
+        ----------
+        privacy
+            What the report will have.
+        round
+            The name of the round.
+
+        Returns
+        -------
+        Accountant
+            What is spent with this report.
+
+        Raises
+        ------
+        RobfcpError
+            Where one more report exceeds the budget; nothing is recorded then.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> ledger = robfcp.Ledger("ledger.json")
+        >>> ledger.charge(robfcp.Privacy(epsilon=1.0), "spring").epsilon()
+        1.0
+        """
         before = self.spent()
         if not before.allows(privacy):
             spent = before.epsilon(privacy.delta)

@@ -4,6 +4,7 @@ May import `_util`, `errors`, `grid`, `scores` and `privacy`; `federation` and t
 build on it. The wire is strict JSON with a schema number; nothing is ever unpickled.
 """
 
+from robfcp._moved import old_names
 from robfcp.reports.checks import MAX_SAMPLES, check_client
 from robfcp.reports.registry import read_registry, read_sizes
 from robfcp.reports.report import Report
@@ -49,3 +50,5 @@ __all__ = [
     "wire_grid",
     "wire_score",
 ]
+
+__getattr__ = old_names(__name__)

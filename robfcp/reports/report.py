@@ -34,6 +34,37 @@ class Report:
 
     With `privacy` the counts hold noise: they may be negative, and n_samples must be stated, unless
     it is protected too; it is then the noisy total, at least 1.
+
+    Parameters
+    ----------
+    client
+        The client's name.
+    counts
+        (H,) how many calibration scores fall into each bin of the grid.
+    grid
+        The bins, the same for all clients of a round.
+    score
+        What the scores are; with it a calibration can predict by itself.
+    round
+        The name of the round; the server may refuse others.
+    model
+        The name or digest of the model; the server may refuse others.
+    n_samples
+        n_k; the sum of the counts unless stated.
+    privacy
+        What noise the counts hold; none if None.
+
+    Raises
+    ------
+    ReportError
+        Where something does not fit; it names the client, the field and the remedy.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> report = robfcp.Report("a", [3, 1], robfcp.Grid.uniform(2), score=robfcp.LAC())
+    >>> report.n_samples
+    4
     """
 
     client: str
@@ -84,9 +115,37 @@ class Report:
     ) -> Report:
         """The report of a client's calibration scores, on the score's own grid if none is given.
 
-        privacy: adds noise to the counts (extra: privacy); the grid should then be a coarse one
-            fixed before the round, see `robfcp.recommend_grid`.
-        patients: (n,) whose sample each score is; refused if somebody has more than privacy states.
+        Parameters
+        ----------
+        client
+            The client's name.
+        scores
+            (n,) nonconformity scores of its calibration samples.
+        grid
+            The bins all clients share; that of the score, or the default grid, if None.
+        score
+            What the scores are; with it a calibration can predict by itself.
+        round
+            The name of the round; the server may refuse others.
+        model
+            The name or digest of the model; the server may refuse others.
+        privacy
+            Adds noise to the counts (extra: privacy); the grid should then be a coarse one fixed
+            before the round, see `robfcp.recommend_grid`.
+        patients
+            (n,) whose sample each score is; refused if somebody has more than privacy states.
+
+        Returns
+        -------
+        Report
+            Counts only: the scores themselves stay with the client.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> report = robfcp.Report.from_scores("a", [0.1, 0.2, 0.9], robfcp.Grid.uniform(4))
+        >>> report.counts
+        array([2, 0, 0, 1])
         """
         check_client(client)
         check_score(client, score)
@@ -116,23 +175,92 @@ class Report:
         )
 
     def to_json(self) -> bytes:
-        """The report as one JSON object."""
+        """The report as one JSON object.
+
+        Returns
+        -------
+        bytes
+            What `from_json` reads.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> report = robfcp.Report.from_scores("a", [0.1, 0.2, 0.9])
+        >>> robfcp.Report.from_json(report.to_json()) == report
+        True
+        """
         return encode_fields(
             ReportFields(**{name: getattr(self, name) for name in ReportFields._fields})
         )
 
     @staticmethod
     def from_json(data: bytes | str, source: str = "report") -> Report:
-        """A report from untrusted JSON; `source` names it in errors until its client is known."""
+        """A report from untrusted JSON; `source` names it in errors until its client is known.
+
+        Parameters
+        ----------
+        data
+            JSON from anybody.
+        source
+            How errors name the report while its client is not known.
+
+        Returns
+        -------
+        Report
+            Checked.
+
+        Raises
+        ------
+        ReportError
+            Where it is no valid report; it names the client, the field and the remedy.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> data = robfcp.Report.from_scores("a", [0.1, 0.2, 0.9]).to_json()
+        >>> robfcp.Report.from_json(data).n_samples
+        3
+        """
         return Report(**decode_fields(data, source)._asdict())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the JSON whole or not at all."""
+        """Write the JSON whole or not at all.
+
+        Parameters
+        ----------
+        path
+            The file; an old one is replaced.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Report.from_scores("a", [0.1, 0.2, 0.9]).save("a.json")
+        """
         write_atomically(path, self.to_json())
 
     @staticmethod
     def load(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> Report:
-        """Read and validate one report file."""
+        """Read and validate one report file.
+
+        Parameters
+        ----------
+        path
+            A file that `save` wrote.
+        limit
+            Files of more bytes are refused.
+
+        Returns
+        -------
+        Report
+            Checked.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Report.from_scores("a", [0.1, 0.2, 0.9]).save("a.json")
+        >>> robfcp.Report.load("a.json").client
+        'a'
+        """
         return Report.from_json(read_limited(path, limit), source=os.fspath(path))
 
     def __eq__(self, other: object) -> bool:

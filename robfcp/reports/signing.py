@@ -18,6 +18,7 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.reports.checks import check_client
 from robfcp.reports.registry import read_registry
 from robfcp.reports.report import Report
+from robfcp.reports.wire import claimed_name
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -38,10 +39,6 @@ class SignedReport(
 
 class _Kind(msgspec.Struct):
     kind: str = ""
-
-
-class _Name(msgspec.Struct):
-    client: str
 
 
 def generate_key(path: str | os.PathLike[str]) -> str:
@@ -151,12 +148,12 @@ def verify(data: bytes, keys: Mapping[str, str], round: str, source: str = "repo
 
 def _claimed(data: bytes, source: str) -> str:
     """The client a file names, signed or not."""
+    client = claimed_name(unwrap(data))
     try:
-        client = msgspec.json.decode(unwrap(data), type=_Name).client
         check_client(client)
-        return client
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, RobfcpError):
+    except RobfcpError:
         return source
+    return str(client)
 
 
 def _valid(client: str, key: str, signature: str, raw: bytes) -> bool:

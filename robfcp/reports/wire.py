@@ -198,9 +198,7 @@ def encode_fields(fields: ReportFields) -> bytes:
 
 def decode_fields(data: bytes | str, source: str) -> ReportFields:
     """What a report file holds, whatever its schema, or a line naming client, field and remedy."""
-    client = source
-    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-        client = msgspec.json.decode(data, type=_Name).client or source
+    client = claimed_name(data) or source
     try:
         schema = msgspec.json.decode(data, type=_Header).schema
         if schema not in READERS:
@@ -220,6 +218,14 @@ def decode_fields(data: bytes | str, source: str) -> ReportFields:
     except RobfcpError as error:
         field = str(error).split(":", 1)[0]
         raise ReportError(client, field, str(error), "send a report of this round") from None
+
+
+def claimed_name(data: bytes | str) -> str | None:
+    """The client that even a broken report names; None where it names none."""
+    try:
+        return msgspec.json.decode(data, type=_Name).client
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
 
 
 def _read_v1(data: bytes | str) -> ReportFields:

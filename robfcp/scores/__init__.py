@@ -4,6 +4,7 @@ May import `_util`, `errors` and `grid`; `prediction` and `reports` build on it.
 only through `rng`. `Score` and `ClassificationScore` are the bases users extend.
 """
 
+from robfcp._moved import old_names
 from robfcp.scores.adaptive import APS, RAPS
 from robfcp.scores.base import ClassificationScore, Rng, Score, Scores
 from robfcp.scores.lac import LAC
@@ -28,3 +29,5 @@ __all__ = [
     "named_score",
     "score_parameters",
 ]
+
+__getattr__ = old_names(__name__)

@@ -64,7 +64,27 @@ class _Adaptive(ClassificationScore):
 
 @dataclass(frozen=True)
 class APS(_Adaptive):
-    """sum_j p_j [p_j > p_y] + u p_y, with u ~ U(0, 1) per sample if randomised, else 1."""
+    """sum_j p_j [p_j > p_y] + u p_y, with u ~ U(0, 1) per sample if randomised, else 1.
+
+    Sets grow where the model is unsure, so that hard samples are covered as well as easy ones.
+
+    Parameters
+    ----------
+    randomized
+        Draw u, which needs `rng`; False takes u = 1, for sets that are larger but never random.
+
+    References
+    ----------
+    Romano, Sesia and Candès (2020), "Classification with valid and adaptive coverage", NeurIPS.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> robfcp.APS(randomized=False)([[0.5, 0.25, 0.25], [0.5, 0.375, 0.125]], [0, 1])
+    array([0.5  , 0.875])
+    >>> robfcp.APS()([[0.5, 0.25, 0.25]], [0], rng=0).round(3)
+    array([0.318])
+    """
 
     randomized: bool = True
     name: ClassVar[str] = "aps"
@@ -72,7 +92,29 @@ class APS(_Adaptive):
 
 @dataclass(frozen=True)
 class RAPS(_Adaptive):
-    """APS + penalty max(0, rank(y) - k_reg): long sets are discouraged. Unbounded above 1."""
+    """APS + penalty max(0, rank(y) - k_reg): long sets are discouraged. Unbounded above 1.
+
+    Parameters
+    ----------
+    penalty
+        What each rank beyond `k_reg` adds to the score.
+    k_reg
+        Ranks up to this one add nothing.
+    randomized
+        Draw u, which needs `rng`; False takes u = 1, for sets that are larger but never random.
+
+    References
+    ----------
+    Angelopoulos, Bates, Malik and Jordan (2021), "Uncertainty sets for image classifiers using
+    conformal prediction", ICLR.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> score = robfcp.RAPS(penalty=0.5, k_reg=1, randomized=False)
+    >>> score([[0.5, 0.375, 0.125]], [1])
+    array([1.375])
+    """
 
     penalty: float = 0.01
     k_reg: int = 5
@@ -88,7 +130,19 @@ class RAPS(_Adaptive):
         object.__setattr__(self, "k_reg", whole("raps: k_reg", self.k_reg, "give 5, say"))
 
     def default_grid(self) -> Grid:
-        """Fine on [0, 1] and open-ended beyond."""
+        """Fine on [0, 1] and open-ended beyond.
+
+        Returns
+        -------
+        Grid
+            `Grid.extended()`.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.RAPS().default_grid() == robfcp.Grid.extended()
+        True
+        """
         return Grid.extended()
 
     def _penalties(self, rank: NDArray[np.intp]) -> Scores | float:

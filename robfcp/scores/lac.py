@@ -14,7 +14,21 @@ from robfcp.scores.probabilities import Probabilities, accumulator, check_rows
 
 @dataclass(frozen=True)
 class LAC(ClassificationScore):
-    """1 - p_y, taken as the sum of the other probabilities where p_y > 1/2, to keep its digits."""
+    """1 - p_y, taken as the sum of the other probabilities where p_y > 1/2, to keep its digits.
+
+    With the true probabilities no other score has smaller sets on average.
+
+    References
+    ----------
+    Sadinle, Lei and Wasserman (2019), "Least ambiguous set-valued classifiers with bounded error
+    levels", Journal of the American Statistical Association 114.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> robfcp.LAC()([[0.75, 0.25], [0.5, 0.5]], [0, 1])
+    array([0.25, 0.5 ])
+    """
 
     name: ClassVar[str] = "lac"
 

@@ -72,7 +72,7 @@ def test_save_and_load_is_the_identity(reports):
         {"guarantee": "pac", "malicious": 1, "heterogeneity": 0.1},
     ):
         calibration = robfcp.calibrate(reports, **arguments)
-        again = Calibration.from_json(calibration.to_json())
+        again = Calibration.from_json(calibration.to_json(), evidence=calibration.evidence)
         assert again == calibration
         assert again.to_json() == calibration.to_json()
         assert again.threshold == calibration.threshold
@@ -220,7 +220,7 @@ def test_altered_newer_and_foreign_files_are_refused(tmp_path):
     text = path.read_text()
     for altered, message in [
         (text.replace('"n_malicious":0', '"n_malicious":1'), "altered or damaged"),
-        (text.replace('"schema":1,"digest"', '"schema":3,"digest"', 1), "schema 3 is unknown"),
+        (text.replace('"schema":3,"digest"', '"schema":4,"digest"', 1), "schema 4 is unknown"),
         (text[:-10], "not a calibration"),
         ("{}", "not a calibration"),
         (make_reports()[0].to_json().decode(), "not a calibration"),

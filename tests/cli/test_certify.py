@@ -10,13 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from robfcp import LAC, Grid, Report, calibrate
-from robfcp.calibration.what_if import default_budgets, plain_index, survived_levels, what_if
+from robfcp.calibration.what_if import default_budgets, survived_levels, what_if
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
-from robfcp.federation.federation import Federation
-from robfcp.guarantees.certificate import certify
-from robfcp.guarantees.marginal import marginal_threshold, tolerance
-from robfcp.guarantees.pac import pac_threshold
+from robfcp.federation import Federation
+from robfcp.guarantees import certify, fcp_index, marginal_threshold, pac_threshold, tolerance
+from robfcp.lab.published_bounds import bound_for
 
 LEVEL = Fraction(9, 10)
 
@@ -43,7 +42,7 @@ def run(*arguments):
 
 
 def test_survived_level_is_the_highest_level_whose_tolerance_reaches_the_budget(federation):
-    index = plain_index(federation, LEVEL, np.ones(20, dtype=bool))
+    index = fcp_index(federation, LEVEL)
     for m, level in enumerate(survived_levels(federation, index, 8)):
         below = tolerance(federation, index, Fraction(level) - Fraction(1, 10**9))
         above = tolerance(federation, index, Fraction(level) + Fraction(1, 10**9))
@@ -54,7 +53,7 @@ def test_survived_level_is_the_highest_level_whose_tolerance_reaches_the_budget(
 
 
 def test_each_row_holds_what_the_single_functions_return(federation):
-    index = plain_index(federation, LEVEL, np.ones(20, dtype=bool))
+    index = fcp_index(federation, LEVEL)
     outcome = what_if(federation, LEVEL, index, [0, 2, 9], confidence=0.9)
     upper = federation.grid.upper
     for row in outcome.budgets:
@@ -62,8 +61,9 @@ def test_each_row_holds_what_the_single_functions_return(federation):
         assert row.marginal == upper[marginal_threshold(federation, LEVEL, m=row.m)]
         assert row.pac == upper[pac_threshold(federation, LEVEL, row.m, 1 - 0.9)]
         assert row.homogeneous is None
-        assert row.paper is not None
-        assert row.paper.vacuous
+        paper = bound_for(federation.sizes, 0.9, row.m)
+        assert paper is not None
+        assert paper.vacuous
     assert outcome.tolerance == tolerance(federation, index, LEVEL)
 
 
@@ -105,6 +105,30 @@ def test_a_calibration_file_gives_its_own_threshold_and_what_if_levels(reports, 
     assert "estimate" in data["heterogeneity_estimate"]["label"]
     assert json.loads((tmp_path / "out.json").read_text()) == data
     assert (tmp_path / "c.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("exchangeability", ["partial", "full"])
+@pytest.mark.parametrize("levels", [["0.8"], ["0.8", "0.95"]])
+def test_certify_takes_thresholds_by_the_rule_of_the_calibration(
+    reports, tmp_path, exchangeability, levels
+):
+    """Asked about other levels, certify says what calibrate would have said."""
+    made = {"malicious": 2, "exchangeability": exchangeability}
+    files = [path.read_bytes() for path in reports]
+    calibrate(files, **made).save(tmp_path / "c.json")
+    asked = [word for level in levels for word in ("--confidence", level)]
+    data = json.loads(run(tmp_path / "c.json", "-m", "2", *asked, "--json").stdout)
+    for found, level in zip(data["levels"], levels, strict=True):
+        assert found["threshold"] == calibrate(files, confidence_level=level, **made).threshold
+
+
+def test_evidence_elsewhere_is_named_and_belongs_to_a_calibration(reports, tmp_path):
+    calibrate([path.read_bytes() for path in reports]).save(tmp_path / "c.json")
+    (tmp_path / "c.evidence.json").rename(tmp_path / "e.json")
+    assert "no such file" in str(run(tmp_path / "c.json").exception)
+    assert run(tmp_path / "c.json", "--evidence", tmp_path / "e.json").exit_code == 0
+    refused = run(*reports, "--evidence", tmp_path / "e.json")
+    assert "belongs to a calibration" in str(refused.exception)
 
 
 @pytest.mark.parametrize(

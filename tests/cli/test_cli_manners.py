@@ -9,12 +9,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.main import get_command
 from typer.testing import CliRunner
 
 import robfcp
@@ -92,11 +90,6 @@ def test_quiet_prints_nothing(command: str, folder: Path) -> None:
     assert output([*QUICK[command], "--quiet"]) == ""
 
 
-def parameters(command: str) -> dict[str, Any]:
-    found: Any = get_command(app)
-    return {p.name: p for p in found.commands[command].params}
-
-
 @pytest.mark.parametrize(
     ("command", "option", "typed", "offered"),
     [
@@ -126,16 +119,24 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_user_errors_are_one_line_and_debug_shows_where() -> None:
-    plain = run("report", "nowhere.json")
+    plain = run("page", "nowhere.json")
     assert plain.returncode == 1
     assert plain.stderr == "robfcp: nowhere.json: no such file; check the path\n"
-    debugged = run("--debug", "report", "nowhere.json")
+    debugged = run("--debug", "page", "nowhere.json")
     assert debugged.returncode == 1
     assert "Traceback" in debugged.stderr
 
 
+def test_the_old_name_of_a_command_works_and_names_the_new_one() -> None:
+    old = run("report", "nowhere.json")
+    assert old.returncode == 1
+    assert old.stderr.splitlines()[0].startswith("robfcp: the command report is now called page")
+    commands = run("--help").stdout.partition("Commands")[2]
+    assert not [line for line in commands.splitlines() if line.split()[1:2] == ["report"]]
+
+
 def test_wrong_usage_exits_with_two() -> None:
-    assert run("report", "c.json", "--no-such-option").returncode == 2
+    assert run("page", "c.json", "--no-such-option").returncode == 2
 
 
 def test_a_closed_pipe_is_no_error_message() -> None:

@@ -5,16 +5,17 @@ import pytest
 
 import robfcp
 from robfcp import Federation, Grid, RobfcpError
-from robfcp.defence.band.band import Band, _raises, stand_out
+from robfcp.defence import Band, stand_out
+from robfcp.defence.band.band import _raises
 from robfcp.defence.band.spacings import _null, _statistics, most_conspicuous, tail_p_values
 from robfcp.defence.band.views import (
     LEVELS,
-    band_distance,
+    capped_sizes,
     core_cdf,
     ends_at,
+    fair_distance,
     group_directions,
     median_cdf,
-    noise_sizes,
     oddity,
     squared_distance,
     stabilised,
@@ -34,11 +35,11 @@ def federation(n_clients=30, n=100, seed=0, spread=0.0, sizes=None):
     return federation_of(scores, Grid.default(), robfcp.LAC())
 
 
-def test_the_band_distance_is_the_mean_over_the_neighbours_of_rank_m_to_benign_minus_one():
+def test_the_fair_distance_is_the_mean_over_the_neighbours_of_rank_m_to_benign_minus_one():
     rng = np.random.default_rng(0)
     points, sizes = rng.normal(size=(17, 3)), rng.integers(5, 50, 17).astype(float)
     for m in (0, 1, 5, 8):
-        found = band_distance(points, sizes, m)
+        found = fair_distance(points, sizes, m)
         for k in range(17):
             others = [
                 np.linalg.norm(points[k] - points[j]) / np.sqrt(1 / sizes[k] + 1 / sizes[j])
@@ -73,7 +74,7 @@ def test_a_client_that_differs_by_noise_alone_is_at_about_the_number_of_bins_wha
     for size in (40, 200):
         assert 7 < found[sizes == size].mean() < 17
     assert found[sizes == 1000].mean() < 17
-    assert np.array_equal(noise_sizes(reports), np.minimum(sizes, 200))
+    assert np.array_equal(capped_sizes(reports), np.minimum(sizes, 200))
 
 
 def test_merged_bins_end_where_the_cdf_reaches_the_levels():

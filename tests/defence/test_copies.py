@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from robfcp import Federation, Grid
-from robfcp.defence.copies import find_copies
+from robfcp.defence import find_copies
 from robfcp.defence.copies.exact import lower_tail
 from robfcp.lab.attacks import Mimic
 

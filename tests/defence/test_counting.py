@@ -5,7 +5,8 @@ import pytest
 
 import robfcp
 from robfcp import Federation, Grid, RobfcpError
-from robfcp.defence.counting import METHODS, MaliciousCount, estimate_malicious
+from robfcp.defence import MaliciousCount, estimate_malicious
+from robfcp.defence.counting import METHODS
 from robfcp.defence.likelihood import COVARIANCES, RIDGE, contrasts, likelihood_count
 from robfcp.lab.attacks import Coverage, Decoy, Efficiency, Gaussian, Mimic
 from robfcp.lab.simulation import federation_of

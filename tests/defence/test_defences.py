@@ -14,7 +14,7 @@ from robfcp.defence import NoDefence, RobFCP, maliciousness, named_defence, trus
 from robfcp.defence.characterisations import CHARACTERISATIONS, characterise
 from robfcp.defence.distances import METRICS, neighbour_means, pairwise
 from robfcp.errors import RobfcpError
-from robfcp.federation.federation import Federation
+from robfcp.federation import Federation
 from robfcp.grid import Grid
 
 

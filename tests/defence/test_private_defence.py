@@ -9,11 +9,10 @@ from scipy.optimize import nnls
 
 import robfcp
 from robfcp import Privacy
-from robfcp.defence.band.band import stand_out
-from robfcp.defence.copies import find_copies
-from robfcp.federation.federation import Federation
-from robfcp.federation.projection import onto_simplex, projected, rising, whole
-from robfcp.privacy.grids import logistic_grid
+from robfcp.defence import find_copies, stand_out
+from robfcp.federation import Federation, projected, rising, whole
+from robfcp.federation.projection import onto_simplex
+from robfcp.privacy import logistic_grid
 
 GRID = logistic_grid(24)
 SCORES = np.random.default_rng(0).beta(0.4, 1.5, 200_000)

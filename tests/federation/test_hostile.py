@@ -5,13 +5,15 @@ import json
 import os
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import robfcp
 from robfcp._util.files import make_folder, write_atomically
-from robfcp.calibration.calibration import Calibration
+from robfcp.calibration import Calibration
+from robfcp.calibration.evidence_file import decode_evidence, encode_evidence
 from robfcp.cli._common import natural
 from robfcp.cli._data import read_outputs
 from robfcp.cli.calibrate import read_number
@@ -51,7 +53,9 @@ def test_what_a_hostile_report_says_cannot_steer_a_terminal_or_fill_a_log(text):
     assert fault.client.isprintable()
     assert len(fault.reason) <= MAX_TEXT + 50
     assert len(fault.client) <= 250
-    assert Calibration.from_json(calibration.to_json()).faulty == calibration.faulty
+    again = Calibration.from_json(calibration.to_json(), evidence=calibration.evidence)
+    assert again.faulty == calibration.faulty
+    assert decode_evidence(encode_evidence(calibration.evidence), "x").federation.faulty == (fault,)
 
 
 def test_folders_devices_and_pipes_are_never_replaced_by_a_file(tmp_path):
@@ -78,7 +82,7 @@ def test_folders_devices_and_pipes_are_never_replaced_by_a_file(tmp_path):
 
 def saved(calibration):
     """The calibration after its way through a file."""
-    again = Calibration.from_json(calibration.to_json())
+    again = Calibration.from_json(calibration.to_json(), evidence=calibration.evidence)
     assert again == calibration
     assert again.settings == calibration.settings
     return again
@@ -173,89 +177,125 @@ def test_a_report_that_holds_itself_is_faulty():
     assert len(robfcp.calibrate([*REPORTS, endless]).faulty) == 1
 
 
+DATA = Path(__file__).parents[1] / "data"
 CALIBRATION = robfcp.calibrate(REPORTS, malicious=1, defence="rob-fcp")
-BODY = json.loads(CALIBRATION.to_json())["body"]
+LIGHT = json.loads(CALIBRATION.to_json())["body"]
+EVIDENCE = json.loads(encode_evidence(CALIBRATION.evidence))["body"]
+BODY = json.loads((DATA / "calibration-schema-1.json").read_bytes())["body"]  # of version 0.1
 
 
-def sealed(body, schema=1):
-    """A calibration file with a digest that fits, as anybody can write one."""
+def sealed(body, schema=1, kind="calibration"):
+    """A file with a digest that fits, as anybody can write one."""
     text = json.dumps(body, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return f'{{"kind":"calibration","schema":{schema},"digest":"{digest}","body":{text}}}'
+    return f'{{"kind":"{kind}","schema":{schema},"digest":"{digest}","body":{text}}}'
 
 
-def altered(**changes):
+def altered(body, changes):
     """The body with some fields replaced; double underscores go into what they name."""
-    body = json.loads(json.dumps(BODY))
+    body = json.loads(json.dumps(body))
     for path, value in changes.items():
         *outer, last = [int(part) if part.isdigit() else part for part in path.split("__")]
         inner = body
         for part in outer:
             inner = inner[part]
         inner[last] = value
-    return sealed(body)
+    return body
 
 
 STARTS, IDS = BODY["federation"]["starts"], BODY["federation"]["ids"]
 N = len(BODY["federation"]["bins"])
 
 
-def test_a_file_with_a_fitting_digest_is_read():
-    assert Calibration.from_json(sealed(BODY)) == CALIBRATION
+def changed(cases):
+    """A parameter called `changes` with readable names."""
+    words = [",".join(f"{k}={v}"[:60] for k, v in changes.items()) for changes in cases]
+    return pytest.mark.parametrize("changes", cases, ids=words)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"levels": []},
-        {"levels": BODY["levels"] * 2},
-        {"levels__0__threshold": 0.123456789},
-        {"levels__0__threshold": -5},
-        {"levels__0__confidence_level": "2"},
-        {"levels__0__confidence_level": "x"},
-        {"levels__0__confidence_level": "1/0"},
-        {"levels__0__confidence_level": "1e-99999999"},
-        {"levels__0__tolerance": -1},
-        {"levels__0__tolerance": 99},
-        {"levels__0__certificate__lower": -5},
-        {"levels__0__certificate__upper": 50},
-        {"levels__0__certificate__n_clients": 7},
-        {"n_malicious": -1},
-        {"n_malicious": 6},
-        {"flagged": {"nobody": ""}},
-        {"flagged": dict.fromkeys(IDS, "")},
-        {"maliciousness": [1.0]},
-        {"settings__malicious": -5},
-        {"settings__certificate_confidence": 5},
-        {"federation__ids": []},
-        {"federation__ids": IDS * 2},
-        {"federation__ids": IDS[:1] * 6},
-        {"federation__ids": ["a\nb", *IDS[1:]]},
-        {"federation__missing": ["\x1b[2J"]},
-        {"federation__starts": []},
-        {"federation__starts": STARTS[::-1]},
-        {"federation__starts": [*STARTS[:-1], 10**12]},
-        {"federation__starts": [-1, *STARTS[1:]]},
-        {"federation__starts": [0, 0, *STARTS[2:]]},
-        {"federation__starts": [2**70] * 7},
-        {"federation__starts": [0] * 300_000},
-        {"federation__bins": [0] * N},
-        {"federation__bins": [10**6] * N},
-        {"federation__bins": [2**70] * N},
-        {"federation__counts": []},
-        {"federation__counts": [-1] * N},
-        {"federation__counts": [0] * N},
-        {"federation__counts": [2**62] * N},
-        {"federation__counts": [2**70] * N},
-        {"federation__privacy": [None] * 6},
-        {"federation__privacy": [{"epsilon": 1.0}] * 6},
-        {"federation__sizes": [1] * 6},
-    ],
-    ids=lambda changes: ",".join(f"{k}={v}"[:60] for k, v in changes.items()),
-)
-def test_a_file_whose_parts_contradict_each_other_is_refused(changes):
+OF_LEVELS = [
+    {"levels": []},
+    {"levels": LIGHT["levels"] * 2},
+    {"levels__0__confidence_level": "2"},
+    {"levels__0__confidence_level": "x"},
+    {"levels__0__confidence_level": "1/0"},
+    {"levels__0__confidence_level": "1e-99999999"},
+    {"levels__0__tolerance": -1},
+    {"levels__0__tolerance": 99},
+    {"levels__0__certificate__lower": -5},
+    {"levels__0__certificate__upper": 50},
+    {"levels__0__certificate__n_clients": 7},
+    {"n_malicious": -1},
+    {"n_malicious": 6},
+    {"settings__malicious": -5},
+    {"settings__certificate_confidence": 5},
+]
+OF_THRESHOLDS = [{"levels__0__threshold": 0.123456789}, {"levels__0__threshold": -5}]
+OF_REPORTS = [
+    {"flagged": {"nobody": ""}},
+    {"flagged": dict.fromkeys(IDS, "")},
+    {"maliciousness": [1.0]},
+    {"federation__ids": []},
+    {"federation__ids": IDS * 2},
+    {"federation__ids": IDS[:1] * 6},
+    {"federation__ids": ["a\nb", *IDS[1:]]},
+    {"federation__missing": ["\x1b[2J"]},
+    {"federation__starts": []},
+    {"federation__starts": STARTS[::-1]},
+    {"federation__starts": [*STARTS[:-1], 10**12]},
+    {"federation__starts": [-1, *STARTS[1:]]},
+    {"federation__starts": [0, 0, *STARTS[2:]]},
+    {"federation__starts": [2**70] * 7},
+    {"federation__starts": [0] * 300_000},
+    {"federation__bins": [0] * N},
+    {"federation__bins": [10**6] * N},
+    {"federation__bins": [2**70] * N},
+    {"federation__counts": []},
+    {"federation__counts": [-1] * N},
+    {"federation__counts": [0] * N},
+    {"federation__counts": [2**62] * N},
+    {"federation__counts": [2**70] * N},
+    {"federation__privacy": [None] * 6},
+    {"federation__privacy": [{"epsilon": 1.0}] * 6},
+    {"federation__sizes": [1] * 6},
+]
+OF_FINDINGS = [
+    {"finding": {"oddity": [], "outstanding": [], "p_values": [], "reasons": {}, "notes": []}},
+    {"finding": {"oddity": [0], "outstanding": [99], "p_values": [], "reasons": {}, "notes": []}},
+]
+
+
+def test_files_with_a_fitting_digest_are_read():
+    assert Calibration.from_json(sealed(LIGHT, 3)) == CALIBRATION
+    again = decode_evidence(sealed(EVIDENCE, kind="evidence"), "x")
+    assert again.trusted == CALIBRATION.trusted
+    assert Calibration.from_json(sealed(BODY)).flagged == ("site-5",)
+
+
+@changed(OF_LEVELS)
+def test_a_calibration_whose_parts_contradict_each_other_is_refused(changes):
     with pytest.raises(RobfcpError, match=r"^x\.json: .*; (calibrate again|pass a file)"):
-        Calibration.from_json(altered(**changes), "x.json")
+        Calibration.from_json(sealed(altered(LIGHT, changes), 3), "x.json")
+
+
+@changed([*OF_LEVELS, *OF_THRESHOLDS, *OF_REPORTS])
+def test_an_old_file_whose_parts_contradict_each_other_is_refused(changes):
+    with pytest.raises(RobfcpError, match=r"^x\.json: .*; (calibrate again|pass a file)"):
+        Calibration.from_json(sealed(altered(BODY, changes)), "x.json")
+
+
+@changed([*OF_REPORTS, *OF_FINDINGS])
+def test_evidence_whose_parts_contradict_each_other_is_refused(changes):
+    with pytest.raises(RobfcpError, match=r"^x\.json: .*; (calibrate again|pass the file)"):
+        decode_evidence(sealed(altered(EVIDENCE, changes), kind="evidence"), "x.json")
+
+
+@changed([*OF_THRESHOLDS, {"summary__n_trusted": 2}, {"summary__grid": "0"}])
+def test_a_calibration_that_does_not_fit_its_evidence_says_so(changes, tmp_path):
+    CALIBRATION.save(tmp_path / "c.json")
+    (tmp_path / "c.json").write_text(sealed(altered(LIGHT, changes), 3))
+    with pytest.raises(RobfcpError, match=r"c\.evidence\.json: does not fit the calibration"):
+        _ = Calibration.load(tmp_path / "c.json").trusted
 
 
 def test_negative_counts_cannot_come_in_as_private_ones():

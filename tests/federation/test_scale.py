@@ -7,17 +7,14 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp.defence import RobFCP, large, trust_lowest
+from robfcp.defence import Band, RobFCP, find_copies, large, trust_lowest
 from robfcp.defence.band import spacings
-from robfcp.defence.band.band import Band
-from robfcp.defence.copies import find_copies
 from robfcp.defence.copies.large import row_codes, similar_rows
 from robfcp.defence.distances import METRICS, Space, neighbour_means, pairwise, rank_means
 from robfcp.defence.large import scalable_means
 from robfcp.errors import RobfcpError
+from robfcp.federation import DenseCounts, Federation, SparseCounts
 from robfcp.federation import counts as _counts
-from robfcp.federation.counts import DenseCounts, SparseCounts
-from robfcp.federation.federation import Federation
 from robfcp.grid import Grid
 from robfcp.prediction import iterate_sets
 
@@ -105,7 +102,7 @@ def test_a_calibration_does_not_depend_on_how_counts_are_held(defence, guarantee
     assert one.tolerance == other.tolerance
 
 
-def test_large_tables_are_sparse_where_that_is_smaller_and_survive_a_file(monkeypatch):
+def test_large_tables_are_sparse_where_that_is_smaller_and_survive_a_file(monkeypatch, tmp_path):
     reports = list(federations(50)[0])
     monkeypatch.setattr(_counts, "_FLUSH", 100)
     small = Federation.from_reports(iter(reports))
@@ -117,7 +114,8 @@ def test_large_tables_are_sparse_where_that_is_smaller_and_survive_a_file(monkey
     assert sparse.table.values.dtype == np.uint8
     np.testing.assert_array_equal(sparse.counts, small.counts)
     calibration = robfcp.calibrate(sparse)
-    again = robfcp.Calibration.from_json(calibration.to_json())
+    calibration.save(tmp_path / "calibration.json")
+    again = robfcp.Calibration.load(tmp_path / "calibration.json")
     assert isinstance(again.federation.table, SparseCounts)
     assert again == calibration
     crowded = Federation.from_reports(
@@ -227,9 +225,9 @@ def test_references_are_secret_unless_a_seed_is_given(monkeypatch):
 def test_the_band_defence_by_references_flags_whom_it_flags_exactly(attack, monkeypatch):
     dense, sparse = federations(1200, attack=attack, share=0.3)
     exact = Band()(dense, 400)
-    for module in ("large", "views", "band"):
-        monkeypatch.setattr(f"robfcp.{module}.LARGE", 500)
-    monkeypatch.setattr("robfcp.defence.copies.MANY", 500)
+    for module in ("large", "band.views", "band.band"):
+        monkeypatch.setattr(f"robfcp.defence.{module}.LARGE", 500)
+    monkeypatch.setattr("robfcp.defence.copies.exact.MANY", 500)
     sampled = Band(seed=3)(sparse, 400)
     assert np.mean(sampled.trusted == exact.trusted) >= 0.999
     assert exact.notes == ()
@@ -245,7 +243,7 @@ def test_copies_are_found_without_comparing_every_pair(monkeypatch):
     dense = Federation.from_counts(counts_of(drawn), GRID)
     expected = find_copies(dense)
     assert [len(group.clients) for group in expected] == [5, 11]
-    monkeypatch.setattr("robfcp.defence.copies.MANY", 10)
+    monkeypatch.setattr("robfcp.defence.copies.exact.MANY", 10)
     assert find_copies(dense) == expected
     codes = row_codes(dense.table, GRID.n_bins)
     assert len(np.unique(codes)) == len(np.unique(dense.counts, axis=0))

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp import Federation, Grid
+from robfcp import Federation, Grid, figures
+from robfcp.calibration import what_if
 from robfcp.errors import RobfcpError
-from robfcp.figures import plots
-from robfcp.guarantees.marginal import marginal_threshold
+from robfcp.figures.style import FORMATS
+from robfcp.guarantees import fcp_index, marginal_threshold
+from robfcp.lab.figures import plot_comparison
 
 
 def federation(attackers: int = 2) -> Federation:
@@ -46,7 +48,7 @@ def rows() -> list[Any]:
 
 
 def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
-    axes = plots.plot_comparison(rows(), 0.9)
+    axes = plot_comparison(rows(), 0.9)
     bars = {container.get_label(): container for container in axes[0].containers}
     assert set(bars) == {"undefended", "rob-fcp", "band"}
     np.testing.assert_allclose(bars["undefended"].lines[0].get_ydata(), [0.801, 0.881])
@@ -58,17 +60,17 @@ def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
 
 def test_every_curve_has_its_own_colour_and_mark() -> None:
     lines = {name: [1, 2] for name in ("none", "rob-fcp", "band", "a", "b")}
-    ax = plots.plot_lines([0, 1], lines, {"a": ([0, 1], [2, 3])}, level=0.9, title="t")
+    ax = figures.plot_lines([0, 1], lines, {"a": ([0, 1], [2, 3])}, level=0.9, title="t")
     drawn = ax.get_lines()[: len(lines)]
     looks = {(line.get_color(), line.get_marker()) for line in drawn}
     assert len(looks) == len(lines)
-    assert drawn[2].get_color() == plots.BLUE
+    assert drawn[2].get_color() == figures.BLUE
     assert ax.get_title(loc="left") == "t"
 
 
 def test_heatmap_writes_every_number() -> None:
     values = np.array([[-0.1, 0.02], [0.0, np.nan]])
-    ax = plots.plot_heatmap(values, ["a", "b"], ["x", "y"], title="t", label="error")
+    ax = figures.plot_heatmap(values, ["a", "b"], ["x", "y"], title="t", label="error")
     assert [text.get_text() for text in ax.texts] == ["-0.100", "+0.020", "+0.000", ""]
 
 
@@ -76,7 +78,7 @@ def test_tolerance_curve_is_the_guaranteed_threshold_for_each_number_of_liars() 
     reports, level = federation(), Fraction(8, 10)
     index = marginal_threshold(reports, level, 1)
     assert index is not None
-    ax = plots.plot_tolerance_curve(reports, level, index)
+    ax = figures.plot_tolerance_curve(reports, level, index)
     curve = next(line for line in ax.get_lines() if line.get_marker() == "o")
     for m, threshold in enumerate(np.asarray(curve.get_ydata())):
         found = marginal_threshold(reports, level, m)
@@ -88,55 +90,53 @@ def test_tolerance_curve_is_the_guaranteed_threshold_for_each_number_of_liars() 
 
 
 def test_tolerance_curve_ends_where_sets_are_full() -> None:
-    ax = plots.plot_tolerance_curve(federation(0), Fraction(99, 100))
+    ax = figures.plot_tolerance_curve(federation(0), Fraction(99, 100))
     legend = ax.get_legend()
     assert legend is not None
     assert "full sets from" in legend.get_texts()[0].get_text()
 
 
 def test_certificate_figure_shows_the_bands_of_certify() -> None:
-    from robfcp.calibration.what_if import plain_index, what_if
-
     reports, level = federation(), Fraction(9, 10)
-    index = plain_index(reports, level, np.ones(14, dtype=bool))
+    index = fcp_index(reports, level)
     outcome = what_if(reports, level, index, (0, 1, 3), confidence=0.95, sigma=None)
-    axes = plots.plot_certificates([outcome])
+    axes = figures.plot_certificates([outcome])
     lower = [row.certificate.lower for row in outcome.budgets]
     np.testing.assert_allclose(axes[0].get_lines()[0].get_ydata(), lower)
 
 
 def test_calibration_figures_tell_flagged_from_trusted_clients() -> None:
     calibration = robfcp.calibrate(federation(), defence="rob-fcp", malicious=2)
-    ax = plots.plot_maliciousness(calibration)
+    ax = figures.plot_maliciousness(calibration)
     sizes = {str(part.get_label()): len(part.get_offsets()) for part in ax.collections}
     assert sizes == {"trusted": 12, "flagged": 2}
-    ax = plots.plot_cdf(calibration)
-    thin = [line for line in ax.get_lines() if line.get_color() == plots.VERMILION]
+    ax = figures.plot_cdf(calibration)
+    thin = [line for line in ax.get_lines() if line.get_color() == figures.VERMILION]
     assert len(thin) == 2
     assert ax.get_lines()[-1].get_xdata()[0] == calibration.threshold  # type: ignore[index]
 
 
-@pytest.mark.parametrize("suffix", plots.FORMATS)
+@pytest.mark.parametrize("suffix", FORMATS)
 def test_saved_figures_are_the_same_bytes_again(suffix: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
         calibration = robfcp.calibrate(federation(), defence="rob-fcp", malicious=2)
-        plots.save(plots.plot_cdf(calibration), tmp_path / f"{name}.{suffix}")
+        figures.save(figures.plot_cdf(calibration), tmp_path / f"{name}.{suffix}")
     assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
 
 def test_unknown_formats_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(RobfcpError, match=r"use \.png, \.svg or \.pdf"):
-        plots.save(plots.new_axes(2), tmp_path / "figure.bmp")
+        figures.save(figures.new_axes(2), tmp_path / "figure.bmp")
     assert not list(tmp_path.iterdir())
 
 
 def test_figures_leave_global_state_alone() -> None:
     before = dict(mpl.rcParams)
-    figure = plots.plot_comparison(rows())[0].figure
+    figure = plot_comparison(rows())[0].figure
     assert dict(mpl.rcParams) == before
     assert figure.number is None if hasattr(figure, "number") else True
 
 
 def test_axes_given_are_drawn_into() -> None:
-    ax = plots.new_axes()[0]
-    assert plots.plot_lines([0, 1], {"a": [1, 2]}, ax=ax) is ax
+    ax = figures.new_axes()[0]
+    assert figures.plot_lines([0, 1], {"a": [1, 2]}, ax=ax) is ax

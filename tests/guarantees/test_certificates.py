@@ -11,11 +11,19 @@ import pytest
 from scipy.special import rel_entr
 
 from robfcp.errors import RobfcpError
-from robfcp.federation.federation import Fault, Federation
-from robfcp.guarantees.certificate import Certificate, certify, coverage_band, guarantee_certificate
+from robfcp.federation import Fault, Federation
+from robfcp.guarantees import (
+    Certificate,
+    bounds_of,
+    certify,
+    coverage_interval,
+    envelope,
+    guaranteed,
+    marginal_threshold,
+    prune,
+)
+from robfcp.guarantees.certificate import guarantee_certificate
 from robfcp.guarantees.coverage import kl_lower
-from robfcp.guarantees.envelope import envelope
-from robfcp.guarantees.modes import guaranteed
 
 LEVEL = Fraction(9, 10)
 
@@ -37,7 +45,7 @@ def test_kl_lower_end_is_the_root_of_the_divergence_and_errs_downwards():
 
 def test_the_band_is_never_wider_than_hoeffdings_and_contains_the_envelope():
     here = federation(bins=20)
-    lower, upper = coverage_band(here.cumulative(), here.sizes, 9, 0.05, 20)
+    lower, upper = coverage_interval(bounds_of(here), np.arange(20), 9, 0.05, 20)
     low, high = envelope(here.cumulative(), here.sizes, 9)
     e = np.sqrt(np.log(2 * 20 / 0.05) / (2 * 91 * 500))
     assert (lower >= low - e - 1e-12).all()
@@ -49,8 +57,10 @@ def test_the_band_is_never_wider_than_hoeffdings_and_contains_the_envelope():
 def test_certificate_of_a_threshold_is_the_band_at_its_edge():
     here = federation()
     certificate = certify(here, 90, 9, 0.95)
-    lower, upper = coverage_band(here.below(90), here.sizes, 9, 1 - 0.95, 100)
-    assert (certificate.lower, certificate.upper) == (float(lower), float(upper))
+    (lower,), (upper,) = coverage_interval(bounds_of(here), np.array([90]), 9, 1 - 0.95, 100)
+    assert (certificate.lower, certificate.upper) == (lower, upper)
+    lowest, highest = coverage_interval(bounds_of(here), np.arange(100), 9, 1 - 0.95, 100)
+    assert (lowest[90], highest[90]) == (lower, upper)
     assert certificate.confidence == 0.95
     assert not certificate.vacuous
     assert "between" in certificate.statement
@@ -131,8 +141,17 @@ def test_a_marginal_guarantee_beyond_the_impossibility_says_who_can_force_full_s
 
 
 def test_pruning_before_a_marginal_guarantee_costs_its_chance():
-    certificate = guarantee_certificate(federation(), "marginal", LEVEL, 20, sigma=0.02, beta=0.01)
-    assert certificate.lower == pytest.approx(0.89)
+    counts = federation().counts.copy()
+    counts[:15] = 0
+    counts[:15, 0] = 500
+    attacked = Federation.from_counts(counts)
+    index, certificate = guaranteed(attacked, "marginal", LEVEL, 20, sigma=0.02)
+    kept, remaining, _ = prune(attacked, 20, 0.02, 0.01)
+    assert remaining == 5
+    raised = Fraction(91, 100)  # so that 0.9 is left when the chance is taken off
+    assert index == marginal_threshold(attacked.subset(kept), raised, remaining)
+    assert index != marginal_threshold(attacked.subset(kept), LEVEL, remaining)
+    assert certificate.lower == 0.9
     assert certificate.full_sets_from is None
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from robfcp.errors import RobfcpError
-from robfcp.guarantees.envelope import envelope, smallest_benign_total
+from robfcp.guarantees import envelope
+from robfcp.guarantees.envelope import smallest_benign_total
 
 
 def removals(n_clients: int, m: int):

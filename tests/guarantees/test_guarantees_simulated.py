@@ -26,12 +26,8 @@ from omniscient import (
 from scipy.stats import binom
 
 from robfcp.defence.distances import pairwise
-from robfcp.federation.federation import Federation
-from robfcp.guarantees.certificate import certify
-from robfcp.guarantees.envelope import envelope
-from robfcp.guarantees.marginal import marginal_threshold, tolerance
-from robfcp.guarantees.modes import guaranteed
-from robfcp.guarantees.pruning import prune
+from robfcp.federation import Federation
+from robfcp.guarantees import certify, envelope, guaranteed, marginal_threshold, prune, tolerance
 
 
 def mean_is_below(coverage: np.ndarray, level: float) -> bool:

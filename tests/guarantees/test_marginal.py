@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 from robfcp.errors import RobfcpError
-from robfcp.federation.federation import Federation
-from robfcp.guarantees.marginal import (
+from robfcp.federation import Federation
+from robfcp.guarantees import (
+    bounds_of,
+    conformal_rank,
     liars_forcing_full_sets,
     liars_no_rule_survives,
-    marginal_slack,
     marginal_threshold,
     tolerance,
     tolerance_statement,
 )
-from robfcp.guarantees.ranks import conformal_rank, threshold_index
+from robfcp.guarantees.bounds import scaled_margins
+from robfcp.guarantees.marginal import slack
 
 LEVELS = [Fraction(9, 10), Fraction(1, 2), Fraction(3, 4), Fraction(19, 20), Fraction(1, 3)]
 
@@ -38,9 +40,21 @@ def benign_sets(n_clients: int, m: int):
 
 def fcp(federation: Federation, kept: np.ndarray, level: Fraction) -> float:
     """FCP's threshold on these clients as an edge number, infinity if none."""
-    pooled = federation.pooled(kept)
-    index = threshold_index(pooled, conformal_rank(level, int(pooled.sum()), int(kept.sum())))
-    return np.inf if index is None else index
+    pooled = np.cumsum(federation.counts[kept].sum(axis=0))
+    rank = conformal_rank(level, int(pooled[-1]), int(kept.sum()))
+    return int(np.searchsorted(pooled, rank)) if rank <= pooled[-1] else np.inf
+
+
+def slack_at(federation: Federation, edges: np.ndarray, m: int, level: Fraction) -> np.ndarray:
+    """(E,) the least sum of c_k - level (n_k + 1), times the level's denominator."""
+    return slack(scaled_margins(bounds_of(federation), edges, level, extra=1), m)
+
+
+def full(sizes: np.ndarray, liars: tuple[int, ...], m: int, level: Fraction) -> bool:
+    """Whether liars with everything in the last bin make sets full, the others in the first."""
+    below = np.where(np.isin(range(len(sizes)), liars), 0, sizes)
+    federation = Federation.from_counts(np.column_stack([below, sizes - below]))
+    return bool(slack_at(federation, np.array([0]), m, level)[0] < 0)
 
 
 def as_number(index: int | None) -> float:
@@ -120,8 +134,9 @@ def test_the_condition_once_true_stays_true_along_the_edges():
     for _ in range(100):
         federation = random_federation(rng)
         m = int(rng.integers(0, federation.n_clients))
-        slack = marginal_slack(federation.cumulative(), federation.sizes, m, Fraction(9, 10))
-        assert (np.diff(slack) >= 0).all()
+        edges = np.arange(federation.grid.n_bins)
+        found = slack_at(federation, edges, m, Fraction(9, 10))
+        assert (np.diff(found) >= 0).all()
 
 
 def test_nine_tenths_of_ten_is_nine_and_not_a_rounding_error():
@@ -137,7 +152,9 @@ def test_levels_with_many_digits_and_large_sizes_stay_exact():
     below = np.array([90_000_000, 90_000_009, 90_000_001])
     exact = [int(c) - level * (int(n) + 1) for c, n in zip(below, sizes, strict=True)]
     wanted = sum(exact) - max(0, max(exact))
-    assert int(marginal_slack(below, sizes, 1, level)) == wanted * level.denominator
+    federation = Federation.from_counts(np.column_stack([below, sizes - below]))
+    (found,) = slack_at(federation, np.array([0]), 1, level)
+    assert int(found) == wanted * level.denominator
 
 
 @pytest.mark.parametrize(("n", "liars"), [(50, 8), (500, 9), (5000, 10)])
@@ -167,7 +184,7 @@ def test_forcing_liars_are_worst_as_the_largest_clients():
             number
             for number in range(1, 7)
             for chosen in combinations(range(7), number)
-            if marginal_slack(np.where(np.isin(range(7), chosen), 0, sizes), sizes, m, level) < 0
+            if full(sizes, chosen, m, level)
         ]
         assert liars_forcing_full_sets(sizes, level, m) == (min(forced) if forced else None)
 

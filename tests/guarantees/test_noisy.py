@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 from noises import draw
-from robfcp.guarantees.private_thresholds import noise_beta
 from scipy.stats import beta as beta_law
 from scipy.stats import binom
 
 import robfcp
-from robfcp import Privacy
-from robfcp.calibration.what_if import plain_index, survived_levels
+from robfcp import Privacy, guarantees
+from robfcp.calibration.what_if import survived_levels
 from robfcp.errors import RobfcpError
-from robfcp.federation.federation import Federation
+from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import homogeneous_threshold
-from robfcp.guarantees.certificate import certify
-from robfcp.guarantees.marginal import marginal_threshold, tolerance
-from robfcp.guarantees.modes import guaranteed
-from robfcp.guarantees.noisy import PrivateCounts
-from robfcp.guarantees.pac import pac_threshold
-from robfcp.guarantees.pruning import estimate_heterogeneity, prune
-from robfcp.privacy.noise import Noise, pooled_mass
-from robfcp.privacy.noisy_binomials import NoisyBinomial, least_noisy_count
+from robfcp.guarantees import (
+    CountBounds,
+    ExactCounts,
+    NoisyCounts,
+    bounds_of,
+    certify,
+    estimate_heterogeneity,
+    fcp_index,
+    guaranteed,
+    homogeneous_threshold,
+    marginal_threshold,
+    pac_threshold,
+    prune,
+    tolerance,
+)
+from robfcp.privacy import Noise, least_noisy_count, pooled_mass
+from robfcp.privacy.noisy_binomials import NoisyBinomial
 
 LEVEL = Fraction(9, 10)
 EXACT = Privacy(300)  # noise so rare that none is drawn
 BINS = 16
 GRID = Grid.uniform(BINS)
+EVERYWHERE = np.arange(BINS)
 EDGES = np.linspace(0, 1, BINS + 1)
 CLASSES = np.array([np.diff(beta_law.cdf(EDGES, shape, 3)) for shape in np.linspace(0.5, 3, 6)])
 
@@ -56,17 +68,19 @@ def test_the_marginal_threshold_is_the_brute_force_one(known, m):
         truth = rng.dirichlet(np.full(BINS, 2), n_clients)
         sizes = rng.integers(20, 900, n_clients)
         federation = noisy(rng, rng.multinomial(sizes, truth), private(2.0, known), known)
-        counts, beta = PrivateCounts(federation), noise_beta(LEVEL)
+        counts = NoisyCounts(federation)
+        beta = counts.level_share(LEVEL)
         target = LEVEL + beta
         if known:
-            allowed = [Fraction(int(a), 2) for a in counts.allowance(float(beta))]
+            allowed = [Fraction(int(a), 2) for a in counts.allowance(EVERYWHERE, float(beta))]
         else:
-            left, right = counts.sides(float(beta) / 2)
+            left = counts.allowance(EVERYWHERE, float(beta) / 2)
+            right = np.append(left[-2::-1], 0)  # as much noise as in as many bins from below
             pairs = zip(left.tolist(), right.tolist(), strict=True)
             allowed = [((1 - target) * a + target * b) / 2 for a, b in pairs]
 
         def holds(edge, counts=counts, allowed=allowed, target=target, n_clients=n_clients):
-            below = [Fraction(h, 2) for h in counts.lowest[:, edge].tolist()]
+            below = [Fraction(h, 2) for h in counts.least(EVERYWHERE)[edge].tolist()]
             return all(
                 sum(below[k] - target * (int(counts.sizes[k]) + 1) for k in kept) >= allowed[edge]
                 for size in range(n_clients - m, n_clients + 1)
@@ -88,23 +102,80 @@ def test_where_no_noise_is_drawn_thresholds_are_those_of_the_raised_level(m):
     rng = np.random.default_rng(5)
     counts = rng.multinomial(400, CLASSES.mean(axis=0), size=20)
     plain, marked = Federation.from_counts(counts, GRID), noisy(rng, counts, EXACT)
-    beta = noise_beta(LEVEL)
+    beta = NoisyCounts(marked).level_share(LEVEL)
+    assert beta == Fraction(1, 500)
     assert marginal_threshold(marked, LEVEL, m) == marginal_threshold(plain, LEVEL + beta, m)
     assert pac_threshold(marked, LEVEL, m, 0.05) == pac_threshold(plain, LEVEL, m, 0.04)
     same = homogeneous_threshold(plain, LEVEL, m, 0.05)
     assert homogeneous_threshold(marked, LEVEL, m, 0.05) == same
-    assert plain_index(marked, LEVEL, np.ones(20, bool)) == plain_index(
-        plain, LEVEL, np.ones(20, bool)
-    )
+    assert fcp_index(marked, LEVEL) == fcp_index(plain, LEVEL)
     wide = marginal_threshold(plain, LEVEL + beta, None, 1500)
     assert marginal_threshold(marked, LEVEL, None, 1500) == wide
+
+
+def public(kind):
+    """The public methods of a class with their parameters."""
+    return {
+        name: list(inspect.signature(member).parameters)
+        for name, member in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+def test_exact_and_noisy_counts_answer_the_same_questions_and_no_rule_asks_which():
+    assert public(ExactCounts) == public(NoisyCounts) == public(CountBounds)
+    rng = np.random.default_rng(3)
+    counts = rng.multinomial(100, CLASSES[0], size=4)
+    made = bounds_of(Federation.from_counts(counts, GRID)), bounds_of(noisy(rng, counts, EXACT))
+    assert [type(bounds) for bounds in made] == [ExactCounts, NoisyCounts]
+    for bounds in made:
+        assert all(hasattr(bounds, name) for name in CountBounds.__annotations__)
+    room = Path(inspect.getfile(guarantees)).parent
+    asking = {
+        path.name
+        for path in room.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ("privacy", "private")
+    }
+    assert asking == {"noisy.py"}  # where counts become one or the other
+
+
+@pytest.mark.parametrize("neighbours", ["substitution", "add-remove"])
+@pytest.mark.parametrize("guarantee", [None, "marginal", "pac", "pac-homogeneous"])
+def test_noise_too_small_to_matter_changes_nothing(guarantee, neighbours):
+    rng = np.random.default_rng(12)
+    scores = [rng.beta(0.5, 3, int(n)) for n in rng.integers(60, 400, 25)]
+    scores[0][:] = 1.0
+    plain, marked = (
+        [
+            robfcp.Report.from_scores(f"site-{k:02d}", own, GRID, privacy=privacy)
+            for k, own in enumerate(scores)
+        ]
+        for privacy in (None, Privacy(1e6, neighbours=neighbours))
+    )
+    for report, other in zip(plain, marked, strict=True):
+        assert (report.counts == other.counts).all()
+    sizes = {report.client: report.n_samples for report in plain}
+    for m in (1, 3):
+        options = {"confidence_level": [0.8, 0.9, 0.95], "malicious": m, "guarantee": guarantee}
+        options["sizes"] = sizes if neighbours == "add-remove" else None
+        wanted, found = (robfcp.calibrate(reports, **options) for reports in (plain, marked))
+        assert found.threshold == wanted.threshold
+        assert found.tolerance == wanted.tolerance
+        assert found.flagged == wanted.flagged
+        for one, other in zip(found.certificate, wanted.certificate, strict=True):
+            note = "noise of 25 private reports is allowed for"
+            assert note in one.note
+            words = "; ".join(part for part in one.note.split("; ") if part != note)
+            others = tuple(a for a in one.assumptions if a.name != "noise")
+            assert replace(one, note=words, assumptions=others) == other
 
 
 def test_counts_come_from_the_sides_that_give_the_least_noise():
     rng = np.random.default_rng(0)
     counts = rng.multinomial(10_000, CLASSES[0], size=2000)
     federation = noisy(rng, counts, private(0.5))
-    errors = PrivateCounts(federation).halves / 2 - np.cumsum(counts, axis=1)
+    errors = NoisyCounts(federation).least(EVERYWHERE).T / 2 - np.cumsum(counts, axis=1)
     terms = np.minimum(np.arange(1, BINS + 1), BINS - np.arange(1, BINS + 1))
     expected = np.minimum(terms, BINS / 4) * Privacy(0.5).noise.variance
     np.testing.assert_allclose(errors.var(axis=0), expected, rtol=0.2)
@@ -115,10 +186,10 @@ def test_pooled_noise_stays_within_its_allowance_as_often_as_stated():
     rng = np.random.default_rng(1)
     privacy = private(0.5)
     counts = np.tile(np.full(BINS, 40), (30, 1))
-    allowance = PrivateCounts(noisy(rng, counts, privacy)).allowance(0.05)
+    allowance = NoisyCounts(noisy(rng, counts, privacy)).allowance(EVERYWHERE, 0.05)
     exceeded = np.zeros(BINS)
     for _ in range(600):
-        found = PrivateCounts(noisy(rng, counts, privacy)).halves.sum(axis=0)
+        found = NoisyCounts(noisy(rng, counts, privacy)).least(EVERYWHERE).sum(axis=1)
         exceeded += found - 60 * np.cumsum(counts[0]) > allowance
     assert (binom.sf(exceeded - 1, 600, 0.05) > 1e-4).all()
     assert exceeded[:-1].mean() > 0.03 * 600  # and no larger than it must be
@@ -299,7 +370,7 @@ def test_certificates_of_found_thresholds_fail_as_rarely_as_stated(epsilon, know
     for _ in range(150):
         shares = rng.dirichlet(np.full(len(CLASSES), 0.5), 20) @ CLASSES
         federation = noisy(rng, rng.multinomial(300, shares), privacy, known)
-        index = plain_index(federation, LEVEL, np.ones(20, bool))
+        index = fcp_index(federation, LEVEL)
         certificate = certify(federation, index, 1, 0.9)
         truth = 1.0 if index is None else np.cumsum(shares, axis=1).mean(axis=0)[index]
         missed += not certificate.lower <= truth <= certificate.upper

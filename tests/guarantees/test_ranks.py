@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robfcp.errors import RobfcpError
-from robfcp.guarantees.ranks import conformal_rank, exact_level, threshold_index
+from robfcp.federation import Federation
+from robfcp.guarantees import ExactCounts, FcpThreshold, conformal_rank, exact_level, fcp_index
 
 
 @pytest.mark.parametrize(
@@ -22,11 +23,9 @@ def test_split_conformal_ranks_are_exact(n, level, rank):
 
 
 def test_nine_samples_at_90_percent_give_the_ninth_smallest_not_infinity():
-    counts = np.ones(9, dtype=np.int64)
-    assert threshold_index(counts, conformal_rank(exact_level(0.9), 9, 1)) == 8
-    assert (
-        threshold_index(np.ones(8, dtype=np.int64), conformal_rank(exact_level(0.9), 8, 1)) is None
-    )
+    nine, eight = (Federation.from_counts(np.ones((1, n), dtype=int)) for n in (9, 8))
+    assert fcp_index(nine, exact_level(0.9)) == 8
+    assert fcp_index(eight, exact_level(0.9)) is None
 
 
 @pytest.mark.parametrize(
@@ -58,10 +57,28 @@ def test_unknown_exchangeability_is_refused():
 
 
 @given(
-    counts=st.lists(st.integers(0, 5), min_size=1, max_size=30),
+    counts=st.lists(st.integers(0, 5), min_size=1, max_size=30).filter(any),
     rank=st.integers(1, 60),
 )
 def test_threshold_is_the_order_statistics_bin(counts, rank):
     values = np.repeat(np.arange(len(counts)), counts)
     expected = int(np.sort(values)[rank - 1]) if rank <= len(values) else None
-    assert threshold_index(np.array(counts), rank) == expected
+    assert ExactCounts(Federation.from_counts([counts])).first_reaching(rank) == expected
+
+
+@given(
+    counts=st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any), min_size=1),
+    level=st.fractions(Fraction(1, 100), Fraction(99, 100)),
+    seed=st.integers(0, 99),
+    exchangeability=st.sampled_from(["partial", "full"]),
+)
+def test_fcps_threshold_is_the_order_statistic_of_the_trusted(counts, level, seed, exchangeability):
+    trusted = np.random.default_rng(seed).random(len(counts)) < 0.7
+    trusted[0] = True
+    values = np.sort(np.repeat(np.arange(4), np.array(counts)[trusted].sum(axis=0)))
+    extra = int(trusted.sum()) if exchangeability == "partial" else 1
+    rank = -(-level.numerator * (len(values) + extra) // level.denominator)
+    expected = int(values[rank - 1]) if rank <= len(values) else None
+    federation = Federation.from_counts(counts)
+    assert fcp_index(federation, level, trusted, exchangeability) == expected
+    assert FcpThreshold(federation, trusted, exchangeability).index(level) == expected

@@ -11,8 +11,8 @@ from scipy.stats import norm
 
 from robfcp.defence import RobFCP
 from robfcp.errors import RobfcpError
-from robfcp.federation.federation import Federation
-from robfcp.guarantees.ranks import conformal_rank, exact_level, threshold_index
+from robfcp.federation import Federation
+from robfcp.guarantees import exact_level, fcp_index
 from robfcp.lab.published_bounds import (
     PublishedSetting,
     dkw_radius,
@@ -100,9 +100,7 @@ def test_theorem_1_is_false_when_attackers_expel_a_benign_minority():
     assert as_shares.lower == pytest.approx(0.881, abs=5e-4)
 
     trusted = RobFCP(bins=bins)(federation, 40).trusted
-    pooled = federation.pooled(trusted)
-    rank = conformal_rank(exact_level(0.9), int(pooled.sum()), int(trusted.sum()))
-    index = threshold_index(pooled, rank)
+    index = fcp_index(federation, exact_level(0.9), trusted)
     assert index is not None
     coverage = (40 * low[: index + 1].sum() + 20 * high[: index + 1].sum()) / 60
     assert not trusted[40:60].any()

@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 
 from robfcp import LAC, calibrate
 from robfcp.cli import app
-from robfcp.defence import Assessment, RobFCP
-from robfcp.defence.band.band import Band
+from robfcp.defence import Assessment, Band, RobFCP
 from robfcp.errors import RobfcpError
-from robfcp.federation.federation import Federation
+from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.lab import outputs, paper
 from robfcp.lab.paper import extras, remarks, rows, trials
@@ -24,10 +23,9 @@ from robfcp.lab.paper.cases import EXPERIMENTS, Case
 from robfcp.lab.paper.published import table
 from robfcp.lab.paper.runner import collect, run_cases
 from robfcp.lab.paper.runs import Run, edge_of, expected_coverage, run_seed
-from robfcp.lab.paper.trials import make_trial
-from robfcp.lab.simulation import World
+from robfcp.lab.paper.trials import PaperWorld, make_trial
 
-SMALL = World("mnist", "beta0.5", "early", 0.5)
+SMALL = PaperWorld("mnist", "beta0.5", "early", 0.5)
 
 
 def test_all_published_numbers_ship() -> None:
@@ -50,7 +48,9 @@ def test_our_defence_stands_in_every_table_with_attacks() -> None:
         assert any(case.run.method == "band" for case in make()), name
 
 
-def brute_force(world: World, seed: int, threshold: float, n_malicious: int) -> tuple[float, float]:
+def brute_force(
+    world: PaperWorld, seed: int, threshold: float, n_malicious: int
+) -> tuple[float, float]:
     rng = np.random.default_rng([seed, *trials.world_key(world)])
     given = outputs.load(world.dataset, world.split, world.stage)  # type: ignore[arg-type]
     every = LAC().all_labels(given.probabilities, rng)
@@ -82,10 +82,12 @@ def test_thresholds_are_those_of_calibrate(attack: str) -> None:
         assert calibration.threshold == federation.grid.upper[edge]
 
 
-def closed_form_z_scores(worlds_and_ratios: list[tuple[World, float]], seeds: int) -> list[float]:
+def closed_form_z_scores(
+    worlds_and_ratios: list[tuple[PaperWorld, float]], seeds: int
+) -> list[float]:
     """How many standard errors undefended FCP is outside [closed form, closed form + bin mass]."""
     scores = []
-    by_world: dict[World, list[float]] = {}
+    by_world: dict[PaperWorld, list[float]] = {}
     for world, ratio in worlds_and_ratios:
         by_world.setdefault(world, []).append(ratio)
     for world, ratios in by_world.items():
@@ -114,7 +116,7 @@ def closed_form_z_scores(worlds_and_ratios: list[tuple[World, float]], seeds: in
     return scores
 
 
-def coverage_cells() -> list[tuple[World, float]]:
+def coverage_cells() -> list[tuple[PaperWorld, float]]:
     cells = {
         (case.world, case.run.ratio): None
         for _, make in EXPERIMENTS.values()
@@ -125,7 +127,7 @@ def coverage_cells() -> list[tuple[World, float]]:
 
 
 def test_undefended_fcp_follows_the_closed_form_in_a_few_cells() -> None:
-    cells = [(SMALL, 0.1), (SMALL, 0.4), (World("mnist", "iid"), 0.3)]
+    cells = [(SMALL, 0.1), (SMALL, 0.4), (PaperWorld("mnist", "iid"), 0.3)]
     limit = float(norm.ppf(1 - 0.01 / (2 * len(cells))))
     assert max(closed_form_z_scores(cells, 5)) < limit
 
@@ -154,7 +156,7 @@ def test_the_closed_form_is_the_one_known_for_equal_clients() -> None:
 
 def test_published_rob_fcp_fails_on_a_good_model_where_ours_does_not() -> None:
     runs = [Run("coverage", 0.4, method, 0.4) for method in ("fcp", "rob-fcp", "band")]
-    outcomes = [run_seed(World("mnist", "iid"), runs, seed) for seed in range(3)]
+    outcomes = [run_seed(PaperWorld("mnist", "iid"), runs, seed) for seed in range(3)]
     error = np.mean([[one.coverage - one.honest_coverage for one in row] for row in outcomes], 0)
     assert error[1] < -0.15
     assert abs(error[2]) < 0.01
@@ -163,19 +165,19 @@ def test_published_rob_fcp_fails_on_a_good_model_where_ours_does_not() -> None:
 @pytest.mark.parametrize("attribute", ["wake", "REM"])
 def test_attribute_clients_differ_in_their_share_of_the_stage(attribute: str) -> None:
     given = outputs.load("sleep")
-    world = World("sleep", "iid", attribute=attribute)
+    world = PaperWorld("sleep", "iid", attribute=attribute)
     parts = trials.split(world, given, np.random.default_rng(0))
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(given.labels)))
     stage = trials.STAGES.index(attribute)
     share = np.array([(given.labels[part] == stage).mean() for part in parts])
     assert share[-20:].mean() > 1.5 * share[:20].mean()
     with pytest.raises(RobfcpError, match="no subjects"):
-        trials.split(World("mnist", "iid", attribute="wake"), outputs.load("mnist"), None)  # type: ignore[arg-type]
+        trials.split(PaperWorld("mnist", "iid", attribute="wake"), outputs.load("mnist"), None)  # type: ignore[arg-type]
 
 
 def test_clients_too_small_to_be_used_are_filled_from_the_largest() -> None:
     given = outputs.load("cifar10", "beta0.5")
-    world = World("cifar10", "beta0.5", "final", 0.1)
+    world = PaperWorld("cifar10", "beta0.5", "final", 0.1)
     parts = trials.split(world, given, np.random.default_rng(0))
     assert min(len(part) for part in parts) >= trials.LEAST
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(given.labels)))
@@ -270,7 +272,7 @@ def test_every_timed_repeat_sees_a_federation_of_its_own(monkeypatch: pytest.Mon
 
 
 def test_remarks_state_what_was_measured_in_the_worst_cells() -> None:
-    world = World("mnist", "iid")
+    world = PaperWorld("mnist", "iid")
     cases = [Case(world, Run("coverage", 0.4, m, 0.4), "known", "", p) for m, p in
              (("fcp", (0.7, 1.0)), ("rob-fcp", (0.9, 1.0)), ("band", None))]  # fmt: skip
     made = rows.make_rows(cases, run_cases(cases, seeds=2, workers=1))
@@ -291,7 +293,7 @@ def test_the_share_in_the_first_bin_is_that_of_the_honest_scores() -> None:
 
 
 def test_a_misstated_number_is_named_as_the_cause() -> None:
-    case = Case(World("tinyimagenet", "beta0.5", "final", 0.5),
+    case = Case(PaperWorld("tinyimagenet", "beta0.5", "final", 0.5),
                 Run("coverage", 0.25, "band", 0.05), "misstated", "0.05")  # fmt: skip
     (row,) = rows.make_rows([case], run_cases([case], seeds=2, workers=1))
     (line,) = remarks.remarks([row])

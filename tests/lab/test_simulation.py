@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 import robfcp
 from robfcp.cli import app
-from robfcp.lab import outputs
+from robfcp.lab import outputs, simulate
 from robfcp.lab.attacks import ATTACKS
-from robfcp.lab.simulation import apply_attack, make_world, records, simulate, summarise
+from robfcp.lab.simulation import apply_attack, make_world, records, summarise
 from robfcp.scores import APS, LAC
 
 
@@ -136,6 +136,7 @@ def test_demo_ends_with_a_page_a_figure_and_a_calibration(tmp_path):
         assert abs(table["band"]["error"]) <= 0.01
         assert abs(table["none"]["error"]) > 0.03
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "calibration.evidence.json",
         "calibration.json",
         "demo.json",
         "demo.png",

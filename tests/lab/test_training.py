@@ -13,12 +13,9 @@ pytestmark = pytest.mark.train
 torch = pytest.importorskip("torch")
 
 from robfcp.errors import RobfcpError  # noqa: E402
-from robfcp.lab import (
-    datasets,
-    outputs,
-)
+from robfcp.lab import datasets, outputs  # noqa: E402
 from robfcp.lab.datasets import Dataset, Split  # noqa: E402
-from robfcp.lab.training import Settings, aggregation, recipe, train  # noqa: E402
+from robfcp.lab.training import TrainingSettings, aggregation, recipe, train  # noqa: E402
 from robfcp.lab.training.local import LocalTrainer, flatten, schedule  # noqa: E402
 from robfcp.lab.training.models import build  # noqa: E402
 from robfcp.lab.training.pool import Pool, draw_batches  # noqa: E402
@@ -49,14 +46,14 @@ QUICK = {"clients": 10, "fraction": 0.4, "local_epochs": 2, "batch": 16, "learni
 
 
 def test_training_separates_what_can_be_separated() -> None:
-    trained = train(blobs(), Settings("mlp", 4, **QUICK), device="cpu")
+    trained = train(blobs(), TrainingSettings("mlp", 4, **QUICK), device="cpu")
     assert trained.accuracy > 0.95
     assert trained.history[-1] == (4, trained.accuracy)
 
 
 def test_the_same_seed_gives_the_same_logits_and_another_does_not() -> None:
     first, second, third = (
-        train(blobs(), Settings("mlp", 2, **QUICK, seed=seed), device="cpu").logits
+        train(blobs(), TrainingSettings("mlp", 2, **QUICK, seed=seed), device="cpu").logits
         for seed in (0, 0, 1)
     )
     assert np.array_equal(first, second)
@@ -131,7 +128,7 @@ def test_the_schedule_runs_every_step_of_every_client_once() -> None:
 
 
 def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
-    settings = Settings("mlp", 4, **QUICK)
+    settings = TrainingSettings("mlp", 4, **QUICK)
     whole = train(blobs(), settings, device="cpu")
     path = tmp_path / "state.safetensors"
     train(blobs(), settings, device="cpu", checkpoint=path, stop_after=2)
@@ -148,7 +145,7 @@ def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_p
     again = train(blobs(), settings, device="cpu", checkpoint=path)
     assert np.array_equal(whole.logits, again.logits)
     with pytest.raises(RobfcpError, match="batch=16, not 8"):
-        train(blobs(), Settings("mlp", 4, **{**QUICK, "batch": 8}), device="cpu", checkpoint=path)
+        train(blobs(), TrainingSettings("mlp", 4, **{**QUICK, "batch": 8}), device="cpu", checkpoint=path)
     path.write_bytes(b"nonsense")
     with pytest.raises(RobfcpError, match="not a checkpoint"):
         train(blobs(), settings, device="cpu", checkpoint=path)
@@ -197,8 +194,8 @@ def test_robust_rules_ignore_liars_the_mean_follows() -> None:
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "multi-krum"])
 def test_poisoned_updates_break_fedavg_but_not_robust_training(rule: str) -> None:
     poisoned = {**QUICK, "fraction": 1.0, "malicious": 3, "poison_strength": 8.0}
-    broken = train(blobs(), Settings("mlp", 4, **poisoned), device="cpu").accuracy
-    robust = train(blobs(), Settings("mlp", 4, **poisoned, aggregation=rule), device="cpu").accuracy
+    broken = train(blobs(), TrainingSettings("mlp", 4, **poisoned), device="cpu").accuracy
+    robust = train(blobs(), TrainingSettings("mlp", 4, **poisoned, aggregation=rule), device="cpu").accuracy
     assert broken < 0.7
     assert robust > 0.9
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp import Calibration, Fault, Federation, Grid, Report
+from robfcp import Band, Calibration, Fault, Federation, Grid, NoDefence, Report, RobFCP
 from robfcp.cli import app
 from robfcp.defence import Assessment
 from robfcp.page import render, safe_json, write_page
@@ -118,7 +118,7 @@ def test_recorded_outcome_is_among_the_settings() -> None:
     assert tuple(calibration.federation.ids[k] for k in excluded) == calibration.flagged
 
 
-def test_every_offered_number_of_liars_has_its_exclusions_and_its_band() -> None:
+def test_every_offered_number_of_liars_has_its_exclusions_and_what_is_proved() -> None:
     counts = np.random.default_rng(0).multinomial(60, np.full(20, 0.05), size=150)
     calibration = robfcp.calibrate(
         Federation.from_counts(counts), malicious=11, guarantee="pac", defence="none"
@@ -127,7 +127,27 @@ def test_every_offered_number_of_liars_has_its_exclusions_and_its_band() -> None
     for table in what_if["tables"].values():
         assert set(table["liars"]) <= set(what_if["liars"])
         assert 11 in table["liars"]
-    assert len(what_if["excluded"]) == len(what_if["liars"]) == len(what_if["band"]["lower"])
+    assert len(what_if["excluded"]) == len(what_if["liars"]) == len(what_if["proved"]["lower"])
+
+
+@pytest.mark.parametrize(
+    "defence",
+    [
+        Band(exclude="exactly", false_alarm=0.3),
+        RobFCP(distance="l1"),
+        RobFCP("kolmogorov", bins=20),
+        NoDefence(),
+    ],
+    ids=str,
+)
+def test_what_if_runs_the_defence_that_was_recorded(defence, tmp_path) -> None:
+    reports = federation()
+    calibration = robfcp.calibrate(reports, defence=defence, malicious=3)
+    calibration.save(tmp_path / "c.json")
+    what_if = embedded(render(Calibration.load(tmp_path / "c.json")))["whatif"]
+    assert what_if["frozen"] == ""
+    for m, out in zip(what_if["liars"], what_if["excluded"], strict=True):
+        assert out == np.flatnonzero(~defence(reports, m).trusted).tolist()
 
 
 def test_unknown_defence_keeps_the_recorded_exclusions() -> None:
@@ -139,7 +159,10 @@ def test_unknown_defence_keeps_the_recorded_exclusions() -> None:
             return Assessment(np.ones(federation.n_clients), trusted, {federation.ids[5]: "fifth"})
 
     calibration = robfcp.calibrate(federation(), defence=Own(), malicious=1)
-    assert all(out == [5] for out in embedded(render(calibration))["whatif"]["excluded"])
+    what_if = embedded(render(calibration))["whatif"]
+    assert all(out == [5] for out in what_if["excluded"])
+    assert "custom:own" in what_if["frozen"]
+    assert calibration.settings.defence == "custom:own"
 
 
 def test_hostile_names_cannot_leave_the_data() -> None:
@@ -173,7 +196,9 @@ def test_page_is_self_contained_and_its_policy_allows_only_itself() -> None:
 
 def test_same_calibration_gives_the_same_page() -> None:
     calibration = robfcp.calibrate(federation(), malicious=3)
-    assert render(calibration) == render(Calibration.from_json(calibration.to_json()))
+    assert render(calibration) == render(
+        Calibration.from_json(calibration.to_json(), evidence=calibration.evidence)
+    )
 
 
 def test_safe_json_reads_back_as_it_was() -> None:

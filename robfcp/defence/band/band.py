@@ -34,9 +34,24 @@ ODD_COPY = 0.005  # a report sent by three or more is odd itself below this p-va
 class Band:
     """Trust all but the clients that stand out from the more coherent half, at most K_m of them.
 
-    exclude: "outstanding" leaves out only clients that stand out; "exactly" the K_m oddest.
-    false_alarm: chance of excluding anybody when nobody lies.
-    seed: what the reference clients of a large federation are drawn from; a secret one if None.
+    Parameters
+    ----------
+    exclude
+        "outstanding" leaves out only clients that stand out; "exactly" the K_m oddest.
+    false_alarm
+        The chance of excluding anybody when nobody lies.
+    seed
+        What the reference clients of a large federation are drawn from; a secret one if None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
+    >>> counts[3] = [200] + [0] * 19
+    >>> federation = robfcp.Federation.from_counts(counts)
+    >>> robfcp.calibrate(federation, defence=robfcp.Band(false_alarm=0.01)).flagged
+    ('client-03',)
     """
 
     exclude: Exclude = "outstanding"
@@ -45,16 +60,86 @@ class Band:
     name: ClassVar[str] = "band"
 
     def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
-        """At most `n_malicious` clients left out."""
+        """At most `n_malicious` clients left out.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        n_malicious
+            K_m, fewer than half of the clients.
+
+        Returns
+        -------
+        Assessment
+            Everybody's oddity, verdict and reason.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
+        >>> counts[3] = [200] + [0] * 19
+        >>> assessment = robfcp.Band()(robfcp.Federation.from_counts(counts), 5)
+        >>> np.flatnonzero(~assessment.trusted)
+        array([3])
+        """
         check_minority(federation, n_malicious)
         return self.judge(federation, self.look(federation), n_malicious)
 
     def look(self, federation: Federation) -> Finding:
-        """How odd everybody is and who stands out."""
+        """How odd everybody is and who stands out.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+
+        Returns
+        -------
+        Finding
+            What `judge` takes, for any number of liars.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
+        >>> counts[3] = [200] + [0] * 19
+        >>> finding = robfcp.Band().look(robfcp.Federation.from_counts(counts))
+        >>> np.flatnonzero(finding.outstanding)
+        array([3])
+        """
         return stand_out(federation, self.false_alarm, self.seed)
 
     def judge(self, federation: Federation, finding: Finding, n_malicious: int) -> Assessment:
-        """The verdict from what is known of everybody, so that several m share the work."""
+        """The verdict from what is known of everybody, so that several m share the work.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        finding
+            What `look` found in them.
+        n_malicious
+            K_m, fewer than half of the clients.
+
+        Returns
+        -------
+        Assessment
+            Everybody's oddity, verdict and reason.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
+        >>> counts[3] = [200] + [0] * 19
+        >>> federation, band = robfcp.Federation.from_counts(counts), robfcp.Band()
+        >>> finding = band.look(federation)
+        >>> [int(band.judge(federation, finding, m).trusted.sum()) for m in (0, 1, 5)]
+        [20, 19, 19]
+        """
         n_benign = check_minority(federation, n_malicious)
         number = finding.oddity
         if self.exclude == "exactly":

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.defence import Defence, named_defence
-from robfcp.defence.band.views import ends_at
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import exact_level, fcp_index
@@ -132,7 +131,10 @@ class _FreeSearch:
         self, data: Federation, bad: Indices, cdf: Array, rng: np.random.Generator
     ) -> None:
         self.data, self.bad, self.rng = data, bad, rng
-        ends = ends_at(cdf, np.arange(1, FREE_BINS) / FREE_BINS)
+        levels = np.arange(1, FREE_BINS) / FREE_BINS
+        last = len(cdf) - 1
+        reached = np.searchsorted(cdf, levels - 1e-12)
+        ends = np.unique(np.append(np.minimum(reached, last), last))
         self.block = np.searchsorted(ends, np.arange(data.grid.n_bins))
         self.shares = np.diff(cdf, prepend=0)
         self.theta = np.zeros(len(ends))

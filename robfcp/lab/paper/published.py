@@ -38,15 +38,15 @@ def published() -> tuple[Published, ...]:
     text = files("robfcp.lab.paper").joinpath("published.csv").read_text()
     return tuple(
         Published(
-            row["table"],
-            DATASETS[row["dataset"]],
-            float(row["dirichlet_beta"]) if row["dirichlet_beta"] else None,
-            float(row["malicious_ratio"]),
-            row["malicious_number"],
-            row["attack"],
-            row["method"],
-            float(row["coverage"]),
-            float(row["set_size"]),
+            table=row["table"],
+            dataset=DATASETS[row["dataset"]],
+            beta=float(row["dirichlet_beta"]) if row["dirichlet_beta"] else None,
+            ratio=float(row["malicious_ratio"]),
+            number=row["malicious_number"],
+            attack=row["attack"],
+            method=row["method"],
+            coverage=float(row["coverage"]),
+            set_size=float(row["set_size"]),
         )
         for row in csv.DictReader(text.splitlines())
     )

@@ -1,0 +1,109 @@
+"""A calibration round on any engine: replies become a federation, and a record of who did what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from robfcp.calibration import Calibration
+from robfcp.engines.outcomes import Outcome, Outcomes
+from robfcp.engines.requests import SizeReply, ThresholdReply, read_reply
+from robfcp.errors import ReportError
+from robfcp.federation import Fault, Federation
+from robfcp.grid import Grid
+from robfcp.reports import MAX_SAMPLES, Report
+from robfcp.scores import Score
+
+BYTES_PER_BIN = 48  # two numbers of at most 20 digits, with room to spare
+
+
+def reply_limit(grid: Grid) -> int:
+    """The bytes beyond which a reply cannot be a report on the grid."""
+    return BYTES_PER_BIN * grid.n_bins + 65_536
+
+
+def read_size(body: bytes, client: str) -> int:
+    """A number of samples that can be."""
+    n_samples = read_reply(body, SizeReply).n_samples
+    if not 0 < n_samples <= MAX_SAMPLES:
+        raise ReportError(client, "n_samples", f"{n_samples} samples cannot be", "fix the data")
+    return int(n_samples)
+
+
+def read_report(body: bytes, client: str) -> Report:
+    """A valid report under the client's own name."""
+    report = Report.from_json(body, client)
+    if report.client != client:
+        raise ReportError(client, "client", "reports under another name", "use the given name")
+    return report
+
+
+def federation_of_replies(
+    outcomes: list[Outcome[Report]],
+    *,
+    grid: Grid,
+    score: Score,
+    round: str,
+    model: str | None,
+    sizes: Mapping[str, int] | None,
+    quorum: int | float | None,
+    signatures: str,
+) -> Federation:
+    """The valid reports; faulty and rejected clients with their reason, silent ones as missing."""
+    return Federation.from_reports(
+        [outcome.answer for outcome in outcomes if outcome.answer is not None],
+        sizes=sizes,
+        quorum=quorum,
+        grid=grid,
+        score=score,
+        round=round,
+        model=model,
+        faults=[
+            Fault(o.participant.client, o.status, o.line)
+            for o in outcomes
+            if o.status in ("faulty", "rejected")
+        ],
+        invited=[o.participant.client for o in outcomes],
+        signatures=signatures,
+    )
+
+
+def client_records(
+    outcomes: Outcomes, calibration: Calibration, checks: Mapping[str, ThresholdReply]
+) -> dict[str, dict[str, Any]]:
+    """Every client's node, public key, status and claims; faults found later included."""
+    faults = {fault.client: fault.reason for fault in calibration.faulty}
+    clients: dict[str, dict[str, Any]] = {}
+    for outcome in outcomes:
+        client, status, reason = outcome.participant.client, outcome.status, outcome.reason
+        if status == "ok" and client in faults:
+            status, reason = "faulty", faults[client]
+        clients[client] = {
+            "node_id": str(outcome.participant.node_id),
+            "public_key": outcome.participant.public_key.hex(),
+            "status": status,
+            "reason": reason,
+            "attempts": outcome.attempts,
+            "claims": msgspec.to_builtins(checks[client]) if client in checks else None,
+        }
+    for client in set(calibration.missing) - set(clients):
+        clients[client] = {
+            "node_id": None,
+            "public_key": None,
+            "status": "missing",
+            "reason": "registered but not connected",
+            "attempts": 0,
+            "claims": None,
+        }
+    return dict(sorted(clients.items()))
+
+
+def read_check(body: bytes, client: str, n_thresholds: int) -> ThresholdReply:
+    """What a client claims to see on its test data, refused where it cannot be."""
+    reply: ThresholdReply = read_reply(body, ThresholdReply)
+    fits = len(reply.covered) == len(reply.total_size) == n_thresholds
+    if not fits or not all(0 <= count <= reply.n_samples for count in reply.covered):
+        raise ReportError(client, "covered", "counts cannot be", "update robfcp")
+    return reply

@@ -1,0 +1,207 @@
+"""Calibration, evidence and letters as files: light, apart, and old ones still read."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp.calibration import (
+    Calibration,
+    Letter,
+    evidence_path,
+    letters,
+    load_calibration,
+    save_letters,
+)
+from robfcp.calibration.letters import file_name
+from robfcp.errors import RobfcpError
+
+DATA = Path(__file__).parents[1] / "data"
+LAC = robfcp.LAC()
+
+
+def reports(n_clients=12, n=50, seed=0, liars=2):
+    rng = np.random.default_rng(seed)
+    scores = [rng.beta(0.5, 2, n) for _ in range(n_clients)]
+    scores[:liars] = [np.zeros(n)] * liars
+    return [
+        robfcp.Report.from_scores(f"site-{k:05d}", part, score=LAC, round="r", model="m")
+        for k, part in enumerate(scores)
+    ]
+
+
+@pytest.mark.parametrize("n_clients", [12, 3000])
+def test_a_calibration_is_a_few_kilobytes_whatever_the_number_of_clients(n_clients, tmp_path):
+    calibration = robfcp.calibrate(reports(n_clients, 5), defence="none", malicious=0)
+    calibration.save(tmp_path / "c.json")
+    assert (tmp_path / "c.json").stat().st_size < 4000
+    assert "site-" not in (tmp_path / "c.json").read_text()
+
+
+def test_predicting_reads_no_evidence(tmp_path):
+    calibration = robfcp.calibrate(reports())
+    calibration.save(tmp_path / "c.json")
+    (tmp_path / "c.evidence.json").unlink()
+    light = Calibration.load(tmp_path / "c.json")
+    p = np.random.default_rng(0).dirichlet(np.ones(4), 20)
+    np.testing.assert_array_equal(light.predict_set(p), calibration.predict_set(p))
+    assert light.certificate.statement == calibration.certificate.statement
+    assert light.summary.n_flagged == len(calibration.flagged)
+    with pytest.raises(RobfcpError, match=r"c\.evidence\.json: no such file"):
+        _ = light.flagged
+
+
+def test_evidence_can_lie_elsewhere_but_not_be_anothers(tmp_path):
+    calibration = robfcp.calibrate(reports())
+    calibration.save(tmp_path / "c.json")
+    moved = evidence_path(tmp_path / "c.json").rename(tmp_path / "kept.json")
+    light = Calibration.load(tmp_path / "c.json")
+    again = light.with_evidence(moved)
+    assert again.trusted == calibration.trusted
+    assert again.evidence.finding.reasons == calibration.evidence.finding.reasons
+    robfcp.calibrate(reports(seed=1)).save(tmp_path / "other.json")
+    with pytest.raises(RobfcpError, match="is not the evidence of this calibration"):
+        _ = light.with_evidence(tmp_path / "other.evidence.json").trusted
+
+
+def test_a_calibration_without_its_evidence_is_saved_without_it(tmp_path):
+    calibration = robfcp.calibrate(reports())
+    light = Calibration.from_json(calibration.to_json())
+    light.save(tmp_path / "c.json")
+    assert not evidence_path(tmp_path / "c.json").exists()
+    assert Calibration.load(tmp_path / "c.json") == calibration
+    with pytest.raises(RobfcpError, match="came without its evidence"):
+        _ = light.federation
+
+
+def test_what_was_checked_is_recorded(tmp_path):
+    plain = robfcp.calibrate(reports())
+    assert plain.checked.signatures == "not checked"
+    assert plain.checked.sizes == "claimed"
+    sizes = {f"site-{k:05d}": 50 for k in range(12)}
+    federation = robfcp.Federation.from_reports(reports(), sizes=sizes, round="r", score=LAC)
+    stated = robfcp.calibrate(federation)
+    stated.save(tmp_path / "c.json")
+    checked = Calibration.load(tmp_path / "c.json").checked
+    assert (checked.sizes, checked.round, checked.score) == ("registered", "as stated", "as stated")
+    assert (checked.model, checked.grid) == ("as most reports", "as most reports")
+
+
+@pytest.mark.parametrize(
+    ("defence", "name", "parameters"),
+    [
+        (robfcp.Band("exactly", 0.3), "band", {"exclude": "exactly", "false_alarm": 0.3}),
+        (robfcp.RobFCP("l1"), "rob-fcp", {"distance": "l1", "bins": 100}),
+        (robfcp.NoDefence(), "none", {}),
+        ("band", "band", {"exclude": "outstanding", "false_alarm": 0.05}),
+    ],
+    ids=str,
+)
+def test_the_record_names_the_defence_with_its_parameters(defence, name, parameters, tmp_path):
+    calibration = robfcp.calibrate(reports(), defence=defence, malicious=2)
+    calibration.save(tmp_path / "c.json")
+    settings = Calibration.load(tmp_path / "c.json").settings
+    assert settings.defence == name
+    assert parameters.items() <= dict(settings.parameters).items()
+
+
+def test_a_defence_that_cannot_be_written_down_is_recorded_as_custom():
+    class Mine(robfcp.Band):
+        """The same, but nobody can make it again from a file."""
+
+    calibration = robfcp.calibrate(reports(), defence=Mine(), malicious=1)
+    assert calibration.settings.defence == "custom:band"
+    assert calibration.settings.parameters == {}
+
+
+def test_letters_tell_a_site_its_own_verdict_and_nobody_elses(tmp_path):
+    faulty = robfcp.Report.from_scores("site-x", np.zeros(9), score=LAC, round="old", model="m")
+    sizes = {f"site-{k:05d}": 50 for k in range(13)} | {"site-x": 9}
+    federation = robfcp.Federation.from_reports([*reports(), faulty], sizes=sizes, round="r")
+    calibration = robfcp.calibrate(federation)
+    written = save_letters(calibration, tmp_path / "letters")
+    assert len(written) == 14
+    verdicts = {}
+    for path in written:
+        text = path.read_text()
+        letter = Letter.load(path)
+        verdicts[letter.client] = letter.verdict
+        assert text.count("site-") == text.count(letter.client)
+        assert letter.calibration == calibration
+        assert len(text) < 5000
+    assert [name for name, v in verdicts.items() if v == "flagged"] == list(calibration.flagged)
+    assert verdicts["site-x"] == "faulty"
+    assert verdicts["site-00012"] == "missing"
+    first = next(letters(calibration))
+    assert first.covered == (1.0,)
+    assert first.reason == calibration.reasons[first.client]
+    with pytest.raises(RobfcpError, match="neither reported nor was registered"):
+        robfcp.calibration.letter_to(calibration, "nobody")
+
+
+def test_a_site_predicts_with_its_letter(tmp_path):
+    calibration = robfcp.calibrate(reports())
+    written = save_letters(calibration, tmp_path)
+    assert load_calibration(written[3]) == calibration
+    calibration.save(tmp_path / "c.json")
+    assert load_calibration(tmp_path / "c.json").trusted == calibration.trusted
+
+
+def test_a_damaged_letter_and_another_kind_of_file_are_refused(tmp_path):
+    calibration = robfcp.calibrate(reports())
+    letter = next(letters(calibration))
+    data = letter.to_json()
+    for broken, message in (
+        (data.replace(b"flagged", b"trusted", 1), "altered or damaged"),
+        (data[:-3], "not a letter"),
+        (calibration.to_json(), "not a letter"),
+        (data.replace(b'"schema":1', b'"schema":9', 1), "schema 9 is unknown"),
+    ):
+        with pytest.raises(RobfcpError, match=message):
+            Letter.from_json(broken, "x")
+    with pytest.raises(RobfcpError, match="not a calibration"):
+        Calibration.from_json(data, "x")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../etc/passwd", "a/b", ".hidden", "x" * 150, "C:\\x", "é", "..", "a b", "con\u202e"],
+)
+def test_no_client_name_leads_a_letter_astray(name):
+    stem = file_name(name)
+    assert stem.isascii()
+    assert "/" not in stem
+    assert "\\" not in stem
+    assert not stem.startswith(".")
+    assert len(stem) <= 121
+    assert stem != file_name(name + "x")
+
+
+@pytest.mark.parametrize(
+    ("schema", "thresholds", "tolerances"),
+    [(1, (0.62,), None), (2, (0.4375, 0.625), (4, 2))],
+)
+def test_calibrations_of_version_0_1_still_load(schema, thresholds, tolerances, tmp_path):
+    old = Calibration.load(DATA / f"calibration-schema-{schema}.json")
+    assert tuple(level.threshold for level in old.levels) == thresholds
+    if tolerances is not None:
+        assert tuple(level.tolerance for level in old.levels) == tolerances
+    assert old.federation.n_clients == 6
+    assert old.checked.signatures == "not recorded"
+    old.save(tmp_path / "new.json")
+    assert Calibration.load(tmp_path / "new.json").trusted == old.trusted
+    assert json.loads((tmp_path / "new.json").read_bytes())["schema"] == 3
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_reports_of_version_0_1_still_load(schema):
+    report = robfcp.Report.load(DATA / f"report-schema-{schema}.json")
+    assert report.client == "site-0"
+    assert (report.privacy is None) == (schema == 1)
+
+
+def test_an_old_record_is_read_as_what_the_first_release_did():
+    settings = Calibration.load(DATA / "calibration-schema-1.json").settings
+    assert (settings.defence, dict(settings.parameters)) == ("rob-fcp", {"distance": "l2"})

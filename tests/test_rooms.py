@@ -1,0 +1,59 @@
+"""The house: rooms import rooms by their door, and no late import hides a cycle."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "robfcp"
+ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+MODULES = sorted(ROOT.rglob("*.py"))
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """Every robfcp module that a file imports from, and whether it does so inside a function."""
+    found = []
+
+    def walk(node: ast.AST, inside: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            deeper = inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            if isinstance(child, ast.ImportFrom) and (child.module or "").startswith("robfcp"):
+                found.append((child.module, inside))
+            if isinstance(child, ast.Import):
+                found.extend((a.name, inside) for a in child.names if a.name.startswith("robfcp"))
+            walk(child, deeper)
+
+    walk(ast.parse(path.read_text()), False)
+    return found
+
+
+def room(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    return parts[0] if len(parts) > 1 else path.stem
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_other_rooms_by_their_door(path):
+    """Inside lab, cli and flower everything of lab is at hand; other rooms have one door each."""
+    for module, _ in imports(path):
+        parts = module.split(".")[1:]
+        if len(parts) < 2 or parts[0] == room(path) or parts[0] in ("_util", "lab"):
+            continue
+        assert parts[0] not in ROOMS, f"{path.name} reaches into {module}; import from its room"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_late_import_hides_a_cycle(path):
+    """Only commands import late (to start fast), and they are the end of every arrow."""
+    if room(path) in ("cli", "_moved"):
+        return
+    late = [module for module, inside in imports(path) if inside]
+    assert not late, f"{path.name} imports {late} inside a function"
+
+
+def test_every_room_says_what_it_is_for_and_what_it_may_import():
+    for name in ROOMS:
+        words = ast.get_docstring(ast.parse((ROOT / name / "__init__.py").read_text())) or ""
+        assert len(words.splitlines()[0]) > 20, name
+        if name not in ("flower", "page"):
+            assert "import" in words, f"{name}: say what the room may import"
