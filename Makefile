@@ -10,6 +10,7 @@ demo: .venv/installed  ## the main job on embedded real data, ends with a page t
 
 test: .venv/dev  ## lint, types and the quick tests with coverage
 	$(MAKE) --no-print-directory lint
+	COVERAGE_WITHOUT_FLOWER="robfcp/flower/*" COVERAGE_WITHOUT_TORCH="robfcp/lab/training/*" \
 	$(BIN)/python -m pytest -n 2 -m "not slow and not train and not flower and not browser" \
 		--cov --cov-report=term:skip-covered --cov-fail-under=95
 
@@ -23,10 +24,11 @@ test-slow: .venv/dev  ## seeded simulations that would fail if a theorem were wr
 	$(BIN)/python -m pytest -n 2 -m "slow and not train and not flower and not browser"
 
 test-train: .venv/train  ## a short real federated training run
-	$(BIN)/python -m pytest -m train
+	$(BIN)/python -m pytest -m train --cov=robfcp.lab.training --cov-report=term --cov-fail-under=80
 
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
-	.venv-flower/bin/python -m pytest tests/flower
+	.venv-flower/bin/python -m pytest tests/flower --cov=robfcp.flower --cov=robfcp.engines \
+		--cov-report=term --cov-fail-under=85
 
 test-browser: .venv/browser  ## the calibration page in a real headless Chromium
 	$(BIN)/python -m pytest tests/browser
@@ -59,7 +61,7 @@ clean:
 .venv-flower/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 pytest \
-		"flwr[simulation]==1.41.0" -e ".[flower,sklearn,privacy]"
+		pytest-cov "flwr[simulation]==1.41.0" -e ".[flower,sklearn,privacy,demo]"
 	@touch $@
 
 # Debian's Chromium; playwright only drives it.

@@ -89,8 +89,8 @@ class _FederatedConformal(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         sites
-            Every site's samples and targets, which the estimator was not trained on; named client-0,
-            client-1, ... where they come without names.
+            Every site's samples and targets, which the estimator was not trained on; called
+            client-0, client-1, ... where they come without names.
 
         Returns
         -------

@@ -374,7 +374,7 @@ def summary(sets: ArrayLike, labels: ArrayLike) -> Mapping[str, float]:
     Returns
     -------
     dict
-        Coverage, mean set size, shares of singletons and empty sets, and the worst class's coverage.
+        Coverage, mean set size, shares of singletons and empty sets, the worst class's coverage.
 
     Examples
     --------

@@ -21,9 +21,26 @@ UPWARD_FALSE_ALARM = 0.2
 class MaliciousCount(int):
     """A number of liars that says how it came about.
 
-    flagged: the clients it counts; reasons: why each is one of them; p_values: (K,) chance of a
-    client as odd among the ordinary ones; false_alarm: chance of a number above 0 when nobody lies
-    (None where the method states none).
+    Attributes
+    ----------
+    method
+        How it was found.
+    false_alarm
+        The chance of a number above 0 when nobody lies; None where the method states none.
+    flagged
+        The clients it counts.
+    reasons
+        Why each is one of them.
+    p_values
+        (K,) the chance of a client as odd among the ordinary ones; None for "likelihood".
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
+    >>> count = robfcp.estimate_malicious(federation, "likelihood")
+    >>> count + 0, count.flagged
+    (1, ('client-3',))
     """
 
     method: Method

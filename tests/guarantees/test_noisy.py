@@ -27,6 +27,7 @@ from robfcp.guarantees import (
     NoisyCounts,
     bounds_of,
     certify,
+    coverage_interval,
     estimate_heterogeneity,
     fcp_index,
     guaranteed,
@@ -36,6 +37,7 @@ from robfcp.guarantees import (
     prune,
     tolerance,
 )
+from robfcp.guarantees.coverage import kl_lower
 from robfcp.privacy import Noise, least_noisy_count, pooled_mass
 from robfcp.privacy.noisy_binomials import NoisyBinomial
 
@@ -267,6 +269,23 @@ def test_pruning_drops_liars_and_no_honest_client():
         noisy(rng, counts, private(1)), malicious=3, guarantee="marginal", heterogeneity=0.02
     )
     assert "3 clients that cannot be benign were dropped" in calibration.certificate.statement
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_certificates_spend_the_noise_its_whole_share_and_no_more(known):
+    rng = np.random.default_rng(9)
+    federation = noisy(rng, rng.multinomial(300, CLASSES[1], size=12), private(0.5, known), known)
+    counts, chance = NoisyCounts(federation), 0.2 * 0.05
+    # both ends at every edge; where sizes are hidden both sides of each, and the total once
+    one = chance / (2 * BINS) if known else 2 * chance / (4 * BINS + 1)
+    low, high = counts.benign_shares(EVERYWHERE, 2, one)
+    total = np.sort(counts.sizes)[:-2].sum()
+    if not known:
+        total -= counts.allowance(EVERYWHERE[-1:], chance / (4 * BINS + 1))[0] / 2
+    radius = np.log(2 * BINS / (0.05 - chance)) / total
+    lower, upper = coverage_interval(counts, EVERYWHERE, 2, 0.05, BINS)
+    np.testing.assert_allclose(lower, kl_lower(low, radius), rtol=1e-9)
+    np.testing.assert_allclose(1 - upper, kl_lower(1 - high, radius), rtol=1e-9)
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -145,7 +145,12 @@ def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_p
     again = train(blobs(), settings, device="cpu", checkpoint=path)
     assert np.array_equal(whole.logits, again.logits)
     with pytest.raises(RobfcpError, match="batch=16, not 8"):
-        train(blobs(), TrainingSettings("mlp", 4, **{**QUICK, "batch": 8}), device="cpu", checkpoint=path)
+        train(
+            blobs(),
+            TrainingSettings("mlp", 4, **{**QUICK, "batch": 8}),
+            device="cpu",
+            checkpoint=path,
+        )
     path.write_bytes(b"nonsense")
     with pytest.raises(RobfcpError, match="not a checkpoint"):
         train(blobs(), settings, device="cpu", checkpoint=path)
@@ -195,7 +200,9 @@ def test_robust_rules_ignore_liars_the_mean_follows() -> None:
 def test_poisoned_updates_break_fedavg_but_not_robust_training(rule: str) -> None:
     poisoned = {**QUICK, "fraction": 1.0, "malicious": 3, "poison_strength": 8.0}
     broken = train(blobs(), TrainingSettings("mlp", 4, **poisoned), device="cpu").accuracy
-    robust = train(blobs(), TrainingSettings("mlp", 4, **poisoned, aggregation=rule), device="cpu").accuracy
+    robust = train(
+        blobs(), TrainingSettings("mlp", 4, **poisoned, aggregation=rule), device="cpu"
+    ).accuracy
     assert broken < 0.7
     assert robust > 0.9
 

@@ -93,9 +93,9 @@ def _models() -> str:
         f"\nTrained with FedAvg over 100 clients on one {entries()[0]['device']}, two to four runs "
         "at a time sharing it (the seconds are wall time); local epochs, fraction and batch of "
         "each are in `robfcp.lab.outputs.entries()`. A script called the functions behind the "
-        "commands shown. The mnist beta0.5 model was trained twice more and reached accuracy 0.9884 both "
-        "times; the others were trained once. CIFAR-10, Tiny-ImageNet and sleep used 5 local "
-        "epochs where the paper used 10."
+        "commands shown. The mnist beta0.5 model was trained twice more and reached accuracy "
+        "0.9884 both times; the others were trained once. CIFAR-10, Tiny-ImageNet and sleep used "
+        "5 local epochs where the paper used 10."
     )
     return "\n".join(lines)
 

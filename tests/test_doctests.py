@@ -1,0 +1,144 @@
+"""Every example in a docstring runs as printed, and every public name has one.
+
+Examples are looked for in the source, so that decorated functions and cached properties count too;
+each docstring starts with nothing imported, as its reader does, in an empty folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp.figures import calibrations, charts
+
+ROOT = Path(robfcp.__file__).parent
+LEFT_OUT = ("flower", "lab/training", "cli")  # need flwr or torch, or are no library
+EXTRAS = {"estimators.py": "sklearn", "figures": "matplotlib"}
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+DEFAULTS: dict[str, Any] = {
+    "precision": 8,
+    "threshold": 1000,
+    "edgeitems": 3,
+    "linewidth": 75,
+    "suppress": False,
+    "nanstr": "nan",
+    "infstr": "inf",
+    "sign": "-",
+    "floatmode": "maxprec",
+    "formatter": None,
+}
+SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
+
+
+def examples(path: Path) -> list[doctest.DocTest]:
+    """The examples of a file, one test a docstring."""
+    parser, found = doctest.DocTestParser(), []
+
+    def walk(node: ast.AST, name: str) -> None:
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            words = ast.get_docstring(node, clean=False)
+            if words and ">>>" in words:
+                line = node.body[0].lineno - 1
+                test = parser.get_doctest(words, {"__name__": "__main__"}, name, str(path), line)
+                found.append(test)
+        for child in ast.iter_child_nodes(node):
+            walk(child, f"{name}.{getattr(child, 'name', '')}".rstrip("."))
+
+    walk(ast.parse(path.read_text()), path.stem)
+    return found
+
+
+MODULES = {
+    place: tests
+    for path in sorted(ROOT.rglob("*.py"))
+    if not (place := path.relative_to(ROOT).as_posix()).startswith(LEFT_OUT)
+    and (tests := examples(path))
+}
+
+
+@pytest.mark.parametrize("place", MODULES)
+def test_examples_run_as_printed(place, tmp_path, monkeypatch):
+    for prefix, extra in EXTRAS.items():
+        if place.startswith(prefix):
+            pytest.importorskip(extra)
+    runner, said = doctest.DocTestRunner(optionflags=OPTIONS), []
+    for number, test in enumerate(MODULES[place]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        with np.printoptions(**DEFAULTS):
+            runner.run(test, out=said.append)
+    assert runner.failures == 0, "".join(said)
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Every public class and function, those of modules that are public as a whole included."""
+    for name in robfcp.__all__:
+        thing = getattr(robfcp, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            yield name, thing
+    for module in (robfcp.metrics, robfcp.partitions, calibrations, charts):
+        for name, thing in vars(module).items():
+            own = inspect.isfunction(thing) and thing.__module__ == module.__name__
+            if own and not name.startswith("_"):
+                yield f"{module.__name__}.{name}", thing
+
+
+PUBLIC = dict(public())
+
+
+def methods(kind: type) -> Iterator[tuple[str, Any]]:
+    """The public methods of a class, its own and those of our bases; calling it counts."""
+    for base in kind.__mro__:
+        if not base.__module__.startswith("robfcp"):
+            continue
+        for name, thing in vars(base).items():
+            found = thing.__func__ if isinstance(thing, (staticmethod, classmethod)) else thing
+            if inspect.isfunction(found) and (name == "__call__" or not name.startswith("_")):
+                yield f"{base.__name__}.{name}", found
+
+
+def sections(words: str | None) -> dict[str, str]:
+    """A docstring's sections by their titles."""
+    _, *parts = SECTION.split(inspect.cleandoc(words or ""))
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def unnamed(function: Any, documented: str) -> set[str]:
+    """The parameters that the section leaves out."""
+    named = {
+        name.strip() for line in re.findall(r"^\w.*$", documented, re.M) for name in line.split(",")
+    }
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters
+    taken = {name for name, parameter in parameters.items() if parameter.kind not in kinds}
+    return taken - named - {"self", "cls"}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_is_documented_with_an_example(name):
+    thing = PUBLIC[name]
+    found = sections(thing.__doc__)
+    assert ">>>" in found.get("Examples", ""), f"{name}: give an example"
+    documented = found.get("Parameters", "")
+    if inspect.isclass(thing):
+        documented += found.get("Attributes", "")  # what others construct
+    left_out = unnamed(thing, documented)
+    assert not left_out, f"{name}: document {sorted(left_out)}"
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isclass(PUBLIC[name])])
+def test_every_public_method_names_its_parameters(name):
+    for method, function in methods(PUBLIC[name]):
+        assert function.__doc__, f"{method}: say what it does"
+        left_out = unnamed(function, sections(function.__doc__).get("Parameters", ""))
+        assert not left_out, f"{method}: document {sorted(left_out)}"
