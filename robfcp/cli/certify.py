@@ -67,7 +67,8 @@ def certify(
         Path | None, typer.Option(help="JSON registry {client: samples}; others are refused.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw bands and tolerance curves (.png, .svg, .pdf).")
+        Path | None,
+        typer.Option(help="Draw proved coverage and tolerance curves (.png, .svg, .pdf)."),
     ] = None,
     evidence: EvidenceOption = None,
     output: Output = None,

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 from robfcp.lab import attacks, partitions
 
 if TYPE_CHECKING:
-    from robfcp.lab.redteam import redteam
     from robfcp.lab.simulation import simulate
 
-__all__ = ["attacks", "partitions", "redteam", "simulate"]
-
-_LATER = {"redteam": "robfcp.lab.redteam", "simulate": "robfcp.lab.simulation"}
+__all__ = ["attacks", "partitions", "simulate"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name != "simulate":
         raise AttributeError(f"module 'robfcp.lab' has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+    return import_module("robfcp.lab.simulation").simulate

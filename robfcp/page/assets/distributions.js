@@ -38,7 +38,7 @@ function drawClient(k) {
   );
 }
 
-/** The trusted clients' pooled CDF inside the certificate's band. */
+/** The trusted clients' pooled CDF inside what the certificate proves. */
 function drawPooled() {
   const now = outcome();
   const { lower, upper } = DATA.whatif.proved;
@@ -68,7 +68,7 @@ function drawPooled() {
   );
   const sure = percent(DATA.own.certificate_confidence);
   byId("pooled-words").textContent =
-    `The band holds the honest clients' coverage at every score, with ${sure} confidence, ${whatever(DATA.whatif.liars[row])}.`;
+    `The shaded range holds the honest clients' coverage at every score, with ${sure} confidence, ${whatever(DATA.whatif.liars[row])}.`;
 }
 
 /** The threshold that is guaranteed against each number of liars; below the line is survived. */
