@@ -25,10 +25,10 @@ test-slow: .venv/dev  ## seeded simulations that would fail if a theorem were wr
 	$(BIN)/python -m pytest -n 2 -m "slow and not train and not flower and not browser"
 
 test-train: .venv/train  ## a short real federated training run
-	$(BIN)/python -m pytest -m train --cov=robfcp.lab.training --cov-report=term --cov-fail-under=80
+	$(BIN)/python -m pytest -m train --cov=robfcp/lab/training --cov-report=term --cov-fail-under=80
 
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
-	.venv-flower/bin/python -m pytest tests/flower --cov=robfcp.flower --cov=robfcp.engines \
+	.venv-flower/bin/python -m pytest tests/flower --cov=robfcp/flower --cov=robfcp/engines \
 		--cov-report=term --cov-fail-under=85
 
 test-browser: .venv/browser  ## the calibration page in a real headless Chromium

@@ -49,7 +49,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "projection": ("federation", "federation.projection"),
     "pruning": ("guarantees", "guarantees.pruning"),
     "published_bounds": ("lab.published_bounds",),
-    "quantiles": ("guarantees", "guarantees.ranks"),
+    "quantiles": ("guarantees", "guarantees.levels"),
     "redteam": ("lab.redteam",),
     "registry": ("reports", "reports.registry"),
     "server": ("calibration", "calibration.calibrating"),

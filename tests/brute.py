@@ -39,6 +39,9 @@ def trusted(counts, ids, n_benign, metric="l2"):
 def threshold(counts, uppers, level, exchangeability="partial"):
     """The r-th smallest of the pooled scores, each put at its bin's upper edge."""
     pooled = sorted(u for row in counts for c, u in zip(row, uppers, strict=True) for _ in range(c))
-    extra = len(counts) if exchangeability == "partial" else 1
-    rank = ceil(level * (len(pooled) + extra))
+    rank = ceil(level * len(pooled)) + 1
+    if exchangeability == "published":
+        rank = ceil(level * (len(pooled) + len(counts)))
+    elif exchangeability == "full" or len(counts) == 1:
+        rank = ceil(level * (len(pooled) + 1))
     return pooled[rank - 1] if rank <= len(pooled) else float("inf")

@@ -31,6 +31,9 @@ from robfcp.guarantees import (
     Exchangeability,
     FcpThreshold,
     certify,
+    coverage_curve,
+    curve_budgets,
+    empty_from,
     exact_level,
     guaranteed,
     tolerance,
@@ -257,6 +260,7 @@ def _outcomes(
     """Threshold, tolerance and certificate at every confidence level."""
     federation = evidence.federation
     plain = FcpThreshold(federation, evidence.trusted_mask, settings.exchangeability)
+    budgets = curve_budgets(federation.n_clients, n_malicious)
     found = []
     for level in levels:
         if settings.guarantee is None:
@@ -278,7 +282,18 @@ def _outcomes(
                 confidence=settings.certificate_confidence,
                 sigma=settings.heterogeneity,
                 size_budget=settings.size_budget,
+                exchangeability=settings.exchangeability,
             )
         threshold = np.inf if index is None else float(federation.grid.upper[index])
-        found.append(Level(level, threshold, tolerance(federation, index, level), certificate))
+        sure = {"confidence": settings.certificate_confidence, "sigma": settings.heterogeneity}
+        found.append(
+            Level(
+                level,
+                threshold,
+                tolerance(federation, index, level),
+                certificate,
+                coverage_curve(federation, index, budgets, **sure),  # type: ignore[arg-type]
+                empty_from(federation, index, **sure),  # type: ignore[arg-type]
+            )
+        )
     return tuple(found)

@@ -27,7 +27,7 @@ from robfcp.calibration.sealed import digest_of
 from robfcp.calibration.settings import Settings
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked, Fault, Federation
-from robfcp.guarantees import Certificate
+from robfcp.guarantees import Certificate, curve_assumptions
 from robfcp.prediction import iterate_sets, predict_intervals, predict_sets
 from robfcp.scores import Rng, Score
 
@@ -114,6 +114,20 @@ class Calibration:
     def certificate(self) -> Certificate | tuple[Certificate, ...]:
         """What coverage is proved, with which confidence, under which assumptions."""
         return self._single(tuple(level.certificate for level in self.levels))
+
+    @property
+    def certificates(self) -> Mapping[int, Certificate] | tuple[Mapping[int, Certificate], ...]:
+        """For each number of liars what coverage is proved; one event makes all of them true.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> reports = robfcp.Federation.from_counts([[90, 10]] * 20)
+        >>> found = robfcp.calibrate(reports, confidence_level=0.8, defence="none").certificates
+        >>> print(found[2].statement[:67])
+        with 95% confidence, either more than 2 of the 20 clients lie or co
+        """
+        return self._single(tuple(self._curve(level) for level in self.levels))
 
     @property
     def confidence_level(self) -> float | tuple[float, ...]:
@@ -466,6 +480,24 @@ class Calibration:
         except RobfcpError as error:
             raise RobfcpError(f"{name}: does not fit the calibration ({error})") from None
         return evidence
+
+    def _curve(self, level: Level) -> Mapping[int, Certificate]:
+        stated = level.certificate
+        return {
+            point.m: replace(
+                stated,
+                kind="any-threshold",
+                lower=point.lower,
+                upper=point.upper,
+                confidence=self.settings.certificate_confidence,
+                m=point.m,
+                assumptions=curve_assumptions(stated.assumptions, point.m, stated.n_clients),
+                full_sets_from=None,
+                note="",
+                size_budget=None,
+            )
+            for point in level.curve
+        }
 
     @property
     def _thresholds(self) -> tuple[float, ...]:

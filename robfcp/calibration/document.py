@@ -21,7 +21,7 @@ from robfcp.calibration.settings import Guarantee, Settings
 from robfcp.defence import Exclude, Metric
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked
-from robfcp.guarantees import Assumption, Certificate, exact_level
+from robfcp.guarantees import Assumption, Certificate, CurvePoint, exact_level
 from robfcp.reports import WireScore, read_score, wire_score
 from robfcp.scores import Score
 
@@ -54,6 +54,8 @@ class WireLevel(msgspec.Struct, forbid_unknown_fields=True):
     threshold: float | None
     tolerance: int | None
     certificate: WireCertificate
+    curve: list[CurvePoint] = []
+    empty_from: int | None = None
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
@@ -135,6 +137,8 @@ def _wire_level(level: Level) -> WireLevel:
         level.threshold if np.isfinite(level.threshold) else None,
         level.tolerance,
         WireCertificate(**{**kept, "assumptions": list(certificate.assumptions)}),
+        list(level.curve),
+        level.empty_from,
     )
 
 
@@ -160,6 +164,8 @@ def _level(level: Any, certificate: Certificate) -> Level:
         np.inf if level.threshold is None else level.threshold,
         level.tolerance,
         certificate,
+        tuple(getattr(level, "curve", ())),
+        getattr(level, "empty_from", None),
     )
 
 
@@ -260,4 +266,6 @@ def _legacy_settings(old: LegacySettings) -> Settings:
     }
     shared = {field.name for field in fields(Settings)} & set(LegacySettings.__struct_fields__)
     kept: dict[str, Any] = {name: getattr(old, name) for name in shared}
+    ranks = {"partial": "published"}  # version 0.1 called the published rank N + K so
+    kept["exchangeability"] = ranks.get(old.exchangeability, old.exchangeability)
     return Settings(**{**kept, "parameters": parameters.get(old.defence, {})})

@@ -11,29 +11,26 @@ import numpy as np
 from robfcp.federation import Federation
 from robfcp.guarantees import (
     Certificate,
-    bounds_of,
     certify,
     check_budget,
+    empty_from,
     guaranteed,
     liars_forcing_full_sets,
     tolerance,
 )
-
-_CHANCE = 0.002  # that noise exceeds its bound, for levels read off the data
 
 
 @dataclass(frozen=True)
 class Budget:
     """What holds if at most m clients lie, at one confidence level.
 
-    `certificate` speaks of the threshold in use; `survived` is the level that threshold is still
-    guaranteed on average; `marginal`, `pac` and `homogeneous` are the thresholds that would be
-    guaranteed at the wanted level (infinity: full sets; None: not asked for).
+    `certificate` speaks of the threshold in use; `marginal`, `pac` and `homogeneous` are the
+    thresholds that would be guaranteed at the wanted level (infinity: full sets; None: not asked
+    for).
     """
 
     m: int
     certificate: Certificate
-    survived: float
     marginal: float
     pac: float
     homogeneous: float | None
@@ -44,14 +41,15 @@ class Budget:
 class Budgets:
     """One confidence level: the threshold in use, its tolerance and a row for every budget.
 
-    `curve` holds the level guaranteed on average against 0, 1, 2, ... liars.
+    The certificates of all budgets are true at once; `empty_from` is the number of liars from which
+    on nothing is proved, None where something always is.
     """
 
     level: Fraction
     threshold: float
     tolerance: int | None
     budgets: tuple[Budget, ...]
-    curve: tuple[float, ...]
+    empty_from: int | None
 
 
 def what_if(
@@ -68,13 +66,13 @@ def what_if(
 
     `track` wraps the budgets while they are worked through, for a progress bar.
     """
-    curve = survived_levels(federation, index, max(budgets))
     rows = tuple(
-        _budget(federation, level, m, index, survived=curve[m], confidence=confidence, sigma=sigma)
+        _budget(federation, level, m, index, confidence=confidence, sigma=sigma)
         for m in track(budgets)
     )
     survives = tolerance(federation, index, level)
-    return Budgets(level, _edge(federation, index), survives, rows, curve)
+    empty = empty_from(federation, index, confidence, sigma=sigma)
+    return Budgets(level, _edge(federation, index), survives, rows, empty)
 
 
 def _budget(
@@ -83,7 +81,6 @@ def _budget(
     m: int,
     index: int | None,
     *,
-    survived: float,
     confidence: float,
     sigma: float | None,
 ) -> Budget:
@@ -103,26 +100,11 @@ def _budget(
     return Budget(
         m=m,
         certificate=certify(federation, index, m, confidence, sigma=sigma),
-        survived=survived,
         marginal=threshold("marginal"),
         pac=threshold("pac"),
         homogeneous=None if sigma is None else threshold("pac-homogeneous"),
         full_sets_from=liars_forcing_full_sets(federation.sizes, level, m) if m else None,
     )
-
-
-def survived_levels(federation: Federation, index: int | None, most: int) -> tuple[float, ...]:
-    """The tolerance curve: the highest level guaranteed on average against 0..most liars.
-
-    min over removals R, |R| <= m, of count_S / (N_S + |S|): the envelope with n_k + 1 for n_k.
-    """
-    if index is None:
-        return (1.0,) * (most + 1)
-    bounds = bounds_of(federation)
-    edges = bounds.edges_from(index)
-    chance, _ = bounds.split(_CHANCE, 1.0)
-    lows = (bounds.benign_shares(edges, m, chance, extra=1)[0] for m in range(most + 1))
-    return tuple(max(0.0, float(low.min()) - chance) for low in lows)
 
 
 def default_budgets(n_clients: int) -> tuple[int, ...]:

@@ -8,12 +8,12 @@ from typing import Annotated, Any, cast
 import numpy as np
 import typer
 
-from robfcp.calibration import Calibration, evidence_path, save_letters
+from robfcp.calibration import Calibration, Level, evidence_path, save_letters
 from robfcp.calibration import calibrate as run
 from robfcp.cli._common import Json, Output, Printer, Quiet, completes, natural
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
-from robfcp.guarantees import tolerance_statement
+from robfcp.guarantees import Certificate, CurvePoint, at_least, at_most, tolerance_statement
 from robfcp.page import write_page
 
 SHOWN = 12
@@ -59,7 +59,8 @@ def calibrate(
     exchangeability: Annotated[
         str,
         typer.Option(
-            help="partial (N+K) or full (N+1).", autocompletion=completes("partial", "full")
+            help="partial (any clients), full (clients alike) or published (N+K).",
+            autocompletion=completes("partial", "full", "published"),
         ),
     ] = "partial",
     certificate_confidence: Annotated[float, typer.Option(help="For certificates.")] = 0.95,
@@ -138,7 +139,7 @@ def show(calibration: Calibration, printer: Printer) -> None:
     printer.table(
         f"{federation.n_clients} clients, {federation.n_samples} samples, "
         f"defence {calibration.settings.defence}",
-        ["level", "threshold", "trusted", "flagged", "faulty", "tolerance", "proved"],
+        ["level", "threshold", "trusted", "flagged", "faulty", "proved"],
         [
             (
                 f"{float(level.confidence_level):g}",
@@ -146,17 +147,17 @@ def show(calibration: Calibration, printer: Printer) -> None:
                 len(calibration.trusted),
                 len(calibration.flagged),
                 len(calibration.faulty),
-                level.tolerance,
-                "nothing"
-                if level.certificate.vacuous
-                else f"{level.certificate.lower:.3f} - {level.certificate.upper:.3f}",
+                _proved(level.certificate),
             )
             for level in calibration.levels
         ],
     )
     for level in calibration.levels:
         printer.line(f"At {float(level.confidence_level):g}: {level.certificate.statement}.")
-        printer.line(f"{tolerance_statement(level.tolerance, level.confidence_level)}.")
+        if calibration.settings.guarantee is not None:
+            printer.line(f"{tolerance_statement(level.tolerance, level.confidence_level)}.")
+        if len(level.curve) > 1:
+            printer.line(f"Proved whatever the liars do: {_curve(level)}.")
     for note in calibration.notes:
         printer.line(note)
     _list(
@@ -164,6 +165,25 @@ def show(calibration: Calibration, printer: Printer) -> None:
     )
     _list(printer, "faulty", [fault.reason for fault in calibration.faulty])
     _list(printer, "missing", list(calibration.missing))
+
+
+def _proved(certificate: Certificate | CurvePoint) -> str:
+    """What is proved in a few signs."""
+    if certificate.vacuous:
+        return "nothing"
+    if certificate.upper >= 1:
+        return f">= {at_least(certificate.lower)}"
+    return f"{at_least(certificate.lower)} to {at_most(certificate.upper)}"
+
+
+def _curve(level: Level) -> str:
+    """A few points of the curve: nobody, and 5, 10, 20 and 40% of the clients."""
+    n_clients = level.certificate.n_clients
+    wanted = [round(n_clients * share) for share in (0, 0.05, 0.1, 0.2, 0.4)]
+    numbers = [point.m for point in level.curve]
+    chosen = sorted({min(numbers, key=lambda m: abs(m - near)) for near in wanted})
+    points = [point for point in level.curve if point.m in chosen]
+    return ", ".join(f"{_proved(point)} with at most {point.m}" for point in points)
 
 
 def _list(printer: Printer, word: str, lines: list[str]) -> None:
@@ -191,7 +211,13 @@ def as_data(calibration: Calibration) -> dict[str, Any]:
                     "statement": level.certificate.statement,
                     "assumptions": [a.text for a in level.certificate.assumptions],
                     "outside": list(level.certificate.outside),
+                    "every_site": level.certificate.every_site,
                 },
+                "curve": [
+                    {"m": point.m, "lower": point.lower, "upper": point.upper}
+                    for point in level.curve
+                ],
+                "empty_from": level.empty_from,
             }
             for level in calibration.levels
         ],

@@ -26,8 +26,11 @@ from robfcp.federation import Federation, read_federation
 from robfcp.guarantees import (
     FcpThreshold,
     HeterogeneityEstimate,
+    at_least,
+    at_most,
     estimate_heterogeneity,
     exact_level,
+    least_liars,
     liars_no_rule_survives,
     outside_of,
     tolerance_statement,
@@ -98,6 +101,12 @@ def certify(
             for level in wanted
         ]
     diagnostic = estimate_heterogeneity(federation, max(budgets), certificate_confidence)
+    if heterogeneity is not None:
+        unlike = least_liars(federation, heterogeneity, certificate_confidence)
+        words = "every site is as alike as stated, as far as the reports tell"
+        if unlike:
+            words = f"at least {unlike} sites are not as alike as stated"
+        printer.line(f"With {at_least(certificate_confidence)} confidence, {words}.")
     for outcome in outcomes:
         _show(printer, federation, outcome, _source(outcome.level in thresholds, everybody))
     _explain(printer, federation, outcomes, diagnostic)
@@ -164,7 +173,7 @@ def _show(printer: Printer, federation: Federation, outcome: Budgets, source: st
     """One level's table."""
     confidence = outcome.budgets[0].certificate.confidence or 0.0
     homogeneous = outcome.budgets[0].homogeneous is not None
-    columns = ["m", "from", "to", "mean", "marginal", "pac"]
+    columns = ["m", "from", "to", "marginal", "pac"]
     columns += ["alike"] if homogeneous else []
     columns += ["full at", "paper"]
     rows = []
@@ -172,9 +181,8 @@ def _show(printer: Printer, federation: Federation, outcome: Budgets, source: st
         bound = row.certificate
         cells: list[object] = [
             row.m,
-            f"{bound.lower:.3f}",
-            f"{bound.upper:.3f}",
-            f"{row.survived:.3f}",
+            "nothing" if bound.vacuous else at_least(bound.lower),
+            "" if bound.vacuous else at_most(bound.upper),
             row.marginal,
             row.pac,
         ]
@@ -204,12 +212,18 @@ def _explain(
 ) -> None:
     """What the columns mean, and the diagnostic that is never used by itself."""
     printer.line(
-        "from, to: proved coverage of the benign clients with this threshold, whatever any m "
-        "clients did. mean: the level it is guaranteed on average. marginal, pac, alike (pac for "
-        "clients declared alike): thresholds guaranteed at the wanted level. full at: so many "
-        "liars can make every set full under the marginal threshold. paper: theorem 1 as "
-        "published (sigma = 0), known to be false for clients that differ."
+        "from, to: either more than m clients lie or the honest clients' coverage with this "
+        "threshold (each weighted by its n_k) lies there; all rows are true at once with the "
+        "stated confidence. marginal, pac, alike (pac for "
+        "clients declared alike, at every site): thresholds guaranteed at the wanted level. full "
+        "at: so many liars can make every set full under the marginal threshold. paper: theorem 1 "
+        "as published (sigma = 0), known to be false for clients that differ."
     )
+    for outcome in outcomes:
+        if outcome.empty_from is not None:
+            printer.line(
+                f"At {float(outcome.level):g} nothing is proved from {outcome.empty_from} liars on."
+            )
     for outcome in outcomes:
         printer.line(f"{tolerance_statement(outcome.tolerance, outcome.level)}.")
     limit = liars_no_rule_survives(federation.sizes, outcomes[0].level)
@@ -255,7 +269,7 @@ def _data(
                 "tolerance_statement": tolerance_statement(outcome.tolerance, outcome.level),
                 "no_rule_survives": liars_no_rule_survives(federation.sizes, outcome.level),
                 "budgets": rows,
-                "tolerance_curve": outcome.curve,
+                "empty_from": outcome.empty_from,
             }
         )
     return {

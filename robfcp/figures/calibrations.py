@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def plot_certificates(
     outcomes: Sequence[Budgets], axes: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """(2,) proved coverage and guaranteed level against the number of liars.
+    """(2,) proved coverage and guaranteed thresholds against the number of liars.
 
     Parameters
     ----------
@@ -55,14 +55,18 @@ def plot_certificates(
         name = f"threshold {outcome.threshold:.4g} for {float(outcome.level):g}"
         pair[0].fill_between(m, lower, upper, color=colour, alpha=0.25, linewidth=0, label=name)
         pair[0].plot(m, lower, color=colour)
-        pair[1].plot(range(len(outcome.curve)), outcome.curve, color=colour)
+        for line, name in (("-", "marginal"), ("--", "pac")):
+            held = [getattr(row, name) for row in outcome.budgets]
+            finite = [value if np.isfinite(value) else np.nan for value in held]
+            pair[1].plot(m, finite, color=colour, linestyle=line, label=name)
+        pair[0].axhline(float(outcome.level), color=colour, linestyle=":", linewidth=1)
         for ax in pair:
-            ax.axhline(float(outcome.level), color=colour, linestyle=":", linewidth=1)
             ax.set_xlabel("clients that may lie, m")
     confidence = outcomes[0].budgets[0].certificate.confidence
     pair[0].set(title=f"Proved coverage, {confidence:.0%} confidence", ylabel="benign coverage")
     pair[0].legend(loc="best", fontsize=8.5)
-    pair[1].set_title("Level guaranteed on average")
+    pair[1].set(title="Thresholds guaranteed at the level", ylabel="threshold")
+    pair[1].legend(loc="best", fontsize=8.5)
     return pair
 
 

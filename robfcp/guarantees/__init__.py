@@ -7,42 +7,44 @@ alike for exact and for private reports.
 
 from robfcp._moved import old_names
 from robfcp.guarantees.alike import homogeneous_threshold
-from robfcp.guarantees.assumptions import Assumption, outside_of
+from robfcp.guarantees.assumptions import Assumption, curve_assumptions, outside_of
 from robfcp.guarantees.bounds import CountBounds, ExactCounts
 from robfcp.guarantees.budgets import check_budget
 from robfcp.guarantees.certificate import (
-    PRUNING_SHARE,
     Certificate,
     GuaranteeKind,
     certify,
 )
 from robfcp.guarantees.coverage import coverage_interval
+from robfcp.guarantees.curve import CurvePoint, coverage_curve, curve_budgets, empty_from
 from robfcp.guarantees.envelope import envelope
+from robfcp.guarantees.levels import (
+    Exchangeability,
+    conformal_rank,
+    exact_level,
+    rank_charge,
+)
 from robfcp.guarantees.marginal import (
     liars_forcing_full_sets,
     liars_no_rule_survives,
     marginal_threshold,
     tolerance,
     tolerance_at,
-    tolerance_statement,
     tolerances,
 )
 from robfcp.guarantees.modes import guaranteed
 from robfcp.guarantees.noisy import NoisyCounts, bounds_of
 from robfcp.guarantees.pac import pac_threshold
 from robfcp.guarantees.pruning import (
+    PRUNING_SHARE,
     ClientIntervals,
     HeterogeneityEstimate,
     estimate_heterogeneity,
+    least_liars,
     prune,
 )
-from robfcp.guarantees.ranks import (
-    Exchangeability,
-    FcpThreshold,
-    conformal_rank,
-    exact_level,
-    fcp_index,
-)
+from robfcp.guarantees.ranks import FcpThreshold, fcp_index
+from robfcp.guarantees.words import at_least, at_most, tolerance_statement
 
 __all__ = [
     "PRUNING_SHARE",
@@ -50,29 +52,38 @@ __all__ = [
     "Certificate",
     "ClientIntervals",
     "CountBounds",
+    "CurvePoint",
     "ExactCounts",
     "Exchangeability",
     "FcpThreshold",
     "GuaranteeKind",
     "HeterogeneityEstimate",
     "NoisyCounts",
+    "at_least",
+    "at_most",
     "bounds_of",
     "certify",
     "check_budget",
     "conformal_rank",
+    "coverage_curve",
     "coverage_interval",
+    "curve_assumptions",
+    "curve_budgets",
+    "empty_from",
     "envelope",
     "estimate_heterogeneity",
     "exact_level",
     "fcp_index",
     "guaranteed",
     "homogeneous_threshold",
+    "least_liars",
     "liars_forcing_full_sets",
     "liars_no_rule_survives",
     "marginal_threshold",
     "outside_of",
     "pac_threshold",
     "prune",
+    "rank_charge",
     "tolerance",
     "tolerance_at",
     "tolerance_statement",

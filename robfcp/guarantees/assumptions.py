@@ -6,13 +6,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 from robfcp.federation import Federation
+from robfcp.guarantees.levels import Exchangeability
 
 Kind = Literal["any-threshold", "marginal", "pac", "pac-homogeneous"]
+_INDEPENDENT = (
+    "independent",
+    "samples are independent within a client and between clients (no patient at two of them)",
+)
 _SAMPLES = {
-    "any-threshold": ("independent", "samples within a client are independent"),
-    "marginal": ("exchangeable", "samples within a client are exchangeable with its test points"),
-    "pac": ("independent", "samples within a client are independent"),
-    "pac-homogeneous": ("iid", "samples within a client are independent and alike"),
+    "any-threshold": _INDEPENDENT,
+    "marginal": (
+        "exchangeable",
+        "samples within a client are exchangeable with its test points, given the other clients",
+    ),
+    "pac": _INDEPENDENT,
+    "pac-homogeneous": (
+        "iid",
+        "samples within a client are independent and alike, and independent between clients",
+    ),
 }
 
 
@@ -33,11 +44,12 @@ def assumptions_of(
     sigma: float | None = None,
     size_budget: int | None = None,
     estimated: bool = False,
+    exchangeability: Exchangeability = "partial",
 ) -> tuple[Assumption, ...]:
     """Everything a certificate of this kind rests on, as data."""
     found: list[Assumption] = []
     if m is not None:
-        when = "estimated from the reports" if estimated else "stated before they were seen"
+        when = "a number read off the reports" if estimated else "stated before they were seen"
         text = f"at most {m} of the {federation.n_clients} reporting clients lie, {when}"
         found.append(Assumption("liars", m, text))
     if size_budget is not None:
@@ -50,9 +62,15 @@ def assumptions_of(
     )
     samples = _SAMPLES[kind if sigma is None else "pac-homogeneous"]
     found.append(Assumption("samples", *samples))
-    weight = "n_k + 1" if kind == "marginal" else "n_k"
+    if kind == "marginal" and exchangeability == "full":
+        text = "the scores of all honest clients are exchangeable altogether, not only within them"
+        found.append(Assumption("clients", "exchangeable", text))
+    weight = "n_k + 1" if (kind, exchangeability) == ("marginal", "published") else "n_k"
     text = f"test points come from the benign reporting clients in proportion to {weight}"
     found.append(Assumption("mixture", weight, text))
+    if federation.checked.signatures == "not checked":
+        text = "each report comes from the client it names: signatures were not checked"
+        found.append(Assumption("identity", "claimed", text))
     if federation.registered:
         found.append(Assumption("sizes", "registered", "n_k was registered beforehand"))
     elif not federation.sizes_known:
@@ -68,6 +86,20 @@ def assumptions_of(
     if number:
         text = "benign clients with private reports added the noise that these state"
         found.append(Assumption("noise", number, text))
+    return tuple(found)
+
+
+def curve_assumptions(
+    stated: tuple[Assumption, ...], m: int, n_clients: int
+) -> tuple[Assumption, ...]:
+    """What an interval for m liars rests on, from another certificate of the same round."""
+    text = f"at most {m} of the {n_clients} reporting clients lie; the number may be any"
+    found = [Assumption("liars", m, text)]
+    for assumption in stated:
+        if assumption.name == "samples" and assumption.value == "exchangeable":
+            found.append(Assumption("samples", *_INDEPENDENT))
+        elif assumption.name not in ("liars", "size_budget", "clients"):
+            found.append(assumption)
     return tuple(found)
 
 

@@ -14,14 +14,15 @@ from robfcp.guarantees.alike import homogeneous_liars_forcing_full_sets
 from robfcp.guarantees.assumptions import Assumption, Kind, assumptions_of, outside_of
 from robfcp.guarantees.budgets import check_budget, check_delta
 from robfcp.guarantees.coverage import coverage_interval
+from robfcp.guarantees.levels import Exchangeability
 from robfcp.guarantees.marginal import liars_forcing_full_sets
 from robfcp.guarantees.noisy import bounds_of
 from robfcp.guarantees.pac import pac_liars_forcing_full_sets
-from robfcp.guarantees.pruning import PruningEvidence, prune
+from robfcp.guarantees.pruning import PRUNING_SHARE, PruningEvidence, prune
+from robfcp.guarantees.words import at_least, at_most
 
 GuaranteeKind = Literal["marginal", "pac", "pac-homogeneous"]
 FULL = "every set is full"
-PRUNING_SHARE = 0.2  # of a certificate's chance of failure, where clients are pruned first
 
 
 @dataclass(frozen=True)
@@ -93,29 +94,39 @@ class Certificate:
         return self.upper - self.lower
 
     @property
+    def every_site(self) -> bool:
+        """Whether it speaks of every honest site by itself, not only of their mixture."""
+        return self.kind == "pac-homogeneous"
+
+    @property
     def statement(self) -> str:
-        """The certificate in words."""
-        whom = f"at most {self.m} of {self.n_clients} clients"
-        if self.size_budget is not None:
-            whom += f" with at most {self.size_budget} samples together"
-        if self.estimated:
-            condition = f"if {whom} lie ({self.m} is estimated from the reports, not stated)"
-        else:
-            condition = f"whatever {whom} do"
-        if self.vacuous:
-            proved = f"nothing is proved about coverage {condition}"
-        elif self.upper >= 1:
-            proved = f"coverage is at least {_percent(self.lower)}, {condition}"
-        else:
-            span = f"{_percent(self.lower)} and {_percent(self.upper)}"
-            proved = f"coverage is between {span}, {condition}"
-        sure = "on average over calibration data"
-        if self.confidence is not None:
-            sure = f"with {_percent(self.confidence)} confidence"
-        words = f"{proved}, {sure}"
+        """The certificate in words; lower ends are rounded down, upper ends up."""
+        words = self._any_threshold() if self.kind == "any-threshold" else self._guaranteed()
         if self.n_outside:
             words += f"; outside it: {self.n_outside} missing or faulty clients"
         return f"{words}; {self.note}" if self.note else words
+
+    def _any_threshold(self) -> str:
+        """True for every m at once, so also for one that was read off the reports."""
+        sure = f"with {at_least(self.confidence or 0)} confidence"
+        if self.vacuous:
+            return f"nothing is proved about coverage if {self.m} of {self.n_clients} clients lie"
+        span = f"coverage is at least {at_least(self.lower)}"
+        if self.upper < 1:
+            span = f"coverage is between {at_least(self.lower)} and {at_most(self.upper)}"
+        if self.m == 0:
+            return f"{sure}, either somebody of the {self.n_clients} clients lies or {span}"
+        return f"{sure}, either more than {self.m} of the {self.n_clients} clients lie or {span}"
+
+    def _guaranteed(self) -> str:
+        whom = f"at most {self.m} of {self.n_clients} clients"
+        if self.size_budget is not None:
+            whom += f" with at most {self.size_budget} samples together"
+        where = "coverage at every honest site" if self.every_site else "coverage"
+        proved = f"{where} is at least {at_least(self.lower)}, whatever {whom} do"
+        if self.confidence is None:
+            return f"{proved}, on average over calibration data"
+        return f"{proved}, with {at_least(self.confidence)} confidence"
 
 
 def certify(
@@ -200,6 +211,7 @@ def guarantee_certificate(
     confidence: float = 0.95,
     sigma: float | None = None,
     size_budget: int | None = None,
+    exchangeability: Exchangeability = "partial",
 ) -> Certificate:
     """What the marginal, pac or pac-homogeneous threshold at `level` promises.
 
@@ -219,7 +231,14 @@ def guarantee_certificate(
         confidence=None if kind == "marginal" else confidence,
         m=bound,
         n_clients=federation.n_clients,
-        assumptions=assumptions_of(federation, kind, m, sigma=sigma, size_budget=size_budget),
+        assumptions=assumptions_of(
+            federation,
+            kind,
+            m,
+            sigma=sigma,
+            size_budget=size_budget,
+            exchangeability=exchangeability,
+        ),
         outside=outside_of(federation),
         full_sets_from=forcing,
         note=noise_note(federation, note),
@@ -279,7 +298,3 @@ def pruning_note(evidence: PruningEvidence, m: int) -> str:
         )
     dropped = len(evidence.exclusions)
     return f"{dropped} clients that cannot be benign were dropped first" if dropped else ""
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.4g}%"

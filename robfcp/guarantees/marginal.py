@@ -17,6 +17,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees.bounds import CountBounds, Edges, scaled_margins
 from robfcp.guarantees.budgets import check_budget
+from robfcp.guarantees.levels import Exchangeability, rank_charge
 from robfcp.guarantees.noisy import bounds_of
 
 
@@ -25,12 +26,14 @@ def marginal_threshold(
     level: Fraction,
     m: int | None = None,
     size_budget: int | None = None,
+    exchangeability: Exchangeability = "partial",
 ) -> int | None:
     """The first edge that covers at `level` whatever <= m clients (or W samples) do; None = inf.
 
-    The first t with sum g_k(t) - (sum of the m largest positive g_k(t)) >= 0, where
-    g_k = c_k - level (n_k + 1): the largest of FCP's thresholds over all clients that could be the
-    benign ones. Noise is allowed for, with a chance that is paid from the level.
+    The first t at which sum_S g_k(t) >= 1 for every S that leaves out at most m clients, where
+    g_k = c_k - level n_k: the sum over all without the m largest positive ones. It is the largest
+    of FCP's thresholds over all clients that could be the benign ones. Noise is allowed for, with
+    a chance that is paid from the level.
     """
     if m is None and size_budget is None:
         raise RobfcpError("malicious: state how many clients, or how many samples, may lie")
@@ -43,7 +46,7 @@ def marginal_threshold(
         bounds.require_sizes("size_budget")
 
     def holds(edges: Edges) -> NDArray[np.bool_]:
-        margins, allowance = _needed(bounds, edges, level)
+        margins, allowance = _needed(bounds, edges, level, exchangeability)
         enough = np.zeros(len(edges), dtype=bool)
         if m is not None:
             enough |= (slack(margins, m) >= allowance).astype(bool)
@@ -111,7 +114,7 @@ def tolerances(bounds: CountBounds, edges: Edges, level: Fraction) -> NDArray[np
     if bounds.falling:
         where = np.asarray(edges) - places[0]
         places = bounds.edges_from(int(places[0]))
-    margins, allowance = _needed(bounds, places, level)
+    margins, allowance = _needed(bounds, places, level, "partial")
     total = margins.sum(axis=1) - allowance
     gains = np.cumsum(-np.sort(-np.maximum(margins, 0), axis=1), axis=1)
     survived = np.minimum((gains <= total[:, None]).sum(axis=1), len(bounds.sizes) - 1)
@@ -122,22 +125,15 @@ def tolerances(bounds: CountBounds, edges: Edges, level: Fraction) -> NDArray[np
 
 
 def _needed(
-    bounds: CountBounds, edges: Edges, level: Fraction
+    bounds: CountBounds, edges: Edges, level: Fraction, exchangeability: Exchangeability
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """(E, K) scaled margins at the level that leaves room for noise, and what they must exceed."""
     beta = bounds.level_share(level)
-    margins = scaled_margins(bounds, edges, level + beta, extra=1)
-    return margins, bounds.scaled_allowance(edges, level + beta, float(beta))
-
-
-def tolerance_statement(number: int | None, level: Fraction) -> str:
-    """What a tolerance promises, in the words that make it true: it is read off the data."""
-    if number is None:
-        return f"tolerance none: not guaranteed at {float(level):.4g} even if nobody lies"
-    return (
-        f"tolerance {number}: the chance that the true label is missed while the tolerance is at "
-        f"least the true number of liars is at most {float(1 - level):.4g}"
-    )
+    wanted = level + beta
+    charge = rank_charge(wanted, len(bounds.sizes), exchangeability)
+    margins = scaled_margins(bounds, edges, wanted, extra=1 if charge.per_client else 0)
+    in_all = bounds.parts * int(charge.in_all * wanted.denominator)
+    return margins, bounds.scaled_allowance(edges, wanted, float(beta)) + in_all
 
 
 def liars_forcing_full_sets(
@@ -153,12 +149,13 @@ def liars_forcing_full_sets(
     position = np.arange(len(sizes))
     p, q = level.numerator, level.denominator
     wide = integers(sizes, q * (int(sizes.sum()) + 2 * len(sizes)))
+    in_all = int(rank_charge(level, len(sizes)).in_all * q)
 
     def full(extra: int) -> bool:
         liars = extra + 1
         below = np.where(position < liars, 0, wide)
-        margins = q * below - p * (wide + 1)
-        return bool(slack(margins[None, :], liars if m is None else m)[0] < 0)
+        margins = q * below - p * wide
+        return bool(slack(margins[None, :], liars if m is None else m)[0] < in_all)
 
     found = first_edge(len(sizes) - 1, full)
     return None if found is None else found + 1
@@ -168,10 +165,10 @@ def liars_no_rule_survives(sizes: NDArray[np.int64], level: Fraction) -> int | N
     """The least m at which no rule that guarantees `level` against m can avoid full sets.
 
     m clients report all mass at the top; they lie, or they are honest and m others mimic the
-    rest: the reports are the same. Weights w_k = n_k + 1, largest first: the least m with
-    sum_{k<=m} w_k > (1 - level) (sum of all w - sum_{m<k<=2m} w_k), at most K/2.
+    rest: the reports are the same. Sizes n_k, largest first: the least m with
+    sum_{k<=m} n_k > (1 - level) (N - sum_{m<k<=2m} n_k), at most K/2.
     """
-    weights = np.sort(np.asarray(sizes, dtype=np.int64) + 1)[::-1]
+    weights = np.sort(np.asarray(sizes, dtype=np.int64))[::-1]
     running = np.concatenate([[0], np.cumsum(weights)])
     candidates = np.arange(1, len(weights) // 2 + 1)
     liars = running[candidates]

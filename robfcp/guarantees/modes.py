@@ -10,16 +10,16 @@ from robfcp.federation import Federation
 from robfcp.guarantees.alike import homogeneous_threshold
 from robfcp.guarantees.certificate import (
     FULL,
-    PRUNING_SHARE,
     Certificate,
     GuaranteeKind,
     guarantee_certificate,
     noise_note,
     pruning_note,
 )
+from robfcp.guarantees.levels import Exchangeability
 from robfcp.guarantees.marginal import marginal_threshold
 from robfcp.guarantees.pac import pac_threshold
-from robfcp.guarantees.pruning import ClientIntervals, prune
+from robfcp.guarantees.pruning import PRUNING_SHARE, ClientIntervals, prune
 
 Guaranteed = tuple[int | None, Certificate]
 
@@ -33,6 +33,7 @@ def guaranteed(
     confidence: float = 0.95,
     sigma: float | None = None,
     size_budget: int | None = None,
+    exchangeability: Exchangeability = "partial",
     intervals: Callable[[float], ClientIntervals] | None = None,
 ) -> Guaranteed:
     """The guaranteed threshold's edge (None = infinite) and what it promises: at least `level`.
@@ -40,7 +41,14 @@ def guaranteed(
     `intervals` are those of `prune`, kept by who asks for several thresholds.
     """
     certificate = guarantee_certificate(
-        federation, kind, level, m, confidence=confidence, sigma=sigma, size_budget=size_budget
+        federation,
+        kind,
+        level,
+        m,
+        confidence=confidence,
+        sigma=sigma,
+        size_budget=size_budget,
+        exchangeability=exchangeability,
     )
     delta = 1 - confidence
     if kind == "pac-homogeneous":
@@ -51,7 +59,9 @@ def guaranteed(
         pruning = prune(federation, m, sigma, float(beta), intervals)
         kept, remaining = federation.subset(pruning.kept), pruning.m
         if kind == "marginal":
-            index = marginal_threshold(kept, level + beta, remaining)
+            index = marginal_threshold(
+                kept, level + beta, remaining, exchangeability=exchangeability
+            )
         else:
             index = pac_threshold(kept, level, remaining, delta - float(beta))
         note = pruning_note(pruning.evidence, m)
@@ -59,7 +69,7 @@ def guaranteed(
     elif kind == "pac":
         index = pac_threshold(federation, level, _stated(m), delta)
     else:
-        index = marginal_threshold(federation, level, m, size_budget)
+        index = marginal_threshold(federation, level, m, size_budget, exchangeability)
     if index is None or index == federation.grid.n_bins - 1:
         certificate = replace(certificate, note="; ".join(filter(None, (FULL, certificate.note))))
     return index, certificate

@@ -14,6 +14,7 @@ from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
 from robfcp.guarantees.noisy import bounds_of
 
 _CLIENTS = 4096  # whose median CDF places them
+PRUNING_SHARE = 0.2  # of a certificate's chance of failure, where clients are pruned first
 _EDGES = 128  # edges looked at; all are paid for in the union bound, so the choice is free
 
 Shares = NDArray[np.float64]
@@ -188,6 +189,20 @@ def _noise_by_chance(federation: Federation) -> Shares:
     steps = federation.variances * federation.grid.n_bins / 4
     result: Shares = np.sqrt(2 * np.log(2 * federation.n_clients) * steps) / federation.sizes
     return result
+
+
+def least_liars(federation: Federation, sigma: float, confidence: float = 0.95) -> int:
+    """How many clients, at least, are not as alike as stated, with this confidence.
+
+    K less the greatest number of clients whose intervals, widened by sigma, share a point at every
+    edge: the honest ones all do, with probability >= `confidence`.
+    """
+    intervals = ClientIntervals(federation, 1 - confidence)
+    low, high = intervals.low - check_sigma(sigma), intervals.high + sigma
+    ends = np.concatenate([low, high], axis=1)
+    order = np.argsort(ends, axis=1, kind="stable")
+    depth = np.cumsum(np.where(order < federation.n_clients, 1, -1), axis=1)
+    return federation.n_clients - int(depth.max(axis=1).min(initial=federation.n_clients))
 
 
 def _least_unrefuted(federation: Federation, m: int, beta: float) -> float:

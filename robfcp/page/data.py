@@ -169,6 +169,8 @@ def _level(level: Level) -> dict[str, Any]:
         "lower": certificate.lower,
         "upper": certificate.upper,
         "statement": certificate.statement,
+        "curve": [[point.m, point.lower, point.upper] for point in level.curve],
+        "empty_from": level.empty_from,
         "assumptions": [assumption.text for assumption in certificate.assumptions],
     }
 

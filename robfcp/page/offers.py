@@ -221,6 +221,7 @@ def _called(
                 confidence=settings.certificate_confidence,
                 sigma=settings.heterogeneity,
                 size_budget=settings.size_budget,
+                exchangeability=settings.exchangeability,
                 intervals=intervals,
             )
             index[row, column] = INFINITE if found is None else found

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from robfcp.calibration import Calibration, Level
+from robfcp.guarantees import at_least, tolerance_statement
 
 
 @dataclass(frozen=True)
@@ -20,29 +21,18 @@ class Headline:
 def headline(calibration: Calibration, level: Level) -> Headline:
     """The top of the page for one confidence level."""
     if calibration.settings.guarantee is None:
-        return Headline(
-            _defended(calibration, level), tolerance_words(level), _reports(calibration)
-        )
-    return Headline(_guaranteed(calibration, level), tolerance_words(level), _reports(calibration))
+        promise = f"{_sentence(level.certificate.statement)}."
+        return Headline(_defended(calibration, level), promise, _reports(calibration))
+    promise = f"{_sentence(tolerance_statement(level.tolerance, level.confidence_level))}."
+    return Headline(_guaranteed(calibration, level), promise, _reports(calibration))
 
 
-def tolerance_words(level: Level) -> str:
-    """The tolerance's exact promise: joint, because m* is read off the reports."""
-    if level.tolerance is None:
-        return (
-            "Tolerance m*: none. Were every client honest, excluded ones too, a guarantee of "
-            f"{percent(float(level.confidence_level))} would need a larger threshold."
-        )
-    alpha = percent(float(1 - level.confidence_level))
-    return (
-        f"Tolerance m* = {level.tolerance}: this threshold is at least the one that is guaranteed "
-        f"against {count(level.tolerance, 'liar')}. The chance that the true label is missed while "
-        f"m* is at least the true number of liars is at most {alpha}."
-    )
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def percent(share: float) -> str:
-    """A share as a percentage of at most four digits."""
+    """A share as a percentage of at most four digits; not for what is proved."""
     return f"{100 * share:.4g}%"
 
 
@@ -53,7 +43,7 @@ def count(number: int, word: str) -> str:
 
 def _guaranteed(calibration: Calibration, level: Level) -> str:
     settings, certificate = calibration.settings, level.certificate
-    sure = "" if certificate.confidence is None else f" with {percent(certificate.confidence)}"
+    sure = "" if certificate.confidence is None else f" with {at_least(certificate.confidence)}"
     sure += " confidence" if sure else ""
     if settings.malicious == "estimate":
         whom = f"any sites that hold at most {settings.size_budget} samples together lie"
@@ -62,7 +52,7 @@ def _guaranteed(calibration: Calibration, level: Level) -> str:
     else:
         whom = f"any {certificate.m} of {certificate.n_clients} sites lie"
     condition = f"even if {whom}" if whom else "if nobody lies"
-    claim = f"{percent(certificate.lower)} coverage is guaranteed{sure} {condition}"
+    claim = f"{at_least(certificate.lower)} coverage is guaranteed{sure} {condition}"
     if math.isinf(level.threshold):
         return f"{claim}, but only because every prediction set is full"
     flagged = len(calibration.flagged)
@@ -80,13 +70,7 @@ def _defended(calibration: Calibration, level: Level) -> str:
         whom = f"all {clients} sites are trusted" if clients > 1 else "the one site is trusted"
     else:
         whom = f"{flagged} of {clients} sites {'was' if flagged == 1 else 'were'} excluded"
-    if level.tolerance is None:
-        survives = "no liar is provably survived"
-    elif level.tolerance == 0:
-        survives = "it is proved only if nobody lies"
-    else:
-        survives = f"its tolerance is {count(level.tolerance, 'liar')}"
-    return f"The threshold aims at {wanted} coverage; {whom}; {survives}"
+    return f"The threshold aims at {wanted} coverage; {whom}"
 
 
 def _reports(calibration: Calibration) -> str:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from robfcp import LAC, Grid, Report, calibrate
-from robfcp.calibration.what_if import default_budgets, survived_levels, what_if
+from robfcp.calibration.what_if import default_budgets, what_if
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -39,17 +39,6 @@ def federation(reports):
 
 def run(*arguments):
     return CliRunner().invoke(app, ["certify", *map(str, arguments)])
-
-
-def test_survived_level_is_the_highest_level_whose_tolerance_reaches_the_budget(federation):
-    index = fcp_index(federation, LEVEL)
-    for m, level in enumerate(survived_levels(federation, index, 8)):
-        below = tolerance(federation, index, Fraction(level) - Fraction(1, 10**9))
-        above = tolerance(federation, index, Fraction(level) + Fraction(1, 10**9))
-        assert below is not None
-        assert below >= m
-        assert above is None or above < m
-    assert survived_levels(federation, None, 2) == (1.0, 1.0, 1.0)
 
 
 def test_each_row_holds_what_the_single_functions_return(federation):
@@ -100,7 +89,7 @@ def test_a_calibration_file_gives_its_own_threshold_and_what_if_levels(reports, 
     assert data["levels"][0]["threshold"] == calibration.threshold
     assert data["levels"][0]["tolerance"] == calibration.tolerance
     assert [row["m"] for row in data["levels"][0]["budgets"]] == [0, 2, 5]
-    assert len(data["levels"][0]["tolerance_curve"]) == 6
+    assert data["levels"][0]["empty_from"] == calibration.levels[0].empty_from
     assert data["levels"][0]["budgets"][1]["certificate"]["statement"]
     assert "estimate" in data["heterogeneity_estimate"]["label"]
     assert json.loads((tmp_path / "out.json").read_text()) == data

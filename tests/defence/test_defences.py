@@ -38,7 +38,7 @@ def test_published_method_equals_brute_force_on_thousands_of_federations(number,
         n_clients = len(counts)
         n_malicious = int(rng.integers(0, (n_clients - 1) // 2 + 1))
         level = Fraction(int(rng.integers(100, 200)), 200)
-        rule = rng.choice(["partial", "full"])
+        rule = str(rng.choice(["partial", "full", "published"]))
         federation = Federation.from_counts(counts)
         uppers = federation.grid.upper.tolist()
         for defence in ("none", "rob-fcp"):

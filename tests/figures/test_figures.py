@@ -90,7 +90,7 @@ def test_tolerance_curve_is_the_guaranteed_threshold_for_each_number_of_liars() 
 
 
 def test_tolerance_curve_ends_where_sets_are_full() -> None:
-    ax = figures.plot_tolerance_curve(federation(0), Fraction(99, 100))
+    ax = figures.plot_tolerance_curve(federation(0), Fraction(9999, 10_000))
     legend = ax.get_legend()
     assert legend is not None
     assert "full sets from" in legend.get_texts()[0].get_text()

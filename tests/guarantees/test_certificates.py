@@ -64,12 +64,14 @@ def test_certificate_of_a_threshold_is_the_band_at_its_edge():
     assert certificate.confidence == 0.95
     assert not certificate.vacuous
     assert "between" in certificate.statement
-    assert "whatever at most 9 of 100 clients do" in certificate.statement
+    assert "either more than 9 of the 100 clients lie or coverage" in certificate.statement
 
 
-def test_an_estimated_number_is_called_one():
-    words = certify(federation(), 90, 9, estimated=True).statement
-    assert "if at most 9 of 100 clients lie (9 is estimated from the reports, not stated)" in words
+def test_a_number_read_off_the_reports_proves_as_much_and_is_called_one():
+    stated, read = (certify(federation(), 90, 9, estimated=e) for e in (False, True))
+    assert stated.statement == read.statement
+    assert "read off the reports" in read.assumptions[0].text
+    assert "stated before" in stated.assumptions[0].text
 
 
 def test_an_infinite_threshold_covers_everything_and_says_that_sets_are_full():
@@ -104,6 +106,7 @@ def test_assumptions_are_frozen_data_apart_from_the_numbers():
         "corruption",
         "samples",
         "mixture",
+        "identity",
         "sizes",
     ]
     assert {a.name: a.value for a in certificate.assumptions}["sizes"] == "claimed"

@@ -17,7 +17,6 @@ from scipy.stats import binom
 
 import robfcp
 from robfcp import Privacy, guarantees
-from robfcp.calibration.what_if import survived_levels
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
@@ -27,6 +26,7 @@ from robfcp.guarantees import (
     NoisyCounts,
     bounds_of,
     certify,
+    coverage_curve,
     coverage_interval,
     estimate_heterogeneity,
     fcp_index,
@@ -81,10 +81,20 @@ def test_the_marginal_threshold_is_the_brute_force_one(known, m):
             pairs = zip(left.tolist(), right.tolist(), strict=True)
             allowed = [((1 - target) * a + target * b) / 2 for a, b in pairs]
 
-        def holds(edge, counts=counts, allowed=allowed, target=target, n_clients=n_clients):
+        charge = 1 if n_clients > 1 else target
+
+        def holds(
+            edge,
+            counts=counts,
+            allowed=allowed,
+            target=target,
+            n_clients=n_clients,
+            charge=charge,
+        ):
             below = [Fraction(h, 2) for h in counts.least(EVERYWHERE)[edge].tolist()]
             return all(
-                sum(below[k] - target * (int(counts.sizes[k]) + 1) for k in kept) >= allowed[edge]
+                sum(below[k] - target * int(counts.sizes[k]) for k in kept)
+                >= allowed[edge] + charge
                 for size in range(n_clients - m, n_clients + 1)
                 for kept in combinations(range(n_clients), size)
             )
@@ -299,8 +309,9 @@ def test_certificates_shrink_with_more_budget_and_hold_the_truth(known):
         certificate = certify(federation, 9, 2)
         assert certificate.lower <= truth[9] <= certificate.upper
         widths.append(certificate.width)
-        curve = survived_levels(federation, 9, 3)
-        assert list(curve) == sorted(curve, reverse=True)
+        curve = coverage_curve(federation, 9, range(4))
+        assert [point.lower for point in curve] == sorted((p.lower for p in curve), reverse=True)
+        assert [point.upper for point in curve] == sorted(point.upper for point in curve)
     assert widths == sorted(widths, reverse=True)
     assert certify(federation, None, 2).lower == 1
     few = noisy(rng, counts[:3] // 10, private(0.01, known), known)

@@ -17,6 +17,7 @@ import robfcp
 from robfcp import Band, Calibration, Fault, Federation, Grid, NoDefence, Report, RobFCP
 from robfcp.cli import app
 from robfcp.defence import Assessment
+from robfcp.guarantees import tolerance_statement
 from robfcp.page import render, safe_json, write_page
 from robfcp.page.data import varints, view_edges
 from robfcp.page.words import headline
@@ -252,33 +253,28 @@ def test_headline_states_the_guarantee_in_words() -> None:
     assert "at most 200 samples together lie" in headline(budget, budget.levels[0]).claim
 
 
-def test_headline_without_guarantee_states_the_tolerance_in_its_exact_words() -> None:
-    calibration = robfcp.calibrate(federation(), malicious=3)
-    top = headline(calibration, calibration.levels[0])
-    assert f"Tolerance m* = {calibration.tolerance}" in top.promise
-    assert (
-        "The chance that the true label is missed while m* is at least the true number of liars "
-        "is at most 10%." in top.promise
-    )
-    assert "guaranteed even" not in top.claim
+def test_the_tolerance_of_a_guarantee_has_one_wording_everywhere() -> None:
+    calibration = robfcp.calibrate(federation(), malicious=3, guarantee="marginal")
+    (level,) = calibration.levels
+    words = tolerance_statement(level.tolerance, level.confidence_level)
+    promise = headline(calibration, level).promise
+    assert promise == words[0].upper() + words[1:] + "."
+    assert "is at most 10%" in promise
 
 
 def test_headline_for_honest_sites_only_says_so() -> None:
     calibration = robfcp.calibrate(federation(8, 0), malicious=0, guarantee="marginal")
     claim = headline(calibration, calibration.levels[0]).claim
     assert claim.startswith("90% coverage is guaranteed if nobody lies; no site was flagged")
-    level = replace(calibration.levels[0], tolerance=0)
-    plain = replace(calibration, settings=replace(calibration.settings, guarantee=None))
-    assert headline(plain, level).claim.endswith("it is proved only if nobody lies")
 
 
-def test_headline_of_a_threshold_that_survives_nobody_says_so() -> None:
-    reports = federation()
-    calibration = robfcp.calibrate(reports, malicious=0, exchangeability="full")
-    assert calibration.tolerance is None
+def test_the_headline_says_what_is_proved_and_the_page_shows_it_for_every_number() -> None:
+    calibration = robfcp.calibrate(federation(), malicious=0, exchangeability="full")
     top = headline(calibration, calibration.levels[0])
-    assert "no liar is provably survived" in top.claim
-    assert top.promise.startswith("Tolerance m*: none.")
+    assert top.promise.startswith("With 95% confidence, either somebody of the 24 clients lies or")
+    curve = embedded(render(calibration))["levels"][0]["curve"]
+    assert [m for m, _, _ in curve] == list(range(12))
+    assert curve[3][1:] == [calibration.certificates[3].lower, calibration.certificates[3].upper]
 
 
 @pytest.mark.parametrize("guarantee", [None, "marginal"])

@@ -112,6 +112,36 @@ function drawTolerance() {
   byId("tolerance-words").textContent = words + limit;
 }
 
+/** Where coverage lies for every number of liars, at the threshold as calibrated. */
+function drawCurve() {
+  const first = DATA.levels[0];
+  const [xs, lower, upper] = [0, 1, 2].map((column) => first.curve.map((point) => point[column]));
+  if (xs.length < 2) return;
+  byId("curve-section").hidden = false;
+  draw(
+    "curve-chart",
+    {
+      axes: [
+        axis({ label: "clients that may lie", values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) }),
+        axis({ label: "coverage proved", size: 60, side: 3, values: (_, ticks) => ticks.map((t) => percent(t)) }),
+      ],
+      scales: { x: { time: false }, y: { range: (_, low) => [Math.max(0, low - 0.02), 1] } },
+      bands: [{ series: [2, 1], fill: colour("crowd") }],
+      series: [
+        {},
+        { stroke: colour("trusted"), width: 2, points: { show: xs.length < 40, size: 5, fill: colour("trusted") } },
+        { stroke: colour("trusted"), width: 2, points: { show: xs.length < 40, size: 5, fill: colour("trusted") } },
+      ],
+      hooks: { draw: [(chart) => rule(chart, { y: first.value, stroke: colour("quiet"), text: `wanted ${first.level}`, dash: [2, 3] })] },
+      read: (i) => `at most ${liarsWord(xs[i])}: ${proved(lower[i], upper[i])}`,
+    },
+    [xs, lower, upper],
+  );
+  const empty = first.empty_from === null ? "" : ` From ${liarsWord(first.empty_from)} on nothing is proved.`;
+  byId("curve-words").textContent =
+    `With ${percent(DATA.own.certificate_confidence)} confidence all of it is true at once: for every number, either more clients lie or the honest clients' coverage lies in the range.${empty}`;
+}
+
 function widened(low, high) {
   const room = (high - low) * 0.12 || Math.abs(high) * 0.1 || 1;
   return [low - room, high + room];

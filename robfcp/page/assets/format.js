@@ -15,9 +15,18 @@ function number(value) {
   return value.toLocaleString("en-GB");
 }
 
+/** A percentage that is not larger, and one that is not smaller: what is proved is never rounded up. */
+function atLeast(share) {
+  return `${Math.floor(+(1e4 * share).toPrecision(12)) / 100}%`;
+}
+
+function atMost(share) {
+  return `${Math.ceil(+(1e4 * share).toPrecision(12)) / 100}%`;
+}
+
 function proved(lower, upper) {
   if (lower <= 0 && upper >= 1) return "nothing";
-  return upper >= 1 ? `≥ ${percent(lower)}` : `${percent(lower)} – ${percent(upper)}`;
+  return upper >= 1 ? `≥ ${atLeast(lower)}` : `${atLeast(lower)} – ${atMost(upper)}`;
 }
 
 function liarsWord(m) {

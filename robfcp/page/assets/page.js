@@ -17,6 +17,7 @@ function refresh() {
 
 function drawAll() {
   drawClients();
+  drawCurve();
   showClient();
   refresh();
 }

@@ -96,12 +96,12 @@ function showOutcome() {
 function modeWords(now) {
   if (now.threshold === Infinity) return "The threshold is infinite: every prediction set would be full.";
   if (state.mode === "defence") {
-    const certificate = proved(now.lower, now.upper) === "nothing" ? "nothing is proved about coverage" : `coverage is proved to lie in ${percent(now.lower)} – ${percent(now.upper)}`;
+    const certificate = proved(now.lower, now.upper) === "nothing" ? "nothing is proved about coverage" : `coverage is proved to lie in ${atLeast(now.lower)} – ${atMost(now.upper)}`;
     const told = DATA.whatif.frozen
       ? `The defence cannot be run again from its record, so the recorded ${number(now.excluded.size)} stay excluded`
       : `Told that ${number(now.m)} of ${number(K)} clients may lie, the defence excludes ${number(now.excluded.size)}`;
     return `${told}; ${now.m ? `whatever at most ${number(now.m)} clients do` : "if nobody lies"}, ${certificate}, with ${percent(DATA.own.certificate_confidence)} confidence.`;
   }
   const sure = state.mode === "stated" && DATA.own.guarantee !== "marginal" ? ` with ${percent(DATA.own.certificate_confidence)} confidence` : "";
-  return `Coverage of at least ${percent(now.lower)} is guaranteed${sure} ${now.m ? `whatever any ${number(now.m)} of ${number(K)} clients do, if that number is fixed before the reports are seen` : "if nobody lies"}.`;
+  return `Coverage of at least ${atLeast(now.lower)} is guaranteed${sure} ${now.m ? `whatever any ${number(now.m)} of ${number(K)} clients do, if that number is fixed before the reports are seen` : "if nobody lies"}.`;
 }
