@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from robfcp.lab import attacks, partitions, simulate
     from robfcp.privacy import Ledger, Privacy, recommend_grid
     from robfcp.reports import Report
-    from robfcp.scores import APS, CQR, LAC, RAPS, AbsoluteResidual, ClassificationScore, Score
+    from robfcp.scores import (
+        APS,
+        CQR,
+        LAC,
+        RAPS,
+        AbsoluteResidual,
+        ClassificationScore,
+        Risk,
+        Score,
+    )
 
 __all__ = [
     "APS",
@@ -47,6 +56,7 @@ __all__ = [
     "QuorumError",
     "Report",
     "ReportError",
+    "Risk",
     "RobFCP",
     "RobfcpError",
     "Score",
@@ -75,7 +85,16 @@ _HOMES = {
     "lab": ("attacks", "partitions", "simulate"),
     "privacy": ("Ledger", "Privacy", "recommend_grid"),
     "reports": ("Report",),
-    "scores": ("APS", "CQR", "LAC", "RAPS", "AbsoluteResidual", "ClassificationScore", "Score"),
+    "scores": (
+        "APS",
+        "CQR",
+        "LAC",
+        "RAPS",
+        "AbsoluteResidual",
+        "ClassificationScore",
+        "Risk",
+        "Score",
+    ),
 }
 _HOME = {name: f"robfcp.{room}" for room, names in _HOMES.items() for name in names}
 

@@ -26,7 +26,7 @@ from robfcp.defence import (
     recorded_defence,
 )
 from robfcp.errors import RobfcpError
-from robfcp.federation import Fault, Federation, Untrusted, privacy_notes
+from robfcp.federation import Fault, Federation, Untrusted, comparable, privacy_notes
 from robfcp.guarantees import (
     Exchangeability,
     FcpThreshold,
@@ -58,6 +58,7 @@ def calibrate(
     quorum: int | float | None = None,
     max_share: float | None = None,
     size_budget: int | None = None,
+    risk: LevelLike | Sequence[LevelLike] | None = None,
 ) -> Calibration:
     """One calibration from the reports of one round.
 
@@ -94,6 +95,8 @@ def calibrate(
         The least number (or share) of valid reports.
     max_share
         Refuses a client that holds more than this share of all samples.
+    risk
+        For reports of losses: the mean loss accepted, in place of confidence_level.
     size_budget
         With guarantee="marginal": a bound on the samples that liars hold together.
 
@@ -126,11 +129,10 @@ def calibrate(
     ... ]
     >>> calibration = robfcp.calibrate(reports, confidence_level=0.8, malicious=2)
     >>> calibration.threshold, calibration.flagged
-    (0.8165780606, ('site-03',))
+    (0.81, ('site-03',))
     >>> calibration.predict_set([[0.7, 0.25, 0.05]])
     array([[ True,  True, False]])
     """
-    levels, several = _levels(confidence_level)
     rule = named_defence(defence, distance, exclude) if isinstance(defence, str) else defence
     if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "name"):
         raise RobfcpError(f"defence: {rule!r} is not a defence; use 'band', 'rob-fcp' or 'none'")
@@ -159,9 +161,11 @@ def calibrate(
     )
     if settings.max_share is not None:
         federation = _capped(federation, settings.max_share)
-    finding = rule.look(federation) if isinstance(rule, LookingDefence) else None
-    n_malicious = _number(federation, rule, finding, settings.malicious)
-    assessment = _assess(federation, rule, finding, n_malicious, settings.guarantee)
+    levels, several = _asked(federation, confidence_level, risk)
+    seen = comparable(federation)
+    finding = rule.look(seen) if isinstance(rule, LookingDefence) else None
+    n_malicious = _number(seen, rule, finding, settings.malicious)
+    assessment = _assess(seen, rule, finding, n_malicious, settings.guarantee)
     evidence = Evidence(
         federation=federation,
         maliciousness=assessment.maliciousness,
@@ -174,6 +178,7 @@ def calibrate(
         levels=outcomes,
         settings=settings,
         score=federation.score,
+        risk=federation.risk,
         n_malicious=n_malicious,
         checked=federation.checked,
         summary=Summary.of(evidence),
@@ -181,6 +186,27 @@ def calibrate(
         notes=(*assessment.notes, *privacy_notes(federation.privacy)),
         several=several,
     )
+
+
+def _asked(
+    federation: Federation,
+    confidence_level: LevelLike | Sequence[LevelLike],
+    risk: LevelLike | Sequence[LevelLike] | None,
+) -> tuple[list[Fraction], bool]:
+    """The levels asked for; a risk is a level of 1 - risk / B."""
+    if federation.risk is None:
+        if risk is not None:
+            raise RobfcpError("risk: the reports hold no losses; drop it, or use from_losses")
+        return _levels(confidence_level)
+    if risk is None:
+        raise RobfcpError("risk: the reports hold losses; state the mean loss you accept")
+    if confidence_level != 0.9:
+        raise RobfcpError("confidence_level: the reports hold losses; state risk= instead")
+    several = isinstance(risk, (Sequence, np.ndarray)) and not isinstance(risk, str)
+    wanted = list(risk) if several else [risk]  # type: ignore[arg-type]
+    if not wanted:
+        raise RobfcpError("risk: the list is empty; give at least one mean loss")
+    return [federation.risk.level(value) for value in wanted], several
 
 
 def _levels(asked: LevelLike | Sequence[LevelLike]) -> tuple[list[Fraction], bool]:

@@ -29,7 +29,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Checked, Fault, Federation
 from robfcp.guarantees import Certificate, curve_assumptions
 from robfcp.prediction import iterate_sets, predict_intervals, predict_sets
-from robfcp.scores import Rng, Score
+from robfcp.scores import Risk, Rng, Score, check_multilabel
 
 MAX_CALIBRATION_BYTES = 2**30  # files of version 0.1 hold all reports
 MAX_EVIDENCE_BYTES = 2**32
@@ -63,6 +63,8 @@ class Calibration:
         What `calibrate` was told.
     score
         The score the reports name, if they do; sets and intervals are made with it.
+    risk
+        The loss that is controlled in place of coverage, if so.
     n_malicious
         How many liars were assumed, stated or estimated.
     checked
@@ -92,6 +94,7 @@ class Calibration:
     levels: tuple[Level, ...]
     settings: Settings
     score: Score | None
+    risk: Risk | None
     n_malicious: int
     checked: Checked
     summary: Summary
@@ -340,6 +343,30 @@ class Calibration:
         ends = predict_intervals(self._score(score), predictions, self._thresholds)
         return ends if self.several else ends[:, :, 0]
 
+    def predict_multilabel(self, probabilities: ArrayLike) -> NDArray[np.bool_]:
+        """(n, C) whether each label is taken: 1 - p at most lambda; (n, C, L) for several levels.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) one probability a label, each in [0, 1].
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> p, y = np.random.default_rng(0).random((2, 50, 3))
+        >>> reports = [robfcp.Report.from_multilabel(n, p, y < p) for n in "abc"]
+        >>> lambdas = robfcp.calibrate(reports, risk=0.1, defence="none")
+        >>> lambdas.predict_multilabel([[0.9, 0.1, 0.5]]).shape
+        (1, 3)
+        """
+        if self.risk is None:
+            raise RobfcpError("predict_multilabel: the reports held no losses; use predict_set")
+        p, _ = check_multilabel(probabilities, np.zeros(np.shape(probabilities), dtype=int))
+        sets = (1 - p)[:, :, None] <= np.asarray(self._thresholds)
+        return sets if self.several else sets[:, :, 0]
+
     def to_json(self) -> bytes:
         """The calibration without its evidence as one JSON object, sealed by a digest.
 
@@ -456,6 +483,7 @@ class Calibration:
             levels=self.levels,
             settings=self.settings,
             score=self.score,
+            risk=self.risk,
             n_malicious=self.n_malicious,
             checked=self.checked,
             summary=self.summary,

@@ -23,7 +23,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Checked
 from robfcp.guarantees import Assumption, Certificate, CurvePoint, exact_level
 from robfcp.reports import WireScore, read_score, wire_score
-from robfcp.scores import Score
+from robfcp.scores import Risk, Score
 
 KIND = "calibration"
 SCHEMA = 3
@@ -45,6 +45,8 @@ class WireCertificate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     full_sets_from: int | None = None
     note: str = ""
     size_budget: int | None = None
+    risk: str = ""
+    bound: float = 1.0
 
 
 class WireLevel(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,6 +73,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     checked: Checked
     summary: Summary
     evidence: str
+    risk: Risk | None = None
 
 
 class CalibrationFields(NamedTuple):
@@ -79,6 +82,7 @@ class CalibrationFields(NamedTuple):
     levels: tuple[Level, ...]
     settings: Settings
     score: Score | None
+    risk: Risk | None
     n_malicious: int
     checked: Checked
     summary: Summary
@@ -105,6 +109,7 @@ def encode_calibration(found: CalibrationFields) -> bytes:
             checked=found.checked,
             summary=found.summary,
             evidence=found.digest,
+            risk=found.risk,
         ),
     )
 
@@ -147,6 +152,7 @@ def _read(body: Body) -> CalibrationFields:
         levels=tuple(_level(level, _certificate(level.certificate)) for level in body.levels),
         settings=body.settings,
         score=read_score(body.score),
+        risk=body.risk,
         n_malicious=body.n_malicious,
         checked=body.checked,
         summary=body.summary,
@@ -241,6 +247,7 @@ def _read_legacy(body: LegacyBody, schema: int) -> CalibrationFields:
         levels=levels,
         settings=_legacy_settings(body.settings),
         score=evidence.federation.score,
+        risk=None,
         n_malicious=body.n_malicious,
         checked=Checked("not recorded", stated, *("not recorded",) * 4),
         summary=Summary.of(evidence),

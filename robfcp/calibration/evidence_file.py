@@ -16,6 +16,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Checked, Fault, Federation, table
 from robfcp.privacy import Privacy
 from robfcp.reports import WireGrid, WireScore, read_grid, read_score, wire_grid, wire_score
+from robfcp.scores import Risk
 
 KIND = "evidence"
 SCHEMA = 1
@@ -43,6 +44,7 @@ class WireFederation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     privacy: list[Privacy | None] = []
     sizes: list[int] = []
     sizes_known: bool = True
+    risk: Risk | None = None
 
 
 class WireFinding(msgspec.Struct, forbid_unknown_fields=True):
@@ -121,10 +123,14 @@ def read_federation_columns(wire: WireFederation, checked: Checked | None = None
     columns = checked_columns(wire.starts, wire.bins, wire.counts, len(wire.ids), grid)
     check_counts(columns, wire.privacy)
     counts = table(*columns, grid.n_bins)
+    unit = 1 if wire.risk is None else wire.risk.resolution
+    sizes = counts.below(grid.n_bins - 1)
+    if not private and (sizes % unit).any():
+        raise RobfcpError("the losses of a client do not fall by whole samples")
     return Federation(
         ids=tuple(wire.ids),
         table=counts,
-        sizes=np.array(wire.sizes, dtype=np.int64) if private else counts.below(grid.n_bins - 1),
+        sizes=np.array(wire.sizes, dtype=np.int64) if private else sizes // unit,
         grid=grid,
         score=read_score(wire.score),
         round=wire.round,
@@ -135,6 +141,7 @@ def read_federation_columns(wire: WireFederation, checked: Checked | None = None
         privacy=tuple(wire.privacy),
         sizes_known=wire.sizes_known,
         checked=Checked() if checked is None else checked,
+        risk=wire.risk,
     )
 
 
@@ -155,6 +162,7 @@ def _columns(federation: Federation) -> WireFederation:
         privacy=list(federation.privacy),
         sizes=federation.sizes.tolist() if federation.privacy else [],
         sizes_known=federation.sizes_known,
+        risk=federation.risk,
     )
 
 

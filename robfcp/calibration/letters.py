@@ -248,7 +248,7 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
     thresholds = [level.threshold for level in calibration.levels]
     edges = np.searchsorted(upper, thresholds).clip(max=len(upper) - 1)
     below = np.stack([federation.below(int(edge)) for edge in edges], axis=1)
-    covered = np.clip(below / federation.sizes[:, None], 0, 1)
+    covered = np.clip(below / federation.masses[:, None], 0, 1)
     for k, client in enumerate(federation.ids):
         if chosen is None or client in chosen:
             yield Letter(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from robfcp.errors import RobfcpError
 
 PREDICTIONS = ("probabilities", "predictions")
+MULTILABEL = ("label_", "label:")  # one column a label, 0 or 1
 TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -107,6 +108,10 @@ def _csv(path: Path) -> FileOutputs:
     )
     if table.shape[1] != len(header):
         raise RobfcpError(f"{path}: {len(header)} names in the header, {table.shape[1]} columns")
+    several = [place for place, name in enumerate(header) if name.startswith(MULTILABEL)]
+    if several:
+        truth = table[:, several].astype(np.int64)
+        return FileOutputs(np.delete(table, several, axis=1), truth)
     target = next((header.index(name) for name in TARGETS if name in header), None)
     if target is None:
         return FileOutputs(_squeeze(table), None)

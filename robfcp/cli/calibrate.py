@@ -28,8 +28,9 @@ def calibrate(
     reports: Annotated[list[Path], typer.Argument(help="The sites' report files.")],
     output: Output = None,
     confidence: Annotated[
-        list[str], typer.Option("--confidence", help="Wanted coverage; may be repeated.")
-    ] = ["0.9"],  # noqa: B006
+        list[str] | None,
+        typer.Option("--confidence", help="Wanted coverage (0.9); may be repeated."),
+    ] = None,
     defence: Annotated[
         str,
         typer.Option(
@@ -78,6 +79,10 @@ def calibrate(
     size_budget: Annotated[
         int | None, typer.Option(help="Most samples liars may hold, for --guarantee marginal.")
     ] = None,
+    risk: Annotated[
+        list[str] | None,
+        typer.Option(help="For reports of losses: the mean loss accepted; may be repeated."),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Also make a page of it, as robfcp page does.")
     ] = None,
@@ -96,7 +101,7 @@ def calibrate(
         federation = read_federation(reports, sizes=sizes, quorum=quorum, round=round, keys=keys)
         calibration = run(
             federation,
-            confidence_level=confidence if len(confidence) > 1 else confidence[0],
+            confidence_level=_levels(confidence),
             defence=defence,
             malicious=cast(Any, read_number(malicious)),
             exclude=cast(Any, exclude),
@@ -107,6 +112,7 @@ def calibrate(
             certificate_confidence=certificate_confidence,
             max_share=max_share,
             size_budget=size_budget,
+            risk=None if not risk else risk if len(risk) > 1 else risk[0],
         )
         if output is not None:
             calibration.save(output)
@@ -121,6 +127,13 @@ def calibrate(
         if written is not None:
             printer.line(f"-> {written}")
     printer.json(as_data(calibration))
+
+
+def _levels(texts: list[str] | None) -> Any:
+    """One level, several, or the default."""
+    if not texts:
+        return 0.9
+    return texts if len(texts) > 1 else texts[0]
 
 
 def read_number(text: str) -> int | str:

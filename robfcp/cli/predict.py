@@ -16,7 +16,7 @@ from robfcp.calibration import Calibration, load_calibration
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed
 from robfcp.cli._data import FileOutputs, read_outputs
 from robfcp.errors import RobfcpError
-from robfcp.scores import ClassificationScore
+from robfcp.scores import RISKS, ClassificationScore
 
 
 def register(app: typer.Typer) -> None:
@@ -59,6 +59,10 @@ def _predicted(
     calibration: Calibration, outputs: FileOutputs, level: int, seed: int
 ) -> tuple[NDArray[Any], dict[str, float], str]:
     """Sets or intervals at one level, how good they are, and the same as CSV."""
+    if calibration.risk is not None:
+        sets = calibration.predict_multilabel(outputs.predictions)
+        chosen = sets[:, :, level] if calibration.several else sets
+        return chosen, _risk_figures(calibration, chosen, outputs), _sets_as_csv(chosen)
     if isinstance(calibration.score, ClassificationScore):
         sets = calibration.predict_set(outputs.predictions, seed)
         chosen = sets[:, :, level] if calibration.several else sets
@@ -77,6 +81,16 @@ def _set_figures(sets: NDArray[np.bool_], outputs: FileOutputs) -> dict[str, flo
         "singletons": metrics.singleton_share(sets),
         "empty": metrics.empty_share(sets),
     }
+
+
+def _risk_figures(
+    calibration: Calibration, sets: NDArray[np.bool_], outputs: FileOutputs
+) -> dict[str, float]:
+    figures = {"set_size": metrics.set_size(sets)}
+    name = calibration.risk.name if calibration.risk else ""
+    if outputs.targets is not None and name in RISKS:
+        figures[name] = float(RISKS[name].losses(sets, outputs.targets).mean())
+    return figures
 
 
 def _interval_figures(ends: NDArray[np.float64], outputs: FileOutputs) -> dict[str, float]:

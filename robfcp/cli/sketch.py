@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,7 +25,7 @@ from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import logistic_grid
 from robfcp.reports import Report, load_key, save_signed
-from robfcp.scores import APS, RAPS, SCORES, Score
+from robfcp.scores import APS, RAPS, RISKS, SCORES, Score
 
 
 def register(app: typer.Typer) -> None:
@@ -84,6 +84,13 @@ def sketch(
             ),
         ),
     ] = None,
+    risk: Annotated[
+        str | None,
+        typer.Option(
+            help="Report a loss in place of scores: fnr or miss-rate of several labels a sample.",
+            autocompletion=completes(*RISKS),
+        ),
+    ] = None,
     round: Annotated[
         str | None, typer.Option(help="The round's name, the same at all sites.")
     ] = None,
@@ -110,24 +117,29 @@ def sketch(
         outputs = read_outputs(data, needs_targets=True)
         rule = chosen_score(score, randomized, penalty, k_reg)
         assert outputs.targets is not None
-        try:
-            scores = rule(outputs.predictions, outputs.targets, seed)
-        except RobfcpError as error:
-            raise RobfcpError(f"{data}: {error}") from error
         privacy = chosen_privacy(epsilon, delta, neighbours, samples_per_patient, rounds)
         coarse = grid is None and privacy is not None
         edges = private_grid(rule) if coarse else chosen_grid(grid, rule)
         charge(ledger, privacy, round)
-        report = Report.from_scores(
-            client, scores, edges, score=rule, round=round, model=model, privacy=privacy
-        )
+        context: Any = {"round": round, "model": model, "privacy": privacy}
+        try:
+            if risk is None:
+                scores = rule(outputs.predictions, outputs.targets, seed)
+                report = Report.from_scores(client, scores, edges, score=rule, **context)
+            else:
+                report = Report.from_multilabel(
+                    client, outputs.predictions, outputs.targets, edges, risk=risk, **context
+                )
+        except RobfcpError as error:
+            raise RobfcpError(f"{data}: {error}") from error
         if sign is None:
             report.save(output)
         else:
             save_signed(report, load_key(sign), output)
     bins = int((report.counts > 0).sum())
+    what = "scores" if risk is None else "samples"
     printer.line(
-        f"{client}: {report.n_samples} scores in {bins} of {report.grid.n_bins} bins "
+        f"{client}: {report.n_samples} {what} in {bins} of {report.grid.n_bins} bins "
         f"({output.stat().st_size} bytes) -> {output}"
     )
     if privacy is not None:
@@ -137,7 +149,7 @@ def sketch(
             "client": client,
             "n_samples": report.n_samples,
             "grid": report.grid.digest,
-            "score": rule.name,
+            **({"score": rule.name} if risk is None else {"risk": risk}),
             "output": str(output),
             **({} if privacy is None else {"privacy": asdict(privacy)}),
         }

@@ -11,7 +11,7 @@ from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.federation import Federation, numbered
 from robfcp.federation.files import read_federation, read_signed, verify_all
 from robfcp.federation.marks import privacy_notes
-from robfcp.federation.projection import projected, rising, smoothed_below, whole
+from robfcp.federation.projection import comparable, projected, rising, smoothed_below, whole
 from robfcp.federation.quorum import reports_needed
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Federation",
     "SparseCounts",
     "Untrusted",
+    "comparable",
     "numbered",
     "privacy_notes",
     "projected",

@@ -16,9 +16,9 @@ from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.intake import take_in
 from robfcp.federation.marks import marks_of, size_of
 from robfcp.grid import Grid
-from robfcp.privacy import Privacy
+from robfcp.privacy import Noise, Privacy
 from robfcp.reports import Report
-from robfcp.scores import Score
+from robfcp.scores import Risk, Score
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,8 @@ class Federation:
         An entry for each client if any report is private; empty otherwise.
     sizes_known
         Whether sizes are exact: no report hides its own, or they are registered.
+    risk
+        The loss all reports hold in place of scores, if they do.
     checked
         How each part of the reports was checked, for the record.
 
@@ -79,6 +81,7 @@ class Federation:
     privacy: tuple[Privacy | None, ...] = ()
     sizes_known: bool = True
     checked: Checked = Checked()  # noqa: RUF009 (frozen)
+    risk: Risk | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.table, np.ndarray):
@@ -95,6 +98,22 @@ class Federation:
         return bool(self.privacy)
 
     @property
+    def unit(self) -> int:
+        """How many counts one sample has: 1, or the parts of a loss."""
+        return 1 if self.risk is None else self.risk.resolution
+
+    @property
+    def masses(self) -> NDArray[np.int64]:
+        """(K,) what each client's counts add up to without noise: n_k, or its parts."""
+        return self.unit * self.sizes
+
+    @property
+    def noises(self) -> tuple[Noise | None, ...]:
+        """(K,) the law of the noise on each of a client's counts; None where there is none."""
+        marks = self.privacy or (None,) * self.n_clients
+        return tuple(None if mark is None else mark.noise_on(self.unit) for mark in marks)
+
+    @property
     def n_private(self) -> int:
         """The number of clients whose counts hold noise."""
         return sum(mark is not None for mark in self.privacy)
@@ -104,7 +123,7 @@ class Federation:
         """(K,) variance of the noise on each of a client's counts; 0 where there is none."""
         if not self.privacy:
             return np.zeros(self.n_clients)
-        return np.array([0.0 if p is None else p.noise.variance for p in self.privacy])
+        return np.array([0.0 if law is None else law.variance for law in self.noises])
 
     @property
     def n_clients(self) -> int:
@@ -275,8 +294,16 @@ class Federation:
         context = self.grid, self.score, self.round, self.model
         for k, client in enumerate(self.ids):
             mark = self.privacy[k] if self.privacy else None
-            stated: Any = None if mark is None or mark.hides_size else int(self.sizes[k])
-            yield Report(client, self.table.row(k), *context, n_samples=stated, privacy=mark)
+            plain = self.risk is None and (mark is None or mark.hides_size)
+            stated: Any = None if plain else int(self.sizes[k])
+            yield Report(
+                client,
+                self.table.row(k),
+                *context,
+                n_samples=stated,
+                privacy=mark,
+                risk=self.risk,
+            )
 
     @staticmethod
     def from_counts(
@@ -396,7 +423,7 @@ class Federation:
         >>> federation.ids, len(federation.faulty), federation.missing
         (('a', 'b'), 1, ('c',))
         """
-        expected = {"grid": grid, "score": score, "round": round, "model": model}
+        expected = {"grid": grid, "score": score, "round": round, "model": model, "risk": None}
         intake = take_in(reports, expected, sizes, quorum, faults, invited)
         first, headers = intake.headers[0], intake.headers
         return Federation(
@@ -413,6 +440,7 @@ class Federation:
             privacy=marks_of(header.privacy for header in headers),
             sizes_known=intake.sizes_known,
             checked=Checked.against(expected, sizes is not None, signatures),
+            risk=first.risk,
         )
 
 

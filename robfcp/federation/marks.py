@@ -9,7 +9,7 @@ from typing import NamedTuple
 from robfcp.errors import ReportError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.scores import Score
+from robfcp.scores import Risk, Score
 
 
 class Header(NamedTuple):
@@ -22,6 +22,7 @@ class Header(NamedTuple):
     score: Score | None
     round: str | None
     model: str | None
+    risk: Risk | None
     privacy: Privacy | None
 
 

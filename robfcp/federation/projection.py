@@ -43,7 +43,7 @@ def projected(federation: Federation) -> Federation:
         return federation
     noisy = federation.variances > 0
     counts = federation.counts.astype(np.float64)
-    counts[noisy] = onto_simplex(counts[noisy], federation.sizes[noisy].astype(np.float64))
+    counts[noisy] = onto_simplex(counts[noisy], federation.masses[noisy].astype(np.float64))
     return replace(federation, table=DenseCounts(counts), privacy=())
 
 
@@ -57,6 +57,21 @@ def whole(federation: Federation) -> Federation:
     return replace(federation, table=table, sizes=counts.sum(axis=1), privacy=())
 
 
+def comparable(federation: Federation) -> Federation:
+    """The federation with one count a sample, for comparing clients; itself where it has that.
+
+    Losses are counted in parts: parts below each edge are rounded to samples.
+    """
+    if federation.unit == 1:
+        return federation
+    below = np.cumsum(federation.counts, axis=1)
+    samples = np.rint(below / federation.unit).astype(np.int64)
+    counts = np.diff(np.maximum.accumulate(np.maximum(samples, 0), axis=1), axis=1, prepend=0)
+    counts[:, -1] += np.maximum(federation.sizes - counts.sum(axis=1), 0)
+    table = DenseCounts(counts)
+    return replace(federation, table=table, sizes=counts.sum(axis=1), risk=None, privacy=())
+
+
 def smoothed_below(federation: Federation) -> NDArray[np.int64]:
     """(K, H) counts at or below every edge, for drawing.
 
@@ -67,5 +82,5 @@ def smoothed_below(federation: Federation) -> NDArray[np.int64]:
     if not federation.private:
         return below
     passed = np.arange(1, below.shape[1] + 1) / below.shape[1]
-    leftover = federation.sizes - below[:, -1]
+    leftover = federation.masses - below[:, -1]
     return below + np.rint(leftover[:, None] * passed).astype(np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.calibration import Budgets, Calibration
-from robfcp.federation import Federation, whole
+from robfcp.federation import Federation, comparable, whole
 from robfcp.figures.style import BLUE, CYCLE, GREEN, GREY, VERMILION, new_axes, styled
 from robfcp.guarantees import marginal_threshold, tolerance
 
@@ -149,7 +149,8 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     >>> save(plot_cdf(robfcp.calibrate(federation, defence="none")), "scores.svg")
     """
     target: Axes = new_axes()[0] if ax is None else ax
-    federation, trusted = whole(calibration.federation), calibration.trusted_mask
+    federation = whole(comparable(calibration.federation))
+    trusted = calibration.trusted_mask
     upper = federation.grid.upper
     inside = np.isfinite(upper)
     shares = federation.cumulative(np.flatnonzero(inside)) / federation.sizes[:, None]

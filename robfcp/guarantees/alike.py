@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from robfcp.federation import Federation
 from robfcp.guarantees.binomials import binomial_tail, least_count
 from robfcp.guarantees.bounds import CountBounds, Edges
-from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
+from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma, check_zero_one
 from robfcp.guarantees.noisy import bounds_of
 
 Rule = Callable[[int], tuple[NDArray[Any], int]]  # least convincing counts, clients required
@@ -44,6 +44,7 @@ def homogeneous_threshold(
     The first edge at which enough clients' counts are convincing; None = infinite. Noise costs
     nothing but its own spread: it is part of the tail that makes a count convincing.
     """
+    check_zero_one(federation.unit, "pac-homogeneous")
     bounds = bounds_of(federation)
     bounds.require_sizes("pac-homogeneous")
     rule = _rule(bounds, level, m, delta, sigma)

@@ -105,13 +105,13 @@ class CountBounds(Protocol):
 class ExactCounts:
     """Counts as they are: whole samples, rising, nothing to allow for."""
 
-    parts = 1
     sizes_known = True
     falling = False
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
         self.sizes = federation.sizes
+        self.parts = federation.unit
 
     def require_sizes(self, what: str) -> None:
         """All sizes are known."""
@@ -149,7 +149,7 @@ class ExactCounts:
         self, edges: Edges, m: int, chance: float, extra: int = 0
     ) -> tuple[Shares, Shares]:
         """(E,) the envelope, exact ratios."""
-        return envelope(self.least(edges).T, self.sizes + extra, m)
+        return envelope(self.least(edges).T, self.parts * (self.sizes + extra), m)
 
     def smallest_total(self, m: int, chance: float) -> float:
         """N without its m largest clients."""

@@ -24,6 +24,12 @@ def check_delta(delta: float) -> float:
     return float(delta)
 
 
+def check_zero_one(unit: int, what: str) -> None:
+    """Refuse what is proved for labels covered or missed, but not for losses in between."""
+    if unit != 1:
+        raise RobfcpError(f"{what}: is not proved for losses; leave it out")
+
+
 def check_sigma(sigma: float) -> float:
     """A stated bound on how far honest clients differ."""
     if not 0 <= sigma <= 1:

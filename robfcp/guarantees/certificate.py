@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -57,13 +57,15 @@ class Certificate:
         What else must be said.
     size_budget
         The most samples that liars may hold together, where that is what was stated.
+    risk, bound
+        The loss that is bounded in place of coverage, and the most one sample can lose.
 
     Examples
     --------
     >>> import robfcp
     >>> federation = robfcp.Federation.from_counts([[90, 10]] * 20)
     >>> print(robfcp.certify(federation, index=0, m=1).statement)
-    coverage is between 87.84% and 91.91%, whatever at most 1 of 20 clients do, with 95% confidence
+    with 95% confidence, either more than 1 of the 20 clients lie or coverage is ... 91.92%
     """
 
     kind: Kind
@@ -79,6 +81,8 @@ class Certificate:
     full_sets_from: int | None = None
     note: str = ""
     size_budget: int | None = None
+    risk: str = ""  # the loss that is bounded in place of coverage, by name
+    bound: float = 1.0  # B, the most one sample can lose
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n_outside", max(self.n_outside, len(self.outside)))
@@ -109,24 +113,36 @@ class Certificate:
     def _any_threshold(self) -> str:
         """True for every m at once, so also for one that was read off the reports."""
         sure = f"with {at_least(self.confidence or 0)} confidence"
+        what = f"mean {self.risk}" if self.risk else "coverage"
         if self.vacuous:
-            return f"nothing is proved about coverage if {self.m} of {self.n_clients} clients lie"
-        span = f"coverage is at least {at_least(self.lower)}"
-        if self.upper < 1:
-            span = f"coverage is between {at_least(self.lower)} and {at_most(self.upper)}"
+            return f"nothing is proved about {what} if {self.m} of {self.n_clients} clients lie"
         if self.m == 0:
-            return f"{sure}, either somebody of the {self.n_clients} clients lies or {span}"
-        return f"{sure}, either more than {self.m} of the {self.n_clients} clients lie or {span}"
+            return f"{sure}, either somebody of the {self.n_clients} clients lies or {self._span}"
+        return (
+            f"{sure}, either more than {self.m} of the {self.n_clients} clients lie or {self._span}"
+        )
 
     def _guaranteed(self) -> str:
         whom = f"at most {self.m} of {self.n_clients} clients"
         if self.size_budget is not None:
             whom += f" with at most {self.size_budget} samples together"
-        where = "coverage at every honest site" if self.every_site else "coverage"
-        proved = f"{where} is at least {at_least(self.lower)}, whatever {whom} do"
+        proved = f"{self._span}, whatever {whom} do"
         if self.confidence is None:
             return f"{proved}, on average over calibration data"
         return f"{proved}, with {at_least(self.confidence)} confidence"
+
+    @property
+    def _span(self) -> str:
+        """Where coverage lies, or the mean loss."""
+        if self.risk:
+            most = at_most((1 - self.lower) * self.bound)
+            least = at_least((1 - self.upper) * self.bound)
+            words = f"between {least} and {most}" if self.upper < 1 else f"at most {most}"
+            return f"mean {self.risk} is {words}"
+        where = "coverage at every honest site" if self.every_site else "coverage"
+        if self.upper < 1:
+            return f"{where} is between {at_least(self.lower)} and {at_most(self.upper)}"
+        return f"{where} is at least {at_least(self.lower)}"
 
 
 def certify(
@@ -199,6 +215,7 @@ def certify(
         ),
         outside=outside_of(federation),
         note=noise_note(federation, note) if index is not None else FULL,
+        **_loss(federation),
     )
 
 
@@ -243,6 +260,7 @@ def guarantee_certificate(
         full_sets_from=forcing,
         note=noise_note(federation, note),
         size_budget=size_budget,
+        **_loss(federation),
     )
 
 
@@ -256,6 +274,8 @@ def _forcing(
 ) -> int | None:
     """How many liars can make every set full; None where pruning may stop them."""
     sizes = federation.sizes
+    if federation.risk is not None and kind != "marginal":
+        return None
     if kind == "pac-homogeneous":
         return homogeneous_liars_forcing_full_sets(sizes, level, m, delta, sigma or 0.0)
     if sigma is not None:
@@ -279,6 +299,12 @@ def _impossibility_note(forcing: int | None, m: int, n_clients: int, kind: Guara
         f"{forcing} or more liars can make every set full; "
         "state a heterogeneity bound to prevent that"
     )
+
+
+def _loss(federation: Federation) -> dict[str, Any]:
+    """What the certificate speaks of in place of coverage, where the reports hold losses."""
+    risk = federation.risk
+    return {} if risk is None else {"risk": risk.name, "bound": risk.bound}
 
 
 def noise_note(federation: Federation, note: str = "") -> str:

@@ -62,11 +62,15 @@ def rank_charge(
 
 
 def conformal_rank(
-    level: Fraction, n_samples: int, n_clients: int, exchangeability: Exchangeability = "partial"
+    level: Fraction,
+    n_samples: int,
+    n_clients: int,
+    exchangeability: Exchangeability = "partial",
+    unit: int = 1,
 ) -> int:
     """ceil(level N) + 1 if exchangeable within clients, ceil(level (N + 1)) if altogether.
 
-    The published rule is ceil(level (N + K)).
+    The published rule is ceil(level (N + K)). `unit` is how many counts one sample has.
     """
     charge = rank_charge(level, n_clients, exchangeability)
-    return ceil(level * n_samples + charge.per_client * n_clients + charge.in_all)
+    return ceil(unit * (level * n_samples + charge.per_client * n_clients + charge.in_all))

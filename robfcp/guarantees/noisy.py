@@ -32,7 +32,8 @@ _STEPS = 50
 
 def bounds_of(federation: Federation) -> CountBounds:
     """The counts as guarantees see them: exact, or with the noise of private reports."""
-    moved = any(mark is not None and not mark.noise.never_moves for mark in federation.privacy)
+    laws = federation.noises if federation.privacy else ()
+    moved = any(law is not None and not law.never_moves for law in laws)
     return NoisyCounts(federation) if moved else ExactCounts(federation)
 
 
@@ -44,7 +45,6 @@ class NoisyCounts:
     claiming more noise than it has samples. The choice rests on n_k and the stated noise alone.
     """
 
-    parts = 2
     falling = True
 
     def __init__(self, federation: Federation) -> None:
@@ -53,18 +53,19 @@ class NoisyCounts:
         up_to = np.arange(1, n_bins + 1)
         shorter = np.minimum(up_to, n_bins - up_to)
         self.sizes_known = federation.sizes_known
-        marks = federation.privacy or (None,) * federation.n_clients
-        self._laws = [None if p is None else p.noise for p in marks]
+        self._laws = federation.noises
+        self.parts = 2 * federation.unit
         if self.sizes_known:
             self.sizes = federation.sizes
-            right = self.sizes[:, None] - (left[:, -1:] - left)
+            masses = federation.masses[:, None]
+            right = masses - (left[:, -1:] - left)
             middle = 4 * shorter > n_bins
             one_side = 2 * np.where(2 * up_to <= n_bins, left, right)
             self._halves = np.where(middle, left + right, one_side)
             self._draws = np.where(middle, n_bins, shorter)
             self._step = np.where(middle, 1, 2)
             spread = federation.variances[:, None] * self._draws * (self._step / 2) ** 2
-            self._silent = spread > self.sizes[:, None].astype(np.float64) ** 2
+            self._silent = spread > masses.astype(np.float64) ** 2
         else:
             self.sizes = left[:, -1].copy()
             self._halves = 2 * left
@@ -98,7 +99,7 @@ class NoisyCounts:
 
     def greatest(self, edges: Edges) -> Whole:
         """(E, K) the estimates in half counts, 2 n_k where a client is silent."""
-        full = 2 * self.sizes[:, None]
+        full = self.parts * self.sizes[:, None]
         return np.where(self._silent[:, edges], full, self._halves[:, edges]).T
 
     def allowance(self, edges: Edges, chance: float) -> Whole:
@@ -134,8 +135,8 @@ class NoisyCounts:
             left = right = self.allowance(edges, chance)
         else:
             left, right = self._sides(edges, chance / 2)
-        weights = 2 * (self.sizes + extra)
-        above = 2 * self.sizes - self.greatest(edges)
+        weights = self.parts * (self.sizes + extra)
+        above = self.parts * self.sizes - self.greatest(edges)
         low = _least_shares(self.least(edges), weights, m, left, right)
         return low, 1 - _least_shares(above, weights, m, right, left)
 
@@ -175,10 +176,10 @@ class NoisyCounts:
 
     def first_reaching(self, rank: int) -> int | None:
         """By the pooled counts, made to rise; noise is as likely to move it down as up."""
-        n_samples = max(1, int(self.sizes.sum()))
+        total = max(1, int(self.sizes.sum()) * self.parts // 2)
         pooled = rising(self._halves.sum(axis=0) / 2)
-        reached = np.flatnonzero(pooled >= rank - _ROUNDING * n_samples)
-        return int(reached[0]) if rank <= n_samples and reached.size else None
+        reached = np.flatnonzero(pooled >= rank - _ROUNDING * total)
+        return int(reached[0]) if rank <= total and reached.size else None
 
     def _sides(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
         """(E,) bounds on the noise of the sums up to each edge and of the sums above it."""

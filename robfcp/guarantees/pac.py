@@ -28,6 +28,41 @@ def critical_counts(totals: NDArray[np.int64], level: Fraction, delta: float) ->
     return least_count(totals, float(level), delta, low)
 
 
+def critical_gains(
+    totals: NDArray[np.int64], level: Fraction, delta: float, unit: int
+) -> NDArray[np.int64]:
+    """The least summed gain, in parts of 1/unit, that N losses of mean above 1 - level rarely have.
+
+    N independent losses in [0, 1] of mean above a sum to at most R with a chance of at most
+    exp(-N kl(R/N, a)) (Hoeffding 1963) and e P(Bin(N, a) <= ceil R) (Bentkus 2004): the larger R
+    that either allows.
+    """
+    totals = np.asarray(totals, dtype=np.int64)
+    miss = float(1 - level)
+    allowed = np.floor(_kl_loss(totals, miss, delta) * unit) / unit
+    # the least count of gains is that of a binomial: N - R is least_count at delta / e
+    whole = totals - least_count(totals, float(level), delta / np.e, np.zeros_like(totals))
+    best = np.maximum(np.maximum(allowed, whole), -1.0)
+    gains = np.ceil((totals - best) * unit - 1e-6).astype(np.int64)
+    floor = np.array([-((-(unit * level) * int(n)) // 1) for n in totals], dtype=np.int64) + 1
+    return np.minimum(np.maximum(gains, floor), unit * totals + 1)
+
+
+def _kl_loss(totals: NDArray[np.int64], miss: float, delta: float) -> NDArray[np.float64]:
+    """The largest R <= N miss with N kl(R/N, miss) >= ln(1/delta); -1 where there is none."""
+    need = np.log(1 / delta) / np.maximum(totals, 1)
+    low, high = np.zeros(len(totals)), np.full(len(totals), miss)
+    possible = -np.log1p(-miss) >= need
+    for _ in range(60):
+        middle = (low + high) / 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            kl = np.where(middle > 0, middle * np.log(middle / miss), 0.0)
+            kl += (1 - middle) * np.log((1 - middle) / (1 - miss))
+        far = kl >= need
+        low, high = np.where(far, middle, low), np.where(far, high, middle)
+    return np.where(possible, low * totals, -1.0)
+
+
 class PacCondition:
     """Whether every S that could be benign counts at least c(N_S): exact for equal sizes.
 
@@ -42,6 +77,7 @@ class PacCondition:
         level: Fraction,
         delta: float,
         largest: int = 0,  # sum of absolute counts, where noise may take it beyond the sizes
+        unit: int = 1,  # counts a sample has
     ) -> None:
         m = check_budget(m, len(sizes))
         ordered = np.sort(np.asarray(sizes, dtype=np.int64))
@@ -54,15 +90,19 @@ class PacCondition:
         step = -(-(total - int(least[-1]) + 1) // _TOTALS)
         known = bool((least == most).all())
         totals = most if known else np.arange(int(least[-1]), total + step, step)
-        critical = critical_counts(totals, level, delta)
-        slope = 0 if known else _slope(totals, critical, level)
+        if unit == 1:
+            critical = critical_counts(totals, level, delta)
+        else:
+            critical = critical_gains(totals, level, delta, unit)
+        slope = 0 if known else _slope(totals, critical / unit, level)
         self._rate = p + slope * level.denominator
-        self._sizes = integers(sizes, 2 * self._scale * (max(total, largest) + step + 1))
+        room = max(unit * total, largest) + unit * (step + 1)
+        self._sizes = unit * integers(sizes, 2 * self._scale * room)
         wide = self._sizes.dtype
-        residual = self._scale * critical.astype(wide) - self._rate * totals.astype(wide)
+        residual = self._scale * critical.astype(wide) - self._rate * unit * totals.astype(wide)
         if not known:
             # c(N + i) <= c(N) + i: between the totals looked at the slack grows by < 1 a sample
-            residual = residual + max(0, self._scale - self._rate) * (step - 1)
+            residual = residual + max(0, self._scale - self._rate) * unit * (step - 1)
             ranges = np.stack([least - totals[0], most - totals[0] + step], axis=1).ravel() // step
             residual = np.maximum.reduceat(np.append(residual, residual[-1:]), ranges)[::2]
         self._needed = residual
@@ -83,7 +123,7 @@ class PacCondition:
         return np.asarray((kept >= parts * self._needed + room).all(axis=1))
 
 
-def _slope(totals: NDArray[np.int64], critical: NDArray[np.int64], level: Fraction) -> int:
+def _slope(totals: NDArray[np.int64], critical: NDArray[np.float64], level: Fraction) -> int:
     """The slope of the slack between the ends of the range, in units of 1/1024; never negative."""
     slack = critical - float(level) * totals
     return max(0, round(float((slack[-1] - slack[0]) / (totals[-1] - totals[0])) * _SLOPE))
@@ -101,10 +141,12 @@ def pac_threshold(federation: Federation, level: Fraction, m: int, delta: float)
         return _with_hidden_sizes(bounds, level, m, sampling, noise)
     everywhere = np.arange(federation.grid.n_bins)
     largest = int(np.abs(bounds.least(everywhere)).sum(axis=1).max()) if bounds.falling else 0
-    condition = PacCondition(bounds.sizes, m, level, sampling, largest)
+    unit = federation.unit
+    condition = PacCondition(bounds.sizes, m, level, sampling, largest, unit)
 
     def holds(edges: Edges) -> NDArray[np.bool_]:
-        return condition.holds(bounds.least(edges), bounds.allowance(edges, noise), bounds.parts)
+        allowance = bounds.allowance(edges, noise)
+        return condition.holds(bounds.least(edges), allowance, bounds.parts // unit)
 
     return bounds.search(holds)
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.federation import Federation, projected
-from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
+from robfcp.federation import Federation, comparable, projected
+from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma, check_zero_one
 from robfcp.guarantees.noisy import bounds_of
 
 _CLIENTS = 4096  # whose median CDF places them
@@ -142,6 +142,7 @@ class ClientIntervals:
         self.ids = federation.ids
         self.beta = check_delta(beta)
         self.edges = _informative_edges(federation)
+        check_zero_one(federation.unit, "heterogeneity")
         bounds = bounds_of(federation)
         bounds.require_sizes("heterogeneity")
         miss = self.beta / (federation.n_clients * max(1, federation.grid.n_bins - 1))
@@ -172,6 +173,7 @@ def estimate_heterogeneity(
     """What sigma the reports themselves suggest if at most m clients lie; an estimate."""
     m = check_budget(m, federation.n_clients)
     beta = check_delta(1 - confidence)
+    federation = comparable(federation)
     shares = projected(federation).cumulative() / federation.sizes[:, None]
     distances = np.abs(shares - np.median(shares, axis=0)).max(axis=1)
     benign = federation.n_clients - m

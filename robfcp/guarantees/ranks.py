@@ -26,10 +26,13 @@ class FcpThreshold:
         self._n_samples = max(1, int(self._bounds.sizes.sum()))
         self._n_clients = chosen.n_clients
         self._exchangeability = exchangeability
+        self._unit = chosen.unit
 
     def index(self, level: Fraction) -> int | None:
         """The threshold's edge; None = infinite."""
-        rank = conformal_rank(level, self._n_samples, self._n_clients, self._exchangeability)
+        rank = conformal_rank(
+            level, self._n_samples, self._n_clients, self._exchangeability, self._unit
+        )
         return self._bounds.first_reaching(rank)
 
 

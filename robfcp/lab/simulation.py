@@ -158,7 +158,7 @@ def simulate(
     >>> rows = robfcp.simulate(probabilities, labels, n_clients=20, seeds=1)
     >>> for row in rows:
     ...     print(row.defence, row.n_malicious, row.caught, f"{row.error:+.2f}")
-    none 8 0 -0.05
+    none 8 0 -0.07
     rob-fcp 8 8 +0.00
     band 8 8 +0.00
     """

@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp._version import __version__
 from robfcp.calibration import Calibration, Level, Settings
-from robfcp.federation import smoothed_below, whole
+from robfcp.federation import comparable, smoothed_below, whole
 from robfcp.guarantees import Certificate
 from robfcp.page.offers import Offers, Table, what_if
-from robfcp.page.words import headline, percent
+from robfcp.page.words import headline, loss_notes, percent
 
 VIEW = 160  # edges a distribution is drawn with
 
@@ -33,7 +33,8 @@ def page_data(calibration: Calibration) -> dict[str, Any]:
     )
     first = calibration.levels[0]
     below = smoothed_below(federation)
-    shares = rising_shares(below[:, view], federation.sizes[:, None])
+    drawn = smoothed_below(comparable(federation))
+    shares = rising_shares(below[:, view], federation.masses[:, None])
     top = headline(calibration, first)
     return {
         "headline": asdict(top),
@@ -47,9 +48,9 @@ def page_data(calibration: Calibration) -> dict[str, Any]:
         },
         "view": view.tolist(),
         "clients": _clients(calibration, first, below),
-        "counts": base64.b64encode(varints(np.diff(below[:, view], prepend=0))).decode(),
+        "counts": base64.b64encode(varints(np.diff(drawn[:, view], prepend=0))).decode(),
         "crowd": crowd(shares[calibration.trusted_mask]),
-        "everybody": rounded(rising_shares(below[:, view].sum(axis=0), federation.sizes.sum())),
+        "everybody": rounded(rising_shares(below[:, view].sum(axis=0), federation.masses.sum())),
         "faulty": [asdict(fault) for fault in calibration.faulty],
         "missing": list(calibration.missing),
         "whatif": _what_if(offers),
@@ -59,7 +60,7 @@ def page_data(calibration: Calibration) -> dict[str, Any]:
             "certificate_confidence": calibration.settings.certificate_confidence,
         },
         "audit": audit(calibration),
-        "notes": list(calibration.notes),
+        "notes": [*calibration.notes, *loss_notes(calibration)],
     }
 
 
@@ -180,7 +181,7 @@ def _clients(calibration: Calibration, level: Level, below: NDArray[np.int64]) -
     federation = calibration.federation
     upper = federation.grid.upper
     edge = min(int(np.searchsorted(upper, level.threshold)), len(upper) - 1)
-    covered = np.clip(below[:, edge] / federation.sizes, 0, 1)
+    covered = np.clip(below[:, edge] / federation.masses, 0, 1)
     return {
         "id": list(federation.ids),
         "size": federation.sizes.tolist(),

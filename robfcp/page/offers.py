@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from robfcp.calibration import Calibration, Settings
 from robfcp.defence import LookingDefence, defence_again
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
+from robfcp.federation import Federation, comparable
 from robfcp.guarantees import (
     PRUNING_SHARE,
     ClientIntervals,
@@ -111,7 +111,7 @@ def _excluded(
 ) -> tuple[tuple[NDArray[np.intp], ...], str]:
     """Whom the defence leaves out when told each number; why it cannot be run again, if so."""
     evidence, settings = calibration.evidence, calibration.settings
-    federation = evidence.federation
+    federation = comparable(evidence.federation)
     most = (federation.n_clients - 1) // 2
     recorded = np.flatnonzero(~evidence.trusted_mask)
     try:

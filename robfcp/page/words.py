@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from robfcp.calibration import Calibration, Level
-from robfcp.guarantees import at_least, tolerance_statement
+from robfcp.guarantees import at_least, at_most, tolerance_statement
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,22 @@ def percent(share: float) -> str:
     return f"{100 * share:.4g}%"
 
 
+def _wanted(calibration: Calibration, level: Level) -> str:
+    """What was asked for: coverage, or a mean loss."""
+    if calibration.risk is None:
+        return f"{percent(float(level.confidence_level))} coverage"
+    most = float(1 - level.confidence_level) * calibration.risk.bound
+    return f"a mean {calibration.risk.name} of at most {percent(most)}"
+
+
+def loss_notes(calibration: Calibration) -> tuple[str, ...]:
+    """How to read a page of losses, which speaks of coverage throughout."""
+    if calibration.risk is None:
+        return ()
+    bound = "" if calibration.risk.bound == 1 else f" / {calibration.risk.bound:g}"
+    return (f"These reports hold losses: coverage is 1 - {calibration.risk.name}{bound}.",)
+
+
 def count(number: int, word: str) -> str:
     """'1 site', '2 sites'."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
@@ -52,7 +68,11 @@ def _guaranteed(calibration: Calibration, level: Level) -> str:
     else:
         whom = f"any {certificate.m} of {certificate.n_clients} sites lie"
     condition = f"even if {whom}" if whom else "if nobody lies"
-    claim = f"{at_least(certificate.lower)} coverage is guaranteed{sure} {condition}"
+    promised = f"{at_least(certificate.lower)} coverage"
+    if certificate.risk:
+        promised = f"A mean {certificate.risk} of at most "
+        promised += at_most((1 - certificate.lower) * certificate.bound)
+    claim = f"{promised} is guaranteed{sure} {condition}"
     if math.isinf(level.threshold):
         return f"{claim}, but only because every prediction set is full"
     flagged = len(calibration.flagged)
@@ -62,15 +82,15 @@ def _guaranteed(calibration: Calibration, level: Level) -> str:
 
 
 def _defended(calibration: Calibration, level: Level) -> str:
-    wanted = percent(float(level.confidence_level))
+    wanted = _wanted(calibration, level)
     flagged, clients = len(calibration.flagged), calibration.federation.n_clients
     if math.isinf(level.threshold):
-        return f"Too few samples for {wanted} coverage: every prediction set is full"
+        return f"Too few samples for {wanted}: every prediction set is full"
     if flagged == 0:
         whom = f"all {clients} sites are trusted" if clients > 1 else "the one site is trusted"
     else:
         whom = f"{flagged} of {clients} sites {'was' if flagged == 1 else 'were'} excluded"
-    return f"The threshold aims at {wanted} coverage; {whom}"
+    return f"The threshold aims at {wanted}; {whom}"
 
 
 def _reports(calibration: Calibration) -> str:

@@ -102,6 +102,22 @@ class Privacy:
         """The law of the noise on every count."""
         return Noise(self.noise_name, self.scale)
 
+    def noise_on(self, unit: int) -> Noise:
+        """The law of the noise on counts of which one sample has `unit` instead of one.
+
+        Parameters
+        ----------
+        unit
+            The counts of one sample: 1 in a histogram, the resolution of a loss.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Privacy(epsilon=1).noise_on(360).scale
+        720.0
+        """
+        return Noise(self.noise_name, self.scale * unit)
+
     @property
     def sensitivity(self) -> tuple[float, float]:
         """How far one person moves the counts: L1 2s and L2 s sqrt 2, or s and s if add-remove."""
@@ -204,17 +220,21 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     return low
 
 
-def add_noise(counts: NDArray[np.int64], privacy: Privacy) -> NDArray[np.int64]:
-    """The counts with fresh noise from OpenDP, whose own bound on the budget is checked first."""
+def add_noise(counts: NDArray[np.int64], privacy: Privacy, unit: int = 1) -> NDArray[np.int64]:
+    """The counts with fresh noise from OpenDP, whose own bound on the budget is checked first.
+
+    `unit` is how many counts one sample has: 1 in a histogram, the resolution of a loss.
+    """
     dp = _opendp()
-    l1, l2 = privacy.sensitivity
+    l1, l2 = (unit * distance for distance in privacy.sensitivity)
+    scale = privacy.noise_on(unit).scale
     domain = dp.vector_domain(dp.atom_domain(T=dp.i64))
     if privacy.noise_name == "laplace":
-        measurement = dp.m.make_laplace(domain, dp.l1_distance(T=dp.i64), scale=privacy.scale)
+        measurement = dp.m.make_laplace(domain, dp.l1_distance(T=dp.i64), scale=scale)
         spent = measurement.map(int(l1))
         kept = spent <= privacy.pure * (1 + _LEEWAY)
     else:
-        measurement = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=privacy.scale)
+        measurement = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale)
         spent = measurement.map(l2)
         kept = spent <= privacy.rho * (1 + _LEEWAY)
     if not kept:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy, noise_bound
-from robfcp.scores import Score
+from robfcp.scores import Risk, Score
 
 MAX_SAMPLES = 2**40  # keeps every sum over a million clients inside int64
 IMPLAUSIBLE = 1e-10  # noisy counts are refused beyond what their noise exceeds with this chance
@@ -92,7 +92,9 @@ def check_counts(
     return counts.astype(np.int64)
 
 
-def check_noisy(client: str, counts: NDArray[np.int64], n_samples: Any, privacy: Privacy) -> int:
+def check_noisy(
+    client: str, counts: NDArray[np.int64], n_samples: Any, privacy: Privacy, unit: int = 1
+) -> int:
     """n_k of a private report, refused where its counts cannot come from n_k and its noise."""
 
     def refuse(field: str, problem: str) -> ReportError:
@@ -100,19 +102,46 @@ def check_noisy(client: str, counts: NDArray[np.int64], n_samples: Any, privacy:
 
     total = int(counts.sum())
     if privacy.hides_size:
+        if unit > 1:
+            raise refuse("privacy", "losses need n_samples, which add-remove privacy hides")
         if n_samples is not None:
             raise refuse("n_samples", "n_samples is stated though add-remove privacy hides it")
         return max(1, total)
     if not is_whole(n_samples) or not 1 <= n_samples <= MAX_SAMPLES:
         raise refuse("n_samples", f"n_samples is {n_samples!r}, not a number of samples")
-    slack = noise_bound(((privacy.noise, counts.size),), IMPLAUSIBLE)
-    if abs(total - int(n_samples)) > slack:
+    noise = privacy.noise_on(unit)
+    slack = noise_bound(((noise, counts.size),), IMPLAUSIBLE)
+    if abs(total - unit * int(n_samples)) > slack:
         raise refuse(
             "counts", f"counts sum to {total}, which noise cannot make of {n_samples} samples"
         )
-    slack = noise_bound(((privacy.noise, 1),), IMPLAUSIBLE / counts.size)
-    if counts.min() < -slack or counts.max() > n_samples + slack:
+    slack = noise_bound(((noise, 1),), IMPLAUSIBLE / counts.size)
+    if counts.min() < -slack or counts.max() > unit * n_samples + slack:
         raise refuse("counts", "a count is beyond what the stated noise can make of it")
+    return int(n_samples)
+
+
+def check_risk(client: str, risk: object) -> int:
+    """How many counts one sample has: the risk's resolution, or 1 without one."""
+    if risk is None:
+        return 1
+    if not isinstance(risk, Risk):
+        raise ReportError(client, "risk", f"{risk!r} is not a risk", 'pass Risk("fnr"), say')
+    return risk.resolution
+
+
+def check_total(client: str, total: int, n_samples: Any, unit: int) -> int:
+    """n_k of a report without noise, whose counts must add up to `unit` a sample."""
+    if unit == 1 and n_samples is None:
+        return total
+    if not is_whole(n_samples) or unit * int(n_samples) != total:
+        words = f"counts sum to {total} but n_samples says {n_samples!r}"
+        if unit > 1:
+            words = (
+                f"the losses fall by {total} parts in all, not by {unit} for each of "
+                f"{n_samples!r} samples"
+            )
+        raise ReportError(client, "n_samples", words, "rebuild the report")
     return int(n_samples)
 
 

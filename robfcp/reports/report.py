@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._util.files import MAX_FILE_BYTES, read_limited, write_atomically
-from robfcp.errors import ReportError, RobfcpError
+from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy, add_noise
 from robfcp.reports.checks import (
@@ -19,13 +20,22 @@ from robfcp.reports.checks import (
     check_noisy,
     check_patients,
     check_privacy,
+    check_risk,
     check_score,
     check_text,
-    is_whole,
+    check_total,
 )
 from robfcp.reports.sketches import sketch
 from robfcp.reports.wire import ReportFields, decode_fields, encode_fields
-from robfcp.scores import Score
+from robfcp.scores import (
+    RISKS,
+    MultilabelRisk,
+    Risk,
+    Score,
+    gains_of_losses,
+    known_risk,
+    lambda_grid,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +63,8 @@ class Report:
         n_k; the sum of the counts unless stated.
     privacy
         What noise the counts hold; none if None.
+    risk
+        The loss whose falls are counted in place of scores, if so; n_samples must be stated.
 
     Raises
     ------
@@ -75,6 +87,7 @@ class Report:
     model: str | None = None
     n_samples: int = None  # type: ignore[assignment]  # the sum of the counts unless stated
     privacy: Privacy | None = None
+    risk: Risk | None = None
 
     def __post_init__(self) -> None:
         check_client(self.client)
@@ -83,19 +96,12 @@ class Report:
         check_score(self.client, self.score)
         check_privacy(self.client, self.privacy)
         counts = check_counts(self.client, self.counts, self.grid, self.privacy)
-        total = int(counts.sum())
+        total, unit = int(counts.sum()), check_risk(self.client, self.risk)
         if self.privacy is not None:
-            size = check_noisy(self.client, counts, self.n_samples, self.privacy)
-            object.__setattr__(self, "n_samples", size)
-        elif self.n_samples is None or (is_whole(self.n_samples) and self.n_samples == total):
-            object.__setattr__(self, "n_samples", total)
+            size = check_noisy(self.client, counts, self.n_samples, self.privacy, unit)
         else:
-            raise ReportError(
-                self.client,
-                "n_samples",
-                f"counts sum to {total} but n_samples says {self.n_samples!r}",
-                "rebuild the report",
-            )
+            size = check_total(self.client, total, self.n_samples, unit)
+        object.__setattr__(self, "n_samples", size)
         for field in ("round", "model"):
             check_text(self.client, field, getattr(self, field))
         counts.flags.writeable = False
@@ -172,6 +178,129 @@ class Report:
             model=model,
             n_samples=size,  # type: ignore[arg-type]
             privacy=privacy,
+        )
+
+    @staticmethod
+    def from_losses(
+        client: str,
+        losses: ArrayLike,
+        lambdas: ArrayLike,
+        *,
+        risk: str | Risk,
+        round: str | None = None,
+        model: str | None = None,
+        privacy: Privacy | None = None,
+        patients: ArrayLike | None = None,
+    ) -> Report:
+        """The report of losses that fall as lambda rises: by how much they fall at each lambda.
+
+        Parameters
+        ----------
+        client
+            The client's registered name.
+        losses
+            (n, L) loss of every sample at every lambda, falling along each row.
+        lambdas
+            (L,) rising; beyond the last one every label is taken.
+        risk
+            The loss by name, or a `Risk` that states its bound.
+        round, model
+            The round's name and the model's digest, the same at all sites.
+        privacy
+            Adds noise; one sample moves the falls by at most twice the bound.
+        patients
+            (n,) whose sample each row is; refused if somebody has more than privacy states.
+
+        Returns
+        -------
+        Report
+            Whole parts of the bound, so that sums are exact.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> losses = np.array([[1.0, 0.5, 0.0], [1.0, 1.0, 0.0]])
+        >>> robfcp.Report.from_losses("a", losses, [0.1, 0.5, 0.9], risk="fnr").n_samples
+        2
+        """
+        kind = known_risk(risk, private=privacy is not None)
+        grid = lambda_grid(lambdas)
+        gains, number = _named(client, lambda: gains_of_losses(losses, grid.n_bins - 1, kind))
+        return _of_gains(
+            client,
+            gains,
+            number,
+            grid=grid,
+            risk=kind,
+            context=(round, model),
+            privacy=privacy,
+            patients=patients,
+        )
+
+    @staticmethod
+    def from_multilabel(
+        client: str,
+        probabilities: ArrayLike,
+        labels: ArrayLike,
+        grid: Grid | None = None,
+        *,
+        risk: str | MultilabelRisk = "fnr",
+        round: str | None = None,
+        model: str | None = None,
+        privacy: Privacy | None = None,
+        patients: ArrayLike | None = None,
+    ) -> Report:
+        """The report of multi-label predictions: the share of true labels missed, at every lambda.
+
+        Parameters
+        ----------
+        client
+            The client's registered name.
+        probabilities
+            (n, C) one probability a label, each in [0, 1]; masks of pixels may have more axes.
+        labels
+            As many true labels, 0 or 1.
+        grid
+            The lambdas; fine ones on [0, 1] if none is given.
+        risk
+            "fnr", "miss-rate", or a `MultilabelRisk` with weights.
+        round, model
+            The round's name and the model's digest, the same at all sites.
+        privacy
+            Adds noise; the grid should then be a coarse one fixed before the round.
+        patients
+            (n,) whose sample each row is; refused if somebody has more than privacy states.
+
+        Returns
+        -------
+        Report
+            To be calibrated with `calibrate(reports, risk=0.1)`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> p, y = np.array([[0.9, 0.2], [0.6, 0.7]]), np.array([[1, 0], [1, 1]])
+        >>> robfcp.Report.from_multilabel("a", p, y).risk.name
+        'fnr'
+        """
+        rule = RISKS.get(risk) if isinstance(risk, str) else risk
+        if not isinstance(rule, MultilabelRisk):
+            raise RobfcpError(f"risk: {risk!r} is unknown; use {', '.join(RISKS)} or from_losses")
+        kind = rule.risk(known_risk(rule.name, private=privacy is not None).resolution)
+        grid = Grid.default() if grid is None else grid
+        check_grid(client, grid)
+        gains, number = _named(client, lambda: rule.gains(probabilities, labels, grid, kind))
+        return _of_gains(
+            client,
+            gains,
+            number,
+            grid=grid,
+            risk=kind,
+            context=(round, model),
+            privacy=privacy,
+            patients=patients,
         )
 
     def to_json(self) -> bytes:
@@ -276,6 +405,47 @@ class Report:
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def context(self) -> tuple[Grid, Score | None, str | None, str | None]:
+    def context(self) -> tuple[Grid, Score | None, str | None, str | None, Risk | None]:
         """What all reports of one round must share."""
-        return self.grid, self.score, self.round, self.model
+        return self.grid, self.score, self.round, self.model, self.risk
+
+
+Gains = tuple[NDArray[np.int64], int]
+
+
+def _named(client: str, make: Callable[[], Gains]) -> Gains:
+    """What `make` returns; a refusal names the client."""
+    try:
+        return make()
+    except RobfcpError as error:
+        raise RobfcpError(f"{client}: {error}") from error
+
+
+def _of_gains(
+    client: str,
+    gains: NDArray[np.int64],
+    number: int,
+    *,
+    grid: Grid,
+    risk: Risk,
+    context: tuple[str | None, str | None],
+    privacy: Privacy | None,
+    patients: ArrayLike | None,
+) -> Report:
+    """The report of summed falls, with noise where it is asked for."""
+    if privacy is not None:
+        check_patients(client, number, patients, privacy)
+        gains = add_noise(gains, privacy, risk.resolution)
+    elif patients is not None:
+        raise RobfcpError(f"{client}: patients: only privacy protects them; pass privacy=")
+    round, model = context
+    return Report(
+        client=client,
+        counts=gains,
+        grid=grid,
+        round=round,
+        model=model,
+        n_samples=number,
+        privacy=privacy,
+        risk=risk,
+    )

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid, named
 from robfcp.privacy import Mechanism, Neighbours, Privacy
-from robfcp.scores import Score, named_score, score_parameters
+from robfcp.scores import Risk, Score, named_score, score_parameters
 
-SCHEMA = 2  # private reports; all others are written as schema 1
+SCHEMA = 3  # losses; private histograms are written as schema 2, plain ones as schema 1
 
 Parameter = bool | int | float | str
 
@@ -31,6 +31,7 @@ class ReportFields(NamedTuple):
     model: str | None
     n_samples: Any
     privacy: Privacy | None
+    risk: Risk | None = None
 
 
 class WireGrid(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -97,6 +98,30 @@ class PrivateWireReport(
     privacy: WirePrivacy
     n_samples: int | None = None
     score: WireScore | None = None
+    round: str | None = None
+    model: str | None = None
+
+
+class WireRisk(msgspec.Struct, forbid_unknown_fields=True):
+    """A risk by name, bound and parts."""
+
+    name: str
+    bound: float
+    resolution: int
+
+
+class LossWireReport(
+    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="report"
+):
+    """Schema 3 of a report: by how many parts the summed loss falls at each step of the grid."""
+
+    schema: int
+    client: str
+    grid: WireGrid
+    counts: list[int] | WireCounts
+    n_samples: int
+    risk: WireRisk
+    privacy: WirePrivacy | None = None
     round: str | None = None
     model: str | None = None
 
@@ -187,12 +212,19 @@ def encode_fields(fields: ReportFields) -> bytes:
         "round": fields.round,
         "model": fields.model,
     }
+    if fields.risk is not None:
+        del common["score"]
+        risk = WireRisk(**asdict(fields.risk))
+        noise = None if fields.privacy is None else WirePrivacy(**asdict(fields.privacy))
+        return msgspec.json.encode(
+            LossWireReport(schema=3, n_samples=fields.n_samples, risk=risk, privacy=noise, **common)
+        )
     if fields.privacy is None:
         return msgspec.json.encode(WireReport(schema=1, n_samples=fields.n_samples, **common))
     stated = None if fields.privacy.hides_size else fields.n_samples
     privacy = WirePrivacy(**asdict(fields.privacy))
     return msgspec.json.encode(
-        PrivateWireReport(schema=SCHEMA, privacy=privacy, n_samples=stated, **common)
+        PrivateWireReport(schema=2, privacy=privacy, n_samples=stated, **common)
     )
 
 
@@ -237,21 +269,33 @@ def _read_v2(data: bytes | str) -> ReportFields:
     return _fields(wire, Privacy(**msgspec.structs.asdict(wire.privacy)))
 
 
-def _fields(wire: WireReport | PrivateWireReport, privacy: Privacy | None = None) -> ReportFields:
+def _read_v3(data: bytes | str) -> ReportFields:
+    wire = msgspec.json.decode(data, type=LossWireReport)
+    stated = wire.privacy
+    privacy = None if stated is None else Privacy(**msgspec.structs.asdict(stated))
+    return _fields(wire, privacy, Risk(**msgspec.structs.asdict(wire.risk)))
+
+
+def _fields(
+    wire: WireReport | PrivateWireReport | LossWireReport,
+    privacy: Privacy | None = None,
+    risk: Risk | None = None,
+) -> ReportFields:
     grid = read_grid(wire.grid)
     return ReportFields(
         client=wire.client,
         counts=read_counts(wire.counts, grid.n_bins),
         grid=grid,
-        score=read_score(wire.score),
+        score=None if isinstance(wire, LossWireReport) else read_score(wire.score),
         round=wire.round,
         model=wire.model,
         n_samples=wire.n_samples,
         privacy=privacy,
+        risk=risk,
     )
 
 
-READERS: dict[int, Any] = {1: _read_v1, 2: _read_v2}
+READERS: dict[int, Any] = {1: _read_v1, 2: _read_v2, 3: _read_v3}
 
 
 def _field(message: str) -> str:

@@ -11,21 +11,37 @@ from robfcp.scores.lac import LAC
 from robfcp.scores.named import SCORES, named_score, score_parameters
 from robfcp.scores.probabilities import Probabilities, check_labels, check_probabilities
 from robfcp.scores.regression import CQR, AbsoluteResidual
+from robfcp.scores.risks import (
+    RISKS,
+    MultilabelRisk,
+    Risk,
+    check_multilabel,
+    gains_of_losses,
+    known_risk,
+    lambda_grid,
+)
 
 __all__ = [
     "APS",
     "CQR",
     "LAC",
     "RAPS",
+    "RISKS",
     "SCORES",
     "AbsoluteResidual",
     "ClassificationScore",
+    "MultilabelRisk",
     "Probabilities",
+    "Risk",
     "Rng",
     "Score",
     "Scores",
     "check_labels",
+    "check_multilabel",
     "check_probabilities",
+    "gains_of_losses",
+    "known_risk",
+    "lambda_grid",
     "named_score",
     "score_parameters",
 ]

@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 from fractions import Fraction
+from math import ceil
 
 import numpy as np
 import pytest
@@ -70,14 +71,17 @@ def test_threshold_is_the_order_statistics_bin(counts, rank):
     counts=st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any), min_size=1),
     level=st.fractions(Fraction(1, 100), Fraction(99, 100)),
     seed=st.integers(0, 99),
-    exchangeability=st.sampled_from(["partial", "full"]),
+    exchangeability=st.sampled_from(["partial", "full", "published"]),
 )
 def test_fcps_threshold_is_the_order_statistic_of_the_trusted(counts, level, seed, exchangeability):
     trusted = np.random.default_rng(seed).random(len(counts)) < 0.7
     trusted[0] = True
     values = np.sort(np.repeat(np.arange(4), np.array(counts)[trusted].sum(axis=0)))
-    extra = int(trusted.sum()) if exchangeability == "partial" else 1
-    rank = -(-level.numerator * (len(values) + extra) // level.denominator)
+    rank = ceil(level * len(values)) + 1
+    if exchangeability == "published":
+        rank = ceil(level * (len(values) + int(trusted.sum())))
+    elif exchangeability == "full" or trusted.sum() == 1:
+        rank = ceil(level * (len(values) + 1))
     expected = int(values[rank - 1]) if rank <= len(values) else None
     federation = Federation.from_counts(counts)
     assert fcp_index(federation, level, trusted, exchangeability) == expected

@@ -16,10 +16,7 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     """Groups of copies among the reports without noise, and among those with the same noise."""
     if not federation.privacy:
         return exact_copies(federation, false_alarm)
-    laws = [
-        None if mark is None or mark.noise.never_moves else mark.noise
-        for mark in federation.privacy
-    ]
+    laws = [None if law is None or law.never_moves else law for law in federation.noises]
     n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
     found: list[Copies] = []
     for law in sorted({law for law in laws if law is not None}):

@@ -1,0 +1,345 @@
+"""Risk control: the same rule for losses, against brute force, other libraries and liars."""
+
+import json
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp import Federation, Privacy, Report, Risk
+from robfcp.errors import ReportError, RobfcpError
+from robfcp.guarantees import marginal_threshold
+from robfcp.guarantees.pac import critical_gains
+from robfcp.scores import MultilabelRisk, gains_of_losses
+
+LAMBDAS = np.linspace(0, 1, 21)
+
+
+def outputs(rng, n=80, classes=5, sharp=2.0):
+    """Probabilities of several labels a sample, and labels drawn from them."""
+    p = rng.beta(0.6, 0.6 * sharp, (n, classes))
+    return p, (rng.random((n, classes)) < p).astype(int)
+
+
+def loss_table(p, y, lambdas=LAMBDAS):
+    """(n, L) share of the true labels whose 1 - p exceeds lambda, by a plain loop."""
+    table = np.zeros((len(p), len(lambdas)))
+    for i, (row, truth) in enumerate(zip(p, y, strict=True)):
+        scores = [1 - v for v, t in zip(row, truth, strict=True) if t]
+        for j, limit in enumerate(lambdas):
+            table[i, j] = np.mean([s > limit for s in scores]) if scores else 0.0
+    return table
+
+
+def reports(rng, n_clients=6, n=40, **options):
+    made = []
+    for k in range(n_clients):
+        p, y = outputs(rng, n)
+        made.append(
+            Report.from_losses(f"site-{k}", loss_table(p, y), LAMBDAS, risk="fnr", **options)
+        )
+    return made
+
+
+def test_a_report_of_losses_holds_their_falls_and_adds_up():
+    p, y = outputs(np.random.default_rng(0))
+    table = loss_table(p, y)
+    report = Report.from_losses("a", table, LAMBDAS, risk="fnr")
+    unit = report.risk.resolution
+    remaining = len(p) * unit - np.cumsum(report.counts)[:-1]
+    np.testing.assert_allclose(remaining / unit, table.sum(axis=0), atol=1e-9)
+    assert report.counts.sum() == len(p) * unit
+    assert report.n_samples == len(p)
+
+
+@pytest.mark.parametrize("classes", [3, 12, 30])
+def test_labels_and_losses_give_the_same_report(classes):
+    p, y = outputs(np.random.default_rng(classes), classes=classes)
+    y[3] = 0  # nothing to miss
+    grid = robfcp.Grid.uniform(20)
+    direct = Report.from_multilabel("a", p, y, grid)
+    table = loss_table(p, y, grid.upper)
+    lost = len(p) - np.cumsum(direct.counts) / direct.risk.resolution
+    np.testing.assert_allclose(lost, table.sum(axis=0), atol=len(p) / 27720 + 1e-9)
+    assert (lost >= table.sum(axis=0) - 1e-9).all()  # never too small
+    if classes <= 12:
+        np.testing.assert_allclose(lost, table.sum(axis=0), atol=1e-9)
+
+
+def brute(federation, alpha, m, level_of_one):
+    """The first lambda at which every plausible S has summed loss + B <= alpha N_S; else none."""
+    unit = federation.unit
+    below = np.cumsum(federation.counts, axis=1)
+    k = federation.n_clients
+    for edge in range(federation.grid.n_bins):
+        good = True
+        for size in range(k - m, k + 1):
+            for kept in combinations(range(k), size):
+                n = int(federation.sizes[list(kept)].sum())
+                lost = n - Fraction(int(below[list(kept), edge].sum()), unit)
+                charge = 1 if k > 1 else level_of_one
+                good &= lost + charge <= alpha * n
+        if good:
+            return edge
+    return None
+
+
+@pytest.mark.parametrize("number", [300, pytest.param(3000, marks=pytest.mark.slow)])
+def test_the_lambda_is_the_worst_over_all_removals(number):
+    rng = np.random.default_rng(1)
+    finite = 0
+    for _ in range(number):
+        n_clients = int(rng.integers(1, 6))
+        sizes = rng.integers(3, 60, n_clients)
+        risk = Risk("fnr", resolution=int(rng.choice([1, 12, 360])))
+        shares = rng.dirichlet(np.linspace(1.5, 0.2, 8), n_clients)
+        counts = rng.multinomial(sizes * risk.resolution, shares)
+        made = [
+            Report(f"s{k}", row, robfcp.Grid.uniform(8), n_samples=int(n), risk=risk)
+            for k, (row, n) in enumerate(zip(counts, sizes, strict=True))
+        ]
+        federation = Federation.from_reports(made)
+        alpha, m = Fraction(int(rng.integers(1, 9)), 10), int(rng.integers(0, n_clients))
+        found = marginal_threshold(federation, 1 - alpha, m)
+        assert found == brute(federation, alpha, m, 1 - alpha)
+        finite += found is not None
+    assert finite > 0.2 * number
+
+
+def test_one_client_and_nobody_lying_is_conformal_risk_control():
+    """The first lambda with n/(n+1) R + B/(n+1) <= alpha (Angelopoulos et al.)."""
+    rng = np.random.default_rng(2)
+    for alpha in (0.05, 0.1, 0.3):
+        p, y = outputs(rng, 150)
+        table = loss_table(p, y)
+        n = len(p)
+        good = np.flatnonzero(n / (n + 1) * table.mean(axis=0) + 1 / (n + 1) <= alpha + 1e-12)
+        report = Report.from_losses("a", table, LAMBDAS, risk="fnr")
+        for guarantee in (None, "marginal"):
+            calibration = robfcp.calibrate([report], risk=alpha, malicious=0, guarantee=guarantee)
+            assert calibration.threshold == LAMBDAS[good[0]]
+
+
+def test_sets_equal_mapies_risk_control():
+    """MAPIE takes p > threshold on a grid of thresholds; its crc is the same rule from above."""
+    from mapie.risk_control import MultiLabelClassificationController
+
+    rng = np.random.default_rng(3)
+    p, y = outputs(rng, 300, classes=6)
+    y[y.sum(axis=1) == 0, 0] = 1
+    thresholds = np.arange(0.005, 1, 0.01)  # no probability lies on one
+    theirs = MultiLabelClassificationController(
+        predict_function=lambda x: p[np.asarray(x)[:, 0].astype(int)],
+        risk="recall",
+        method="crc",
+        target_level=0.85,
+        predict_params=thresholds,
+    )
+    rows = np.arange(len(p))[:, None]
+    theirs.calibrate(rows, y)
+    wanted = np.asarray(theirs.predict(rows))[:, :, 0].astype(bool)
+    lambdas = 1 - thresholds[::-1]
+    report = Report.from_losses("a", loss_table(p, y, lambdas), lambdas, risk="fnr")
+    ours = robfcp.calibrate([report], risk=0.15, malicious=0).predict_multilabel(p)
+    np.testing.assert_array_equal(ours, wanted)
+
+
+def test_the_whole_way_by_files(tmp_path):
+    from typer.testing import CliRunner
+
+    from robfcp.cli import app
+
+    rng = np.random.default_rng(4)
+    paths = []
+    for k in range(5):
+        p, y = outputs(rng, 120)
+        np.savez(tmp_path / f"{k}.npz", probabilities=p, labels=y)
+        paths.append(str(tmp_path / f"{k}.json"))
+        command = ["sketch", str(tmp_path / f"{k}.npz"), "-c", f"s{k}", "-o", paths[-1]]
+        assert CliRunner().invoke(app, [*command, "--risk", "fnr"]).exit_code == 0
+    out = str(tmp_path / "c.json")
+    options = ["--risk", "0.2", "--malicious", "1", "--guarantee", "marginal", "-o", out]
+    result = CliRunner().invoke(
+        app, ["calibrate", *paths, *options, "--html", str(tmp_path / "p.html")]
+    )
+    assert result.exit_code == 0, result.output
+    assert "mean fnr is at most 20%" in " ".join(result.output.split())
+    names = ",".join([*(f"p{c}" for c in range(5)), *(f"label_{c}" for c in range(5))])
+    p, y = outputs(rng, 400)
+    np.savetxt(tmp_path / "t.csv", np.hstack([p, y]), "%.10g", ",", header=names, comments="")
+    found = CliRunner().invoke(app, ["predict", out, str(tmp_path / "t.csv"), "--json"])
+    figures = json.loads(found.stdout)
+    assert figures["fnr"] < 0.25
+    again = robfcp.Calibration.load(out)
+    assert again.risk == Risk("fnr")
+    assert again.federation.unit == 27720
+    assert "A mean fnr of at most 20% is guaranteed" in (tmp_path / "p.html").read_text()
+
+
+def test_reports_survive_the_wire_signed_or_not(tmp_path):
+    report = reports(np.random.default_rng(5), 1, round="r")[0]
+    again = Report.from_json(report.to_json())
+    assert again == report
+    assert json.loads(report.to_json())["schema"] == 3
+    from robfcp.reports import generate_key, load_key, sign, verify
+
+    public = generate_key(tmp_path / "key")
+    assert verify(sign(report, load_key(tmp_path / "key")), {"site-0": public}, "r") == report
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n_samples": 39}, "fall by"),
+        ({"n_samples": None}, "n_samples"),
+        ({"counts": [-1] + [0] * 21}, "negative"),
+        ({"counts": [27720 * 40] + [0] * 20}, "do not fit the grid"),
+        ({"risk": {"name": "fnr", "bound": -1, "resolution": 27720}}, "bound"),
+        ({"risk": {"name": "fnr", "bound": 1, "resolution": 10**9}}, "resolution"),
+        ({"risk": {"name": "", "bound": 1, "resolution": 1}}, "no name"),
+        ({"risk": None}, "risk"),
+    ],
+)
+def test_broken_reports_of_losses_are_refused_in_words(change, words):
+    message = json.loads(reports(np.random.default_rng(6), 1)[0].to_json()) | change
+    with pytest.raises(ReportError, match=words) as caught:
+        Report.from_json(json.dumps(message))
+    assert caught.value.client == "site-0"
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ([[0.2, 0.5]], "rise with lambda"),
+        ([[1.5, 0.5]], "leave"),
+        ([[-0.1, -0.5]], "leave"),
+        ([[np.nan, 0]], "leave"),
+        ([0.5, 0.1], "shape"),
+        ([[0.5]], "shape"),
+    ],
+)
+def test_losses_that_cannot_be_are_refused(losses, words):
+    with pytest.raises(RobfcpError, match=f"site-1: losses: .*{words}"):
+        Report.from_losses("site-1", losses, [0.1, 0.5], risk="fnr")
+
+
+def test_losses_and_scores_do_not_mix_and_each_is_asked_for_by_its_own_word():
+    rng = np.random.default_rng(7)
+    mixed = [*reports(rng, 3), Report.from_scores("x", rng.random(40))]
+    calibration = robfcp.calibrate(mixed, risk=0.3)
+    assert [fault.client for fault in calibration.faulty] == ["x"]
+    with pytest.raises(RobfcpError, match="state the mean loss"):
+        robfcp.calibrate(reports(rng))
+    with pytest.raises(RobfcpError, match="hold no losses"):
+        robfcp.calibrate([Report.from_scores("x", rng.random(40))], risk=0.1)
+    with pytest.raises(RobfcpError, match="not proved for losses"):
+        robfcp.calibrate(reports(rng), risk=0.3, malicious=1, guarantee="pac-homogeneous")
+    with pytest.raises(RobfcpError, match="not proved for losses"):
+        robfcp.calibrate(reports(rng), risk=0.3, malicious=1, guarantee="pac", heterogeneity=0.1)
+    with pytest.raises(RobfcpError, match="not between 0 and the bound"):
+        robfcp.calibrate(reports(rng), risk=1.5)
+
+
+def test_a_loss_with_another_bound_is_the_same_scaled():
+    table = loss_table(*outputs(np.random.default_rng(8)))
+    one = robfcp.calibrate(
+        [Report.from_losses("a", table, LAMBDAS, risk="cost")], risk=0.2, defence="none"
+    )
+    five = robfcp.calibrate(
+        [Report.from_losses("a", 5 * table, LAMBDAS, risk=Risk("cost", bound=5))],
+        risk=1,
+        defence="none",
+    )
+    assert one.threshold == five.threshold
+    assert "mean cost" in five.certificate.statement
+
+
+def test_weights_and_pixels_are_losses_too():
+    rng = np.random.default_rng(9)
+    p, y = outputs(rng, 30, classes=4)
+    heavy = MultilabelRisk("top-weighted", (10.0, 1.0, 1.0, 1.0))
+    report = Report.from_multilabel("a", p, y, risk=heavy)
+    lost = 30 - np.cumsum(report.counts) / report.risk.resolution
+    edge = 500
+    sets = 1 - p <= report.grid.upper[edge]
+    assert lost[edge] == pytest.approx(heavy.losses(sets, y).sum(), abs=0.01)
+    pixels = Report.from_multilabel("a", p.reshape(30, 2, 2), y.reshape(30, 2, 2), risk="miss-rate")
+    flat = Report.from_multilabel("a", p, y, risk="miss-rate")
+    np.testing.assert_array_equal(pixels.counts, flat.counts)
+
+
+def test_private_losses_hold_with_their_noise_and_huge_budgets_change_nothing():
+    rng = np.random.default_rng(10)
+    tables = [loss_table(*outputs(rng, 300)) for _ in range(8)]
+    plain, exact, noisy = (
+        [
+            Report.from_losses(f"s{k}", t, LAMBDAS, risk=Risk("fnr", resolution=360), privacy=mark)
+            for k, t in enumerate(tables)
+        ]
+        for mark in (None, Privacy(1e6), Privacy(3.0))
+    )
+    made = {"risk": 0.25, "malicious": 1, "defence": "none"}
+    for guarantee in (None, "marginal", "pac"):
+        thresholds = [
+            robfcp.calibrate(r, guarantee=guarantee, **made).threshold for r in (plain, exact)
+        ]
+        assert thresholds[0] == thresholds[1]
+        private = robfcp.calibrate(noisy, guarantee=guarantee, **made)
+        if guarantee is not None:
+            assert private.threshold >= thresholds[0] - 0.051
+    hidden = Privacy(1, neighbours="add-remove")
+    with pytest.raises(RobfcpError, match="add-remove"):
+        Report.from_losses("a", tables[0], LAMBDAS, risk="fnr", privacy=hidden)
+
+
+def test_the_critical_gain_keeps_its_chance_for_zero_one_losses():
+    """Losses of 0 and 1 are the hardest: the binomial chance of reaching it is at most delta."""
+    from scipy.stats import binom
+
+    for n in (20, 100, 1000):
+        for level in (Fraction(9, 10), Fraction(4, 5)):
+            (gain,) = critical_gains(np.array([n]), level, 0.05, 360)
+            chance = binom.sf(np.ceil(gain / 360) - 1, n, float(level))
+            assert chance <= 0.05
+            assert gain <= 360 * n + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarantee", ["marginal", "pac"])
+def test_the_risk_holds_against_the_worst_liars_and_a_budget_too_small_is_caught(guarantee):
+    rng = np.random.default_rng(11)
+    grid_p, grid_y = outputs(rng, 20_000)
+    truth = loss_table(grid_p[:4000], grid_y[:4000]).mean(axis=0)
+    risk, runs = 0.2, 150
+    held, broken = [], []
+    for _ in range(runs):
+        honest = [loss_table(*outputs(rng, 60)) for _ in range(17)]
+        for told, found in ((3, held), (0, broken)):
+            worst = 0.0
+            for forged in (np.zeros((60, 21)), np.ones((60, 21)) * (LAMBDAS < 1)):
+                made = [
+                    Report.from_losses(f"s{k:02d}", t, LAMBDAS, risk="fnr")
+                    for k, t in enumerate([*honest, forged, forged, forged])
+                ]
+                calibration = robfcp.calibrate(
+                    made, risk=risk, malicious=told, guarantee=guarantee, defence="none"
+                )
+                place = np.searchsorted(LAMBDAS, calibration.threshold)
+                worst = max(worst, truth[place] if place < len(truth) else 0.0)
+            found.append(worst)
+    if guarantee == "marginal":
+        assert np.mean(held) <= risk + 3 * np.std(held) / np.sqrt(runs)
+        assert np.mean(broken) > risk
+    else:
+        assert np.mean(np.array(held) > risk) <= 0.05
+        assert np.mean(np.array(broken) > risk) > 0.05
+
+
+def test_sums_of_rounded_losses_are_never_too_small():
+    rng = np.random.default_rng(12)
+    table = -np.sort(-rng.random((50, 21)), axis=1)
+    gains, number = gains_of_losses(table, 21, Risk("x", resolution=7))
+    lost = number - np.cumsum(gains)[:-1] / 7
+    assert (lost >= table.sum(axis=0) - 1e-9).all()
