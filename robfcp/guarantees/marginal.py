@@ -65,6 +65,20 @@ def slack(margins: NDArray[Any], m: int) -> NDArray[Any]:
     return np.asarray(margins.sum(axis=1) - sum_of_largest(margins, m))
 
 
+def robust_step(losses: NDArray[Any], bound: int, m: int) -> int | None:
+    """The first step at which sum_S psi + B <= 0 for every S that leaves out at most m clients.
+
+    `losses` (E, K) are each client's summed psi at rising steps: whole numbers that fall with the
+    step, psi = loss - alpha for a risk, 1{y = c}(miss - alpha) for a class, weight (miss - alpha)
+    for stated weights, all in one fixed-point unit; B bounds how far one sample can move psi. Then
+    sum n_k E psi <= 0 over the honest clients, whatever the others report; None where no step does.
+    """
+    margins = -np.asarray(losses)
+    check_budget(m, margins.shape[1])
+    holds = slack(margins, m) >= bound
+    return int(np.argmax(holds)) if holds.any() else None
+
+
 def size_budget_holds(
     margins: NDArray[Any], sizes: NDArray[np.int64], budget: int, allowance: int = 0
 ) -> bool:

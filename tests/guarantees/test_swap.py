@@ -19,6 +19,7 @@ from robfcp.guarantees import (
     empty_from,
     least_liars,
     marginal_threshold,
+    robust_step,
 )
 
 LEVEL = Fraction(9, 10)
@@ -241,6 +242,42 @@ def test_one_client_alone_keeps_the_rank_that_other_libraries_have():
             ).threshold
             rank = ceil(Fraction(str(level)) * 20)
             assert found == pytest.approx(np.sort(scores)[rank - 1], abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["coverage", "class", "weights", "risk"])
+@pytest.mark.parametrize("number", [400, pytest.param(3000, marks=pytest.mark.slow)])
+def test_the_one_rule_is_brute_force_over_all_removals_for_every_kind_of_loss(kind, number):
+    """psi = miss - alpha; 1{y = c}(miss - alpha); w(x)(miss - alpha); loss - alpha, in tenths."""
+    rng = np.random.default_rng(7)
+    found = 0
+    for _ in range(number):
+        n_clients, steps = int(rng.integers(1, 6)), 7
+        alpha, m = int(rng.integers(1, 6)), int(rng.integers(0, n_clients))
+        curves = np.zeros((steps, n_clients), dtype=np.int64)
+        most = 10
+        for k in range(n_clients):
+            for _ in range(int(rng.integers(1, 25))):
+                falls = int(rng.integers(0, steps))
+                missed = np.where(np.arange(steps) < falls, 10, 0)
+                weight = {"class": int(rng.integers(0, 2)), "weights": int(rng.integers(0, 4))}
+                if kind == "risk":
+                    missed = -np.sort(-rng.integers(0, 11, steps))
+                curves[:, k] += weight.get(kind, 1) * (missed - alpha)
+        bound = most * (3 if kind == "weights" else 1)
+        expected = None
+        for step in range(steps):
+            sums = [
+                curves[step, list(kept)].sum() + bound
+                for size in range(n_clients - m, n_clients + 1)
+                for kept in combinations(range(n_clients), size)
+                if kept
+            ]
+            if all(total <= 0 for total in sums):
+                expected = step
+                break
+        assert robust_step(curves, bound, m) == expected
+        found += expected is not None
+    assert found > 0.05 * number
 
 
 def test_all_removals_of_the_worst_case_are_what_the_rule_looks_at():
