@@ -13,6 +13,7 @@ from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.levels import Level
 from robfcp.calibration.settings import Guarantee, Settings
+from robfcp.calibration.strata import stratum_levels, worst_of
 from robfcp.defence import (
     Assessment,
     Defence,
@@ -38,6 +39,7 @@ from robfcp.guarantees import (
     guaranteed,
     tolerance,
 )
+from robfcp.reports import OTHER, By, Names
 
 LevelLike = float | str | Fraction
 
@@ -59,6 +61,9 @@ def calibrate(
     max_share: float | None = None,
     size_budget: int | None = None,
     risk: LevelLike | Sequence[LevelLike] | None = None,
+    by: By | None = None,
+    clusters: Mapping[str, str] | Sequence[str] | None = None,
+    joint: bool = True,
 ) -> Calibration:
     """One calibration from the reports of one round.
 
@@ -95,6 +100,14 @@ def calibrate(
         The least number (or share) of valid reports.
     max_share
         Refuses a client that holds more than this share of all samples.
+    risk
+        For reports of losses: the mean loss accepted, in place of confidence_level.
+    by
+        "class" for one threshold a class, "group" for one a group: reports must keep the counts.
+    clusters
+        Classes (or groups) that share a threshold, by name; fixed before the reports are seen.
+    joint
+        Whether certificates of all classes hold at once with the stated confidence, or each.
     risk
         For reports of losses: the mean loss accepted, in place of confidence_level.
     size_budget
@@ -147,6 +160,8 @@ def calibrate(
         certificate_confidence=certificate_confidence,
         max_share=max_share,
         size_budget=size_budget,
+        by=by,
+        joint=joint,
     )
     _check_guarantee(settings)
     if isinstance(reports, Federation) and not (sizes is None and quorum is None):
@@ -173,12 +188,13 @@ def calibrate(
         reasons=assessment.reasons,
         finding=finding,
     )
-    outcomes = _outcomes(evidence, levels, n_malicious, settings)
+    outcomes = _outcomes(evidence, levels, n_malicious, settings, clusters)
     return Calibration(
         levels=outcomes,
         settings=settings,
         score=federation.score,
         risk=federation.risk,
+        classes=_classes(federation),
         n_malicious=n_malicious,
         checked=federation.checked,
         summary=Summary.of(evidence),
@@ -281,10 +297,20 @@ def _assess(
 
 
 def _outcomes(
-    evidence: Evidence, levels: list[Fraction], n_malicious: int, settings: Settings
+    evidence: Evidence,
+    levels: list[Fraction],
+    n_malicious: int,
+    settings: Settings,
+    clusters: Mapping[str, str] | Sequence[str] | None,
 ) -> tuple[Level, ...]:
     """Threshold, tolerance and certificate at every confidence level."""
     federation = evidence.federation
+    if settings.by is not None:
+        return tuple(
+            _by_stratum(evidence, level, n_malicious, settings, clusters) for level in levels
+        )
+    if clusters is not None:
+        raise RobfcpError("clusters: only by='class' and by='group' have strata to cluster")
     plain = FcpThreshold(federation, evidence.trusted_mask, settings.exchangeability)
     budgets = curve_budgets(federation.n_clients, n_malicious)
     found = []
@@ -323,3 +349,34 @@ def _outcomes(
             )
         )
     return tuple(found)
+
+
+def _classes(federation: Federation) -> Names | None:
+    """The classes the reports name, "(other)" left out; None where they do not."""
+    strata = federation.strata
+    if strata is None or strata.by != "class":
+        return None
+    if isinstance(strata.names, int) or OTHER not in strata.names:
+        return strata.names
+    return tuple(name for name in strata.names if name != OTHER)
+
+
+def _by_stratum(
+    evidence: Evidence,
+    level: Fraction,
+    n_malicious: int,
+    settings: Settings,
+    clusters: Mapping[str, str] | Sequence[str] | None,
+) -> Level:
+    """The thresholds of all classes or groups at one level."""
+    found = stratum_levels(
+        evidence.federation, evidence.trusted_mask, level, n_malicious, settings, clusters
+    )
+    survived = [one.tolerance for one in found]
+    return Level(
+        level,
+        max(one.threshold for one in found),
+        None if None in survived else min(number for number in survived if number is not None),
+        worst_of(found, settings),
+        strata=found,
+    )

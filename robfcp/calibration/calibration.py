@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._util.files import is_special, read_limited, write_atomically
+from robfcp._util.numbers import array
 from robfcp._version import __version__
 from robfcp.calibration.checks import check_together
 from robfcp.calibration.document import (
@@ -29,6 +30,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Checked, Fault, Federation
 from robfcp.guarantees import Certificate, curve_assumptions
 from robfcp.prediction import iterate_sets, predict_intervals, predict_sets
+from robfcp.reports import By, Names
 from robfcp.scores import Risk, Rng, Score, check_multilabel
 
 MAX_CALIBRATION_BYTES = 2**30  # files of version 0.1 hold all reports
@@ -65,6 +67,8 @@ class Calibration:
         The score the reports name, if they do; sets and intervals are made with it.
     risk
         The loss that is controlled in place of coverage, if so.
+    classes
+        The classes the reports name, or their number; None where they do not.
     n_malicious
         How many liars were assumed, stated or estimated.
     checked
@@ -95,6 +99,7 @@ class Calibration:
     settings: Settings
     score: Score | None
     risk: Risk | None
+    classes: Names | None
     n_malicious: int
     checked: Checked
     summary: Summary
@@ -104,9 +109,25 @@ class Calibration:
     version: str = __version__
 
     @property
-    def threshold(self) -> float | tuple[float, ...]:
-        """A label is in the set when its score is at most this; infinite takes every label."""
+    def threshold(self) -> float | tuple[float, ...] | NDArray[np.float64]:
+        """A label is in the set when its score is at most this; infinite takes every label.
+
+        By class or group an array: (C,), or (L, C) for several levels.
+        """
+        if self.by is not None:
+            rows = np.array([[one.threshold for one in level.strata] for level in self.levels])
+            return rows if self.several else rows[0]
         return self._single(tuple(level.threshold for level in self.levels))
+
+    @property
+    def by(self) -> By | None:
+        """Whether there is a threshold for each class or group."""
+        return self.settings.by
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """The names of the classes or groups that have thresholds of their own."""
+        return tuple(one.name for one in self.levels[0].strata)
 
     @property
     def tolerance(self) -> int | tuple[int | None, ...] | None:
@@ -250,7 +271,12 @@ class Calibration:
         return self.federation.missing
 
     def predict_set(
-        self, probabilities: ArrayLike, rng: Rng = None, *, score: Score | None = None
+        self,
+        probabilities: ArrayLike,
+        rng: Rng = None,
+        *,
+        score: Score | None = None,
+        groups: ArrayLike | None = None,
     ) -> NDArray[np.bool_]:
         """(n, C) whether each label is in each sample's set; (n, C, L) for several levels.
 
@@ -262,6 +288,8 @@ class Calibration:
             A seed or generator, for randomised scores.
         score
             The score, where the reports did not name it.
+        groups
+            (n,) each sample's group, where thresholds are by group.
 
         Returns
         -------
@@ -277,7 +305,9 @@ class Calibration:
         array([[ True,  True],
                [False,  True]])
         """
-        sets = predict_sets(self._score(score), probabilities, self._thresholds, rng)
+        self._check_classes(probabilities)
+        limits = self._limits(groups, len(np.asarray(probabilities)))
+        sets = predict_sets(self._score(score), probabilities, limits, rng)
         return sets if self.several else sets[:, :, 0]
 
     def iterate_sets(
@@ -308,7 +338,11 @@ class Calibration:
         ...     print(rows, sets.sum(axis=1))
         slice(0, 2, None) [2 1]
         """
-        for rows, sets in iterate_sets(self._score(score), probabilities, self._thresholds, rng):
+        self._check_classes(probabilities)
+        if self.by == "group":
+            raise RobfcpError("iterate_sets: thresholds are by group; use predict_set(groups=...)")
+        limits = self._limits(None, 0)
+        for rows, sets in iterate_sets(self._score(score), probabilities, limits, rng):
             yield rows, sets if self.several else sets[:, :, 0]
 
     def predict_interval(
@@ -484,6 +518,7 @@ class Calibration:
             settings=self.settings,
             score=self.score,
             risk=self.risk,
+            classes=self.classes,
             n_malicious=self.n_malicious,
             checked=self.checked,
             summary=self.summary,
@@ -526,6 +561,38 @@ class Calibration:
             )
             for point in level.curve
         }
+
+    def _check_classes(self, probabilities: ArrayLike) -> None:
+        """Refuse another number of classes than the calibration was made for."""
+        if self.classes is None:
+            return
+        wanted = self.classes if isinstance(self.classes, int) else len(self.classes)
+        shape = np.shape(probabilities)
+        if len(shape) == 2 and shape[1] != wanted:
+            raise RobfcpError(
+                f"probabilities: {shape[1]} columns, but the calibration is for {wanted} classes; "
+                "use the model and the column order it was made with"
+            )
+
+    def _limits(self, groups: ArrayLike | None, n_samples: int) -> NDArray[np.float64]:
+        """(L,) one threshold a level, (C, L) by class, or (n, 1, L) by each sample's group."""
+        if self.by is None:
+            if groups is not None:
+                raise RobfcpError("groups: the thresholds are not by group; leave them out")
+            return np.array(self._thresholds)
+        table = np.array([[one.threshold for one in level.strata] for level in self.levels]).T
+        if self.by == "class":
+            return table
+        if groups is None:
+            raise RobfcpError("groups: the thresholds are by group; pass each sample's group")
+        names = array("groups", groups).astype(str)
+        if names.shape != (n_samples,):
+            raise RobfcpError(f"groups: need one a sample ({n_samples}), not shape {names.shape}")
+        place = {name: k for k, name in enumerate(self.strata)}
+        unknown = sorted(set(names.tolist()) - set(place))
+        if unknown:
+            raise RobfcpError(f"groups: {unknown[0]!r:.60} had no report; it has no threshold")
+        return table[[place[name] for name in names.tolist()]][:, None, :]
 
     @property
     def _thresholds(self) -> tuple[float, ...]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.levels import Level
 from robfcp.errors import RobfcpError
-from robfcp.grid import Grid
 from robfcp.guarantees import exact_level
 from robfcp.privacy import Privacy
 from robfcp.reports import MAX_SAMPLES, check_client
@@ -27,7 +26,7 @@ def check_names(names: Iterable[str], kind: str) -> None:
     _need(len(set(seen)) == len(seen), f"a client is {kind} twice")
 
 
-def checked_columns(starts: Any, bins: Any, counts: Any, n_clients: int, grid: Grid) -> Columns:
+def checked_columns(starts: Any, bins: Any, counts: Any, n_clients: int, n_bins: int) -> Columns:
     """The columns of the counts, refused before anything is allocated for them."""
     try:
         columns = tuple(np.array(column, dtype=np.int64) for column in (starts, bins, counts))
@@ -37,8 +36,8 @@ def checked_columns(starts: Any, bins: Any, counts: Any, n_clients: int, grid: G
     _need(start.size == n_clients + 1 and bin_.size == count.size, "columns differ in length")
     _need(start[0] == 0 and start[-1] == bin_.size, "starts do not span the counts")
     _need(bool((np.diff(start) >= 0).all()), "starts do not rise")
-    within = bin_.min(initial=0) >= 0 and bin_.max(initial=0) < grid.n_bins
-    _need(within, f"a bin is outside 0..{grid.n_bins - 1}")
+    within = bin_.min(initial=0) >= 0 and bin_.max(initial=0) < n_bins
+    _need(within, f"a bin is outside 0..{n_bins - 1}")
     steps = np.diff(bin_) > 0
     steps[start[(start > 0) & (start < bin_.size)] - 1] = True
     _need(bool(steps.all()), "a client's bins do not rise")
@@ -77,7 +76,8 @@ def check_levels(levels: Sequence[Level], several: bool, n_malicious: int, n_cli
         _need(level.tolerance is None or 0 <= level.tolerance <= n_clients, "tolerance is wrong")
         certificate = level.certificate
         shares = -1e-9 <= certificate.lower <= certificate.upper + 1e-9 <= 1 + 2e-9
-        _need(shares and certificate.n_clients == n_clients, "a certificate does not fit")
+        fits = certificate.n_clients == n_clients or bool(level.strata)
+        _need(shares and fits, "a certificate does not fit")
 
 
 def check_together(levels: Sequence[Level], summary: Summary, evidence: Evidence) -> None:

@@ -6,7 +6,7 @@ version 0.1, held the reports inside and are still read.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,11 +18,12 @@ from robfcp.calibration.evidence_file import WireFederation, read_federation_col
 from robfcp.calibration.levels import Level
 from robfcp.calibration.sealed import decode_body, seal, unseal
 from robfcp.calibration.settings import Guarantee, Settings
+from robfcp.calibration.strata import StratumLevel
 from robfcp.defence import Exclude, Metric
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked
 from robfcp.guarantees import Assumption, Certificate, CurvePoint, exact_level
-from robfcp.reports import WireScore, read_score, wire_score
+from robfcp.reports import Names, WireScore, check_strata_names, read_score, wire_score
 from robfcp.scores import Risk, Score
 
 KIND = "calibration"
@@ -47,6 +48,19 @@ class WireCertificate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     size_budget: int | None = None
     risk: str = ""
     bound: float = 1.0
+    by: str = ""
+
+
+class WireStratum(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One class or group at one level; an infinite threshold is null."""
+
+    name: str
+    threshold: float | None
+    tolerance: int | None
+    certificate: WireCertificate
+    holders: int
+    samples: int
+    protection: str = ""
 
 
 class WireLevel(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,6 +72,7 @@ class WireLevel(msgspec.Struct, forbid_unknown_fields=True):
     certificate: WireCertificate
     curve: list[CurvePoint] = []
     empty_from: int | None = None
+    strata: list[WireStratum] = []
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,6 +89,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     summary: Summary
     evidence: str
     risk: Risk | None = None
+    classes: list[str] | int | None = None
 
 
 class CalibrationFields(NamedTuple):
@@ -83,6 +99,7 @@ class CalibrationFields(NamedTuple):
     settings: Settings
     score: Score | None
     risk: Risk | None
+    classes: Names | None
     n_malicious: int
     checked: Checked
     summary: Summary
@@ -110,6 +127,7 @@ def encode_calibration(found: CalibrationFields) -> bytes:
             summary=found.summary,
             evidence=found.digest,
             risk=found.risk,
+            classes=list(found.classes) if isinstance(found.classes, tuple) else found.classes,
         ),
     )
 
@@ -135,16 +153,40 @@ def decode_calibration(data: bytes | str, source: str) -> CalibrationFields:
 
 
 def _wire_level(level: Level) -> WireLevel:
-    certificate = level.certificate
-    kept = {name: getattr(certificate, name) for name in WireCertificate.__struct_fields__}
     return WireLevel(
         str(level.confidence_level),
-        level.threshold if np.isfinite(level.threshold) else None,
+        _finite(level.threshold),
         level.tolerance,
-        WireCertificate(**{**kept, "assumptions": list(certificate.assumptions)}),
+        _wire_certificate(level.certificate),
         list(level.curve),
         level.empty_from,
+        [
+            WireStratum(
+                name=one.name,
+                threshold=_finite(one.threshold),
+                tolerance=one.tolerance,
+                # what all classes share is said once, with the level's own certificate
+                certificate=_wire_certificate(replace(one.certificate, assumptions=())),
+                holders=one.holders,
+                samples=one.samples,
+                protection=one.protection,
+            )
+            for one in level.strata
+        ],
     )
+
+
+def _wire_certificate(certificate: Certificate) -> WireCertificate:
+    kept = {name: getattr(certificate, name) for name in WireCertificate.__struct_fields__}
+    return WireCertificate(**{**kept, "assumptions": list(certificate.assumptions)})
+
+
+def _finite(threshold: float) -> float | None:
+    return threshold if np.isfinite(threshold) else None
+
+
+def _class_names(names: list[str] | int) -> Names:
+    return check_strata_names("class", names if isinstance(names, int) else tuple(names))
 
 
 def _read(body: Body) -> CalibrationFields:
@@ -153,6 +195,7 @@ def _read(body: Body) -> CalibrationFields:
         settings=body.settings,
         score=read_score(body.score),
         risk=body.risk,
+        classes=None if body.classes is None else _class_names(body.classes),
         n_malicious=body.n_malicious,
         checked=body.checked,
         summary=body.summary,
@@ -172,6 +215,20 @@ def _level(level: Any, certificate: Certificate) -> Level:
         certificate,
         tuple(getattr(level, "curve", ())),
         getattr(level, "empty_from", None),
+        tuple(
+            StratumLevel(
+                name=one.name,
+                threshold=np.inf if one.threshold is None else one.threshold,
+                tolerance=one.tolerance,
+                certificate=replace(
+                    _certificate(one.certificate), assumptions=certificate.assumptions
+                ),
+                holders=one.holders,
+                samples=one.samples,
+                protection=one.protection,
+            )
+            for one in getattr(level, "strata", ())
+        ),
     )
 
 
@@ -248,6 +305,7 @@ def _read_legacy(body: LegacyBody, schema: int) -> CalibrationFields:
         settings=_legacy_settings(body.settings),
         score=evidence.federation.score,
         risk=None,
+        classes=None,
         n_malicious=body.n_malicious,
         checked=Checked("not recorded", stated, *("not recorded",) * 4),
         summary=Summary.of(evidence),

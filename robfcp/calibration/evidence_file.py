@@ -13,9 +13,19 @@ from robfcp.calibration.evidence import Evidence
 from robfcp.calibration.sealed import decode_body, seal, unseal
 from robfcp.defence import Finding
 from robfcp.errors import RobfcpError
-from robfcp.federation import Checked, Fault, Federation, table
+from robfcp.federation import Checked, Fault, Federation, Stratified, table
+from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.reports import WireGrid, WireScore, read_grid, read_score, wire_grid, wire_score
+from robfcp.reports import (
+    By,
+    WireGrid,
+    WireScore,
+    check_strata_names,
+    read_grid,
+    read_score,
+    wire_grid,
+    wire_score,
+)
 from robfcp.scores import Risk
 
 KIND = "evidence"
@@ -45,6 +55,18 @@ class WireFederation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     sizes: list[int] = []
     sizes_known: bool = True
     risk: Risk | None = None
+    strata: WireStratified | None = None
+
+
+class WireStratified(msgspec.Struct, forbid_unknown_fields=True):
+    """Counts by class of the clients at `rows`; row r's cells are cells[starts[r]:...]."""
+
+    by: By
+    names: list[str] | int
+    rows: list[int]
+    starts: list[int]
+    cells: list[int]
+    counts: list[int]
 
 
 class WireFinding(msgspec.Struct, forbid_unknown_fields=True):
@@ -120,7 +142,7 @@ def read_federation_columns(wire: WireFederation, checked: Checked | None = None
     grid = read_grid(wire.grid)
     check_names(wire.ids, "listed")
     check_names(wire.missing, "missing")
-    columns = checked_columns(wire.starts, wire.bins, wire.counts, len(wire.ids), grid)
+    columns = checked_columns(wire.starts, wire.bins, wire.counts, len(wire.ids), grid.n_bins)
     check_counts(columns, wire.privacy)
     counts = table(*columns, grid.n_bins)
     unit = 1 if wire.risk is None else wire.risk.resolution
@@ -142,6 +164,7 @@ def read_federation_columns(wire: WireFederation, checked: Checked | None = None
         sizes_known=wire.sizes_known,
         checked=Checked() if checked is None else checked,
         risk=wire.risk,
+        strata=None if wire.strata is None else _read_strata(wire.strata, len(wire.ids), grid),
     )
 
 
@@ -163,7 +186,34 @@ def _columns(federation: Federation) -> WireFederation:
         sizes=federation.sizes.tolist() if federation.privacy else [],
         sizes_known=federation.sizes_known,
         risk=federation.risk,
+        strata=None if federation.strata is None else _wire_strata(federation.strata),
     )
+
+
+def _wire_strata(strata: Stratified) -> WireStratified:
+    starts, cells, counts = (_column(column) for column in strata.table.entries())
+    return WireStratified(
+        by=strata.by,
+        names=strata.names if isinstance(strata.names, int) else list(strata.names),
+        rows=strata.rows.tolist(),
+        starts=starts,
+        cells=cells,
+        counts=counts,
+    )
+
+
+def _read_strata(wire: WireStratified, n_clients: int, grid: Grid) -> Stratified:
+    """The counts by class, refused before anything is allocated for them."""
+    names = check_strata_names(
+        wire.by, wire.names if isinstance(wire.names, int) else tuple(wire.names)
+    )
+    n_strata = names if isinstance(names, int) else len(names)
+    rows = np.array(wire.rows, dtype=np.int64)
+    if rows.size and (rows[0] < 0 or rows[-1] >= n_clients or (np.diff(rows) <= 0).any()):
+        raise RobfcpError("counts by class belong to nobody")
+    width = n_strata * grid.n_bins
+    columns = checked_columns(wire.starts, wire.cells, wire.counts, len(rows), width)
+    return Stratified(wire.by, names, table(*columns, width), rows, grid.n_bins)
 
 
 def _wire_finding(found: Finding) -> WireFinding:

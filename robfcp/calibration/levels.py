@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from robfcp.calibration.strata import StratumLevel
 from robfcp.guarantees import Certificate, CurvePoint
 
 
@@ -14,6 +15,7 @@ class Level:
 
     `curve` says where coverage lies for each number of liars, all of it true at once;
     `empty_from` is the number from which on nothing is proved, None where something always is.
+    With `strata` there is a threshold for each class or group, and `threshold` is their largest.
     """
 
     confidence_level: Fraction
@@ -22,3 +24,4 @@ class Level:
     certificate: Certificate
     curve: tuple[CurvePoint, ...] = ()
     empty_from: int | None = None
+    strata: tuple[StratumLevel, ...] = ()

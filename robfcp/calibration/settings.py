@@ -10,6 +10,7 @@ from robfcp._util.numbers import share, whole
 from robfcp.defence import Parameters
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import Exchangeability, GuaranteeKind
+from robfcp.reports import By
 
 Guarantee = GuaranteeKind
 
@@ -31,6 +32,8 @@ class Settings:
     certificate_confidence: float = 0.95
     max_share: float | None = None
     size_budget: int | None = None
+    by: By | None = None
+    joint: bool = True
 
     def __post_init__(self) -> None:
         for option, words in _WORDS.items():
@@ -53,6 +56,7 @@ class Settings:
 
 
 _WORDS = {
+    "by": (None, *get_args(By)),
     "exchangeability": get_args(Exchangeability),
     "guarantee": (None, *get_args(Guarantee)),
 }

@@ -13,6 +13,7 @@ from robfcp.federation.files import read_federation, read_signed, verify_all
 from robfcp.federation.marks import privacy_notes
 from robfcp.federation.projection import comparable, projected, rising, smoothed_below, whole
 from robfcp.federation.quorum import reports_needed
+from robfcp.federation.strata import Stratified
 
 __all__ = [
     "Checked",
@@ -21,6 +22,7 @@ __all__ = [
     "Fault",
     "Federation",
     "SparseCounts",
+    "Stratified",
     "Untrusted",
     "comparable",
     "numbered",

@@ -200,7 +200,11 @@ class CountsBuilder:
         bins = np.flatnonzero(counts)
         if not bins.size:  # noise can leave nothing
             bins = np.zeros(1, dtype=np.intp)
-        self._pending.append((bins, counts[bins]))
+        return self.add_cells(bins, counts[bins])
+
+    def add_cells(self, bins: Indices, counts: Whole) -> int:
+        """Keep a row of which the bins in use are known; its number."""
+        self._pending.append((bins, counts))
         self._lengths.append(len(bins))
         self._waiting += len(bins)
         if self._waiting >= _FLUSH:

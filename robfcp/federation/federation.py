@@ -15,9 +15,10 @@ from robfcp.federation.counts import Counts, DenseCounts, Entries
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.intake import take_in
 from robfcp.federation.marks import marks_of, size_of
+from robfcp.federation.strata import Stratified
 from robfcp.grid import Grid
 from robfcp.privacy import Noise, Privacy
-from robfcp.reports import Report
+from robfcp.reports import Report, Strata
 from robfcp.scores import Risk, Score
 
 
@@ -56,6 +57,8 @@ class Federation:
         Whether sizes are exact: no report hides its own, or they are registered.
     risk
         The loss all reports hold in place of scores, if they do.
+    strata
+        The counts by class or group of the reports that keep them.
     checked
         How each part of the reports was checked, for the record.
 
@@ -82,6 +85,7 @@ class Federation:
     sizes_known: bool = True
     checked: Checked = Checked()  # noqa: RUF009 (frozen)
     risk: Risk | None = None
+    strata: Stratified | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.table, np.ndarray):
@@ -108,6 +112,11 @@ class Federation:
         return self.unit * self.sizes
 
     @property
+    def noise_draws(self) -> int:
+        """How many draws of noise one pooled count holds: one for each class reported."""
+        return 1 if self.strata is None or not self.privacy else self.strata.n_strata
+
+    @property
     def noises(self) -> tuple[Noise | None, ...]:
         """(K,) the law of the noise on each of a client's counts; None where there is none."""
         marks = self.privacy or (None,) * self.n_clients
@@ -123,7 +132,8 @@ class Federation:
         """(K,) variance of the noise on each of a client's counts; 0 where there is none."""
         if not self.privacy:
             return np.zeros(self.n_clients)
-        return np.array([0.0 if law is None else law.variance for law in self.noises])
+        own = np.array([0.0 if law is None else law.variance for law in self.noises])
+        return own * self.noise_draws
 
     @property
     def n_clients(self) -> int:
@@ -284,10 +294,33 @@ class Federation:
         """
         chosen = np.flatnonzero(mask)
         ids = tuple(self.ids[k] for k in chosen)
-        part = replace(self, ids=ids, table=self.table.rows(chosen), sizes=self.sizes[chosen])
+        strata = None if self.strata is None else self.strata.subset(np.asarray(mask, dtype=bool))
+        part = replace(
+            self, ids=ids, table=self.table.rows(chosen), sizes=self.sizes[chosen], strata=strata
+        )
         if not self.privacy:
             return part
         return replace(part, privacy=marks_of(self.privacy[k] for k in chosen))
+
+    def stratum(self, number: int) -> Federation:
+        """One class or group as a federation of the clients that hold it.
+
+        Where reports are private the numbers of samples are protected too: sizes are then noisy.
+        """
+        if self.strata is None:
+            raise RobfcpError("by: no report keeps counts by class; sketch them with labels")
+        rows, counts = self.strata.stratum(number)
+        totals = counts.below(self.grid.n_bins - 1) if len(rows) else np.zeros(0, dtype=np.int64)
+        marks = marks_of(self.privacy[k] for k in rows) if self.privacy else ()
+        return replace(
+            self,
+            ids=tuple(self.ids[k] for k in rows),
+            table=counts,
+            sizes=np.maximum(totals, 1) if marks else totals,
+            strata=None,
+            privacy=marks,
+            sizes_known=self.sizes_known and not marks,
+        )
 
     def __iter__(self) -> Iterator[Report]:
         """The reports the federation was made of."""
@@ -303,7 +336,16 @@ class Federation:
                 n_samples=stated,
                 privacy=mark,
                 risk=self.risk,
+                strata=self._own_strata(k),
             )
+
+    def _own_strata(self, client: int) -> Strata | None:
+        if self.strata is None or client not in self.strata.rows:
+            return None
+        row = self.strata.table.row(int(np.searchsorted(self.strata.rows, client)))
+        private = bool(self.privacy) and self.privacy[client] is not None
+        cells = np.arange(len(row)) if private else np.flatnonzero(row)
+        return Strata(self.strata.by, self.strata.names, cells, row[cells], self.grid.n_bins)
 
     @staticmethod
     def from_counts(
@@ -441,6 +483,7 @@ class Federation:
             sizes_known=intake.sizes_known,
             checked=Checked.against(expected, sizes is not None, signatures),
             risk=first.risk,
+            strata=intake.strata,
         )
 
 

@@ -15,7 +15,8 @@ from robfcp.federation.counts import Counts, CountsBuilder
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.marks import Header, hides_size, same_noise
 from robfcp.federation.quorum import check_quorum
-from robfcp.reports import Report, check_client
+from robfcp.federation.strata import StrataBuilder, Stratified
+from robfcp.reports import OTHER, By, Names, Report, check_client
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Intake:
     faulty: tuple[Fault, ...]
     missing: tuple[str, ...]
     sizes_known: bool
+    strata: Stratified | None
 
 
 def take_in(
@@ -39,15 +41,19 @@ def take_in(
 ) -> Intake:
     """Read every report once, keep the valid ones; see `Federation.from_reports`."""
     sizes = None if sizes is None else _checked_sizes(sizes)
-    builder = CountsBuilder()
-    accepted, faulty = _read_all(reports, faults, builder)
+    builder, by_class = CountsBuilder(), StrataBuilder()
+    accepted, faulty = _read_all(reports, faults, builder, by_class)
     received = len(accepted) + len(faulty)
     if sizes is not None:
         accepted = _keep(accepted, faulty, lambda header: _registered(header, sizes))
     for field, value in expected.items():
         accepted = _keep(accepted, faulty, _same(field, value, accepted))
+    by, names = _common_strata(accepted)
+    if by is not None:
+        accepted = _keep(accepted, faulty, _same_strata(by, names))
     known = sizes is not None or not any(hides_size(header) for header in accepted)
-    if not known:
+    hidden = any(h.privacy is not None and h.strata is not None for h in accepted)
+    if not known or hidden:  # numbers of samples, or of those in a class, are noisy
         accepted = _keep(accepted, faulty, same_noise(accepted))
     seen = {header.client for header in accepted} | {fault.client for fault in faulty}
     silent = set(invited) - seen
@@ -56,13 +62,21 @@ def take_in(
     missing = tuple(sorted(silent | (set(sizes or ()) - seen)))
     accepted.sort(key=lambda header: header.client)
     rows = np.fromiter((header.row for header in accepted), dtype=np.intp, count=len(accepted))
-    counts = builder.build(rows, accepted[0].grid.n_bins)
+    n_bins = accepted[0].grid.n_bins
+    counts = builder.build(rows, n_bins)
+    strata = None
+    if by is not None:
+        held = [(k, h.row, h.strata[1]) for k, h in enumerate(accepted) if h.strata is not None]
+        strata = by_class.build(held, by, names, n_bins)
     ordered = tuple(sorted(faulty, key=lambda fault: fault.client))
-    return Intake(accepted, counts, ordered, missing, known)
+    return Intake(accepted, counts, ordered, missing, known, strata)
 
 
 def _read_all(
-    reports: Iterable[Untrusted], faults: Iterable[Fault], builder: CountsBuilder
+    reports: Iterable[Untrusted],
+    faults: Iterable[Fault],
+    builder: CountsBuilder,
+    by_class: StrataBuilder,
 ) -> tuple[list[Header], list[Fault]]:
     """Decode what is not yet a report; a name that comes twice is faulty altogether."""
     accepted: dict[str, Header] = {}
@@ -80,9 +94,13 @@ def _read_all(
             reason = f"{report.client}: reported more than once; send one report a round"
             faulty[report.client] = Fault(report.client, "client", reason)
         else:
-            context = (*report.context, report.privacy)
+            strata = report.strata
+            kind = None if strata is None else (strata.by, strata.names)
+            context = (*report.context, report.privacy, kind)
             context = shared.setdefault(context, context)
             row = builder.add(report.counts)
+            if report.strata is not None:
+                by_class.add(row, report.strata.cells, report.strata.counts)
             accepted[report.client] = Header(report.client, report.n_samples, row, *context)
     return list(accepted.values()), list(faulty.values())
 
@@ -150,6 +168,49 @@ def _registered(header: Header, sizes: Mapping[str, int]) -> ReportError | None:
         f"counts sum to {header.n_samples} but {expected} samples were registered",
         "rebuild the report or fix the registry",
     )
+
+
+def _common_strata(headers: list[Header]) -> tuple[By | None, Names]:
+    """What most reports by class agree on: the grouping, and its names; groups join theirs."""
+    kinds = Counter(header.strata for header in headers if header.strata is not None)
+    if not kinds:
+        return None, 0
+    groupings: Counter[By] = Counter()
+    for (grouping, _), number in kinds.items():
+        groupings[grouping] += number
+    by: By = max(groupings, key=lambda one: (groupings[one], str(one)))
+    own = {names: number for (one, names), number in kinds.items() if one == by}
+    if by == "group":
+        return by, tuple(sorted({name for names in own for name in _listed(names)}))
+    plain = {names: number for names, number in own.items() if OTHER not in _listed(names)}
+    votes = plain or own
+    most: Names = max(votes, key=lambda one: (votes[one], str(one)))
+    if len(plain) < len(own) and OTHER not in _listed(most):
+        return by, (*_listed(most), OTHER)
+    return by, most
+
+
+def _listed(names: Names) -> tuple[str, ...]:
+    return tuple(str(c) for c in range(names)) if isinstance(names, int) else names
+
+
+def _same_strata(by: By, names: Names) -> Callable[[Header], ReportError | None]:
+    """A check that a report by class has the round's classes, in any order, or none at all."""
+    wanted = set(_listed(names))
+
+    def check(header: Header) -> ReportError | None:
+        if header.strata is None or header.strata == (by, names):
+            return None
+        own_by, own = header.strata
+        if own_by != by:
+            problem = f"counts are by {own_by}, not by {by} as most reports'"
+        elif by == "class" and set(_listed(own)) - {OTHER} != wanted - {OTHER}:
+            problem = f"its {len(_listed(own))} classes are not the round's {len(wanted)}"
+        else:
+            return None
+        return ReportError(header.client, "classes", problem, "use this round's classes")
+
+    return check
 
 
 def _same(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from robfcp.errors import ReportError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
+from robfcp.reports import By, Names
 from robfcp.scores import Risk, Score
 
 
@@ -24,6 +25,7 @@ class Header(NamedTuple):
     model: str | None
     risk: Risk | None
     privacy: Privacy | None
+    strata: tuple[By, Names] | None = None
 
 
 def marks_of(marks: Iterable[Privacy | None]) -> tuple[Privacy | None, ...]:

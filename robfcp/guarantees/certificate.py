@@ -57,6 +57,8 @@ class Certificate:
         What else must be said.
     size_budget
         The most samples that liars may hold together, where that is what was stated.
+    by
+        "class" or "group" where it is said of every one of them at once.
     risk, bound
         The loss that is bounded in place of coverage, and the most one sample can lose.
 
@@ -83,6 +85,7 @@ class Certificate:
     size_budget: int | None = None
     risk: str = ""  # the loss that is bounded in place of coverage, by name
     bound: float = 1.0  # B, the most one sample can lose
+    by: str = ""  # said of every class, or every group, at once
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n_outside", max(self.n_outside, len(self.outside)))
@@ -114,6 +117,7 @@ class Certificate:
         """True for every m at once, so also for one that was read off the reports."""
         sure = f"with {at_least(self.confidence or 0)} confidence"
         what = f"mean {self.risk}" if self.risk else "coverage"
+        what += f" of every {self.by}" if self.by else ""
         if self.vacuous:
             return f"nothing is proved about {what} if {self.m} of {self.n_clients} clients lie"
         if self.m == 0:
@@ -140,6 +144,7 @@ class Certificate:
             words = f"between {least} and {most}" if self.upper < 1 else f"at most {most}"
             return f"mean {self.risk} is {words}"
         where = "coverage at every honest site" if self.every_site else "coverage"
+        where += f" of every {self.by}" if self.by else ""
         if self.upper < 1:
             return f"{where} is between {at_least(self.lower)} and {at_most(self.upper)}"
         return f"{where} is at least {at_least(self.lower)}"

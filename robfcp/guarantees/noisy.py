@@ -62,14 +62,14 @@ class NoisyCounts:
             middle = 4 * shorter > n_bins
             one_side = 2 * np.where(2 * up_to <= n_bins, left, right)
             self._halves = np.where(middle, left + right, one_side)
-            self._draws = np.where(middle, n_bins, shorter)
+            self._draws = federation.noise_draws * np.where(middle, n_bins, shorter)
             self._step = np.where(middle, 1, 2)
             spread = federation.variances[:, None] * self._draws * (self._step / 2) ** 2
             self._silent = spread > masses.astype(np.float64) ** 2
         else:
             self.sizes = left[:, -1].copy()
             self._halves = 2 * left
-            self._draws = up_to
+            self._draws = federation.noise_draws * up_to
             self._step = np.full(n_bins, 2)
             self._silent = np.zeros(left.shape, dtype=bool)
         self._distinct = sorted({law for law in self._laws if law is not None})

@@ -19,6 +19,7 @@ from robfcp.reports.signing import (
     verify,
 )
 from robfcp.reports.sketches import sketch
+from robfcp.reports.strata import OTHER, By, Names, Strata, check_strata_names
 from robfcp.reports.wire import (
     WireGrid,
     WireScore,
@@ -30,10 +31,15 @@ from robfcp.reports.wire import (
 
 __all__ = [
     "MAX_SAMPLES",
+    "OTHER",
+    "By",
+    "Names",
     "Report",
+    "Strata",
     "WireGrid",
     "WireScore",
     "check_client",
+    "check_strata_names",
     "generate_key",
     "load_key",
     "public_text",

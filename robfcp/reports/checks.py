@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy, noise_bound
+from robfcp.reports.strata import Strata
 from robfcp.scores import Risk, Score
 
 MAX_SAMPLES = 2**40  # keeps every sum over a million clients inside int64
@@ -93,7 +94,13 @@ def check_counts(
 
 
 def check_noisy(
-    client: str, counts: NDArray[np.int64], n_samples: Any, privacy: Privacy, unit: int = 1
+    client: str,
+    counts: NDArray[np.int64],
+    n_samples: Any,
+    privacy: Privacy,
+    *,
+    unit: int = 1,
+    draws: int = 1,
 ) -> int:
     """n_k of a private report, refused where its counts cannot come from n_k and its noise."""
 
@@ -110,12 +117,12 @@ def check_noisy(
     if not is_whole(n_samples) or not 1 <= n_samples <= MAX_SAMPLES:
         raise refuse("n_samples", f"n_samples is {n_samples!r}, not a number of samples")
     noise = privacy.noise_on(unit)
-    slack = noise_bound(((noise, counts.size),), IMPLAUSIBLE)
+    slack = noise_bound(((noise, draws * counts.size),), IMPLAUSIBLE)
     if abs(total - unit * int(n_samples)) > slack:
         raise refuse(
             "counts", f"counts sum to {total}, which noise cannot make of {n_samples} samples"
         )
-    slack = noise_bound(((noise, 1),), IMPLAUSIBLE / counts.size)
+    slack = noise_bound(((noise, draws),), IMPLAUSIBLE / counts.size)
     if counts.min() < -slack or counts.max() > unit * n_samples + slack:
         raise refuse("counts", "a count is beyond what the stated noise can make of it")
     return int(n_samples)
@@ -143,6 +150,25 @@ def check_total(client: str, total: int, n_samples: Any, unit: int) -> int:
             )
         raise ReportError(client, "n_samples", words, "rebuild the report")
     return int(n_samples)
+
+
+def check_strata(client: str, strata: Strata | None, report: Any, derived: bool) -> int:
+    """How many draws of noise a pooled count holds: one for each stratum, 1 without any."""
+    if strata is None:
+        return 1
+
+    def refuse(problem: str) -> ReportError:
+        return ReportError(client, "strata", problem, "rebuild the report from the scores")
+
+    if not isinstance(strata, Strata) or report.risk is not None:
+        raise refuse("counts by class go with scores, not with losses")
+    if strata.n_bins != report.grid.n_bins:
+        raise refuse(f"counts by {strata.by} are for {strata.n_bins} bins, not the grid's")
+    if report.privacy is None and strata.counts.min(initial=1) < 1:
+        raise refuse(f"a count by {strata.by} is not positive")
+    if not derived and not np.array_equal(strata.pooled, report.counts):
+        raise refuse(f"counts by {strata.by} do not add up to the counts of all")
+    return strata.n_strata
 
 
 def check_patients(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +22,12 @@ from robfcp.reports.checks import (
     check_privacy,
     check_risk,
     check_score,
+    check_strata,
     check_text,
     check_total,
 )
 from robfcp.reports.sketches import sketch
+from robfcp.reports.strata import Strata
 from robfcp.reports.wire import ReportFields, decode_fields, encode_fields
 from robfcp.scores import (
     RISKS,
@@ -36,6 +38,8 @@ from robfcp.scores import (
     known_risk,
     lambda_grid,
 )
+
+MAX_NOISY_CELLS = 100_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +69,8 @@ class Report:
         What noise the counts hold; none if None.
     risk
         The loss whose falls are counted in place of scores, if so; n_samples must be stated.
+    strata
+        Counts by class or by another grouping, where the report keeps them.
 
     Raises
     ------
@@ -88,6 +94,7 @@ class Report:
     n_samples: int = None  # type: ignore[assignment]  # the sum of the counts unless stated
     privacy: Privacy | None = None
     risk: Risk | None = None
+    strata: Strata | None = None
 
     def __post_init__(self) -> None:
         check_client(self.client)
@@ -95,17 +102,23 @@ class Report:
         check_grid(self.client, self.grid)
         check_score(self.client, self.score)
         check_privacy(self.client, self.privacy)
+        derived = self.counts is None and isinstance(self.strata, Strata)
+        if derived:
+            object.__setattr__(self, "counts", self.strata.pooled)  # type: ignore[union-attr]
         counts = check_counts(self.client, self.counts, self.grid, self.privacy)
         total, unit = int(counts.sum()), check_risk(self.client, self.risk)
+        object.__setattr__(self, "counts", counts)
+        draws = check_strata(self.client, self.strata, self, derived)
         if self.privacy is not None:
-            size = check_noisy(self.client, counts, self.n_samples, self.privacy, unit)
+            size = check_noisy(
+                self.client, counts, self.n_samples, self.privacy, unit=unit, draws=draws
+            )
         else:
             size = check_total(self.client, total, self.n_samples, unit)
         object.__setattr__(self, "n_samples", size)
         for field in ("round", "model"):
             check_text(self.client, field, getattr(self, field))
         counts.flags.writeable = False
-        object.__setattr__(self, "counts", counts)
 
     @staticmethod
     def from_scores(
@@ -114,6 +127,10 @@ class Report:
         grid: Grid | None = None,
         *,
         score: Score | None = None,
+        labels: ArrayLike | None = None,
+        classes: Sequence[str] | int | None = None,
+        groups: ArrayLike | None = None,
+        least: int = 1,
         round: str | None = None,
         model: str | None = None,
         privacy: Privacy | None = None,
@@ -131,6 +148,14 @@ class Report:
             The bins all clients share; that of the score, or the default grid, if None.
         score
             What the scores are; with it a calibration can predict by itself.
+        labels
+            (n,) the true labels, as class numbers or names: the report then keeps counts by class.
+        classes
+            The classes' names in the order of the columns, or their number; needed with `labels`.
+        groups
+            (n,) another grouping (scanner, age band, ...) in place of labels.
+        least
+            Classes or groups with fewer samples are merged into one more, "(other)".
         round
             The name of the round; the server may refuse others.
         model
@@ -159,25 +184,31 @@ class Report:
             grid = Grid.default() if score is None else score.default_grid()
         check_grid(client, grid)
         try:
-            counts = sketch(scores, grid)
+            strata = _strata(scores, grid, labels, classes, groups, least)
+            counts = sketch(scores, grid) if strata is None else strata.pooled
         except RobfcpError as error:
             raise RobfcpError(f"{client}: {error}") from error
-        if privacy is None:
-            if patients is not None:
-                raise RobfcpError(f"{client}: patients: only privacy protects them; pass privacy=")
-            return Report(client, counts, grid, score, round, model)
-        check_patients(client, len(np.asarray(scores)), patients, privacy)
-        size = None if privacy.hides_size else int(counts.sum())
-        noisy = add_noise(check_counts(client, counts, grid), privacy)
+        size = int(counts.sum())
+        if privacy is not None:
+            check_patients(client, len(np.asarray(scores)), patients, privacy)
+            size = None if privacy.hides_size else size  # type: ignore[assignment]
+            if strata is None:
+                counts = add_noise(check_counts(client, counts, grid), privacy)
+            else:
+                strata = noisy_strata(strata, privacy)
+                counts = strata.pooled
+        elif patients is not None:
+            raise RobfcpError(f"{client}: patients: only privacy protects them; pass privacy=")
         return Report(
             client=client,
-            counts=noisy,
+            counts=counts if strata is None else None,  # type: ignore[arg-type]
             grid=grid,
             score=score,
             round=round,
             model=model,
-            n_samples=size,  # type: ignore[arg-type]
+            n_samples=size,
             privacy=privacy,
+            strata=strata,
         )
 
     @staticmethod
@@ -400,6 +431,7 @@ class Report:
             and np.array_equal(self.counts, other.counts)
             and self.privacy == other.privacy
             and self.n_samples == other.n_samples
+            and self.strata == other.strata
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -449,3 +481,39 @@ def _of_gains(
         privacy=privacy,
         risk=risk,
     )
+
+
+def _strata(
+    scores: ArrayLike,
+    grid: Grid,
+    labels: ArrayLike | None,
+    classes: Sequence[str] | int | None,
+    groups: ArrayLike | None,
+    least: int,
+) -> Strata | None:
+    """Counts by class or by group, where one of them is given."""
+    if labels is not None and groups is not None:
+        raise RobfcpError("groups: a report has one grouping; pass labels or groups")
+    if labels is None and groups is None:
+        if classes is not None:
+            raise RobfcpError("classes: counts by class need the labels; pass labels=")
+        return None
+    if labels is None:
+        found = Strata.of_groups(scores, groups, grid)  # type: ignore[arg-type]
+    elif classes is None:
+        raise RobfcpError("classes: state their names in order, or their number")
+    else:
+        found = Strata.of_classes(scores, labels, classes, grid)
+    return found if least <= 1 else found.with_thin_ones_merged(least)
+
+
+def noisy_strata(strata: Strata, privacy: Privacy) -> Strata:
+    """The counts with noise on every cell, used or not: labels are protected too."""
+    dense = strata.dense().reshape(-1)
+    if dense.size > MAX_NOISY_CELLS:
+        raise RobfcpError(
+            f"privacy: {strata.n_strata} x {strata.n_bins} cells would drown in noise; "
+            f"use a coarse grid, at most {MAX_NOISY_CELLS} cells"
+        )
+    noisy = add_noise(dense, privacy)
+    return Strata(strata.by, strata.names, np.arange(dense.size), noisy, strata.n_bins)

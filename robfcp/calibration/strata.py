@@ -1,0 +1,184 @@
+"""Thresholds by class or group: each one the rule of a whole round, on the clients that hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.calibration.settings import Settings
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation, Stratified
+from robfcp.guarantees import Certificate, FcpThreshold, certify, guaranteed, tolerance
+from robfcp.reports import OTHER
+
+UNPROTECTED, HARDLY = "unprotected", "hardly protected"
+
+
+@dataclass(frozen=True)
+class StratumLevel:
+    """One class or group at one confidence level.
+
+    `holders` is the number of clients that hold it. With at most m of them lying it is
+    "unprotected" where m or fewer hold it, which nobody can protect, and "hardly protected" where
+    2m or fewer do.
+    """
+
+    name: str
+    threshold: float
+    tolerance: int | None
+    certificate: Certificate
+    holders: int
+    samples: int
+    protection: str = ""
+
+
+def strata_of(federation: Federation, by: str) -> Stratified:
+    """The counts by class or group that are asked for, refused where the reports lack them."""
+    found = federation.strata
+    if found is None:
+        raise RobfcpError(
+            f"by: no report keeps counts by {by}; make them with labels, or sketch without --pooled"
+        )
+    if found.by != by:
+        raise RobfcpError(f"by: the reports keep counts by {found.by}, not by {by}; use that")
+    return found
+
+
+def clusters_of(
+    strata: Stratified, clusters: Mapping[str, str] | Sequence[str] | None
+) -> tuple[list[int], tuple[str, ...]]:
+    """Each stratum's cluster and the clusters' names: themselves where none are given."""
+    labels = strata.labels
+    if clusters is None:
+        return list(range(len(labels))), labels
+    if isinstance(clusters, Mapping):
+        missing = [name for name in labels if name not in clusters and name != OTHER]
+        if missing:
+            raise RobfcpError(f"clusters: {missing[0]!r} has none; give every class one")
+        wanted = [str(clusters.get(name, OTHER)) for name in labels]
+    else:
+        wanted = [str(name) for name in clusters]
+        if len(wanted) != len(labels):
+            raise RobfcpError(f"clusters: {len(wanted)} of them for {len(labels)} classes")
+    names = tuple(dict.fromkeys(wanted))
+    return [names.index(name) for name in wanted], names
+
+
+def stratum_levels(
+    federation: Federation,
+    trusted: NDArray[np.bool_],
+    level: Fraction,
+    m: int,
+    settings: Settings,
+    clusters: Mapping[str, str] | Sequence[str] | None = None,
+) -> tuple[StratumLevel, ...]:
+    """Threshold, tolerance and certificate of every class or group, "(other)" left out.
+
+    The certificates hold all at once with the stated confidence where `joint`, each by itself
+    otherwise; thresholds that cover on average hold for all of them anyway.
+    """
+    strata = strata_of(federation, str(settings.by))
+    cluster, names = clusters_of(strata, clusters)
+    joined = replace(federation, strata=strata.clustered(cluster, names))
+    shown = [name for name in strata.labels if name != OTHER]
+    used = sorted({cluster[c] for c, name in enumerate(strata.labels) if name != OTHER})
+    parts = len(used) if settings.joint else 1
+    confidence = 1 - (1 - settings.certificate_confidence) / parts
+    found = {
+        c: _one(
+            joined.stratum(c), names[c], trusted, federation.ids, level, m, settings, confidence
+        )
+        for c in used
+    }
+    return tuple(
+        replace(found[cluster[c]], name=name)
+        for c, name in enumerate(strata.labels)
+        if name in shown
+    )
+
+
+def _one(
+    held: Federation,
+    name: str,
+    trusted: NDArray[np.bool_],
+    ids: tuple[str, ...],
+    *,
+    level: Fraction,
+    m: int,
+    settings: Settings,
+    confidence: float,
+) -> StratumLevel:
+    """One stratum from the clients that hold it."""
+    holders, samples = held.n_clients, int(held.sizes.sum())
+    protection = UNPROTECTED if holders <= m else HARDLY if m and holders <= 2 * m else ""
+    if not holders or holders <= m:
+        nothing = _nothing(held, m, confidence, settings)
+        if not holders or settings.guarantee is not None:
+            return StratumLevel(name, np.inf, None, nothing, holders, samples, UNPROTECTED)
+    place = {client: k for k, client in enumerate(ids)}
+    mask = np.array([trusted[place[client]] for client in held.ids], dtype=bool)
+    if settings.guarantee is None:
+        index = None
+        if mask.any():
+            index = FcpThreshold(held, mask, settings.exchangeability).index(level)
+        certificate = (
+            _nothing(held, m, confidence, settings)
+            if holders <= m
+            else certify(held, index, m, confidence, estimated=settings.malicious == "estimate")
+        )
+    else:
+        index, certificate = guaranteed(
+            held,
+            settings.guarantee,
+            level,
+            m,
+            confidence=confidence,
+            sigma=settings.heterogeneity,
+            exchangeability=settings.exchangeability,
+        )
+    threshold = np.inf if index is None else float(held.grid.upper[index])
+    survived = tolerance(held, index, level)
+    return StratumLevel(name, threshold, survived, certificate, holders, samples, protection)
+
+
+def _nothing(held: Federation, m: int, confidence: float, settings: Settings) -> Certificate:
+    """A certificate that proves nothing: nobody can protect what at most m clients hold."""
+    return Certificate(
+        kind="any-threshold" if settings.guarantee is None else settings.guarantee,
+        lower=0.0,
+        upper=1.0,
+        confidence=None if settings.guarantee == "marginal" else confidence,
+        m=m,
+        n_clients=max(held.n_clients, 1),
+        note=f"held by {held.n_clients} clients, so that {m} liars decide it",
+    )
+
+
+def worst_of(found: Sequence[StratumLevel], settings: Settings) -> Certificate:
+    """What holds of every stratum at once: the widest of their certificates."""
+    weakest = min(found, key=lambda one: one.certificate.lower).certificate
+    confidence = weakest.confidence
+    if confidence is not None and settings.joint:
+        confidence = settings.certificate_confidence
+    return replace(
+        weakest,
+        upper=max(one.certificate.upper for one in found),
+        confidence=confidence,
+        by=str(settings.by),
+        outside=(),
+        note=_names(found),
+    )
+
+
+def _names(found: Sequence[StratumLevel]) -> str:
+    words = []
+    for kind in (UNPROTECTED, HARDLY):
+        named = [one.name for one in found if one.protection == kind]
+        if named:
+            more = "" if len(named) <= 5 else f" and {len(named) - 5} more"
+            words.append(f"{kind}: {', '.join(named[:5])}{more}")
+    return "; ".join(words)

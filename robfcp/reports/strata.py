@@ -1,0 +1,202 @@
+"""Counts by class, or by another grouping: sparse, so that size grows with samples alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp._util.numbers import array
+from robfcp.errors import MAX_NAME, RobfcpError
+from robfcp.grid import Grid
+
+By = Literal["class", "group"]
+Names = tuple[str, ...] | int
+MAX_STRATA = 20_000
+MANY = 4000  # samples a stratum from which on sorting them by stratum pays
+DENSE_CELLS = 2**20
+OTHER = "(other)"  # where a site merges what is too thin to be shown
+
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Strata:
+    """A client's counts by stratum and bin; cell c H + h holds stratum c's scores in bin h.
+
+    Parameters
+    ----------
+    by
+        "class" (the label) or "group" (any other grouping).
+    names
+        The strata's names in order, or only their number.
+    cells
+        The cells in use, rising.
+    counts
+        What is in them; never 0 unless they hold noise.
+    n_bins
+        H, the bins of the grid.
+    """
+
+    by: By
+    names: Names
+    cells: Whole
+    counts: Whole
+    n_bins: int
+
+    def __post_init__(self) -> None:
+        if self.by not in get_args(By):
+            raise RobfcpError(f"strata: {self.by!r} is neither 'class' nor 'group'")
+        object.__setattr__(self, "names", check_strata_names(self.by, self.names))
+        for name in ("cells", "counts"):
+            found = array(f"strata: {name}", getattr(self, name))
+            if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+                raise RobfcpError(f"strata: {name} are not whole numbers; rebuild the report")
+            object.__setattr__(self, name, found.astype(np.int64))
+        cells = self.cells
+        if len(cells) != len(self.counts):
+            raise RobfcpError("strata: cells and counts differ in length; rebuild the report")
+        limit = self.n_strata * self.n_bins
+        if cells.size and (cells[0] < 0 or cells[-1] >= limit or (np.diff(cells) <= 0).any()):
+            raise RobfcpError(f"strata: cells must rise strictly within 0..{limit - 1}; rebuild it")
+
+    @property
+    def n_strata(self) -> int:
+        """C, the number of classes or groups."""
+        return self.names if isinstance(self.names, int) else len(self.names)
+
+    @cached_property
+    def sizes(self) -> Whole:
+        """(C,) samples of each stratum."""
+        found = np.bincount(self.cells // self.n_bins, weights=self.counts, minlength=self.n_strata)
+        return np.rint(found).astype(np.int64)
+
+    @cached_property
+    def pooled(self) -> Whole:
+        """(H,) counts of all strata together."""
+        found = np.bincount(self.cells % self.n_bins, weights=self.counts, minlength=self.n_bins)
+        return np.rint(found).astype(np.int64)
+
+    def dense(self) -> Whole:
+        """(C, H) all counts; large for many strata."""
+        table = np.zeros(self.n_strata * self.n_bins, dtype=np.int64)
+        table[self.cells] = self.counts
+        return table.reshape(self.n_strata, self.n_bins)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Strata)
+            and (self.by, self.names, self.n_bins) == (other.by, other.names, other.n_bins)
+            and np.array_equal(self.cells, other.cells)
+            and np.array_equal(self.counts, other.counts)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @staticmethod
+    def of_classes(
+        scores: ArrayLike, labels: ArrayLike, classes: Sequence[str] | int, grid: Grid
+    ) -> Strata:
+        """Counts by label; labels are class numbers, or names where `classes` has names."""
+        names = check_strata_names("class", classes if isinstance(classes, int) else tuple(classes))
+        number = _numbers(labels, names)
+        return _counted("class", names, number, scores, grid)
+
+    @staticmethod
+    def of_groups(scores: ArrayLike, groups: ArrayLike, grid: Grid) -> Strata:
+        """Counts by the groups that occur, in the order of their names."""
+        names, number = np.unique(array("groups", groups).astype(str), return_inverse=True)
+        return _counted("group", tuple(names.tolist()), number.reshape(-1), scores, grid)
+
+    def with_thin_ones_merged(self, least: int) -> Strata:
+        """The same with every stratum of fewer than `least` samples merged into one more."""
+        if isinstance(self.names, int):
+            names: tuple[str, ...] = tuple(str(c) for c in range(self.names))
+        else:
+            names = self.names
+        thin = (self.sizes < least)[self.cells // self.n_bins]
+        moved = np.where(thin, len(names) * self.n_bins + self.cells % self.n_bins, self.cells)
+        cells, where = np.unique(moved, return_inverse=True)
+        counts = np.bincount(where, weights=self.counts, minlength=len(cells))
+        return Strata(
+            self.by, (*names, OTHER), cells, np.rint(counts).astype(np.int64), self.n_bins
+        )
+
+
+def check_strata_names(by: str, names: Any) -> Names:
+    """The names, or their number, refused where they cannot be."""
+    if isinstance(names, (int, np.integer)) and not isinstance(names, bool):
+        if not 1 <= names <= MAX_STRATA:
+            raise RobfcpError(f"{by}: {names} of them; give 1 to {MAX_STRATA}")
+        return int(names)
+    found = tuple(names)
+    if not 1 <= len(found) <= MAX_STRATA:
+        raise RobfcpError(f"{by}: {len(found)} of them; give 1 to {MAX_STRATA}")
+    for name in found:
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+            raise RobfcpError(f"{by}: {name!r:.40} is no name; use plain text")
+    if len(set(found)) < len(found):
+        raise RobfcpError(f"{by}: a name comes twice; rename one")
+    return found
+
+
+def _numbers(labels: ArrayLike, names: Names) -> NDArray[np.intp]:
+    """Class numbers of labels given as numbers or as names."""
+    found = array("labels", labels)
+    count = names if isinstance(names, int) else len(names)
+    if found.ndim != 1:
+        raise RobfcpError(f"labels: shape {found.shape} is not (n,); give one a sample")
+    if found.dtype.kind in "US" and not isinstance(names, int):
+        place = {name: c for c, name in enumerate(names)}
+        unknown = sorted(set(found.astype(str).tolist()) - set(place))
+        if unknown:
+            raise RobfcpError(f"labels: {unknown[0]!r:.60} is none of the classes; check the names")
+        return np.array([place[name] for name in found.astype(str).tolist()], dtype=np.intp)
+    if found.dtype.kind not in "iu":
+        raise RobfcpError(f"labels: dtype {found.dtype} is not integer; encode classes as 0..C-1")
+    if found.size and (found.min() < 0 or found.max() >= count):
+        raise RobfcpError(
+            f"labels: {found.min()}..{found.max()} leaves 0..{count - 1}; "
+            "encode classes as column numbers"
+        )
+    return found.astype(np.intp)
+
+
+def _counted(
+    by: By, names: Names, number: NDArray[np.intp], scores: ArrayLike, grid: Grid
+) -> Strata:
+    values = array("scores", scores)
+    if values.shape != number.shape:
+        raise RobfcpError(f"{by}: {len(number)} of them do not fit scores of shape {values.shape}")
+    n_strata = names if isinstance(names, int) else len(names)
+    if len(values) >= MANY * n_strata:
+        table = _by_segments(values, number, n_strata, grid)
+    elif n_strata * grid.n_bins <= min(DENSE_CELLS, max(2**15, 16 * len(values))):
+        cell = number * grid.n_bins + grid.index(values)
+        table = np.bincount(cell, minlength=n_strata * grid.n_bins)
+    else:
+        cells, counts = np.unique(number * grid.n_bins + grid.index(values), return_counts=True)
+        return _made(by, names, cells, counts, grid.n_bins)
+    cells = np.flatnonzero(table)
+    return _made(by, names, cells, table[cells], grid.n_bins)
+
+
+def _made(by: By, names: Names, cells: Whole, counts: Whole, n_bins: int) -> Strata:
+    """Strata that were counted here and need no check."""
+    found = object.__new__(Strata)
+    found.__dict__.update(by=by, names=names, cells=cells, counts=counts, n_bins=n_bins)
+    return found
+
+
+def _by_segments(
+    values: NDArray[Any], number: NDArray[np.intp], n_strata: int, grid: Grid
+) -> NDArray[np.int64]:
+    """(C H,) counts; each stratum's scores are sorted by themselves, which is fastest for many."""
+    order = np.argsort(number.astype(np.min_scalar_type(n_strata)), kind="stable")
+    ends = np.cumsum(np.bincount(number, minlength=n_strata))
+    parts = np.split(values[order], ends[:-1])
+    return np.concatenate([grid.counts(part) for part in parts])
