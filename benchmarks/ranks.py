@@ -109,7 +109,7 @@ def apart() -> Cells:
                 np.where(np.arange(clients) < clients / 3, 4.0, 0.0),
             ):
                 rng = np.random.default_rng([clients, n, 1])
-                runs = max(100, min(4000, 4_000_000 // total))
+                runs = max(100, min(4000, 16_000_000 // total))
                 covered = []
                 for _ in range(runs):
                     scores = (rng.standard_normal((clients, n)) + shift[:, None]).ravel()

@@ -90,7 +90,14 @@ def stratum_levels(
     confidence = 1 - (1 - settings.certificate_confidence) / parts
     found = {
         c: _one(
-            joined.stratum(c), names[c], trusted, federation.ids, level, m, settings, confidence
+            joined.stratum(c),
+            names[c],
+            trusted,
+            federation.ids,
+            level=level,
+            m=m,
+            settings=settings,
+            confidence=confidence,
         )
         for c in used
     }
