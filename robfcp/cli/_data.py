@@ -53,25 +53,45 @@ def read_outputs(path: Path, *, needs_targets: bool) -> FileOutputs:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Class probabilities with the true labels."""
+    """Class probabilities with the true labels and, where they are natural, each sample's site."""
 
     predictions: NDArray[Any]
     labels: NDArray[Any]
+    sites: NDArray[Any] | None = None
 
 
-def chosen_outputs(name: str) -> Labelled:
-    """FileOutputs that ship with the package, by name, or those of a file."""
+def chosen_outputs(name: str, site_column: str | None = None) -> Labelled:
+    """Outputs that ship with the package, by name, or those of a file; with their own sites where
+    a column of them is named."""
     from robfcp.lab import outputs
 
     if name in outputs.names():
-        shipped = outputs.load(name)
-        return Labelled(shipped.probabilities, shipped.labels)
+        if site_column is None:
+            shipped = outputs.load(name)
+            return Labelled(shipped.probabilities, shipped.labels)
+        if name not in outputs.natural_names():
+            known = ", ".join(outputs.natural_names())
+            raise RobfcpError(f"--sites: {name} has no sites of its own; use one of {known}")
+        shipped = outputs.load(name, outputs.NATURAL)
+        return Labelled(shipped.probabilities, shipped.labels, shipped.column(site_column))
     if not Path(name).suffix:
         known = ", ".join(outputs.names())
         raise RobfcpError(f"{name}: no outputs of that name ship; use one of {known}, or a file")
     found = read_outputs(Path(name), needs_targets=True)
     assert found.targets is not None
-    return Labelled(found.predictions, found.targets)
+    sites = None if site_column is None else _column(Path(name), site_column)
+    return Labelled(found.predictions, found.targets, sites)
+
+
+def _column(path: Path, name: str) -> NDArray[Any]:
+    """The array of this name in an npz file."""
+    if path.suffix.lower() == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            if name in arrays.files:
+                return arrays[name]
+    raise RobfcpError(
+        f"{path}: holds no sites; save an npz with an array {name!r}, one name a sample"
+    )
 
 
 def _npz(path: Path) -> FileOutputs:
