@@ -192,10 +192,11 @@ def page(described: Rows, spread: Rows, unlike: Rows, found: Rows, seeds: int) -
         ),
         COVERAGE.format(seeds=seeds),
         table(
-            ["federation", "all samples", "mean of sites", "worst site", "tenth part below", "best", "sites below 0.85",
-             "dealt: worst", "tenth part below", "best", "below 0.85"],
+            ["federation", "all samples", "mean of sites", "worst site", "tenth part below", "best",
+             "sites below 0.85", "dealt: worst", "tenth part below", "best", "below 0.85"],
             [
-                [r["federation"], f"{r['overall']:.3f}", f"{r['mean']:.3f}", f"{r['worst']:.3f} ({r['worst_site']})",
+                [r["federation"], f"{r['overall']:.3f}", f"{r['mean']:.3f}",
+                 f"{r['worst']:.3f} ({r['worst_site']})",
                  f"{r['tenth']:.3f}", f"{r['best']:.3f}", f"{r['below_0.85']:.0%}",
                  f"{r['worst_dealt']:.3f}", f"{r['tenth_dealt']:.3f}", f"{r['best_dealt']:.3f}",
                  f"{r['below_0.85_dealt']:.0%}"]
@@ -280,7 +281,9 @@ def draw(rows: Rows, path: Path) -> None:
                 label=label,
             )
         ax.axhline(0.9, color="black", linewidth=0.6, linestyle=":")
-        ax.set(title=f"{title} ({min(size)} to {max(size)})", xlabel="share of sites, sorted")
+        ax.set(
+            title=f"{title} ({min(size)} to {max(size)} samples)", xlabel="share of sites, sorted"
+        )
         ax.set_ylim(0.55, 1.01)
     axes[0].set_ylabel("coverage")
     axes[0].legend(fontsize=7.5)

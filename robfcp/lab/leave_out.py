@@ -89,6 +89,11 @@ def leave_sites_out(
     probabilities = np.full((len(table), len(table.classes)), FLOOR)
     folds = GroupKFold(min(settings.folds, n_sites))
     for learnt, predicted in folds.split(x, table.y, table.sites):
+        seen = np.unique(table.y[learnt])
+        if len(seen) == 1:
+            probabilities[predicted, seen[0]] = 1.0
+            advance()
+            continue
         model = HistGradientBoostingClassifier(
             max_iter=settings.iterations,
             learning_rate=settings.learning_rate,
@@ -97,7 +102,7 @@ def leave_sites_out(
             early_stopping=False,
             random_state=settings.seed,
         ).fit(x[learnt], table.y[learnt])
-        probabilities[np.ix_(predicted, model.classes_)] = model.predict_proba(x[predicted])
+        probabilities[np.ix_(predicted, seen)] = model.predict_proba(x[predicted])
         advance()
     return LeftOut(
         table=table,
