@@ -6,12 +6,15 @@ import csv
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
+
+if TYPE_CHECKING:
+    from robfcp.lab.outputs import Outputs
 
 PREDICTIONS = ("probabilities", "predictions")
 TARGETS = ("labels", "label", "targets", "target", "y")
@@ -67,28 +70,40 @@ def chosen_outputs(name: str, site_column: str | None = None) -> Labelled:
 
     if name in outputs.names():
         if site_column is None:
-            shipped = outputs.load(name)
-            return Labelled(shipped.probabilities, shipped.labels)
+            return _labelled(outputs.load(name), None)
         if name not in outputs.natural_names():
             known = ", ".join(outputs.natural_names())
             raise RobfcpError(f"--sites: {name} has no sites of its own; use one of {known}")
-        shipped = outputs.load(name, outputs.NATURAL)
-        return Labelled(shipped.probabilities, shipped.labels, shipped.column(site_column))
+        return _labelled(outputs.load(name, outputs.NATURAL), site_column)
     if not Path(name).suffix:
         known = ", ".join(outputs.names())
         raise RobfcpError(f"{name}: no outputs of that name ship; use one of {known}, or a file")
+    if "depth" in _arrays(Path(name)):
+        return _labelled(outputs.read(name), site_column)
     found = read_outputs(Path(name), needs_targets=True)
     assert found.targets is not None
     sites = None if site_column is None else _column(Path(name), site_column)
     return Labelled(found.predictions, found.targets, sites)
 
 
+def _labelled(found: Outputs, site_column: str | None) -> Labelled:
+    sites = None if site_column is None else found.column(site_column)
+    return Labelled(found.probabilities, found.labels, sites)
+
+
+def _arrays(path: Path) -> list[str]:
+    """The names of the arrays in an npz file; none where it is no such file."""
+    if path.suffix.lower() != ".npz" or not zipfile.is_zipfile(path):
+        return []
+    with zipfile.ZipFile(path) as content:
+        return [name.removesuffix(".npy") for name in content.namelist()]
+
+
 def _column(path: Path, name: str) -> NDArray[Any]:
     """The array of this name in an npz file."""
-    if path.suffix.lower() == ".npz":
+    if name in _arrays(path):
         with np.load(path, allow_pickle=False) as arrays:
-            if name in arrays.files:
-                return arrays[name]
+            return arrays[name]
     raise RobfcpError(
         f"{path}: holds no sites; save an npz with an array {name!r}, one name a sample"
     )

@@ -184,31 +184,48 @@ def site_coverage(
     return dict(zip(names, np.mean(covered, axis=0).tolist(), strict=True))
 
 
-def coverages(
+def by_site(
     federation: NaturalFederation, *, seeds: int = 20, min_size: int = MIN_SIZE
-) -> dict[str, Any]:
-    """How site coverage is spread, beside the same sites with the samples dealt out at random."""
+) -> list[dict[str, Any]]:
+    """Samples, accuracy and coverage of every site, and its coverage were the samples dealt out to
+    the sites at random (`dealt`)."""
     given, sites = federation.load()
-    alike = np.random.default_rng(0).permutation(sites)
+    right = given.probabilities.argmax(axis=1) == given.labels
     found, chance = (
         site_coverage(given.probabilities, given.labels, names, seeds=seeds, min_size=min_size)
-        for names in (sites, alike)
+        for names in (sites, np.random.default_rng(0).permutation(sites))
     )
-    sizes = [len(part) for part in partitions.by_site(sites, min_size).values()]
-    values, dealt = np.array(list(found.values())), np.array(list(chance.values()))
+    return [
+        {
+            "federation": federation.title,
+            "site": name,
+            "samples": len(part),
+            "accuracy": float(right[part].mean()),
+            "coverage": found[name],
+            "dealt": chance[name],
+        }
+        for name, part in partitions.by_site(sites, min_size).items()
+    ]
+
+
+def spread(rows: Sequence[dict[str, Any]], low: float = 0.85) -> dict[str, Any]:
+    """How the coverage of one federation's sites is spread, beside samples dealt out at random."""
+    size, values, dealt = (
+        np.array([row[name] for row in rows]) for name in ("samples", "coverage", "dealt")
+    )
     return {
-        "federation": federation.title,
-        "overall": float(np.average(values, weights=sizes)),
+        "federation": rows[0]["federation"],
+        "overall": float(np.average(values, weights=size)),
         "mean": float(values.mean()),
-        "worst_site": min(found, key=lambda name: found[name]),
+        "worst_site": rows[int(values.argmin())]["site"],
         "worst": float(values.min()),
         "tenth": float(np.quantile(values, 0.1)),
         "best": float(values.max()),
-        "below_0.85": float((values < 0.85).mean()),
+        "low": float((values < low).mean()),
         "worst_dealt": float(dealt.min()),
         "tenth_dealt": float(np.quantile(dealt, 0.1)),
         "best_dealt": float(dealt.max()),
-        "below_0.85_dealt": float((dealt < 0.85).mean()),
+        "low_dealt": float((dealt < low).mean()),
     }
 
 

@@ -190,6 +190,10 @@ def test_the_commands_take_natural_sites(tmp_path: Path) -> None:
     )
     found = invoke("simulate", path, *words, "--site-column", "ward")["rows"]
     assert {row["n_clients"] for row in found} == {2}
+    trained = tmp_path / "trained.npz"
+    outputs.write(trained, np.log(given.probabilities), given.labels, columns=given.columns)
+    assert {row["n_clients"] for row in invoke("simulate", trained, *words)["rows"]} == {4}
+    assert invoke("simulate", trained, "--clients", 9, "--seeds", 1)["rows"][0]["n_clients"] == 9
     for bad, word in (
         (("simulate", "mnist", *words), "mnist has no sites of its own; use one of stroke, heart"),
         (("simulate", "heart", *words, "--beta", 1), "--beta"),
@@ -243,7 +247,10 @@ def test_the_table_of_natural_federations_is_what_the_outputs_hold() -> None:
     assert (hospitals["sites"], hospitals["sites_used"], hospitals["most"]) == (464, 118, 524)
     assert rows["heart disease, hospitals"]["samples_used"] == 920
     assert natural.unlike(natural.FEDERATIONS[0])["given_labels"] > 1
-    spread = natural.coverages(natural.FEDERATIONS[3], seeds=2)
+    sleepers = natural.by_site(natural.FEDERATIONS[3], seeds=2)
+    assert [row["samples"] for row in sleepers] == [400] * 78
+    spread = natural.spread(sleepers)
+    assert spread["overall"] == pytest.approx(spread["mean"])
     assert spread["worst"] < spread["worst_dealt"] < 0.9 < spread["best"]
 
 

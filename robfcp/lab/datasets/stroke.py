@@ -32,8 +32,8 @@ def load(directory: Path, verify: bool) -> SiteTable:
     """Every patient whose outcome at six months is known, with what was known at randomisation.
 
     Features are the columns in `BASELINE`: nothing from after randomisation, no treatment, and not
-    the trial's own predictions (EXPDD, EXPD6, EXPD14), which were fitted to the outcomes. Columns:
-    site (hospital), country, group (stroke syndrome).
+    the trial's own predictions (EXPDD, EXPD6, EXPD14). Columns: site (hospital), country, group
+    (stroke syndrome).
     """
     path = locate(directory, SOURCE, FILES)
     table = read_columns(path, SOURCE, (*BASELINE, "HOSPNUM", "COUNTRY", "OCCODE"))
