@@ -22,8 +22,6 @@ def test_every_shipped_file_is_what_the_index_says(entry: dict[str, object]) -> 
     assert 0 <= loaded.labels.min() <= loaded.labels.max() < int(str(entry["classes"]))
     assert str(entry["command"]).startswith(f"robfcp train {entry['dataset']}")
     scores = LAC()(loaded.probabilities, loaded.labels)
-    if entry["dataset"] == "heart":  # small trees on 920 patients give many the same probability
-        return
     assert len(np.unique(scores)) > 0.5 * len(scores)
 
 
