@@ -51,6 +51,8 @@ def all_real() -> list[Setting]:
     """Digits, and every shipped set with 100 and 20 clients, alike and Dirichlet(0.5)."""
     settings = [_real("digits", *_digits(), 9, None)]
     for entry in outputs.entries():
+        if entry["split"] == outputs.NATURAL:
+            continue
         shipped = outputs.load(entry["dataset"], entry["split"], entry["stage"])
         name = f"{entry['dataset']}/{entry['split']}" + "/early" * (entry["stage"] == "early")
         beta = None if entry["split"] == "iid" else 0.5

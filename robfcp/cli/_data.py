@@ -6,12 +6,15 @@ import csv
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
+
+if TYPE_CHECKING:
+    from robfcp.lab.outputs import Outputs
 
 PREDICTIONS = ("probabilities", "predictions")
 MULTILABEL = ("label_", "label:")  # one column a label, 0 or 1
@@ -54,25 +57,57 @@ def read_outputs(path: Path, *, needs_targets: bool) -> FileOutputs:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Class probabilities with the true labels."""
+    """Class probabilities with the true labels and, where they are natural, each sample's site."""
 
     predictions: NDArray[Any]
     labels: NDArray[Any]
+    sites: NDArray[Any] | None = None
 
 
-def chosen_outputs(name: str) -> Labelled:
-    """FileOutputs that ship with the package, by name, or those of a file."""
+def chosen_outputs(name: str, site_column: str | None = None) -> Labelled:
+    """Outputs that ship with the package, by name, or those of a file; with their own sites where
+    a column of them is named."""
     from robfcp.lab import outputs
 
     if name in outputs.names():
-        shipped = outputs.load(name)
-        return Labelled(shipped.probabilities, shipped.labels)
+        if site_column is None:
+            return _labelled(outputs.load(name), None)
+        if name not in outputs.natural_names():
+            known = ", ".join(outputs.natural_names())
+            raise RobfcpError(f"--sites: {name} has no sites of its own; use one of {known}")
+        return _labelled(outputs.load(name, outputs.NATURAL), site_column)
     if not Path(name).suffix:
         known = ", ".join(outputs.names())
         raise RobfcpError(f"{name}: no outputs of that name ship; use one of {known}, or a file")
+    if "depth" in _arrays(Path(name)):
+        return _labelled(outputs.read(name), site_column)
     found = read_outputs(Path(name), needs_targets=True)
     assert found.targets is not None
-    return Labelled(found.predictions, found.targets)
+    sites = None if site_column is None else _column(Path(name), site_column)
+    return Labelled(found.predictions, found.targets, sites)
+
+
+def _labelled(found: Outputs, site_column: str | None) -> Labelled:
+    sites = None if site_column is None else found.column(site_column)
+    return Labelled(found.probabilities, found.labels, sites)
+
+
+def _arrays(path: Path) -> list[str]:
+    """The names of the arrays in an npz file; none where it is no such file."""
+    if path.suffix.lower() != ".npz" or not zipfile.is_zipfile(path):
+        return []
+    with zipfile.ZipFile(path) as content:
+        return [name.removesuffix(".npy") for name in content.namelist()]
+
+
+def _column(path: Path, name: str) -> NDArray[Any]:
+    """The array of this name in an npz file."""
+    if name in _arrays(path):
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays[name]
+    raise RobfcpError(
+        f"{path}: holds no sites; save an npz with an array {name!r}, one name a sample"
+    )
 
 
 def _npz(path: Path) -> FileOutputs:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, save_json
 from robfcp.cli._data import chosen_outputs
-from robfcp.cli.simulate import range_options
+from robfcp.cli.simulate import MinSize, SiteColumn, Sites, natural_column, range_options
 from robfcp.lab.attacks import ATTACKS, Adaptive
 from robfcp.lab.redteam import DEFENCES, SHARES, Cell, plot_redteam, records, worst
 from robfcp.lab.redteam import redteam as run
@@ -33,10 +33,13 @@ def redteam(
     share: Annotated[
         list[float] | None, typer.Option(help="Share of clients that attack; may be repeated.")
     ] = None,
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = 20,
+    clients: Annotated[int, typer.Option(help="Number of artificial clients.")] = 20,
     beta: Annotated[
         float | None, typer.Option(help="Dirichlet heterogeneity; without it clients are alike.")
     ] = None,
+    sites: Sites = "artificial",
+    site_column: SiteColumn = "site",
+    min_size: MinSize = 20,
     malicious: Annotated[str, typer.Option(help="known or estimate.")] = "known",
     exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
     confidence: Annotated[float, typer.Option(help="Wanted coverage.")] = 0.9,
@@ -59,7 +62,7 @@ def redteam(
     printer = Printer(as_json, quiet)
     attacks, defences, shares = attack or tuple(ATTACKS), defence or DEFENCES, share or SHARES
     rule, told = range_options(score, malicious)
-    outputs = chosen_outputs(data)
+    outputs = chosen_outputs(data, natural_column(sites, site_column, beta))
     with printer.progress() as bar:
         task = bar.add_task("attacking", total=len(attacks) * len(defences) * len(shares) * seeds)
         cells = run(
@@ -70,6 +73,8 @@ def redteam(
             shares=shares,
             n_clients=clients,
             beta=beta,
+            sites=outputs.sites,
+            min_size=min_size,
             confidence_level=confidence,
             score=rule,
             malicious=told,

@@ -77,6 +77,9 @@ def reproduce(
 
 
 def _show(printer: Printer, name: str, title: str, rows: Sequence[Any], *, detailed: bool) -> None:
+    if name == "natural":
+        _show_natural(printer, rows)
+        return
     if isinstance(rows[0], dict):
         printer.table(f"{name}: {title}", list(rows[0]), [list(row.values()) for row in rows])
         return
@@ -114,3 +117,28 @@ def _show(printer: Printer, name: str, title: str, rows: Sequence[Any], *, detai
         printer.line(f"{name}: {title} ({len(rows)} rows)", style="bold")
     for line in remarks(rows):
         printer.line(f"  {line}")
+
+
+def _show_natural(printer: Printer, rows: Sequence[dict[str, Any]]) -> None:
+    """A table a federation: errors of coverage, and how many liars / honest sites are left out."""
+    for title in dict.fromkeys(row["federation"] for row in rows):
+        group = [row for row in rows if row["federation"] == title]
+        printer.table(
+            f"{title}: {group[-1]['liars']} of {group[0]['honest']} lie; error, liars/honest out",
+            ["fault", "none", "rob-fcp", "out", "band", "out"],
+            [
+                (
+                    row["attack"],
+                    f"{row['none_error']:+.3f}",
+                    *(
+                        text
+                        for defence in ("rob-fcp", "band")
+                        for text in (
+                            f"{row[f'{defence}_error']:+.3f}",
+                            f"{row[f'{defence}_found']:.1f}/{row[f'{defence}_false_alarms']:.1f}",
+                        )
+                    ),
+                )
+                for row in group
+            ],
+        )

@@ -19,6 +19,16 @@ from robfcp.lab.simulation import Row, Told, records, summarise
 from robfcp.lab.simulation import simulate as run
 from robfcp.scores import ClassificationScore
 
+Sites = Annotated[
+    str,
+    typer.Option(
+        help="artificial: as --clients and --beta say; natural: the data's own.",
+        autocompletion=completes("artificial", "natural"),
+    ),
+]
+SiteColumn = Annotated[str, typer.Option(help="What natural sites are: site, country or group.")]
+MinSize = Annotated[int, typer.Option(min=2, help="Smaller natural sites are left out.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -33,7 +43,7 @@ def simulate(
         str, typer.Option(help="Which attack.", autocompletion=completes(*ATTACKS))
     ] = "coverage",
     share: Annotated[float, typer.Option(help="Share of clients that attack.")] = 0.4,
-    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 100,
+    clients: Annotated[int, typer.Option(min=1, help="Number of artificial clients.")] = 100,
     beta: Annotated[
         float | None, typer.Option(help="Dirichlet heterogeneity; without it clients are alike.")
     ] = None,
@@ -42,6 +52,9 @@ def simulate(
         "rob-fcp",
         "band",
     ],
+    sites: Sites = "artificial",
+    site_column: SiteColumn = "site",
+    min_size: MinSize = 20,
     malicious: Annotated[
         str,
         typer.Option(help="known or estimate.", autocompletion=completes("known", "estimate")),
@@ -59,9 +72,10 @@ def simulate(
     """Run honest, attacked and defended federations on real model outputs.
 
     [dim]Example: robfcp simulate mnist --attack coverage --share 0.4 --plot attack.png[/dim]
+    [dim]Example: robfcp simulate stroke --sites natural --attack swapped-labels[/dim]
     """
     printer = Printer(as_json, quiet)
-    outputs = chosen_outputs(data)
+    outputs = chosen_outputs(data, natural_column(sites, site_column, beta))
     rule, told = range_options(score, malicious)
     with printer.progress() as bar:
         task = bar.add_task("simulating", total=seeds * len(defence))
@@ -73,6 +87,8 @@ def simulate(
             n_clients=clients,
             defences=defence,
             beta=beta,
+            sites=outputs.sites,
+            min_size=min_size,
             confidence_level=confidence,
             score=rule,
             malicious=told,
@@ -92,6 +108,15 @@ def simulate(
         save(plot_comparison(rows, confidence), plot)
         printer.line(f"-> {plot}")
     printer.json({"rows": records(rows), "summary": list(summarise(rows))})
+
+
+def natural_column(sites: str, column: str, beta: float | None) -> str | None:
+    """The column of the data's own sites, or None for artificial ones."""
+    if sites not in ("artificial", "natural"):
+        raise RobfcpError(f"--sites: {sites!r} is neither 'artificial' nor 'natural'")
+    if sites == "natural" and beta is not None:
+        raise RobfcpError("--beta: natural sites are as they are; leave --beta away")
+    return column if sites == "natural" else None
 
 
 def range_options(score: str, malicious: str) -> tuple[ClassificationScore, Told]:

@@ -163,6 +163,45 @@ def by_attribute(values: ArrayLike, n_clients: int) -> Parts:
     return [np.sort(part) for part in np.array_split(np.argsort(value, kind="stable"), n_clients)]
 
 
+def by_site(sites: ArrayLike, minimum: int = 20) -> dict[str, NDArray[np.intp]]:
+    """The data's own sites: each owns its samples; sites with fewer than `minimum` are left out.
+
+    Parameters
+    ----------
+    sites
+        (n,) the name of each sample's site: a hospital, a country, a subject.
+    minimum
+        The least samples of a site that takes part.
+
+    Returns
+    -------
+    dict
+        Each site's sample numbers, rising, by its name; names in order.
+
+    Raises
+    ------
+    RobfcpError
+        Where no site is large enough.
+
+    Examples
+    --------
+    >>> from robfcp import partitions
+    >>> partitions.by_site(["Oslo", "Bergen", "Oslo", "Oslo", "Bergen", "Molde"], minimum=2)
+    {'Bergen': array([1, 4]), 'Oslo': array([0, 2, 3])}
+    """
+    column = _column("sites", sites)
+    whole("minimum", minimum, "give 20, say", 1)
+    names, which = np.unique(column, return_inverse=True)
+    parts = zip(names.tolist(), _parts(which, len(names)), strict=True)
+    found = {str(name): part for name, part in parts if len(part) >= minimum}
+    if not found:
+        raise RobfcpError(
+            f"sites: none of {len(names)} has {minimum} samples; use a smaller minimum or a "
+            "coarser column"
+        )
+    return found
+
+
 def _parts(owner: NDArray[np.intp], n_clients: int) -> Parts:
     order = np.argsort(owner, kind="stable")
     return np.split(order, np.cumsum(np.bincount(owner, minlength=n_clients))[:-1])

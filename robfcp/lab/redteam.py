@@ -57,6 +57,8 @@ def redteam(
     shares: Sequence[float] = SHARES,
     n_clients: int = 20,
     beta: float | None = None,
+    sites: ArrayLike | None = None,
+    min_size: int = 20,
     confidence_level: float = 0.9,
     score: ClassificationScore | None = None,
     malicious: Told = "known",
@@ -69,7 +71,8 @@ def redteam(
 ) -> tuple[Cell, ...]:
     """A cell for every attack, share and defence; runs of one seed and share have the same clients.
 
-    The adaptive attacks are sought against each defence by itself, in `trials` free steps.
+    The adaptive attacks are sought against each defence by itself, in `trials` free steps. With
+    `sites` the clients are the data's own, as in `simulate`.
     """
     for name in attacks:
         named_attack(name)
@@ -86,6 +89,8 @@ def redteam(
                 beta=beta,
                 score=score,
                 grid=None,
+                sites=sites,
+                min_size=min_size,
                 rng=np.random.default_rng([rng, seed]),
             )
             for number, attack in enumerate(attacks):

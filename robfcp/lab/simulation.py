@@ -58,6 +58,7 @@ class World:
     samples: list[tuple[NDArray[Any], NDArray[np.intp]]]
     scores: list[NDArray[np.float64]]
     malicious: NDArray[np.intp]
+    tests: list[NDArray[np.float64]]
     test_scores: NDArray[np.float64]
     test_sizes: NDArray[np.float64]
 
@@ -77,6 +78,10 @@ class World:
         """Share of the benign clients' test scores at or below the threshold."""
         return float(np.searchsorted(self.test_scores, threshold, "right") / len(self.test_scores))
 
+    def client_coverage(self, threshold: float) -> NDArray[np.float64]:
+        """(K,) the same share of every client's own test scores."""
+        return np.array([(part <= threshold).mean() for part in self.tests])
+
     def set_size(self, threshold: float) -> float:
         """Mean number of labels at or below the threshold on the same test data."""
         at_or_below = np.searchsorted(self.test_sizes, threshold, "right")
@@ -92,6 +97,8 @@ def simulate(
     n_clients: int = 100,
     defences: Sequence[str | Defence] = ("none", "rob-fcp", "band"),
     beta: float | None = None,
+    sites: ArrayLike | None = None,
+    min_size: int = 20,
     confidence_level: float = 0.9,
     score: ClassificationScore | None = None,
     grid: Grid | None = None,
@@ -104,9 +111,9 @@ def simulate(
 ) -> tuple[Row, ...]:
     """A tidy table: one row a defence and seed, each beside the honest clients' own result.
 
-    The samples are split among the clients (iid, or Dirichlet(beta) over labels); each keeps half
-    for calibration and half for testing; a share of the clients attacks. Coverage and set size
-    are those of the benign clients' test halves.
+    The samples are split among the clients (iid, or Dirichlet(beta) over labels, or by the data's
+    own `sites`); each keeps a random half for calibration and half for testing; a share of the
+    clients attacks. Coverage and set size are those of the benign clients' test halves.
 
     Parameters
     ----------
@@ -119,11 +126,15 @@ def simulate(
     share
         The share of the clients that attacks.
     n_clients
-        How many clients there are.
+        How many clients there are; with `sites` as many as there are sites.
     defences
         Names of defences, or defences of your own.
     beta
         How unlike clients are, smaller is less alike; iid if None.
+    sites
+        (n,) the name of each sample's own site, instead of an artificial split.
+    min_size
+        Natural sites with fewer samples take no part.
     confidence_level
         The coverage asked for.
     score
@@ -174,6 +185,8 @@ def simulate(
             n_clients=n_clients,
             share=share,
             beta=beta,
+            sites=sites,
+            min_size=min_size,
             score=score,
             grid=grid,
             rng=generator,
@@ -261,6 +274,8 @@ def make_world(
     score: ClassificationScore | None,
     grid: Grid | None,
     rng: np.random.Generator,
+    sites: ArrayLike | None = None,
+    min_size: int = 20,
 ) -> World:
     """Clients with calibration scores, some of them chosen as attackers, and benign test data."""
     checked_share("share", share, "give 0.4, say", zero=True)
@@ -270,10 +285,8 @@ def make_world(
     grid = rule.default_grid() if grid is None else grid
     every_label = rule.all_labels(array, rng)
     true = every_label[np.arange(len(label)), label]
-    if beta is None:
-        parts = partitions.iid(len(label), n_clients, rng)
-    else:
-        parts = partitions.dirichlet(label, n_clients, beta, rng, minimum=20)
+    ids, parts = _clients(label, n_clients, beta, sites, min_size, rng)
+    n_clients = len(parts)
     halves = [np.array_split(rng.permutation(part), 2) for part in parts]
     malicious = np.sort(rng.permutation(n_clients)[: round(share * n_clients)])
     attackers = set(malicious.tolist())
@@ -285,30 +298,57 @@ def make_world(
         )
     scores = [true[half[0]] for half in halves]
     return World(
-        federation=federation_of(scores, grid, rule),
+        federation=federation_of(scores, grid, rule, ids),
         score=rule,
         samples=[(array[half[0]], label[half[0]]) for half in halves],
         scores=scores,
         malicious=malicious,
+        tests=[true[half[1]] for half in halves],
         test_scores=np.sort(true[test]),
         test_sizes=np.sort(every_label[test], axis=None),
     )
 
 
+def _clients(
+    labels: NDArray[np.intp],
+    n_clients: int,
+    beta: float | None,
+    sites: ArrayLike | None,
+    min_size: int,
+    rng: np.random.Generator,
+) -> tuple[list[str] | None, partitions.Parts]:
+    """Names, where the sites are the data's own, and sample numbers of every client."""
+    if sites is None:
+        if beta is None:
+            return None, partitions.iid(len(labels), n_clients, rng)
+        return None, partitions.dirichlet(labels, n_clients, beta, rng, minimum=20)
+    if beta is not None:
+        raise RobfcpError("beta: natural sites are as they are; leave beta or sites away")
+    if len(np.asarray(sites)) != len(labels):
+        raise RobfcpError(
+            f"sites: {len(np.asarray(sites))} names but {len(labels)} samples; give one a sample"
+        )
+    found = partitions.by_site(sites, max(2, min_size))
+    return list(found), list(found.values())
+
+
 def federation_of(
-    scores: Sequence[NDArray[np.float64]], grid: Grid, score: ClassificationScore
+    scores: Sequence[NDArray[np.float64]],
+    grid: Grid,
+    score: ClassificationScore,
+    ids: Sequence[str] | None = None,
 ) -> Federation:
     """All clients' scores sketched at once."""
     sizes = [len(part) for part in scores]
     owner = np.repeat(np.arange(len(scores)), sizes)
     cell = owner * grid.n_bins + grid.index(np.concatenate(scores))
     counts = np.bincount(cell, minlength=len(scores) * grid.n_bins)
-    return Federation.from_counts(counts.reshape(len(scores), grid.n_bins), grid, score=score)
+    return Federation.from_counts(counts.reshape(len(scores), grid.n_bins), grid, ids, score)
 
 
 def apply_attack(attack: Attack, world: World, rng: np.random.Generator) -> Federation:
     """The federation the server sees when the world's attackers do this, at whatever stage."""
-    grid = world.federation.grid
+    grid, ids = world.federation.grid, world.federation.ids
     if not len(world.malicious):
         return world.federation
     if attack.on == "samples":
@@ -317,9 +357,9 @@ def apply_attack(attack: Attack, world: World, rng: np.random.Generator) -> Fede
         for k in world.malicious:
             probabilities, labels = samples[k]
             scores[k] = world.score(probabilities, labels, rng)
-        return federation_of(scores, grid, world.score)
+        return federation_of(scores, grid, world.score, ids)
     if attack.on == "scores":
-        return federation_of(attack(world.scores, world.malicious, rng), grid, world.score)
+        return federation_of(attack(world.scores, world.malicious, rng), grid, world.score, ids)
     forged = attack(world.federation, world.malicious, rng)
     return forged if isinstance(forged, Federation) else Federation.from_reports(forged)
 

@@ -21,8 +21,14 @@ from robfcp.lab.attacks import (
     Mimic,
     MimicHigh,
     MimicLow,
+    OldModel,
+    OtherClassOrder,
     Partial,
     SizeInflation,
+    StaleFile,
+    Subset,
+    SwappedLabels,
+    Temperature,
     Truncation,
     named_attack,
 )
@@ -181,6 +187,77 @@ def test_label_poisoning_changes_every_label_asked_for_evenly():
     )
     ((_, half), _) = LabelPoisoning(0.5)([(p, labels), (p[:5], labels[:5])], [0], 1)
     assert (half != labels).mean() == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.fixture
+def samples():
+    rng = np.random.default_rng(0)
+    return [(rng.dirichlet(np.ones(5), 200), rng.integers(0, 5, 200)) for _ in range(4)]
+
+
+def test_swapped_labels_exchange_two_classes_and_no_other(samples):
+    p, y = samples[1]
+    swapped = SwappedLabels((0, 3))(samples, [1])[1]
+    assert swapped[0] is p
+    assert np.array_equal(swapped[1], np.select([y == 0, y == 3], [3, 0], y))
+    first, second = np.argsort(-np.bincount(y), kind="stable")[:2]
+    moved = SwappedLabels()(samples, [1])[1][1]
+    assert np.array_equal(moved == first, y == second)
+    assert np.array_equal(moved == second, y == first)
+    only = [(p, np.full(200, 2)), samples[0]]
+    assert (SwappedLabels()(only, [0])[0][1] != 2).all()
+
+
+def test_an_old_model_is_worse_and_keeps_the_labels(samples):
+    certain = [(np.full((4000, 5), 0.025) + 0.875 * np.eye(5)[np.arange(4000) % 5],
+                np.arange(4000) % 5), samples[0]]  # fmt: skip
+    p, y = OldModel()(certain, [0], 1)[0]
+    assert np.array_equal(y, certain[0][1])
+    assert np.allclose(p.sum(axis=1), 1)
+    assert 0.4 < (p.argmax(axis=1) == y).mean() < 0.95
+    same = OldModel(keep=1.0, noise=0.0)(samples, [0])[0][0]
+    assert np.allclose(same, samples[0][0])
+
+
+def test_another_class_order_leaves_no_column_in_its_place(samples):
+    p = np.tile(np.arange(1, 6) / 15, (3, 1))
+    for seed in range(20):
+        moved = OtherClassOrder()([(p, np.zeros(3, int)), samples[0]], [0], seed)[0][0]
+        assert np.allclose(np.sort(moved, axis=1), p)
+        assert not np.isclose(moved, p).any()
+
+
+def test_temperature_raises_probabilities_to_its_inverse(samples):
+    p = samples[2][0]
+    for t in (0.5, 2.0):
+        expected = p ** (1 / t) / (p ** (1 / t)).sum(axis=1, keepdims=True)
+        assert np.allclose(Temperature(t)(samples, [2])[2][0], expected)
+    with pytest.raises(RobfcpError, match="temperature"):
+        Temperature(0.0)
+
+
+def test_a_stale_file_is_an_honest_clients_whole_or_in_part(samples):
+    sent = StaleFile()(samples, [0, 1], 4)
+    for k in (0, 1):
+        assert any(np.array_equal(sent[k][0], samples[j][0]) for j in (2, 3))
+    part = StaleFile(0.25)(samples, [0], 4)[0]
+    assert len(part[1]) == 50
+    assert any(np.isin(part[0], samples[j][0]).all() for j in (1, 2, 3))
+
+
+def test_a_subset_keeps_the_easy_samples_or_any(samples):
+    p, y = samples[0]
+    easy = Subset(0.3)(samples, [0])[0]
+    own = p[np.arange(200), y]
+    kept = easy[0][np.arange(60), easy[1]]
+    assert np.array_equal(np.sort(kept), np.sort(own)[-60:])
+    assert len(Subset(0.001)(samples, [0])[0][1]) == 1
+    anything = Subset(0.5, "any")(samples, [0], 1)[0]
+    assert anything[0].min() >= 0
+    assert len(anything[1]) == 100
+    for wrong in ({"share": 0.0}, {"which": "hard"}):
+        with pytest.raises(RobfcpError, match=next(iter(wrong))):
+            Subset(**wrong)
 
 
 def test_malformed_reports_are_all_refused_and_the_round_goes_on(federation):

@@ -35,8 +35,9 @@ def test_the_shipped_files_stay_small() -> None:
 
 
 def test_both_splits_of_all_five_data_sets_ship() -> None:
-    assert outputs.names() == ("mnist", "cifar10", "tinyimagenet", "pathmnist", "sleep")
-    for name in outputs.names():
+    names = ("mnist", "cifar10", "tinyimagenet", "pathmnist", "sleep")
+    assert outputs.names() == (*names, "stroke", "heart")
+    for name in names:
         first, second = (outputs.load(name, split) for split in ("iid", "beta0.5"))
         assert np.array_equal(first.labels, second.labels)
 

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from robfcp.errors import RobfcpError
 from robfcp.lab.attacks.adaptive import Adaptive, Found
-from robfcp.lab.attacks.base import Attack, ScoreAttack
+from robfcp.lab.attacks.base import Attack, SampleAttack, ScoreAttack
 from robfcp.lab.attacks.collusion import Decoy, LabelPoisoning, Malformed, SizeInflation
+from robfcp.lab.attacks.everyday import (
+    OldModel,
+    OtherClassOrder,
+    StaleFile,
+    Subset,
+    SwappedLabels,
+    Temperature,
+)
 from robfcp.lab.attacks.mimicry import Clones, Displacement, Mimic, MimicHigh, MimicLow
 from robfcp.lab.attacks.simple import Coverage, Efficiency, Gaussian, Lift, Partial, Truncation
 
 __all__ = [
     "ATTACKS",
+    "EVERYDAY",
     "Adaptive",
     "Attack",
     "Clones",
@@ -30,12 +39,29 @@ __all__ = [
     "Mimic",
     "MimicHigh",
     "MimicLow",
+    "OldModel",
+    "OtherClassOrder",
     "Partial",
+    "SampleAttack",
     "ScoreAttack",
     "SizeInflation",
+    "StaleFile",
+    "Subset",
+    "SwappedLabels",
+    "Temperature",
     "Truncation",
     "named_attack",
 ]
+
+EVERYDAY = (  # mistakes that happen at honest sites
+    "swapped-labels",
+    "old-model",
+    "other-class-order",
+    "temperature",
+    "temperature-flat",
+    "stale-file",
+    "subset",
+)
 
 ATTACKS: dict[str, Attack] = {
     "coverage": Coverage(),
@@ -55,6 +81,13 @@ ATTACKS: dict[str, Attack] = {
     "partial": Partial(),
     "label-poisoning": LabelPoisoning(),
     "malformed": Malformed(),
+    "swapped-labels": SwappedLabels(),
+    "old-model": OldModel(),
+    "other-class-order": OtherClassOrder(),
+    "temperature": Temperature(),
+    "temperature-flat": Temperature(2.0),
+    "stale-file": StaleFile(),
+    "subset": Subset(),
     "adaptive": Adaptive(),
     "adaptive-up": Adaptive(direction="up"),
 }

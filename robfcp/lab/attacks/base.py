@@ -18,6 +18,7 @@ from robfcp.scores import Rng
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Bounds = tuple[float, float]
+Pair = tuple[NDArray[Any], NDArray[np.intp]]  # probabilities and labels of one client
 Stage = Literal["samples", "scores", "counts", "reports"]
 
 
@@ -69,6 +70,32 @@ class ScoreAttack(ABC):
         self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
     ) -> list[Array]:
         """The forged scores of each malicious client; `bounds` are the ends of the range."""
+
+
+class SampleAttack(ABC):
+    """An attack before scoring, on samples: a sequence of (probabilities, labels), one a client."""
+
+    name: ClassVar[str]
+    on: ClassVar[Stage] = "samples"
+
+    def __call__(
+        self, data: Sequence[tuple[ArrayLike, ArrayLike]], malicious: ArrayLike, rng: Rng = None
+    ) -> list[Pair]:
+        """The samples with the malicious clients' part forged."""
+        generator = np.random.default_rng(rng)
+        samples = [(np.asarray(p), np.asarray(y).astype(np.intp)) for p, y in data]
+        bad = attackers(malicious, len(samples))
+        if not len(bad):
+            return samples
+        for k, pair in zip(bad, self.forge(samples, bad, generator), strict=True):
+            samples[k] = pair
+        return samples
+
+    @abstractmethod
+    def forge(
+        self, samples: list[Pair], malicious: Indices, rng: np.random.Generator
+    ) -> list[Pair]:
+        """The forged samples of each malicious client."""
 
 
 def attackers(malicious: ArrayLike, n_clients: int) -> Indices:

@@ -8,15 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.lab.attacks.base import Array, Bounds, Indices, ScoreAttack, Stage, attackers
+from robfcp.lab.attacks.base import (
+    Array,
+    Bounds,
+    Indices,
+    Pair,
+    SampleAttack,
+    ScoreAttack,
+    Stage,
+    attackers,
+)
 from robfcp.lab.attacks.simple import Coverage
 from robfcp.scores import Rng
-
-Samples = tuple[ArrayLike, ArrayLike]
 
 
 @dataclass(frozen=True)
@@ -55,29 +62,24 @@ class SizeInflation(ScoreAttack):
 
 
 @dataclass(frozen=True)
-class LabelPoisoning:
-    """Before scoring: a share of each attacker's labels becomes another label, drawn evenly.
-
-    Works on samples: a sequence of (probabilities, labels), one pair a client.
-    """
+class LabelPoisoning(SampleAttack):
+    """Before scoring: a share of each attacker's labels becomes another label, drawn evenly."""
 
     share: float = 1.0
     name: ClassVar[str] = "label-poisoning"
-    on: ClassVar[Stage] = "samples"
 
-    def __call__(
-        self, data: list[Samples], malicious: ArrayLike, rng: Rng = None
-    ) -> list[tuple[NDArray[Any], NDArray[np.intp]]]:
-        """The samples with the malicious clients' labels poisoned."""
-        generator = np.random.default_rng(rng)
-        pairs = [(np.asarray(p), np.asarray(y).astype(np.intp)) for p, y in data]
-        for k in attackers(malicious, len(pairs)):
-            probabilities, labels = pairs[k]
+    def forge(
+        self, samples: list[Pair], malicious: Indices, rng: np.random.Generator
+    ) -> list[Pair]:
+        """The client's samples with labels poisoned."""
+        forged = []
+        for k in malicious:
+            probabilities, labels = samples[k]
             n_classes = probabilities.shape[1]
-            shift = generator.integers(1, n_classes, len(labels))
-            chosen = generator.random(len(labels)) < self.share
-            pairs[k] = probabilities, np.where(chosen, (labels + shift) % n_classes, labels)
-        return pairs
+            shift = rng.integers(1, n_classes, len(labels))
+            chosen = rng.random(len(labels)) < self.share
+            forged.append((probabilities, np.where(chosen, (labels + shift) % n_classes, labels)))
+        return forged
 
 
 @dataclass(frozen=True)

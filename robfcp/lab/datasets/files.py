@@ -81,7 +81,10 @@ def check_md5(path: Path, expected: str, source: Source) -> None:
 def download(source: Source, directory: Path) -> None:
     """Fetch the set's missing files into its folder, check them and unpack archives."""
     if not source.remotes:
-        raise RobfcpError(f"{source.name}: cannot be downloaded; ask for access at {source.home}")
+        raise RobfcpError(
+            f"{source.name}: cannot be downloaded from here; get it, or ask for access, at "
+            f"{source.home}"
+        )
     folder = directory / source.folder
     if source.present and (folder / source.present).exists():
         return

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
 from robfcp.lab.datasets.files import Source
-from robfcp.lab.datasets.table import Dataset, Split
+from robfcp.lab.datasets.table import Dataset, SiteTable, Split
 
 STAGES = ("W", "N1", "N2", "N3", "REM")
 SOURCE = Source(
@@ -19,6 +19,7 @@ SOURCE = Source(
     home="https://physionet.org/content/sleep-edfx/ (or https://sleepdata.org/datasets/shhs)",
     folder="sleep",
 )
+Table = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]
 _COLUMNS = {"subject": "subject", "stage": "y", "y": "y"}
 _IGNORED = {"night", "epoch", "age", "sex"}  # columns that describe an epoch but are no features
 
@@ -30,6 +31,25 @@ def load(directory: Path, verify: bool) -> Dataset:
     parquet table with the columns subject, stage (or y) and one column per feature. Features are
     standardised by the training subjects' median and interquartile range and clipped to +-8.
     """
+    x, y, subject = _joined(directory, verify)
+    number = np.searchsorted(np.unique(subject), subject)
+    training = number % 2 == 0
+    x = _standardise(x, training)
+    train = Split(x[training], y[training], number[training].astype(np.int64))
+    test = Split(x[~training], y[~training], number[~training].astype(np.int64))
+    return Dataset("sleep", train, test, STAGES)
+
+
+def load_sites(directory: Path, verify: bool) -> SiteTable:
+    """All epochs of all subjects, features as they are; column: site (the subject)."""
+    x, y, subject = _joined(directory, verify)
+    number = np.searchsorted(np.unique(subject), subject)
+    site = np.array([f"subject {k + 1:02d}" for k in range(number.max() + 1)])[number]
+    return SiteTable("sleep", x, y, STAGES, {"site": site})
+
+
+def _joined(directory: Path, verify: bool) -> Table:
+    """Features, stages and subjects of every table in the folder."""
     folder = directory / SOURCE.folder
     paths = sorted([*folder.glob("*.npz"), *folder.glob("*.parquet")])
     if not paths:
@@ -48,12 +68,7 @@ def load(directory: Path, verify: bool) -> Dataset:
     x, y, subject = (np.concatenate(columns) for columns in zip(*tables, strict=True))
     if verify and not np.isfinite(x).all():
         raise RobfcpError(f"sleep: {folder} holds features that are not finite; clean the table")
-    number = np.searchsorted(np.unique(subject), subject)
-    training = number % 2 == 0
-    x = _standardise(x, training)
-    train = Split(x[training], y[training], number[training].astype(np.int64))
-    test = Split(x[~training], y[~training], number[~training].astype(np.int64))
-    return Dataset("sleep", train, test, STAGES)
+    return x, y, subject
 
 
 def _standardise(x: NDArray[np.float32], training: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -61,9 +76,6 @@ def _standardise(x: NDArray[np.float32], training: NDArray[np.bool_]) -> NDArray
     spread = np.where(high > low, high - low, 1.0)
     scaled: NDArray[np.float32] = np.clip((x - middle) / spread, -8, 8).astype(np.float32)
     return scaled
-
-
-Table = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]
 
 
 def _read_npz(path: Path) -> Table:

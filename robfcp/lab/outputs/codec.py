@@ -1,4 +1,8 @@
-"""Class probabilities in small files: logits below the row's largest, as float16 or in steps."""
+"""Class probabilities in small files: logits below the row's largest, as float16 or in steps.
+
+Columns of names (site, country, group) are stored as `column:NAME`, each sample's place among the
+distinct names in `names:NAME`; files without them read as before.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,13 @@ from robfcp.errors import RobfcpError
 
 STEP = 1 / 16  # of a logit, in the 8-bit form
 MAX_BYTES = 256 * 2**20
+_CODES, _NAMES = "column:", "names:"
 
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """Probabilities float32 (n, C) and labels (n,), with each sample's group where there is one.
+    """Probabilities float32 (n, C) and labels (n,), with each sample's group where there is one,
+    and columns of names (n,), such as site and country, where the sites are the data's own.
 
     A probability is known to about 1% of itself (3% in the 8-bit form) however small it is, so
     scores near 0 keep their order.
@@ -32,6 +38,14 @@ class Outputs:
     labels: NDArray[np.int64]
     groups: NDArray[np.int64] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+
+    def column(self, name: str) -> NDArray[np.str_]:
+        """(n,) the names in a column; refused where the outputs have none of this name."""
+        if name not in self.columns:
+            known = ", ".join(self.columns) or "none"
+            raise RobfcpError(f"outputs: have no column {name!r}; the columns are: {known}")
+        return self.columns[name]
 
     @property
     def accuracy(self) -> float:
@@ -40,10 +54,14 @@ class Outputs:
 
 
 def encode(
-    logits: ArrayLike, labels: ArrayLike, groups: ArrayLike | None = None, bits: int = 16
+    logits: ArrayLike,
+    labels: ArrayLike,
+    groups: ArrayLike | None = None,
+    bits: int = 16,
+    columns: Mapping[str, ArrayLike] | None = None,
 ) -> bytes:
     """An npz of `depth` = (row's largest logit - logit), float16 or uint8 in steps of 1/16 up to
-    15.9, with labels and groups."""
+    15.9, with labels, groups and columns of names."""
     values = np.asarray(logits, np.float64)
     depth = values.max(axis=1, keepdims=True) - values
     if bits == 8:
@@ -52,28 +70,36 @@ def encode(
         stored = np.minimum(depth, np.finfo(np.float16).max).astype(np.float16)
     else:
         raise RobfcpError(f"bits: {bits} is neither 8 nor 16")
-    arrays = {"depth": stored, "labels": _smallest(labels)}
+    arrays: dict[str, NDArray[Any]] = {"depth": stored, "labels": _smallest(labels)}
     if groups is not None:
         arrays["groups"] = _smallest(groups)
+    for name, column in (columns or {}).items():
+        words, place = np.unique(np.asarray(column, np.str_), return_inverse=True)
+        arrays[_CODES + name], arrays[_NAMES + name] = _smallest(place), words
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
 
 
 def decode(content: bytes, provenance: Mapping[str, Any] | None = None) -> Outputs:
-    """Softmax of the stored logits, with labels and groups."""
+    """Softmax of the stored logits, with labels, groups and columns."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             depth, labels = arrays["depth"], arrays["labels"].astype(np.int64)
             groups = arrays["groups"].astype(np.int64) if "groups" in arrays.files else None
-    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            columns = {
+                key.removeprefix(_CODES): arrays[key.replace(_CODES, _NAMES, 1)][arrays[key]]
+                for key in arrays.files
+                if key.startswith(_CODES)
+            }
+    except (KeyError, IndexError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise RobfcpError(f"outputs: not a file of model outputs ({error}); write it again") from (
             error
         )
     scale = STEP if depth.dtype == np.uint8 else 1.0
     weights = np.exp(-scale * depth.astype(np.float64))
     probabilities = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
-    return Outputs(probabilities, labels, groups, provenance or {})
+    return Outputs(probabilities, labels, groups, provenance or {}, columns)
 
 
 def write(
@@ -82,9 +108,10 @@ def write(
     labels: ArrayLike,
     groups: ArrayLike | None = None,
     bits: int = 16,
+    columns: Mapping[str, ArrayLike] | None = None,
 ) -> None:
     """Save model outputs; read() gives the probabilities back."""
-    write_atomically(path, encode(logits, labels, groups, bits))
+    write_atomically(path, encode(logits, labels, groups, bits, columns))
 
 
 def read(path: str | os.PathLike[str]) -> Outputs:

@@ -15,6 +15,7 @@ from robfcp._util.files import write_atomically
 from robfcp._util.parallel import n_cores
 from robfcp.errors import RobfcpError
 from robfcp.figures import save
+from robfcp.lab.natural import found_table
 from robfcp.lab.paper import extras, figures
 from robfcp.lab.paper.cases import EXPERIMENTS
 from robfcp.lab.paper.remarks import remarks
@@ -24,6 +25,7 @@ from robfcp.lab.paper.runner import run_cases
 EXTRAS = {
     "bounds": "Bounds against measured coverage",
     "runtime": "Seconds from the reports to the threshold",
+    "natural": "Natural federations: who is found, and who is accused (not in the paper)",
 }
 NAMES = (*EXPERIMENTS, *EXTRAS)
 
@@ -74,7 +76,25 @@ def reproduce(
         tables["runtime"] = found = extras.runtime()
         _write(directory, "runtime", _plain_csv(found), found, [_runtime_remark()])
         save(figures.draw_runtime(found), directory / "runtime.png")
+    if "natural" in names:
+        tables["natural"] = found = found_table(seeds, seeds)
+        _write(directory, "natural", _plain_csv(found), found, [_natural_remark(found)])
+        save(figures.draw_natural(found), directory / "natural.png")
     return tables
+
+
+def _natural_remark(rows: Sequence[dict[str, Any]]) -> str:
+    quiet = [row for row in rows if not row["liars"]]
+    accused = "; ".join(
+        f"{row['federation']} {row['rob-fcp_false_alarms']:.1f} and {row['band_false_alarms']:.1f} "
+        f"of {row['honest']}"
+        for row in quiet
+    )
+    return (
+        "Sites are the data's own, a fifth of them lie, and the defences estimate how many. Honest "
+        f"sites accused a run when nobody lies, by rob-fcp and band: {accused}. Errors are of "
+        "coverage against the honest sites alone; found and false alarms count sites."
+    )
 
 
 def _runtime_remark() -> str:

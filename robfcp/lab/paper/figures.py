@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from robfcp.figures import BLUE, GREY, ORANGE, VERMILION, new_axes, style
+from robfcp.figures import BLUE, GREY, ORANGE, VERMILION, new_axes, plot_heatmap, style
 from robfcp.lab.paper.rows import TableRow
 
 LOOKS = {
@@ -187,6 +187,19 @@ def draw_runtime(rows: Sequence[dict[str, Any]]) -> Any:
         ax.set(xlabel="seconds", title="From 100 reports to a threshold")
         ax.legend(fontsize=7.5)
         return ax.figure
+
+
+def draw_natural(rows: Sequence[dict[str, Any]]) -> Any:
+    """A heat map a natural federation: error of coverage under each fault and defence."""
+    methods = ("none", "rob-fcp", "band")
+    names = list(dict.fromkeys(row["federation"] for row in rows))
+    faults = list(dict.fromkeys(row["attack"] for row in rows))
+    axes = new_axes(len(names), 1.4 + 0.3 * len(faults))
+    for ax, name in zip(axes, names, strict=True):
+        found = {row["attack"]: row for row in rows if row["federation"] == name}
+        errors = np.array([[found[a][f"{m}_error"] for m in methods] for a in faults])
+        plot_heatmap(errors, faults, methods, title=name, ax=ax)
+    return axes[0].figure
 
 
 def _mark_published(

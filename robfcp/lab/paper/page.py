@@ -10,7 +10,7 @@ from typing import Any
 
 from robfcp._util.files import write_atomically
 from robfcp.errors import RobfcpError
-from robfcp.lab.outputs import entries
+from robfcp.lab.outputs import NATURAL, entries
 from robfcp.lab.paper.experiments import NAMES
 
 METHODS = (("fcp", "FCP, undefended"), ("rob-fcp", "Rob-FCP, as published"), ("band", "band, ours"))
@@ -83,7 +83,7 @@ def _models() -> str:
         "| outputs | trained on | rounds | accuracy | benign set size | seconds | command |",
         "|---|---|---|---|---|---|---|",
     ]
-    for entry in entries():
+    for entry in (entry for entry in entries() if entry["split"] != NATURAL):
         lines.append(
             f"| {entry['dataset']} {entry['split']} {entry['stage']} | {entry['trained_on']} "
             f"| {entry['rounds']} | {entry['accuracy']:.4f} | {entry['benign_set_size']:.3f} "
