@@ -21,7 +21,7 @@ from robfcp.defence import Defence, Exclude
 from robfcp.errors import RobfcpError
 from robfcp.federation import numbered
 from robfcp.grid import Grid
-from robfcp.reports import Report
+from robfcp.reports import By, Report
 from robfcp.scores import LAC, AbsoluteResidual, Rng, Score
 
 Site = tuple[ArrayLike, ArrayLike]
@@ -42,6 +42,7 @@ class _FederatedConformal(BaseEstimator):  # type: ignore[misc]
         exclude: Exclude = "outstanding",
         guarantee: Guarantee | None = None,
         heterogeneity: float | None = None,
+        by: By | None = None,
         random_state: int | None = None,
     ) -> None:
         self.estimator = estimator
@@ -53,6 +54,7 @@ class _FederatedConformal(BaseEstimator):  # type: ignore[misc]
         self.exclude = exclude
         self.guarantee = guarantee
         self.heterogeneity = heterogeneity
+        self.by = by
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> _FederatedConformal:
@@ -121,7 +123,9 @@ class _FederatedConformal(BaseEstimator):  # type: ignore[misc]
         score = self._score()
         rng = np.random.default_rng(self.random_state)
         reports = [
-            Report.from_scores(name, self._scores(score, X, y, rng), self.grid, score=score)
+            Report.from_scores(
+                name, self._scores(score, X, y, rng), self.grid, score=score, **self._strata(y)
+            )
             for name, (X, y) in named.items()
         ]
         self.calibration_: Calibration = calibrate(
@@ -132,6 +136,7 @@ class _FederatedConformal(BaseEstimator):  # type: ignore[misc]
             exclude=self.exclude,
             guarantee=self.guarantee,
             heterogeneity=self.heterogeneity,
+            by=self.by,
         )
         return self
 
@@ -162,6 +167,9 @@ class _FederatedConformal(BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "calibration_")
+
+    def _strata(self, y: ArrayLike) -> dict[str, Any]:
+        return {}
 
     def _score(self) -> Score:
         raise TypeError("use FederatedConformalClassifier or FederatedConformalRegressor")
@@ -195,6 +203,8 @@ class FederatedConformalClassifier(ClassifierMixin, _FederatedConformal):  # typ
         None, "marginal", "pac" or "pac-homogeneous", as in `robfcp.calibrate`.
     heterogeneity
         A stated bound on how far honest sites differ, as in `robfcp.calibrate`.
+    by
+        "class" for a threshold a class, as in `robfcp.calibrate`; None for one threshold.
     random_state
         A seed, for randomised scores.
 
@@ -265,12 +275,19 @@ class FederatedConformalClassifier(ClassifierMixin, _FederatedConformal):  # typ
     def _scores(
         self, score: Score, X: ArrayLike, y: ArrayLike, rng: np.random.Generator
     ) -> NDArray[np.float64]:
+        return score(self.estimator.predict_proba(X), self._columns(y), rng)
+
+    def _columns(self, y: ArrayLike) -> NDArray[np.intp]:
         label = np.asarray(y)
         column = np.searchsorted(self.classes_, label)
         column = np.minimum(column, len(self.classes_) - 1)
         if not np.array_equal(self.classes_[column], label):
             raise RobfcpError("labels: some were not seen in training; drop those samples")
-        return score(self.estimator.predict_proba(X), column, rng)
+        return column
+
+    def _strata(self, y: ArrayLike) -> dict[str, Any]:
+        names = tuple(str(name) for name in self.classes_)
+        return {"labels": self._columns(y), "classes": names}
 
 
 class FederatedConformalRegressor(RegressorMixin, _FederatedConformal):  # type: ignore[misc]
@@ -298,6 +315,8 @@ class FederatedConformalRegressor(RegressorMixin, _FederatedConformal):  # type:
         None, "marginal", "pac" or "pac-homogeneous", as in `robfcp.calibrate`.
     heterogeneity
         A stated bound on how far honest sites differ, as in `robfcp.calibrate`.
+    by
+        "class" for a threshold a class, as in `robfcp.calibrate`; None for one threshold.
     random_state
         A seed, for randomised scores.
 

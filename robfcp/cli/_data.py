@@ -27,6 +27,12 @@ class FileOutputs:
 
     predictions: NDArray[Any]
     targets: NDArray[Any] | None
+    names: tuple[str, ...] = ()  # of the prediction columns, where the file names them
+
+    @property
+    def classes(self) -> tuple[str, ...] | int:
+        """The classes' names, or their number where the file does not name them."""
+        return self.names or int(self.predictions.shape[1])
 
 
 def read_outputs(path: Path, *, needs_targets: bool) -> FileOutputs:
@@ -83,7 +89,7 @@ def chosen_outputs(name: str, site_column: str | None = None) -> Labelled:
         return _labelled(outputs.read(name), site_column)
     found = read_outputs(Path(name), needs_targets=True)
     assert found.targets is not None
-    sites = None if site_column is None else _column(Path(name), site_column)
+    sites = None if site_column is None else named_array(Path(name), site_column)
     return Labelled(found.predictions, found.targets, sites)
 
 
@@ -100,13 +106,13 @@ def _arrays(path: Path) -> list[str]:
         return [name.removesuffix(".npy") for name in content.namelist()]
 
 
-def _column(path: Path, name: str) -> NDArray[Any]:
+def named_array(path: Path, name: str) -> NDArray[Any]:
     """The array of this name in an npz file."""
     if name in _arrays(path):
         with np.load(path, allow_pickle=False) as arrays:
             return arrays[name]
     raise RobfcpError(
-        f"{path}: holds no sites; save an npz with an array {name!r}, one name a sample"
+        f"{path}: holds no {name!r}; save an npz with an array {name!r}, one name a sample"
     )
 
 
@@ -132,8 +138,9 @@ def _npy(path: Path) -> FileOutputs:
 
 def _csv(path: Path) -> FileOutputs:
     with path.open(newline="", encoding="utf-8-sig") as stream:
-        header = [name.strip().lower() for name in next(csv.reader(stream), [])]
+        shown = [name.strip() for name in next(csv.reader(stream), [])]
         lines = [line for line in stream.read().splitlines() if line.strip()]
+    header = [name.lower() for name in shown]
     if not header or not lines:
         raise RobfcpError(f"{path}: is empty; write a header line and one line a sample")
     if len(set(header)) < len(header):
@@ -148,14 +155,15 @@ def _csv(path: Path) -> FileOutputs:
         truth = table[:, several].astype(np.int64)
         return FileOutputs(np.delete(table, several, axis=1), truth)
     target = next((header.index(name) for name in TARGETS if name in header), None)
+    names = tuple(name for place, name in enumerate(shown) if place != target)
     if target is None:
-        return FileOutputs(_squeeze(table), None)
+        return FileOutputs(_squeeze(table), None, names)
     values = table[:, target]
     predictions = np.delete(table, target, axis=1)
     whole = bool((np.abs(values) < 2**53).all()) and np.array_equal(values, np.round(values))
     if predictions.shape[1] > 1 and whole:
         values = values.astype(np.int64)
-    return FileOutputs(_squeeze(predictions), values)
+    return FileOutputs(_squeeze(predictions), values, names)
 
 
 def _squeeze(predictions: NDArray[Any]) -> NDArray[Any]:

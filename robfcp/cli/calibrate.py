@@ -17,6 +17,7 @@ from robfcp.guarantees import Certificate, CurvePoint, at_least, at_most, tolera
 from robfcp.page import write_page
 
 SHOWN = 12
+SHOWN_STRATA = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -79,6 +80,16 @@ def calibrate(
     size_budget: Annotated[
         int | None, typer.Option(help="Most samples liars may hold, for --guarantee marginal.")
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="class or group: a threshold for each of them.",
+            autocompletion=completes("class", "group"),
+        ),
+    ] = None,
+    joint: Annotated[
+        bool, typer.Option(help="With --by: certificates of all hold at once, or each by itself.")
+    ] = True,
     risk: Annotated[
         list[str] | None,
         typer.Option(help="For reports of losses: the mean loss accepted; may be repeated."),
@@ -113,6 +124,8 @@ def calibrate(
             max_share=max_share,
             size_budget=size_budget,
             risk=None if not risk else risk if len(risk) > 1 else risk[0],
+            by=cast(Any, by),
+            joint=joint,
         )
         if output is not None:
             calibration.save(output)
@@ -166,6 +179,8 @@ def show(calibration: Calibration, printer: Printer) -> None:
         ],
     )
     for level in calibration.levels:
+        if level.strata:
+            _show_strata(level, printer)
         printer.line(f"At {float(level.confidence_level):g}: {level.certificate.statement}.")
         if calibration.settings.guarantee is not None:
             printer.line(f"{tolerance_statement(level.tolerance, level.confidence_level)}.")
@@ -178,6 +193,29 @@ def show(calibration: Calibration, printer: Printer) -> None:
     )
     _list(printer, "faulty", [fault.reason for fault in calibration.faulty])
     _list(printer, "missing", list(calibration.missing))
+
+
+def _show_strata(level: Level, printer: Printer) -> None:
+    """The thresholds by class or group; of many, those that are least protected and worst."""
+    worst = sorted(level.strata, key=lambda one: (not one.protection, one.certificate.lower))
+    shown = [one for one in level.strata if one in worst[:SHOWN_STRATA]]
+    by = level.certificate.by
+    more = f", {SHOWN_STRATA} of {len(level.strata)} shown" if len(shown) < len(worst) else ""
+    printer.table(
+        f"by {by} at {float(level.confidence_level):g}{more}",
+        [by, "threshold", "sites", "samples", "proved", ""],
+        [
+            (
+                one.name,
+                float(one.threshold),
+                one.holders,
+                one.samples,
+                _proved(one.certificate),
+                one.protection,
+            )
+            for one in shown
+        ],
+    )
 
 
 def _proved(certificate: Certificate | CurvePoint) -> str:
@@ -231,6 +269,19 @@ def as_data(calibration: Calibration) -> dict[str, Any]:
                     for point in level.curve
                 ],
                 "empty_from": level.empty_from,
+                "strata": [
+                    {
+                        "name": one.name,
+                        "threshold": one.threshold,
+                        "tolerance": one.tolerance,
+                        "lower": one.certificate.lower,
+                        "upper": one.certificate.upper,
+                        "holders": one.holders,
+                        "samples": one.samples,
+                        "protection": one.protection,
+                    }
+                    for one in level.strata
+                ],
             }
             for level in calibration.levels
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from robfcp import metrics
 from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration, load_calibration
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed
-from robfcp.cli._data import FileOutputs, read_outputs
+from robfcp.cli._data import FileOutputs, named_array, read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.scores import RISKS, ClassificationScore
 
@@ -31,6 +32,9 @@ def predict(
     level: Annotated[
         int, typer.Option(help="Which confidence level of the calibration, counted from 0.")
     ] = 0,
+    group: Annotated[
+        str | None, typer.Option(help="The npz array with each sample's group, for --by group.")
+    ] = None,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -44,9 +48,9 @@ def predict(
         loaded = load_calibration(calibration)
         if not 0 <= level < len(loaded.levels):
             raise RobfcpError(f"--level: {level} is not 0 to {len(loaded.levels) - 1}")
-        result, figures, text = _predicted(
-            loaded, read_outputs(data, needs_targets=False), level, seed
-        )
+        groups = None if group is None else named_array(data, group)
+        outputs = read_outputs(data, needs_targets=False)
+        result, figures, text = _predicted(loaded, _in_order(loaded, outputs), level, seed, groups)
         if output is not None:
             _write(output, result, text)
     printer.table(f"{len(result)} samples", list(figures), [list(figures.values())])
@@ -55,8 +59,26 @@ def predict(
     printer.json(figures)
 
 
+def _in_order(calibration: Calibration, outputs: FileOutputs) -> FileOutputs:
+    """The outputs with columns in the calibration's order of classes, where both name them."""
+    wanted = calibration.classes
+    if not isinstance(wanted, tuple) or not outputs.names or outputs.names == wanted:
+        return outputs
+    if set(outputs.names) != set(wanted):
+        odd = sorted(set(outputs.names) ^ set(wanted))[0]
+        raise RobfcpError(f"columns: {odd!r:.60} is not in both file and calibration; rename it")
+    place = [outputs.names.index(name) for name in wanted]
+    back = np.argsort(place)
+    targets = None if outputs.targets is None else back[outputs.targets]
+    return FileOutputs(outputs.predictions[:, place], targets, wanted)
+
+
 def _predicted(
-    calibration: Calibration, outputs: FileOutputs, level: int, seed: int
+    calibration: Calibration,
+    outputs: FileOutputs,
+    level: int,
+    seed: int,
+    groups: NDArray[Any] | None = None,
 ) -> tuple[NDArray[Any], dict[str, float], str]:
     """Sets or intervals at one level, how good they are, and the same as CSV."""
     if calibration.risk is not None:
@@ -64,9 +86,10 @@ def _predicted(
         chosen = sets[:, :, level] if calibration.several else sets
         return chosen, _risk_figures(calibration, chosen, outputs), _sets_as_csv(chosen)
     if isinstance(calibration.score, ClassificationScore):
-        sets = calibration.predict_set(outputs.predictions, seed)
+        sets = calibration.predict_set(outputs.predictions, seed, groups=groups)
         chosen = sets[:, :, level] if calibration.several else sets
-        return chosen, _set_figures(chosen, outputs), _sets_as_csv(chosen)
+        names = calibration.classes if isinstance(calibration.classes, tuple) else ()
+        return chosen, _set_figures(chosen, outputs), _sets_as_csv(chosen, names)
     ends = calibration.predict_interval(outputs.predictions)
     pairs = ends[:, :, level] if calibration.several else ends
     text = "low,high\n" + "".join(f"{low!r},{high!r}\n" for low, high in pairs.tolist())
@@ -100,10 +123,19 @@ def _interval_figures(ends: NDArray[np.float64], outputs: FileOutputs) -> dict[s
     return figures
 
 
-def _sets_as_csv(sets: NDArray[np.bool_]) -> str:
-    """One line a sample: its labels, separated by blanks, and their number."""
-    lines = (" ".join(map(str, np.flatnonzero(row))) for row in sets)
-    return "size,labels\n" + "".join(f"{len(line.split())},{line}\n" for line in lines)
+def _sets_as_csv(sets: NDArray[np.bool_], names: tuple[str, ...] = ()) -> str:
+    """One line a sample: the number of its labels and the labels, separated by blanks.
+
+    Labels are class names where the calibration knows them, column numbers where it does not.
+    """
+    shown = names or tuple(map(str, range(sets.shape[1])))
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["size", "labels"])
+    for row in sets:
+        held = [shown[c] for c in np.flatnonzero(row)]
+        writer.writerow([len(held), " ".join(held)])
+    return buffer.getvalue()
 
 
 def _write(path: Path, result: NDArray[np.generic], text: str) -> None:

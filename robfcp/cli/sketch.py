@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from robfcp.cli._common import Json, Printer, Quiet, Seed, completes, natural
-from robfcp.cli._data import read_outputs
+from robfcp.cli._data import FileOutputs, named_array, read_outputs
 from robfcp.cli._private import (
     Delta,
     Epsilon,
@@ -25,7 +25,7 @@ from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import logistic_grid
 from robfcp.reports import Report, load_key, save_signed
-from robfcp.scores import APS, RAPS, RISKS, SCORES, Score
+from robfcp.scores import APS, RAPS, RISKS, SCORES, ClassificationScore, Score
 
 
 def register(app: typer.Typer) -> None:
@@ -62,6 +62,28 @@ def chosen_grid(name: str | None, score: Score) -> Grid:
     raise RobfcpError(f"--grid: {name!r} is unknown; use {known} or logistic:32")
 
 
+def _strata(
+    path: Path,
+    outputs: FileOutputs,
+    rule: Score,
+    by_class: bool | None,
+    group: str | None,
+    *,
+    private: bool,
+) -> dict[str, Any]:
+    """What counts are kept by: a group, the class, or nothing.
+
+    Without being asked classes are kept, but in private reports, where noise is on every cell.
+    """
+    if group is not None:
+        return {"groups": named_array(path, group)}
+    classes = isinstance(rule, ClassificationScore)
+    if by_class and not classes:
+        raise RobfcpError(f"--by-class: {rule.name} has no classes; leave it out")
+    wanted = classes and not private if by_class is None else by_class
+    return {"labels": outputs.targets, "classes": outputs.classes} if wanted else {}
+
+
 def sketch(
     data: Annotated[Path, typer.Argument(help="Model outputs: .npz or .csv with labels.")],
     client: Annotated[str, typer.Option("--client", "-c", help="This site's registered name.")],
@@ -84,6 +106,20 @@ def sketch(
             ),
         ),
     ] = None,
+    by_class: Annotated[
+        bool | None,
+        typer.Option(
+            "--by-class/--pooled",
+            help="Keep counts by class (the default for classes), or withhold the labels.",
+        ),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Keep counts by this array of an npz (scanner, age band) instead."),
+    ] = None,
+    least: Annotated[
+        int, typer.Option(min=1, help="Merge classes with fewer samples into '(other)'.")
+    ] = 1,
     risk: Annotated[
         str | None,
         typer.Option(
@@ -125,7 +161,10 @@ def sketch(
         try:
             if risk is None:
                 scores = rule(outputs.predictions, outputs.targets, seed)
-                report = Report.from_scores(client, scores, edges, score=rule, **context)
+                strata = _strata(data, outputs, rule, by_class, group, private=privacy is not None)
+                report = Report.from_scores(
+                    client, scores, edges, score=rule, least=least, **strata, **context
+                )
             else:
                 report = Report.from_multilabel(
                     client, outputs.predictions, outputs.targets, edges, risk=risk, **context
@@ -142,6 +181,17 @@ def sketch(
         f"{client}: {report.n_samples} {what} in {bins} of {report.grid.n_bins} bins "
         f"({output.stat().st_size} bytes) -> {output}"
     )
+    if report.strata is not None:
+        held = int((report.strata.sizes > 0).sum())
+        kept = f"{held} of {report.strata.n_strata}"
+        printer.line(
+            f"It keeps counts by {report.strata.by}: {kept} occur. --pooled withholds them."
+        )
+    elif by_class is False:
+        printer.line(
+            "Labels are withheld: the server cannot give thresholds by class or for your label "
+            "mix, and finds liars less well."
+        )
     if privacy is not None:
         printer.line(f"The report is {privacy.statement}.")
     printer.json(

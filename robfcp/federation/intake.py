@@ -183,7 +183,8 @@ def _common_strata(headers: list[Header]) -> tuple[By | None, Names]:
     if by == "group":
         return by, tuple(sorted({name for names in own for name in _listed(names)}))
     plain = {names: number for names, number in own.items() if OTHER not in _listed(names)}
-    votes = plain or own
+    named = {names: number for names, number in plain.items() if not isinstance(names, int)}
+    votes = named or plain or own  # names say more than their number
     most: Names = max(votes, key=lambda one: (votes[one], str(one)))
     if len(plain) < len(own) and OTHER not in _listed(most):
         return by, (*_listed(most), OTHER)
@@ -204,6 +205,8 @@ def _same_strata(by: By, names: Names) -> Callable[[Header], ReportError | None]
         own_by, own = header.strata
         if own_by != by:
             problem = f"counts are by {own_by}, not by {by} as most reports'"
+        elif isinstance(own, int) and own == len(wanted - {OTHER}):
+            return None
         elif by == "class" and set(_listed(own)) - {OTHER} != wanted - {OTHER}:
             problem = f"its {len(_listed(own))} classes are not the round's {len(wanted)}"
         else:

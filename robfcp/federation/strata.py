@@ -124,8 +124,10 @@ def _renamed(found: Stratified, owns: Sequence[Names]) -> Stratified:
         if own == found.names:
             continue
         if own not in maps:
-            listed = tuple(map(str, range(own))) if isinstance(own, int) else own
-            maps[own] = np.array([place[name] for name in listed])
+            if isinstance(own, int):  # a number alone means the common order
+                maps[own] = np.arange(own)
+            else:
+                maps[own] = np.array([place[name] for name in own])
         here = slice(int(starts[k]), int(starts[k + 1]))
         old = cells[here].astype(np.int64)
         moved[here] = maps[own][old // found.n_bins] * found.n_bins + old % found.n_bins

@@ -26,6 +26,7 @@ _SCRIPTS = (
     "distributions.js",
     "whatif.js",
     "table.js",
+    "strata.js",
     "page.js",
 )
 _STYLES = ("uplot/uPlot.min.css", "page.css")

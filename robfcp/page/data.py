@@ -18,6 +18,7 @@ from robfcp.calibration import Calibration, Level, Settings
 from robfcp.federation import comparable, smoothed_below, whole
 from robfcp.guarantees import Certificate
 from robfcp.page.offers import Offers, Table, what_if
+from robfcp.page.strata import strata_data, strata_notes
 from robfcp.page.words import headline, loss_notes, percent
 
 VIEW = 160  # edges a distribution is drawn with
@@ -59,8 +60,9 @@ def page_data(calibration: Calibration) -> dict[str, Any]:
             "guarantee": calibration.settings.guarantee,
             "certificate_confidence": calibration.settings.certificate_confidence,
         },
+        "strata": strata_data(calibration),
         "audit": audit(calibration),
-        "notes": [*calibration.notes, *loss_notes(calibration)],
+        "notes": [*calibration.notes, *loss_notes(calibration), *strata_notes(calibration)],
     }
 
 

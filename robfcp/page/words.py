@@ -39,7 +39,8 @@ def percent(share: float) -> str:
 def _wanted(calibration: Calibration, level: Level) -> str:
     """What was asked for: coverage, or a mean loss."""
     if calibration.risk is None:
-        return f"{percent(float(level.confidence_level))} coverage"
+        every = f" of every {calibration.by}" if calibration.by else ""
+        return f"{percent(float(level.confidence_level))} coverage{every}"
     most = float(1 - level.confidence_level) * calibration.risk.bound
     return f"a mean {calibration.risk.name} of at most {percent(most)}"
 
@@ -68,7 +69,8 @@ def _guaranteed(calibration: Calibration, level: Level) -> str:
     else:
         whom = f"any {certificate.m} of {certificate.n_clients} sites lie"
     condition = f"even if {whom}" if whom else "if nobody lies"
-    promised = f"{at_least(certificate.lower)} coverage"
+    every = f" of every {certificate.by}" if certificate.by else ""
+    promised = f"{at_least(certificate.lower)} coverage{every}"
     if certificate.risk:
         promised = f"A mean {certificate.risk} of at most "
         promised += at_most((1 - certificate.lower) * certificate.bound)
@@ -90,7 +92,7 @@ def _defended(calibration: Calibration, level: Level) -> str:
         whom = f"all {clients} sites are trusted" if clients > 1 else "the one site is trusted"
     else:
         whom = f"{flagged} of {clients} sites {'was' if flagged == 1 else 'were'} excluded"
-    return f"The threshold aims at {wanted}; {whom}"
+    return f"{'The thresholds aim' if calibration.by else 'The threshold aims'} at {wanted}; {whom}"
 
 
 def _reports(calibration: Calibration) -> str:

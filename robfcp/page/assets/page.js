@@ -71,6 +71,7 @@ function setUpPrinting() {
 
 state.client = ORDER.at(-1);
 showWords();
+showStrata();
 setUpWhatIf();
 setUpScales();
 setUpTable();
