@@ -11,6 +11,7 @@ from robfcp.calibration.calibration import (
     Calibration,
     evidence_path,
 )
+from robfcp.calibration.check import Check, Part, clopper_pearson, samples_to_tell
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.letters import (
     Letter,
@@ -20,6 +21,7 @@ from robfcp.calibration.letters import (
     save_letters,
 )
 from robfcp.calibration.levels import Level
+from robfcp.calibration.promise import Promise, own_floor, promise_of
 from robfcp.calibration.sealed import kind_of
 from robfcp.calibration.settings import Guarantee, Settings
 from robfcp.calibration.what_if import Budget, Budgets, default_budgets, what_if
@@ -29,20 +31,27 @@ __all__ = [
     "Budget",
     "Budgets",
     "Calibration",
+    "Check",
     "Evidence",
     "Guarantee",
     "Letter",
     "Level",
     "LevelLike",
+    "Part",
+    "Promise",
     "Settings",
     "Summary",
     "calibrate",
+    "clopper_pearson",
     "default_budgets",
     "evidence_path",
     "kind_of",
     "letter_to",
     "letters",
     "load_calibration",
+    "own_floor",
+    "promise_of",
+    "samples_to_tell",
     "save_letters",
     "what_if",
 ]

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp._util.files import is_special, read_limited, write_atomically
 from robfcp._version import __version__
+from robfcp.calibration.check import Check, check
 from robfcp.calibration.checks import check_together
 from robfcp.calibration.document import (
     CalibrationFields,
@@ -260,7 +261,7 @@ class Calibration:
         array([[ True,  True],
                [False,  True]])
         """
-        sets = predict_sets(self._score(score), probabilities, self._thresholds, rng)
+        sets = predict_sets(self.score_of(score), probabilities, self._thresholds, rng)
         return sets if self.several else sets[:, :, 0]
 
     def iterate_sets(
@@ -291,7 +292,7 @@ class Calibration:
         ...     print(rows, sets.sum(axis=1))
         slice(0, 2, None) [2 1]
         """
-        for rows, sets in iterate_sets(self._score(score), probabilities, self._thresholds, rng):
+        for rows, sets in iterate_sets(self.score_of(score), probabilities, self._thresholds, rng):
             yield rows, sets if self.several else sets[:, :, 0]
 
     def predict_interval(
@@ -323,8 +324,67 @@ class Calibration:
         array([[2.5, 3.5],
                [6.5, 7.5]])
         """
-        ends = predict_intervals(self._score(score), predictions, self._thresholds)
+        ends = predict_intervals(self.score_of(score), predictions, self._thresholds)
         return ends if self.several else ends[:, :, 0]
+
+    def check(
+        self,
+        predictions: ArrayLike,
+        targets: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        level: int = 0,
+        floor: float | None = None,
+        confidence: float = 0.95,
+        rng: Rng = None,
+        score: Score | None = None,
+    ) -> Check:
+        """Whether fresh labelled samples are covered as promised, with exact intervals.
+
+        Parameters
+        ----------
+        predictions
+            (n, C) class probabilities, or what a regression score takes.
+        targets
+            (n,) true labels or values.
+        groups
+            (n,) any further split: the night, the ward, the scanner.
+        level
+            Which confidence level of the calibration, counted from 0.
+        floor
+            What to hold coverage against; the certificate's lower end, or 1 - alpha, if None.
+        confidence
+            Of the Clopper-Pearson intervals.
+        rng
+            A seed or generator, for randomised scores.
+        score
+            The score, where the reports did not name it.
+
+        Returns
+        -------
+        Check
+            Coverage overall, by class and by group; its `line` is the answer.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
+        >>> calibration = robfcp.calibrate(federation, defence="none", malicious=0)
+        >>> found = calibration.check([[0.9, 0.1]] * 100, [0] * 96 + [1] * 4, floor=0.93)
+        >>> found.overall.covered, found.verdict, found.enough
+        (96, 'cannot tell yet', 295)
+        """
+        return check(
+            self,
+            predictions,
+            targets,
+            groups=groups,
+            level=level,
+            floor=floor,
+            confidence=confidence,
+            rng=rng,
+            score=score,
+        )
 
     def to_json(self) -> bytes:
         """The calibration without its evidence as one JSON object, sealed by a digest.
@@ -474,7 +534,26 @@ class Calibration:
     def _single(self, values: tuple[T, ...]) -> T | tuple[T, ...]:
         return values if self.several else values[0]
 
-    def _score(self, score: Score | None) -> Score:
+    def score_of(self, score: Score | None = None) -> Score:
+        """The score given, or the one the reports name.
+
+        Parameters
+        ----------
+        score
+            The score, where the reports did not name it.
+
+        Returns
+        -------
+        Score
+            What sets and intervals are made with.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3, score=robfcp.LAC())
+        >>> robfcp.calibrate(federation, defence="none").score_of()
+        LAC()
+        """
         chosen = self.score if score is None else score
         if chosen is None:
             raise RobfcpError("score: the reports did not name their score; pass score=")

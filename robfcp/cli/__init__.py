@@ -23,6 +23,7 @@ COMMANDS = (
     "sketch",
     "calibrate",
     "predict",
+    "check",
     "page",
     "certify",
     "train",
