@@ -78,7 +78,7 @@ def test_the_promise_says_where_it_comes_from():
     marginal = promise_of(calibration(guarantee="marginal"))
     assert (marginal.floor, marginal.holds) == (0.9, False)
     assert "on average" in marginal.source
-    few = robfcp.Federation.from_counts([[0, 6], [9, 1], [9, 1]], score=LAC)
+    few = robfcp.Federation.from_counts([[0, 6], [90, 1]], score=LAC)
     empty = promise_of(robfcp.calibrate(few, confidence_level=0.5, defence="none", malicious=1))
     assert (empty.floor, empty.holds) == (0.5, False)
     assert "nothing is certified" in empty.source
