@@ -21,6 +21,10 @@ from robfcp.calibration.letters import (
     save_letters,
 )
 from robfcp.calibration.levels import Level
+from robfcp.calibration.monitoring.alarms import Merged, listed, merge, read_alarms
+from robfcp.calibration.monitoring.monitor import Monitor
+from robfcp.calibration.monitoring.reading import Reading
+from robfcp.calibration.monitoring.state import Point
 from robfcp.calibration.promise import Promise, own_floor, promise_of
 from robfcp.calibration.sealed import kind_of
 from robfcp.calibration.settings import Guarantee, Settings
@@ -37,8 +41,12 @@ __all__ = [
     "Letter",
     "Level",
     "LevelLike",
+    "Merged",
+    "Monitor",
     "Part",
+    "Point",
     "Promise",
+    "Reading",
     "Settings",
     "Summary",
     "calibrate",
@@ -48,9 +56,12 @@ __all__ = [
     "kind_of",
     "letter_to",
     "letters",
+    "listed",
     "load_calibration",
+    "merge",
     "own_floor",
     "promise_of",
+    "read_alarms",
     "samples_to_tell",
     "save_letters",
     "what_if",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from robfcp.calibration.calibration import Calibration
 
 Verdict = Literal["within", "below", "cannot tell yet"]
-MOST_SAMPLES = 1_000_000  # beyond which no number of samples is looked for
+MOST_SAMPLES = 200_000  # beyond which no number of samples is looked for
 _PIECE = 65_536
 
 
@@ -62,7 +62,7 @@ class Check:
         "within" where the interval lies above the floor, "below" where it lies below.
     enough
         The least number of samples that would tell at this coverage; None where the answer is
-        there already or a million would not do.
+        there already or 200,000 would not do.
     """
 
     overall: Part
@@ -155,7 +155,7 @@ def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, flo
 def samples_to_tell(covered: int, n: int, floor: float, confidence: float) -> int | None:
     """The least number >= n whose interval at the share covered / n leaves out the floor.
 
-    Hits are rounded towards the floor, so that the number is not too small; None beyond a million.
+    Hits are rounded towards the floor, so that the number is not too small; None beyond 200,000.
     """
     from scipy.special import betainc
 

@@ -24,6 +24,8 @@ COMMANDS = (
     "calibrate",
     "predict",
     "check",
+    "monitor",
+    "alarms",
     "page",
     "certify",
     "train",

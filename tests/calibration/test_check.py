@@ -139,13 +139,13 @@ def test_what_cannot_be_checked_is_refused_in_one_line():
 
 
 def test_a_sites_own_report_gives_a_floor_that_holds():
-    """In 400 draws of 200 scores, with the threshold picked to look best, at most 5% fail."""
+    """In 100 draws of 200 scores, with the threshold picked to look best, at most 5% fail."""
     rng, failed = np.random.default_rng(0), 0
-    for _ in range(400):
+    for _ in range(100):
         report = robfcp.Report.from_scores("a", rng.random(200), robfcp.Grid.uniform(20))
-        floors = [own_floor(report, t) - t for t in np.arange(1, 20) / 20]
+        floors = [own_floor(report, t) - t for t in np.arange(3, 20, 4) / 20]
         failed += max(floors) > 0
-    assert failed <= 20
+    assert failed <= 5
 
 
 def test_the_command_prints_the_line_and_reads_groups(tmp_path, monkeypatch):
