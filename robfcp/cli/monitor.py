@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from robfcp.calibration import Monitor, load_calibration, own_floor
+from robfcp._util.files import read_limited
+from robfcp.calibration import Monitor, load_calibration, own_floor, promise_of
 from robfcp.cli._common import Json, Printer, Quiet
 from robfcp.cli._data import read_outputs
 from robfcp.errors import RobfcpError
@@ -64,7 +65,8 @@ def monitor(
     printer = Printer(as_json, quiet)
     with printer.busy("watching"):
         loaded = load_calibration(calibration)
-        bag = None if own is None else Report.from_json(unwrap(own.read_bytes()), str(own))
+        bag = None if own is None else Report.from_json(unwrap(read_limited(own)), str(own))
+        promise_of(loaded, level)
         watch = Monitor(
             loaded,
             report=bag,

@@ -71,15 +71,15 @@ class Merged:
         whom = f"{self.n_sites} sites of which at most {self.m} lie"
         if self.alarm:
             return (
-                f"alarm: at {whom}, more than {self.m} sites' coverage has fallen below their "
-                "floor; recalibrate now, with --previous to keep the record"
+                f"alarm: {whom}, and coverage has fallen below its floor at an honest one at "
+                "least; recalibrate now, with --previous to keep the record"
             )
         if self.alarmed:
             return (
-                f"no common alarm at {whom}, but {len(self.alarmed)} alarm by themselves: look "
+                f"no common alarm: {whom}, but {len(self.alarmed)} alarm by themselves: look "
                 "there; drift at no more than m sites cannot be told from m liars"
             )
-        return f"no alarm at {whom}"
+        return f"no alarm: {whom}"
 
 
 def merge(

@@ -255,6 +255,8 @@ class Monitor:
             found.exchange and mine.exchange and found.exchange.report != mine.exchange.report
         ):
             raise RobfcpError(f"{path}: was begun with another report; pass the same --own")
+        if found.exchange and self._grid and found.exchange.bins[-1] >= self._grid.n_bins:
+            raise RobfcpError(f"{path}: holds scores outside the grid; start a new state file")
         return found
 
     def _counted(

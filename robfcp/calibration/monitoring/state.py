@@ -133,7 +133,7 @@ def _problem(state: State) -> str:
     if not all(0 < step <= state.n for step in state.alarms.values()):
         return "an alarm rang at no sample"
     steps = [point.n for point in state.curve]
-    if steps != sorted(set(steps)) or (steps and (steps[0] < 1 or steps[-1] != state.n)):
+    if steps != sorted(set(steps)) or [0, *steps][-1] != state.n or (steps and steps[0] < 1):
         return "the curve does not rise to n"
     if any(len(key) != 32 or not _HEX.issuperset(key) for key in (*state.batches, *state.rows)):
         return "a batch or row is not named by its digest"
