@@ -11,6 +11,7 @@ from robfcp.calibration.calibration import (
     Calibration,
     evidence_path,
 )
+from robfcp.calibration.chain import Admission, Chain, Link, Reputation, chain_path
 from robfcp.calibration.check import Check, Part, clopper_pearson, samples_to_tell
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.letters import (
@@ -32,24 +33,29 @@ from robfcp.calibration.what_if import Budget, Budgets, default_budgets, what_if
 
 __all__ = [
     "MAX_CALIBRATION_BYTES",
+    "Admission",
     "Budget",
     "Budgets",
     "Calibration",
+    "Chain",
     "Check",
     "Evidence",
     "Guarantee",
     "Letter",
     "Level",
     "LevelLike",
+    "Link",
     "Merged",
     "Monitor",
     "Part",
     "Point",
     "Promise",
     "Reading",
+    "Reputation",
     "Settings",
     "Summary",
     "calibrate",
+    "chain_path",
     "clopper_pearson",
     "default_budgets",
     "evidence_path",
