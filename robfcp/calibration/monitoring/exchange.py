@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 Bins = NDArray[np.intp]
 
-POWERS = np.array([0.5, 0.75])  # e p^(e-1): scores have risen; the same on 1 - p: fallen
+POWERS = np.array([0.7, 0.85])  # e p^(e-1): scores have risen; the same on 1 - p: fallen
 N_CELLS = 10  # of the histogram that learns any other change
 N_BETS = 2 * len(POWERS) + 1
 _BLOCK = 256
