@@ -31,6 +31,7 @@ Table = tuple[list[str], list[list[str]]]
 
 Misses = NDArray[np.int64]
 Rate = float | NDArray[np.float64]
+Rule = Callable[[Misses], NDArray[np.bool_]]
 
 
 def boundary(level: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]) -> Misses:
@@ -46,11 +47,6 @@ def boundary(level: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.
 Misses = NDArray[np.int64]
 
 
-def wealth_rings(misses: Misses, n: Misses) -> NDArray[np.bool_]:
-    """The monitor's rule."""
-    return betting.log_wealth(FLOOR, misses, n) >= -np.log(DELTA)
-
-
 def test_rings(misses: Misses, n: Misses) -> NDArray[np.bool_]:
     """An exact binomial test at 5% whenever one looks."""
     return (
@@ -59,7 +55,7 @@ def test_rings(misses: Misses, n: Misses) -> NDArray[np.bool_]:
     )
 
 
-def runs(number: int, missing: Rate, seed: int, piece: int = 250) -> Iterator[Misses]:
+def runs(number: int, missing: Rate, seed: int, piece: int = 1000) -> Iterator[Misses]:
     """(piece, T) cumulated misses of sites that miss that often."""
     rng = np.random.default_rng(seed)
     for start in range(0, number, piece):
@@ -89,29 +85,41 @@ def scored(misses: Misses, drop: float) -> NDArray[np.float32]:
     return np.asarray(sums - lowest)
 
 
-def change_rings(run_length: float) -> Callable[[Misses], NDArray[np.bool_]]:
-    """R_t of Shiryaev and Roberts at this run length."""
-    miss, hit = betting.log_factors(FLOOR)
+def bets_ring(weights: NDArray[np.float64], limit: float) -> Rule:
+    """Rings where the mean of X_t = (X_{t-1} + weight_t) x factor_t reaches limit - 1 / (t + 1)."""
+    both = np.exp(betting.log_factors(FLOOR, np.array([False, True])))
+    kept = 1 / (STEPS + 1) if weights[-1] < 1 else np.zeros(HORIZON)
 
     def rule(misses: Misses) -> NDArray[np.bool_]:
-        steps = np.diff(misses, axis=1, prepend=0).astype(bool)
+        steps = np.diff(misses, axis=1, prepend=0).T.astype(np.intp)
         found = np.empty(steps.shape, dtype=bool)
-        total = np.zeros((len(steps), betting.N_BETS))
-        up, down = np.exp(miss), np.exp(hit)
+        total = np.zeros((misses.shape[0], betting.N_BETS))
         for t in range(HORIZON):
-            total = (1 + total) * np.where(steps[:, t, None], up, down)
-            found[:, t] = total.mean(axis=1) >= run_length
-        return found
+            total += weights[t]
+            total *= both[steps[t]]
+            np.minimum(total, 1e200, out=total)
+            found[t] = total.mean(axis=1) + kept[t] >= limit
+        return found.T
 
     return rule
 
 
+def wealth_rings() -> Rule:
+    """The monitor's rule at delta."""
+    return bets_ring(1 / (STEPS * (STEPS + 1.0)), 1 / DELTA)
+
+
+def change_rings(run_length: float) -> Rule:
+    """R_t of Shiryaev and Roberts at this run length."""
+    return bets_ring(np.ones(HORIZON), run_length)
+
+
 def false_alarms(number: int) -> Table:
     """How often a site exactly at the floor rings, looked at after each of 10,000 samples."""
-    edge, fixed = boundary(wealth_rings), boundary(test_rings)
+    rule, fixed = wealth_rings(), boundary(test_rings)
     rung = {"coverage": 0, "test": 0}
     for part in runs(number, ALLOWED, 1):
-        rung["coverage"] += int((part >= edge).any(axis=1).sum())
+        rung["coverage"] += int(rule(part).any(axis=1).sum())
         rung["test"] += int((part >= fixed).any(axis=1).sum())
     drift = sum(drifts(seed, 500, HORIZON) for seed in range(number))
     mean = np.minimum(delays(change_rings(2000.0), max(20, number // 20), ALLOWED, 2), HORIZON)
@@ -123,7 +131,7 @@ def false_alarms(number: int) -> Table:
     for n in (200, 1000, 5000):
         rank = int(np.ceil(FLOOR * (n + 1)))
         rates = 1 - np.random.default_rng(n).beta(rank, n + 1 - rank, (number, 1))
-        found = delays(lambda part: part >= edge, number, rates, n)
+        found = delays(rule, number, rates, n)
         name = f"wealth against 1 - alpha, good sites with {n:,} calibration samples"
         shares[name] = int(np.isfinite(found).sum())
     rows = [[name, f"{count / number:.4f}", f"{number:,}"] for name, count in shares.items()]
@@ -138,8 +146,9 @@ def drifts(seed: int, reported: int, n: int) -> bool:
     bins = np.minimum((rng.beta(0.6, 2.5, reported + n) * 100).astype(np.intp), 99)
     bag = np.bincount(bins[:reported], minlength=100)
     p = exchange.p_values(bag, bins[reported:], rng.random(n))
-    logs = np.cumsum(exchange.log_bets(p, np.zeros(exchange.N_CELLS, dtype=np.int64)), axis=0)
-    return bool(betting.log_mean(logs).max() >= -np.log(DELTA))
+    factors = exchange.log_bets(p, np.zeros(exchange.N_CELLS, dtype=np.int64))
+    started = betting.log_started(np.full(exchange.N_BETS, -np.inf), 0, factors)
+    return bool(betting.log_wealth(started, 0).max() >= -np.log(DELTA))
 
 
 def power_size(drop: float) -> int:
@@ -155,7 +164,6 @@ def power_size(drop: float) -> int:
 
 def delay_table(number: int, start: int = 0) -> Table:
     """Samples until a drop is seen that begins after `start` good ones; earlier alarms left out."""
-    edge = boundary(wealth_rings)
     rows = []
     for drop in DROPS:
         missing = np.where(start < STEPS, ALLOWED + drop, ALLOWED)
@@ -163,7 +171,7 @@ def delay_table(number: int, start: int = 0) -> Table:
         highest = [scored(part, drop).max(axis=1) for part in runs(number, ALLOWED, 5)]
         limit = np.quantile(np.concatenate(highest), 1 - DELTA)
         found = [
-            delays(lambda part: part >= edge, number, missing, 4),
+            delays(wealth_rings(), number, missing, 4),
             delays(change_rings(HORIZON / DELTA), few, missing, 4),
             delays(lambda part: scored(part, drop) >= limit, number, missing, 4),  # noqa: B023
         ]
@@ -186,6 +194,13 @@ def spread(values: NDArray[np.float64]) -> str:
     return " / ".join("never" if np.isinf(v) else f"{v:,.0f}" for v in (middle, high))
 
 
+def wealth(missed: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """(T,) ln of one site's wealth."""
+    factors = betting.log_factors(FLOOR, missed)
+    started = betting.log_started(np.full(betting.N_BETS, -np.inf), 0, factors)
+    return betting.log_wealth(started, 0)
+
+
 def liars(number: int) -> Table:
     """20 sites, 8 lie: false alarms and delays of the merged wealth."""
     n_sites, m, horizon = 20, 8, 2000
@@ -200,11 +215,8 @@ def liars(number: int) -> Table:
     for name, (missing, lie) in cases.items():
         found, plain = [], []
         for _ in range(number):
-            misses = np.cumsum(rng.random((horizon, 12)) < missing, axis=0)
-            n = np.broadcast_to(np.arange(1, horizon + 1)[:, None], misses.shape)
-            logs = np.column_stack(
-                [betting.log_wealth(FLOOR, misses, n), np.full((horizon, m), lie)]
-            )
+            honest = np.column_stack([wealth(rng.random(horizon) < q) for q in missing])
+            logs = np.column_stack([honest, np.full((horizon, m), lie)])
             kept = np.sort(logs, axis=1)[:, : n_sites - m]
             merged = np.logaddexp.reduce(kept, axis=1) - np.log(n_sites - m)
             whole = np.logaddexp.reduce(logs, axis=1) - np.log(n_sites)
@@ -267,12 +279,11 @@ def sleep(quick: bool) -> tuple[Table, list[tuple[str, robfcp.Monitor, bool]]]:
 def draw(watched: list[tuple[str, robfcp.Monitor, bool]], number: int) -> None:
     """Left: delays at three drops. Right: wealth on real sleep data."""
     left, right = new_axes(2)
-    edge = boundary(wealth_rings)
     for colour, drop in zip(CYCLE, DROPS, strict=False):
-        found = np.sort(delays(lambda part: part >= edge, number, ALLOWED + drop, 4))
+        found = np.sort(delays(wealth_rings(), number, ALLOWED + drop, 4))
         share = np.arange(1, len(found) + 1) / len(found)
         left.plot(found, share, color=colour, label=f"drop of {100 * drop:.0f} points")
-    none = np.sort(delays(lambda part: part >= edge, number, ALLOWED, 1))
+    none = np.sort(delays(wealth_rings(), number, ALLOWED, 1))
     left.plot(none, np.arange(1, len(none) + 1) / len(none), color=GREY, label="no drop")
     left.axhline(DELTA, color=GREY, linestyle=":", linewidth=1)
     left.set(xscale="log", xlim=(20, HORIZON), xlabel="samples", ylabel="share that has rung")
@@ -311,7 +322,7 @@ def main() -> None:
         tables.insert(0, make(count))
         print(markdown(tables[0]), f"\n{time.perf_counter() - began:.0f} s", flush=True)
     if not quick:
-        draw(watched, number)
+        draw(watched, number // 5)
         text = "\n\n".join(markdown(table) for table in tables)
         marks = "<!-- results -->", "<!-- end of results -->"
         pattern = re.compile(f"{marks[0]}.*{marks[1]}", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Calibration: reports in, the artefact people keep out; its evidence, letters and what-if.
+"""Calibration: reports in, the artefact people keep out; its evidence, letters, what-if, monitor.
 
 May import the rooms from `_util` to `defence` and `prediction`; metrics, estimators, engines, the
 page, figures and commands build on it.

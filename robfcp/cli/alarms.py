@@ -53,12 +53,13 @@ def alarms(
     merged = merge(
         found, malicious, n_sites=sites, delta=delta, independent=independent, faulty=faults
     )
-    data = {**asdict(merged), "alarm": merged.alarm, "line": merged.line}
+    data = {**asdict(merged), "alarm": merged.alarm, "drift": merged.drift, "line": merged.line}
     if output is not None:
         save_json(output, data)
     rows = [
         ("mean of the K - m smallest", f"{_tens(merged.log_mean)}", "any dependence"),
         ("product of (0.9 + 0.1 W)", f"{_tens(merged.log_product)}", "independent sites only"),
+        ("drift, mean of the K - m smallest", f"{_tens(merged.log_drift)}", "any dependence"),
         ("alarm at", f"{-math.log10(delta):.2f}", f"delta {delta:g}"),
     ]
     printer.table(f"{merged.n_sites} sites", ["evidence", "log10", "holds under"], rows)

@@ -35,7 +35,9 @@ def monitor(
     floor: Annotated[
         str | None, typer.Option(help="Coverage to hold; or 'own', what --own proves here.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="Chance of a false alarm, ever.")] = 0.05,
+    delta: Annotated[
+        float | None, typer.Option(help="Chance of a false alarm, ever; 0.05 unless stated.")
+    ] = None,
     run_length: Annotated[
         float | None, typer.Option(help="Ring on change too; mean samples to a false alarm.")
     ] = None,

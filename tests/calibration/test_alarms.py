@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import robfcp
 from robfcp.calibration import listed, merge, read_alarms
+from robfcp.calibration.monitoring import betting
 from robfcp.calibration.monitoring.alarms import log_mean_of_smallest, log_product_of_smallest
 from robfcp.cli import app
 from robfcp.errors import ReportError, RobfcpError
@@ -21,6 +22,12 @@ DIGEST = "ab" * 32
 def e_report(client, log_wealth=0.0, **options):
     fields = {"calibration": DIGEST, "floor": 0.9, "n_samples": 10**6, "round": "r", **options}
     return EReport(client=client, log_wealth=float(log_wealth), **fields)
+
+
+def wealth(missed):
+    """(T,) ln of the wealth of one site at floor 0.9."""
+    factors = betting.log_factors(0.9, missed)
+    return betting.log_wealth(betting.log_started(np.full(7, -np.inf), 0, factors), 0)
 
 
 @pytest.mark.parametrize("m", [0, 1, 2])
@@ -47,10 +54,8 @@ def test_forty_percent_liars_ring_no_more_than_stated():
     """300 runs of 20 sites at the floor, 8 report e^27; looked at after each of 500 samples."""
     rng, rung = np.random.default_rng(0), 0
     for _ in range(300):
-        misses = np.cumsum(rng.random((12, 500)) < 0.1, axis=1)
-        n = np.broadcast_to(np.arange(1, 501), misses.shape)
-        honest = np.exp(robfcp.calibration.monitoring.betting.log_wealth(0.9, misses, n))
-        rung += bool((honest.mean(axis=0) >= 20).any())  # what the K - m smallest are at most
+        sites = [np.exp(wealth(rng.random(500) < 0.1)) for _ in range(12)]
+        rung += bool((np.mean(sites, axis=0) >= 20).any())  # what the K - m smallest are at most
     assert rung <= 15 + 2.33 * np.sqrt(15)
 
 
@@ -79,6 +84,14 @@ def test_the_product_rings_only_where_independence_was_stated():
     reports = [e_report(f"s{k}", 2.5) for k in range(20)]
     assert not merge(reports, 2).alarm
     assert merge(reports, 2, independent=True).alarm
+
+
+def test_drift_of_scores_is_told_apart_from_lost_coverage():
+    reports = [e_report(f"s{k}", -1, log_exchangeability=9.0) for k in range(8)]
+    merged = merge(reports, 2)
+    assert (merged.alarm, merged.drift) == (False, True)
+    assert merged.line.startswith("no alarm, but drift")
+    assert not merge([e_report("a"), e_report("b")], 0).drift
 
 
 def test_what_cannot_be_merged_is_refused():

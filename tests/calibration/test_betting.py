@@ -5,11 +5,12 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import binom, kstest
+from scipy.stats import kstest
 
 from robfcp.calibration.monitoring import betting, exchange
 
 FLOORS = [0.5, 0.8, 0.9, 0.99]
+NOTHING = np.full(betting.N_BETS, -np.inf)
 
 
 def bets(floor):
@@ -19,13 +20,21 @@ def bets(floor):
     return (q - a) / (a * (1 - a))
 
 
+def wealth(floor, missed):
+    """(T,) ln W after each sample."""
+    factors = betting.log_factors(floor, np.asarray(missed))
+    return betting.log_wealth(betting.log_started(NOTHING, 0, factors), 0)
+
+
 @pytest.mark.parametrize("floor", FLOORS)
-def test_wealth_is_the_mean_of_plain_products(floor):
-    missed = np.random.default_rng(0).random(60) < 0.3
-    a, steps = 1 - floor, np.arange(1, 61)
-    logs = betting.log_wealth(floor, np.cumsum(missed), steps)
-    for t in steps:
-        plain = np.prod(1 + np.outer(missed[:t] - a, bets(floor)), axis=0).mean()
+def test_wealth_is_the_mean_over_bets_and_starts_of_plain_products(floor):
+    missed = np.random.default_rng(0).random(40) < 0.3
+    factors = 1 + np.outer(missed - (1 - floor), bets(floor))
+    logs = wealth(floor, missed)
+    for t in range(1, 41):
+        plain = 1 / (t + 1) + sum(
+            np.prod(factors[s - 1 : t], axis=0).mean() / (s * (s + 1)) for s in range(1, t + 1)
+        )
         np.testing.assert_allclose(np.exp(logs[t - 1]), plain, rtol=1e-9)
 
 
@@ -37,37 +46,41 @@ def test_every_lambda_keeps_wealth_positive(floor):
 
 @pytest.mark.parametrize("floor", FLOORS)
 def test_mean_wealth_is_one_at_the_floor_and_less_above_it(floor):
-    """Summed over all outcomes of n samples, no simulation."""
-    for n in (1, 7, 40):
-        misses = np.arange(n + 1)
-        wealth = np.exp(betting.log_wealth(floor, misses, np.full(n + 1, n)))
-        at = binom.pmf(misses, n, 1 - floor) @ wealth
-        above = binom.pmf(misses, n, 0.7 * (1 - floor)) @ wealth
-        assert at == pytest.approx(1, rel=1e-9)
-        assert above < 1
+    """Over all 2^9 sequences, no simulation."""
+    at = above = 0.0
+    for sequence in product([False, True], repeat=9):
+        found = np.exp(wealth(floor, sequence)[-1])
+        at += found * np.prod(np.where(sequence, 1 - floor, floor))
+        less = 0.7 * (1 - floor)
+        above += found * np.prod(np.where(sequence, less, 1 - less))
+    assert at == pytest.approx(1, rel=1e-9)
+    assert above < 1
 
 
-def test_change_is_the_plain_recursion_and_may_be_cut_anywhere():
+def test_change_is_the_plain_recursion_and_all_may_be_cut_anywhere():
     missed = np.random.default_rng(1).random(50) < 0.2
     plain, rows = np.zeros(betting.N_BETS), []
     for miss in missed:
         plain = (1 + plain) * (1 + bets(0.9) * (miss - 0.1))
         rows.append(plain)
-    start = np.full(betting.N_BETS, -np.inf)
-    logs = betting.log_changes(0.9, start, missed)
+    factors = betting.log_factors(0.9, missed)
+    logs = betting.log_changes(NOTHING, factors)
     np.testing.assert_allclose(np.exp(logs), rows, rtol=1e-9)
-    first = betting.log_changes(0.9, start, missed[:17])
-    second = betting.log_changes(0.9, first[-1], missed[17:])
+    second = betting.log_changes(logs[16], factors[17:])
     np.testing.assert_allclose(second, logs[17:], rtol=1e-12)
+    started = betting.log_started(NOTHING, 0, factors)
+    second = betting.log_started(started[16], 17, factors[17:])
+    np.testing.assert_allclose(second, started[17:], rtol=1e-12)
+    cut = betting.log_wealth(second, 17)
+    np.testing.assert_allclose(cut, betting.log_wealth(started, 0)[17:], rtol=1e-12)
 
 
 def test_mean_change_after_t_samples_is_t():
     """Over all 2^8 sequences at the floor: R_t - t is a martingale."""
     total, a = 0.0, 0.2
     for sequence in product([False, True], repeat=8):
-        missed = np.array(sequence)
-        chance = np.prod(np.where(missed, a, 1 - a))
-        logs = betting.log_changes(1 - a, np.full(betting.N_BETS, -np.inf), missed)
+        chance = np.prod(np.where(sequence, a, 1 - a))
+        logs = betting.log_changes(NOTHING, betting.log_factors(1 - a, np.array(sequence)))
         total += chance * np.exp(betting.log_mean(logs)[-1])
     assert total == pytest.approx(8)
 

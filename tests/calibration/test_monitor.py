@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import robfcp
+from robfcp.calibration.monitoring import betting
 from robfcp.calibration.monitoring import state as states
 from robfcp.calibration.sealed import digest_of
 from robfcp.cli import app
@@ -63,9 +64,9 @@ def test_against_an_average_level_good_sites_would_ring():
     for _ in range(200):
         score = np.sort(rng.random(200))
         threshold = score[180]  # conformal at 0.9 for n = 200
-        missed = rng.random(10_000) > threshold
-        logs = states.betting.log_wealth(0.9, np.cumsum(missed), np.arange(1, 10_001))
-        rung += logs.max() >= np.log(20)
+        factors = betting.log_factors(0.9, rng.random(10_000) > threshold)
+        started = betting.log_started(np.full(betting.N_BETS, -np.inf), 0, factors)
+        rung += betting.log_wealth(started, 0).max() >= np.log(20)
     assert rung > 30
 
 
@@ -78,6 +79,18 @@ def test_a_drop_is_seen(drop):
         found.append(reading.alarms.get("coverage", np.inf))
     assert max(found) < np.inf
     assert np.median(found) < {0.05: 800, 0.1: 250}[drop]
+
+
+def test_a_drop_after_a_long_good_time_is_seen_too():
+    """Betting starts anew all the time: 20,000 good samples delay the alarm by little."""
+    found = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        watch = robfcp.Monitor(CALIBRATION, floor=0.9, delta=0.01, seed=seed)
+        watch.update(*samples(20_000, 0.1, rng))
+        found.append(watch.update(*samples(3000, 0.2, rng)).alarms.get("coverage", np.inf))
+    assert min(found) > 20_000
+    assert np.median(found) < 20_900
 
 
 def test_drifting_scores_are_seen_while_coverage_still_holds():
@@ -299,13 +312,14 @@ def hostile_states():
         {"n": 61}, {"n": 2**50}, {"level": -1}, {"seed": -4}, {"seed": 2**64}, {"changes": []},
         {"changes": [0.0]}, {"alarms": {"coverage": 0}}, {"alarms": {"coverage": 99}},
         {"curve": []}, {"curve": [[60, 0.0, 0.0, 0.0], [60, 0.0, 0.0, 0.0]]},
-        {"batches": ["x"]}, {"rows": ["0" * 31]}, {"run_length": 0.1}, {"client": "a\n"},
+        {"batches": ["x"]}, {"rows": ["0" * 15]}, {"started": []},
+        {"alarms": {"x\x1b": 9}}, {"run_length": 0.1}, {"client": "a\n"},
         {"more": 1}, {"calibration": None},
     ):  # fmt: skip
         yield sealed({**good, **change})
     for change in (
         {"reported": 0}, {"bins": [3, 2]}, {"bins": [-1]}, {"counts": [0]}, {"counts": [1]},
-        {"logs": []}, {"cells": [1] * 10}, {"cells": [-1] + [0] * 8 + [61]},
+        {"started": []}, {"cells": [1] * 10}, {"cells": [-1] + [0] * 8 + [61]},
         {"bins": [2**40], "counts": [260]}, {"bins": [20], "counts": [260]},
     ):  # fmt: skip
         yield sealed({**good, "exchange": {**good["exchange"], **change}})

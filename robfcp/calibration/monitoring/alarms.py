@@ -41,6 +41,9 @@ class Merged:
         ln of the product of (1 - w + w W) over them: valid where sites are independent.
     log_change
         ln of the mean of the K - m smallest R_t.
+    log_drift
+        ln of the mean of the K - m smallest wealths against exchangeability; sites that keep none
+        count as 0.
     independent
         Whether the sites were stated to be independent, so that the product may ring.
     alarmed
@@ -55,6 +58,7 @@ class Merged:
     log_mean: float
     log_product: float
     log_change: float
+    log_drift: float
     independent: bool = False
     alarmed: tuple[str, ...] = ()
     faulty: tuple[Fault, ...] = ()
@@ -66,6 +70,11 @@ class Merged:
         return bool(found >= -np.log(self.delta))
 
     @property
+    def drift(self) -> bool:
+        """Whether the scores of the sites together have drifted from their own reports."""
+        return bool(self.log_drift >= -np.log(self.delta))
+
+    @property
     def line(self) -> str:
         """What follows, in one line."""
         whom = f"{self.n_sites} sites of which at most {self.m} lie"
@@ -73,6 +82,11 @@ class Merged:
             return (
                 f"alarm: {whom}, and coverage has fallen below its floor at an honest one at "
                 "least; recalibrate now, with --previous to keep the record"
+            )
+        if self.drift:
+            return (
+                f"no alarm, but drift: {whom}, and scores no longer are like the own report at an "
+                "honest one at least; check coverage there"
             )
         if self.alarmed:
             return (
@@ -107,6 +121,7 @@ def merge(
         raise RobfcpError(f"m: cannot tolerate {m} liars among {total} sites; state fewer")
     wealth = _padded([report.log_wealth for report in reports], total)
     change = _padded([_or_zero(report.log_change) for report in reports], total)
+    drift = _padded([_or_zero(report.log_exchangeability) for report in reports], total)
     return Merged(
         n_sites=total,
         m=m,
@@ -114,6 +129,7 @@ def merge(
         log_mean=log_mean_of_smallest(wealth, m),
         log_product=log_product_of_smallest(wealth, m),
         log_change=log_mean_of_smallest(change, m),
+        log_drift=log_mean_of_smallest(drift, m),
         independent=independent,
         alarmed=listed(dict(zip(names, wealth, strict=False)), m, delta, total),
         faulty=tuple(faulty),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,8 @@ from robfcp.errors import RobfcpError
 from robfcp.reports import EReport, Report, check_client
 from robfcp.scores import Score
 
+DELTA = 0.05
+
 
 class Monitor:
     """An alarm for one site that may be looked at after every sample.
@@ -51,15 +54,15 @@ class Monitor:
     floor
         The coverage this very calibration must hold; its certificate's lower end if None.
     delta
-        The chance of a false alarm, ever, of each of the two.
+        The chance of a false alarm, ever, of each of the two; 0.05 if None.
     run_length
         Also ring when R_t of Shiryaev and Roberts reaches this number: a false alarm then comes
         after at least so many samples in the mean. No such alarm if None.
     seed
         Of the random numbers that break ties among scores; fresh ones if None.
     path
-        The state file. One that exists is gone on with; every update is written to it before
-        `update` returns.
+        The state file. One that exists is gone on with, as it was begun; every update is written
+        to it before `update` returns.
 
     Examples
     --------
@@ -72,7 +75,7 @@ class Monitor:
     >>> monitor.update(probabilities, labels).alarm
     False
     >>> monitor.update(probabilities, 1 - labels).alarms
-    {'coverage': 118}
+    {'coverage': 103}
     >>> monitor.update(probabilities, labels).new
     0
     """
@@ -85,12 +88,12 @@ class Monitor:
         client: str | None = None,
         level: int = 0,
         floor: float | None = None,
-        delta: float = 0.05,
+        delta: float | None = None,
         run_length: float | None = None,
         seed: int | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        share("delta", delta, "give 0.05, say")
+        chosen = share("delta", DELTA if delta is None else delta, "give 0.05, say")
         if run_length is not None and not 1 <= run_length < math.inf:
             raise RobfcpError(f"run_length: {run_length!r} is no number from 1; give 10000, say")
         promise = firm_promise(calibration, level, floor)
@@ -106,13 +109,14 @@ class Monitor:
             level=level,
             floor=promise.floor,
             source=promise.source,
-            delta=float(delta),
+            delta=chosen,
             run_length=None if run_length is None else float(run_length),
             seed=secrets.randbits(61) if seed is None else whole("seed", seed, "give one from 0"),
             exchange=None if report is None else bag_of(report, calibration),
         )
         if path is not None and Path(path).exists():
-            self._state = self._resumed(load_state(path), path, floor)
+            stated = {"client": client, "delta": delta, "run_length": run_length, "floor": floor}
+            self._state = self._resumed(load_state(path), path, stated)
 
     def update(
         self,
@@ -162,7 +166,7 @@ class Monitor:
             return self._counted(rule, predictions, targets, ids, key)
         with locked(self._path):
             if Path(self._path).exists():
-                self._state = self._resumed(load_state(self._path), self._path, None)
+                self._state = self._resumed(load_state(self._path), self._path, {})
             reading = self._counted(rule, predictions, targets, ids, key)
             save_state(self._state, self._path)
         return reading
@@ -238,19 +242,19 @@ class Monitor:
             log_exchangeability=found.log_exchangeability,
         )
 
-    def _resumed(self, found: State, path: str | os.PathLike[str], floor: float | None) -> State:
-        """The state in the file, refused where it watches something else."""
+    def _resumed(
+        self, found: State, path: str | os.PathLike[str], stated: Mapping[str, object]
+    ) -> State:
+        """The state in the file, refused where it watches something else than was stated."""
         mine = self._state
         if found.calibration != mine.calibration or found.level != mine.level:
             raise RobfcpError(f"{path}: watches another calibration; start a new state file")
-        for name in ("client", "delta", "run_length"):
-            if getattr(found, name) != getattr(mine, name):
+        for name, value in stated.items():
+            if value is not None and getattr(found, name) != value:
                 raise RobfcpError(
-                    f"{path}: was begun with {name} {getattr(found, name)}, not "
-                    f"{getattr(mine, name)}; keep that or start a new state file"
+                    f"{path}: was begun with {name} {getattr(found, name)}, not {value}; "
+                    "keep that or start a new state file"
                 )
-        if floor is not None and found.floor != floor:
-            raise RobfcpError(f"{path}: was begun with floor {found.floor:g}; keep that one")
         if (found.exchange is None) != (mine.exchange is None) or (
             found.exchange and mine.exchange and found.exchange.report != mine.exchange.report
         ):

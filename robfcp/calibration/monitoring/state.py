@@ -20,6 +20,8 @@ from robfcp.reports import MAX_SAMPLES, check_client
 KIND = "monitor"
 SCHEMA = 1
 MAX_POINTS = 400
+MAX_STATE_BYTES = 2**28
+ALARMS = frozenset({"coverage", "change", "exchangeability"})
 _REMEDY = "pass the state file that robfcp monitor wrote, or start a new one"
 _HEX = frozenset("0123456789abcdef")
 
@@ -34,13 +36,13 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
 
 
 class Exchange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The bag of scores (only bins in use), each bet's log wealth and the cells of p-values."""
+    """The bag of scores (only bins in use), ln A of each bet and the cells of p-values."""
 
     report: str
     reported: int
     bins: list[int]
     counts: list[int]
-    logs: list[float]
+    started: list[float]
     cells: list[int]
 
 
@@ -57,6 +59,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
     n: int = 0
     misses: int = 0
+    started: list[float] = []
     changes: list[float] = []
     alarms: dict[str, int] = {}
     curve: list[Point] = []
@@ -82,12 +85,15 @@ def decode_state(data: bytes | str, source: str = "monitor") -> State:
 
 def load_state(path: str | os.PathLike[str]) -> State:
     """The state in a file."""
-    return decode_state(read_limited(path), os.fspath(path))
+    return decode_state(read_limited(path, MAX_STATE_BYTES), os.fspath(path))
 
 
 def save_state(state: State, path: str | os.PathLike[str]) -> None:
-    """Write the state whole or not at all."""
-    write_atomically(path, encode_state(state))
+    """Write the state whole or not at all, and never more than can be read back."""
+    data = encode_state(state)
+    if len(data) > MAX_STATE_BYTES:
+        raise RobfcpError(f"{path}: remembers too many samples; name batches or start a new file")
+    write_atomically(path, data)
 
 
 @contextmanager
@@ -128,14 +134,17 @@ def _problem(state: State) -> str:
         return "misses, n or level do not fit together"
     if not 0 <= state.seed < 2**62:
         return "seed is no whole number"
-    if len(state.changes) != (betting.N_BETS if state.n else 0):
-        return "changes do not fit the samples"
+    if {len(state.changes), len(state.started)} != {betting.N_BETS if state.n else 0}:
+        return "started or changes do not fit the samples"
+    if not ALARMS.issuperset(state.alarms):
+        return "an alarm is unknown"
     if not all(0 < step <= state.n for step in state.alarms.values()):
         return "an alarm rang at no sample"
     steps = [point.n for point in state.curve]
     if steps != sorted(set(steps)) or [0, *steps][-1] != state.n or (steps and steps[0] < 1):
         return "the curve does not rise to n"
-    if any(len(key) != 32 or not _HEX.issuperset(key) for key in (*state.batches, *state.rows)):
+    keys = ((state.batches, 32), (state.rows, 16))
+    if any(len(key) != n or not _HEX.issuperset(key) for found, n in keys for key in found):
         return "a batch or row is not named by its digest"
     if state.client is not None:
         try:
@@ -153,13 +162,14 @@ def _exchange_problem(bag: Exchange | None, n: int) -> str:
         return "exchange: bins do not rise, or have no counts"
     if min(bag.counts, default=0) < 1 or sum(bag.counts) != bag.reported + n or bag.reported < 1:
         return "exchange: counts do not sum to the report and the samples"
-    if len(bag.logs) != exchange.N_BETS or len(bag.cells) != exchange.N_CELLS:
-        return "exchange: logs or cells have the wrong length"
+    wanted = exchange.N_BETS if n else 0
+    if len(bag.started) != wanted or len(bag.cells) != exchange.N_CELLS:
+        return "exchange: started or cells have the wrong length"
     if min(bag.cells) < 0 or sum(bag.cells) != n:
         return "exchange: cells do not sum to the samples"
     return ""
 
 
-def logs_of(values: list[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """(J,) stored logarithms; before the first sample R is 0, its logarithm minus infinity."""
-    return np.array(values or [-np.inf] * betting.N_BETS, dtype=np.float64)
+def logs_of(values: list[float], n_bets: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """(J,) stored logarithms; before the first sample all are those of 0, minus infinity."""
+    return np.array(values or [-np.inf] * n_bets, dtype=np.float64)

@@ -43,7 +43,7 @@ def bag_of(report: Report, calibration: Calibration) -> Exchange:
         reported=report.n_samples,
         bins=bins.tolist(),
         counts=report.counts[bins].tolist(),
-        logs=[0.0] * exchange.N_BETS,
+        started=[],
         cells=[0] * exchange.N_CELLS,
     )
 
@@ -52,9 +52,10 @@ def advanced(state: State, scores: Vector, threshold: float, grid: Grid | None) 
     """The state after these samples, with every alarm that rang at any of them."""
     missed = scores > threshold
     n = state.n + np.arange(1, len(scores) + 1)
-    misses = state.misses + np.cumsum(missed)
-    coverage = betting.log_wealth(state.floor, misses, n)
-    changes = betting.log_changes(state.floor, logs_of(state.changes), missed)
+    factors = betting.log_factors(state.floor, missed)
+    started = betting.log_started(logs_of(state.started, betting.N_BETS), state.n, factors)
+    coverage = betting.log_wealth(started, state.n)
+    changes = betting.log_changes(logs_of(state.changes, betting.N_BETS), factors)
     change = betting.log_mean(changes)
     bag, wealth = (None, None) if grid is None else _exchanged(state, scores, grid)
     limit = -np.log(state.delta)
@@ -69,7 +70,8 @@ def advanced(state: State, scores: Vector, threshold: float, grid: Grid | None) 
     return msgspec.structs.replace(
         state,
         n=int(n[-1]),
-        misses=int(misses[-1]),
+        misses=state.misses + int(missed.sum()),
+        started=started[-1].tolist(),
         changes=changes[-1].tolist(),
         alarms=alarms,
         curve=thinned([*state.curve, *points]),
@@ -107,7 +109,7 @@ def new_rows(ids: ArrayLike, n: int, known: list[str]) -> tuple[NDArray[np.intp]
         raise RobfcpError(f"ids: need one name a sample ({n})")
     seen, rows, places = set(known), [], []
     for place, name in enumerate(names.tolist()):
-        key = digest_of(f"row\n{name}".encode())[:32]
+        key = digest_of(f"row\n{name}".encode())[:16]
         if key not in seen:
             seen.add(key)
             rows.append(key)
@@ -125,16 +127,17 @@ def _exchanged(state: State, scores: Vector, grid: Grid) -> tuple[Exchange, Vect
     p = exchange.p_values(
         bag, grid.index(scores), exchange.uniforms(state.seed, state.n, len(scores))
     )
-    logs = np.array(old.logs) + np.cumsum(exchange.log_bets(p, cells), axis=0)
+    before = logs_of(old.started, exchange.N_BETS)
+    started = betting.log_started(before, state.n, exchange.log_bets(p, cells))
     (bins,) = np.nonzero(bag)
     after = msgspec.structs.replace(
         old,
         bins=bins.tolist(),
         counts=bag[bins].tolist(),
-        logs=logs[-1].tolist(),
+        started=started[-1].tolist(),
         cells=cells.tolist(),
     )
-    return after, betting.log_mean(logs)
+    return after, betting.log_wealth(started, state.n)
 
 
 def _ring(alarms: dict[str, int], name: str, over: NDArray[np.bool_], n: NDArray[np.int64]) -> None:
