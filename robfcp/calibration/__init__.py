@@ -27,7 +27,7 @@ from robfcp.calibration.monitoring.monitor import Monitor
 from robfcp.calibration.monitoring.reading import Reading
 from robfcp.calibration.monitoring.state import Point
 from robfcp.calibration.promise import Promise, own_floor, promise_of
-from robfcp.calibration.sealed import digest_of, kind_of
+from robfcp.calibration.sealed import kind_of
 from robfcp.calibration.settings import Guarantee, Settings
 from robfcp.calibration.what_if import Budget, Budgets, default_budgets, what_if
 
@@ -58,7 +58,6 @@ __all__ = [
     "chain_path",
     "clopper_pearson",
     "default_budgets",
-    "digest_of",
     "evidence_path",
     "kind_of",
     "letter_to",

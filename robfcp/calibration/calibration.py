@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -187,6 +188,12 @@ class Calibration:
         if isinstance(self.source, EvidenceFile):
             return self.source.digest
         return digest_of(encode_evidence(self.source))
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 of evidence, levels and thresholds: the same sets, whatever version wrote it."""
+        levels = [[str(level.confidence_level), repr(level.threshold)] for level in self.levels]
+        return digest_of(json.dumps([self.evidence_digest, levels]).encode())
 
     @property
     def federation(self) -> Federation:

@@ -156,7 +156,7 @@ class Chain:
     ) -> Chain:
         """The chain with one more link; `previous` must be the calibration of the last one."""
         last = self.links[-1]
-        if digest_of(previous.to_json()) != last.calibration:
+        if previous.identity != last.calibration:
             raise RobfcpError(
                 "previous: is not the last calibration of its chain; pass the newest one"
             )
@@ -234,7 +234,7 @@ class Chain:
         if not beside.exists():
             return previous, Chain.begin(previous, delta)
         chain = Chain.from_json(read_limited(beside), os.fspath(beside))
-        if digest_of(previous.to_json()) != chain.links[-1].calibration:
+        if previous.identity != chain.links[-1].calibration:
             raise RobfcpError(f"{beside}: is not the chain of {path}; pass the newest calibration")
         return previous, chain
 
@@ -257,7 +257,7 @@ def chain_path(path: FilePath) -> Path:
 def _link(calibration: Calibration, before: Link | None, number: int, delta: float) -> Link:
     return Link(
         number=number,
-        calibration=digest_of(calibration.to_json()),
+        calibration=calibration.identity,
         before=None if before is None else _digest(before),
         round=calibration.summary.round,
         thresholds=[x.threshold if np.isfinite(x.threshold) else None for x in calibration.levels],

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike
 
 from robfcp._util.files import make_folder
-from robfcp.calibration import Calibration, Merged, Monitor, digest_of
+from robfcp.calibration import Calibration, Merged, Monitor
 from robfcp.engines import (
     MonitorRequest,
     merged_replies,
@@ -54,7 +54,7 @@ def add_monitor(
         place = context.node_config.get("monitor-folder", folder)
         if place is None:
             raise RobfcpError("monitor-folder: the node has no place for its state; configure it")
-        name = f"monitor-{digest_of(calibration.to_json())[:16]}-{request.level}.json"
+        name = f"monitor-{calibration.identity[:16]}-{request.level}.json"
         monitor = Monitor(
             calibration,
             client=request.client,
@@ -90,7 +90,7 @@ def monitor_round(
     Ask at dates fixed beforehand, `step` their number. A node that does not answer, or not as
     asked, counts as no evidence.
     """
-    expected = digest_of(calibration.to_json())
+    expected = calibration.identity
     found = collect(
         network,
         participants(network),

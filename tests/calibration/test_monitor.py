@@ -200,7 +200,7 @@ def test_the_state_goes_on_where_it_was_and_only_for_what_it_watched(tmp_path):
         robfcp.Monitor(CALIBRATION, path=path, **options).update(p, y)
     assert path.read_bytes() == memory.to_json()
     with pytest.raises(RobfcpError, match="watches another calibration"):
-        robfcp.Monitor(calibration(malicious=2), path=path, **options)
+        robfcp.Monitor(calibration(confidence_level=0.8), path=path, **options)
     for change in (
         {"delta": 0.01},
         {"floor": 0.8},
@@ -209,6 +209,17 @@ def test_the_state_goes_on_where_it_was_and_only_for_what_it_watched(tmp_path):
     ):
         with pytest.raises(RobfcpError, match="was begun with"):
             robfcp.Monitor(CALIBRATION, path=path, **{**options, **change})
+
+
+def test_the_state_knows_its_calibration_from_a_letter_and_from_a_file(tmp_path):
+    federation = robfcp.Federation.from_counts([[50] * 20] * 20, GRID, score=LAC)
+    found = robfcp.calibrate(federation, defence="none", malicious=1)
+    found.save(tmp_path / "c.json")
+    robfcp.calibration.save_letters(found, tmp_path / "letters")
+    for path in ("c.json", "letters/client-00.json"):
+        other = robfcp.calibration.load_calibration(tmp_path / path)
+        assert other.identity == found.identity
+    assert calibration(confidence_level=0.8).identity != CALIBRATION.identity
 
 
 def test_the_state_stays_small():
@@ -363,5 +374,9 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     told = json.loads(run(app, [*common, "--json"]).output)
     assert (told["n"], told["alarm"], told["new"]) == (520, True, 0)
     assert told["curve"]["n"][-1] == 520
+    write("wed.csv", *samples(50, 0.1, rng), ids=np.arange(50))
+    write("thu.csv", *samples(50, 0.1, rng), ids=np.arange(20, 70))
+    named = run(app, ["monitor", "c.json", "wed.csv", "thu.csv", "--id", "ID", "-s", "i.json"])
+    assert "70 new samples -> i.json" in named.output
     own = run(app, ["monitor", "c.json", "--own", "own.json", "--floor", "own", "-s", "x.json"])
     assert own.exit_code == 0, own.exception

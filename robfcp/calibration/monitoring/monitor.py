@@ -25,7 +25,6 @@ from robfcp.calibration.monitoring.state import (
 )
 from robfcp.calibration.monitoring.steps import advanced, bag_of, batch_key, new_rows
 from robfcp.calibration.promise import firm_promise, level_of
-from robfcp.calibration.sealed import digest_of
 from robfcp.errors import RobfcpError
 from robfcp.reports import EReport, Report, check_client
 from robfcp.scores import Score
@@ -104,7 +103,7 @@ class Monitor:
         self._threshold = level_of(calibration, level).threshold
         self._grid = None if report is None else report.grid
         self._state = State(
-            calibration=digest_of(calibration.to_json()),
+            calibration=calibration.identity,
             client=client,
             level=level,
             floor=promise.floor,
