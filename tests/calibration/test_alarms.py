@@ -248,6 +248,7 @@ def test_the_command_tells_what_follows(tmp_path, monkeypatch):
     assert rung.exit_code == 0, rung.exception
     assert "alarm: 12 sites of which at most 2 lie" in rung.output
     assert "alarms  site-4" in rung.output
+    assert max(map(len, rung.output.splitlines())) <= 80
     kept = json.loads((tmp_path / "a.json").read_text())
     assert (kept["alarm"], kept["n_sites"]) == (True, 12)
     (tmp_path / "e-0.json").write_text("{}")
