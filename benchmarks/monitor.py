@@ -288,7 +288,7 @@ def draw(watched: list[tuple[str, robfcp.Monitor, bool]], number: int) -> None:
     left.axhline(DELTA, color=GREY, linestyle=":", linewidth=1)
     left.set(xscale="log", xlim=(20, HORIZON), xlabel="samples", ylabel="share that has rung")
     left.set_title("Until a drop from 0.90 is seen")
-    left.legend(fontsize=8.5)
+    left.legend(fontsize=8, loc="upper left")
     for name, watch, rang in watched:
         n = [point.n for point in watch.curve]
         logs = np.array([point.coverage for point in watch.curve]) / np.log(10)
@@ -296,7 +296,7 @@ def draw(watched: list[tuple[str, robfcp.Monitor, bool]], number: int) -> None:
         colour = BLUE if known else VERMILION if rang else GREY
         right.plot(n, np.clip(logs, -6, 12), color=colour, linewidth=2.2 if known else 1)
     right.axhline(-np.log10(DELTA), color="black", linestyle="--", linewidth=1)
-    right.set(xlabel="epochs", ylabel="log10 of the wealth", ylim=(-6.2, 12.2))
+    right.set(xlabel="epochs", ylabel="log10 of the wealth", ylim=(-4, 12.2))
     right.set_title("Sleep stages: known (blue), new subjects")
     save(np.array([left, right]), FIGURE)
 
