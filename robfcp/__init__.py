@@ -14,7 +14,7 @@ from robfcp._version import __version__
 
 if TYPE_CHECKING:
     from robfcp import metrics
-    from robfcp.calibration import Calibration, calibrate
+    from robfcp.calibration import Calibration, Monitor, calibrate
     from robfcp.defence import Band, NoDefence, RobFCP, estimate_malicious, maliciousness
     from robfcp.errors import QuorumError, ReportError, RobfcpError
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
@@ -51,6 +51,7 @@ __all__ = [
     "Federation",
     "Grid",
     "Ledger",
+    "Monitor",
     "NoDefence",
     "Privacy",
     "QuorumError",
@@ -75,7 +76,7 @@ __all__ = [
 
 # Where each name lives. Loaded when first used, so that a site that only sketches loads no server.
 _HOMES = {
-    "calibration": ("Calibration", "calibrate"),
+    "calibration": ("Calibration", "Monitor", "calibrate"),
     "defence": ("Band", "NoDefence", "RobFCP", "estimate_malicious", "maliciousness"),
     "errors": ("QuorumError", "ReportError", "RobfcpError"),
     "estimators": ("FederatedConformalClassifier", "FederatedConformalRegressor"),

@@ -1,4 +1,4 @@
-"""Calibration: reports in, the artefact people keep out; its evidence, letters and what-if.
+"""Calibration: reports in, the artefact people keep out; its evidence, letters, what-if, monitor.
 
 May import the rooms from `_util` to `defence` and `prediction`; metrics, estimators, engines, the
 page, figures and commands build on it.
@@ -11,6 +11,8 @@ from robfcp.calibration.calibration import (
     Calibration,
     evidence_path,
 )
+from robfcp.calibration.chain import Admission, Chain, Link, Reputation, chain_path
+from robfcp.calibration.check import Check, Part, clopper_pearson, samples_to_tell
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.letters import (
     Letter,
@@ -20,29 +22,53 @@ from robfcp.calibration.letters import (
     save_letters,
 )
 from robfcp.calibration.levels import Level
+from robfcp.calibration.monitoring.alarms import Merged, listed, merge, read_alarms
+from robfcp.calibration.monitoring.monitor import Monitor
+from robfcp.calibration.monitoring.reading import Reading
+from robfcp.calibration.monitoring.state import Point
+from robfcp.calibration.promise import Promise, own_floor, promise_of
 from robfcp.calibration.sealed import kind_of
 from robfcp.calibration.settings import Guarantee, Settings
 from robfcp.calibration.what_if import Budget, Budgets, default_budgets, what_if
 
 __all__ = [
     "MAX_CALIBRATION_BYTES",
+    "Admission",
     "Budget",
     "Budgets",
     "Calibration",
+    "Chain",
+    "Check",
     "Evidence",
     "Guarantee",
     "Letter",
     "Level",
     "LevelLike",
+    "Link",
+    "Merged",
+    "Monitor",
+    "Part",
+    "Point",
+    "Promise",
+    "Reading",
+    "Reputation",
     "Settings",
     "Summary",
     "calibrate",
+    "chain_path",
+    "clopper_pearson",
     "default_budgets",
     "evidence_path",
     "kind_of",
     "letter_to",
     "letters",
+    "listed",
     "load_calibration",
+    "merge",
+    "own_floor",
+    "promise_of",
+    "read_alarms",
+    "samples_to_tell",
     "save_letters",
     "what_if",
 ]

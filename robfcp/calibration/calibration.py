@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp._util.files import is_special, read_limited, write_atomically
 from robfcp._util.numbers import array
 from robfcp._version import __version__
+from robfcp.calibration.check import Check, check
 from robfcp.calibration.checks import check_together
 from robfcp.calibration.document import (
     CalibrationFields,
@@ -225,6 +227,12 @@ class Calibration:
             return self.source.digest
         return digest_of(encode_evidence(self.source))
 
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 of evidence, levels and thresholds: the same sets, whatever version wrote it."""
+        levels = [[str(level.confidence_level), repr(level.threshold)] for level in self.levels]
+        return digest_of(json.dumps([self.evidence_digest, levels]).encode())
+
     @property
     def federation(self) -> Federation:
         """The validated reports."""
@@ -307,7 +315,7 @@ class Calibration:
         """
         self._check_classes(probabilities)
         limits = self._limits(groups, len(np.asarray(probabilities)))
-        sets = predict_sets(self._score(score), probabilities, limits, rng)
+        sets = predict_sets(self.score_of(score), probabilities, limits, rng)
         return sets if self.several else sets[:, :, 0]
 
     def iterate_sets(
@@ -342,7 +350,7 @@ class Calibration:
         if self.by == "group":
             raise RobfcpError("iterate_sets: thresholds are by group; use predict_set(groups=...)")
         limits = self._limits(None, 0)
-        for rows, sets in iterate_sets(self._score(score), probabilities, limits, rng):
+        for rows, sets in iterate_sets(self.score_of(score), probabilities, limits, rng):
             yield rows, sets if self.several else sets[:, :, 0]
 
     def predict_interval(
@@ -374,7 +382,7 @@ class Calibration:
         array([[2.5, 3.5],
                [6.5, 7.5]])
         """
-        ends = predict_intervals(self._score(score), predictions, self._thresholds)
+        ends = predict_intervals(self.score_of(score), predictions, self._thresholds)
         return ends if self.several else ends[:, :, 0]
 
     def predict_multilabel(self, probabilities: ArrayLike) -> NDArray[np.bool_]:
@@ -400,6 +408,65 @@ class Calibration:
         p, _ = check_multilabel(probabilities, np.zeros(np.shape(probabilities), dtype=int))
         sets = (1 - p)[:, :, None] <= np.asarray(self._thresholds)
         return sets if self.several else sets[:, :, 0]
+
+    def check(
+        self,
+        predictions: ArrayLike,
+        targets: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        level: int = 0,
+        floor: float | None = None,
+        confidence: float = 0.95,
+        rng: Rng = None,
+        score: Score | None = None,
+    ) -> Check:
+        """Whether fresh labelled samples are covered as promised, with exact intervals.
+
+        Parameters
+        ----------
+        predictions
+            (n, C) class probabilities, or what a regression score takes.
+        targets
+            (n,) true labels or values.
+        groups
+            (n,) any further split: the night, the ward, the scanner.
+        level
+            Which confidence level of the calibration, counted from 0.
+        floor
+            What to hold coverage against; the certificate's lower end, or 1 - alpha, if None.
+        confidence
+            Of the Clopper-Pearson intervals.
+        rng
+            A seed or generator, for randomised scores.
+        score
+            The score, where the reports did not name it.
+
+        Returns
+        -------
+        Check
+            Coverage overall, by class and by group; its `line` is the answer.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
+        >>> calibration = robfcp.calibrate(federation, defence="none", malicious=0)
+        >>> found = calibration.check([[0.9, 0.1]] * 100, [0] * 96 + [1] * 4, floor=0.93)
+        >>> found.overall.covered, found.verdict, found.enough
+        (96, 'cannot tell yet', 295)
+        """
+        return check(
+            self,
+            predictions,
+            targets,
+            groups=groups,
+            level=level,
+            floor=floor,
+            confidence=confidence,
+            rng=rng,
+            score=score,
+        )
 
     def to_json(self) -> bytes:
         """The calibration without its evidence as one JSON object, sealed by a digest.
@@ -601,7 +668,26 @@ class Calibration:
     def _single(self, values: tuple[T, ...]) -> T | tuple[T, ...]:
         return values if self.several else values[0]
 
-    def _score(self, score: Score | None) -> Score:
+    def score_of(self, score: Score | None = None) -> Score:
+        """The score given, or the one the reports name.
+
+        Parameters
+        ----------
+        score
+            The score, where the reports did not name it.
+
+        Returns
+        -------
+        Score
+            What sets and intervals are made with.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3, score=robfcp.LAC())
+        >>> robfcp.calibrate(federation, defence="none").score_of()
+        LAC()
+        """
         chosen = self.score if score is None else score
         if chosen is None:
             raise RobfcpError("score: the reports did not name their score; pass score=")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ class FileOutputs:
 
     predictions: NDArray[Any]
     targets: NDArray[Any] | None
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     names: tuple[str, ...] = ()  # of the prediction columns, where the file names them
 
     @property
@@ -35,20 +37,24 @@ class FileOutputs:
         return self.names or int(self.predictions.shape[1])
 
 
-def read_outputs(path: Path, *, needs_targets: bool) -> FileOutputs:
+def read_outputs(
+    path: Path, *, needs_targets: bool, columns: Sequence[str | None] = ()
+) -> FileOutputs:
     """Predictions and targets of one file.
 
     npz: arrays `probabilities` (or `predictions`) and `labels` (or `targets`). npy: predictions.
     CSV: a header line; the column `label` (or `target`) is the target, the others predictions in
     the order of the file; one prediction column means regression, two with low/high CQR.
+    `columns` are arrays or columns that are neither: a group, a sample's name. None is left out.
     """
+    wanted = [name for name in columns if name is not None]
     if not path.is_file():
         raise RobfcpError(f"{path}: no such file; check the path")
     readers = {".npz": _npz, ".npy": _npy, ".csv": _csv}
     if path.suffix.lower() not in readers:
         raise RobfcpError(f"{path}: cannot read {path.suffix or 'this'}; use .npz, .npy or .csv")
     try:
-        outputs = readers[path.suffix.lower()](path)
+        outputs = readers[path.suffix.lower()](path, wanted)
     except (ValueError, OSError, EOFError, MemoryError, csv.Error, zipfile.BadZipFile) as error:
         if isinstance(error, RobfcpError):
             raise
@@ -116,27 +122,30 @@ def named_array(path: Path, name: str) -> NDArray[Any]:
     )
 
 
-def _npz(path: Path) -> FileOutputs:
+def _npz(path: Path, columns: Sequence[str]) -> FileOutputs:
     with path.open("rb") as stream, zipfile.ZipFile(stream):
         stream.seek(0)
         arrays = np.load(stream, allow_pickle=False)
         names = set(arrays.files)
         predictions = next((arrays[name] for name in PREDICTIONS if name in names), None)
         targets = next((arrays[name] for name in TARGETS if name in names), None)
+        _check_columns(path, columns, names)
+        further = {name: arrays[name] for name in columns}
     if predictions is None:
         raise RobfcpError(
             f"{path}: has arrays {', '.join(sorted(names)) or '(none)'} but no 'probabilities'; "
             "save it with numpy.savez(path, probabilities=..., labels=...)"
         )
-    return FileOutputs(predictions, targets)
+    return FileOutputs(predictions, targets, further)
 
 
-def _npy(path: Path) -> FileOutputs:
+def _npy(path: Path, columns: Sequence[str]) -> FileOutputs:
+    _check_columns(path, columns, ())
     with path.open("rb") as stream:
         return FileOutputs(np.lib.format.read_array(stream, allow_pickle=False), None)
 
 
-def _csv(path: Path) -> FileOutputs:
+def _csv(path: Path, columns: Sequence[str]) -> FileOutputs:
     with path.open(newline="", encoding="utf-8-sig") as stream:
         shown = [name.strip() for name in next(csv.reader(stream), [])]
         lines = [line for line in stream.read().splitlines() if line.strip()]
@@ -145,9 +154,16 @@ def _csv(path: Path) -> FileOutputs:
         raise RobfcpError(f"{path}: is empty; write a header line and one line a sample")
     if len(set(header)) < len(header):
         raise RobfcpError(f"{path}: two columns have the same name; rename one")
-    table = np.loadtxt(
-        lines, delimiter=",", ndmin=2, dtype=np.float64, comments=None, quotechar='"'
-    )
+    further: dict[str, NDArray[Any]] = {}
+    if columns:
+        aside = {name.lower() for name in columns}
+        shown = [name for name in shown if name.lower() not in aside]
+        rows, header, further = _set_apart(path, header, lines, columns)
+        table = np.array(rows, dtype=np.float64).reshape(len(lines), -1)
+    else:
+        table = np.loadtxt(
+            lines, delimiter=",", ndmin=2, dtype=np.float64, comments=None, quotechar='"'
+        )
     if table.shape[1] != len(header):
         raise RobfcpError(f"{path}: {len(header)} names in the header, {table.shape[1]} columns")
     several = [place for place, name in enumerate(header) if name.startswith(MULTILABEL)]
@@ -157,13 +173,33 @@ def _csv(path: Path) -> FileOutputs:
     target = next((header.index(name) for name in TARGETS if name in header), None)
     names = tuple(name for place, name in enumerate(shown) if place != target)
     if target is None:
-        return FileOutputs(_squeeze(table), None, names)
+        return FileOutputs(_squeeze(table), None, further, names)
     values = table[:, target]
     predictions = np.delete(table, target, axis=1)
     whole = bool((np.abs(values) < 2**53).all()) and np.array_equal(values, np.round(values))
     if predictions.shape[1] > 1 and whole:
         values = values.astype(np.int64)
-    return FileOutputs(_squeeze(predictions), values, names)
+    return FileOutputs(_squeeze(predictions), values, further, names)
+
+
+def _set_apart(
+    path: Path, header: list[str], lines: list[str], columns: Sequence[str]
+) -> tuple[list[list[str]], list[str], dict[str, NDArray[Any]]]:
+    """The rows and header without the named columns, and these as text."""
+    _check_columns(path, columns, header)
+    rows = list(csv.reader(lines))
+    if any(len(row) != len(header) for row in rows):
+        raise RobfcpError(f"{path}: a line has not the {len(header)} columns of the header")
+    places = {name: header.index(name.lower()) for name in columns}
+    further = {name: np.array([row[k].strip() for row in rows]) for name, k in places.items()}
+    kept = [k for k in range(len(header)) if k not in places.values()]
+    return [[row[k] for k in kept] for row in rows], [header[k] for k in kept], further
+
+
+def _check_columns(path: Path, columns: Sequence[str], there: Any) -> None:
+    for name in columns:
+        if name not in there and name.lower() not in there:
+            raise RobfcpError(f"{path}: has no column {name!r}; name one of its own")
 
 
 def _squeeze(predictions: NDArray[Any]) -> NDArray[Any]:

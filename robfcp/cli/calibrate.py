@@ -11,6 +11,7 @@ import typer
 from robfcp.calibration import Calibration, Level, evidence_path, save_letters
 from robfcp.calibration import calibrate as run
 from robfcp.cli._common import Json, Output, Printer, Quiet, completes, natural
+from robfcp.cli._rounds import Rounds
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.guarantees import Certificate, CurvePoint, at_least, at_most, tolerance_statement
@@ -94,6 +95,12 @@ def calibrate(
         list[str] | None,
         typer.Option(help="For reports of losses: the mean loss accepted; may be repeated."),
     ] = None,
+    previous: Annotated[
+        Path | None, typer.Option(help="The calibration before: keep the chain, say what changed.")
+    ] = None,
+    readmit: Annotated[
+        list[str] | None, typer.Option(help="Take back a site that is out; may be repeated.")
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Also make a page of it, as robfcp page does.")
     ] = None,
@@ -108,13 +115,19 @@ def calibrate(
     [dim]Example: robfcp calibrate reports/*.json --malicious 5 --guarantee marginal -o c.json[/dim]
     """
     printer = Printer(as_json, quiet)
+    if readmit and previous is None:
+        raise RobfcpError("--readmit: nobody is out without a chain; pass --previous")
     with printer.busy(f"calibrating {len(reports)} reports"):
         federation = read_federation(reports, sizes=sizes, quorum=quorum, round=round, keys=keys)
+        number = read_number(malicious)
+        rounds = None if previous is None else Rounds(previous)
+        if rounds is not None:
+            federation, number = rounds.admit(federation, number, heterogeneity, readmit or [])
         calibration = run(
             federation,
             confidence_level=_levels(confidence),
             defence=defence,
-            malicious=cast(Any, read_number(malicious)),
+            malicious=cast(Any, number),
             exclude=cast(Any, exclude),
             guarantee=cast(Any, guarantee),
             heterogeneity=heterogeneity,
@@ -127,19 +140,26 @@ def calibrate(
             by=cast(Any, by),
             joint=joint,
         )
+        if rounds is not None:
+            calibration = rounds.close(calibration)
         if output is not None:
             calibration.save(output)
+            if rounds is not None:
+                rounds.save(output)
         if html is not None:
             write_page(calibration, html)
         if letters is not None:
             save_letters(calibration, letters)
     show(calibration, printer)
+    if rounds is not None:
+        rounds.show(printer)
     if output is not None:
         printer.line(f"-> {output}, what it rests on in {evidence_path(output).name}")
     for written in (html, letters):
         if written is not None:
             printer.line(f"-> {written}")
-    printer.json(as_data(calibration))
+    chain = {} if rounds is None else {"chain": rounds.as_data()}
+    printer.json({**as_data(calibration), **chain})
 
 
 def _levels(texts: list[str] | None) -> Any:

@@ -15,7 +15,7 @@ from robfcp import metrics
 from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration, load_calibration
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed
-from robfcp.cli._data import FileOutputs, named_array, read_outputs
+from robfcp.cli._data import FileOutputs, read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.scores import RISKS, ClassificationScore
 
@@ -33,7 +33,7 @@ def predict(
         int, typer.Option(help="Which confidence level of the calibration, counted from 0.")
     ] = 0,
     group: Annotated[
-        str | None, typer.Option(help="The npz array with each sample's group, for --by group.")
+        str | None, typer.Option(help="The column or npz array with each sample's group.")
     ] = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -48,8 +48,8 @@ def predict(
         loaded = load_calibration(calibration)
         if not 0 <= level < len(loaded.levels):
             raise RobfcpError(f"--level: {level} is not 0 to {len(loaded.levels) - 1}")
-        groups = None if group is None else named_array(data, group)
-        outputs = read_outputs(data, needs_targets=False)
+        outputs = read_outputs(data, needs_targets=False, columns=[group])
+        groups = None if group is None else outputs.columns[group]
         result, figures, text = _predicted(loaded, _in_order(loaded, outputs), level, seed, groups)
         if output is not None:
             _write(output, result, text)
@@ -70,7 +70,7 @@ def _in_order(calibration: Calibration, outputs: FileOutputs) -> FileOutputs:
     place = [outputs.names.index(name) for name in wanted]
     back = np.argsort(place)
     targets = None if outputs.targets is None else back[outputs.targets]
-    return FileOutputs(outputs.predictions[:, place], targets, wanted)
+    return FileOutputs(outputs.predictions[:, place], targets, outputs.columns, wanted)
 
 
 def _predicted(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from robfcp.cli._common import Json, Printer, Quiet, Seed, completes, natural
-from robfcp.cli._data import FileOutputs, named_array, read_outputs
+from robfcp.cli._data import FileOutputs, read_outputs
 from robfcp.cli._private import (
     Delta,
     Epsilon,
@@ -63,7 +63,6 @@ def chosen_grid(name: str | None, score: Score) -> Grid:
 
 
 def _strata(
-    path: Path,
     outputs: FileOutputs,
     rule: Score,
     by_class: bool | None,
@@ -76,7 +75,7 @@ def _strata(
     Without being asked classes are kept, but in private reports, where noise is on every cell.
     """
     if group is not None:
-        return {"groups": named_array(path, group)}
+        return {"groups": outputs.columns[group]}
     classes = isinstance(rule, ClassificationScore)
     if by_class and not classes:
         raise RobfcpError(f"--by-class: {rule.name} has no classes; leave it out")
@@ -115,7 +114,7 @@ def sketch(
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(help="Keep counts by this array of an npz (scanner, age band) instead."),
+        typer.Option(help="Keep counts by this column (scanner, age band) instead."),
     ] = None,
     least: Annotated[
         int, typer.Option(min=1, help="Merge classes with fewer samples into '(other)'.")
@@ -150,7 +149,7 @@ def sketch(
     """
     printer = Printer(as_json, quiet)
     with printer.busy("sketching"):
-        outputs = read_outputs(data, needs_targets=True)
+        outputs = read_outputs(data, needs_targets=True, columns=[group])
         rule = chosen_score(score, randomized, penalty, k_reg)
         assert outputs.targets is not None
         privacy = chosen_privacy(epsilon, delta, neighbours, samples_per_patient, rounds)
@@ -161,7 +160,7 @@ def sketch(
         try:
             if risk is None:
                 scores = rule(outputs.predictions, outputs.targets, seed)
-                strata = _strata(data, outputs, rule, by_class, group, private=privacy is not None)
+                strata = _strata(outputs, rule, by_class, group, private=privacy is not None)
                 report = Report.from_scores(
                     client, scores, edges, score=rule, least=least, **strata, **context
                 )

@@ -4,6 +4,12 @@ May import the rooms from `_util` to `calibration`; the engines' own adapters bu
 no engine: nothing here imports one.
 """
 
+from robfcp.engines.monitoring import (
+    MonitorRequest,
+    merged_replies,
+    monitor_request,
+    read_e_reply,
+)
 from robfcp.engines.outcomes import Outcome, Outcomes, Participant, Status
 from robfcp.engines.requests import (
     FAILURES,
@@ -28,6 +34,7 @@ from robfcp.engines.round import (
 __all__ = [
     "FAILURES",
     "PROTOCOL",
+    "MonitorRequest",
     "Outcome",
     "Outcomes",
     "Participant",
@@ -39,7 +46,10 @@ __all__ = [
     "ThresholdRequest",
     "client_records",
     "federation_of_replies",
+    "merged_replies",
+    "monitor_request",
     "read_check",
+    "read_e_reply",
     "read_reply",
     "read_report",
     "read_request",

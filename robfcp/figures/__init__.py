@@ -11,6 +11,7 @@ from robfcp.figures.calibrations import (
     plot_tolerance_curve,
 )
 from robfcp.figures.charts import plot_heatmap, plot_lines
+from robfcp.figures.monitors import plot_wealth
 from robfcp.figures.style import (
     BLUE,
     CYCLE,
@@ -40,6 +41,7 @@ __all__ = [
     "plot_lines",
     "plot_maliciousness",
     "plot_tolerance_curve",
+    "plot_wealth",
     "save",
     "style",
     "styled",

@@ -15,6 +15,7 @@ from robfcp.engines import Outcome, Participant
 from robfcp.flower.apps import client_app, server_app
 from robfcp.flower.client import NodeOutputs, Part, add_calibration
 from robfcp.flower.collector import collect, participants
+from robfcp.flower.monitor import add_monitor, monitor_round
 from robfcp.flower.network import InProcessNetwork, Network, run_in_process
 from robfcp.flower.server import calibration_round, register_sizes
 from robfcp.flower.together import calibrate_in_process, replay_in_process
@@ -27,10 +28,12 @@ __all__ = [
     "Part",
     "Participant",
     "add_calibration",
+    "add_monitor",
     "calibrate_in_process",
     "calibration_round",
     "client_app",
     "collect",
+    "monitor_round",
     "participants",
     "register_sizes",
     "replay_in_process",

@@ -6,6 +6,7 @@ build on it. The wire is strict JSON with a schema number; nothing is ever unpic
 
 from robfcp._moved import old_names
 from robfcp.reports.checks import MAX_SAMPLES, check_client
+from robfcp.reports.e_report import MAX_E_REPORT_BYTES, EReport, read_e_report, sign_e_report
 from robfcp.reports.registry import read_registry, read_sizes
 from robfcp.reports.report import Report
 from robfcp.reports.signing import (
@@ -30,9 +31,11 @@ from robfcp.reports.wire import (
 )
 
 __all__ = [
+    "MAX_E_REPORT_BYTES",
     "MAX_SAMPLES",
     "OTHER",
     "By",
+    "EReport",
     "Names",
     "Report",
     "Strata",
@@ -43,6 +46,7 @@ __all__ = [
     "generate_key",
     "load_key",
     "public_text",
+    "read_e_report",
     "read_grid",
     "read_keys",
     "read_registry",
@@ -50,6 +54,7 @@ __all__ = [
     "read_sizes",
     "save_signed",
     "sign",
+    "sign_e_report",
     "sketch",
     "unwrap",
     "verify",

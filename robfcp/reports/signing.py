@@ -156,11 +156,11 @@ def _claimed(data: bytes, source: str) -> str:
     return str(client)
 
 
-def _valid(client: str, key: str, signature: str, raw: bytes) -> bool:
+def _valid(client: str, key: str, signature: str, raw: bytes, domain: bytes = DOMAIN) -> bool:
     from cryptography.exceptions import InvalidSignature
 
     try:
-        _public_key(client, key).verify(base64.b64decode(signature, validate=True), DOMAIN + raw)
+        _public_key(client, key).verify(base64.b64decode(signature, validate=True), domain + raw)
     except (InvalidSignature, ValueError):
         return False
     return True

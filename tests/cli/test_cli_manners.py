@@ -49,6 +49,8 @@ QUICK = {
         *("--malicious", "2", "--exclude", "exactly"),
     ],
     "predict": ["predict", "c.json", "site.npz"],
+    "check": ["check", "c.json", "site.npz"],
+    "monitor": ["monitor", "c.json", "site.npz", "-c", "site", "--report", "e.json"],
     "report": ["report", "c.json", "-o", "page.html"],
     "certify": ["certify", "c.json"],
     "simulate": ["simulate", "site.npz", "--clients", "10", "--seeds", "1"],

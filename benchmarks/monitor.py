@@ -1,0 +1,334 @@
+"""The results of docs/monitoring.md: `python benchmarks/monitor.py` measures and writes them there.
+
+Everything is seeded. `--quick` takes a hundredth of the runs and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc
+
+import robfcp
+from robfcp.calibration.monitoring import betting, exchange
+from robfcp.figures import BLUE, CYCLE, GREY, VERMILION, new_axes, save, styled
+from robfcp.lab import outputs
+
+FLOOR, DELTA, HORIZON = 0.9, 0.05, 10_000
+ALLOWED = 1 - FLOOR
+STEPS = np.arange(1, HORIZON + 1)
+DROPS = (0.02, 0.05, 0.10)
+PAGE = Path(__file__).parents[1] / "docs" / "monitoring.md"
+FIGURE = Path(__file__).parents[1] / "docs" / "images" / "monitor.png"
+Table = tuple[list[str], list[list[str]]]
+
+
+Misses = NDArray[np.int64]
+Rate = float | NDArray[np.float64]
+Rule = Callable[[Misses], NDArray[np.bool_]]
+
+
+def boundary(level: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]) -> Misses:
+    """(T,) the least number of misses after t samples at which a rule rings, by bisection."""
+    low, high = np.zeros(HORIZON, dtype=np.int64), STEPS + 1
+    while (low < high).any():
+        middle = (low + high) // 2
+        rings = level(middle, STEPS)
+        low, high = np.where(rings, low, middle + 1), np.where(rings, middle, high)
+    return low
+
+
+Misses = NDArray[np.int64]
+
+
+def test_rings(misses: Misses, n: Misses) -> NDArray[np.bool_]:
+    """An exact binomial test at 5% whenever one looks."""
+    return (
+        betainc(np.maximum(misses, 1), n - misses + 1, ALLOWED) * (misses > 0) + (misses == 0)
+        <= DELTA
+    )
+
+
+def runs(number: int, missing: Rate, seed: int, piece: int = 1000) -> Iterator[Misses]:
+    """(piece, T) cumulated misses of sites that miss that often."""
+    rng = np.random.default_rng(seed)
+    for start in range(0, number, piece):
+        shape = (min(piece, number - start), HORIZON)
+        rates = missing[start : start + piece] if np.ndim(missing) == 2 else missing
+        yield np.cumsum(rng.random(shape, dtype=np.float32) < rates, axis=1, dtype=np.int32)
+
+
+def first(rings: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """(R,) after how many samples each run rang; infinite where it never did."""
+    return np.where(rings.any(axis=1), rings.argmax(axis=1) + 1.0, np.inf)
+
+
+def delays(
+    rule: Callable[[Misses], NDArray[np.bool_]], number: int, missing: Rate, seed: int
+) -> NDArray[np.float64]:
+    """(R,) delays of a rule on (piece, T) cumulated misses."""
+    return np.concatenate([first(rule(part)) for part in runs(number, missing, seed)])
+
+
+def scored(misses: Misses, drop: float) -> NDArray[np.float32]:
+    """(R, T) CUSUM against a miss rate of allowed + drop: max over s of the log ratio since s."""
+    q = ALLOWED + drop
+    up, down = np.log(q / ALLOWED), np.log((1 - q) / (1 - ALLOWED))
+    sums = (misses * (up - down) + STEPS * down).astype(np.float32)
+    lowest = np.minimum(np.minimum.accumulate(sums, axis=1), 0)
+    return np.asarray(sums - lowest)
+
+
+def bets_ring(weights: NDArray[np.float64], limit: float) -> Rule:
+    """Rings where the mean of X_t = (X_{t-1} + weight_t) x factor_t reaches limit - 1 / (t + 1)."""
+    both = np.exp(betting.log_factors(FLOOR, np.array([False, True])))
+    kept = 1 / (STEPS + 1) if weights[-1] < 1 else np.zeros(HORIZON)
+
+    def rule(misses: Misses) -> NDArray[np.bool_]:
+        steps = np.diff(misses, axis=1, prepend=0).T.astype(np.intp)
+        found = np.empty(steps.shape, dtype=bool)
+        total = np.zeros((misses.shape[0], betting.N_BETS))
+        for t in range(HORIZON):
+            total += weights[t]
+            total *= both[steps[t]]
+            np.minimum(total, 1e200, out=total)
+            found[t] = total.mean(axis=1) + kept[t] >= limit
+        return found.T
+
+    return rule
+
+
+def wealth_rings() -> Rule:
+    """The monitor's rule at delta."""
+    return bets_ring(1 / (STEPS * (STEPS + 1.0)), 1 / DELTA)
+
+
+def change_rings(run_length: float) -> Rule:
+    """R_t of Shiryaev and Roberts at this run length."""
+    return bets_ring(np.ones(HORIZON), run_length)
+
+
+def false_alarms(number: int) -> Table:
+    """How often a site exactly at the floor rings, looked at after each of 10,000 samples."""
+    rule, fixed = wealth_rings(), boundary(test_rings)
+    rung = {"coverage": 0, "test": 0}
+    for part in runs(number, ALLOWED, 1):
+        rung["coverage"] += int(rule(part).any(axis=1).sum())
+        rung["test"] += int((part >= fixed).any(axis=1).sum())
+    drift = sum(drifts(seed, 500, HORIZON) for seed in range(number))
+    mean = np.minimum(delays(change_rings(2000.0), max(20, number // 20), ALLOWED, 2), HORIZON)
+    shares = {
+        "wealth against the floor": rung["coverage"],
+        "wealth against exchangeability, 500 reported": drift,
+        "exact binomial test at 5%, after every sample": rung["test"],
+    }
+    for n in (200, 1000, 5000):
+        rank = int(np.ceil(FLOOR * (n + 1)))
+        rates = 1 - np.random.default_rng(n).beta(rank, n + 1 - rank, (number, 1))
+        found = delays(rule, number, rates, n)
+        name = f"wealth against 1 - alpha, good sites with {n:,} calibration samples"
+        shares[name] = int(np.isfinite(found).sum())
+    rows = [[name, f"{count / number:.4f}", f"{number:,}"] for name, count in shares.items()]
+    words = "R at 2,000: mean samples to a false alarm, cut at 10,000"
+    rows.append([words, f"{mean.mean():,.0f}", f"{len(mean):,}"])
+    return ["false alarms within 10,000 samples, delta 0.05", "share", "runs"], rows
+
+
+def drifts(seed: int, reported: int, n: int) -> bool:
+    """Whether the second wealth rings for scores that do not drift."""
+    rng = np.random.default_rng([3, seed])
+    bins = np.minimum((rng.beta(0.6, 2.5, reported + n) * 100).astype(np.intp), 99)
+    bag = np.bincount(bins[:reported], minlength=100)
+    p = exchange.p_values(bag, bins[reported:], rng.random(n))
+    factors = exchange.log_bets(p, np.zeros(exchange.N_CELLS, dtype=np.int64))
+    started = betting.log_started(np.full(exchange.N_BETS, -np.inf), 0, factors)
+    return bool(betting.log_wealth(started, 0).max() >= -np.log(DELTA))
+
+
+def power_size(drop: float) -> int:
+    """The least n at which an exact binomial test at 5% sees the drop with 80% chance."""
+    for n in range(10, 100_000):
+        misses = np.arange(n + 1)
+        tail = np.where(misses > 0, betainc(np.maximum(misses, 1), n - misses + 1, ALLOWED), 1.0)
+        critical = int(np.argmax(tail <= DELTA))
+        if betainc(critical, n - critical + 1, ALLOWED + drop) >= 0.8:
+            return n
+    return -1
+
+
+def delay_table(number: int, start: int = 0) -> Table:
+    """Samples until a drop is seen that begins after `start` good ones; earlier alarms left out."""
+    rows = []
+    for drop in DROPS:
+        missing = np.where(start < STEPS, ALLOWED + drop, ALLOWED)
+        few = max(20, number // 10)
+        highest = [scored(part, drop).max(axis=1) for part in runs(number, ALLOWED, 5)]
+        limit = np.quantile(np.concatenate(highest), 1 - DELTA)
+        found = [
+            delays(wealth_rings(), number, missing, 4),
+            delays(change_rings(HORIZON / DELTA), few, missing, 4),
+            delays(lambda part: scored(part, drop) >= limit, number, missing, 4),  # noqa: B023
+        ]
+        size = [] if start else [f"{power_size(drop):,}"]
+        cells = [spread(values[values > start] - start) for values in found]
+        rows.append([f"{100 * drop:.0f} points", *cells, *size])
+    when = f"after {start:,} good samples" if start else "from the first sample"
+    head = [f"drop from 0.90 {when}", "wealth", "R at 200,000", "CUSUM told the drop"]
+    return [*head, *([] if start else ["fixed n, 80% power"])], rows
+
+
+def late_table(number: int) -> Table:
+    """The same for a drop that begins after 2,000 good samples."""
+    return delay_table(number, 2000)
+
+
+def spread(values: NDArray[np.float64]) -> str:
+    """Median, and what nine in ten stay below; never where they did not ring."""
+    middle, high = np.quantile(values, [0.5, 0.9], method="higher")
+    return " / ".join("never" if np.isinf(v) else f"{v:,.0f}" for v in (middle, high))
+
+
+def wealth(missed: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """(T,) ln of one site's wealth."""
+    factors = betting.log_factors(FLOOR, missed)
+    started = betting.log_started(np.full(betting.N_BETS, -np.inf), 0, factors)
+    return betting.log_wealth(started, 0)
+
+
+def liars(number: int) -> Table:
+    """20 sites, 8 lie: false alarms and delays of the merged wealth."""
+    n_sites, m, horizon = 20, 8, 2000
+    rng = np.random.default_rng(6)
+    cases = {
+        "nobody drifts, liars report 1e12": (np.full(12, 0.1), 27.6),
+        "all 12 honest drift to 0.20, liars report 0": (np.full(12, 0.2), -np.inf),
+        "11 honest drift to 0.30, liars report 0": (np.repeat([0.3, 0.1], [11, 1]), -np.inf),
+        "8 honest drift to 0.30, liars report 0": (np.repeat([0.3, 0.1], [8, 4]), -np.inf),
+    }
+    rows = []
+    for name, (missing, lie) in cases.items():
+        found, plain = [], []
+        for _ in range(number):
+            honest = np.column_stack([wealth(rng.random(horizon) < q) for q in missing])
+            logs = np.column_stack([honest, np.full((horizon, m), lie)])
+            kept = np.sort(logs, axis=1)[:, : n_sites - m]
+            merged = np.logaddexp.reduce(kept, axis=1) - np.log(n_sites - m)
+            whole = np.logaddexp.reduce(logs, axis=1) - np.log(n_sites)
+            found.append(first((merged >= -np.log(DELTA))[None])[0])
+            plain.append(first((whole >= -np.log(DELTA))[None])[0])
+        rows.append([name, told(np.array(found)), told(np.array(plain))])
+    return ["20 sites, 8 of them lie", "mean of the 12 smallest", "mean of all"], rows
+
+
+def told(values: NDArray[np.float64]) -> str:
+    """How many runs rang, and their median delay."""
+    rang = np.isfinite(values)
+    words = f"{rang.mean():.3f} ring"
+    return f"{words}, median {np.median(values[rang]):,.0f}" if rang.mean() > 0.5 else words
+
+
+def sleep(quick: bool) -> tuple[Table, list[tuple[str, robfcp.Monitor, bool]]]:
+    """Real drift: 26 subjects calibrate, the epochs of 13 others come in; one monitor a subject."""
+    data, rng = outputs.load("sleep"), np.random.default_rng(0)
+    subjects = rng.permutation(np.unique(data.groups))
+    known, new = subjects[:26], subjects[26:]
+    score, reports, held = robfcp.LAC(), [], {}
+    for k, subject in enumerate(known):
+        rows = rng.permutation(np.flatnonzero(data.groups == subject))
+        chosen = rows[:500]
+        scores = score(data.probabilities[chosen], data.labels[chosen])
+        reports.append(robfcp.Report.from_scores(f"site-{k:02d}", scores, score=score))
+        held[subject] = rows[500:1500]
+    calibration = robfcp.calibrate(reports, malicious=2)
+    ward = robfcp.Report(
+        "ward", sum(report.counts for report in reports), score.default_grid(), score
+    )
+    floor = calibration.certificate.lower
+    groups = {"fresh epochs of all 26": np.concatenate(list(held.values()))[:: 26 if quick else 13]}
+    groups |= {f"new subject {s}": np.flatnonzero(data.groups == s)[:1500] for s in new}
+    rows_of, watched = [], []
+    for name, rows in groups.items():
+        rows = rng.permutation(rows)
+        watch = robfcp.Monitor(calibration, report=ward, seed=0)
+        reading = watch.update(data.probabilities[rows], data.labels[rows])
+        check = calibration.check(data.probabilities[rows], data.labels[rows])
+        rang = reading.alarms.get("coverage")
+        rows_of.append(
+            [
+                name,
+                f"{check.overall.coverage:.3f}",
+                check.verdict,
+                "-" if rang is None else f"{rang:,}",
+                str(reading.alarms.get("exchangeability", "-")),
+                f"{reading.n:,}",
+            ]
+        )
+        watched.append((name, watch, rang is not None))
+    head = [f"sleep stages, floor {floor:.3f}", "coverage", "check", "floor rings at"]
+    head += ["drift rings at", "samples"]
+    return (head, rows_of), watched
+
+
+@styled
+def draw(watched: list[tuple[str, robfcp.Monitor, bool]], number: int) -> None:
+    """Left: delays at three drops. Right: wealth on real sleep data."""
+    left, right = new_axes(2)
+    for colour, drop in zip(CYCLE, DROPS, strict=False):
+        found = np.sort(delays(wealth_rings(), number, ALLOWED + drop, 4))
+        share = np.arange(1, len(found) + 1) / len(found)
+        left.plot(found, share, color=colour, label=f"drop of {100 * drop:.0f} points")
+    none = np.sort(delays(wealth_rings(), number, ALLOWED, 1))
+    left.plot(none, np.arange(1, len(none) + 1) / len(none), color=GREY, label="no drop")
+    left.axhline(DELTA, color=GREY, linestyle=":", linewidth=1)
+    left.set(xscale="log", xlim=(20, HORIZON), xlabel="samples", ylabel="share that has rung")
+    left.set_title("Until a drop from 0.90 is seen")
+    left.legend(fontsize=8, loc="upper left")
+    for name, watch, rang in watched:
+        n = [point.n for point in watch.curve]
+        logs = np.array([point.coverage for point in watch.curve]) / np.log(10)
+        known = name.startswith("fresh")
+        colour = BLUE if known else VERMILION if rang else GREY
+        right.plot(n, np.clip(logs, -6, 12), color=colour, linewidth=2.2 if known else 1)
+    right.axhline(-np.log10(DELTA), color="black", linestyle="--", linewidth=1)
+    right.set(xlabel="epochs", ylabel="log10 of the wealth", ylim=(-4, 12.2))
+    right.set_title("Sleep stages: known (blue), new subjects")
+    save(np.array([left, right]), FIGURE)
+
+
+def markdown(table: Table) -> str:
+    """The table as the docs show it."""
+    head, rows = table
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def main() -> None:
+    """Measure, print, and write the tables and the figure into the docs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    number, began = (100 if quick else 10_000), time.perf_counter()
+    real, watched = sleep(quick)
+    tables = [real]
+    print(markdown(real), flush=True)
+    parts = ((liars, number // 25), (late_table, number), (delay_table, number))
+    for make, count in (*parts, (false_alarms, number)):
+        tables.insert(0, make(count))
+        print(markdown(tables[0]), f"\n{time.perf_counter() - began:.0f} s", flush=True)
+    if not quick:
+        draw(watched, number // 5)
+        text = "\n\n".join(markdown(table) for table in tables)
+        marks = "<!-- results -->", "<!-- end of results -->"
+        pattern = re.compile(f"{marks[0]}.*{marks[1]}", re.DOTALL)
+        written = f"{marks[0]}\n\n{text}\n\n{marks[1]}"
+        PAGE.write_text(pattern.sub(lambda _: written, PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()

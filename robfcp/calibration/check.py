@@ -1,0 +1,199 @@
+"""Does a calibration still hold here? Coverage of fresh samples, with exact intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp._util.numbers import array, share
+from robfcp.calibration.promise import Promise, level_of, promise_of
+from robfcp.errors import RobfcpError
+from robfcp.prediction import predict_intervals, predict_sets
+from robfcp.scores import ClassificationScore, Rng, Score, check_labels
+
+if TYPE_CHECKING:
+    from robfcp.calibration.calibration import Calibration
+
+Verdict = Literal["within", "below", "cannot tell yet"]
+MOST_SAMPLES = 200_000  # beyond which no number of samples is looked for
+_PIECE = 65_536
+
+
+@dataclass(frozen=True)
+class Part:
+    """Coverage of some of the samples, and the exact interval that holds the true one."""
+
+    name: str
+    n: int
+    covered: int
+    low: float
+    high: float
+
+    @property
+    def coverage(self) -> float:
+        """covered / n."""
+        return self.covered / self.n
+
+
+@dataclass(frozen=True)
+class Check:
+    """How a calibration covers fresh samples, against what it promises.
+
+    Attributes
+    ----------
+    overall
+        All samples.
+    classes
+        By true class; the intervals of all classes hold together.
+    groups
+        By group, likewise.
+    set_size
+        Mean number of labels in a set, or mean width of the intervals.
+    set_sizes
+        How many sets have how many labels; empty for intervals.
+    promise
+        The floor and where it comes from; it speaks of the mixture, not of a class or group.
+    confidence
+        Of each list of intervals.
+    verdict
+        "within" where the interval lies above the floor, "below" where it lies below.
+    enough
+        The least number of samples that would tell at this coverage; None where the answer is
+        there already or 200,000 would not do.
+    """
+
+    overall: Part
+    classes: tuple[Part, ...]
+    groups: tuple[Part, ...]
+    set_size: float
+    set_sizes: dict[int, int]
+    promise: Promise
+    confidence: float
+    verdict: Verdict
+    enough: int | None
+
+    @property
+    def line(self) -> str:
+        """The answer in one line."""
+        part, floor = self.overall, self.promise.floor
+        words = (
+            f"{self.verdict}: {part.coverage:.4f} of {part.n} samples are covered "
+            f"({self.confidence:.4g} interval {part.low:.4f} to {part.high:.4f}), promised is "
+            f"{floor:.4f} ({self.promise.source})"
+        )
+        if self.verdict != "cannot tell yet":
+            return words
+        if self.enough is None:
+            return f"{words}; at this coverage more than {MOST_SAMPLES} samples would be needed"
+        return f"{words}; {self.enough} samples would tell at this coverage"
+
+
+def check(
+    calibration: Calibration,
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    *,
+    groups: ArrayLike | None = None,
+    level: int = 0,
+    floor: float | None = None,
+    confidence: float = 0.95,
+    rng: Rng = None,
+    score: Score | None = None,
+) -> Check:
+    """How the calibration covers fresh labelled samples; see `Calibration.check`."""
+    share("confidence", confidence, "give 0.95, say")
+    threshold = level_of(calibration, level).threshold
+    hit, sizes = covered_by(calibration.score_of(score), predictions, targets, threshold, rng)
+    if not len(hit):
+        raise RobfcpError("samples: there are none; pass at least one")
+    promise = promise_of(calibration, level, floor)
+    overall = _part("all", hit, confidence)
+    verdict = _verdict(overall, promise.floor, bool(np.isfinite(threshold)))
+    enough = None
+    if verdict == "cannot tell yet":
+        enough = samples_to_tell(overall.covered, overall.n, promise.floor, confidence)
+    whole = sizes.dtype.kind in "iu"
+    values, counts = np.unique(sizes, return_counts=True) if whole else ([], [])
+    return Check(
+        overall=overall,
+        classes=_parts(hit, targets, confidence) if whole else (),
+        groups=() if groups is None else _parts(hit, _group_names(groups, len(hit)), confidence),
+        set_size=float(sizes.mean()),
+        set_sizes={int(v): int(c) for v, c in zip(values, counts, strict=True)},
+        promise=promise,
+        confidence=confidence,
+        verdict=verdict,
+        enough=enough,
+    )
+
+
+def covered_by(
+    score: Score, predictions: ArrayLike, targets: ArrayLike, threshold: float, rng: Rng = None
+) -> tuple[NDArray[np.bool_], NDArray[np.generic]]:
+    """(n,) whether each target is in its set or interval, and (n,) how large that is."""
+    if isinstance(score, ClassificationScore):
+        sets = predict_sets(score, predictions, [threshold], rng)[:, :, 0]
+        label = check_labels(targets, *sets.shape)
+        return sets[np.arange(len(sets)), label], sets.sum(axis=1)
+    ends = predict_intervals(score, predictions, [threshold])[:, :, 0]
+    return score(predictions, targets) <= threshold, np.maximum(ends[:, 1] - ends[:, 0], 0)
+
+
+def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, float]:
+    """The shares p with P(Bin(n, p) >= covered) and P(Bin(n, p) <= covered) above delta / 2."""
+    from scipy.special import betaincinv
+
+    tail = (1 - confidence) / 2
+    low = float(betaincinv(covered, n - covered + 1, tail)) if covered else 0.0
+    high = float(betaincinv(covered + 1, n - covered, 1 - tail)) if covered < n else 1.0
+    return low, high
+
+
+def samples_to_tell(covered: int, n: int, floor: float, confidence: float) -> int | None:
+    """The least number >= n whose interval at the share covered / n leaves out the floor.
+
+    Hits are rounded towards the floor, so that the number is not too small; None beyond 200,000.
+    """
+    from scipy.special import betainc
+
+    above, tail = covered > floor * n, (1 - confidence) / 2
+    for start in range(n, MOST_SAMPLES, _PIECE):
+        size = np.arange(start, min(start + _PIECE, MOST_SAMPLES))
+        if above:  # P(Bin(size, floor) >= hits)
+            hits = np.maximum(covered * size // n, 1)
+            chance = betainc(hits, size - hits + 1, floor)
+        else:  # P(Bin(size, floor) <= hits)
+            hits = np.minimum(-(-covered * size // n), size - 1)
+            chance = betainc(size - hits, hits + 1, 1 - floor)
+        found = np.flatnonzero(chance < tail)
+        if found.size:
+            return int(size[found[0]])
+    return None
+
+
+def _verdict(part: Part, floor: float, finite: bool) -> Verdict:
+    if not finite or part.low >= floor:
+        return "within"
+    return "below" if part.high < floor else "cannot tell yet"
+
+
+def _part(name: str, hit: NDArray[np.bool_], confidence: float) -> Part:
+    covered = int(hit.sum())
+    return Part(name, len(hit), covered, *clopper_pearson(covered, len(hit), confidence))
+
+
+def _parts(hit: NDArray[np.bool_], by: ArrayLike, confidence: float) -> tuple[Part, ...]:
+    """One part a distinct value; each interval has its share of 1 - confidence."""
+    values, which = np.unique(np.asarray(by), return_inverse=True)
+    each = 1 - (1 - confidence) / len(values)
+    return tuple(_part(str(value), hit[which == k], each) for k, value in enumerate(values))
+
+
+def _group_names(groups: ArrayLike, n: int) -> NDArray[np.generic]:
+    names = array("groups", groups)
+    if names.shape != (n,):
+        raise RobfcpError(f"groups: need one group a sample ({n})")
+    return names if names.dtype.kind in "iu" else names.astype(str)

@@ -1,0 +1,61 @@
+"""What `robfcp calibrate --previous` adds: the chain of rounds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from robfcp.calibration import Admission, Calibration, Chain, chain_path
+from robfcp.cli._common import Printer
+from robfcp.federation import Federation
+
+
+class Rounds:
+    """The rounds before this one, and what this one adds to them."""
+
+    def __init__(self, previous: Path) -> None:
+        self.previous, self.chain = Chain.of(previous)
+        self.admission: Admission
+
+    def admit(
+        self,
+        federation: Federation,
+        malicious: int | str,
+        sigma: float | None,
+        readmit: list[str],
+    ) -> tuple[Federation, int | str]:
+        """The federation without those that stay out, and how many liars may remain."""
+        self.admission = self.chain.admit(federation, malicious, sigma, readmit)
+        return self.admission.federation, self.admission.malicious
+
+    def close(self, calibration: Calibration) -> Calibration:
+        """The calibration with the chain's notes; it becomes the last link."""
+        noted = replace(calibration, notes=(*calibration.notes, *self.admission.notes))
+        self.chain = self.chain.extended(noted, self.previous, self.admission)
+        return noted
+
+    def save(self, output: Path) -> None:
+        """Write the chain beside the calibration."""
+        self.chain.save(chain_path(output))
+
+    def show(self, printer: Printer) -> None:
+        """What changed, for people."""
+        link = self.chain.links[-1]
+        printer.line(f"round {link.number} of its chain; since the one before:")
+        for line in self.chain.changes():
+            printer.line(f"  {line}")
+
+    def as_data(self) -> dict[str, Any]:
+        """What changed, for programs."""
+        link = self.chain.links[-1]
+        found = self.chain.reputations()
+        return {
+            "number": link.number,
+            "previous": self.chain.links[-2].calibration,
+            "changes": self.chain.changes(),
+            "out": link.out,
+            "drifted": link.drifted,
+            "error": link.error,
+            "reputations": {name: asdict(reputation) for name, reputation in found.items()},
+        }

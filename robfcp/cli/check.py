@@ -1,0 +1,86 @@
+"""`robfcp check`: does a calibration still hold on fresh labelled samples?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from robfcp.calibration import Check, Part, load_calibration
+from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, save_json
+from robfcp.cli._data import read_outputs
+
+Level = Annotated[
+    int, typer.Option(help="Which confidence level of the calibration, counted from 0.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check", no_args_is_help=True)(check)
+
+
+def check(
+    calibration: Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")],
+    data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .npz or .csv.")],
+    output: Output = None,
+    group: Annotated[
+        str | None, typer.Option(help="A column to split by: night, ward, scanner.")
+    ] = None,
+    floor: Annotated[
+        float | None, typer.Option(help="Hold coverage against this, not the certificate.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of the exact intervals.")] = 0.95,
+    level: Level = 0,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say whether fresh labelled samples are covered as promised, or how many more would tell.
+
+    [dim]Example: robfcp check calibration.json fresh.csv --group night[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    with printer.busy("checking"):
+        loaded = load_calibration(calibration)
+        outputs = read_outputs(data, needs_targets=True, columns=[group])
+        assert outputs.targets is not None
+        found = loaded.check(
+            outputs.predictions,
+            outputs.targets,
+            groups=None if group is None else outputs.columns[group],
+            level=level,
+            floor=floor,
+            confidence=confidence,
+            rng=seed,
+        )
+        if output is not None:
+            save_json(output, as_data(found))
+    _table(printer, f"{found.overall.n} fresh samples", "part", (found.overall,))
+    _table(printer, "by class, all intervals together", "class", found.classes)
+    _table(printer, f"by {group}, all intervals together", "group", found.groups)
+    sizes = ", ".join(f"{size}: {count}" for size, count in found.set_sizes.items())
+    printer.line(f"mean set size {found.set_size:.4g}" + (f" (sets of {sizes})" if sizes else ""))
+    printer.line(found.line)
+    printer.json(as_data(found))
+
+
+def _table(printer: Printer, title: str, first: str, parts: tuple[Part, ...]) -> None:
+    rows = [(p.name, p.n, f"{p.coverage:.4f}", f"{p.low:.4f}", f"{p.high:.4f}") for p in parts]
+    if rows:
+        printer.table(title, [first, "samples", "coverage", "at least", "at most"], rows)
+
+
+def as_data(found: Check) -> dict[str, Any]:
+    """The check for programs."""
+    return {
+        **asdict(found),
+        **{
+            name: [{**asdict(part), "coverage": part.coverage} for part in getattr(found, name)]
+            for name in ("classes", "groups")
+        },
+        "coverage": found.overall.coverage,
+        "line": found.line,
+    }

@@ -1,0 +1,128 @@
+"""`robfcp monitor`: a site watches whether its calibration still holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from robfcp._util.files import read_limited
+from robfcp.calibration import Monitor, load_calibration, own_floor, promise_of
+from robfcp.cli._common import Json, Printer, Quiet
+from robfcp.cli._data import read_outputs
+from robfcp.errors import RobfcpError
+from robfcp.reports import Report, load_key, unwrap
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("monitor", no_args_is_help=True)(monitor)
+
+
+def monitor(
+    calibration: Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")],
+    data: Annotated[
+        list[Path] | None, typer.Argument(help="Fresh labelled batches: .npz or .csv; or none.")
+    ] = None,
+    state: Annotated[
+        Path, typer.Option("--state", "-s", help="What the monitor remembers; kept up to date.")
+    ] = Path("monitor.json"),
+    own: Annotated[
+        Path | None, typer.Option(help="This site's own report: also watch for drifting scores.")
+    ] = None,
+    floor: Annotated[
+        str | None, typer.Option(help="Coverage to hold; or 'own', what --own proves here.")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Chance of a false alarm, ever; 0.05 unless stated.")
+    ] = None,
+    run_length: Annotated[
+        float | None, typer.Option(help="Ring on change too; mean samples to a false alarm.")
+    ] = None,
+    ids: Annotated[
+        str | None, typer.Option("--id", help="A column that names the samples; none counts twice.")
+    ] = None,
+    level: Annotated[int, typer.Option(help="Which confidence level, counted from 0.")] = 0,
+    client: Annotated[
+        str | None, typer.Option("--client", "-c", help="This site's name, for --report.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write an e-report for the server's robfcp alarms.")
+    ] = None,
+    round: Annotated[str | None, typer.Option(help="The round's name, for --report.")] = None,
+    step: Annotated[int, typer.Option(help="Number of the reporting date.")] = 0,
+    sign: Annotated[
+        Path | None, typer.Option(help="Sign the e-report with this key; needs --round.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the wealth: .png, .svg, .pdf.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Watch a calibration at a site: count fresh batches once each, ring when it no longer holds.
+
+    [dim]Example: robfcp monitor calibration.json monday.csv --state monitor.json[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    with printer.busy("watching"):
+        loaded = load_calibration(calibration)
+        bag = None if own is None else Report.from_json(unwrap(read_limited(own)), str(own))
+        promise_of(loaded, level)
+        watch = Monitor(
+            loaded,
+            report=bag,
+            client=client,
+            level=level,
+            floor=_floor(floor, bag, loaded.levels[level].threshold),
+            delta=delta,
+            run_length=run_length,
+            path=state,
+        )
+        new = 0
+        for path in data or []:
+            outputs = read_outputs(path, needs_targets=True, columns=[ids])
+            assert outputs.targets is not None
+            names = None if ids is None else outputs.columns[ids]
+            counted = watch.update(outputs.predictions, outputs.targets, ids=names).new
+            new += counted
+            if not counted:
+                printer.line(f"{path}: was counted before; nothing was counted twice")
+        reading = watch.reading
+        if report is not None:
+            watch.e_report(round, step).save(report, None if sign is None else load_key(sign))
+        if plot is not None:
+            _draw(watch, plot)
+    printer.line(f"{new} new samples -> {state}")
+    printer.line(f"floor: {watch.source}")
+    printer.line(reading.line)
+    for written in (report, plot):
+        if written is not None:
+            printer.line(f"-> {written}")
+    printer.json({**asdict(reading), "new": new, "alarm": reading.alarm, "curve": _curve(watch)})
+
+
+def _floor(text: str | None, report: Report | None, threshold: float) -> float | None:
+    """A number, or what the site's own report proves."""
+    if text is None:
+        return None
+    if text == "own":
+        if report is None:
+            raise RobfcpError("--floor: 'own' needs the site's own report; pass --own")
+        return own_floor(report, threshold)
+    try:
+        return float(text)
+    except ValueError:
+        raise RobfcpError(f"--floor: {text!r} is neither a number nor 'own'") from None
+
+
+def _curve(watch: Monitor) -> dict[str, list[Any]]:
+    """The wealth curve in columns, natural logarithms."""
+    names = ("n", "coverage", "change", "exchangeability")
+    return {name: [getattr(point, name) for point in watch.curve] for name in names}
+
+
+def _draw(watch: Monitor, path: Path) -> None:
+    from robfcp.figures import plot_wealth, save
+
+    save(plot_wealth(watch), path)

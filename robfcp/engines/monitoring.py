@@ -1,0 +1,65 @@
+"""The monitor as a task of an engine: what the server asks, and what it makes of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from robfcp.calibration import Calibration, Merged, merge
+from robfcp.engines.outcomes import Outcome
+from robfcp.engines.requests import PROTOCOL
+from robfcp.errors import ReportError
+from robfcp.federation import Fault
+from robfcp.reports import EReport
+
+
+class MonitorRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Count your fresh samples against this calibration and report your wealth."""
+
+    client: str
+    round: str
+    step: int
+    calibration: msgspec.Raw
+    level: int = 0
+    floor: float | None = None
+    delta: float = 0.05
+    protocol: int = PROTOCOL
+
+
+def monitor_request(
+    client: str, calibration: Calibration, *, round: str, step: int, floor: float | None,
+    delta: float, level: int = 0,
+) -> MonitorRequest:  # fmt: skip
+    """The request to one client."""
+    body = msgspec.Raw(calibration.to_json())
+    return MonitorRequest(client, round, step, body, level, floor, delta)
+
+
+def read_e_reply(body: bytes, client: str, *, round: str, step: int, calibration: str) -> EReport:
+    """The e-report of this client, round, step and calibration (its digest), or why not."""
+    report = EReport.from_json(body, client)
+    expected = {"client": client, "round": round, "step": step, "calibration": calibration}
+    for field, value in expected.items():
+        if getattr(report, field) != value:
+            raise ReportError(
+                client,
+                field,
+                f"{field} is {getattr(report, field)}, not {value}",
+                "answer as asked",
+            )
+    return report
+
+
+def merged_replies(
+    outcomes: Iterable[Outcome[EReport]], m: int, *, delta: float, independent: bool = False
+) -> Merged:
+    """The evidence of all nodes asked; those without a valid answer count as no evidence."""
+    reports, faults, total = [], [], 0
+    for outcome in outcomes:
+        total += 1
+        if outcome.answer is not None:
+            reports.append(outcome.answer)
+        else:
+            faults.append(Fault(outcome.participant.client, outcome.status, outcome.line))
+    return merge(reports, m, n_sites=total, delta=delta, independent=independent, faulty=faults)

@@ -1,0 +1,157 @@
+"""The bets: closed forms, exact means by enumeration, and p-values against their definition."""
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import kstest
+
+from robfcp.calibration.monitoring import betting, exchange
+
+FLOORS = [0.5, 0.8, 0.9, 0.99]
+NOTHING = np.full(betting.N_BETS, -np.inf)
+
+
+def bets(floor):
+    """The lambdas behind the mixture."""
+    a = 1 - floor
+    q = a + floor * betting.SPREAD
+    return (q - a) / (a * (1 - a))
+
+
+def wealth(floor, missed):
+    """(T,) ln W after each sample."""
+    factors = betting.log_factors(floor, np.asarray(missed))
+    return betting.log_wealth(betting.log_started(NOTHING, 0, factors), 0)
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_wealth_is_the_mean_over_bets_and_starts_of_plain_products(floor):
+    missed = np.random.default_rng(0).random(40) < 0.3
+    factors = 1 + np.outer(missed - (1 - floor), bets(floor))
+    logs = wealth(floor, missed)
+    for t in range(1, 41):
+        plain = 1 / (t + 1) + sum(
+            np.prod(factors[s - 1 : t], axis=0).mean() / (s * (s + 1)) for s in range(1, t + 1)
+        )
+        np.testing.assert_allclose(np.exp(logs[t - 1]), plain, rtol=1e-9)
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_every_lambda_keeps_wealth_positive(floor):
+    assert (bets(floor) > 0).all()
+    assert (bets(floor) < 1 / (1 - floor)).all()
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_mean_wealth_is_one_at_the_floor_and_less_above_it(floor):
+    """Over all 2^9 sequences, no simulation."""
+    at = above = 0.0
+    for sequence in product([False, True], repeat=9):
+        found = np.exp(wealth(floor, sequence)[-1])
+        at += found * np.prod(np.where(sequence, 1 - floor, floor))
+        less = 0.7 * (1 - floor)
+        above += found * np.prod(np.where(sequence, less, 1 - less))
+    assert at == pytest.approx(1, rel=1e-9)
+    assert above < 1
+
+
+def test_change_is_the_plain_recursion_and_all_may_be_cut_anywhere():
+    missed = np.random.default_rng(1).random(50) < 0.2
+    plain, rows = np.zeros(betting.N_BETS), []
+    for miss in missed:
+        plain = (1 + plain) * (1 + bets(0.9) * (miss - 0.1))
+        rows.append(plain)
+    factors = betting.log_factors(0.9, missed)
+    logs = betting.log_changes(NOTHING, factors)
+    np.testing.assert_allclose(np.exp(logs), rows, rtol=1e-9)
+    second = betting.log_changes(logs[16], factors[17:])
+    np.testing.assert_allclose(second, logs[17:], rtol=1e-12)
+    started = betting.log_started(NOTHING, 0, factors)
+    second = betting.log_started(started[16], 17, factors[17:])
+    np.testing.assert_allclose(second, started[17:], rtol=1e-12)
+    cut = betting.log_wealth(second, 17)
+    np.testing.assert_allclose(cut, betting.log_wealth(started, 0)[17:], rtol=1e-12)
+
+
+def test_mean_change_after_t_samples_is_t():
+    """Over all 2^8 sequences at the floor: R_t - t is a martingale."""
+    total, a = 0.0, 0.2
+    for sequence in product([False, True], repeat=8):
+        chance = np.prod(np.where(sequence, a, 1 - a))
+        logs = betting.log_changes(NOTHING, betting.log_factors(1 - a, np.array(sequence)))
+        total += chance * np.exp(betting.log_mean(logs)[-1])
+    assert total == pytest.approx(8)
+
+
+def brute_p_values(report, fresh, u):
+    bag, found = list(report), []
+    for score, draw in zip(fresh, u, strict=True):
+        larger, same = sum(b > score for b in bag), sum(b == score for b in bag)
+        found.append((larger + draw * (same + 1)) / (len(bag) + 1))
+        bag.append(score)
+    return found
+
+
+@pytest.mark.parametrize("n", [5, 300, 700])
+def test_p_values_are_those_of_the_definition_whatever_the_blocks(n):
+    rng = np.random.default_rng(n)
+    report, fresh, u = rng.integers(0, 12, 40), rng.integers(0, 12, n), rng.random(n)
+    bag = np.bincount(report, minlength=12)
+    found = exchange.p_values(bag, fresh, u)
+    np.testing.assert_allclose(found, brute_p_values(report, fresh, u))
+    np.testing.assert_array_equal(bag, np.bincount(np.concatenate([report, fresh]), minlength=12))
+
+
+def test_p_values_are_uniform_over_all_orders_of_any_bag():
+    """Six scores in every order, three of them reported: each cell of (p_4, p_5, p_6) is equal.
+
+    With u on a fine lattice the joint distribution is summed exactly, not simulated.
+    """
+    scores = [0, 0, 1, 1, 1, 2]
+    u = (np.arange(12) + 0.5) / 12
+    counts = np.zeros((2, 2, 2))
+    for order in set(permutations(scores)):
+        for draws in product(u, repeat=3):
+            bag = np.bincount(order[:3], minlength=3)
+            p = exchange.p_values(bag, np.array(order[3:]), np.array(draws))
+            counts[tuple((p >= 0.5).astype(int))] += 1
+    np.testing.assert_allclose(counts / counts.sum(), 1 / 8, atol=0.004)
+
+
+def test_p_values_are_independent_of_each_other_and_uniform():
+    rng, rows = np.random.default_rng(0), []
+    for _ in range(400):
+        scores = rng.beta(0.5, 3, 60)
+        bins = np.minimum((scores * 8).astype(int), 7)
+        bag = np.bincount(bins[:20], minlength=8)
+        rows.append(exchange.p_values(bag, bins[20:], rng.random(40)))
+    p = np.array(rows)
+    assert kstest(p.ravel(), "uniform").pvalue > 0.01
+    correlation = np.corrcoef(p[:, :-1].ravel(), p[:, 1:].ravel())[0, 1]
+    assert abs(correlation) < 4 / np.sqrt(p[:, 1:].size)
+
+
+def test_every_bet_is_fair_whatever_was_seen():
+    """Each factor integrates to 1 over a uniform p-value."""
+    cells = np.array([5, 0, 0, 9, 1, 0, 0, 0, 2, 40])
+    edges = np.arange(1, 10) / 10
+    for j in range(exchange.N_BETS):
+
+        def factor(p, j=j):
+            return np.exp(exchange.log_bets(np.array([p]), cells.copy())[0, j])
+
+        area, _ = quad(factor, 0, 1, points=edges, limit=500)
+        assert area == pytest.approx(1, abs=1e-5)
+
+
+def test_tie_breaking_draws_are_the_same_however_batches_are_cut():
+    whole = exchange.uniforms(7, 0, 1000)
+    assert 0 < whole.min() < whole.max() < 1
+    for cut in (1, 2, 3, 5, 500, 999):
+        joined = np.concatenate(
+            [exchange.uniforms(7, 0, cut), exchange.uniforms(7, cut, 1000 - cut)]
+        )
+        np.testing.assert_array_equal(joined, whole)
+    assert kstest(exchange.uniforms(3, 17, 5000), "uniform").pvalue > 0.01

@@ -1,0 +1,176 @@
+"""Rounds: the chain holds together, leaves nobody honest out, and says what changed."""
+
+import json
+from math import pi
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import robfcp
+from robfcp.calibration import Chain, chain_path
+from robfcp.calibration.over_rounds import FixedIntervals, drifted, spent
+from robfcp.cli import app
+from robfcp.errors import RobfcpError
+from robfcp.guarantees.pruning import client_intervals
+
+LAC = robfcp.LAC()
+
+
+def federation(rng, n=200, clients=12, liars=0, shifted=(), round="1"):
+    scores = [rng.beta(0.6, 2.5, n) for _ in range(clients)]
+    for k in range(liars):
+        scores[k] = np.full(n, 0.99)
+    for k in shifted:
+        scores[k] = rng.beta(3, 2, n)
+    reports = [
+        robfcp.Report.from_scores(f"site-{k:02d}", part, score=LAC, round=round)
+        for k, part in enumerate(scores)
+    ]
+    return robfcp.Federation.from_reports(reports)
+
+
+def calibration(found, **options):
+    return robfcp.calibrate(found, **{"defence": "none", "malicious": 2, **options})
+
+
+def test_the_error_spent_over_all_rounds_is_delta():
+    total = sum(spent(r, 0.05) for r in range(1, 200_000))
+    assert 0.0499 < total < 0.05
+    assert spent(3, 0.05) == 6 * 0.05 / (pi**2 * 9)
+
+
+def test_intervals_at_fixed_edges_are_clopper_and_pearsons():
+    found = federation(np.random.default_rng(0), liars=1)
+    edges = np.array([3, 200, 500, 998])
+    known = FixedIntervals(found, 0.01, edges)
+    below = np.stack([found.below(int(e)) for e in edges], axis=1)
+    low, high = client_intervals(below, found.sizes, 0.01 / (12 * 4))
+    np.testing.assert_allclose(known.low, low.T)
+    np.testing.assert_allclose(known.high, high.T)
+
+
+def test_a_site_that_cannot_be_honest_stays_out_until_readmitted():
+    rng = np.random.default_rng(0)
+    previous = calibration(federation(rng))
+    chain = Chain.begin(previous)
+    now = federation(rng, liars=1)
+    admitted = chain.admit(now, 2, sigma=0.02)
+    assert list(admitted.left_out) == ["site-00"]
+    assert (admitted.malicious, admitted.federation.n_clients) == (1, 11)
+    second = calibration(admitted.federation, malicious=1)
+    chain = chain.extended(second, previous, admitted)
+    honest_now = federation(rng)
+    third = chain.admit(honest_now, 2, sigma=0.02)
+    assert third.federation.n_clients == 11
+    assert third.malicious == 1
+    assert "out since round 2" in third.federation.faulty[0].reason
+    back = chain.admit(honest_now, 2, sigma=0.02, readmit=["site-00"])
+    assert (back.federation.n_clients, back.malicious, back.out) == (12, 2, {})
+    chain = chain.extended(calibration(back.federation), second, back)
+    assert chain.links[-1].readmitted == ["site-00"]
+    assert chain.reputations()["site-00"].out_since is None
+    with pytest.raises(RobfcpError, match="site-05 is not out"):
+        chain.admit(honest_now, 2, readmit=["site-05"])
+
+
+def test_without_a_stated_sigma_nobody_is_left_out_for_good():
+    rng = np.random.default_rng(0)
+    chain = Chain.begin(calibration(federation(rng)))
+    for malicious, sigma in ((2, None), ("estimate", 0.02), (0, 0.02)):
+        admitted = chain.admit(federation(rng, liars=2), malicious, sigma)
+        assert (admitted.out, admitted.malicious) == ({}, malicious)
+
+
+def test_honest_sites_are_left_out_as_rarely_as_stated():
+    """100 chains of 12 rounds of honest sites, two liars beside them, delta 0.05."""
+    wrong = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        previous = calibration(federation(rng, n=60))
+        chain = Chain.begin(previous)
+        out = set()
+        for _ in range(12):
+            admitted = chain.admit(federation(rng, n=60, liars=2), 2, sigma=0.0)
+            out |= set(admitted.out) - {"site-00", "site-01"}
+            links = chain.links
+            chain = Chain(chain.delta, chain.grid, chain.edges, (*links, links[-1]))
+        wrong += bool(out)
+    assert wrong <= 10
+
+
+def test_drift_of_a_site_is_named_and_chance_is_not():
+    rng = np.random.default_rng(0)
+    old = federation(rng, n=500)
+    assert drifted(old, federation(rng, n=500), 0.05) == {}
+    assert set(drifted(old, federation(rng, n=500, shifted=[3, 7]), 0.05)) == {"site-03", "site-07"}
+    named = sum(
+        bool(drifted(federation(rng, n=30), federation(rng, n=90), 0.05)) for _ in range(200)
+    )
+    assert named <= 10
+
+
+def test_distance_is_kolmogorovs():
+    grid = robfcp.Grid.uniform(4)
+    old = robfcp.Federation.from_counts([[1000, 0, 0, 0]], grid)
+    new = robfcp.Federation.from_counts([[300, 300, 0, 400]], grid)
+    assert drifted(old, new, 0.05) == {"client-0": 0.7}
+
+
+def test_the_chain_file_holds_together(tmp_path):
+    rng = np.random.default_rng(0)
+    first = calibration(federation(rng))
+    chain = Chain.begin(first)
+    for _ in range(3):
+        admitted = chain.admit(federation(rng, shifted=[4]), 2)
+        second = calibration(admitted.federation)
+        chain, first = chain.extended(second, first, admitted), second
+    assert Chain.from_json(chain.to_json()) == chain
+    first.save(tmp_path / "c.json")
+    chain.save(chain_path(tmp_path / "c.json"))
+    assert Chain.of(tmp_path / "c.json")[1] == chain
+    body = json.loads(chain.to_json())["body"]
+    body["links"][1]["flagged"] = ["site-09"]
+    data = json.dumps(body, separators=(",", ":")).encode()
+    digest = robfcp.calibration.sealed.digest_of(data)
+    forged = f'{{"kind":"chain","schema":1,"digest":"{digest}","body":'.encode() + data + b"}"
+    with pytest.raises(RobfcpError, match="does not follow"):
+        Chain.from_json(forged)
+    with pytest.raises(RobfcpError, match="not the last calibration"):
+        chain.extended(second, calibration(federation(rng)), admitted)
+    calibration(federation(rng)).save(tmp_path / "c.json")
+    with pytest.raises(RobfcpError, match="is not the chain of"):
+        Chain.of(tmp_path / "c.json")
+
+
+def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    run = CliRunner(env={"COLUMNS": "80"}).invoke
+    common = ["--malicious", "2", "--heterogeneity", "0.02"]
+    rounds = [{}, {"liars": 1, "shifted": [5]}, {}, {}]
+    for number, options in enumerate(rounds):
+        folder = tmp_path / f"r{number}"
+        folder.mkdir()
+        for report in federation(rng, n=500, **options):
+            report.save(folder / f"{report.client}.json")
+    files = [[str(p) for p in sorted((tmp_path / f"r{k}").iterdir())] for k in range(4)]
+
+    def go(k, *more):
+        result = run(app, ["calibrate", *files[k], *common, "-o", f"c{k}.json", *more])
+        assert result.exit_code == 0, result.exception
+        return result.output
+
+    go(0)
+    said = go(1, "--previous", "c0.json")
+    assert "left out for good: site-00, site-05" in said
+    assert "drifted since" not in said  # those that are out are compared with nobody
+    assert chain_path("c1.json").exists()
+    assert "out since round 2" in go(2, "--previous", "c1.json")
+    back = json.loads(go(3, "--previous", "c2.json", "--readmit", "site-00", "--json"))["chain"]
+    assert (back["number"], back["out"]) == (4, {"site-05": 2})
+    assert back["reputations"]["site-05"] == {
+        "reported": 1, "flagged": 0, "drifted": 0, "out_since": 2,
+    }  # fmt: skip
+    alone = run(app, ["calibrate", *files[0], "--readmit", "site-00"])
+    assert "pass --previous" in str(alone.exception)

@@ -1,0 +1,164 @@
+"""Coverage of fresh samples: exact intervals, the right promise, an honest verdict."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom, binomtest
+from typer.testing import CliRunner
+
+import robfcp
+from robfcp.calibration import clopper_pearson, own_floor, promise_of, samples_to_tell
+from robfcp.cli import app
+from robfcp.errors import RobfcpError
+
+LAC = robfcp.LAC()
+
+
+def calibration(**options):
+    federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=LAC)
+    return robfcp.calibrate(federation, **{"defence": "none", "malicious": 1, **options})
+
+
+def outputs(n, missed, threshold=2 / 3):
+    """Two-class outputs of which so many are missed."""
+    p = np.tile([0.9, 0.1], (n, 1))
+    return p, np.repeat([0, 1], [n - missed, missed])
+
+
+@pytest.mark.parametrize(("covered", "n"), [(0, 7), (7, 7), (3, 20), (96, 100), (899, 1000)])
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
+def test_intervals_are_clopper_and_pearsons(covered, n, confidence):
+    other = binomtest(covered, n).proportion_ci(confidence, "exact")
+    np.testing.assert_allclose(clopper_pearson(covered, n, confidence), other, atol=1e-10)
+
+
+@pytest.mark.parametrize("p", [0.02, 0.5, 0.9, 0.97])
+def test_the_interval_holds_the_truth_as_often_as_it_says(p):
+    """Summed over all outcomes, no simulation."""
+    for n in (5, 30, 80):
+        chance = sum(
+            binom.pmf(x, n, p)
+            for x in range(n + 1)
+            if clopper_pearson(x, n, 0.9)[0] <= p <= clopper_pearson(x, n, 0.9)[1]
+        )
+        assert chance >= 0.9 - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("covered", "n", "floor"), [(96, 100, 0.93), (88, 100, 0.9), (19, 20, 0.9), (0, 2, 0.5)]
+)
+def test_the_number_that_would_tell_is_the_smallest_by_brute_force(covered, n, floor):
+    def tells(size):
+        hits = covered * size // n if covered > floor * n else -(-covered * size // n)
+        low, high = clopper_pearson(hits, size, 0.95)
+        return low > floor or high < floor
+
+    brute = next(size for size in range(n, 20_000) if tells(size))
+    assert samples_to_tell(covered, n, floor, 0.95) == brute
+
+
+def test_no_number_tells_where_coverage_is_the_floor():
+    assert samples_to_tell(90, 100, 0.9, 0.95) is None
+
+
+def test_verdicts():
+    c = calibration()
+    assert c.check(*outputs(2000, 20)).verdict == "within"
+    assert c.check(*outputs(2000, 400)).verdict == "below"
+    found = c.check(*outputs(100, 8))
+    assert found.verdict == "cannot tell yet"
+    assert found.enough > 100
+    assert found.line.startswith("cannot tell yet: 0.9200 of 100 samples")
+    assert f"{found.enough} samples would tell" in found.line
+
+
+def test_the_promise_says_where_it_comes_from():
+    assert promise_of(calibration()).source.startswith("certificate's lower end, 0.95")
+    estimated = promise_of(calibration(malicious="estimate"))
+    assert "estimated" in estimated.source
+    marginal = promise_of(calibration(guarantee="marginal"))
+    assert (marginal.floor, marginal.holds) == (0.9, False)
+    assert "on average" in marginal.source
+    few = robfcp.Federation.from_counts([[0, 6], [90, 1]], score=LAC)
+    empty = promise_of(robfcp.calibrate(few, confidence_level=0.5, defence="none", malicious=1))
+    assert (empty.floor, empty.holds) == (0.5, False)
+    assert "nothing is certified" in empty.source
+    assert promise_of(calibration(), floor=0.7).source == "stated floor"
+
+
+def test_classes_groups_and_sizes_add_up():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(4), 300)
+    y = (p.cumsum(axis=1) > rng.random((300, 1))).argmax(axis=1)
+    night = rng.integers(0, 3, 300)
+    c = calibration()
+    found = c.check(p, y, groups=night)
+    sets = c.predict_set(p)
+    assert found.overall.coverage == robfcp.metrics.coverage(sets, y)
+    assert found.set_size == robfcp.metrics.set_size(sets)
+    assert sum(found.set_sizes.values()) == 300
+    shares = robfcp.metrics.class_coverage(sets, y)
+    assert [part.coverage for part in found.classes] == shares.tolist()
+    for part in found.groups:
+        rows = night == int(part.name)
+        assert (part.n, part.coverage) == (rows.sum(), robfcp.metrics.coverage(sets[rows], y[rows]))
+        assert (part.low, part.high) == clopper_pearson(part.covered, part.n, 1 - 0.05 / 3)
+
+
+def test_full_sets_are_within_whatever_the_number():
+    federation = robfcp.Federation.from_counts([[1, 1]] * 2, score=LAC)
+    full = robfcp.calibrate(federation, defence="none", malicious=0, confidence_level=0.99)
+    assert full.threshold == np.inf
+    assert full.check([[0.9, 0.1]], [1]).verdict == "within"
+
+
+def test_intervals_of_regression_are_checked_too():
+    grid = robfcp.Grid.open_ended([0.0, 0.5, 1.0, 2.0])
+    scores = np.abs(np.random.default_rng(0).normal(0, 0.4, (20, 100)))
+    reports = [
+        robfcp.Report.from_scores(str(k), s, grid, score=robfcp.AbsoluteResidual())
+        for k, s in enumerate(scores)
+    ]
+    c = robfcp.calibrate(reports, confidence_level=0.75, defence="none", malicious=0)
+    found = c.check([3.0, 7.0, 1.0], [3.2, 9.0, 1.0])
+    assert (found.overall.covered, found.classes, found.set_sizes) == (2, (), {})
+    assert found.set_size == 2 * c.threshold
+
+
+def test_what_cannot_be_checked_is_refused_in_one_line():
+    c = calibration()
+    for arguments, options, words in [
+        (([[0.5, 0.5]], [2]), {}, "labels"),
+        (([[0.5, 0.5]], [0]), {"level": 1}, "level: 1 is not 0 to 0"),
+        (([[0.5, 0.5]], [0]), {"groups": [1, 2]}, "groups: need one"),
+        (([[0.5, 0.5]], [0]), {"floor": 1.5}, "floor"),
+        (([[0.5, 0.5]], [0]), {"confidence": 2}, "confidence"),
+        ((np.empty((0, 2)), np.empty(0, int)), {}, "samples|probabilities"),
+    ]:
+        with pytest.raises(RobfcpError, match=words):
+            c.check(*arguments, **options)
+
+
+def test_a_sites_own_report_gives_a_floor_that_holds():
+    """In 100 draws of 200 scores, with the threshold picked to look best, at most 5% fail."""
+    rng, failed = np.random.default_rng(0), 0
+    for _ in range(100):
+        report = robfcp.Report.from_scores("a", rng.random(200), robfcp.Grid.uniform(20))
+        floors = [own_floor(report, t) - t for t in np.arange(3, 20, 4) / 20]
+        failed += max(floors) > 0
+    assert failed <= 5
+
+
+def test_the_command_prints_the_line_and_reads_groups(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    calibration().save("c.json")
+    p, y = outputs(60, 6)
+    ward = ["north", "south"] * 30
+    rows = [f"{a},{b},{label},{w}" for (a, b), label, w in zip(p, y, ward, strict=True)]
+    (tmp_path / "f.csv").write_text("p0,p1,label,Ward\n" + "\n".join(rows) + "\n")
+    run = CliRunner(env={"COLUMNS": "80"}).invoke
+    result = run(app, ["check", "c.json", "f.csv", "--group", "ward", "-o", "out.json"])
+    assert result.exit_code == 0, result.exception
+    assert "cannot tell yet: 0.9000 of 60 samples" in " ".join(result.output.split())
+    assert "south" in result.output
+    refused = run(app, ["check", "c.json", "f.csv", "--group", "bed"])
+    assert "has no column 'bed'" in str(refused.exception)

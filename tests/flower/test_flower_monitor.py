@@ -1,0 +1,90 @@
+"""The monitor as a task on Flower: nodes keep state, liars cannot ring, silence is no evidence."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+import robfcp
+from robfcp.flower import InProcessNetwork, add_monitor, monitor_round
+from robfcp.flower._messages import open_request, reply_content
+
+pytestmark = pytest.mark.flower
+
+LAC = robfcp.LAC()
+
+
+def calibration():
+    federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=LAC)
+    return robfcp.calibrate(federation, defence="none", malicious=1)
+
+
+def network(folder, missing, n=400, **options):
+    """Nodes that miss that often; the samples labelled so far grow with the calls."""
+    calls = dict.fromkeys(range(len(missing)), 0)
+
+    def fresh(arrays, context):
+        k = int(context.node_config["partition-id"])
+        calls[k] += 1
+        if missing[k] is None:
+            raise OSError("the disk is gone")
+        y = (np.random.default_rng(k).random(calls[k] * n) < missing[k]).astype(int)
+        return np.tile([0.9, 0.1], (len(y), 1)), y, np.arange(len(y))
+
+    app = ClientApp()
+    add_monitor(app, fresh, **options)
+    configs = [
+        {"partition-id": k, "monitor-folder": str(folder / str(k))} for k in range(len(missing))
+    ]
+    return InProcessNetwork(app, configs, names=[f"site-{k}" for k in range(len(missing))])
+
+
+def ask(found, m=2, **options):
+    return monitor_round(
+        found,
+        calibration(),
+        m,
+        **{"round": "r", "floor": 0.9, "deadline": 10, "poll": 0.01, **options},
+    )
+
+
+def test_drift_at_most_sites_rings_and_at_none_does_not(tmp_path):
+    assert not ask(network(tmp_path / "a", [0.1] * 8)).alarm
+    merged = ask(network(tmp_path / "b", [0.3] * 6 + [0.1] * 2))
+    assert merged.alarm
+    assert set(merged.alarmed) == {f"site-{k}" for k in range(6)}
+
+
+def test_nodes_go_on_from_their_state_and_count_nothing_twice(tmp_path):
+    found = network(tmp_path, [0.15] * 4)
+    wealth = [ask(found, 0, step=step).log_mean for step in range(3)]
+    assert len(set(wealth)) == 3
+    again = network(tmp_path, [0.15] * 4)
+    assert ask(again, 0, step=3).log_mean == wealth[2]  # all 400 were counted before
+
+
+def test_failing_private_and_lying_nodes_are_no_evidence(tmp_path):
+    found = network(tmp_path / "a", [0.3, 0.3, None, 0.3])
+    merged = ask(found, 1)
+    assert [fault.client for fault in merged.faulty] == ["site-2"]
+    assert merged.n_sites == 4
+    quiet = ask(network(tmp_path / "b", [0.3] * 3, privacy=robfcp.Privacy(epsilon=1.0)), 1)
+    assert (len(quiet.faulty), quiet.log_mean) == (3, -np.inf)
+
+
+def test_an_answer_about_something_else_is_refused(tmp_path):
+    report = robfcp.Monitor(calibration(), client="site-0", floor=0.9).e_report("old", 0)
+    app = ClientApp()
+
+    @app.query("monitor")
+    def answer(message, context):
+        nonce, _, _ = open_request(message.content)
+        return Message(reply_content(nonce, report.to_json()), reply_to=message)
+
+    found = InProcessNetwork(app, [{"partition-id": k} for k in range(2)], names=["site-0", "b"])
+    merged = ask(found, 0)
+    assert {fault.client for fault in merged.faulty} == {"site-0", "b"}
+    assert "round is old, not r" in merged.faulty[1].reason + merged.faulty[0].reason
