@@ -106,7 +106,8 @@ def check(
     """How the calibration covers fresh labelled samples; see `Calibration.check`."""
     share("confidence", confidence, "give 0.95, say")
     threshold = level_of(calibration, level).threshold
-    hit, sizes = covered_by(calibration.score_of(score), predictions, targets, threshold, rng)
+    limits = class_limits(calibration, level)
+    hit, sizes = covered_by(calibration.score_of(score), predictions, targets, limits, rng)
     if not len(hit):
         raise RobfcpError("samples: there are none; pass at least one")
     promise = promise_of(calibration, level, floor)
@@ -130,16 +131,33 @@ def check(
     )
 
 
+def class_limits(calibration: Calibration, level: int) -> NDArray[np.float64]:
+    """(1,) the threshold of a level, or (C, 1) those of its classes."""
+    chosen = level_of(calibration, level)
+    if calibration.by == "group":
+        raise RobfcpError("groups: thresholds by group are checked group by group; use predict_set")
+    if calibration.by is None:
+        return np.array([chosen.threshold])
+    return np.array([[one.threshold] for one in chosen.strata])
+
+
 def covered_by(
-    score: Score, predictions: ArrayLike, targets: ArrayLike, threshold: float, rng: Rng = None
+    score: Score,
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    limits: NDArray[np.float64],
+    rng: Rng = None,
 ) -> tuple[NDArray[np.bool_], NDArray[np.generic]]:
-    """(n,) whether each target is in its set or interval, and (n,) how large that is."""
+    """(n,) whether each target is in its set or interval, and (n,) how large that is.
+
+    `limits` is (1,) for one threshold, (C, 1) for one a class.
+    """
     if isinstance(score, ClassificationScore):
-        sets = predict_sets(score, predictions, [threshold], rng)[:, :, 0]
+        sets = predict_sets(score, predictions, limits, rng)[:, :, 0]
         label = check_labels(targets, *sets.shape)
         return sets[np.arange(len(sets)), label], sets.sum(axis=1)
-    ends = predict_intervals(score, predictions, [threshold])[:, :, 0]
-    return score(predictions, targets) <= threshold, np.maximum(ends[:, 1] - ends[:, 0], 0)
+    ends = predict_intervals(score, predictions, limits.tolist())[:, :, 0]
+    return score(predictions, targets) <= limits[0], np.maximum(ends[:, 1] - ends[:, 0], 0)
 
 
 def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, float]:

@@ -51,8 +51,8 @@ class Stratified:
         first = number * self.n_bins
         starts, cells, values = self.table.entries()
         inside = (cells >= first) & (cells < first + self.n_bins)
-        lengths = np.add.reduceat(inside, starts[:-1], dtype=np.intp) if len(starts) > 1 else inside
-        lengths = np.where(np.diff(starts) > 0, lengths, 0)
+        passed = np.concatenate([[0], np.cumsum(inside)])
+        lengths = np.diff(passed[starts])
         held = lengths > 0
         ends = np.concatenate([[0], np.cumsum(lengths[held])]).astype(np.int64)
         bins = cells[inside].astype(np.int64) - first

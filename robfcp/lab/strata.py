@@ -84,7 +84,7 @@ def shares_of(totals: Whole, sizes: Whole) -> Whole:
 
 
 def labelled(strata: Stratified, n_clients: int) -> list[tuple[Indices, Indices]]:
-    """(bins, labels) of each client's samples, in the order of the bins; classes take turns."""
+    """(bins, labels) of each client's samples, in the order of the bins, then of the classes."""
     starts, cells, values = strata.table.entries()
     found = [(np.zeros(0, np.intp), np.zeros(0, np.intp))] * n_clients
     for row, client in enumerate(strata.rows):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -19,6 +19,7 @@ Names = tuple[str, ...] | int
 MAX_STRATA = 20_000
 MANY = 4000  # samples a stratum from which on sorting them by stratum pays
 DENSE_CELLS = 2**20
+MAX_COUNT = 2**40  # of one cell; sums stay exact
 OTHER = "(other)"  # where a site merges what is too thin to be shown
 
 Whole = NDArray[np.int64]
@@ -61,8 +62,11 @@ class Strata:
         if len(cells) != len(self.counts):
             raise RobfcpError("strata: cells and counts differ in length; rebuild the report")
         limit = self.n_strata * self.n_bins
-        if cells.size and (cells[0] < 0 or cells[-1] >= limit or (np.diff(cells) <= 0).any()):
+        rising = (cells[1:] > cells[:-1]).all()
+        if cells.size and (cells[0] < 0 or cells[-1] >= limit or not rising):
             raise RobfcpError(f"strata: cells must rise strictly within 0..{limit - 1}; rebuild it")
+        if ((self.counts > MAX_COUNT) | (self.counts < -MAX_COUNT)).any():
+            raise RobfcpError(f"strata: a count exceeds {MAX_COUNT}; rebuild the report")
 
     @property
     def n_strata(self) -> int:
@@ -102,15 +106,18 @@ class Strata:
         scores: ArrayLike, labels: ArrayLike, classes: Sequence[str] | int, grid: Grid
     ) -> Strata:
         """Counts by label; labels are class numbers, or names where `classes` has names."""
-        names = check_strata_names("class", classes if isinstance(classes, int) else tuple(classes))
+        names = _own_names("class", classes)
         number = _numbers(labels, names)
         return _counted("class", names, number, scores, grid)
 
     @staticmethod
     def of_groups(scores: ArrayLike, groups: ArrayLike, grid: Grid) -> Strata:
         """Counts by the groups that occur, in the order of their names."""
-        names, number = np.unique(array("groups", groups).astype(str), return_inverse=True)
-        return _counted("group", tuple(names.tolist()), number.reshape(-1), scores, grid)
+        found = array("groups", groups)
+        if found.ndim != 1:
+            raise RobfcpError(f"groups: shape {found.shape} is not (n,); give one a sample")
+        names, number = np.unique(found.astype(str), return_inverse=True)
+        return _counted("group", _own_names("group", names.tolist()), number, scores, grid)
 
     def with_thin_ones_merged(self, least: int) -> Strata:
         """The same with every stratum of fewer than `least` samples merged into one more."""
@@ -133,7 +140,9 @@ def check_strata_names(by: str, names: Any) -> Names:
         if not 1 <= names <= MAX_STRATA:
             raise RobfcpError(f"{by}: {names} of them; give 1 to {MAX_STRATA}")
         return int(names)
-    found = tuple(names)
+    if isinstance(names, (bool, str)) or not isinstance(names, Iterable):
+        raise RobfcpError(f"{by}: {names!r:.40} is neither a list of names nor their number")
+    found = tuple(str(name) if isinstance(name, str) else name for name in names)
     if not 1 <= len(found) <= MAX_STRATA:
         raise RobfcpError(f"{by}: {len(found)} of them; give 1 to {MAX_STRATA}")
     for name in found:
@@ -144,12 +153,22 @@ def check_strata_names(by: str, names: Any) -> Names:
     return found
 
 
+def _own_names(by: By, names: Any) -> Names:
+    """The names a site gives; the one of what is merged is not theirs to give."""
+    found = check_strata_names(by, names)
+    if not isinstance(found, int) and OTHER in found:
+        raise RobfcpError(f"{by}: {OTHER!r} is kept for what is merged; rename it")
+    return found
+
+
 def _numbers(labels: ArrayLike, names: Names) -> NDArray[np.intp]:
     """Class numbers of labels given as numbers or as names."""
     found = array("labels", labels)
     count = names if isinstance(names, int) else len(names)
     if found.ndim != 1:
         raise RobfcpError(f"labels: shape {found.shape} is not (n,); give one a sample")
+    if found.dtype.kind in "OT" and all(isinstance(label, str) for label in found.tolist()):
+        found = found.astype(str)
     if found.dtype.kind in "US" and not isinstance(names, int):
         place = {name: c for c, name in enumerate(names)}
         unknown = sorted(set(found.astype(str).tolist()) - set(place))

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp._util.numbers import array, share, whole
 from robfcp.calibration.calibration import Calibration
+from robfcp.calibration.check import class_limits
 from robfcp.calibration.monitoring.reading import Reading
 from robfcp.calibration.monitoring.state import (
     Point,
@@ -24,7 +25,7 @@ from robfcp.calibration.monitoring.state import (
     save_state,
 )
 from robfcp.calibration.monitoring.steps import advanced, bag_of, batch_key, new_rows
-from robfcp.calibration.promise import firm_promise, level_of
+from robfcp.calibration.promise import firm_promise
 from robfcp.errors import RobfcpError
 from robfcp.reports import EReport, Report, check_client
 from robfcp.scores import Score
@@ -100,7 +101,7 @@ class Monitor:
         if client is not None:
             check_client(client)
         self._calibration, self._path = calibration, path
-        self._threshold = level_of(calibration, level).threshold
+        self._limits = class_limits(calibration, level)
         self._grid = None if report is None else report.grid
         self._state = State(
             calibration=calibration.identity,
@@ -276,14 +277,17 @@ class Monitor:
             return self._reading(0)
         rng = np.random.default_rng([state.seed, state.n])
         scores = np.asarray(rule(predictions, targets, rng), dtype=np.float64)
+        limits = self._limits
+        limits = limits[targets.astype(np.intp), 0] if limits.ndim == 2 else limits
         rows: list[str] = []
         if ids is not None:
             fresh, rows = new_rows(ids, len(scores), state.rows)
             scores = scores[fresh]
+            limits = limits[fresh] if len(limits) > 1 else limits
         if not len(scores):
             return self._reading(0)
         self._state = msgspec.structs.replace(
-            advanced(state, scores, self._threshold, self._grid),
+            advanced(state, scores, limits, self._grid),
             batches=state.batches if key is None else [*state.batches, key],
             rows=state.rows + rows,
         )

@@ -48,9 +48,12 @@ def bag_of(report: Report, calibration: Calibration) -> Exchange:
     )
 
 
-def advanced(state: State, scores: Vector, threshold: float, grid: Grid | None) -> State:
-    """The state after these samples, with every alarm that rang at any of them."""
-    missed = scores > threshold
+def advanced(state: State, scores: Vector, limits: Vector, grid: Grid | None) -> State:
+    """The state after these samples, with every alarm that rang at any of them.
+
+    `limits` is one threshold for all samples, or one for each.
+    """
+    missed = scores > limits
     n = state.n + np.arange(1, len(scores) + 1)
     factors = betting.log_factors(state.floor, missed)
     started = betting.log_started(logs_of(state.started, betting.N_BETS), state.n, factors)

@@ -1,14 +1,16 @@
 """Attacks for the test range: small callables `attack(data, malicious, rng)`, all seeded.
 
 Most work on scores (a sequence, one array a client) or on a federation's counts alike; `on` says
-where an attack belongs: before scoring ("samples"), on "scores", on "counts" or on raw "reports".
+where an attack belongs: before scoring ("samples"), on "scores", on "pairs" of scores and labels, on
+"counts" or on raw "reports". Counts by class always add up to the pooled ones: attacks on scores
+leave the labels as they are, and pooled counts are spread over the client's own mix of labels.
 """
 
 from __future__ import annotations
 
 from robfcp.errors import RobfcpError
 from robfcp.lab.attacks.adaptive import Adaptive, Found
-from robfcp.lab.attacks.base import Attack, SampleAttack, ScoreAttack
+from robfcp.lab.attacks.base import Attack, PairAttack, SampleAttack, ScoreAttack
 from robfcp.lab.attacks.collusion import Decoy, LabelPoisoning, Malformed, SizeInflation
 from robfcp.lab.attacks.everyday import (
     OldModel,
@@ -18,6 +20,7 @@ from robfcp.lab.attacks.everyday import (
     SwappedLabels,
     Temperature,
 )
+from robfcp.lab.attacks.labelled import ClassCapture, PairMimic
 from robfcp.lab.attacks.mimicry import Clones, Displacement, Mimic, MimicHigh, MimicLow
 from robfcp.lab.attacks.simple import Coverage, Efficiency, Gaussian, Lift, Partial, Truncation
 
@@ -26,6 +29,7 @@ __all__ = [
     "EVERYDAY",
     "Adaptive",
     "Attack",
+    "ClassCapture",
     "Clones",
     "Coverage",
     "Decoy",
@@ -41,6 +45,8 @@ __all__ = [
     "MimicLow",
     "OldModel",
     "OtherClassOrder",
+    "PairAttack",
+    "PairMimic",
     "Partial",
     "SampleAttack",
     "ScoreAttack",
@@ -90,6 +96,9 @@ ATTACKS: dict[str, Attack] = {
     "subset": Subset(),
     "adaptive": Adaptive(),
     "adaptive-up": Adaptive(direction="up"),
+    "class-capture": ClassCapture(),
+    "class-capture-low": ClassCapture(scores="bottom"),
+    "pair-mimic": PairMimic(),
 }
 
 

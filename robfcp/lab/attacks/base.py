@@ -13,13 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.errors import RobfcpError
 from robfcp.federation import DenseCounts, Federation
 from robfcp.grid import Grid
+from robfcp.lab.strata import labelled, respread, with_rows
 from robfcp.scores import Rng
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Bounds = tuple[float, float]
 Pair = tuple[NDArray[Any], NDArray[np.intp]]  # probabilities and labels of one client
-Stage = Literal["samples", "scores", "counts", "reports"]
+Labelled = tuple[Array, NDArray[np.intp]]  # scores and labels of one client
+Stage = Literal["samples", "scores", "pairs", "counts", "reports"]
 
 
 class Attack(Protocol):
@@ -98,6 +100,49 @@ class SampleAttack(ABC):
         """The forged samples of each malicious client."""
 
 
+class PairAttack(ABC):
+    """An attack on (scores, labels), one pair of arrays a client, and on counts by class too."""
+
+    name: ClassVar[str]
+    on: ClassVar[Stage] = "pairs"
+
+    @overload
+    def __call__(self, data: Federation, malicious: ArrayLike, rng: Rng = None) -> Federation: ...
+
+    @overload
+    def __call__(
+        self, data: Sequence[tuple[ArrayLike, ArrayLike]], malicious: ArrayLike, rng: Rng = None
+    ) -> list[Labelled]: ...
+
+    def __call__(
+        self,
+        data: Federation | Sequence[tuple[ArrayLike, ArrayLike]],
+        malicious: ArrayLike,
+        rng: Rng = None,
+    ) -> Federation | list[Labelled]:
+        """The data with the malicious clients' scores and labels forged."""
+        generator = np.random.default_rng(rng)
+        if isinstance(data, Federation):
+            bad = attackers(malicious, data.n_clients)
+            pairs = pairs_of(data)
+            bounds = grid_bounds(data.grid, [part for part, _ in pairs])
+            return with_pairs(data, bad, self.forge(pairs, bad, bounds, generator))
+        pairs = [(np.asarray(s, np.float64), np.asarray(y).astype(np.intp)) for s, y in data]
+        bad = attackers(malicious, len(pairs))
+        if not len(bad):
+            return pairs
+        bounds = _bounds([part for part, _ in pairs])
+        for k, pair in zip(bad, self.forge(pairs, bad, bounds, generator), strict=True):
+            pairs[k] = pair
+        return pairs
+
+    @abstractmethod
+    def forge(
+        self, pairs: list[Labelled], malicious: Indices, bounds: Bounds, rng: np.random.Generator
+    ) -> list[Labelled]:
+        """The forged scores and labels of each malicious client; `bounds`: the range's ends."""
+
+
 def attackers(malicious: ArrayLike, n_clients: int) -> Indices:
     """The positions of the malicious clients, from indices or a mask."""
     array = np.asarray(malicious)
@@ -120,10 +165,20 @@ def honest(malicious: Indices, n_clients: int) -> Indices:
 
 def scores_of(federation: Federation) -> list[Array]:
     """Each client's scores rounded up to the upper edges of their bins; binning restores them."""
-    upper = federation.grid.upper.copy()
-    if np.isinf(upper[-1]):
-        upper[-1] = np.nextafter(upper[-2], np.inf) if len(upper) > 1 else 0.0
+    upper = _upper(federation.grid)
     return [np.repeat(upper, counts) for counts in federation.counts]
+
+
+def pairs_of(federation: Federation) -> list[Labelled]:
+    """The same scores with the labels the reports keep."""
+    strata = federation.strata
+    if strata is None or strata.by != "class" or len(strata.rows) < federation.n_clients:
+        raise RobfcpError(
+            "attack: it forges labels too, but not all reports keep counts by class; "
+            "make them with labels"
+        )
+    upper = _upper(federation.grid)
+    return [(upper[bins], label) for bins, label in labelled(strata, federation.n_clients)]
 
 
 def with_scores(federation: Federation, malicious: Indices, forged: list[Array]) -> Federation:
@@ -135,8 +190,34 @@ def with_scores(federation: Federation, malicious: Indices, forged: list[Array])
 
 
 def with_counts(federation: Federation, counts: NDArray[np.int64]) -> Federation:
-    """The federation with other counts; sizes follow."""
-    return replace(federation, table=DenseCounts(counts), sizes=counts.sum(axis=1))
+    """The federation with other counts; sizes follow, and classes in each client's proportions."""
+    strata = federation.strata
+    if strata is not None:
+        forged = np.flatnonzero((counts != federation.counts).any(axis=1))
+        strata = respread(strata, counts[forged], forged)
+    return replace(federation, table=DenseCounts(counts), sizes=counts.sum(axis=1), strata=strata)
+
+
+def with_pairs(federation: Federation, malicious: Indices, forged: list[Labelled]) -> Federation:
+    """The federation with the malicious clients' counts, pooled and by class, of these samples."""
+    if not len(malicious) or federation.strata is None:
+        return federation
+    owner = np.repeat(malicious, [len(part) for part, _ in forged])
+    label = np.concatenate([one for _, one in forged])
+    bins = federation.grid.index(np.concatenate([part for part, _ in forged]))
+    counts = federation.counts.copy()
+    counts[malicious] = 0
+    np.add.at(counts, (owner, bins), 1)
+    strata = with_rows(federation.strata, owner, label, bins, malicious)
+    return replace(federation, table=DenseCounts(counts), sizes=counts.sum(axis=1), strata=strata)
+
+
+def _upper(grid: Grid) -> Array:
+    """(H,) the bins' upper edges, the last one finite."""
+    upper = grid.upper.copy()
+    if np.isinf(upper[-1]):
+        upper[-1] = np.nextafter(upper[-2], np.inf) if len(upper) > 1 else 0.0
+    return upper
 
 
 def grid_bounds(grid: Grid, scores: list[Array]) -> Bounds:
