@@ -303,9 +303,44 @@ def client_coverage(
     >>> metrics.client_coverage([[True, False], [True, True]], [1, 1], ["a", "b"])
     {'a': (1, 0.0), 'b': (1, 1.0)}
     """
-    hit, name = covered(sets, labels), array("clients", clients).astype(str)
+    return _coverage_by("client", sets, labels, clients)
+
+
+def group_coverage(
+    sets: ArrayLike, labels: ArrayLike, groups: ArrayLike
+) -> dict[str, tuple[int, float]]:
+    """For each group (scanner, sex, age band) the number of its samples and their coverage.
+
+    Parameters
+    ----------
+    sets
+        (n, C) membership, as `Calibration.predict_set` gives it.
+    labels
+        (n,) true class numbers.
+    groups
+        (n,) the group of each sample.
+
+    Returns
+    -------
+    dict
+        Samples and coverage by group.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.group_coverage([[True, False], [True, True]], [1, 1], ["new", "old"])
+    {'new': (1, 0.0), 'old': (1, 1.0)}
+    """
+    return _coverage_by("group", sets, labels, groups)
+
+
+def _coverage_by(
+    kind: str, sets: ArrayLike, labels: ArrayLike, given: ArrayLike
+) -> dict[str, tuple[int, float]]:
+    """Samples and coverage by name."""
+    hit, name = covered(sets, labels), array(f"{kind}s", given).astype(str)
     if name.shape != hit.shape:
-        raise RobfcpError("clients: need one client a sample")
+        raise RobfcpError(f"{kind}s: need one {kind} a sample")
     names, which = np.unique(name, return_inverse=True)
     size, hits = np.bincount(which), np.bincount(which, weights=hit)
     return {str(c): (int(n), float(h / n)) for c, n, h in zip(names, size, hits, strict=True)}

@@ -12,7 +12,7 @@ import numpy as np
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.levels import Level
-from robfcp.calibration.settings import Guarantee, Settings
+from robfcp.calibration.settings import Guarantee, Settings, WrittenMix
 from robfcp.calibration.strata import stratum_levels, worst_of
 from robfcp.defence import (
     Assessment,
@@ -37,6 +37,8 @@ from robfcp.guarantees import (
     empty_from,
     exact_level,
     guaranteed,
+    shifted_mix,
+    shifted_pac,
     tolerance,
 )
 from robfcp.reports import OTHER, By, Names
@@ -64,6 +66,8 @@ def calibrate(
     by: By | None = None,
     clusters: Mapping[str, str] | Sequence[str] | None = None,
     joint: bool = True,
+    label_shift: float | None = None,
+    mix: WrittenMix | None = None,
 ) -> Calibration:
     """One calibration from the reports of one round.
 
@@ -106,6 +110,12 @@ def calibrate(
         "class" for one threshold a class, "group" for one a group: reports must keep the counts.
     clusters
         Classes (or groups) that share a threshold, by name; fixed before the reports are seen.
+    label_shift
+        Declares that honest sites agree within classes, up to this (Kolmogorov) distance. With
+        guarantee="pac" sites that cannot be honest are pruned by class first.
+    mix
+        One threshold for a stated label mix {class: share}, "uniform", "any" (whatever the mix) or
+        a list of mixes at once; needs `label_shift` and a stated number of liars.
     joint
         Whether certificates of all classes hold at once with the stated confidence, or each.
     risk
@@ -162,6 +172,8 @@ def calibrate(
         size_budget=size_budget,
         by=by,
         joint=joint,
+        label_shift=label_shift,
+        mix=mix,
     )
     _check_guarantee(settings)
     if isinstance(reports, Federation) and not (sizes is None and quorum is None):
@@ -239,8 +251,21 @@ def _levels(asked: LevelLike | Sequence[LevelLike]) -> tuple[list[Fraction], boo
 def _check_guarantee(settings: Settings) -> None:
     if settings.size_budget is not None and settings.guarantee != "marginal":
         raise RobfcpError("size_budget: only guarantee='marginal' takes one; set it or drop it")
+    if settings.mix is not None and settings.guarantee not in (None, "pac"):
+        raise RobfcpError("mix: is a PAC guarantee of its own; leave guarantee out")
+    if settings.mix is not None and settings.label_shift is None:
+        raise RobfcpError(
+            "label_shift: a threshold for a mix needs it declared; pass label_shift=0 if honest "
+            "sites agree within classes"
+        )
+    if settings.label_shift is not None and settings.guarantee != "pac" and settings.mix is None:
+        raise RobfcpError("label_shift: goes with guarantee='pac' or mix=; set one or drop it")
+    if settings.by is not None and (settings.mix or settings.label_shift is not None):
+        raise RobfcpError("by: thresholds by class need neither mix nor label_shift; drop them")
+    if settings.label_shift is not None and settings.heterogeneity is not None:
+        raise RobfcpError("heterogeneity: label_shift prunes by class in its place; drop one")
     bounded = settings.malicious != "estimate" or settings.size_budget is not None
-    if settings.guarantee is not None and not bounded:
+    if (settings.guarantee or settings.mix) is not None and not bounded:
         raise RobfcpError(
             "malicious: a guarantee needs a number stated beforehand, not an estimate; "
             "pass malicious=m, the most clients you think could lie"
@@ -315,7 +340,24 @@ def _outcomes(
     budgets = curve_budgets(federation.n_clients, n_malicious)
     found = []
     for level in levels:
-        if settings.guarantee is None:
+        if settings.mix is not None:
+            index, certificate = shifted_mix(
+                federation,
+                level,
+                settings.mix,
+                n_malicious,
+                settings.certificate_confidence,
+                settings.label_shift or 0.0,
+            )
+        elif settings.label_shift is not None:
+            index, certificate = shifted_pac(
+                federation,
+                level,
+                n_malicious,
+                settings.certificate_confidence,
+                settings.label_shift,
+            )
+        elif settings.guarantee is None:
             index = plain.index(level)
             certificate = certify(
                 federation,

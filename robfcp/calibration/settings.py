@@ -13,6 +13,7 @@ from robfcp.guarantees import Exchangeability, GuaranteeKind
 from robfcp.reports import By
 
 Guarantee = GuaranteeKind
+WrittenMix = dict[str, float] | str | list[dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Settings:
     size_budget: int | None = None
     by: By | None = None
     joint: bool = True
+    label_shift: float | None = None
+    mix: WrittenMix | None = None
 
     def __post_init__(self) -> None:
         for option, words in _WORDS.items():
@@ -44,6 +47,8 @@ class Settings:
             self._set("malicious", whole, "state how many may lie, or 'estimate'")
         if self.heterogeneity is not None:
             self._set("heterogeneity", share, "give 0.02, say", zero=True, one=True)
+        if self.label_shift is not None:
+            self._set("label_shift", share, "give 0, or 0.02, say", zero=True, one=True)
         if self.max_share is not None:
             self._set("max_share", share, "give 0.2, say", one=True)
         if self.size_budget is not None:

@@ -59,11 +59,17 @@ def clusters_of(
         missing = [name for name in labels if name not in clusters and name != OTHER]
         if missing:
             raise RobfcpError(f"clusters: {missing[0]!r} has none; give every class one")
+        unknown = sorted(set(map(str, clusters)) - set(labels) - {OTHER})
+        if unknown:
+            raise RobfcpError(f"clusters: {unknown[0]!r:.60} is none of the {strata.by} names")
         wanted = [str(clusters.get(name, OTHER)) for name in labels]
     else:
         wanted = [str(name) for name in clusters]
-        if len(wanted) != len(labels):
-            raise RobfcpError(f"clusters: {len(wanted)} of them for {len(labels)} classes")
+        shown = [name for name in labels if name != OTHER]
+        if len(wanted) != len(shown):
+            raise RobfcpError(f"clusters: {len(wanted)} of them for {len(shown)} classes")
+        given = dict(zip(shown, wanted, strict=True))
+        wanted = [given.get(name, OTHER) for name in labels]
     names = tuple(dict.fromkeys(wanted))
     return [names.index(name) for name in wanted], names
 
@@ -82,10 +88,18 @@ def stratum_levels(
     otherwise; thresholds that cover on average hold for all of them anyway.
     """
     strata = strata_of(federation, str(settings.by))
+    if settings.size_budget is not None:
+        raise RobfcpError("size_budget: is not for thresholds by class or group; state malicious=m")
     cluster, names = clusters_of(strata, clusters)
+    if len(names) < len(cluster) and any(federation.privacy[k] for k in _marked(federation)):
+        raise RobfcpError(
+            "clusters: private reports hold noise for every class; let the sites report by cluster"
+        )
     joined = replace(federation, strata=strata.clustered(cluster, names))
     shown = [name for name in strata.labels if name != OTHER]
     used = sorted({cluster[c] for c, name in enumerate(strata.labels) if name != OTHER})
+    if not used:
+        raise RobfcpError(f"by: no {settings.by} has a name; every site merged all of them")
     parts = len(used) if settings.joint else 1
     confidence = 1 - (1 - settings.certificate_confidence) / parts
     found = {
@@ -106,6 +120,12 @@ def stratum_levels(
         for c, name in enumerate(strata.labels)
         if name in shown
     )
+
+
+def _marked(federation: Federation) -> Sequence[int]:
+    """The clients that report by class and may be private."""
+    strata = federation.strata
+    return () if strata is None or not federation.privacy else strata.rows.tolist()
 
 
 def _one(

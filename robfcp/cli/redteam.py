@@ -11,7 +11,15 @@ from rich.text import Text
 
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, save_json
 from robfcp.cli._data import chosen_outputs
-from robfcp.cli.simulate import MinSize, SiteColumn, Sites, natural_column, range_options
+from robfcp.cli.simulate import (
+    By,
+    MinSize,
+    SiteColumn,
+    Sites,
+    chosen_by,
+    natural_column,
+    range_options,
+)
 from robfcp.lab.attacks import ATTACKS, Adaptive
 from robfcp.lab.redteam import DEFENCES, SHARES, Cell, plot_redteam, records, worst
 from robfcp.lab.redteam import redteam as run
@@ -44,6 +52,7 @@ def redteam(
     exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
     confidence: Annotated[float, typer.Option(help="Wanted coverage.")] = 0.9,
     score: Annotated[str, typer.Option(help="lac, aps or raps.")] = "lac",
+    by: By = None,
     trials: Annotated[int, typer.Option(help="Free steps of the adaptive attacker.")] = 50,
     seeds: Annotated[int, typer.Option(help="Number of runs.")] = 3,
     seed: Seed = 0,
@@ -55,7 +64,7 @@ def redteam(
     """Run all attacks against all defences on real model outputs.
 
     Each cell holds coverage minus that of the honest clients alone, and the set size over theirs;
-    a star marks the worst of each defence.
+    a star marks the worst of each defence. With --by class it ends with the worst class's coverage.
 
     [dim]Example: robfcp redteam mnist --share 0.4 --plot redteam.png[/dim]
     """
@@ -79,6 +88,7 @@ def redteam(
             score=rule,
             malicious=told,
             exclude=cast(Any, exclude),
+            by=chosen_by(by),
             trials=trials,
             seeds=seeds,
             rng=seed,
@@ -103,7 +113,9 @@ def show(cells: tuple[Cell, ...], printer: Printer) -> None:
     lines: dict[tuple[str, float], dict[str, Cell]] = {}
     for cell in cells:
         lines.setdefault((cell.attack, cell.share), {})[cell.defence] = cell
-    table = Table(title="coverage - honest, set size / honest; * worst", title_justify="left")
+    by_class = ", worst class" if cells[0].by else ""
+    title = f"coverage - honest, set size / honest{by_class}; * worst"
+    table = Table(title=title, title_justify="left")
     for column in ("attack", "share", *marked):
         table.add_column(column, justify="left" if column == "attack" else "right")
     for (attack, share), row in lines.items():
@@ -115,10 +127,19 @@ def show(cells: tuple[Cell, ...], printer: Printer) -> None:
         printer.line(
             f"{name}: worst under {cell.attack} by {cell.share:.0%}: coverage {cell.coverage:.3f} "
             f"(honest {cell.honest_coverage:.3f}), set size {cell.set_size:.2f} "
-            f"(honest {cell.honest_set_size:.2f})"
+            f"(honest {cell.honest_set_size:.2f}){_worst_class(cell)}"
         )
 
 
 def _text(cell: Cell, is_worst: bool) -> Text:
     words = f"{cell.error:+.3f} {cell.growth:.2f}x"
+    if cell.by:
+        words += f" {cell.worst_class_coverage:.3f}"
     return Text(words + ("*" if is_worst else " "), style="bold red" if is_worst else "")
+
+
+def _worst_class(cell: Cell) -> str:
+    if not cell.by:
+        return ""
+    worst, honest = cell.worst_class_coverage, cell.honest_worst_class_coverage
+    return f", worst class {worst:.3f} (honest {honest:.3f})"

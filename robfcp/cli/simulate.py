@@ -15,7 +15,7 @@ from robfcp.cli._data import chosen_outputs
 from robfcp.cli.sketch import chosen_score
 from robfcp.errors import RobfcpError
 from robfcp.lab.attacks import ATTACKS
-from robfcp.lab.simulation import Row, Told, records, summarise
+from robfcp.lab.simulation import ByClass, Row, Told, records, summarise
 from robfcp.lab.simulation import simulate as run
 from robfcp.scores import ClassificationScore
 
@@ -27,6 +27,13 @@ Sites = Annotated[
     ),
 ]
 SiteColumn = Annotated[str, typer.Option(help="What natural sites are: site, country or group.")]
+By = Annotated[
+    str | None,
+    typer.Option(
+        help="class: one threshold a class, and the worst class's coverage; else one for all.",
+        autocompletion=completes("class"),
+    ),
+]
 MinSize = Annotated[int, typer.Option(min=2, help="Smaller natural sites are left out.")]
 
 
@@ -62,6 +69,7 @@ def simulate(
     exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
     confidence: Annotated[float, typer.Option(help="Wanted coverage.")] = 0.9,
     score: Annotated[str, typer.Option(help="lac, aps or raps.")] = "lac",
+    by: By = None,
     seeds: Annotated[int, typer.Option(help="Number of runs.")] = 5,
     seed: Seed = 0,
     output: Output = None,
@@ -93,6 +101,7 @@ def simulate(
             score=rule,
             malicious=told,
             exclude=cast(Any, exclude),
+            by=chosen_by(by),
             seeds=seeds,
             rng=seed,
             progress=lambda: bar.advance(task),
@@ -129,17 +138,33 @@ def range_options(score: str, malicious: str) -> tuple[ClassificationScore, Told
     return rule, cast(Told, malicious)
 
 
+def chosen_by(by: str | None) -> ByClass | None:
+    """Whether each class has a threshold of its own."""
+    if by not in (None, "class"):
+        raise RobfcpError(f"--by: {by!r} is unknown here; use class, or leave it away")
+    return cast(ByClass | None, by)
+
+
 def show(rows: tuple[Row, ...], printer: Printer, number: str) -> None:
     """The means over the seeds for people."""
     first = rows[0]
     printer.table(
         f"{first.n_malicious} of {first.n_clients} clients attack ({first.attack}), "
-        f"number {number}",
-        ["defence", "coverage", "set size", "error", "flagged", "caught"],
+        f"number {number}{', a threshold for each class' if first.by else ''}",
+        [
+            "defence",
+            "coverage",
+            *(["worst class"] if first.by else []),
+            "set size",
+            "error",
+            "flagged",
+            "caught",
+        ],
         [
             (
                 record["defence"],
                 f"{record['coverage']:.3f}",
+                *([f"{record['worst_class_coverage']:.3f}"] if first.by else []),
                 f"{record['set_size']:.2f}",
                 f"{record['error']:+.3f}",
                 f"{record['flagged']:.1f}",

@@ -17,6 +17,7 @@ from robfcp.federation.marks import Header, hides_size, same_noise
 from robfcp.federation.quorum import check_quorum
 from robfcp.federation.strata import StrataBuilder, Stratified
 from robfcp.reports import OTHER, By, Names, Report, check_client
+from robfcp.reports.strata import MAX_STRATA
 
 
 @dataclass(frozen=True)
@@ -180,15 +181,45 @@ def _common_strata(headers: list[Header]) -> tuple[By | None, Names]:
         groupings[grouping] += number
     by: By = max(groupings, key=lambda one: (groupings[one], str(one)))
     own = {names: number for (one, names), number in kinds.items() if one == by}
-    if by == "group":
-        return by, tuple(sorted({name for names in own for name in _listed(names)}))
-    plain = {names: number for names, number in own.items() if OTHER not in _listed(names)}
-    named = {names: number for names, number in plain.items() if not isinstance(names, int)}
-    votes = named or plain or own  # names say more than their number
-    most: Names = max(votes, key=lambda one: (votes[one], str(one)))
-    if len(plain) < len(own) and OTHER not in _listed(most):
-        return by, (*_listed(most), OTHER)
-    return by, most
+    return by, _common_groups(own) if by == "group" else _common_classes(own)
+
+
+def _common_classes(own: Mapping[Names, int]) -> Names:
+    """The classes most reports have, in any order; a number backs all names of that number.
+
+    Whether a site merged its thin classes makes no difference to its vote.
+    """
+    numbers: Counter[int] = Counter()
+    sets: Counter[frozenset[str]] = Counter()
+    orders: Counter[tuple[str, ...]] = Counter()
+    merged = set()
+    for names, number in own.items():
+        if isinstance(names, int):
+            numbers[names] += number
+            continue
+        order = tuple(name for name in names if name != OTHER)
+        sets[frozenset(order)] += number
+        orders[order] += number
+        if OTHER in names:
+            merged.add(frozenset(order))
+    backed = {one: votes + numbers[len(one)] for one, votes in sets.items()}
+    if numbers:
+        most = max(numbers, key=lambda one: (numbers[one], one))
+        if numbers[most] > max(backed.values(), default=0):
+            return most
+    chosen = max(backed, key=lambda one: (backed[one], sets[one], sorted(one)))
+    fitting = [order for order in orders if frozenset(order) == chosen]
+    order = max(fitting, key=lambda one: (orders[one], one))
+    return (*order, OTHER) if chosen in merged else order
+
+
+def _common_groups(own: Mapping[Names, int]) -> Names:
+    """All groups; where that is more than a round can have, those that most reports name."""
+    votes: Counter[str] = Counter()
+    for names, number in own.items():
+        for name in _listed(names):
+            votes[name] += number
+    return tuple(sorted(sorted(votes, key=lambda name: (-votes[name], name))[:MAX_STRATA]))
 
 
 def _listed(names: Names) -> tuple[str, ...]:
@@ -208,7 +239,10 @@ def _same_strata(by: By, names: Names) -> Callable[[Header], ReportError | None]
         elif isinstance(own, int) and own == len(wanted - {OTHER}):
             return None
         elif by == "class" and set(_listed(own)) - {OTHER} != wanted - {OTHER}:
-            problem = f"its {len(_listed(own))} classes are not the round's {len(wanted)}"
+            number = len(set(_listed(own)) - {OTHER})
+            problem = f"its {number} classes are not the round's {len(wanted - {OTHER})}"
+        elif by == "group" and not wanted.issuperset(_listed(own)):
+            problem = f"with its {len(_listed(own))} groups there are more than {MAX_STRATA}"
         else:
             return None
         return ReportError(header.client, "classes", problem, "use this round's classes")

@@ -33,6 +33,7 @@ from robfcp.guarantees.marginal import (
     tolerance_at,
     tolerances,
 )
+from robfcp.guarantees.mixes import Mix, read_mixes
 from robfcp.guarantees.modes import guaranteed
 from robfcp.guarantees.noisy import NoisyCounts, bounds_of
 from robfcp.guarantees.pac import pac_threshold
@@ -45,6 +46,7 @@ from robfcp.guarantees.pruning import (
     prune,
 )
 from robfcp.guarantees.ranks import FcpThreshold, fcp_index
+from robfcp.guarantees.shifted import least_shift, shifted_mix, shifted_pac
 from robfcp.guarantees.words import at_least, at_most, tolerance_statement
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "FcpThreshold",
     "GuaranteeKind",
     "HeterogeneityEstimate",
+    "Mix",
     "NoisyCounts",
     "at_least",
     "at_most",
@@ -78,6 +81,7 @@ __all__ = [
     "guaranteed",
     "homogeneous_threshold",
     "least_liars",
+    "least_shift",
     "liars_forcing_full_sets",
     "liars_no_rule_survives",
     "marginal_threshold",
@@ -85,7 +89,10 @@ __all__ = [
     "pac_threshold",
     "prune",
     "rank_charge",
+    "read_mixes",
     "robust_step",
+    "shifted_mix",
+    "shifted_pac",
     "tolerance",
     "tolerance_at",
     "tolerance_statement",

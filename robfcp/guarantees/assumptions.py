@@ -8,7 +8,7 @@ from typing import Literal
 from robfcp.federation import Federation
 from robfcp.guarantees.levels import Exchangeability
 
-Kind = Literal["any-threshold", "marginal", "pac", "pac-homogeneous"]
+Kind = Literal["any-threshold", "marginal", "pac", "pac-homogeneous", "mix"]
 _INDEPENDENT = (
     "independent",
     "samples are independent within a client and between clients (no patient at two of them)",
@@ -20,6 +20,7 @@ _SAMPLES = {
         "samples within a client are exchangeable with its test points, given the other clients",
     ),
     "pac": _INDEPENDENT,
+    "mix": _INDEPENDENT,
     "pac-homogeneous": (
         "iid",
         "samples within a client are independent and alike, and independent between clients",
@@ -45,6 +46,7 @@ def assumptions_of(
     size_budget: int | None = None,
     estimated: bool = False,
     exchangeability: Exchangeability = "partial",
+    label_shift: float | None = None,
 ) -> tuple[Assumption, ...]:
     """Everything a certificate of this kind rests on, as data."""
     found: list[Assumption] = []
@@ -65,9 +67,15 @@ def assumptions_of(
     if kind == "marginal" and exchangeability == "full":
         text = "the scores of all honest clients are exchangeable altogether, not only within them"
         found.append(Assumption("clients", "exchangeable", text))
+    if kind == "mix":
+        text = (
+            "test points have the stated label mix, and each class's scores are as at the clients"
+        )
+        found.append(Assumption("mixture", "stated", text))
     weight = "n_k + 1" if (kind, exchangeability) == ("marginal", "published") else "n_k"
-    text = f"test points come from the benign reporting clients in proportion to {weight}"
-    found.append(Assumption("mixture", weight, text))
+    if kind != "mix":
+        text = f"test points come from the benign reporting clients in proportion to {weight}"
+        found.append(Assumption("mixture", weight, text))
     if federation.checked.signatures == "not checked":
         text = "each report comes from the client it names: signatures were not checked"
         found.append(Assumption("identity", "claimed", text))
@@ -82,6 +90,12 @@ def assumptions_of(
     if kind == "pac-homogeneous" or sigma is not None:
         text = f"benign clients' score CDFs are within {sigma or 0:g} of a common one"
         found.append(Assumption("heterogeneity", float(sigma or 0), text))
+    if label_shift is not None:
+        text = (
+            "within each class the score CDFs of honest clients are within "
+            f"{label_shift:g} of a common one (label shift, declared)"
+        )
+        found.append(Assumption("label_shift", label_shift, text))
     number = federation.n_private
     if number:
         text = "benign clients with private reports added the noise that these state"

@@ -145,6 +145,7 @@ class Certificate:
             return f"mean {self.risk} is {words}"
         where = "coverage at every honest site" if self.every_site else "coverage"
         where += f" of every {self.by}" if self.by else ""
+        where += " of the stated label mix" if self.kind == "mix" else ""
         if self.upper < 1:
             return f"{where} is between {at_least(self.lower)} and {at_most(self.upper)}"
         return f"{where} is at least {at_least(self.lower)}"

@@ -15,7 +15,7 @@ from robfcp.federation import Federation
 from robfcp.figures import new_axes, plot_heatmap
 from robfcp.guarantees import Exchangeability
 from robfcp.lab.attacks import ATTACKS, Adaptive, named_attack
-from robfcp.lab.simulation import Row, Told, World, apply_attack, make_world, verdicts
+from robfcp.lab.simulation import ByClass, Row, Told, World, apply_attack, make_world, verdicts
 from robfcp.scores import ClassificationScore
 
 DEFENCES = ("none", "rob-fcp", "band")
@@ -36,6 +36,9 @@ class Cell:
     flagged: float
     caught: float
     runs: int
+    by: ByClass | None = None
+    worst_class_coverage: float = np.nan
+    honest_worst_class_coverage: float = np.nan
 
     @property
     def error(self) -> float:
@@ -64,6 +67,7 @@ def redteam(
     malicious: Told = "known",
     exclude: Exclude = "outstanding",
     exchangeability: Exchangeability = "partial",
+    by: ByClass | None = None,
     trials: int = 50,
     seeds: int = 3,
     rng: int = 0,
@@ -72,7 +76,8 @@ def redteam(
     """A cell for every attack, share and defence; runs of one seed and share have the same clients.
 
     The adaptive attacks are sought against each defence by itself, in `trials` free steps. With
-    `sites` the clients are the data's own, as in `simulate`.
+    `sites` the clients are the data's own, as in `simulate`; with by="class" each class has its own
+    threshold.
     """
     for name in attacks:
         named_attack(name)
@@ -114,6 +119,7 @@ def redteam(
                         malicious=malicious,
                         exclude=exclude,
                         exchangeability=exchangeability,
+                        by=by,
                         progress=progress,
                     )
     return _cells(rows, attacks, shares, defences)
@@ -222,6 +228,9 @@ def _cells(
             flagged=mean(group, "flagged"),
             caught=mean(group, "caught"),
             runs=len(group),
+            by=group[0].by,
+            worst_class_coverage=mean(group, "worst_class_coverage"),
+            honest_worst_class_coverage=mean(group, "honest_worst_class_coverage"),
         )
         for (attack, share, defence), group in groups.items()
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp._util.numbers import share as checked_share
 from robfcp._util.numbers import whole
-from robfcp.calibration import calibrate
+from robfcp.calibration import Level, calibrate
 from robfcp.defence import Defence, Exclude
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -19,14 +19,21 @@ from robfcp.grid import Grid
 from robfcp.guarantees import Exchangeability
 from robfcp.lab import partitions
 from robfcp.lab.attacks import Attack, named_attack
+from robfcp.lab.strata import stratified
 from robfcp.scores import LAC, ClassificationScore, check_labels, check_probabilities
 
 Told = Literal["known", "estimate"]
+ByClass = Literal["class"]
+Thresholds = float | NDArray[np.float64]  # one for all classes, or (C,) one for each
 
 
 @dataclass(frozen=True)
 class Row:
-    """One defence under one attack in one run, beside what the honest clients alone give."""
+    """One defence under one attack in one run, beside what the honest clients alone give.
+
+    With by="class" there is a threshold for each class, and `threshold` is their largest. The worst
+    class is the least covered of those with test samples, under one threshold or several.
+    """
 
     attack: str
     defence: str
@@ -42,6 +49,9 @@ class Row:
     assumed: int
     flagged: int
     caught: int
+    by: ByClass | None = None
+    worst_class_coverage: float = np.nan
+    honest_worst_class_coverage: float = np.nan
 
     @property
     def error(self) -> float:
@@ -49,9 +59,42 @@ class Row:
         return self.coverage - self.honest_coverage
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What thresholds give on a world's test data; the worst class is NaN where labels lack."""
+
+    coverage: float
+    set_size: float
+    worst_class_coverage: float
+
+
 @dataclass(frozen=True, eq=False)
 class World:
-    """One run's federation before the attack, and what a threshold gives on its test data."""
+    """One run's federation before the attack, and what a threshold gives on its test data.
+
+    Parameters
+    ----------
+    federation
+        The clients' counts, by class too where labels are known.
+    score
+        How samples are scored.
+    samples
+        (probabilities, labels) of each client's calibration half; empty where they are not known.
+    scores
+        Their scores.
+    malicious
+        Who attacks.
+    tests
+        Each client's test scores.
+    test_scores
+        Those of the benign clients, rising.
+    test_sizes
+        The scores of all labels of the same samples, rising.
+    test_labels
+        The labels of `test_scores`, in its order, where they are known.
+    test_columns
+        (n, C) what `test_sizes` holds, by sample and label.
+    """
 
     federation: Federation
     score: ClassificationScore
@@ -61,6 +104,8 @@ class World:
     tests: list[NDArray[np.float64]]
     test_scores: NDArray[np.float64]
     test_sizes: NDArray[np.float64]
+    test_labels: NDArray[np.intp] | None = None
+    test_columns: NDArray[np.float64] | None = None
 
     @property
     def benign(self) -> NDArray[np.bool_]:
@@ -68,6 +113,11 @@ class World:
         mask = np.ones(self.federation.n_clients, dtype=bool)
         mask[self.malicious] = False
         return mask
+
+    @property
+    def labels(self) -> list[NDArray[np.intp]] | None:
+        """Each client's labels, in the order of its scores; None where they are not known."""
+        return [labels for _, labels in self.samples] or None
 
     @property
     def liars(self) -> frozenset[str]:
@@ -87,6 +137,33 @@ class World:
         at_or_below = np.searchsorted(self.test_sizes, threshold, "right")
         return float(at_or_below / len(self.test_scores))
 
+    def class_coverage(self, thresholds: Thresholds) -> NDArray[np.float64]:
+        """(C,) share of each class's test scores at or below its threshold; NaN without samples."""
+        labels, columns = self._by_class()
+        n_classes = columns.shape[1]
+        limits = np.broadcast_to(thresholds, n_classes)
+        hits = np.bincount(labels[self.test_scores <= limits[labels]], minlength=n_classes)
+        size = np.bincount(labels, minlength=n_classes)
+        return np.where(size > 0, hits / np.maximum(size, 1), np.nan)
+
+    def measured(self, thresholds: Thresholds) -> Measured:
+        """Coverage, mean set size and coverage of the worst class, of {y: s(x, y) <= q_y}."""
+        worst = np.nan
+        if self.test_labels is not None:
+            worst = float(np.nanmin(self.class_coverage(thresholds)))
+        if not isinstance(thresholds, np.ndarray):
+            return Measured(self.coverage(thresholds), self.set_size(thresholds), worst)
+        labels, columns = self._by_class()
+        hits = (self.test_scores <= thresholds[labels]).mean()
+        size = (columns <= thresholds).sum() / len(columns)
+        return Measured(float(hits), float(size), worst)
+
+    def _by_class(self) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """The test labels and the scores of all labels."""
+        if self.test_labels is None or self.test_columns is None:
+            raise RobfcpError("by: this world has no test labels; make it with make_world")
+        return self.test_labels, self.test_columns
+
 
 def simulate(
     probabilities: ArrayLike,
@@ -105,6 +182,7 @@ def simulate(
     malicious: Told = "known",
     exclude: Exclude = "outstanding",
     exchangeability: Exchangeability = "partial",
+    by: ByClass | None = None,
     seeds: int = 3,
     rng: int = 0,
     progress: Callable[[], None] = lambda: None,
@@ -147,6 +225,8 @@ def simulate(
         "outstanding" leaves out only clients that stand out, "exactly" as many as attack.
     exchangeability
         "partial" (within clients) or "full" (altogether).
+    by
+        "class" for one threshold a class; one for all if None.
     seeds
         The number of runs.
     rng
@@ -203,6 +283,7 @@ def simulate(
             malicious=malicious,
             exclude=exclude,
             exchangeability=exchangeability,
+            by=by,
             progress=progress,
         )
     return tuple(rows)
@@ -221,15 +302,23 @@ def verdicts(
     exclude: Exclude,
     exchangeability: Exchangeability,
     progress: Callable[[], None],
+    by: ByClass | None = None,
 ) -> list[Row]:
     """One row a defence: what it makes of the attacked federation, beside the honest clients."""
-    honest = calibrate(
-        world.federation.subset(world.benign),
-        confidence_level=confidence_level,
-        defence="none",
-        malicious=0,
-        exchangeability=exchangeability,
-    ).levels[0]
+    if by not in (None, "class"):
+        raise RobfcpError(f"by: {by!r} is unknown here; use 'class', or nothing for one threshold")
+    honest = world.measured(
+        thresholds_of(
+            calibrate(
+                world.federation.subset(world.benign),
+                confidence_level=confidence_level,
+                defence="none",
+                malicious=0,
+                exchangeability=exchangeability,
+                by=by,
+            ).levels[0]
+        )
+    )
     present = sum(client in world.liars for client in attacked.ids)
     rows = []
     for defence in defences:
@@ -240,8 +329,10 @@ def verdicts(
             malicious=present if malicious == "known" else "estimate",
             exclude=exclude,
             exchangeability=exchangeability,
+            by=by,
         )
-        threshold = calibration.levels[0].threshold
+        level = calibration.levels[0]
+        found = world.measured(thresholds_of(level))
         rows.append(
             Row(
                 attack=attack,
@@ -250,18 +341,28 @@ def verdicts(
                 n_clients=world.federation.n_clients,
                 n_malicious=len(world.malicious),
                 seed=seed,
-                coverage=world.coverage(threshold),
-                set_size=world.set_size(threshold),
-                threshold=threshold,
-                honest_coverage=world.coverage(honest.threshold),
-                honest_set_size=world.set_size(honest.threshold),
+                coverage=found.coverage,
+                set_size=found.set_size,
+                threshold=level.threshold,
+                honest_coverage=honest.coverage,
+                honest_set_size=honest.set_size,
                 assumed=calibration.n_malicious,
                 flagged=len(calibration.flagged),
                 caught=len(world.liars.intersection(calibration.flagged)),
+                by=by,
+                worst_class_coverage=found.worst_class_coverage,
+                honest_worst_class_coverage=honest.worst_class_coverage,
             )
         )
         progress()
     return rows
+
+
+def thresholds_of(level: Level) -> Thresholds:
+    """The one threshold, or (C,) those of the classes where each has its own."""
+    if not level.strata:
+        return float(level.threshold)
+    return np.array([one.threshold for one in level.strata])
 
 
 def make_world(
@@ -297,15 +398,19 @@ def make_world(
             "test on; use fewer clients or a smaller share of attackers"
         )
     scores = [true[half[0]] for half in halves]
+    order = np.argsort(true[test], kind="stable")
+    own = [label[half[0]] for half in halves]
     return World(
-        federation=federation_of(scores, grid, rule, ids),
+        federation=federation_of(scores, grid, rule, ids, labels=own, n_classes=array.shape[1]),
         score=rule,
-        samples=[(array[half[0]], label[half[0]]) for half in halves],
+        samples=[(array[half[0]], own[k]) for k, half in enumerate(halves)],
         scores=scores,
         malicious=malicious,
         tests=[true[half[1]] for half in halves],
-        test_scores=np.sort(true[test]),
+        test_scores=true[test][order],
         test_sizes=np.sort(every_label[test], axis=None),
+        test_labels=label[test][order],
+        test_columns=every_label[test],
     )
 
 
@@ -337,18 +442,35 @@ def federation_of(
     grid: Grid,
     score: ClassificationScore,
     ids: Sequence[str] | None = None,
+    *,
+    labels: Sequence[NDArray[np.intp]] | None = None,
+    n_classes: int | None = None,
 ) -> Federation:
-    """All clients' scores sketched at once."""
+    """All clients' scores sketched at once, by class too where `labels` and `n_classes` are given.
+
+    N[k, h] = #{scores of k in bin h}, N[k, c, h] = #{those of them with label c}.
+    """
     sizes = [len(part) for part in scores]
     owner = np.repeat(np.arange(len(scores)), sizes)
-    cell = owner * grid.n_bins + grid.index(np.concatenate(scores))
-    counts = np.bincount(cell, minlength=len(scores) * grid.n_bins)
-    return Federation.from_counts(counts.reshape(len(scores), grid.n_bins), grid, ids, score)
+    bins = grid.index(np.concatenate(scores))
+    counts = np.bincount(owner * grid.n_bins + bins, minlength=len(scores) * grid.n_bins)
+    pooled = counts.reshape(len(scores), grid.n_bins)
+    federation = Federation.from_counts(pooled, grid, ids, score)
+    if labels is None or n_classes is None:
+        return federation
+    if sizes != [len(part) for part in labels]:
+        raise RobfcpError("labels: need one a score, client by client")
+    label = np.concatenate(labels)
+    strata = stratified(owner, label, bins, len(scores), n_classes, grid.n_bins)
+    return replace(federation, strata=strata)
 
 
 def apply_attack(attack: Attack, world: World, rng: np.random.Generator) -> Federation:
-    """The federation the server sees when the world's attackers do this, at whatever stage."""
-    grid, ids = world.federation.grid, world.federation.ids
+    """The federation the server sees when the world's attackers do this, at whatever stage.
+
+    Counts by class always add up to the pooled ones. Attacks on scores leave the labels as they
+    are, drawn again from the client's own where their number changes.
+    """
     if not len(world.malicious):
         return world.federation
     if attack.on == "samples":
@@ -357,11 +479,43 @@ def apply_attack(attack: Attack, world: World, rng: np.random.Generator) -> Fede
         for k in world.malicious:
             probabilities, labels = samples[k]
             scores[k] = world.score(probabilities, labels, rng)
-        return federation_of(scores, grid, world.score, ids)
+        return _resketched(world, scores, [labels for _, labels in samples])
     if attack.on == "scores":
-        return federation_of(attack(world.scores, world.malicious, rng), grid, world.score, ids)
+        scores = attack(world.scores, world.malicious, rng)
+        return _resketched(world, scores, _own_labels(world, scores, rng))
+    if attack.on == "pairs":
+        if world.labels is None:
+            raise RobfcpError(f"{attack.name}: it forges labels too, but this world has none")
+        pairs = attack(list(zip(world.scores, world.labels, strict=True)), world.malicious, rng)
+        return _resketched(world, [part for part, _ in pairs], [labels for _, labels in pairs])
     forged = attack(world.federation, world.malicious, rng)
     return forged if isinstance(forged, Federation) else Federation.from_reports(forged)
+
+
+def _resketched(
+    world: World,
+    scores: Sequence[NDArray[np.float64]],
+    labels: Sequence[NDArray[np.intp]] | None,
+) -> Federation:
+    """The world's clients with other scores and labels; by class where they were so before."""
+    old = world.federation
+    n_classes = None if old.strata is None else old.strata.n_strata
+    return federation_of(scores, old.grid, world.score, old.ids, labels=labels, n_classes=n_classes)
+
+
+def _own_labels(
+    world: World, scores: Sequence[NDArray[np.float64]], rng: np.random.Generator
+) -> list[NDArray[np.intp]] | None:
+    """Each client's labels; where the number of scores changed, as many drawn from its own."""
+    if world.labels is None:
+        return None
+    return [
+        own if len(own) == len(part) else rng.choice(own, len(part))
+        for own, part in zip(world.labels, scores, strict=True)
+    ]
+
+
+_MEANS = ("coverage", "set_size", "worst_class_coverage", "error", "flagged", "caught")
 
 
 def summarise(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
@@ -371,6 +525,9 @@ def summarise(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
             "defence": "honest clients alone",
             "coverage": float(np.mean([row.honest_coverage for row in rows])),
             "set_size": float(np.mean([row.honest_set_size for row in rows])),
+            "worst_class_coverage": float(
+                np.mean([row.honest_worst_class_coverage for row in rows])
+            ),
             "error": 0.0,
             "flagged": 0.0,
             "caught": 0.0,
@@ -379,10 +536,7 @@ def summarise(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
         group = [row for row in rows if row.defence == defence]
         yield {
             "defence": defence,
-            **{
-                name: float(np.mean([getattr(row, name) for row in group]))
-                for name in ("coverage", "set_size", "error", "flagged", "caught")
-            },
+            **{name: float(np.mean([getattr(row, name) for row in group])) for name in _MEANS},
         }
 
 

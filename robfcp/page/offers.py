@@ -83,7 +83,9 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> Offers:
         "marginal": _marginal(bounds, federation.grid.n_bins, levels, liars),
     }
     plain = settings.heterogeneity is None and settings.size_budget is None
-    if settings.guarantee is not None and not (settings.guarantee == "marginal" and plain):
+    special = settings.label_shift is not None or settings.by is not None
+    offered = settings.guarantee is not None and not special
+    if offered and not (settings.guarantee == "marginal" and plain):
         stated = (calibration.n_malicious,) if settings.malicious == "estimate" else few
         tables["stated"] = _called(federation, bounds, settings, coarse, stated, intervals)
     curves = [at(shown) for at in proved]

@@ -136,12 +136,12 @@ class Strata:
 
 def check_strata_names(by: str, names: Any) -> Names:
     """The names, or their number, refused where they cannot be."""
-    if isinstance(names, (int, np.integer)) and not isinstance(names, bool):
+    if by == "class" and isinstance(names, (int, np.integer)) and not isinstance(names, bool):
         if not 1 <= names <= MAX_STRATA:
             raise RobfcpError(f"{by}: {names} of them; give 1 to {MAX_STRATA}")
         return int(names)
     if isinstance(names, (bool, str)) or not isinstance(names, Iterable):
-        raise RobfcpError(f"{by}: {names!r:.40} is neither a list of names nor their number")
+        raise RobfcpError(f"{by}: {names!r:.40} is no list of names; give ['a', 'b'], say")
     found = tuple(str(name) if isinstance(name, str) else name for name in names)
     if not 1 <= len(found) <= MAX_STRATA:
         raise RobfcpError(f"{by}: {len(found)} of them; give 1 to {MAX_STRATA}")

@@ -9,6 +9,7 @@ from robfcp.defence import NoDefence
 from robfcp.lab.attacks import (
     ATTACKS,
     Adaptive,
+    ClassCapture,
     Clones,
     Coverage,
     Decoy,
@@ -23,6 +24,7 @@ from robfcp.lab.attacks import (
     MimicLow,
     OldModel,
     OtherClassOrder,
+    PairMimic,
     Partial,
     SizeInflation,
     StaleFile,
@@ -33,10 +35,12 @@ from robfcp.lab.attacks import (
     named_attack,
 )
 from robfcp.lab.attacks.adaptive import families
-from robfcp.lab.attacks.base import scores_of, with_scores
+from robfcp.lab.attacks.base import pairs_of, scores_of, with_pairs, with_scores
+from robfcp.lab.simulation import federation_of
 
 BAD = np.array([1, 3, 4])
 SCORE_ATTACKS = {name: attack for name, attack in ATTACKS.items() if attack.on == "scores"}
+PAIR_ATTACKS = {name: attack for name, attack in ATTACKS.items() if attack.on == "pairs"}
 
 
 @pytest.fixture
@@ -46,33 +50,50 @@ def scores():
 
 
 @pytest.fixture
-def federation(scores):
-    grid = Grid.default()
-    counts = [np.bincount(grid.index(part), minlength=grid.n_bins) for part in scores]
-    return Federation.from_counts(np.array(counts), grid, score=robfcp.LAC())
+def labels(scores):
+    """Client 2 alone and client 1, a liar, hold class 3."""
+    rng = np.random.default_rng(1)
+    return [rng.integers(0, 4 if k in (1, 2) else 3, len(part)) for k, part in enumerate(scores)]
+
+
+@pytest.fixture
+def pairs(scores, labels):
+    return list(zip(scores, labels, strict=True))
+
+
+@pytest.fixture
+def federation(scores, labels):
+    return federation_of(scores, Grid.default(), robfcp.LAC(), labels=labels, n_classes=4)
 
 
 def same(left, right):
     if isinstance(left, Federation):
-        return np.array_equal(left.counts, right.counts)
+        by_class = left.strata.table.dense(), right.strata.table.dense()
+        return np.array_equal(left.counts, right.counts) and np.array_equal(*by_class)
     if isinstance(left, (tuple, list)):
         return len(left) == len(right) and all(map(same, left, right))
     return left == right if isinstance(left, bytes) else np.array_equal(left, right)
 
 
-def data_for(attack, scores, federation):
+def data_for(attack, pairs, federation):
     rng = np.random.default_rng(5)
     samples = [(rng.dirichlet(np.ones(4), 30), rng.integers(0, 4, 30)) for _ in range(9)]
-    kinds = {"scores": scores, "samples": samples, "counts": federation, "reports": federation}
+    kinds = {
+        "scores": [scores for scores, _ in pairs],
+        "samples": samples,
+        "pairs": pairs,
+        "counts": federation,
+        "reports": federation,
+    }
     return kinds[attack.on]
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_every_attack_is_seeded_takes_masks_and_leaves_honest_clients_alone(
-    name, scores, federation
+    name, pairs, federation
 ):
     attack = named_attack(name)
-    data = data_for(attack, scores, federation)
+    data = data_for(attack, pairs, federation)
     mask = np.isin(np.arange(9), BAD)
     once = attack(data, BAD, 1)
     assert same(once, attack(data, mask, np.random.default_rng(1)))
@@ -80,6 +101,8 @@ def test_every_attack_is_seeded_takes_masks_and_leaves_honest_clients_alone(
     for k in np.flatnonzero(~mask):
         if isinstance(once, Federation):
             assert np.array_equal(once.counts[k], federation.counts[k])
+            row = once.strata.table.row(k)
+            assert np.array_equal(row, federation.strata.table.row(k))
         elif attack.on == "reports":
             assert robfcp.Report.from_json(once[k]) == honest[k]
         else:
@@ -113,6 +136,53 @@ def test_scores_of_a_federation_sketch_back_to_it_on_open_grids_too(federation):
     assert np.array_equal(with_scores(small, np.arange(2), scores_of(small)).counts, small.counts)
     assert Coverage()(small, [0], 0).counts[0].tolist() == [6, 0, 0, 0]
     assert Efficiency()(small, [0], 0).counts[0].tolist() == [0, 0, 0, 6]
+
+
+@pytest.mark.parametrize("name", PAIR_ATTACKS)
+def test_pair_attacks_stay_in_range_keep_sizes_and_work_on_counts_too(name, pairs, federation):
+    attack = PAIR_ATTACKS[name]
+    forged = attack(pairs, BAD, 2)
+    for k in BAD:
+        assert [len(part) for part in forged[k]] == [len(part) for part in pairs[k]]
+        assert forged[k][0].min() >= 0
+        assert forged[k][0].max() <= 1
+        assert np.isin(forged[k][1], range(4)).all()
+    attacked = attack(federation, BAD, 2)
+    through_edges = attack(pairs_of(federation), BAD, 2)
+    assert same(attacked, with_pairs(federation, BAD, [through_edges[k] for k in BAD]))
+    bare = Federation.from_counts(federation.counts, federation.grid)
+    with pytest.raises(RobfcpError, match="labels"):
+        attack(bare, BAD, 2)
+
+
+def test_pairs_of_a_federation_sketch_back_to_it(federation):
+    assert same(with_pairs(federation, np.arange(9), pairs_of(federation)), federation)
+
+
+def test_class_capture_puts_everything_into_the_class_the_fewest_honest_clients_hold(pairs):
+    for scores, score in (("top", 1), ("bottom", 0)):
+        forged = ClassCapture(scores=scores)(pairs, BAD)
+        for k in BAD:  # class 3 is held by client 2 alone
+            assert (forged[k][0] == score).all()
+            assert (forged[k][1] == 3).all()
+    assert (ClassCapture(1)(pairs, BAD)[3][1] == 1).all()
+    held = [(part, np.where(labels == 0, 1, labels)) for part, labels in pairs]
+    assert (ClassCapture()(held, [2])[2][1] == 3).all()
+    assert (ClassCapture()(held, [1, 2])[1][1] == 2).all()  # 0 and 3 have no honest holder
+    with pytest.raises(RobfcpError, match="scores"):
+        ClassCapture(scores="middle")
+
+
+def test_pair_mimic_draws_pairs_of_the_easiest_honest_client(pairs):
+    easiest = min(
+        (k for k in range(9) if k not in BAD),
+        key=lambda k: np.quantile(pairs[k][0], 0.9, method="inverted_cdf"),
+    )
+    source = set(zip(*map(np.ndarray.tolist, pairs[easiest]), strict=True))
+    forged = PairMimic()(pairs, BAD, 3)
+    for k in BAD:
+        assert set(zip(*map(np.ndarray.tolist, forged[k]), strict=True)) <= source
+    assert not same(forged[1], forged[3])
 
 
 def test_coverage_and_efficiency_send_only_the_ends_of_the_range(scores, federation):

@@ -1,8 +1,8 @@
 """Attacks for the test range: small callables `attack(data, malicious, rng)`, all seeded.
 
 Most work on scores (a sequence, one array a client) or on a federation's counts alike; `on` says
-where an attack belongs: before scoring ("samples"), on "scores", on "pairs" of scores and labels, on
-"counts" or on raw "reports". Counts by class always add up to the pooled ones: attacks on scores
+where an attack belongs: before scoring ("samples"), on "scores", on "pairs" of scores and labels,
+on "counts" or on raw "reports". Counts by class always add up to the pooled ones: attacks on scores
 leave the labels as they are, and pooled counts are spread over the client's own mix of labels.
 """
 

@@ -119,4 +119,5 @@ _FAULTS: tuple[Callable[[bytes], bytes], ...] = (
     _edited(n_samples=-5),
     _edited(counts=[-1, 1e308, "x"]),
     _edited(grid={"name": "uniform", "parameters": {"bins": 10**12}}),
+    _edited(strata={"by": "class", "names": 10**6, "steps": [0], "counts": [1]}),
 )

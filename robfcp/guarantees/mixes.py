@@ -1,0 +1,165 @@
+"""Thresholds for a stated label mix, under label shift: rule T, and for every mix in a list.
+
+theta_pi(t) = sum_c pi_c F_c(t) is the coverage of a population with label mix pi. A mix is
+accepted at an edge when the worst miss share that m' liars among those kept leave possible is
+small enough for its effective size; no factor for the number of classes enters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._util.exact import sum_of_largest
+from robfcp.errors import RobfcpError
+from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
+from robfcp.guarantees.envelope import envelope
+from robfcp.guarantees.label_shift import PRUNING_SHARE, ClassCounts, prune_at
+
+Vector = NDArray[np.float64]
+Mix = Mapping[str, float] | str | Sequence[float] | NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MixWalk:
+    """The threshold's edge for a list of mixes at once; None = infinite, and why."""
+
+    index: int | None
+    dropped: tuple[str, ...]
+    too_few: tuple[str, ...]  # classes with too few honest holders
+    contradiction: bool = False
+
+
+def read_mixes(mix: Mix | Sequence[Mix], names: tuple[str, ...]) -> Vector:
+    """(R, C) label mixes: by name, "uniform", "any" (every class by itself), or a list of them."""
+    if isinstance(mix, str):
+        if mix == "uniform":
+            return np.full((1, len(names)), 1 / len(names))
+        if mix == "any":
+            return np.eye(len(names))
+        raise RobfcpError(f"mix: {mix!r} is unknown; use 'uniform', 'any' or {{class: share}}")
+    if isinstance(mix, Mapping):
+        return _of_mapping(mix, names)[None, :]
+    rows = [read_mixes(one, names) if isinstance(one, (str, Mapping)) else None for one in mix]
+    if rows and all(row is not None for row in rows):
+        return np.concatenate([row for row in rows if row is not None])
+    return _checked(np.atleast_2d(np.asarray(mix, dtype=np.float64)), len(names))
+
+
+def _of_mapping(mix: Mapping[str, float], names: tuple[str, ...]) -> Vector:
+    unknown = sorted(set(map(str, mix)) - set(names))
+    if unknown:
+        raise RobfcpError(f"mix: {unknown[0]!r:.60} is none of the classes; check the names")
+    shares = {str(name): float(share) for name, share in mix.items()}
+    return _checked(np.array([[shares.get(name, 0.0) for name in names]]), len(names))[0]
+
+
+def _checked(mixes: Vector, n_classes: int) -> Vector:
+    if mixes.ndim != 2 or mixes.shape[1] != n_classes or not mixes.size:
+        raise RobfcpError(f"mix: need a share for each of the {n_classes} classes")
+    if not (mixes >= 0).all() or not np.allclose(mixes.sum(axis=1), 1, atol=1e-6):
+        raise RobfcpError("mix: shares are not negative and add up to 1; check them")
+    return mixes / mixes.sum(axis=1, keepdims=True)
+
+
+def critical_share(effective: Vector, alpha: float, delta: float) -> Vector:
+    """The largest y <= alpha with n_eff (alpha - y + y ln(y/alpha)) >= ln(1/delta), else -1."""
+    need = np.log(1 / delta) / np.maximum(effective, 1e-12)
+    low, high = np.zeros(len(need)), np.full(len(need), alpha)
+    for _ in range(60):
+        middle = (low + high) / 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gain = alpha - middle + np.where(middle > 0, middle * np.log(middle / alpha), 0.0)
+        low, high = np.where(gain >= need, middle, low), np.where(gain >= need, high, middle)
+    return np.where(need > alpha, -1.0, low)
+
+
+def accepted(
+    below: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    left: int,
+    mixes: Vector,
+    alpha: float,
+    delta: float,
+) -> NDArray[np.bool_]:
+    """(R,) whether each mix is accepted at one edge, from the (K, C) counts of those kept.
+
+    min(U1, U2) <= y(n_eff): U1 pools classes inside a client before the m' worst are taken, U2
+    takes each class's own envelope; n_eff = min_c Nmin_c / pi_c.
+    """
+    miss = (sizes - below).astype(np.float64)
+    total = sizes.sum(axis=0).astype(np.float64)
+    least = total - sum_of_largest(np.ascontiguousarray(sizes.T), left)
+    used = mixes > 0
+    possible = ~(used & (least <= 0)[None, :]).any(axis=1)
+    share = miss.sum(axis=0) / np.maximum(total, 1)
+    excess = -(miss - share * sizes)
+    worst = np.maximum(excess / np.maximum(total, 1), excess / np.maximum(least, 1))
+    together = mixes @ share + sum_of_largest(np.maximum(worst @ mixes.T, 0).T.copy(), left)
+    apart = mixes @ _class_envelopes(sizes - below, sizes, left, least)
+    with np.errstate(divide="ignore"):
+        effective = np.where(used, least[None, :] / np.where(used, mixes, 1.0), np.inf).min(axis=1)
+    limit = critical_share(effective, alpha, delta)
+    return possible & (np.minimum(together, apart) <= limit)
+
+
+def _class_envelopes(
+    miss: NDArray[np.int64], sizes: NDArray[np.int64], left: int, least: Vector
+) -> Vector:
+    """(C,) the largest miss share of each class over removals of at most m' clients."""
+    found = np.ones(sizes.shape[1])
+    for c in np.flatnonzero(least > 0):
+        held = sizes[:, c] > 0
+        found[c] = float(envelope(miss[held, c], sizes[held, c], min(left, held.sum() - 1))[1])
+    return found
+
+
+def mix_threshold(
+    counts: ClassCounts,
+    mixes: Vector,
+    alpha: float,
+    m: int,
+    delta: float,
+    sigma: float = 0.0,
+) -> MixWalk:
+    """The first edge, from the top down, above which every mix is accepted; rule T.
+
+    With probability >= 1 - delta theta_pi >= 1 - alpha for all mixes at once (and all between
+    them), whatever m clients report: sigma is paid from alpha.
+    """
+    m = check_budget(m, len(counts.ids))
+    beta, rest = PRUNING_SHARE * check_delta(delta), (1 - PRUNING_SHARE) * delta
+    room = alpha - check_sigma(sigma)
+    if room <= 0:
+        return MixWalk(None, (), ())
+    found: int | None = None
+    dropped: tuple[str, ...] = ()
+    contradiction = False
+    too_few: tuple[str, ...] = ()
+    sizes = counts.sizes
+    for place in range(len(counts.edges) - 1, -1, -1):
+        below = counts.below[place]
+        kept = prune_at(below.astype(float), sizes.astype(float), m, beta, sigma)
+        if kept is None:
+            contradiction = found is None
+            break
+        left = m - int((~kept).sum())
+        if found is None:
+            too_few = _too_few(counts, kept, left, mixes)
+        if not accepted(below[kept], sizes[kept], left, mixes, room, rest).all():
+            break
+        found = int(counts.edges[place])
+        dropped = tuple(counts.ids[k] for k in np.flatnonzero(~kept))
+    return MixWalk(found, dropped, too_few if found is None else (), contradiction)
+
+
+def _too_few(
+    counts: ClassCounts, kept: NDArray[np.bool_], left: int, mixes: Vector
+) -> tuple[str, ...]:
+    """The classes of the mixes that at most m' of those kept hold."""
+    holders = (counts.sizes[kept] > 0).sum(axis=0)
+    wanted = (mixes > 0).any(axis=0)
+    return tuple(counts.names[c] for c in np.flatnonzero(wanted & (holders <= left)))

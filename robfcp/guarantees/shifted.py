@@ -1,0 +1,115 @@
+"""Guaranteed thresholds under declared label shift, each with the certificate that goes with it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.federation import Federation
+from robfcp.guarantees.assumptions import Kind, assumptions_of, outside_of
+from robfcp.guarantees.budgets import check_delta, check_sigma
+from robfcp.guarantees.certificate import FULL, Certificate
+from robfcp.guarantees.label_shift import class_counts, prune_at, pruned_pac
+from robfcp.guarantees.mixes import Mix, mix_threshold, read_mixes
+
+_STEPS = 128  # of the least sigma
+_EDGES = 48  # at which it is sought
+
+Shifted = tuple[int | None, Certificate]
+
+
+def shifted_pac(
+    federation: Federation, level: Fraction, m: int, confidence: float, sigma: float
+) -> Shifted:
+    """Rule PC: clients that cannot be honest are pruned by class, then the PAC rule holds."""
+    walk = pruned_pac(federation, level, m, 1 - confidence, sigma)
+    notes = _notes(walk.dropped, walk.contradiction, m, sigma)
+    return walk.index, _certificate(
+        federation, "pac", level, m, confidence, sigma, notes, walk.index
+    )
+
+
+def shifted_mix(
+    federation: Federation,
+    level: Fraction,
+    mix: Mix,
+    m: int,
+    confidence: float,
+    sigma: float,
+) -> Shifted:
+    """Rule T: one threshold for a stated label mix, or for all mixes of a list at once."""
+    counts = class_counts(federation)
+    mixes = read_mixes(mix, counts.names)
+    walk = mix_threshold(counts, mixes, float(1 - level), m, 1 - confidence, sigma)
+    notes = _notes(walk.dropped, walk.contradiction, m, sigma)
+    if walk.too_few:
+        named = ", ".join(walk.too_few[:5])
+        notes.append(f"too few sites hold {named} for a guarantee against {m} liars")
+    return walk.index, _certificate(
+        federation, "mix", level, m, confidence, sigma, notes, walk.index
+    )
+
+
+def least_shift(federation: Federation, m: int, confidence: float = 0.95) -> float:
+    """The smallest sigma (to 1/128) at which nobody would be dropped: a diagnostic, not a bound.
+
+    Liars are included, and who agrees too well is not seen: it is no estimate of the true one.
+    """
+    counts = class_counts(federation)
+    beta = 0.2 * check_delta(1 - confidence)
+    places = np.unique(np.linspace(0, len(counts.edges) - 1, _EDGES).round().astype(int))
+    sizes = counts.sizes.astype(float)
+
+    def nobody(sigma: float) -> bool:
+        return all(_all_kept(counts.below[place], sizes, m, beta, sigma) for place in places)
+
+    low, high = 0, _STEPS
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if nobody(middle / _STEPS) else (middle + 1, high)
+    return low / _STEPS
+
+
+def _all_kept(
+    below: NDArray[np.int64], sizes: NDArray[np.float64], m: int, beta: float, sigma: float
+) -> bool:
+    kept = prune_at(below.astype(float), sizes, m, beta, sigma)
+    return kept is not None and bool(kept.all())
+
+
+def _notes(dropped: tuple[str, ...], contradiction: bool, m: int, sigma: float) -> list[str]:
+    if contradiction:
+        return [
+            f"more than {m} sites disagree within classes by more than {sigma:g}: nothing is "
+            "certified; state a larger label_shift or more liars"
+        ]
+    if dropped:
+        named = ", ".join(dropped[:5]) + (f" and {len(dropped) - 5} more" if dropped[5:] else "")
+        return [f"{len(dropped)} sites that cannot be honest were dropped first ({named})"]
+    return []
+
+
+def _certificate(
+    federation: Federation,
+    kind: Kind,
+    level: Fraction,
+    m: int,
+    confidence: float,
+    sigma: float,
+    notes: list[str],
+    index: int | None,
+) -> Certificate:
+    full = index is None or index == federation.grid.n_bins - 1
+    return Certificate(
+        kind=kind,
+        lower=float(level),
+        upper=1.0,
+        confidence=confidence,
+        m=m,
+        n_clients=federation.n_clients,
+        assumptions=assumptions_of(federation, kind, m, label_shift=check_sigma(sigma)),
+        outside=outside_of(federation),
+        note="; ".join([FULL] * full + notes),
+    )
