@@ -80,8 +80,8 @@ def calibrate(
     defence
         Whom to trust: "band", "rob-fcp", "none", or a defence of your own.
     malicious
-        The operator's bound on the number of liars, or "estimate". A guarantee needs a stated
-        number (or `size_budget`): an estimate proves nothing.
+        The operator's bound on the number of liars, or "estimate". A guaranteed threshold
+        needs a stated number (or `size_budget`).
     exclude
         "outstanding" leaves out at most that many clients, and only those that stand out;
         "exactly" leaves out that many whatever they look like.
@@ -95,7 +95,8 @@ def calibrate(
     distance
         What "rob-fcp" compares clients by.
     exchangeability
-        "partial" (within clients, rank from N + K) or "full" (altogether, N + 1).
+        What clients share: "partial" (nothing: exchangeable within clients, rank ceil(level N)
+        + 1), "full" (one distribution, rank from N + 1) or "published" (rank from N + K).
     certificate_confidence
         With which certificates hold, over the calibration data.
     sizes

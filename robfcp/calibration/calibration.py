@@ -314,7 +314,7 @@ class Calibration:
                [False,  True]])
         """
         self._check_classes(probabilities)
-        limits = self._limits(groups, len(np.asarray(probabilities)))
+        limits = self._limits(groups, np.shape(probabilities)[:1])
         sets = predict_sets(self.score_of(score), probabilities, limits, rng)
         return sets if self.several else sets[:, :, 0]
 
@@ -349,7 +349,7 @@ class Calibration:
         self._check_classes(probabilities)
         if self.by == "group":
             raise RobfcpError("iterate_sets: thresholds are by group; use predict_set(groups=...)")
-        limits = self._limits(None, 0)
+        limits = self._limits(None, ())
         for rows, sets in iterate_sets(self.score_of(score), probabilities, limits, rng):
             yield rows, sets if self.several else sets[:, :, 0]
 
@@ -641,7 +641,7 @@ class Calibration:
                 "use the model and the column order it was made with"
             )
 
-    def _limits(self, groups: ArrayLike | None, n_samples: int) -> NDArray[np.float64]:
+    def _limits(self, groups: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """(L,) one threshold a level, (C, L) by class, or (n, 1, L) by each sample's group."""
         if self.by is None:
             if groups is not None:
@@ -653,8 +653,8 @@ class Calibration:
         if groups is None:
             raise RobfcpError("groups: the thresholds are by group; pass each sample's group")
         names = array("groups", groups).astype(str)
-        if names.shape != (n_samples,):
-            raise RobfcpError(f"groups: need one a sample ({n_samples}), not shape {names.shape}")
+        if names.shape != shape:
+            raise RobfcpError(f"groups: need one a sample {shape}, not shape {names.shape}")
         place = {name: k for k, name in enumerate(self.strata)}
         unknown = sorted(set(names.tolist()) - set(place))
         if unknown:

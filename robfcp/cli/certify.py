@@ -105,7 +105,8 @@ def certify(
         unlike = least_liars(federation, heterogeneity, certificate_confidence)
         words = "every site is as alike as stated, as far as the reports tell"
         if unlike:
-            words = f"at least {unlike} sites are not as alike as stated"
+            sites = "1 site is" if unlike == 1 else f"{unlike} sites are"
+            words = f"at least {sites} not as alike as stated"
         printer.line(f"With {at_least(certificate_confidence)} confidence, {words}.")
     for outcome in outcomes:
         _show(printer, federation, outcome, _source(outcome.level in thresholds, everybody))

@@ -306,6 +306,18 @@ class Federation:
         """One class or group as a federation of the clients that hold it.
 
         Where reports are private the numbers of samples are protected too: sizes are then noisy.
+
+        Parameters
+        ----------
+        number
+            The class's place among the names of `strata`.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> report = robfcp.Report.from_scores("a", [0.1, 0.4, 0.6], labels=[0, 1, 1], classes=2)
+        >>> robfcp.Federation.from_reports([report]).stratum(1).n_samples
+        2
         """
         if self.strata is None:
             raise RobfcpError("by: no report keeps counts by class; sketch them with labels")

@@ -47,7 +47,7 @@ from robfcp.guarantees.pruning import (
 )
 from robfcp.guarantees.ranks import FcpThreshold, fcp_index
 from robfcp.guarantees.shifted import least_shift, shifted_mix, shifted_pac
-from robfcp.guarantees.words import at_least, at_most, tolerance_statement
+from robfcp.guarantees.words import at_least, at_most, loss_at_most, tolerance_statement
 
 __all__ = [
     "PRUNING_SHARE",
@@ -84,6 +84,7 @@ __all__ = [
     "least_shift",
     "liars_forcing_full_sets",
     "liars_no_rule_survives",
+    "loss_at_most",
     "marginal_threshold",
     "outside_of",
     "pac_threshold",

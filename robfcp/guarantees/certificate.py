@@ -19,7 +19,7 @@ from robfcp.guarantees.marginal import liars_forcing_full_sets
 from robfcp.guarantees.noisy import bounds_of
 from robfcp.guarantees.pac import pac_liars_forcing_full_sets
 from robfcp.guarantees.pruning import PRUNING_SHARE, PruningEvidence, prune
-from robfcp.guarantees.words import at_least, at_most
+from robfcp.guarantees.words import at_least, at_most, loss_at_least, loss_at_most
 
 GuaranteeKind = Literal["marginal", "pac", "pac-homogeneous"]
 FULL = "every set is full"
@@ -139,8 +139,8 @@ class Certificate:
     def _span(self) -> str:
         """Where coverage lies, or the mean loss."""
         if self.risk:
-            most = at_most((1 - self.lower) * self.bound)
-            least = at_least((1 - self.upper) * self.bound)
+            most = loss_at_most((1 - self.lower) * self.bound, self.bound)
+            least = loss_at_least((1 - self.upper) * self.bound, self.bound)
             words = f"between {least} and {most}" if self.upper < 1 else f"at most {most}"
             return f"mean {self.risk} is {words}"
         where = "coverage at every honest site" if self.every_site else "coverage"

@@ -46,7 +46,8 @@ def coverage_curve(
     """The interval of the threshold at this edge for each number of liars.
 
     One event of probability `confidence` makes all of them true: the interval for m holds the one
-    for the true number j <= m, so that m may be read off the reports.
+    for the true number j <= m, so that m may be read off the reports. (For m below j nothing is
+    claimed; there a stated sigma may be refuted, and the interval wider than for more liars.)
     """
     if index is None:
         return tuple(CurvePoint(m, 1.0, 1.0) for m in budgets)

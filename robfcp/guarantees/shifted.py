@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -26,15 +27,14 @@ def shifted_pac(
     """Rule PC: clients that cannot be honest are pruned by class, then the PAC rule holds."""
     walk = pruned_pac(federation, level, m, 1 - confidence, sigma)
     notes = _notes(walk.dropped, walk.contradiction, m, sigma)
-    return walk.index, _certificate(
-        federation, "pac", level, m, confidence, sigma, notes, walk.index
-    )
+    made = _certificate(federation, "pac", level, m, (confidence, sigma), notes, walk.index)
+    return walk.index, made
 
 
 def shifted_mix(
     federation: Federation,
     level: Fraction,
-    mix: Mix,
+    mix: Mix | Sequence[Mix],
     m: int,
     confidence: float,
     sigma: float,
@@ -47,9 +47,8 @@ def shifted_mix(
     if walk.too_few:
         named = ", ".join(walk.too_few[:5])
         notes.append(f"too few sites hold {named} for a guarantee against {m} liars")
-    return walk.index, _certificate(
-        federation, "mix", level, m, confidence, sigma, notes, walk.index
-    )
+    made = _certificate(federation, "mix", level, m, (confidence, sigma), notes, walk.index)
+    return walk.index, made
 
 
 def least_shift(federation: Federation, m: int, confidence: float = 0.95) -> float:
@@ -96,11 +95,11 @@ def _certificate(
     kind: Kind,
     level: Fraction,
     m: int,
-    confidence: float,
-    sigma: float,
+    declared: tuple[float, float],
     notes: list[str],
     index: int | None,
 ) -> Certificate:
+    confidence, sigma = declared
     full = index is None or index == federation.grid.n_bins - 1
     return Certificate(
         kind=kind,

@@ -18,6 +18,24 @@ def at_most(share: float) -> str:
     return _percent(share, ROUND_CEILING)
 
 
+def loss_at_most(loss: float, bound: float) -> str:
+    """A mean loss that is not smaller: a percentage where the bound is 1, else a number."""
+    return at_most(loss) if bound == 1 else _number(loss, ROUND_CEILING)
+
+
+def loss_at_least(loss: float, bound: float) -> str:
+    """A mean loss that is not larger: a percentage where the bound is 1, else a number."""
+    return at_least(loss) if bound == 1 else _number(loss, ROUND_FLOOR)
+
+
+def _number(value: float, rounding: str) -> str:
+    exact = Decimal(repr(float(value)))
+    if not exact:
+        return "0"
+    places = Decimal(1).scaleb(exact.adjusted() - 3)  # four significant digits
+    return f"{exact.quantize(places, rounding=rounding).normalize():f}"
+
+
 def _percent(share: float, rounding: str) -> str:
     exact = 100 * Decimal(repr(float(share)))
     rounded = exact.quantize(_PLACES, rounding=rounding)

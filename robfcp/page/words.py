@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from robfcp.calibration import Calibration, Level
-from robfcp.guarantees import at_least, at_most, tolerance_statement
+from robfcp.guarantees import at_least, loss_at_most, tolerance_statement
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,9 @@ def _wanted(calibration: Calibration, level: Level) -> str:
     if calibration.risk is None:
         every = f" of every {calibration.by}" if calibration.by else ""
         return f"{percent(float(level.confidence_level))} coverage{every}"
-    most = float(1 - level.confidence_level) * calibration.risk.bound
-    return f"a mean {calibration.risk.name} of at most {percent(most)}"
+    bound = calibration.risk.bound
+    most = loss_at_most(float(1 - level.confidence_level) * bound, bound)
+    return f"a mean {calibration.risk.name} of at most {most}"
 
 
 def loss_notes(calibration: Calibration) -> tuple[str, ...]:
@@ -73,7 +74,7 @@ def _guaranteed(calibration: Calibration, level: Level) -> str:
     promised = f"{at_least(certificate.lower)} coverage{every}"
     if certificate.risk:
         promised = f"A mean {certificate.risk} of at most "
-        promised += at_most((1 - certificate.lower) * certificate.bound)
+        promised += loss_at_most((1 - certificate.lower) * certificate.bound, certificate.bound)
     claim = f"{promised} is guaranteed{sure} {condition}"
     if math.isinf(level.threshold):
         return f"{claim}, but only because every prediction set is full"

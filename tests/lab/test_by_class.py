@@ -197,7 +197,9 @@ def test_a_world_measures_the_sets_of_several_thresholds(world):
     assert found.coverage == pytest.approx(hit.mean())
 
 
-def test_rows_have_the_worst_class_with_one_threshold_and_with_several(data):
+def test_rows_have_the_worst_class_with_one_threshold_and_with_several():
+    shipped = outputs.load("cifar10")  # its classes are unlike: one threshold leaves some behind
+    data = shipped.probabilities, shipped.labels
     options = {"attack": "coverage", "n_clients": 12, "beta": 1.0, "seeds": 2}
     pooled, by_class = simulate(*data, **options), simulate(*data, **options, by="class")
     assert [row.by for row in pooled] == [None] * 6
@@ -206,7 +208,7 @@ def test_rows_have_the_worst_class_with_one_threshold_and_with_several(data):
         assert one.worst_class_coverage <= one.coverage
         assert other.worst_class_coverage <= other.coverage
         assert (one.seed, one.defence, one.flagged) == (other.seed, other.defence, other.flagged)
-    assert by_class[0].honest_worst_class_coverage > pooled[0].honest_worst_class_coverage
+        assert other.honest_worst_class_coverage > one.honest_worst_class_coverage + 0.02
     table = {record["defence"]: record for record in summarise(by_class)}
     alone = table["honest clients alone"]["worst_class_coverage"]
     assert alone == np.mean([row.honest_worst_class_coverage for row in by_class])

@@ -280,8 +280,10 @@ def test_a_report_refuses_strata_that_are_not_of_its_counts():
         Report("a", shifted, GRID, strata=made.strata)
     assert refused.value.field == "strata"
     assert Report("a", made.counts, GRID, strata=made.strata) == made
-    with pytest.raises(ReportError, match="are for 10 bins, not the grid's"):
+    with pytest.raises(ReportError, match="10 counts do not fit the grid's 20 bins"):
         Report("a", None, Grid.uniform(20), strata=made.strata)
+    with pytest.raises(ReportError, match="are for 10 bins, not the grid's"):
+        Report("a", np.repeat(made.counts, 2), Grid.uniform(20), strata=made.strata)
     with pytest.raises(ReportError, match="n_samples says 61"):
         Report("a", None, GRID, strata=made.strata, n_samples=61)
     with pytest.raises(ReportError, match="go with scores, not with losses"):
@@ -317,7 +319,8 @@ ON_THE_WIRE = {
     "cells that fall far": ({"steps": [3, -(2**63)], "counts": [3, 3]}, "rise strictly"),
     "step of 64 bits": ({"steps": [2**63], "counts": [6]}, "exceeds 64 bits"),
     "step of 100 bits": ({"steps": [2**100], "counts": [6]}, "exceeds 64 bits"),
-    "count negative": ({"steps": [3, 1], "counts": [7, -1]}, "not positive"),
+    "count negative": ({"steps": [3, 1], "counts": [7, -1]}, "is negative"),
+    "counts that cancel": ({"steps": [3, 10], "counts": [7, -1]}, "not positive"),
     "count of zero": ({"steps": [3, 1], "counts": [6, 0]}, "not positive"),
     "count of 64 bits": ({"steps": [3], "counts": [2**63]}, "exceeds 64 bits"),
     "counts whose sum overflows": ({"steps": [3, 10, 10], "counts": [2**62] * 3}, "exceeds"),
@@ -360,7 +363,7 @@ def test_a_report_has_counts_or_counts_by_class_and_never_both_or_none():
     with pytest.raises(ReportError, match="counts or counts by class"):
         Report.from_json(changed(counts=[6] + [0] * 9))
     with pytest.raises(ReportError, match="counts or counts by class"):
-        Report.from_json(changed(strata=None) if False else json.dumps(base() | {"strata": None}))
+        Report.from_json(json.dumps(base() | {"strata": None}))
 
 
 def test_losses_by_class_are_refused():
@@ -386,7 +389,7 @@ JUNK = st.one_of(
 VALID = report("site-7", n=30, classes=NAMES, seed=4)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=250, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_no_change_to_a_valid_report_crashes_or_is_accepted_with_a_wrong_sum(data):
     tree = json.loads(VALID.to_json())
@@ -405,8 +408,7 @@ def test_no_change_to_a_valid_report_crashes_or_is_accepted_with_a_wrong_sum(dat
             del place[key]
     try:
         found = Report.from_json(json.dumps(tree), "source")
-    except ReportError as error:
-        assert str(error).isprintable()
+    except ReportError:  # and nothing else
         return
     assert found.counts.sum() == found.n_samples
     if found.strata is not None:
@@ -492,8 +494,8 @@ def test_sums_that_noise_cannot_make_of_the_samples_are_refused():
     data = json.loads(report("site-7", n=400, privacy=PRIVATE).to_json())
     with pytest.raises(ReportError, match="which noise cannot make of 90000 samples"):
         Report.from_json(json.dumps(data | {"n_samples": 90_000}))
-    with pytest.raises(ReportError, match="hides it|though add-remove"):
-        hidden = json.loads(report("site-7", n=400, privacy=HIDING).to_json())
+    hidden = json.loads(report("site-7", n=400, privacy=HIDING).to_json())
+    with pytest.raises(ReportError, match="n_samples is stated though add-remove"):
         Report.from_json(json.dumps(hidden | {"n_samples": 400}))
 
 

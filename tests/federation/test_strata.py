@@ -1,0 +1,350 @@
+"""A federation by class: one table whatever order, number or grouping the sites report in."""
+
+import json
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+import robfcp.federation.counts as counting
+from robfcp.calibration import calibrate
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.federation.counts import DenseCounts, SparseCounts
+from robfcp.grid import Grid
+from robfcp.privacy import Privacy
+from robfcp.reports import OTHER, Report
+from robfcp.reports.strata import MAX_STRATA
+
+GRID = Grid.uniform(10)
+NAMES = ("cat", "dog", "eel")
+
+
+def made(client, names=NAMES, n=40, seed=None, grid=GRID, n_classes=None, **more):
+    """A report whose scores and labels depend on the client alone, not on the order of names."""
+    rng = np.random.default_rng(sum(client.encode()) if seed is None else seed)
+    if isinstance(names, int):
+        labels = rng.integers(0, names, n)
+        return Report.from_scores(client, rng.random(n), grid, labels=labels, classes=names, **more)
+    labels = np.array(sorted(names))[rng.integers(0, len(names), n)]
+    return Report.from_scores(client, rng.random(n), grid, labels=labels, classes=names, **more)
+
+
+def grouped(client, names, n=40, **more):
+    rng = np.random.default_rng(sum(client.encode()))
+    groups = np.array(names)[rng.integers(0, len(names), n)]
+    return Report.from_scores(client, rng.random(n), GRID, groups=groups, **more)
+
+
+def by_name(federation):
+    """{client: {stratum: counts}} of what is held."""
+    strata = federation.strata
+    dense = strata.table.dense().reshape(len(strata.rows), strata.n_strata, strata.n_bins)
+    return {
+        federation.ids[row]: {
+            name: table.tolist()
+            for name, table in zip(strata.labels, tables, strict=True)
+            if table.any()
+        }
+        for row, tables in zip(strata.rows, dense, strict=True)
+    }
+
+
+def held(report):
+    """The same of one report."""
+    names = report.strata.names
+    labels = map(str, range(names)) if isinstance(names, int) else names
+    tables = zip(labels, report.strata.dense(), strict=True)
+    return {name: table.tolist() for name, table in tables if table.any()}
+
+
+def test_the_table_holds_every_report_by_class_and_its_sums():
+    reports = [made(f"s{k}") for k in range(5)]
+    federation = Federation.from_reports(reports)
+    assert (federation.strata.by, federation.strata.names) == ("class", NAMES)
+    assert by_name(federation) == {r.client: held(r) for r in reports}
+    sizes = np.array([r.strata.sizes for r in reports])
+    np.testing.assert_array_equal(federation.strata.sizes, sizes)
+    np.testing.assert_array_equal(federation.strata.sizes.sum(axis=1), federation.sizes)
+    np.testing.assert_array_equal(federation.counts, [r.counts for r in reports])
+
+
+def test_another_order_of_names_gives_the_same_table():
+    orders = [NAMES, NAMES, ("eel", "cat", "dog"), NAMES, ("dog", "eel", "cat")]
+    plain = Federation.from_reports([made(f"s{k}") for k in range(5)])
+    mixed = Federation.from_reports([made(f"s{k}", names) for k, names in enumerate(orders)])
+    assert mixed.faulty == ()
+    assert mixed.strata.names == NAMES
+    np.testing.assert_array_equal(mixed.strata.table.dense(), plain.strata.table.dense())
+
+
+def test_a_number_alone_means_the_order_of_the_names_most_have():
+    scores, labels = np.linspace(0, 1, 9), [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    numbered = Report.from_scores("n", scores, GRID, labels=labels, classes=3)
+    named = Report.from_scores("n", scores, GRID, labels=labels, classes=NAMES)
+    others = [made("a"), made("b"), made("c", ("eel", "cat", "dog"))]
+    found = Federation.from_reports([*others, numbered])
+    assert found.faulty == ()
+    assert by_name(found) == by_name(Federation.from_reports([*others, named]))
+
+
+WRONG = {
+    "another number": made("liar", 4),
+    "one class more": made("liar", (*NAMES, "fox")),
+    "one class less": made("liar", NAMES[:2]),
+    "other names": made("liar", ("cat", "dog", "fox")),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_other_classes_are_refused_with_one_line(case):
+    reports = [made(f"s{k}") for k in range(3)]
+    federation = Federation.from_reports([WRONG[case], *reports])
+    (fault,) = federation.faulty
+    assert (fault.client, fault.field) == ("liar", "classes")
+    assert fault.reason.startswith("liar: its ")
+    assert fault.reason.endswith("use this round's classes")
+    assert federation.ids == ("s0", "s1", "s2")
+    assert by_name(federation) == {r.client: held(r) for r in reports}
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        lambda k: made(f"s{k}", least=8),
+        lambda k: made(f"s{k}", 3),
+        lambda k: made(f"s{k}", 3, least=8),
+        lambda k: made(f"s{k}", ("cat", "dog", "eel") if k % 2 else ("eel", "dog", "cat")),
+        lambda k: made(f"s{k}", 3 if k % 2 else NAMES, least=1 if k % 2 else 30),
+    ],
+    ids=["merged", "numbers", "merged numbers", "two orders", "mixed"],
+)
+def test_one_site_with_other_classes_cannot_depose_the_rest(site):
+    reports = [site(k) for k in range(6)]
+    for liar in WRONG.values():
+        federation = Federation.from_reports([*reports, liar])
+        assert set(federation.ids) >= {r.client for r in reports}
+        fits = all(r.strata.names == 3 == liar.strata.n_strata for r in reports)
+        assert ("liar" in federation.ids) == fits  # three names fit where all gave the number
+
+
+def test_four_sites_in_two_orders_outvote_three_in_one():
+    four = [made(f"s{k}", NAMES if k % 2 else NAMES[::-1]) for k in range(4)]
+    three = [made(f"t{k}", ("x", "y")) for k in range(3)]
+    assert Federation.from_reports([*four, *three]).ids == ("s0", "s1", "s2", "s3")
+
+
+def test_a_pooled_report_joins_the_pooled_counts_only():
+    pooled = Report.from_scores("b-pooled", np.linspace(0, 1, 30), GRID)
+    reports = [made("a"), pooled, made("c"), made("d")]
+    federation = Federation.from_reports(reports)
+    assert federation.ids == ("a", "b-pooled", "c", "d")
+    assert federation.faulty == ()
+    assert federation.strata.rows.tolist() == [0, 2, 3]
+    np.testing.assert_array_equal(federation.counts, [r.counts for r in reports])
+    assert set(by_name(federation)) == {"a", "c", "d"}
+    assert all("b-pooled" not in federation.stratum(c).ids for c in range(3))
+    assert list(federation) == reports
+
+
+def test_pooled_reports_alone_have_no_strata():
+    federation = Federation.from_reports([Report.from_scores("a", [0.1], GRID)])
+    assert federation.strata is None
+    with pytest.raises(RobfcpError, match="no report keeps counts by class"):
+        federation.stratum(0)
+
+
+def test_groups_of_different_sites_are_united_by_name():
+    reports = [
+        grouped("a", ["m", "f"]),
+        grouped("b", ["f"]),
+        grouped("c", ["x", "m", "10", "9"]),
+    ]
+    federation = Federation.from_reports(reports)
+    assert federation.strata.names == ("10", "9", "f", "m", "x")
+    assert by_name(federation) == {r.client: held(r) for r in reports}
+    assert federation.stratum(4).ids == ("c",)
+    assert federation.stratum(3).ids == ("a", "c")
+
+
+def test_more_groups_than_a_round_can_have_cost_those_their_place_who_bring_them():
+    honest = [grouped(f"s{k}", ["f", "m"]) for k in range(3)]
+    n = MAX_STRATA - 10
+    flood = [
+        Report.from_scores(f"liar-{j}", np.zeros(n), GRID, groups=[f"{j}-{i}" for i in range(n)])
+        for j in range(2)
+    ]
+    federation = Federation.from_reports([*honest, *flood])
+    assert federation.ids[-3:] == ("s0", "s1", "s2")
+    assert [fault.client for fault in federation.faulty] == ["liar-1"]
+    assert "there are more than 20000" in federation.faulty[0].reason
+    assert federation.strata.n_strata <= MAX_STRATA
+    honest_only = federation.subset(np.array([c.startswith("s") for c in federation.ids]))
+    assert by_name(honest_only) == {r.client: held(r) for r in honest}
+
+
+def test_the_grouping_of_the_minority_is_refused():
+    classes, groups = [made(f"c{k}") for k in range(3)], [grouped(f"g{k}", ["f"]) for k in range(2)]
+    federation = Federation.from_reports([*classes, *groups])
+    assert federation.strata.by == "class"
+    assert [fault.client for fault in federation.faulty] == ["g0", "g1"]
+    assert "counts are by group, not by class as most reports'" in federation.faulty[0].reason
+    federation = Federation.from_reports([*classes[:1], *groups])
+    assert federation.strata.by == "group"
+    assert [fault.client for fault in federation.faulty] == ["c0"]
+
+
+def test_other_from_one_site_does_not_hurt_the_rest():
+    plain = [made(f"s{k}") for k in range(4)]
+    thin = made("thin", least=14)
+    assert 0 in thin.strata.sizes[:3]
+    federation = Federation.from_reports([*plain, thin])
+    assert federation.faulty == ()
+    assert federation.strata.names == (*NAMES, OTHER)
+    assert by_name(federation) == {r.client: held(r) for r in [*plain, thin]}
+    alone = calibrate(plain, by="class", malicious=0, defence="none")
+    beside = calibrate(federation, by="class", malicious=0, defence="none")
+    assert beside.strata == alone.strata == NAMES
+    empty = [c for c in range(3) if thin.strata.sizes[c] == 0]
+    np.testing.assert_array_equal(beside.threshold[empty], alone.threshold[empty])
+
+
+def test_other_may_stand_anywhere_among_the_names():
+    thin = json.loads(made("thin", least=14).to_json())
+    first = made("thin", (OTHER[1:-1], *NAMES))  # a name to be replaced on the wire
+    data = json.loads(first.to_json())
+    data["strata"]["names"] = [OTHER, *NAMES]
+    for odd in (thin, data):
+        federation = Federation.from_reports([made("a", 3), made("b", 3), made("c"), odd])
+        assert federation.strata.names == (*NAMES, OTHER)
+        found = by_name(federation)
+        assert found["a"] == dict(zip(NAMES, held(made("a", 3)).values(), strict=True))
+        assert found["thin"] == held(Report.from_json(json.dumps(odd)))
+
+
+def test_a_round_in_which_no_class_has_a_name_is_refused_in_words():
+    data = json.loads(made("a", ("x",)).to_json())
+    data["strata"]["names"] = [OTHER]
+    with pytest.raises(RobfcpError, match="every site merged all of them"):
+        calibrate([data], by="class", malicious=0)
+
+
+def test_iteration_gives_back_the_reports():
+    reports = [made(f"s{k}") for k in range(4)]
+    assert list(Federation.from_reports(reports)) == reports
+    numbers = [made(f"s{k}", 3) for k in range(4)]
+    assert list(Federation.from_reports(numbers)) == numbers
+    again = Federation.from_reports(list(Federation.from_reports(reports)))
+    np.testing.assert_array_equal(
+        again.strata.table.dense(), Federation.from_reports(reports).strata.table.dense()
+    )
+
+
+def test_private_reports_by_class_come_back_from_iteration():
+    pytest.importorskip("opendp")
+    reports = [made(f"s{k}", n=300, privacy=Privacy(1.0)) for k in range(4)]
+    federation = Federation.from_reports(reports)
+    assert list(federation) == reports
+    assert federation.noise_draws == 3  # a pooled count holds the noise of every class
+    one = federation.stratum(1)
+    assert (one.noise_draws, one.sizes_known) == (1, False)
+    np.testing.assert_array_equal(one.counts, [r.strata.dense()[1] for r in reports])
+
+
+def test_a_private_report_without_a_single_cell_does_not_stop_the_round():
+    pytest.importorskip("opendp")
+    privacy = Privacy(1.0, neighbours="add-remove")
+    reports = [made(f"s{k}", n=300, privacy=privacy) for k in range(4)]
+    data = json.loads(reports[0].to_json())
+    data["strata"] |= {"steps": [], "counts": []}
+    for client in ("a", "s2x", "z"):  # first, in the middle, last
+        federation = Federation.from_reports([*reports, data | {"client": client}])
+        assert client in federation.ids
+        for c in range(3):
+            assert federation.stratum(c).ids == ("s0", "s1", "s2", "s3")
+        assert calibrate(federation, by="class", malicious=1, guarantee="marginal").strata == NAMES
+
+
+def test_a_subset_keeps_the_classes_of_those_it_keeps():
+    pooled = Report.from_scores("b", np.linspace(0, 1, 30), GRID)
+    reports = [made("a"), pooled, made("c"), made("d"), made("e")]
+    federation = Federation.from_reports(reports)
+    for mask in ([1, 1, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 1, 1, 1], [1] * 5):
+        part = federation.subset(np.array(mask, dtype=bool))
+        kept = [r for r, keep in zip(reports, mask, strict=True) if keep]
+        assert part.ids == tuple(r.client for r in kept)
+        assert list(part) == kept
+
+
+def test_a_stratum_is_the_federation_of_its_holders():
+    rng = np.random.default_rng(3)
+    reports = []
+    for k in range(6):
+        labels = rng.choice(4, size=15, p=[0.5, 0.3, 0.2, 0.0] if k else [0, 0, 0, 1.0])
+        reports.append(Report.from_scores(f"s{k}", rng.random(15), GRID, labels=labels, classes=5))
+    federation = Federation.from_reports(reports)
+    for c in range(5):
+        part = federation.stratum(c)
+        holders = [r for r in reports if r.strata.sizes[c]]
+        assert part.ids == tuple(r.client for r in holders)
+        assert part.sizes.tolist() == [r.strata.sizes[c] for r in holders]
+        assert part.counts.tolist() == [r.strata.dense()[c].tolist() for r in holders]
+        assert part.strata is None
+    assert federation.stratum(4).n_clients == 0
+
+
+def test_clusters_are_sums_of_their_classes():
+    federation = Federation.from_reports([made(f"s{k}", 4) for k in range(5)])
+    joined = federation.strata.clustered([1, 0, 1, 0], ("even", "odd"))
+    dense = federation.strata.table.dense().reshape(5, 4, 10)
+    wanted = np.stack([dense[:, [1, 3]].sum(axis=1), dense[:, [0, 2]].sum(axis=1)], axis=1)
+    np.testing.assert_array_equal(joined.table.dense().reshape(5, 2, 10), wanted)
+
+
+def test_large_sparse_tables_equal_dense_ones(monkeypatch):
+    orders = [tuple(f"c{i:03d}" for i in range(60))]
+    orders.append(orders[0][::-1])
+    reports = [made(f"s{k}", orders[k == 3], n=50) for k in range(8)]
+    pooled = Report.from_scores("p", [0.1, 0.7], GRID)
+    dense = Federation.from_reports([*reports, pooled])
+    monkeypatch.setattr(counting, "DENSE_BYTES", 0)
+    sparse = Federation.from_reports([*reports, pooled])
+    assert isinstance(dense.strata.table, DenseCounts)
+    assert isinstance(sparse.strata.table, SparseCounts)
+    np.testing.assert_array_equal(sparse.strata.table.dense(), dense.strata.table.dense())
+    np.testing.assert_array_equal(sparse.strata.sizes, dense.strata.sizes)
+    for c in range(60):
+        one, other = sparse.stratum(c), dense.stratum(c)
+        assert one.ids == other.ids
+        np.testing.assert_array_equal(one.counts, other.counts)
+    mask = np.arange(9) % 2 == 0
+    assert list(sparse.subset(mask)) == list(dense.subset(mask))
+    cluster = np.arange(60) % 7
+    np.testing.assert_array_equal(
+        sparse.strata.clustered(cluster, 7).table.dense(),
+        dense.strata.clustered(cluster, 7).table.dense(),
+    )
+    kinds = {"by": "class", "malicious": 1, "guarantee": "marginal", "defence": "none"}
+    np.testing.assert_array_equal(
+        calibrate(sparse, **kinds).threshold, calibrate(dense, **kinds).threshold
+    )
+
+
+def test_a_thousand_classes_are_held_sparsely_and_calibrated_in_seconds():
+    fine = Grid.uniform(1000)
+    reports = [made(f"s{k:02d}", 1000, n=1000, grid=fine) for k in range(20)]
+    start = perf_counter()
+    federation = Federation.from_reports(reports)
+    assert isinstance(federation.strata.table, SparseCounts)
+    found = calibrate(federation, by="class", malicious=0, defence="none")
+    assert found.threshold.shape == (1000,)
+    assert perf_counter() - start < 15
+
+
+def test_strata_do_not_outlive_a_federation_that_replaces_them():
+    federation = Federation.from_reports([made("a"), made("b")])
+    assert replace(federation, strata=None).strata is None
+    assert list(replace(federation, strata=None)) == [
+        Report(r.client, r.counts, GRID) for r in federation
+    ]
