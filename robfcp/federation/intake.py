@@ -16,8 +16,7 @@ from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.marks import Header, hides_size, same_noise
 from robfcp.federation.quorum import check_quorum
 from robfcp.federation.strata import StrataBuilder, Stratified
-from robfcp.reports import OTHER, By, Names, Report, check_client
-from robfcp.reports.strata import MAX_STRATA
+from robfcp.reports import MAX_STRATA, OTHER, By, Names, Report, check_client
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.federation.counts import Counts, CountsBuilder, table
+from robfcp.federation.counts import Counts, CountsBuilder, DenseCounts, table
 from robfcp.reports import By, Names
 
 Whole = NDArray[np.int64]
@@ -49,6 +49,10 @@ class Stratified:
     def stratum(self, number: int) -> tuple[NDArray[np.intp], Counts]:
         """The clients that hold one stratum and their (R', H) counts of it."""
         first = number * self.n_bins
+        if isinstance(self.table, DenseCounts):
+            own = self.table.array[:, first : first + self.n_bins]
+            some = own.any(axis=1)
+            return self.rows[some], DenseCounts(own[some])
         starts, cells, values = self.table.entries()
         inside = (cells >= first) & (cells < first + self.n_bins)
         passed = np.concatenate([[0], np.cumsum(inside)])

@@ -18,6 +18,7 @@ from robfcp.guarantees.certificate import (
 from robfcp.guarantees.coverage import coverage_interval
 from robfcp.guarantees.curve import CurvePoint, coverage_curve, curve_budgets, empty_from
 from robfcp.guarantees.envelope import envelope
+from robfcp.guarantees.label_shift import ClassCounts, class_counts
 from robfcp.guarantees.levels import (
     Exchangeability,
     conformal_rank,
@@ -47,12 +48,14 @@ from robfcp.guarantees.pruning import (
 )
 from robfcp.guarantees.ranks import FcpThreshold, fcp_index
 from robfcp.guarantees.shifted import least_shift, shifted_mix, shifted_pac
+from robfcp.guarantees.site import OwnInterval, own_interval, own_mixes, site_thresholds
 from robfcp.guarantees.words import at_least, at_most, loss_at_most, tolerance_statement
 
 __all__ = [
     "PRUNING_SHARE",
     "Assumption",
     "Certificate",
+    "ClassCounts",
     "ClientIntervals",
     "CountBounds",
     "CurvePoint",
@@ -63,11 +66,13 @@ __all__ = [
     "HeterogeneityEstimate",
     "Mix",
     "NoisyCounts",
+    "OwnInterval",
     "at_least",
     "at_most",
     "bounds_of",
     "certify",
     "check_budget",
+    "class_counts",
     "conformal_rank",
     "coverage_curve",
     "coverage_interval",
@@ -87,6 +92,8 @@ __all__ = [
     "loss_at_most",
     "marginal_threshold",
     "outside_of",
+    "own_interval",
+    "own_mixes",
     "pac_threshold",
     "prune",
     "rank_charge",
@@ -94,6 +101,7 @@ __all__ = [
     "robust_step",
     "shifted_mix",
     "shifted_pac",
+    "site_thresholds",
     "tolerance",
     "tolerance_at",
     "tolerance_statement",

@@ -93,11 +93,17 @@ def prune_at(below: Table, sizes: Table, m: int, beta: float, sigma: float = 0.0
     """
     n_clients = len(sizes)
     j = witnesses(n_clients, m)
-    kept, left = np.ones(n_clients, dtype=bool), m
     if m == 0 or m + j > n_clients - 1:
-        return kept
+        return np.ones(n_clients, dtype=bool)
     p = pair_p_values(below, sizes, sigma)
     np.fill_diagonal(p, 9.0)
+    return prune_from(p, m, beta, j)
+
+
+def prune_from(p: Shares, m: int, beta: float, j: int) -> Mask | None:
+    """The same from the p-values, a client's own set beyond 1."""
+    n_clients = len(p)
+    kept, left = np.ones(n_clients, dtype=bool), m
     while True:
         present = np.flatnonzero(kept)
         place = left + j - 1

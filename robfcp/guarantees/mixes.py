@@ -99,11 +99,13 @@ def accepted(
     excess = -(miss - share * sizes)
     worst = np.maximum(excess / np.maximum(total, 1), excess / np.maximum(least, 1))
     together = mixes @ share + sum_of_largest(np.maximum(worst @ mixes.T, 0).T.copy(), left)
-    apart = mixes @ _class_envelopes(sizes - below, sizes, left, least)
     with np.errstate(divide="ignore"):
         effective = np.where(used, least[None, :] / np.where(used, mixes, 1.0), np.inf).min(axis=1)
     limit = critical_share(effective, alpha, delta)
-    return possible & (np.minimum(together, apart) <= limit)
+    if not (open_ := possible & (together > limit)).any():
+        return possible
+    apart = mixes @ _class_envelopes(sizes - below, sizes, left, least)
+    return possible & ~(open_ & (apart > limit))
 
 
 def _class_envelopes(

@@ -20,7 +20,7 @@ from robfcp.reports.signing import (
     verify,
 )
 from robfcp.reports.sketches import sketch
-from robfcp.reports.strata import OTHER, By, Names, Strata, check_strata_names
+from robfcp.reports.strata import MAX_STRATA, OTHER, By, Names, Strata, check_strata_names
 from robfcp.reports.wire import (
     WireGrid,
     WireScore,
@@ -33,6 +33,7 @@ from robfcp.reports.wire import (
 __all__ = [
     "MAX_E_REPORT_BYTES",
     "MAX_SAMPLES",
+    "MAX_STRATA",
     "OTHER",
     "By",
     "EReport",

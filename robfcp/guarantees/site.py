@@ -1,0 +1,114 @@
+"""Coverage at one site: the federation's threshold for its own mix, clipped by its own data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.errors import RobfcpError
+from robfcp.guarantees.binomials import least_count
+from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
+from robfcp.guarantees.label_shift import (
+    PRUNING_SHARE,
+    ClassCounts,
+    pair_p_values,
+    prune_from,
+    witnesses,
+)
+from robfcp.guarantees.mixes import accepted
+
+DELTA_SHARE = 0.05  # of alpha: the chance that the federation's threshold fails, paid from it
+HIGH_DELTA = 0.025  # of the site's own upper end
+STEPS = 1.645  # standard deviations below the level at which the site's own lower end lies
+
+
+def own_mixes(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(C, C) the mixes that n labels and one more can have: (n_c + 1[c = y]) / (n + 1)."""
+    return (sizes + np.eye(len(sizes))) / (sizes.sum() + 1)
+
+
+def site_thresholds(
+    counts: ClassCounts, alpha: float, m: int, sigma: float = 0.0
+) -> NDArray[np.intp]:
+    """(R,) each site's edge from the other sites' reports, for any mix its next patient can make.
+
+    Rule T at alpha' = alpha (1 - 1/20) and delta = alpha/20, so that under declared label shift,
+    while at most m of the others lie, a test point of the site is missed with probability at most
+    alpha over everything; -1 where that is infinite.
+    """
+    n_sites = len(counts.ids)
+    delta = check_delta(DELTA_SHARE * alpha)
+    room = alpha - delta - check_sigma(sigma)
+    found = np.full(n_sites, -1, dtype=np.intp)
+    if n_sites < 2 or room <= 0:
+        return found
+    m = check_budget(m, n_sites - 1)
+    active = list(range(n_sites))
+    mixes = [own_mixes(row) for row in counts.sizes]
+    beta, rest = PRUNING_SHARE * delta, (1 - PRUNING_SHARE) * delta
+    j = witnesses(n_sites - 1, m)
+    testing = m > 0 and m + j <= n_sites - 2
+    everybody = np.arange(n_sites)
+    for place in range(len(counts.edges) - 1, -1, -1):
+        below = counts.below[place]
+        p = None
+        if testing:
+            p = pair_p_values(below.astype(float), counts.sizes.astype(float), sigma)
+            np.fill_diagonal(p, 9.0)
+            if not _anybody_odd(p, m, beta, j):
+                p = None  # with one client fewer nobody is odder: all stay for every site
+        going = []
+        for site in active:
+            others = everybody[everybody != site]
+            kept: NDArray[np.intp] | None = others
+            if p is not None:
+                mask = prune_from(p[np.ix_(others, others)], m, beta, j)
+                kept = None if mask is None else others[mask]
+            if kept is None:
+                continue
+            left = m - (len(others) - len(kept))
+            here = accepted(below[kept], counts.sizes[kept], left, mixes[site], room, rest)
+            if here.all():
+                found[site] = counts.edges[place]
+                going.append(site)
+        active = going
+        if not active:
+            break
+    return found
+
+
+def _anybody_odd(p: NDArray[np.float64], m: int, beta: float, j: int) -> bool:
+    """Whether anybody would be dropped among all, by the rule for one client fewer."""
+    others = len(p) - 1
+    rank = np.partition(p, m + j - 1, axis=1)[:, m + j - 1]
+    return bool((rank * (others - 1 - m) / j <= beta / others).any())
+
+
+@dataclass(frozen=True)
+class OwnInterval:
+    """A site's own order statistics: low covers a/(n+1) whatever anybody does, high is PAC."""
+
+    low: float
+    high: float
+    floor: float
+    n: int
+
+
+def own_interval(scores: NDArray[np.float64], alpha: float) -> OwnInterval:
+    """X_(a) and X_(b) of the site's n own scores.
+
+    a = floor((1-alpha)(n+1) - 1.645 sqrt(n alpha (1-alpha))), at least 1; b least with
+    P(Bin(n, 1-alpha) >= b) <= 0.025, infinite if there is none.
+    """
+    ordered = np.sort(np.asarray(scores, dtype=np.float64))
+    n = len(ordered)
+    if not n:
+        raise RobfcpError("samples: there are none; pass at least one")
+    a = max(1, floor((1 - alpha) * (n + 1) - STEPS * sqrt(n * alpha * (1 - alpha))))
+    one = np.array([n], dtype=np.int64)
+    b = int(least_count(one, 1 - alpha, HIGH_DELTA, np.zeros(1, dtype=np.int64))[0])
+    high = float(ordered[b - 1]) if 1 <= b <= n else np.inf
+    return OwnInterval(float(ordered[a - 1]), high, a / (n + 1), n)
