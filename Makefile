@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow test-train test-flower test-browser lint docs benchmark clean
+.PHONY: demo test test-slow test-train test-flower test-flower-range test-browser lint docs benchmark clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -30,6 +30,16 @@ test-train: .venv/train  ## a short real federated training run
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
 	.venv-flower/bin/python -m pytest tests/flower --cov=robfcp.flower --cov=robfcp.engines \
 		--cov-report=term --cov-fail-under=85
+
+FLWR_RANGE ?= 1.32.1 1.42.0
+test-flower-range:  ## rounds in this process on the lowest and the highest flwr of the range
+	for version in $(FLWR_RANGE); do \
+		$(PYTHON) -m venv .venv-flower-$$version && \
+		.venv-flower-$$version/bin/pip install --quiet --disable-pip-version-check pytest \
+			"flwr==$$version" -e ".[flower,sklearn,privacy,demo]" && \
+		.venv-flower-$$version/bin/python -m pytest tests/flower/test_flower_faults.py \
+			tests/flower/test_flower_apps.py || exit 1; \
+	done
 
 test-browser: .venv/browser  ## the calibration page in a real headless Chromium
 	$(BIN)/python -m pytest tests/browser

@@ -85,8 +85,7 @@ class InProcessNetwork:
     def get_nodes(self) -> list[Node]:
         """All nodes, with the names they were registered under."""
         return [
-            Node(node_id, name)
-            for node_id, name in zip(self._contexts, self._names, strict=True)
+            Node(node_id, name) for node_id, name in zip(self._contexts, self._names, strict=True)
         ]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
