@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from robfcp.errors import RobfcpError
@@ -70,9 +71,23 @@ def _replace(target: Path, data: bytes) -> None:
             os.fsync(stream.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
+        _sync_folder(target.parent)
     except BaseException:
-        os.unlink(temporary)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last; where folders cannot be opened (Windows) the system sees to it."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems refuse
+            os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _reason(error: OSError | ValueError) -> str:

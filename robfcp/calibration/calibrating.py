@@ -279,6 +279,6 @@ def _outcomes(
                 sigma=settings.heterogeneity,
                 size_budget=settings.size_budget,
             )
-        threshold = np.inf if index is None else float(federation.grid.upper[index])
+        threshold = federation.threshold_at(index)
         found.append(Level(level, threshold, tolerance(federation, index, level), certificate))
     return tuple(found)

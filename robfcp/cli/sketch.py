@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from robfcp.cli._common import Json, Printer, Quiet, Seed, completes, natural
+from robfcp.cli._common import Json, Printer, Quiet, Seed, completes
 from robfcp.cli._data import read_outputs
 from robfcp.cli._private import (
+    DataSet,
     Delta,
     Epsilon,
     LedgerFile,
@@ -23,9 +25,9 @@ from robfcp.cli._private import (
 )
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.privacy import logistic_grid
-from robfcp.reports import Report, load_key, save_signed
-from robfcp.scores import APS, RAPS, SCORES, Score
+from robfcp.privacy import grid_from_text
+from robfcp.reports import Report, check_client, load_key, save_signed
+from robfcp.scores import APS, RAPS, SCORES, Score, scores_or_nan
 
 
 def register(app: typer.Typer) -> None:
@@ -49,17 +51,10 @@ def chosen_grid(name: str | None, score: Score) -> Grid:
     """The grid named on the command line: a fixed one, uniform:BINS or logistic:BINS."""
     if name is None:
         return score.default_grid()
-    fixed = {"default": Grid.default, "extended": Grid.extended, "open-ended": Grid.open_ended}
-    if name in fixed:
-        return fixed[name]()
-    kind, _, bins = name.partition(":")
-    number = natural(bins)
-    if kind == "uniform" and number is not None:
-        return Grid.uniform(number)
-    if kind == "logistic" and number is not None:
-        return logistic_grid(number)
-    known = ", ".join([*fixed, "uniform:100"])
-    raise RobfcpError(f"--grid: {name!r} is unknown; use {known} or logistic:32")
+    try:
+        return grid_from_text(name)
+    except RobfcpError as error:
+        raise RobfcpError(f"--{error}") from None
 
 
 def sketch(
@@ -97,6 +92,7 @@ def sketch(
     samples_per_patient: SamplesPerPatient = 1,
     rounds: Rounds = 1,
     ledger: LedgerFile = None,
+    dataset: DataSet = None,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -110,14 +106,16 @@ def sketch(
         outputs = read_outputs(data, needs_targets=True)
         rule = chosen_score(score, randomized, penalty, k_reg)
         assert outputs.targets is not None
-        try:
-            scores = rule(outputs.predictions, outputs.targets, seed)
-        except RobfcpError as error:
-            raise RobfcpError(f"{data}: {error}") from error
         privacy = chosen_privacy(epsilon, delta, neighbours, samples_per_patient, rounds)
         coarse = grid is None and privacy is not None
         edges = private_grid(rule) if coarse else chosen_grid(grid, rule)
-        charge(ledger, privacy, round)
+        check_client(client)
+        charge(ledger, dataset or data.name, privacy, round)
+        try:
+            score_all = rule if privacy is None else partial(scores_or_nan, rule)
+            scores = score_all(outputs.predictions, outputs.targets, seed)
+        except RobfcpError as error:
+            raise RobfcpError(f"{data}: {error}") from error
         report = Report.from_scores(
             client, scores, edges, score=rule, round=round, model=model, privacy=privacy
         )

@@ -25,6 +25,7 @@ from robfcp.engines.round import (
     read_size,
     reply_limit,
 )
+from robfcp.engines.site import Refused, SiteRules
 from robfcp.engines.workers import bounded
 
 __all__ = [
@@ -36,7 +37,9 @@ __all__ = [
     "Outcome",
     "Outcomes",
     "Participant",
+    "Refused",
     "Reply",
+    "SiteRules",
     "SizeReply",
     "SizeRequest",
     "SketchRequest",

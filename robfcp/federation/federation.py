@@ -116,6 +116,33 @@ class Federation:
         """N, the calibration samples of all valid reports."""
         return int(self.sizes.sum())
 
+    def threshold_at(self, index: int | None) -> float:
+        """The threshold at the upper edge of bin `index`; infinite where there is none.
+
+        Also infinite in the last bin where reports are private: their scores beyond the grid, and
+        those that are not numbers, count there.
+
+        Parameters
+        ----------
+        index
+            A bin's number from 0, or None.
+
+        Returns
+        -------
+        float
+            An upper edge of the grid, or infinity.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2], [4, 0]]).threshold_at(0)
+        0.5
+        """
+        last = self.grid.n_bins - 1
+        if index is None or (self.private and index == last):
+            return float(np.inf)
+        return float(self.grid.upper[index])
+
     def below(self, index: int) -> NDArray[np.int64]:
         """(K,) counts at or below the upper edge of bin `index`.
 

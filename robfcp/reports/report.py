@@ -23,7 +23,7 @@ from robfcp.reports.checks import (
     check_text,
     is_whole,
 )
-from robfcp.reports.sketches import sketch
+from robfcp.reports.sketches import private_sketch, sketch
 from robfcp.reports.wire import ReportFields, decode_fields, encode_fields
 from robfcp.scores import Score
 
@@ -120,7 +120,8 @@ class Report:
         client
             The client's name.
         scores
-            (n,) nonconformity scores of its calibration samples.
+            (n,) nonconformity scores of its calibration samples. With `privacy` those outside the
+            grid count in its end bins and NaN in the top one: nothing shows by a refusal.
         grid
             The bins all clients share; that of the score, or the default grid, if None.
         score
@@ -153,7 +154,7 @@ class Report:
             grid = Grid.default() if score is None else score.default_grid()
         check_grid(client, grid)
         try:
-            counts = sketch(scores, grid)
+            counts = sketch(scores, grid) if privacy is None else private_sketch(scores, grid)
         except RobfcpError as error:
             raise RobfcpError(f"{client}: {error}") from error
         if privacy is None:
@@ -162,7 +163,7 @@ class Report:
             return Report(client, counts, grid, score, round, model)
         check_patients(client, len(np.asarray(scores)), patients, privacy)
         size = None if privacy.hides_size else int(counts.sum())
-        noisy = add_noise(check_counts(client, counts, grid), privacy)
+        noisy = add_noise(check_counts(client, counts, grid, privacy), privacy)
         return Report(
             client=client,
             counts=noisy,

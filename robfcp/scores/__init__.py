@@ -11,6 +11,7 @@ from robfcp.scores.lac import LAC
 from robfcp.scores.named import SCORES, named_score, score_parameters
 from robfcp.scores.probabilities import Probabilities, check_labels, check_probabilities
 from robfcp.scores.regression import CQR, AbsoluteResidual
+from robfcp.scores.tolerant import scores_or_nan
 
 __all__ = [
     "APS",
@@ -28,6 +29,7 @@ __all__ = [
     "check_probabilities",
     "named_score",
     "score_parameters",
+    "scores_or_nan",
 ]
 
 __getattr__ = old_names(__name__)
