@@ -22,6 +22,8 @@ from robfcp.calibration.letters import (
 from robfcp.calibration.levels import Level
 from robfcp.calibration.sealed import kind_of
 from robfcp.calibration.settings import Guarantee, Settings
+from robfcp.calibration.signed import check_signer, sign_sealed, signer_of
+from robfcp.calibration.verify import Difference, check_own_report, verify_calibration
 from robfcp.calibration.what_if import Budget, Budgets, default_budgets, what_if
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "Budget",
     "Budgets",
     "Calibration",
+    "Difference",
     "Evidence",
     "Guarantee",
     "Letter",
@@ -37,6 +40,8 @@ __all__ = [
     "Settings",
     "Summary",
     "calibrate",
+    "check_own_report",
+    "check_signer",
     "default_budgets",
     "evidence_path",
     "kind_of",
@@ -44,6 +49,9 @@ __all__ = [
     "letters",
     "load_calibration",
     "save_letters",
+    "sign_sealed",
+    "signer_of",
+    "verify_calibration",
     "what_if",
 ]
 

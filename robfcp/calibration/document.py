@@ -95,7 +95,7 @@ def encode_calibration(found: CalibrationFields) -> bytes:
         Body(
             version=found.version,
             settings=found.settings,
-            levels=[_wire_level(level) for level in found.levels],
+            levels=[wire_level(level) for level in found.levels],
             several=found.several,
             n_malicious=found.n_malicious,
             notes=list(found.notes),
@@ -127,7 +127,8 @@ def decode_calibration(data: bytes | str, source: str) -> CalibrationFields:
     return found
 
 
-def _wire_level(level: Level) -> WireLevel:
+def wire_level(level: Level) -> WireLevel:
+    """The level as it stands in a file."""
     certificate = level.certificate
     kept = {name: getattr(certificate, name) for name in WireCertificate.__struct_fields__}
     return WireLevel(

@@ -25,6 +25,7 @@ COMMANDS = (
     "predict",
     "page",
     "certify",
+    "verify",
     "train",
     "reproduce",
     "simulate",

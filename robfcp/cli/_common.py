@@ -32,6 +32,13 @@ EvidenceOption = Annotated[
     Path | None,
     typer.Option("--evidence", help="The calibration's evidence file, if not beside it."),
 ]
+ServerKey = Annotated[
+    str | None,
+    typer.Option(
+        "--server-key",
+        help="The server's public key (ed25519:..., or its file): refuse what it has not signed.",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
 PATIENCE_SECONDS = 2.0
 
@@ -43,6 +50,15 @@ def completes(*words: str) -> Callable[[str], list[str]]:
         return [word for word in words if word.startswith(incomplete)]
 
     return offered
+
+
+def pinned_key(text: str | None) -> str | None:
+    """The public key that --server-key names."""
+    if text is None:
+        return None
+    from robfcp.reports import read_public_key
+
+    return read_public_key(text)
 
 
 class Printer:

@@ -15,6 +15,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.guarantees import tolerance_statement
 from robfcp.page import write_page
+from robfcp.reports import load_key
 
 SHOWN = 12
 
@@ -80,6 +81,9 @@ def calibrate(
     html: Annotated[
         Path | None, typer.Option(help="Also make a page of it, as robfcp page does.")
     ] = None,
+    sign: Annotated[
+        Path | None, typer.Option(help="Sign calibration and letters with this key of keygen.")
+    ] = None,
     letters: Annotated[
         Path | None, typer.Option(help="Folder for a small file to each site: its own verdict.")
     ] = None,
@@ -91,6 +95,7 @@ def calibrate(
     [dim]Example: robfcp calibrate reports/*.json --malicious 5 --guarantee marginal -o c.json[/dim]
     """
     printer = Printer(as_json, quiet)
+    key = None if sign is None else load_key(sign)
     with printer.busy(f"calibrating {len(reports)} reports"):
         federation = read_federation(reports, sizes=sizes, quorum=quorum, round=round, keys=keys)
         calibration = run(
@@ -108,11 +113,11 @@ def calibrate(
             size_budget=size_budget,
         )
         if output is not None:
-            calibration.save(output)
+            calibration.save(output, key)
         if html is not None:
             write_page(calibration, html)
         if letters is not None:
-            save_letters(calibration, letters)
+            save_letters(calibration, letters, key)
     show(calibration, printer)
     if output is not None:
         printer.line(f"-> {output}, what it rests on in {evidence_path(output).name}")

@@ -42,7 +42,7 @@ class _Kind(msgspec.Struct):
 
 
 def generate_key(path: str | os.PathLike[str]) -> str:
-    """Write a new private key that only its owner can read; the public key as text."""
+    """Write a new private key that only its owner can read, and PATH.pub; the public key."""
     ed25519, serialization = _cryptography()
     key = ed25519.Ed25519PrivateKey.generate()
     pem = key.private_bytes(
@@ -58,6 +58,7 @@ def generate_key(path: str | os.PathLike[str]) -> str:
         raise RobfcpError(f"{path}: cannot be written ({error.strerror})") from None
     with os.fdopen(handle, "wb") as stream:
         stream.write(pem)
+    write_atomically(f"{os.fspath(path)}.pub", public_text(key) + "\n")
     return public_text(key)
 
 
@@ -80,6 +81,31 @@ def public_text(key: Ed25519PrivateKey) -> str:
     return PREFIX + base64.b64encode(key.public_key().public_bytes_raw()).decode()
 
 
+def sign_bytes(key: Ed25519PrivateKey, domain: bytes, data: bytes) -> str:
+    """The signature over data of one kind, as text."""
+    return base64.b64encode(key.sign(domain + data)).decode()
+
+
+def valid_signature(key: str, signature: str, domain: bytes, data: bytes) -> bool:
+    """Whether the signature over data of one kind is by this public key."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public_key("key", key).verify(base64.b64decode(signature, validate=True), domain + data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def read_public_key(text: str) -> str:
+    """A public key as it stands in a registry, from itself or from the file keygen wrote."""
+    if not text.startswith(PREFIX):
+        lines = read_limited(text, 10_000).decode("utf-8", "replace").split()
+        text = next((line.strip('"') for line in lines if line.strip('"').startswith(PREFIX)), "")
+    public_key("--server-key", text)
+    return text
+
+
 def sign(report: Report, key: Ed25519PrivateKey) -> bytes:
     """The signed report as JSON; it must name its round, or it could be used again."""
     if report.round is None:
@@ -87,7 +113,7 @@ def sign(report: Report, key: Ed25519PrivateKey) -> bytes:
             report.client, "round", "a signed report must name its round", "give --round"
         )
     raw = report.to_json()
-    signature = base64.b64encode(key.sign(DOMAIN + raw)).decode()
+    signature = sign_bytes(key, DOMAIN, raw)
     return msgspec.json.encode(SignedReport(public_text(key), signature, msgspec.Raw(raw)))
 
 
@@ -112,7 +138,7 @@ def read_keys(path: str | os.PathLike[str]) -> dict[str, str]:
     for client, entry in registry.items():
         if "key" not in entry:
             raise RobfcpError(f"{path}: {client} has no key; add the line robfcp keygen printed")
-        _public_key(client, entry["key"])
+        public_key(client, entry["key"])
     return {client: entry["key"] for client, entry in registry.items()}
 
 
@@ -128,7 +154,9 @@ def verify(data: bytes, keys: Mapping[str, str], round: str, source: str = "repo
             client, "signature", "the report is not signed", "use robfcp sketch --sign"
         ) from None
     raw = bytes(signed.report)
-    if signed.key != keys[client] or not _valid(client, keys[client], signed.signature, raw):
+    if signed.key != keys[client] or not valid_signature(
+        keys[client], signed.signature, DOMAIN, raw
+    ):
         raise ReportError(
             client,
             "signature",
@@ -156,17 +184,8 @@ def _claimed(data: bytes, source: str) -> str:
     return str(client)
 
 
-def _valid(client: str, key: str, signature: str, raw: bytes) -> bool:
-    from cryptography.exceptions import InvalidSignature
-
-    try:
-        _public_key(client, key).verify(base64.b64decode(signature, validate=True), DOMAIN + raw)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
-def _public_key(client: str, text: str) -> Any:
+def public_key(client: str, text: str) -> Any:
+    """The key a text spells, refused where it spells none."""
     ed25519, _ = _cryptography()
     try:
         if not text.startswith(PREFIX):
