@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import zipfile
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from robfcp.errors import RobfcpError
 
 PREDICTIONS = ("probabilities", "predictions")
+MAX_ARRAY_BYTES = 2**34
 TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -34,14 +36,16 @@ def read_outputs(path: Path, *, needs_targets: bool) -> FileOutputs:
     """
     if not path.is_file():
         raise RobfcpError(f"{path}: no such file; check the path")
+    if not path.stat().st_size:
+        raise RobfcpError(f"{path}: is empty; write it again")
     readers = {".npz": _npz, ".npy": _npy, ".csv": _csv}
     if path.suffix.lower() not in readers:
         raise RobfcpError(f"{path}: cannot read {path.suffix or 'this'}; use .npz, .npy or .csv")
     try:
         outputs = readers[path.suffix.lower()](path)
-    except (ValueError, OSError, EOFError, MemoryError, csv.Error, zipfile.BadZipFile) as error:
-        if isinstance(error, RobfcpError):
-            raise
+    except RobfcpError:
+        raise
+    except Exception as error:  # zlib, tokenize, zipfile, csv, numpy: each has its own
         remedy = "write it again"
         if path.suffix.lower() == ".csv":
             remedy = "use commas between columns, points in numbers, labels as column numbers"
@@ -75,12 +79,10 @@ def chosen_outputs(name: str) -> Labelled:
 
 
 def _npz(path: Path) -> FileOutputs:
-    with path.open("rb") as stream, zipfile.ZipFile(stream):
-        stream.seek(0)
-        arrays = np.load(stream, allow_pickle=False)
-        names = set(arrays.files)
-        predictions = next((arrays[name] for name in PREDICTIONS if name in names), None)
-        targets = next((arrays[name] for name in TARGETS if name in names), None)
+    with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+        names = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        predictions = next((_member(archive, names[n]) for n in PREDICTIONS if n in names), None)
+        targets = next((_member(archive, names[n]) for n in TARGETS if n in names), None)
     if predictions is None:
         raise RobfcpError(
             f"{path}: has arrays {', '.join(sorted(names)) or '(none)'} but no 'probabilities'; "
@@ -89,9 +91,40 @@ def _npz(path: Path) -> FileOutputs:
     return FileOutputs(predictions, targets)
 
 
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    """One array, refused before it is expanded where it is larger than it can be."""
+    if info.file_size > MAX_ARRAY_BYTES:
+        raise ValueError(f"{info.filename} would have {info.file_size} bytes")
+    with archive.open(info) as stream:
+        return _array(stream, info.file_size)
+
+
 def _npy(path: Path) -> FileOutputs:
     with path.open("rb") as stream:
-        return FileOutputs(np.lib.format.read_array(stream, allow_pickle=False), None)
+        return FileOutputs(_array(stream, path.stat().st_size), None)
+
+
+def _array(stream: IO[bytes], size: int) -> NDArray[Any]:
+    """The array in a stream of so many bytes; what its header claims beyond them is refused."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"npy version {version} is not known")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else _header_2
+    shape, fortran, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    wanted = prod(shape) * dtype.itemsize
+    if not 0 <= wanted <= size:
+        raise ValueError(f"shape {shape} needs {wanted} bytes but the file has {size}")
+    data = stream.read(wanted)
+    if len(data) < wanted:
+        raise ValueError("it ends too early")
+    array = np.frombuffer(data, dtype=dtype)
+    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def _header_2(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    return np.lib.format.read_array_header_2_0(stream)
 
 
 def _csv(path: Path) -> FileOutputs:

@@ -15,7 +15,9 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.guarantees import tolerance_statement
 from robfcp.page import write_page
+from robfcp.privacy import grid_from_text
 from robfcp.reports import load_key
+from robfcp.scores import named_score
 
 SHOWN = 12
 
@@ -70,8 +72,16 @@ def calibrate(
     keys: Annotated[
         Path | None, typer.Option(help="registry.toml of public keys; unsigned ones are refused.")
     ] = None,
+    revoked: Annotated[
+        Path | None, typer.Option(help="Public keys that count no more, one a line.")
+    ] = None,
     quorum: Annotated[int | None, typer.Option(help="Least number of valid reports.")] = None,
     round: Annotated[str | None, typer.Option(help="Refuse reports of another round.")] = None,
+    model: Annotated[str | None, typer.Option(help="Refuse reports of another model.")] = None,
+    score: Annotated[str | None, typer.Option(help="Refuse reports of another score.")] = None,
+    grid: Annotated[
+        str | None, typer.Option(help="Refuse reports on another grid, as sketch --grid names it.")
+    ] = None,
     max_share: Annotated[
         float | None, typer.Option(help="Refuse a client with more than this share of samples.")
     ] = None,
@@ -97,7 +107,17 @@ def calibrate(
     printer = Printer(as_json, quiet)
     key = None if sign is None else load_key(sign)
     with printer.busy(f"calibrating {len(reports)} reports"):
-        federation = read_federation(reports, sizes=sizes, quorum=quorum, round=round, keys=keys)
+        federation = read_federation(
+            reports,
+            sizes=sizes,
+            quorum=quorum,
+            round=round,
+            keys=keys,
+            revoked=revoked,
+            model=model,
+            score=None if score is None else named_score(score, {}),
+            grid=None if grid is None else grid_from_text(grid),
+        )
         calibration = run(
             federation,
             confidence_level=confidence if len(confidence) > 1 else confidence[0],

@@ -14,6 +14,7 @@ from robfcp.federation.checked import Checked
 from robfcp.federation.counts import Counts, DenseCounts, Entries
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.intake import take_in
+from robfcp.federation.late_grids import built
 from robfcp.federation.marks import marks_of, size_of
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
@@ -430,7 +431,7 @@ class Federation:
             ids=tuple(header.client for header in headers),
             table=intake.counts,
             sizes=np.array([size_of(header, sizes) for header in headers], dtype=np.int64),
-            grid=first.grid,
+            grid=built(first.grid),
             score=first.score,
             round=first.round,
             model=first.model,

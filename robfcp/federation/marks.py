@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from robfcp.errors import ReportError
-from robfcp.grid import Grid
+from robfcp.federation.late_grids import AnyGrid
 from robfcp.privacy import Privacy
 from robfcp.scores import Score
 
@@ -18,7 +18,7 @@ class Header(NamedTuple):
     client: str
     n_samples: int
     row: int
-    grid: Grid
+    grid: AnyGrid
     score: Score | None
     round: str | None
     model: str | None

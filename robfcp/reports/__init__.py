@@ -9,6 +9,7 @@ from robfcp.reports.checks import MAX_SAMPLES, check_client
 from robfcp.reports.registry import read_registry, read_sizes
 from robfcp.reports.report import Report
 from robfcp.reports.signing import (
+    check_named_key,
     generate_key,
     load_key,
     public_text,
@@ -37,6 +38,7 @@ __all__ = [
     "WireGrid",
     "WireScore",
     "check_client",
+    "check_named_key",
     "generate_key",
     "load_key",
     "public_text",

@@ -195,7 +195,7 @@ class Report:
         )
 
     @staticmethod
-    def from_json(data: bytes | str, source: str = "report") -> Report:
+    def from_json(data: bytes | str, source: str = "report", grid: Grid | None = None) -> Report:
         """A report from untrusted JSON; `source` names it in errors until its client is known.
 
         Parameters
@@ -204,6 +204,9 @@ class Report:
             JSON from anybody.
         source
             How errors name the report while its client is not known.
+        grid
+            The round's grid where it is known; a report on another one is refused before that one
+            is built.
 
         Returns
         -------
@@ -222,7 +225,7 @@ class Report:
         >>> robfcp.Report.from_json(data).n_samples
         3
         """
-        return Report(**decode_fields(data, source)._asdict())
+        return Report(**decode_fields(data, source, grid)._asdict())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON whole or not at all.

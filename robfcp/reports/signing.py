@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from robfcp._util.files import read_limited, write_atomically
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.reports.checks import check_client
-from robfcp.reports.registry import read_registry
+from robfcp.reports.registry import expired, read_registry
 from robfcp.reports.report import Report
 from robfcp.reports.wire import claimed_name
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 DOMAIN = b"robfcp signed report 1\n"  # keeps a signature from meaning anything else
 PREFIX = "ed25519:"
+_PRIME = 2**255 - 19
+_ORDER_8 = int.from_bytes(
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
+)
 
 
 class SignedReport(
@@ -67,9 +72,9 @@ def load_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
     ed25519, serialization = _cryptography()
     try:
         key = serialization.load_pem_private_key(read_limited(path, 10_000), password=None)
-    except (ValueError, TypeError) as error:
-        if isinstance(error, RobfcpError):
-            raise
+    except RobfcpError:
+        raise
+    except Exception:  # of kinds that differ between versions of cryptography
         key = None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise RobfcpError(f"{path}: is not an Ed25519 private key; make one with robfcp keygen")
@@ -122,6 +127,28 @@ def save_signed(report: Report, key: Ed25519PrivateKey, path: str | os.PathLike[
     write_atomically(path, sign(report, key))
 
 
+def check_named_key(data: bytes, source: str) -> bool:
+    """Whether a file is signed; refused where the signature is not by the key it names itself."""
+    try:
+        if msgspec.json.decode(data, type=_Kind).kind != "signed-report":
+            return False
+        signed = msgspec.json.decode(data, type=SignedReport)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    try:
+        genuine = valid_signature(signed.key, signed.signature, DOMAIN, bytes(signed.report))
+    except RobfcpError:
+        genuine = False
+    if not genuine:
+        raise ReportError(
+            _claimed(data, source),
+            "signature",
+            "the signature is not by the key the report names",
+            "sign the report as it is",
+        )
+    return True
+
+
 def unwrap(data: bytes) -> bytes:
     """The report inside a signed one, its signature unchecked; anything else as it is."""
     try:
@@ -132,14 +159,36 @@ def unwrap(data: bytes) -> bytes:
     return data
 
 
-def read_keys(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Each registered client's public key."""
+def read_keys(
+    path: str | os.PathLike[str],
+    revoked: str | os.PathLike[str] | None = None,
+    today: date | None = None,
+) -> dict[str, str]:
+    """Each registered client's public key; none where it has expired or is on the revoked list."""
     registry = read_registry(path)
+    owners: dict[str, str] = {}
     for client, entry in registry.items():
         if "key" not in entry:
             raise RobfcpError(f"{path}: {client} has no key; add the line robfcp keygen printed")
         public_key(client, entry["key"])
-    return {client: entry["key"] for client, entry in registry.items()}
+        if owners.setdefault(entry["key"], client) != client:
+            raise RobfcpError(
+                f"{path}: {client} has the key of {owners[entry['key']]}; one of them must make "
+                "its own with robfcp keygen"
+            )
+    gone = {client for client, entry in registry.items() if expired(entry, today)}
+    banned = set() if revoked is None else read_revoked(revoked)
+    gone |= {client for client, entry in registry.items() if entry["key"] in banned}
+    return {c: "" if c in gone else entry["key"] for c, entry in registry.items()}
+
+
+def read_revoked(path: str | os.PathLike[str]) -> set[str]:
+    """The public keys in a revocation list, one a line; # begins a comment."""
+    lines = read_limited(path, 10**6).decode("utf-8", "replace").splitlines()
+    keys = {line.split("#")[0].strip() for line in lines} - {""}
+    for key in keys:
+        public_key(str(path), key)
+    return keys
 
 
 def verify(data: bytes, keys: Mapping[str, str], round: str, source: str = "report") -> Report:
@@ -153,10 +202,12 @@ def verify(data: bytes, keys: Mapping[str, str], round: str, source: str = "repo
         raise ReportError(
             client, "signature", "the report is not signed", "use robfcp sketch --sign"
         ) from None
-    raw = bytes(signed.report)
-    if signed.key != keys[client] or not valid_signature(
-        keys[client], signed.signature, DOMAIN, raw
-    ):
+    raw, key = bytes(signed.report), keys[client]
+    if not key:
+        raise ReportError(
+            client, "signature", "its key has expired or was revoked", "register a new one"
+        )
+    if signed.key != key or not valid_signature(key, signed.signature, DOMAIN, raw):
         raise ReportError(
             client,
             "signature",
@@ -191,11 +242,22 @@ def public_key(client: str, text: str) -> Any:
         if not text.startswith(PREFIX):
             raise ValueError
         raw = base64.b64decode(text[len(PREFIX) :], validate=True)
+        if base64.b64encode(raw).decode() != text[len(PREFIX) :] or small_order(raw):
+            raise ValueError
         return ed25519.Ed25519PublicKey.from_public_bytes(raw)
     except ValueError:
         raise RobfcpError(
             f"{client}: key is not an Ed25519 public key; paste the line robfcp keygen printed"
         ) from None
+
+
+def small_order(raw: bytes) -> bool:
+    """Whether a public key is one of the few points for which anybody can sign.
+
+    They are those whose y is 0, 1, -1 or one of two others of order 8, in any encoding.
+    """
+    y = int.from_bytes(raw, "little") & (2**255 - 1)
+    return y % _PRIME in (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8)
 
 
 def _cryptography() -> tuple[Any, Any]:

@@ -10,12 +10,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.errors import ReportError, RobfcpError
+from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.grid import Grid, named
 from robfcp.privacy import Mechanism, Neighbours, Privacy
 from robfcp.scores import Score, named_score, score_parameters
 
 SCHEMA = 2  # private reports; all others are written as schema 1
+
+MAX_WIRE_BINS = 100_000  # of a report: a hundred times the default grid
 
 Parameter = bool | int | float | str
 
@@ -128,8 +130,21 @@ def wire_grid(grid: Grid) -> WireGrid:
     )
 
 
-def read_grid(wire: WireGrid) -> Grid:
-    """The grid a file names, refused when its digest does not fit."""
+def read_grid(wire: WireGrid, expected: Grid | None = None) -> Grid:
+    """The grid a file names, refused when its digest does not fit.
+
+    Where the expected one is known no other is built, whatever size it would have.
+    """
+    if expected is not None:
+        if wire.digest == expected.digest:
+            return expected
+        raise RobfcpError(
+            f"grid: grid is {plain(wire.name, 40)} {plain(wire.digest[:8])}, not the round's "
+            f"{expected}; use this round's grid"
+        )
+    bins = wire.parameters.get("bins", 0) if wire.edges is None else len(wire.edges)
+    if not isinstance(bins, (int, float)) or bins > MAX_WIRE_BINS:
+        raise RobfcpError(f"grid: more than {MAX_WIRE_BINS} bins; use a coarser grid")
     if wire.edges is None:
         grid = named(wire.name, wire.parameters)
     else:
@@ -196,7 +211,7 @@ def encode_fields(fields: ReportFields) -> bytes:
     )
 
 
-def decode_fields(data: bytes | str, source: str) -> ReportFields:
+def decode_fields(data: bytes | str, source: str, grid: Grid | None = None) -> ReportFields:
     """What a report file holds, whatever its schema, or a line naming client, field and remedy."""
     client = claimed_name(data) or source
     try:
@@ -208,14 +223,18 @@ def decode_fields(data: bytes | str, source: str) -> ReportFields:
                 f"schema {schema} is unknown to this version (it reads 1 to {SCHEMA})",
                 "update robfcp at the server",
             )
-        return READERS[schema](data)
+        return READERS[schema](data, grid)
     except ReportError:
         raise
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ReportError(
             client, _field(str(error)), f"not a valid report ({error})", "rebuild the report"
         ) from None
-    except RobfcpError as error:
+    except (OverflowError, ValueError) as error:
+        if not isinstance(error, RobfcpError):
+            raise ReportError(
+                client, "report", "a number is too large", "rebuild the report"
+            ) from None
         field = str(error).split(":", 1)[0]
         raise ReportError(client, field, str(error), "send a report of this round") from None
 
@@ -228,17 +247,19 @@ def claimed_name(data: bytes | str) -> str | None:
         return None
 
 
-def _read_v1(data: bytes | str) -> ReportFields:
-    return _fields(msgspec.json.decode(data, type=WireReport))
+def _read_v1(data: bytes | str, expected: Grid | None) -> ReportFields:
+    return _fields(msgspec.json.decode(data, type=WireReport), expected)
 
 
-def _read_v2(data: bytes | str) -> ReportFields:
+def _read_v2(data: bytes | str, expected: Grid | None) -> ReportFields:
     wire = msgspec.json.decode(data, type=PrivateWireReport)
-    return _fields(wire, Privacy(**msgspec.structs.asdict(wire.privacy)))
+    return _fields(wire, expected, Privacy(**msgspec.structs.asdict(wire.privacy)))
 
 
-def _fields(wire: WireReport | PrivateWireReport, privacy: Privacy | None = None) -> ReportFields:
-    grid = read_grid(wire.grid)
+def _fields(
+    wire: WireReport | PrivateWireReport, expected: Grid | None, privacy: Privacy | None = None
+) -> ReportFields:
+    grid = read_grid(wire.grid, expected)
     return ReportFields(
         client=wire.client,
         counts=read_counts(wire.counts, grid.n_bins),
