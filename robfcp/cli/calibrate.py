@@ -15,7 +15,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.guarantees import tolerance_statement
 from robfcp.page import write_page
-from robfcp.privacy import grid_from_text
+from robfcp.privacy import Privacy, grid_from_text
 from robfcp.reports import load_key
 from robfcp.scores import named_score
 
@@ -82,6 +82,9 @@ def calibrate(
     grid: Annotated[
         str | None, typer.Option(help="Refuse reports on another grid, as sketch --grid names it.")
     ] = None,
+    privacy: Annotated[
+        str | None, typer.Option(help="EPSILON or EPSILON,DELTA: refuse any other privacy.")
+    ] = None,
     max_share: Annotated[
         float | None, typer.Option(help="Refuse a client with more than this share of samples.")
     ] = None,
@@ -115,6 +118,7 @@ def calibrate(
             keys=keys,
             revoked=revoked,
             model=model,
+            privacy=read_privacy(privacy),
             score=None if score is None else named_score(score, {}),
             grid=None if grid is None else grid_from_text(grid),
         )
@@ -145,6 +149,19 @@ def calibrate(
         if written is not None:
             printer.line(f"-> {written}")
     printer.json(as_data(calibration))
+
+
+def read_privacy(text: str | None) -> Privacy | None:
+    """The privacy that EPSILON or EPSILON,DELTA states."""
+    if text is None:
+        return None
+    try:
+        epsilon, _, delta = text.partition(",")
+        return Privacy(float(epsilon), float(delta or 0))
+    except ValueError as error:
+        if isinstance(error, RobfcpError):
+            raise
+        raise RobfcpError(f"--privacy: {text!r} is not EPSILON or EPSILON,DELTA") from None
 
 
 def read_number(text: str) -> int | str:

@@ -371,6 +371,7 @@ class Federation:
         score: Score | None = None,
         round: str | None = None,
         model: str | None = None,
+        privacy: Privacy | None = None,
         faults: Iterable[Fault] = (),
         invited: Iterable[str] = (),
         signatures: str = "not checked",
@@ -397,6 +398,8 @@ class Federation:
             The expected round; the majority's if None.
         model
             The expected model; the majority's if None.
+        privacy
+            The agreed privacy; if None, no report may claim more noise than most private ones hold.
         faults
             Faults that were found before.
         invited
@@ -425,7 +428,7 @@ class Federation:
         (('a', 'b'), 1, ('c',))
         """
         expected = {"grid": grid, "score": score, "round": round, "model": model}
-        intake = take_in(reports, expected, sizes, quorum, faults, invited)
+        intake = take_in(reports, expected, sizes, quorum, faults, invited, privacy)
         first, headers = intake.headers[0], intake.headers
         return Federation(
             ids=tuple(header.client for header in headers),

@@ -13,6 +13,7 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation.faults import Fault
 from robfcp.federation.federation import Federation
 from robfcp.grid import Grid
+from robfcp.privacy import Privacy
 from robfcp.reports import Report, check_named_key, read_keys, read_sizes, unwrap, verify
 from robfcp.scores import Score
 
@@ -29,6 +30,7 @@ def read_federation(
     grid: Grid | None = None,
     score: Score | None = None,
     model: str | None = None,
+    privacy: Privacy | None = None,
     revoked: FilePath | None = None,
 ) -> Federation:
     """The federation in report files; unreadable ones count as faulty, under their file name.
@@ -52,6 +54,8 @@ def read_federation(
         Reports of another score are refused.
     model
         Reports of another model are refused.
+    privacy
+        Reports with another budget or noise, or none, are refused.
     revoked
         A file of public keys that count no more, one a line.
 
@@ -68,7 +72,13 @@ def read_federation(
     'nobody.json: no such file; check the path'
     """
     registry = sizes if sizes is None or isinstance(sizes, Mapping) else read_sizes(sizes)
-    expected: dict[str, Any] = {"round": round, "grid": grid, "score": score, "model": model}
+    expected: dict[str, Any] = {
+        "round": round,
+        "grid": grid,
+        "score": score,
+        "model": model,
+        "privacy": privacy,
+    }
     if keys is None:
         unsigned = _Unsigned(paths, grid)
         federation = Federation.from_reports(unsigned, sizes=registry, quorum=quorum, **expected)

@@ -14,9 +14,10 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation.counts import Counts, CountsBuilder
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.late_grids import kept
-from robfcp.federation.marks import Header, hides_size, same_noise
+from robfcp.federation.marks import Header, agreed_noise, hides_size, same_noise
 from robfcp.federation.quorum import check_quorum
 from robfcp.grid import Grid
+from robfcp.privacy import Privacy
 from robfcp.reports import Report, check_client
 
 
@@ -45,6 +46,7 @@ def take_in(
     quorum: int | float | None,
     faults: Iterable[Fault],
     invited: Iterable[str],
+    privacy: Privacy | None = None,
 ) -> Intake:
     """Read every report once, keep the valid ones; see `Federation.from_reports`."""
     sizes = None if sizes is None else _checked_sizes(sizes)
@@ -55,6 +57,7 @@ def take_in(
         arrived = _keep(arrived, refused, lambda header: _registered(header, sizes))
     for field, value in expected.items():
         arrived = _keep(arrived, refused, _same(field, value, arrived))
+    arrived = _keep(arrived, refused, agreed_noise(arrived, privacy))
     accepted = _without_conflicts(arrived, refused)
     known = sizes is not None or not any(hides_size(header) for header in accepted)
     if not known:
