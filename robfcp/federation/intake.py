@@ -11,7 +11,7 @@ import numpy as np
 
 from robfcp._util.numbers import whole
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.federation.counts import Counts, CountsBuilder
+from robfcp.federation.counts import Counts, CountsBuilder, check_extent
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.late_grids import kept
 from robfcp.federation.marks import Header, agreed_noise, hides_size, same_noise
@@ -71,6 +71,7 @@ def take_in(
     missing = tuple(sorted(silent | (set(sizes or ()) - seen)))
     accepted.sort(key=lambda header: header.client)
     rows = np.fromiter((header.row for header in accepted), dtype=np.intp, count=len(accepted))
+    check_extent(len(accepted), accepted[0].grid.n_bins)
     counts = builder.build(rows, accepted[0].grid.n_bins)
     ordered = tuple(sorted(faulty, key=lambda fault: fault.client))
     return Intake(accepted, counts, ordered, missing, known)

@@ -17,7 +17,7 @@ from robfcp.scores import Score, named_score, score_parameters
 
 SCHEMA = 2  # private reports; all others are written as schema 1
 
-MAX_WIRE_BINS = 100_000  # of a report: a hundred times the default grid
+MAX_WIRE_BINS = 20_000  # of a report: twenty times the default grid
 
 Parameter = bool | int | float | str
 
