@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow test-train test-flower test-flower-range test-browser lint docs benchmark clean
+.PHONY: demo test test-slow test-train test-flower test-flower-range test-browser lint docs release benchmark clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -46,6 +46,11 @@ test-browser: .venv/browser  ## the calibration page in a real headless Chromium
 
 docs: .venv/docs  ## build the documentation strictly into site/ (--quiet would hide its warnings from --strict)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+release: .venv/dev  ## wheel, source and bill of materials into dist/
+	$(BIN)/pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python scripts/sbom.py > dist/robfcp.cdx.json
 
 benchmark: .venv/dev  ## every stage up to a million clients; rewrites docs/speed.md
 	$(BIN)/python benchmarks/run.py

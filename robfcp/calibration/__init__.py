@@ -5,6 +5,7 @@ page, figures and commands build on it.
 """
 
 from robfcp._moved import old_names
+from robfcp.calibration.audit import AuditLog, log_round
 from robfcp.calibration.calibrating import LevelLike, calibrate
 from robfcp.calibration.calibration import (
     MAX_CALIBRATION_BYTES,
@@ -20,7 +21,7 @@ from robfcp.calibration.letters import (
     save_letters,
 )
 from robfcp.calibration.levels import Level
-from robfcp.calibration.sealed import kind_of
+from robfcp.calibration.sealed import digest_of, kind_of
 from robfcp.calibration.settings import Guarantee, Settings
 from robfcp.calibration.signed import check_signer, sign_sealed, signer_of
 from robfcp.calibration.verify import Difference, check_own_report, verify_calibration
@@ -28,6 +29,7 @@ from robfcp.calibration.what_if import Budget, Budgets, default_budgets, what_if
 
 __all__ = [
     "MAX_CALIBRATION_BYTES",
+    "AuditLog",
     "Budget",
     "Budgets",
     "Calibration",
@@ -43,11 +45,13 @@ __all__ = [
     "check_own_report",
     "check_signer",
     "default_budgets",
+    "digest_of",
     "evidence_path",
     "kind_of",
     "letter_to",
     "letters",
     "load_calibration",
+    "log_round",
     "save_letters",
     "sign_sealed",
     "signer_of",

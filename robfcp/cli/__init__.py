@@ -26,6 +26,7 @@ COMMANDS = (
     "page",
     "certify",
     "verify",
+    "audit",
     "train",
     "reproduce",
     "simulate",

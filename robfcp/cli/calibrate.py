@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
 
-from robfcp.calibration import Calibration, evidence_path, save_letters
+from robfcp.calibration import (
+    AuditLog,
+    Calibration,
+    evidence_path,
+    log_round,
+    save_letters,
+)
 from robfcp.calibration import calibrate as run
 from robfcp.cli._common import Json, Output, Printer, Quiet, completes, natural
 from robfcp.errors import RobfcpError
@@ -100,6 +107,9 @@ def calibrate(
     letters: Annotated[
         Path | None, typer.Option(help="Folder for a small file to each site: its own verdict.")
     ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(help="Append what happened to this log; see robfcp audit.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -138,6 +148,11 @@ def calibrate(
         )
         if output is not None:
             calibration.save(output, key)
+        if audit is not None:
+            terms = {"sizes": sizes, "keys": keys, "round": round, "model": model, "grid": grid}
+            stated = {name: str(value) for name, value in terms.items() if value is not None}
+            settings = asdict(calibration.settings)
+            log_round(AuditLog(audit), calibration, {**stated, "settings": settings})
         if html is not None:
             write_page(calibration, html)
         if letters is not None:

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from robfcp.calibration import Calibration, check_own_report, verify_calibration
+from robfcp._util.files import read_limited
+from robfcp.calibration import (
+    MAX_CALIBRATION_BYTES,
+    AuditLog,
+    Calibration,
+    check_own_report,
+    digest_of,
+    verify_calibration,
+)
 from robfcp.cli._common import Json, Printer, Quiet, ServerKey, pinned_key
 from robfcp.errors import RobfcpError
 from robfcp.reports import Report, unwrap
@@ -27,6 +35,7 @@ def verify(
         Path | None, typer.Option(help="A site's own report, which the evidence must hold.")
     ] = None,
     server_key: ServerKey = None,
+    audit: Annotated[Path | None, typer.Option(help="Append the outcome to this log.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -42,6 +51,10 @@ def verify(
         found = verify_calibration(loaded)
         if report is not None:
             found += check_own_report(loaded, _read(report))
+    if audit is not None:
+        result = f"{len(found)} differences" if found else "as its evidence gives it"
+        digest = digest_of(read_limited(calibration, MAX_CALIBRATION_BYTES))
+        AuditLog(audit).write("file verified", digest=digest, result=result)
     for difference in found:
         printer.line(difference.line)
     printer.json(
@@ -67,6 +80,4 @@ def verify(
 
 def _read(path: Path) -> Report:
     """A site's own report, signed or not."""
-    from robfcp._util.files import read_limited
-
     return Report.from_json(unwrap(read_limited(path)), str(path))

@@ -69,6 +69,18 @@ def test_verify_says_what_differs(signed):
     assert data["signature"] == "not checked"
 
 
+def test_calibrate_and_verify_write_a_log_that_audit_checks(signed):
+    log = signed / "audit.jsonl"
+    paths = [signed / f"{k}.json" for k in range(6)]
+    invoke("calibrate", *paths, "--malicious", 1, "-o", signed / "d.json", "--audit", log)
+    invoke("verify", signed / "d.json", "--audit", log)
+    events = json.loads(invoke("audit", log, "--json"))
+    assert [event["event"] for event in events][-2:] == ["calibration written", "file verified"]
+    assert "the chain holds" in invoke("audit", log)
+    log.write_text(log.read_text().replace("trusted", "flagged", 1))
+    assert "was altered" in refused("audit", log)
+
+
 def test_predict_refuses_another_model(signed):
     words = "predict", signed / "c.json", signed / "0.csv"
     invoke(*words, "--model", "m1")
