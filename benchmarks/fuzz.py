@@ -193,8 +193,8 @@ class Samples:
 
 HOSTILE: list[Any] = [
     None, True, -1, 0, 1, 2**31, 2**53, 2**63, 2**64, 10**30, -(2**63), 1e308, -1e308, 5e-324, 0.1,
-    "", "a", "\x00", "\n\x1b[2J", "\u202e", "x" * 300, "9" * 400, "ed25519:", "NaN", "1e999", "file:x",
-    [], [0], [[]], [1, 0], [0] * 2000, {}, {"a": 1}, {"bins": [0], "counts": [1]},
+    "", "a", "\x00", "\n\x1b[2J", "\u202e", "x" * 300, "9" * 400, "ed25519:", "NaN", "1e999",
+    "file:x",    [], [0], [[]], [1, 0], [0] * 2000, {}, {"a": 1}, {"bins": [0], "counts": [1]},
     {"name": "uniform", "digest": "0", "parameters": {"bins": 10**9, "low": 0, "high": 1}},
     {"name": "uniform", "digest": "0", "parameters": {"bins": 20000, "low": -1e308, "high": 1e308}},
 ]  # fmt: skip

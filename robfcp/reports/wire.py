@@ -182,7 +182,8 @@ def read_counts(wire: list[int] | WireCounts, n_bins: int) -> list[int] | NDArra
     bins = np.array(wire.bins)
     if bins.size == 0:
         return np.zeros(n_bins, dtype=np.int64)
-    if bins.dtype.kind != "i" or bins[0] < 0 or bins[-1] >= n_bins or (np.diff(bins) <= 0).any():
+    within = bins.dtype.kind == "i" and bins.min() >= 0 and bins.max() < n_bins
+    if not within or (np.diff(bins) <= 0).any():  # differences of what is within cannot overflow
         raise RobfcpError(f"counts: bins must rise strictly within 0..{n_bins - 1}; rebuild it")
     values = np.array(wire.counts)
     if values.dtype.kind != "i":
