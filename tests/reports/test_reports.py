@@ -220,9 +220,9 @@ def test_every_mutation_of_a_report_is_refused_or_means_the_same(monkeypatch):
 def test_bins_whose_differences_overflow_are_refused():
     message = json.loads(site_report().to_json())
     message["counts"] = {"bins": [1, -(2**63), 5], "counts": [1, 1, 1]}
-    with pytest.raises(robfcp.ReportError, match="rise strictly within"):
-        robfcp.Report.from_json(json.dumps(message))
+    with pytest.raises(ReportError, match="rise strictly within"):
+        Report.from_json(json.dumps(message))
 
 
 def site_report():
-    return robfcp.Report.from_scores("a", [0.1, 0.2, 0.9])
+    return Report.from_scores("a", [0.1, 0.2, 0.9])
