@@ -40,7 +40,15 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.page import write_page
 from robfcp.privacy import Ledger, Privacy
-from robfcp.reports import generate_key, load_key, read_keys, read_public_key, read_sizes, sign
+from robfcp.reports import (
+    generate_key,
+    load_key,
+    read_keys,
+    read_public_key,
+    read_sizes,
+    read_terms,
+    sign,
+)
 
 SECONDS, BYTES = 2.0, 2**30
 Maker = Callable[[], bytes]
@@ -109,6 +117,15 @@ class Samples:
             "letter": ("x.json", letter, self.use_letter),
             "sizes": ("x.json", sizes.encode(), read_sizes),
             "keys": ("x.toml", keys.encode(), read_keys),
+            "terms": (
+                "x.toml",
+                b'round = "r"\nmodel = "m"\nscore = "lac"\ngrid = "uniform:9"\nepsilon = 1.0\n',
+                lambda path: (
+                    read_terms(path).agreed_grid,
+                    read_terms(path).agreed_score,
+                    read_terms(path).privacy,
+                ),
+            ),
             "revoked": (
                 "x",
                 f"{self.public} # old\n".encode(),

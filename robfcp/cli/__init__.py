@@ -20,6 +20,7 @@ from robfcp.errors import RobfcpError
 COMMANDS = (
     "demo",
     "keygen",
+    "terms",
     "sketch",
     "calibrate",
     "predict",

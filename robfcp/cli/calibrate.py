@@ -17,14 +17,22 @@ from robfcp.calibration import (
     save_letters,
 )
 from robfcp.calibration import calibrate as run
-from robfcp.cli._common import Json, Output, Printer, Quiet, completes, natural
+from robfcp.cli._common import (
+    Json,
+    Output,
+    Printer,
+    Quiet,
+    TermsFile,
+    agreed_terms,
+    completes,
+    natural,
+)
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.guarantees import tolerance_statement
 from robfcp.page import write_page
-from robfcp.privacy import Privacy, grid_from_text
+from robfcp.privacy import Privacy
 from robfcp.reports import load_key
-from robfcp.scores import named_score
 
 SHOWN = 12
 
@@ -84,6 +92,7 @@ def calibrate(
     ] = None,
     quorum: Annotated[int | None, typer.Option(help="Least number of valid reports.")] = None,
     round: Annotated[str | None, typer.Option(help="Refuse reports of another round.")] = None,
+    terms: TermsFile = None,
     model: Annotated[str | None, typer.Option(help="Refuse reports of another model.")] = None,
     score: Annotated[str | None, typer.Option(help="Refuse reports of another score.")] = None,
     grid: Annotated[
@@ -120,17 +129,18 @@ def calibrate(
     printer = Printer(as_json, quiet)
     key = None if sign is None else load_key(sign)
     with printer.busy(f"calibrating {len(reports)} reports"):
+        agreed = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)
         federation = read_federation(
             reports,
             sizes=sizes,
             quorum=quorum,
-            round=round,
+            round=agreed.round,
             keys=keys,
             revoked=revoked,
-            model=model,
-            privacy=read_privacy(privacy),
-            score=None if score is None else named_score(score, {}),
-            grid=None if grid is None else grid_from_text(grid),
+            model=agreed.model,
+            privacy=read_privacy(privacy) or agreed.privacy,
+            score=agreed.agreed_score,
+            grid=agreed.agreed_grid,
         )
         calibration = run(
             federation,
@@ -149,8 +159,8 @@ def calibrate(
         if output is not None:
             calibration.save(output, key)
         if audit is not None:
-            terms = {"sizes": sizes, "keys": keys, "round": round, "model": model, "grid": grid}
-            stated = {name: str(value) for name, value in terms.items() if value is not None}
+            known = {"sizes": sizes, "keys": keys, **asdict(agreed)}
+            stated = {name: str(value) for name, value in known.items() if value is not None}
             settings = asdict(calibration.settings)
             log_round(AuditLog(audit), calibration, {**stated, "settings": settings})
         if html is not None:

@@ -9,7 +9,16 @@ from typing import Annotated
 
 import typer
 
-from robfcp.cli._common import Json, Printer, Quiet, Seed, completes
+from robfcp.cli._common import (
+    Json,
+    Printer,
+    Quiet,
+    Seed,
+    ServerKey,
+    TermsFile,
+    agreed_terms,
+    completes,
+)
 from robfcp.cli._data import read_outputs
 from robfcp.cli._private import (
     DataSet,
@@ -62,11 +71,12 @@ def sketch(
     client: Annotated[str, typer.Option("--client", "-c", help="This site's registered name.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the report goes.")],
     score: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="lac, aps, raps, absolute-residual or cqr.", autocompletion=completes(*SCORES)
+            help="lac, aps, raps, absolute-residual or cqr; lac if not agreed otherwise.",
+            autocompletion=completes(*SCORES),
         ),
-    ] = "lac",
+    ] = None,
     randomized: Annotated[bool, typer.Option(help="For aps and raps.")] = False,
     penalty: Annotated[float, typer.Option(help="For raps.")] = 0.01,
     k_reg: Annotated[int, typer.Option(help="For raps.")] = 5,
@@ -83,6 +93,8 @@ def sketch(
         str | None, typer.Option(help="The round's name, the same at all sites.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A digest of the shared model.")] = None,
+    terms: TermsFile = None,
+    server_key: ServerKey = None,
     sign: Annotated[
         Path | None, typer.Option(help="Sign with this key of robfcp keygen; needs --round.")
     ] = None,
@@ -102,11 +114,16 @@ def sketch(
     [dim]Example: robfcp sketch site-3.csv --client site-3 -o reports/site-3.json[/dim]
     """
     printer = Printer(as_json, quiet)
+    agreed = agreed_terms(
+        terms, server_key, round=round, model=model, score=score, grid=grid, epsilon=epsilon
+    )
+    round, model, grid = agreed.round, agreed.model, agreed.grid
+    delta = agreed.delta or delta
     with printer.busy("sketching"):
         outputs = read_outputs(data, needs_targets=True)
-        rule = chosen_score(score, randomized, penalty, k_reg)
+        rule = chosen_score(agreed.score or "lac", randomized, penalty, k_reg)
         assert outputs.targets is not None
-        privacy = chosen_privacy(epsilon, delta, neighbours, samples_per_patient, rounds)
+        privacy = chosen_privacy(agreed.epsilon, delta, neighbours, samples_per_patient, rounds)
         coarse = grid is None and privacy is not None
         edges = private_grid(rule) if coarse else chosen_grid(grid, rule)
         check_client(client)

@@ -23,6 +23,7 @@ from robfcp.reports.signing import (
     verify,
 )
 from robfcp.reports.sketches import sketch
+from robfcp.reports.terms import Terms, read_terms, sign_terms
 from robfcp.reports.wire import (
     WireGrid,
     WireScore,
@@ -35,6 +36,7 @@ from robfcp.reports.wire import (
 __all__ = [
     "MAX_SAMPLES",
     "Report",
+    "Terms",
     "WireGrid",
     "WireScore",
     "check_client",
@@ -48,9 +50,11 @@ __all__ = [
     "read_registry",
     "read_score",
     "read_sizes",
+    "read_terms",
     "save_signed",
     "sign",
     "sign_bytes",
+    "sign_terms",
     "sketch",
     "unwrap",
     "valid_signature",

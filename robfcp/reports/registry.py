@@ -89,6 +89,17 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def read_toml(path: str | os.PathLike[str], data: bytes) -> dict[str, Any]:
+    """The table in a TOML file, or one line that says why there is none."""
+    try:
+        table: dict[str, Any] = _toml().loads(data.decode())
+    except (ValueError, RecursionError, OverflowError) as error:
+        if isinstance(error, RobfcpError):
+            raise
+        raise RobfcpError(f"{os.fspath(path)}: not TOML ({error}); write name = value") from None
+    return table
+
+
 def _toml() -> Any:
     for name in ("tomllib", "tomli"):  # tomli on Python 3.10
         with suppress(ModuleNotFoundError):
