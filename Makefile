@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow test-train test-flower test-browser lint docs benchmark clean
+.PHONY: demo test test-slow test-train test-flower test-flower-range test-browser lint docs release benchmark clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -31,11 +31,26 @@ test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a dep
 	.venv-flower/bin/python -m pytest tests/flower --cov=robfcp/flower --cov=robfcp/engines \
 		--cov-report=term --cov-fail-under=85
 
+FLWR_RANGE ?= 1.32.1 1.42.0
+test-flower-range:  ## rounds in this process on the lowest and the highest flwr of the range
+	for version in $(FLWR_RANGE); do \
+		$(PYTHON) -m venv .venv-flower-$$version && \
+		.venv-flower-$$version/bin/pip install --quiet --disable-pip-version-check pytest \
+			"flwr==$$version" -e ".[flower,sklearn,privacy,demo]" && \
+		.venv-flower-$$version/bin/python -m pytest tests/flower/test_flower_faults.py \
+			tests/flower/test_flower_apps.py || exit 1; \
+	done
+
 test-browser: .venv/browser  ## the calibration page in a real headless Chromium
 	$(BIN)/python -m pytest tests/browser
 
 docs: .venv/docs  ## build the documentation strictly into site/ (--quiet would hide its warnings from --strict)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+release: .venv/dev  ## wheel, source and bill of materials into dist/
+	$(BIN)/pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python scripts/sbom.py > dist/robfcp.cdx.json
 
 benchmark: .venv/dev  ## every stage up to a million clients; rewrites docs/speed.md
 	$(BIN)/python benchmarks/run.py

@@ -268,7 +268,7 @@ class Grid:
         return position[1:] - 1 if covers else None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Grid) and self.digest == other.digest
+        return self.digest == other.digest if isinstance(other, Grid) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.digest)

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Make a certificate authority, the SuperLink's certificate and a key pair for every SuperNode.
 source "$(dirname "$0")/settings.sh"
-umask 077
 mkdir -p "$STATE"/{certificates,keys,logs,pids,flwr}
 cd "$STATE/certificates"
 

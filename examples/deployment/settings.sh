@@ -1,5 +1,6 @@
 # Read by the other scripts; every value can be set from outside.
 set -euo pipefail
+umask 077                            # state, keys, nonces and results are for this user alone
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 STATE=${STATE:-$HERE/state}          # certificates, keys, database, logs, process numbers
 NODES=${NODES:-4}                    # SuperNodes on this host
@@ -10,6 +11,8 @@ APP=${APP:-$HERE/../flower_app}
 ATTACK=${ATTACK:-}                   # numbers of the nodes that lie, e.g. "2 5"
 PATIENCE=${PATIENCE:-120}            # seconds to wait for a process or a run
 ADDRESS=127.0.0.1:$PORT
+mkdir -p "$STATE"
+chmod 700 "$STATE"                   # also where it was there before: state.db holds the nonces
 
 # Nothing phones home, and nothing is installed while running.
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
@@ -45,4 +48,28 @@ wait_for() {
         fi
         sleep 0.5
     done
+}
+
+# registered: the names of all SuperNodes that were registered here, online or not.
+registered() {
+    local file
+    for file in "$STATE"/keys/*.registered; do
+        if [[ -e $file ]]; then basename "$file" .registered; fi
+    done | tr '\n' ' '
+}
+
+# ended FEDERATION: whether its latest run is over.
+ended() {
+    flwr list "$1" --format json >"$STATE/runs.json" &&
+        [[ $(grep -m 1 '"status"' "$STATE/runs.json") == *'"finished'* ]]
+}
+
+# keep FOLDER: a calibration that is whole takes the place of the last one; any other is refused.
+keep() {
+    python "$HERE/check.py" "$1/calibration.json" || {
+        echo "the run left no calibration; the last one is untouched; see $STATE/logs" >&2
+        return 1
+    }
+    mv "$1/calibration.evidence.json" "$STATE/calibration.evidence.json"
+    mv "$1/calibration.json" "$STATE/calibration.json"
 }

@@ -12,10 +12,11 @@ END
 start superlink flower-superlink --insecure --simulation \
     --disable-runtime-dependency-installation --host 127.0.0.1 --port "$PORT"
 wait_for "the SuperLink on $ADDRESS" flwr list simulation
-rm -f "$STATE/calibration.json"
+fresh=$(mktemp -d "$STATE/run.XXXXXX")
+trap '"$HERE/stop.sh"; rm -rf "$fresh"' EXIT
 flwr run "$APP" simulation --stream \
     --federation-config "num-supernodes=$NODES client-resources-num-cpus=1" \
-    --run-config "output=\"$STATE/calibration.json\" min-nodes=$MIN_NODES $*"
-flwr list simulation --format json >"$STATE/runs.json"
-[[ -e $STATE/calibration.json ]]  # the stream's exit status says nothing about the run
+    --run-config "output=\"$fresh/calibration.json\" min-nodes=$MIN_NODES $*" || true
+wait_for "the end of the run" ended simulation
+keep "$fresh"
 "$HERE/show.sh"

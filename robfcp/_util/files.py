@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import os
+import secrets
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from robfcp.errors import RobfcpError
 
 MAX_FILE_BYTES = 32 * 2**20
+_BINARY = getattr(os, "O_BINARY", 0)  # of Windows
+_READ = os.O_RDONLY | _BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def read_limited(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> bytes:
-    """The file's bytes, refused beyond `limit` before they are read."""
-    path = Path(path)
+    """The file's bytes, refused beyond `limit` before they are read; never waits for a pipe."""
     try:
-        size = path.stat().st_size if path.is_file() else None
-        if size is not None and size <= limit:
-            return path.read_bytes()
+        handle = os.open(path, _READ)
     except (OSError, ValueError) as error:
+        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        problem = "no such file" if missing else f"cannot be read ({_reason(error)})"
+        raise RobfcpError(f"{path}: {problem}; check the path") from error
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise RobfcpError(f"{path}: no such file; check the path")
+        if found.st_size > limit:
+            raise RobfcpError(
+                f"{path}: {found.st_size} bytes is larger than the {limit} allowed; "
+                "this is not such a file"
+            )
+        with os.fdopen(handle, "rb", closefd=False) as stream:
+            return stream.read(found.st_size)  # none of a special that says it has no size
+    except OSError as error:
         raise RobfcpError(f"{path}: cannot be read ({_reason(error)}); check the path") from error
-    if size is None:
-        raise RobfcpError(f"{path}: no such file; check the path")
-    raise RobfcpError(
-        f"{path}: {size} bytes is larger than the {limit} allowed; this is not such a file"
-    )
+    finally:
+        os.close(handle)
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
@@ -60,19 +74,34 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    import tempfile
-
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".robfcp-")
+    """Rename a new file over the target, whose mode it keeps; else it has the umask's."""
+    temporary = target.parent / f".robfcp-{secrets.token_hex(8)}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, target)
+        _sync_folder(target.parent)
     except BaseException:
-        os.unlink(temporary)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last; where folders cannot be opened (Windows) the system sees to it."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems refuse
+            os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -5,6 +5,7 @@ page, figures and commands build on it.
 """
 
 from robfcp._moved import old_names
+from robfcp.calibration.audit import AuditLog, log_round
 from robfcp.calibration.calibrating import LevelLike, calibrate
 from robfcp.calibration.calibration import (
     MAX_CALIBRATION_BYTES,
@@ -27,18 +28,22 @@ from robfcp.calibration.monitoring.monitor import Monitor
 from robfcp.calibration.monitoring.reading import Reading
 from robfcp.calibration.monitoring.state import Point
 from robfcp.calibration.promise import Promise, own_floor, promise_of
-from robfcp.calibration.sealed import kind_of
+from robfcp.calibration.sealed import digest_of, kind_of
 from robfcp.calibration.settings import Guarantee, Settings
+from robfcp.calibration.signed import check_signer, sign_sealed, signer_of
+from robfcp.calibration.verify import Difference, check_own_report, verify_calibration
 from robfcp.calibration.what_if import Budget, Budgets, default_budgets, what_if
 
 __all__ = [
     "MAX_CALIBRATION_BYTES",
     "Admission",
+    "AuditLog",
     "Budget",
     "Budgets",
     "Calibration",
     "Chain",
     "Check",
+    "Difference",
     "Evidence",
     "Guarantee",
     "Letter",
@@ -56,20 +61,27 @@ __all__ = [
     "Summary",
     "calibrate",
     "chain_path",
+    "check_own_report",
+    "check_signer",
     "clopper_pearson",
     "default_budgets",
+    "digest_of",
     "evidence_path",
     "kind_of",
     "letter_to",
     "letters",
     "listed",
     "load_calibration",
+    "log_round",
     "merge",
     "own_floor",
     "promise_of",
     "read_alarms",
     "samples_to_tell",
     "save_letters",
+    "sign_sealed",
+    "signer_of",
+    "verify_calibration",
     "what_if",
 ]
 

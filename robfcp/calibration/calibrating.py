@@ -379,7 +379,7 @@ def _outcomes(
                 size_budget=settings.size_budget,
                 exchangeability=settings.exchangeability,
             )
-        threshold = np.inf if index is None else float(federation.grid.upper[index])
+        threshold = federation.threshold_at(index)
         sure = {"confidence": settings.certificate_confidence, "sigma": settings.heterogeneity}
         found.append(
             Level(

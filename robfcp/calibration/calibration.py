@@ -28,6 +28,7 @@ from robfcp.calibration.evidence_file import decode_evidence, encode_evidence
 from robfcp.calibration.levels import Level
 from robfcp.calibration.sealed import digest_of
 from robfcp.calibration.settings import Settings
+from robfcp.calibration.signed import check_signer, sign_sealed
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked, Fault, Federation
 from robfcp.guarantees import Certificate, curve_assumptions
@@ -523,7 +524,7 @@ class Calibration:
         rest = found if isinstance(found, Evidence) else EvidenceFile(found, fields.digest)
         return Calibration(**kept, source=rest)
 
-    def save(self, path: FilePath) -> None:
+    def save(self, path: FilePath, key: Any = None) -> None:
         """Write calibration and evidence, each whole or not at all.
 
         The evidence goes beside it: `calibration.json` and `calibration.evidence.json`. A
@@ -533,6 +534,8 @@ class Calibration:
         ----------
         path
             The file; an old one is replaced.
+        key
+            The server's private key, as `robfcp.reports.load_key` reads it, to sign with.
 
         Examples
         --------
@@ -546,16 +549,20 @@ class Calibration:
         """
         if isinstance(self.source, Evidence) and not is_special(path):
             write_atomically(evidence_path(path), encode_evidence(self.source))
-        write_atomically(path, self.to_json())
+        data = self.to_json()
+        write_atomically(path, data if key is None else sign_sealed(data, key))
 
     @staticmethod
-    def load(path: FilePath) -> Calibration:
+    def load(path: FilePath, server_key: str | None = None) -> Calibration:
         """Read a saved calibration; its evidence is read when first asked for.
 
         Parameters
         ----------
         path
             A file that `save` wrote.
+        server_key
+            The server's public key: a file that it has not signed is refused. Without it whoever
+            can write the file can make it say anything; its digest shows accidents only.
 
         Returns
         -------
@@ -572,6 +579,8 @@ class Calibration:
         True
         """
         data = read_limited(path, MAX_CALIBRATION_BYTES)
+        if server_key is not None:
+            check_signer(data, server_key, os.fspath(path))
         return Calibration.from_json(data, os.fspath(path), evidence_path(path))
 
     def __eq__(self, other: object) -> bool:

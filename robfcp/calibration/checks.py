@@ -35,6 +35,7 @@ def checked_columns(starts: Any, bins: Any, counts: Any, n_clients: int, n_bins:
     start, bin_, count = columns
     _need(start.size == n_clients + 1 and bin_.size == count.size, "columns differ in length")
     _need(start[0] == 0 and start[-1] == bin_.size, "starts do not span the counts")
+    _need(start.min() >= 0 and start.max() <= bin_.size, "starts leave the counts")
     _need(bool((np.diff(start) >= 0).all()), "starts do not rise")
     within = bin_.min(initial=0) >= 0 and bin_.max(initial=0) < n_bins
     _need(within, f"a bin is outside 0..{n_bins - 1}")

@@ -118,7 +118,7 @@ def encode_calibration(found: CalibrationFields) -> bytes:
         Body(
             version=found.version,
             settings=found.settings,
-            levels=[_wire_level(level) for level in found.levels],
+            levels=[wire_level(level) for level in found.levels],
             several=found.several,
             n_malicious=found.n_malicious,
             notes=list(found.notes),
@@ -152,7 +152,8 @@ def decode_calibration(data: bytes | str, source: str) -> CalibrationFields:
     return found
 
 
-def _wire_level(level: Level) -> WireLevel:
+def wire_level(level: Level) -> WireLevel:
+    """The level as it stands in a file."""
     return WireLevel(
         str(level.confidence_level),
         _finite(level.threshold),

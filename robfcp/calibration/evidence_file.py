@@ -13,7 +13,7 @@ from robfcp.calibration.evidence import Evidence
 from robfcp.calibration.sealed import decode_body, seal, unseal
 from robfcp.defence import Finding
 from robfcp.errors import RobfcpError
-from robfcp.federation import Checked, Fault, Federation, Stratified, table
+from robfcp.federation import Checked, Fault, Federation, Stratified, check_extent, table
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
 from robfcp.reports import (
@@ -140,6 +140,7 @@ def read_federation_columns(wire: WireFederation, checked: Checked | None = None
     if not private and (wire.privacy or wire.sizes):
         raise RobfcpError("sizes are stated though no report is private")
     grid = read_grid(wire.grid)
+    check_extent(len(wire.ids), grid.n_bins)
     check_names(wire.ids, "listed")
     check_names(wire.missing, "missing")
     columns = checked_columns(wire.starts, wire.bins, wire.counts, len(wire.ids), grid.n_bins)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from robfcp._util.files import make_folder, read_limited, write_atomically
 from robfcp.calibration.calibration import MAX_CALIBRATION_BYTES, Calibration, FilePath
 from robfcp.calibration.sealed import decode_body, digest_of, kind_of, seal, unseal
+from robfcp.calibration.signed import check_signer, sign_sealed
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import outside_of
 
@@ -139,13 +140,15 @@ class Letter:
             covered=tuple(body.covered),
         )
 
-    def save(self, path: FilePath) -> None:
+    def save(self, path: FilePath, key: Any = None) -> None:
         """Write the JSON whole or not at all.
 
         Parameters
         ----------
         path
             The file; an old one is replaced.
+        key
+            The server's private key to sign with, if any.
 
         Examples
         --------
@@ -155,7 +158,8 @@ class Letter:
         >>> calibration = robfcp.calibrate(federation, defence="none")
         >>> letter_to(calibration, "client-0").save("letter.json")
         """
-        write_atomically(path, self.to_json())
+        data = self.to_json()
+        write_atomically(path, data if key is None else sign_sealed(data, key))
 
     @staticmethod
     def load(path: FilePath) -> Letter:
@@ -266,7 +270,7 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
             yield Letter(client, verdict, calibration, reasons.get(client, ""))
 
 
-def save_letters(calibration: Calibration, folder: FilePath) -> list[Path]:
+def save_letters(calibration: Calibration, folder: FilePath, key: Any = None) -> list[Path]:
     """Write a letter for every client into the folder; the files.
 
     Parameters
@@ -275,6 +279,8 @@ def save_letters(calibration: Calibration, folder: FilePath) -> list[Path]:
         With its evidence.
     folder
         Made where it does not exist.
+    key
+        The server's private key to sign with, if any.
 
     Returns
     -------
@@ -294,7 +300,7 @@ def save_letters(calibration: Calibration, folder: FilePath) -> list[Path]:
     written = []
     for letter in letters(calibration):
         path = place / f"{file_name(letter.client)}.json"
-        letter.save(path)
+        letter.save(path, key)
         written.append(path)
     return written
 
@@ -307,9 +313,14 @@ def file_name(client: str) -> str:
     return f"{kept or 'site'}-{digest_of(client.encode())[:12]}"
 
 
-def load_calibration(path: FilePath) -> Calibration:
-    """The calibration in its own file, or the one that a site's letter holds."""
+def load_calibration(path: FilePath, server_key: str | None = None) -> Calibration:
+    """The calibration in its own file, or the one that a site's letter holds.
+
+    server_key: the server's public key; a file that it has not signed is refused.
+    """
     data = read_limited(path, MAX_CALIBRATION_BYTES)
-    if kind_of(data) == KIND:
-        return Letter.from_json(data, os.fspath(path)).calibration
-    return Calibration.load(path)
+    if kind_of(data) != KIND:
+        return Calibration.load(path, server_key)
+    if server_key is not None:
+        check_signer(data, server_key, os.fspath(path))
+    return Letter.from_json(data, os.fspath(path)).calibration

@@ -15,13 +15,18 @@ from robfcp.errors import RobfcpError
 T = TypeVar("T")
 
 
-class Envelope(msgspec.Struct, forbid_unknown_fields=True):
-    """Kind, schema and digest around a body, whose bytes are digested exactly as they stand."""
+class Envelope(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Kind, schema and digest around a body, whose bytes are digested exactly as they stand.
+
+    A signed file has the server's public key and its signature beside.
+    """
 
     kind: str
     schema: int
     digest: str
     body: msgspec.Raw
+    key: str = ""
+    signature: str = ""
 
 
 class _Label(msgspec.Struct):
@@ -46,6 +51,14 @@ def kind_of(data: bytes | str) -> str:
         return msgspec.json.decode(data, type=_Label).kind
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ""
+
+
+def envelope_of(data: bytes | str) -> Envelope:
+    """The envelope of a sealed file, its contents unchecked."""
+    try:
+        return msgspec.json.decode(data, type=Envelope)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise RobfcpError(f"not a sealed file ({error}); pass one that robfcp wrote") from None
 
 
 def unseal(

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-
 from robfcp.federation import Federation
 from robfcp.guarantees import (
     Certificate,
@@ -114,4 +112,4 @@ def default_budgets(n_clients: int) -> tuple[int, ...]:
 
 
 def _edge(federation: Federation, index: int | None) -> float:
-    return np.inf if index is None else float(federation.grid.upper[index])
+    return federation.threshold_at(index)

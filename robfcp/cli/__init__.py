@@ -20,6 +20,7 @@ from robfcp.errors import RobfcpError
 COMMANDS = (
     "demo",
     "keygen",
+    "terms",
     "sketch",
     "calibrate",
     "predict",
@@ -28,6 +29,8 @@ COMMANDS = (
     "alarms",
     "page",
     "certify",
+    "verify",
+    "audit",
     "train",
     "reproduce",
     "simulate",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from robfcp.reports import Terms
+
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Output = Annotated[
@@ -31,6 +33,16 @@ Output = Annotated[
 EvidenceOption = Annotated[
     Path | None,
     typer.Option("--evidence", help="The calibration's evidence file, if not beside it."),
+]
+TermsFile = Annotated[
+    Path | None, typer.Option("--terms", help="What was agreed for the round: round.toml.")
+]
+ServerKey = Annotated[
+    str | None,
+    typer.Option(
+        "--server-key",
+        help="The server's public key (ed25519:..., or its file): refuse what it has not signed.",
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
 PATIENCE_SECONDS = 2.0
@@ -43,6 +55,22 @@ def completes(*words: str) -> Callable[[str], list[str]]:
         return [word for word in words if word.startswith(incomplete)]
 
     return offered
+
+
+def agreed_terms(path: Path | None, key: str | None, **options: Any) -> Terms:
+    """The terms of --terms, joined with what the call states besides."""
+    from robfcp.reports import Terms, read_terms
+
+    return (Terms() if path is None else read_terms(path, pinned_key(key))).joined(**options)
+
+
+def pinned_key(text: str | None) -> str | None:
+    """The public key that --server-key names."""
+    if text is None:
+        return None
+    from robfcp.reports import read_public_key
+
+    return read_public_key(text)
 
 
 class Printer:

@@ -6,8 +6,9 @@ import csv
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 PREDICTIONS = ("probabilities", "predictions")
 MULTILABEL = ("label_", "label:")  # one column a label, 0 or 1
+MAX_ARRAY_BYTES = 2**34
 TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -50,14 +52,16 @@ def read_outputs(
     wanted = [name for name in columns if name is not None]
     if not path.is_file():
         raise RobfcpError(f"{path}: no such file; check the path")
+    if not path.stat().st_size:
+        raise RobfcpError(f"{path}: is empty; write it again")
     readers = {".npz": _npz, ".npy": _npy, ".csv": _csv}
     if path.suffix.lower() not in readers:
         raise RobfcpError(f"{path}: cannot read {path.suffix or 'this'}; use .npz, .npy or .csv")
     try:
         outputs = readers[path.suffix.lower()](path, wanted)
-    except (ValueError, OSError, EOFError, MemoryError, csv.Error, zipfile.BadZipFile) as error:
-        if isinstance(error, RobfcpError):
-            raise
+    except RobfcpError:
+        raise
+    except Exception as error:  # zlib, tokenize, zipfile, csv, numpy: each has its own
         remedy = "write it again"
         if path.suffix.lower() == ".csv":
             remedy = "use commas between columns, points in numbers, labels as column numbers"
@@ -123,14 +127,12 @@ def named_array(path: Path, name: str) -> NDArray[Any]:
 
 
 def _npz(path: Path, columns: Sequence[str]) -> FileOutputs:
-    with path.open("rb") as stream, zipfile.ZipFile(stream):
-        stream.seek(0)
-        arrays = np.load(stream, allow_pickle=False)
-        names = set(arrays.files)
-        predictions = next((arrays[name] for name in PREDICTIONS if name in names), None)
-        targets = next((arrays[name] for name in TARGETS if name in names), None)
+    with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+        names = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        predictions = next((_member(archive, names[n]) for n in PREDICTIONS if n in names), None)
+        targets = next((_member(archive, names[n]) for n in TARGETS if n in names), None)
         _check_columns(path, columns, names)
-        further = {name: arrays[name] for name in columns}
+        further = {name: _member(archive, names[name]) for name in columns}
     if predictions is None:
         raise RobfcpError(
             f"{path}: has arrays {', '.join(sorted(names)) or '(none)'} but no 'probabilities'; "
@@ -139,10 +141,41 @@ def _npz(path: Path, columns: Sequence[str]) -> FileOutputs:
     return FileOutputs(predictions, targets, further)
 
 
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    """One array, refused before it is expanded where it is larger than it can be."""
+    if info.file_size > MAX_ARRAY_BYTES:
+        raise ValueError(f"{info.filename} would have {info.file_size} bytes")
+    with archive.open(info) as stream:
+        return _array(stream, info.file_size)
+
+
 def _npy(path: Path, columns: Sequence[str]) -> FileOutputs:
     _check_columns(path, columns, ())
     with path.open("rb") as stream:
-        return FileOutputs(np.lib.format.read_array(stream, allow_pickle=False), None)
+        return FileOutputs(_array(stream, path.stat().st_size), None)
+
+
+def _array(stream: IO[bytes], size: int) -> NDArray[Any]:
+    """The array in a stream of so many bytes; what its header claims beyond them is refused."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"npy version {version} is not known")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else _header_2
+    shape, fortran, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    wanted = prod(shape) * dtype.itemsize
+    if not 0 <= wanted <= size:
+        raise ValueError(f"shape {shape} needs {wanted} bytes but the file has {size}")
+    data = stream.read(wanted)
+    if len(data) < wanted:
+        raise ValueError("it ends too early")
+    array = np.frombuffer(data, dtype=dtype)
+    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def _header_2(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    return np.lib.format.read_array_header_2_0(stream)
 
 
 def _csv(path: Path, columns: Sequence[str]) -> FileOutputs:

@@ -24,7 +24,10 @@ Neighbours = Annotated[
 SamplesPerPatient = Annotated[int, typer.Option(help="Most samples of one person, protected too.")]
 Rounds = Annotated[int, typer.Option(help="How many reports share the budget.")]
 LedgerFile = Annotated[
-    Path | None, typer.Option(help="Record of what was spent; refuses to exceed the budget.")
+    Path | None, typer.Option(help="Record of what was spent; --epsilon needs one.")
+]
+DataSet = Annotated[
+    str | None, typer.Option(help="The data's name in the ledger; the file's name if not given.")
 ]
 
 
@@ -50,10 +53,12 @@ def private_grid(score: Score) -> Grid:
     return logistic_grid(GRID_BINS)
 
 
-def charge(ledger: Path | None, privacy: Privacy | None, round: str | None) -> None:
-    """Enter the report into the site's ledger before it is made."""
-    if ledger is None:
-        return
-    if privacy is None:
+def charge(ledger: Path | None, dataset: str, privacy: Privacy | None, round: str | None) -> None:
+    """Enter the report into the site's ledger before anything is computed from the data."""
+    if privacy is None and ledger is not None:
         raise RobfcpError("--ledger: only private reports are recorded; give --epsilon")
-    Ledger(ledger).charge(privacy, round)
+    if privacy is None:
+        return
+    if ledger is None:
+        raise RobfcpError("--epsilon: needs --ledger FILE, where this site records what it spends")
+    Ledger(ledger, dataset).charge(privacy, round)

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
 
-from robfcp.calibration import Calibration, Level, evidence_path, save_letters
+from robfcp.calibration import (
+    AuditLog,
+    Calibration,
+    Level,
+    evidence_path,
+    log_round,
+    save_letters,
+)
 from robfcp.calibration import calibrate as run
-from robfcp.cli._common import Json, Output, Printer, Quiet, completes, natural
+from robfcp.cli._common import (
+    Json,
+    Output,
+    Printer,
+    Quiet,
+    TermsFile,
+    agreed_terms,
+    completes,
+    natural,
+)
 from robfcp.cli._rounds import Rounds
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.guarantees import Certificate, CurvePoint, at_least, at_most, tolerance_statement
 from robfcp.page import write_page
+from robfcp.privacy import Privacy
+from robfcp.reports import load_key
 
 SHOWN = 12
 SHOWN_STRATA = 20
@@ -73,8 +92,20 @@ def calibrate(
     keys: Annotated[
         Path | None, typer.Option(help="registry.toml of public keys; unsigned ones are refused.")
     ] = None,
+    revoked: Annotated[
+        Path | None, typer.Option(help="Public keys that count no more, one a line.")
+    ] = None,
     quorum: Annotated[int | None, typer.Option(help="Least number of valid reports.")] = None,
     round: Annotated[str | None, typer.Option(help="Refuse reports of another round.")] = None,
+    terms: TermsFile = None,
+    model: Annotated[str | None, typer.Option(help="Refuse reports of another model.")] = None,
+    score: Annotated[str | None, typer.Option(help="Refuse reports of another score.")] = None,
+    grid: Annotated[
+        str | None, typer.Option(help="Refuse reports on another grid, as sketch --grid names it.")
+    ] = None,
+    privacy: Annotated[
+        str | None, typer.Option(help="EPSILON or EPSILON,DELTA: refuse any other privacy.")
+    ] = None,
     max_share: Annotated[
         float | None, typer.Option(help="Refuse a client with more than this share of samples.")
     ] = None,
@@ -104,8 +135,14 @@ def calibrate(
     html: Annotated[
         Path | None, typer.Option(help="Also make a page of it, as robfcp page does.")
     ] = None,
+    sign: Annotated[
+        Path | None, typer.Option(help="Sign calibration and letters with this key of keygen.")
+    ] = None,
     letters: Annotated[
         Path | None, typer.Option(help="Folder for a small file to each site: its own verdict.")
+    ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(help="Append what happened to this log; see robfcp audit.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -117,8 +154,21 @@ def calibrate(
     printer = Printer(as_json, quiet)
     if readmit and previous is None:
         raise RobfcpError("--readmit: nobody is out without a chain; pass --previous")
+    key = None if sign is None else load_key(sign)
     with printer.busy(f"calibrating {len(reports)} reports"):
-        federation = read_federation(reports, sizes=sizes, quorum=quorum, round=round, keys=keys)
+        agreed = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)
+        federation = read_federation(
+            reports,
+            sizes=sizes,
+            quorum=quorum,
+            round=agreed.round,
+            keys=keys,
+            revoked=revoked,
+            model=agreed.model,
+            privacy=read_privacy(privacy) or agreed.privacy,
+            score=agreed.agreed_score,
+            grid=agreed.agreed_grid,
+        )
         number = read_number(malicious)
         rounds = None if previous is None else Rounds(previous)
         if rounds is not None:
@@ -143,13 +193,18 @@ def calibrate(
         if rounds is not None:
             calibration = rounds.close(calibration)
         if output is not None:
-            calibration.save(output)
+            calibration.save(output, key)
             if rounds is not None:
                 rounds.save(output)
+        if audit is not None:
+            known = {"sizes": sizes, "keys": keys, **asdict(agreed)}
+            stated = {name: str(value) for name, value in known.items() if value is not None}
+            settings = asdict(calibration.settings)
+            log_round(AuditLog(audit), calibration, {**stated, "settings": settings})
         if html is not None:
             write_page(calibration, html)
         if letters is not None:
-            save_letters(calibration, letters)
+            save_letters(calibration, letters, key)
     show(calibration, printer)
     if rounds is not None:
         rounds.show(printer)
@@ -167,6 +222,19 @@ def _levels(texts: list[str] | None) -> Any:
     if not texts:
         return 0.9
     return texts if len(texts) > 1 else texts[0]
+
+
+def read_privacy(text: str | None) -> Privacy | None:
+    """The privacy that EPSILON or EPSILON,DELTA states."""
+    if text is None:
+        return None
+    try:
+        epsilon, _, delta = text.partition(",")
+        return Privacy(float(epsilon), float(delta or 0))
+    except ValueError as error:
+        if isinstance(error, RobfcpError):
+            raise
+        raise RobfcpError(f"--privacy: {text!r} is not EPSILON or EPSILON,DELTA") from None
 
 
 def read_number(text: str) -> int | str:

@@ -20,7 +20,16 @@ from robfcp.calibration import (
     kind_of,
     what_if,
 )
-from robfcp.cli._common import EvidenceOption, Json, Output, Printer, Quiet, save_json
+from robfcp.cli._common import (
+    EvidenceOption,
+    Json,
+    Output,
+    Printer,
+    Quiet,
+    ServerKey,
+    pinned_key,
+    save_json,
+)
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, read_federation
 from robfcp.guarantees import (
@@ -74,6 +83,7 @@ def certify(
         typer.Option(help="Draw proved coverage and tolerance curves (.png, .svg, .pdf)."),
     ] = None,
     evidence: EvidenceOption = None,
+    server_key: ServerKey = None,
     output: Output = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -82,7 +92,7 @@ def certify(
 
     [dim]Example: robfcp certify calibration.json -m 0,5,9,20 --confidence 0.9 --plot c.png[/dim]
     """
-    federation, plain, thresholds, everybody = _read(files, sizes, evidence)
+    federation, plain, thresholds, everybody = _read(files, sizes, evidence, pinned_key(server_key))
     budgets = _budgets(malicious, federation.n_clients)
     levels = [exact_level(text) for text in confidence] if confidence else None
     wanted = levels or list(thresholds) or [exact_level(0.9)]
@@ -123,16 +133,20 @@ def certify(
     printer.json(data)
 
 
-def _read(files: list[Path], sizes: Path | None, evidence: Path | None) -> Round:
+def _read(
+    files: list[Path], sizes: Path | None, evidence: Path | None, server_key: str | None
+) -> Round:
     """The reports, or a calibration with its evidence and the rank it was made with."""
     if len(files) != 1 or not _is_calibration(files[0]):
         if evidence is not None:
             raise RobfcpError("--evidence: belongs to a calibration; pass that, or the reports")
+        if server_key is not None:
+            raise RobfcpError("--server-key: signs calibrations; for signed reports use calibrate")
         federation = read_federation(files, sizes=sizes)
         return Round(federation, FcpThreshold(federation), {}, True)
     if sizes is not None:
         raise RobfcpError("--sizes: a calibration already holds its sizes; pass the reports")
-    calibration = Calibration.load(files[0])
+    calibration = Calibration.load(files[0], server_key)
     if evidence is not None:
         calibration = calibration.with_evidence(evidence)
     federation, trusted = calibration.federation, calibration.trusted_mask

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from robfcp.calibration import Calibration
-from robfcp.cli._common import EvidenceOption, Json, Printer, Quiet
+from robfcp.cli._common import EvidenceOption, Json, Printer, Quiet, ServerKey, pinned_key
 from robfcp.page import write_page
 
 
@@ -23,6 +23,7 @@ def page(
         "page.html"
     ),
     evidence: EvidenceOption = None,
+    server_key: ServerKey = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -32,7 +33,7 @@ def page(
     """
     printer = Printer(as_json, quiet)
     with printer.busy("making the page"):
-        loaded = Calibration.load(calibration)
+        loaded = Calibration.load(calibration, pinned_key(server_key))
         if evidence is not None:
             loaded = loaded.with_evidence(evidence)
         write_page(loaded, output)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from robfcp import metrics
 from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration, load_calibration
-from robfcp.cli._common import Json, Output, Printer, Quiet, Seed
+from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, ServerKey, pinned_key
 from robfcp.cli._data import FileOutputs, read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.scores import RISKS, ClassificationScore
@@ -35,6 +35,10 @@ def predict(
     group: Annotated[
         str | None, typer.Option(help="The column or npz array with each sample's group.")
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model's name or digest: refuse another one's threshold.")
+    ] = None,
+    server_key: ServerKey = None,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -45,7 +49,8 @@ def predict(
     """
     printer = Printer(as_json, quiet)
     with printer.busy("predicting"):
-        loaded = load_calibration(calibration)
+        loaded = load_calibration(calibration, pinned_key(server_key))
+        _check_model(calibration, loaded, model)
         if not 0 <= level < len(loaded.levels):
             raise RobfcpError(f"--level: {level} is not 0 to {len(loaded.levels) - 1}")
         outputs = read_outputs(data, needs_targets=False, columns=[group])
@@ -71,6 +76,16 @@ def _in_order(calibration: Calibration, outputs: FileOutputs) -> FileOutputs:
     back = np.argsort(place)
     targets = None if outputs.targets is None else back[outputs.targets]
     return FileOutputs(outputs.predictions[:, place], targets, outputs.columns, wanted)
+
+
+def _check_model(path: Path, calibration: Calibration, model: str | None) -> None:
+    """Refuse outputs of another model than the calibration was made for, where both are stated."""
+    made_for = calibration.summary.model
+    if model is not None and made_for is not None and model != made_for:
+        raise RobfcpError(
+            f"{path}: was made for model {made_for}, not {model}; its threshold means nothing for "
+            "another one: calibrate again"
+        )
 
 
 def _predicted(

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from robfcp.cli._common import Json, Printer, Quiet, Seed, completes, natural
+from robfcp.cli._common import (
+    Json,
+    Printer,
+    Quiet,
+    Seed,
+    ServerKey,
+    TermsFile,
+    agreed_terms,
+    completes,
+)
 from robfcp.cli._data import FileOutputs, read_outputs
 from robfcp.cli._private import (
+    DataSet,
     Delta,
     Epsilon,
     LedgerFile,
@@ -23,9 +34,17 @@ from robfcp.cli._private import (
 )
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.privacy import logistic_grid
-from robfcp.reports import Report, load_key, save_signed
-from robfcp.scores import APS, RAPS, RISKS, SCORES, ClassificationScore, Score
+from robfcp.privacy import grid_from_text
+from robfcp.reports import Report, check_client, load_key, save_signed
+from robfcp.scores import (
+    APS,
+    RAPS,
+    RISKS,
+    SCORES,
+    ClassificationScore,
+    Score,
+    scores_or_nan,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -49,17 +68,10 @@ def chosen_grid(name: str | None, score: Score) -> Grid:
     """The grid named on the command line: a fixed one, uniform:BINS or logistic:BINS."""
     if name is None:
         return score.default_grid()
-    fixed = {"default": Grid.default, "extended": Grid.extended, "open-ended": Grid.open_ended}
-    if name in fixed:
-        return fixed[name]()
-    kind, _, bins = name.partition(":")
-    number = natural(bins)
-    if kind == "uniform" and number is not None:
-        return Grid.uniform(number)
-    if kind == "logistic" and number is not None:
-        return logistic_grid(number)
-    known = ", ".join([*fixed, "uniform:100"])
-    raise RobfcpError(f"--grid: {name!r} is unknown; use {known} or logistic:32")
+    try:
+        return grid_from_text(name)
+    except RobfcpError as error:
+        raise RobfcpError(f"--{error}") from None
 
 
 def _strata(
@@ -88,11 +100,12 @@ def sketch(
     client: Annotated[str, typer.Option("--client", "-c", help="This site's registered name.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the report goes.")],
     score: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="lac, aps, raps, absolute-residual or cqr.", autocompletion=completes(*SCORES)
+            help="lac, aps, raps, absolute-residual or cqr; lac if not agreed otherwise.",
+            autocompletion=completes(*SCORES),
         ),
-    ] = "lac",
+    ] = None,
     randomized: Annotated[bool, typer.Option(help="For aps and raps.")] = False,
     penalty: Annotated[float, typer.Option(help="For raps.")] = 0.01,
     k_reg: Annotated[int, typer.Option(help="For raps.")] = 5,
@@ -130,6 +143,8 @@ def sketch(
         str | None, typer.Option(help="The round's name, the same at all sites.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A digest of the shared model.")] = None,
+    terms: TermsFile = None,
+    server_key: ServerKey = None,
     sign: Annotated[
         Path | None, typer.Option(help="Sign with this key of robfcp keygen; needs --round.")
     ] = None,
@@ -139,6 +154,7 @@ def sketch(
     samples_per_patient: SamplesPerPatient = 1,
     rounds: Rounds = 1,
     ledger: LedgerFile = None,
+    dataset: DataSet = None,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -148,18 +164,25 @@ def sketch(
     [dim]Example: robfcp sketch site-3.csv --client site-3 -o reports/site-3.json[/dim]
     """
     printer = Printer(as_json, quiet)
+    agreed = agreed_terms(
+        terms, server_key, round=round, model=model, score=score, grid=grid, epsilon=epsilon
+    )
+    round, model, grid = agreed.round, agreed.model, agreed.grid
+    delta = agreed.delta or delta
     with printer.busy("sketching"):
         outputs = read_outputs(data, needs_targets=True, columns=[group])
-        rule = chosen_score(score, randomized, penalty, k_reg)
+        rule = chosen_score(agreed.score or "lac", randomized, penalty, k_reg)
         assert outputs.targets is not None
-        privacy = chosen_privacy(epsilon, delta, neighbours, samples_per_patient, rounds)
+        privacy = chosen_privacy(agreed.epsilon, delta, neighbours, samples_per_patient, rounds)
         coarse = grid is None and privacy is not None
         edges = private_grid(rule) if coarse else chosen_grid(grid, rule)
-        charge(ledger, privacy, round)
+        check_client(client)
+        charge(ledger, dataset or data.name, privacy, round)
         context: Any = {"round": round, "model": model, "privacy": privacy}
         try:
             if risk is None:
-                scores = rule(outputs.predictions, outputs.targets, seed)
+                score_all = rule if privacy is None else partial(scores_or_nan, rule)
+                scores = score_all(outputs.predictions, outputs.targets, seed)
                 strata = _strata(outputs, rule, by_class, group, private=privacy is not None)
                 report = Report.from_scores(
                     client, scores, edges, score=rule, least=least, **strata, **context

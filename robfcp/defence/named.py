@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from math import isfinite
 from typing import Any, get_args
 
 from robfcp.defence.band import Band
@@ -57,5 +58,16 @@ def defence_again(name: str, parameters: Parameters) -> Defence:
     if not set(parameters) <= known:
         unknown = min(set(parameters) - known)
         raise RobfcpError(f"defence: {name} does not take {unknown!r}; update robfcp")
+    usual = DEFENCES[name]()
+    for parameter, value in parameters.items():
+        if not _like(value, getattr(usual, parameter)):
+            raise RobfcpError(f"defence: {parameter} of {name} cannot be {value!r}; do not use it")
     rule: Defence = DEFENCES[name](**parameters)
     return rule
+
+
+def _like(value: object, usual: object) -> bool:
+    """Whether a recorded parameter is of the kind the usual one is; numbers are finite."""
+    if isinstance(usual, float) and not isinstance(value, bool):
+        return isinstance(value, (int, float)) and isfinite(value)
+    return value is None or usual is None or type(value) is type(usual)

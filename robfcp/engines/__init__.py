@@ -1,9 +1,10 @@
-"""Engines: what calibration rounds on Flower and others share. Requests, outcomes, the record.
+"""Engines: what calibration rounds on Flower and others share: asking, deadlines, outcomes.
 
 May import the rooms from `_util` to `calibration`; the engines' own adapters build on it. It knows
 no engine: nothing here imports one.
 """
 
+from robfcp.engines.asking import Carrier, Collection, Failed, Reply, ask_all
 from robfcp.engines.monitoring import (
     MonitorRequest,
     merged_replies,
@@ -30,20 +31,30 @@ from robfcp.engines.round import (
     read_size,
     reply_limit,
 )
+from robfcp.engines.site import Refused, SiteRules
+from robfcp.engines.workers import bounded
 
 __all__ = [
     "FAILURES",
     "PROTOCOL",
+    "Carrier",
+    "Collection",
+    "Failed",
     "MonitorRequest",
     "Outcome",
     "Outcomes",
     "Participant",
+    "Refused",
+    "Reply",
+    "SiteRules",
     "SizeReply",
     "SizeRequest",
     "SketchRequest",
     "Status",
     "ThresholdReply",
     "ThresholdRequest",
+    "ask_all",
+    "bounded",
     "client_records",
     "federation_of_replies",
     "merged_replies",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-Status = Literal["ok", "faulty", "rejected", "missing", "late"]
+Status = Literal["ok", "faulty", "rejected", "missing", "late", "not asked"]
 T = TypeVar("T")
 
 

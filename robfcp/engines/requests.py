@@ -15,6 +15,8 @@ FAILURES = {  # all that a client's exception tells the server
     2: "scoring failed at the client",
     3: "robfcp refused the client's data",
     4: "the client keeps this to itself for privacy",
+    5: "the client takes another grid or score",
+    6: "the client's privacy budget does not allow another report",
 }
 
 
@@ -43,11 +45,11 @@ class SketchRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ThresholdRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The thresholds, an infinite one as null."""
+    """The thresholds, an infinite one as null; by class a list for each level."""
 
     client: str
     score: WireScore
-    thresholds: list[float | None]
+    thresholds: list[float | None] | list[list[float | None]]
     protocol: int = PROTOCOL
 
 

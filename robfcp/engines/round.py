@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from robfcp.calibration import Calibration
-from robfcp.engines.outcomes import Outcome, Outcomes
+from robfcp.engines.outcomes import Outcome, Outcomes, Participant, Status
 from robfcp.engines.requests import SizeReply, ThresholdReply, read_reply
 from robfcp.errors import ReportError
 from robfcp.federation import Fault, Federation
@@ -50,6 +50,7 @@ def federation_of_replies(
     sizes: Mapping[str, int] | None,
     quorum: int | float | None,
     signatures: str,
+    invited: Iterable[str] = (),
 ) -> Federation:
     """The valid reports; faulty and rejected clients with their reason, silent ones as missing."""
     return Federation.from_reports(
@@ -65,39 +66,59 @@ def federation_of_replies(
             for o in outcomes
             if o.status in ("faulty", "rejected")
         ],
-        invited=[o.participant.client for o in outcomes],
+        invited=[*invited, *(o.participant.client for o in outcomes)],
         signatures=signatures,
     )
 
 
 def client_records(
-    outcomes: Outcomes, calibration: Calibration, checks: Mapping[str, ThresholdReply]
+    outcomes: Outcomes,
+    calibration: Calibration,
+    checks: Mapping[str, ThresholdReply],
+    joined: Iterable[Participant] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Every client's node, public key, status and claims; faults found later included."""
+    """Every client's node, public key, status and claims; faults found later included.
+
+    joined: who came when the round had begun, and was not asked.
+    """
     faults = {fault.client: fault.reason for fault in calibration.faulty}
     clients: dict[str, dict[str, Any]] = {}
     for outcome in outcomes:
         client, status, reason = outcome.participant.client, outcome.status, outcome.reason
         if status == "ok" and client in faults:
             status, reason = "faulty", faults[client]
-        clients[client] = {
-            "node_id": str(outcome.participant.node_id),
-            "public_key": outcome.participant.public_key.hex(),
-            "status": status,
-            "reason": reason,
-            "attempts": outcome.attempts,
-            "claims": msgspec.to_builtins(checks[client]) if client in checks else None,
-        }
+        claims = msgspec.to_builtins(checks[client]) if client in checks else None
+        clients[client] = _record(
+            outcome.participant, status, reason, attempts=outcome.attempts, claims=claims
+        )
+    for participant in joined:
+        expected = participant.client in calibration.missing
+        status = "missing" if expected else "not asked"
+        clients.setdefault(
+            participant.client, _record(participant, status, "joined after the round had begun")
+        )
     for client in set(calibration.missing) - set(clients):
-        clients[client] = {
-            "node_id": None,
-            "public_key": None,
-            "status": "missing",
-            "reason": "registered but not connected",
-            "attempts": 0,
-            "claims": None,
-        }
+        clients[client] = _record(None, "missing", "registered but not connected")
     return dict(sorted(clients.items()))
+
+
+def _record(
+    participant: Participant | None,
+    status: Status,
+    reason: str,
+    *,
+    attempts: int = 0,
+    claims: Any = None,
+) -> dict[str, Any]:
+    """One client's line in the record of a round."""
+    return {
+        "node_id": None if participant is None else str(participant.node_id),
+        "public_key": None if participant is None else participant.public_key.hex(),
+        "status": status,
+        "reason": reason,
+        "attempts": attempts,
+        "claims": claims,
+    }
 
 
 def read_check(body: bytes, client: str, n_thresholds: int) -> ThresholdReply:

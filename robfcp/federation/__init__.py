@@ -6,7 +6,7 @@ after it build on it.
 
 from robfcp._moved import old_names
 from robfcp.federation.checked import Checked
-from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, table
+from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, check_extent, table
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.federation import Federation, numbered
 from robfcp.federation.files import read_federation, read_signed, verify_all
@@ -24,6 +24,7 @@ __all__ = [
     "SparseCounts",
     "Stratified",
     "Untrusted",
+    "check_extent",
     "comparable",
     "numbered",
     "privacy_notes",

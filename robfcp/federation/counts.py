@@ -9,7 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.errors import RobfcpError
+
 DENSE_BYTES = 2**26  # tables up to this size are kept dense: they are handled faster
+FINE_BINS = 5_000
+MAX_FINE_CELLS = 2**24
 _ENTRIES = 2**22  # entries handled at a time
 _FLUSH = 2**18
 
@@ -184,6 +188,15 @@ def _narrow(numbers: NDArray[Any], largest: int | None = None) -> NDArray[Any]:
         return numbers
     top = int(numbers.max(initial=0)) if largest is None else largest
     return numbers.astype(np.min_scalar_type(top), copy=False)
+
+
+def check_extent(n_clients: int, n_bins: int) -> None:
+    """Refuse more cells than a file of its size should cost; usual grids are for any number."""
+    if n_bins > FINE_BINS and n_clients * n_bins > MAX_FINE_CELLS:
+        raise RobfcpError(
+            f"grid: {n_bins} bins are too many for {n_clients} clients; use one of at most "
+            f"{FINE_BINS} bins"
+        )
 
 
 class CountsBuilder:

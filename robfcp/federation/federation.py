@@ -14,6 +14,7 @@ from robfcp.federation.checked import Checked
 from robfcp.federation.counts import Counts, DenseCounts, Entries
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.intake import take_in
+from robfcp.federation.late_grids import built
 from robfcp.federation.marks import marks_of, size_of
 from robfcp.federation.strata import Stratified
 from robfcp.grid import Grid
@@ -144,6 +145,33 @@ class Federation:
     def n_samples(self) -> int:
         """N, the calibration samples of all valid reports."""
         return int(self.sizes.sum())
+
+    def threshold_at(self, index: int | None) -> float:
+        """The threshold at the upper edge of bin `index`; infinite where there is none.
+
+        Also infinite in the last bin where reports are private: their scores beyond the grid, and
+        those that are not numbers, count there.
+
+        Parameters
+        ----------
+        index
+            A bin's number from 0, or None.
+
+        Returns
+        -------
+        float
+            An upper edge of the grid, or infinity.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2], [4, 0]]).threshold_at(0)
+        0.5
+        """
+        last = self.grid.n_bins - 1
+        if index is None or (self.private and index == last):
+            return float(np.inf)
+        return float(self.grid.upper[index])
 
     def below(self, index: int) -> NDArray[np.int64]:
         """(K,) counts at or below the upper edge of bin `index`.
@@ -424,6 +452,7 @@ class Federation:
         score: Score | None = None,
         round: str | None = None,
         model: str | None = None,
+        privacy: Privacy | None = None,
         faults: Iterable[Fault] = (),
         invited: Iterable[str] = (),
         signatures: str = "not checked",
@@ -450,6 +479,8 @@ class Federation:
             The expected round; the majority's if None.
         model
             The expected model; the majority's if None.
+        privacy
+            The agreed privacy; if None, no report may claim more noise than most private ones hold.
         faults
             Faults that were found before.
         invited
@@ -478,13 +509,13 @@ class Federation:
         (('a', 'b'), 1, ('c',))
         """
         expected = {"grid": grid, "score": score, "round": round, "model": model, "risk": None}
-        intake = take_in(reports, expected, sizes, quorum, faults, invited)
+        intake = take_in(reports, expected, sizes, quorum, faults, invited, privacy)
         first, headers = intake.headers[0], intake.headers
         return Federation(
             ids=tuple(header.client for header in headers),
             table=intake.counts,
             sizes=np.array([size_of(header, sizes) for header in headers], dtype=np.int64),
-            grid=first.grid,
+            grid=built(first.grid),
             score=first.score,
             round=first.round,
             model=first.model,

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from robfcp._util.files import MAX_FILE_BYTES, read_limited
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation.faults import Fault
 from robfcp.federation.federation import Federation
-from robfcp.reports import Report, read_keys, read_sizes, unwrap, verify
+from robfcp.grid import Grid
+from robfcp.privacy import Privacy
+from robfcp.reports import Report, check_named_key, read_keys, read_sizes, unwrap, verify
+from robfcp.scores import Score
 
 FilePath = str | os.PathLike[str]
 
@@ -22,6 +27,11 @@ def read_federation(
     keys: Mapping[str, str] | FilePath | None = None,
     quorum: int | float | None = None,
     round: str | None = None,
+    grid: Grid | None = None,
+    score: Score | None = None,
+    model: str | None = None,
+    privacy: Privacy | None = None,
+    revoked: FilePath | None = None,
 ) -> Federation:
     """The federation in report files; unreadable ones count as faulty, under their file name.
 
@@ -33,11 +43,21 @@ def read_federation(
         Who may report and with how many samples: a mapping, or the path of a registry.
     keys
         By which key each client's report must be signed: a mapping, or the path of a registry.
-        Needs `round`. Without keys signatures are not looked at.
+        Needs `round`. Without keys a signature must only be by the key its file names.
     quorum
         The least number of valid reports, or their least share of those awaited.
     round
         Reports of another round are refused.
+    grid
+        Reports on another grid are refused before theirs is built.
+    score
+        Reports of another score are refused.
+    model
+        Reports of another model are refused.
+    privacy
+        Reports with another budget or noise, or none, are refused.
+    revoked
+        A file of public keys that count no more, one a line.
 
     Returns
     -------
@@ -52,34 +72,59 @@ def read_federation(
     'nobody.json: no such file; check the path'
     """
     registry = sizes if sizes is None or isinstance(sizes, Mapping) else read_sizes(sizes)
+    expected: dict[str, Any] = {
+        "round": round,
+        "grid": grid,
+        "score": score,
+        "model": model,
+        "privacy": privacy,
+    }
     if keys is None:
-        return Federation.from_reports(
-            _read_unsigned(paths), sizes=registry, quorum=quorum, round=round
-        )
+        unsigned = _Unsigned(paths, grid)
+        federation = Federation.from_reports(unsigned, sizes=registry, quorum=quorum, **expected)
+        checked = replace(federation.checked, signatures=unsigned.words)
+        return replace(federation, checked=checked)
     if round is None:
         raise RobfcpError("--keys: needs --round, or an old report could be used again")
-    public = keys if isinstance(keys, Mapping) else read_keys(keys)
+    public = keys if isinstance(keys, Mapping) else read_keys(keys, revoked)
     reports, faults = read_signed(paths, public, round)
     return Federation.from_reports(
         reports,
         faults=faults,
         sizes=registry,
         quorum=quorum,
-        round=round,
+        **expected,
         invited=public,
         signatures="by registered keys",
     )
 
 
-def _read_unsigned(paths: Iterable[FilePath]) -> Iterator[Report | Fault]:
-    """Reports whoever wrote them, one at a time; signatures are not looked at."""
-    for path in paths:
-        try:
-            yield Report.from_json(unwrap(read_limited(path)), source=str(path))
-        except ReportError as error:
-            yield Fault(error.client, error.field, str(error))
-        except RobfcpError as error:
-            yield Fault(str(path), "file", str(error))
+class _Unsigned:
+    """Reports whoever wrote them, one at a time; counts those with a signature that holds."""
+
+    def __init__(self, paths: Iterable[FilePath], grid: Grid | None) -> None:
+        self.paths, self.grid = paths, grid
+        self.read = self.signed = 0
+
+    @property
+    def words(self) -> str:
+        """What was checked of signatures, for the record."""
+        if not self.signed:
+            return "not checked"
+        return f"{self.signed} of {self.read} valid, by keys that nobody registered"
+
+    def __iter__(self) -> Iterator[Report | Fault]:
+        for path in self.paths:
+            self.read += 1
+            try:
+                data, source = read_limited(path), f"file:{path}"
+                signed = check_named_key(data, source)
+                yield Report.from_json(unwrap(data), source, self.grid)
+                self.signed += signed
+            except ReportError as error:
+                yield Fault(error.client, error.field, str(error))
+            except RobfcpError as error:
+                yield Fault(f"file:{path}", "file", str(error))
 
 
 def verify_all(
@@ -94,14 +139,14 @@ def verify_all(
     refused: list[tuple[str, ReportError]] = []
     for source, data in files:
         try:
-            report = verify(data, keys, round, source)
+            report = verify(data, keys, round, f"file:{source}")
             genuine[report.to_json()] = report
         except ReportError as error:
             refused.append((source, error))
     reports = list(genuine.values())
     heard = {report.client for report in reports}
     faults = [
-        Fault(source, error.field, f"{source}: {error}")
+        Fault(f"file:{source}", error.field, f"{source}: {error}")
         if error.client in heard
         else Fault(error.client, error.field, str(error))
         for source, error in refused
@@ -119,6 +164,6 @@ def read_signed(
         try:
             files.append((str(Path(path)), read_limited(path, MAX_FILE_BYTES)))
         except RobfcpError as error:
-            unreadable.append(Fault(str(path), "file", str(error)))
+            unreadable.append(Fault(f"file:{path}", "file", str(error)))
     reports, faults = verify_all(files, keys, round)
     return reports, faults + unreadable

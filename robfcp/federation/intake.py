@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from robfcp._util.numbers import whole
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.federation.counts import Counts, CountsBuilder
+from robfcp.federation.counts import Counts, CountsBuilder, check_extent
 from robfcp.federation.faults import Fault, Untrusted
-from robfcp.federation.marks import Header, hides_size, same_noise
+from robfcp.federation.late_grids import kept
+from robfcp.federation.marks import Header, agreed_noise, hides_size, same_noise
 from robfcp.federation.quorum import check_quorum
 from robfcp.federation.strata import StrataBuilder, Stratified
+from robfcp.grid import Grid
+from robfcp.privacy import Privacy
 from robfcp.reports import MAX_STRATA, OTHER, By, Names, Report, check_client
+
+
+class Refusal(NamedTuple):
+    """A fault with where it came from: a file or a place in the list."""
+
+    source: str
+    fault: Fault
 
 
 @dataclass(frozen=True)
@@ -38,31 +48,37 @@ def take_in(
     quorum: int | float | None,
     faults: Iterable[Fault],
     invited: Iterable[str],
+    privacy: Privacy | None = None,
 ) -> Intake:
     """Read every report once, keep the valid ones; see `Federation.from_reports`."""
     sizes = None if sizes is None else _checked_sizes(sizes)
     builder, by_class = CountsBuilder(), StrataBuilder()
-    accepted, faulty = _read_all(reports, faults, builder, by_class)
-    received = len(accepted) + len(faulty)
+    arrived, refused = _read_all(reports, expected.get("grid"), builder, by_class)
+    refused += [Refusal(f"file:{fault.client}", fault) for fault in faults]
     if sizes is not None:
-        accepted = _keep(accepted, faulty, lambda header: _registered(header, sizes))
+        arrived = _keep(arrived, refused, lambda header: _registered(header, sizes))
     for field, value in expected.items():
-        accepted = _keep(accepted, faulty, _same(field, value, accepted))
-    by, names = _common_strata(accepted)
+        arrived = _keep(arrived, refused, _same(field, value, arrived))
+    by, names = _common_strata(arrived)
     if by is not None:
-        accepted = _keep(accepted, faulty, _same_strata(by, names))
+        arrived = _keep(arrived, refused, _same_strata(by, names))
+    arrived = _keep(arrived, refused, agreed_noise(arrived, privacy))
+    accepted = _without_conflicts(arrived, refused)
     known = sizes is not None or not any(hides_size(header) for header in accepted)
     hidden = any(h.privacy is not None and h.strata is not None for h in accepted)
     if not known or hidden:  # numbers of samples, or of those in a class, are noisy
-        accepted = _keep(accepted, faulty, same_noise(accepted))
+        accepted = _keep(accepted, refused, same_noise(accepted))
+    faulty = _charged(refused, {header.client for header in accepted})
     seen = {header.client for header in accepted} | {fault.client for fault in faulty}
     silent = set(invited) - seen
+    received = len(accepted) + len(faulty)
     awaited = received + len(silent) if sizes is None else len(silent | set(sizes))
     check_quorum(len(accepted), awaited, quorum, faulty)
     missing = tuple(sorted(silent | (set(sizes or ()) - seen)))
     accepted.sort(key=lambda header: header.client)
     rows = np.fromiter((header.row for header in accepted), dtype=np.intp, count=len(accepted))
     n_bins = accepted[0].grid.n_bins
+    check_extent(len(accepted), n_bins)
     counts = builder.build(rows, n_bins)
     strata = None
     if by is not None:
@@ -74,54 +90,85 @@ def take_in(
 
 def _read_all(
     reports: Iterable[Untrusted],
-    faults: Iterable[Fault],
+    grid: Grid | None,
     builder: CountsBuilder,
     by_class: StrataBuilder,
-) -> tuple[list[Header], list[Fault]]:
-    """Decode what is not yet a report; a name that comes twice is faulty altogether."""
-    accepted: dict[str, Header] = {}
-    faulty = {fault.client: fault for fault in faults}
+) -> tuple[list[Header], list[Refusal]]:
+    """Decode what is not yet a report; the same report twice is one."""
     if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
         raise RobfcpError("reports: pass a list of them, also where there is only one")
+    arrived: list[Header] = []
+    refused: list[Refusal] = []
     shared: dict[Any, Any] = {}  # equal contexts become one object
+    seen: set[tuple[str, int]] = set()
     for position, item in enumerate(reports):
-        report = _read(item, f"report {position + 1}")
+        source = f"report #{position + 1}"
+        report = _read(item, source, grid)
         if isinstance(report, Fault):
-            faulty.setdefault(report.client, report)
-            accepted.pop(report.client, None)
-        elif report.client in accepted or report.client in faulty:
-            accepted.pop(report.client, None)
-            reason = f"{report.client}: reported more than once; send one report a round"
-            faulty[report.client] = Fault(report.client, "client", reason)
-        else:
-            strata = report.strata
-            kind = None if strata is None else (strata.by, strata.names)
-            context = (*report.context, report.privacy, kind)
-            context = shared.setdefault(context, context)
+            refused.append(Refusal(source, report))
+            continue
+        strata = report.strata
+        kind = None if strata is None else (strata.by, strata.names)
+        context = (kept(report.grid), *report.context[1:], report.privacy, kind)
+        context = shared.setdefault(context, context)
+        print_ = (report.client, _fingerprint(report, context))
+        if print_ not in seen:
+            seen.add(print_)
             row = builder.add(report.counts)
-            if report.strata is not None:
-                by_class.add(row, report.strata.cells, report.strata.counts)
-            accepted[report.client] = Header(report.client, report.n_samples, row, *context)
-    return list(accepted.values()), list(faulty.values())
+            if strata is not None:
+                by_class.add(row, strata.cells, strata.counts)
+            arrived.append(Header(report.client, report.n_samples, row, *context))
+    return arrived, refused
 
 
-def _read(item: Untrusted, source: str) -> Report | Fault:
+def _fingerprint(report: Report, context: Any) -> int:
+    """A number that two reports of one client share only if they are the same."""
+    bins = np.flatnonzero(report.counts)
+    counts = bins.tobytes() + report.counts[bins].tobytes()
+    if report.strata is not None:
+        counts = report.strata.cells.tobytes() + report.strata.counts.tobytes()
+    return hash((counts, report.n_samples, context))
+
+
+def _without_conflicts(arrived: list[Header], refused: list[Refusal]) -> list[Header]:
+    """The reports of clients that sent one; several different ones contradict each other."""
+    times = Counter(header.client for header in arrived)
+    for client, number in times.items():
+        if number > 1:
+            reason = f"{client}: sent {number} different reports for this round; send one"
+            refused.insert(0, Refusal(client, Fault(client, "client", reason)))
+    return [header for header in arrived if times[header.client] == 1]
+
+
+def _charged(refused: list[Refusal], heard: set[str]) -> list[Fault]:
+    """One fault a client that is not heard; what bears a heard one's name is its source's fault."""
+    faulty: dict[str, Fault] = {}
+    for source, fault in refused:
+        if fault.client in heard:
+            fault = Fault(source, fault.field, f"{source}: {fault.reason}")
+        faulty.setdefault(fault.client, fault)
+    return list(faulty.values())
+
+
+def _read(item: Untrusted, source: str, grid: Grid | None) -> Report | Fault:
     try:
-        return item if isinstance(item, Fault) else _decode(item, source)
+        return item if isinstance(item, Fault) else _decode(item, source, grid)
     except ReportError as error:
         return Fault(error.client, error.field, str(error))
 
 
-def _decode(item: Report | bytes | str | Mapping[str, Any], source: str) -> Report:
+def _decode(
+    item: Report | bytes | str | Mapping[str, Any], source: str, grid: Grid | None
+) -> Report:
     if isinstance(item, Report):
         return item
     if isinstance(item, (bytes, str)):
-        return Report.from_json(item, source)
+        return Report.from_json(item, source, grid)
     if isinstance(item, Mapping):
         import msgspec
 
         try:
-            return Report.from_json(msgspec.json.encode(dict(item)), source)
+            return Report.from_json(msgspec.json.encode(dict(item)), source, grid)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             if isinstance(error, ReportError):
                 raise
@@ -131,17 +178,18 @@ def _decode(item: Report | bytes | str | Mapping[str, Any], source: str) -> Repo
 
 
 def _keep(
-    headers: list[Header], faulty: list[Fault], check: Callable[[Header], ReportError | None]
+    headers: list[Header], refused: list[Refusal], check: Callable[[Header], ReportError | None]
 ) -> list[Header]:
-    """The reports without objection; the others join the faulty."""
-    kept = []
+    """The reports without objection; the others join the refused."""
+    fine = []
     for header in headers:
         error = check(header)
         if error is None:
-            kept.append(header)
+            fine.append(header)
         else:
-            faulty.append(Fault(header.client, error.field, str(error)))
-    return kept
+            fault = Fault(header.client, error.field, str(error))
+            refused.append(Refusal(f"report #{header.row + 1}", fault))
+    return fine
 
 
 def _checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -249,12 +297,19 @@ def _same_strata(by: By, names: Names) -> Callable[[Header], ReportError | None]
     return check
 
 
+def _votes(field: str, headers: list[Header]) -> list[Any]:
+    """One vote a client; who sent several reports has none, unless all have."""
+    times = Counter(header.client for header in headers)
+    single = [getattr(h, field) for h in headers if times[h.client] == 1]
+    return single or [getattr(h, field) for h in headers]
+
+
 def _same(
     field: str, expected: Any, headers: list[Header]
 ) -> Callable[[Header], ReportError | None]:
     """A check that the field is the expected one, or the majority's where none is given."""
     if expected is None and headers:
-        (expected, votes), *others = Counter(getattr(h, field) for h in headers).most_common(2)
+        (expected, votes), *others = Counter(_votes(field, headers)).most_common(2)
         if others and others[0][1] == votes:
             raise RobfcpError(
                 f"{field}: the reports are split evenly between {expected} and {others[0][0]}; "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from robfcp.errors import ReportError
-from robfcp.grid import Grid
+from robfcp.federation.late_grids import AnyGrid
 from robfcp.privacy import Privacy
 from robfcp.reports import By, Names
 from robfcp.scores import Risk, Score
@@ -19,7 +19,7 @@ class Header(NamedTuple):
     client: str
     n_samples: int
     row: int
-    grid: Grid
+    grid: AnyGrid
     score: Score | None
     round: str | None
     model: str | None
@@ -52,6 +52,38 @@ def hides_size(report: Header) -> bool:
 def size_of(report: Header, sizes: Mapping[str, int] | None) -> int:
     """n_k: as reported, or as registered where the report hides it."""
     return sizes[report.client] if sizes is not None and hides_size(report) else report.n_samples
+
+
+def agreed_noise(
+    reports: list[Header], stated: Privacy | None
+) -> Callable[[Header], ReportError | None]:
+    """A check that reports are as private as agreed, so that nobody's claimed noise blurs a round.
+
+    Where nothing is stated and most private reports hold the same noise, none may claim more.
+    """
+    laws = Counter(report.privacy.noise for report in reports if report.privacy is not None)
+    law, votes = laws.most_common(1)[0] if laws else (None, 0)
+    limit = law.variance if law is not None and 2 * votes > laws.total() else float("inf")
+
+    def check(report: Header) -> ReportError | None:
+        if stated is not None and report.privacy != stated:
+            found = "not private" if report.privacy is None else report.privacy.statement
+            return ReportError(
+                report.client,
+                "privacy",
+                f"is {found}, but agreed was: {stated.statement}",
+                "use the round's privacy",
+            )
+        if report.privacy is None or report.privacy.noise.variance <= limit * (1 + 1e-9):
+            return None
+        return ReportError(
+            report.client,
+            "privacy",
+            "claims more noise than most private reports hold",
+            "use the round's privacy",
+        )
+
+    return check
 
 
 def same_noise(reports: list[Header]) -> Callable[[Header], ReportError | None]:

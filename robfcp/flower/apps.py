@@ -13,7 +13,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from robfcp.calibration import Calibration
+from robfcp.engines import bounded
 from robfcp.errors import RobfcpError
+from robfcp.flower._flwr import nodes_of
 from robfcp.flower.client import NodeOutputs, add_calibration
 from robfcp.flower.network import Network
 from robfcp.flower.server import calibration_round, register_sizes
@@ -34,6 +36,7 @@ DEFAULTS: Mapping[str, Any] = {
     "quorum": 0.5,
     "deadline": 60.0,
     "poll": 1.0,
+    "invited": "",  # all registered nodes' names, with blanks between: who is offline is missing
     "output": "",  # absolute path of the calibration
 }
 
@@ -116,6 +119,7 @@ def run_calibrated(network: Any, context: Context, arrays: ArrayRecord | None) -
         deadline=deadline,
         poll=poll,
         run_id=context.run_id,
+        invited=str(config["invited"]).split(),
         confidence_level=config["confidence-level"],
         defence=config["defence"],
         malicious=config["malicious"],
@@ -162,10 +166,15 @@ def _score(name: str) -> Score:
 def _wait_for_nodes(network: Network, wanted: int, deadline: float) -> None:
     """Return when enough nodes are there; go on with those there are when the time is up."""
     end = time.monotonic() + deadline
-    while (found := len(list(network.get_nodes()))) < wanted:
+    while (found := _number_of_nodes(network)) < wanted:
         if time.monotonic() >= end:
             log.warning(
                 "%d of %d nodes after %g s; going on without the rest", found, wanted, deadline
             )
             return
         time.sleep(0.5)
+
+
+def _number_of_nodes(network: Network) -> int:
+    """How many nodes are there; none where the network does not say."""
+    return len(bounded(lambda: nodes_of(network), 10.0).value or ())

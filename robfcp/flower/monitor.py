@@ -14,14 +14,15 @@ from robfcp._util.files import make_folder
 from robfcp.calibration import Calibration, Merged, Monitor
 from robfcp.engines import (
     MonitorRequest,
+    Refused,
+    SiteRules,
     merged_replies,
     monitor_request,
     read_e_reply,
     read_request,
 )
 from robfcp.errors import RobfcpError
-from robfcp.flower._privacy import site_privacy
-from robfcp.flower.client import _PrivateError, guarded
+from robfcp.flower.client import guarded
 from robfcp.flower.collector import collect, participants
 from robfcp.flower.network import Network
 from robfcp.privacy import Privacy
@@ -48,8 +49,8 @@ def add_monitor(
 
     def watch(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
         request: MonitorRequest = read_request(body, MonitorRequest)
-        if site_privacy(context, privacy, None)[0] is not None:
-            raise _PrivateError
+        if SiteRules(privacy).with_config(context.node_config).privacy is not None:
+            raise Refused(4, "wealth tells of protected samples")
         calibration = Calibration.from_json(bytes(request.calibration))
         place = context.node_config.get("monitor-folder", folder)
         if place is None:

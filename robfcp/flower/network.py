@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import ServerApp
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+
+from robfcp.flower._flwr import Node, empty_run, identify_task
 
 APP_RAISED = 2  # Flower's code for a ClientApp that raised
 RUN_ID = 1
@@ -54,16 +54,16 @@ class InProcessNetwork:
         }
         self._replies: dict[str, Message] = {}
         self._sent = 0
-        self._run = Run.create_empty(RUN_ID)
-        if TaskIdentity._run_id is None:
-            TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = RUN_ID, 1, 1
+        self._lock = threading.Lock()
+        self._run = empty_run(RUN_ID)
+        identify_task(RUN_ID)
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Any:
         """Run information."""
         return self._run
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: Any) -> None:
         """Set the run information."""
         self._run = run
 
@@ -82,19 +82,19 @@ class InProcessNetwork:
         """All nodes' ids."""
         return list(self._contexts)
 
-    def get_nodes(self) -> list[NodeInfo]:
+    def get_nodes(self) -> list[Node]:
         """All nodes, with the names they were registered under."""
         return [
-            NodeInfo(node_id=node_id, name=name, status="online", public_key=b"")
-            for node_id, name in zip(self._contexts, self._names, strict=True)
+            Node(node_id, name) for node_id, name in zip(self._contexts, self._names, strict=True)
         ]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Answer each message; the ids to pull the replies by."""
         identifiers = []
         for message in messages:
-            self._sent += 1
-            identifier = f"message-{self._sent}"
+            with self._lock:  # two rounds at once must not share an id
+                self._sent += 1
+                identifier = f"message-{self._sent}"
             message.metadata.__dict__["_message_id"] = identifier
             identifiers.append(identifier)
             self.deliver(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
@@ -20,6 +20,7 @@ from robfcp.engines import (
     SketchRequest,
     ThresholdReply,
     ThresholdRequest,
+    bounded,
     client_records,
     federation_of_replies,
     read_check,
@@ -28,7 +29,7 @@ from robfcp.engines import (
     reply_limit,
 )
 from robfcp.flower._messages import SIZE, SKETCH, THRESHOLD, model_digest
-from robfcp.flower.collector import collect, participants
+from robfcp.flower.collector import collect, participants, present
 from robfcp.flower.network import Network
 from robfcp.grid import Grid
 from robfcp.reports import WireScore, wire_grid, wire_score
@@ -47,7 +48,7 @@ def register_sizes(
     """How many calibration samples each node says it has, to be fixed before calibration."""
     found = collect(
         network,
-        participants(network),
+        present(network, deadline),
         SIZE,
         SizeRequest,
         read_size,
@@ -76,6 +77,7 @@ def calibration_round(
     check: bool = True,
     round: str | None = None,
     run_id: int | str | None = None,
+    invited: Iterable[str] = (),
     **options: Any,
 ) -> Calibration:
     """Collect the nodes' reports, calibrate, and tell the nodes the threshold.
@@ -84,6 +86,8 @@ def calibration_round(
     sizes: who may report and with how many samples, fixed before; see `register_sizes`.
     deadline: seconds for the reports and again for the nodes' own check of the threshold.
     check: send the threshold and note the coverage and set size each node claims to see.
+    invited: the names of all registered nodes, so that those offline now are listed as missing;
+        Flower tells an app only of the nodes that are online.
     options: those of `robfcp.calibrate` (confidence_level, defence, malicious, guarantee, ...).
     The calibration's `provenance` holds the run and what every client did.
     """
@@ -91,7 +95,7 @@ def calibration_round(
     grid = score.default_grid() if grid is None else grid
     round = secrets.token_hex(8) if round is None else round
     started = _now()
-    asked = participants(network)
+    asked = present(network, deadline)
     model = model_digest(arrays)
     limit = reply_limit(grid)
 
@@ -118,6 +122,7 @@ def calibration_round(
         model=model,
         sizes=sizes,
         quorum=quorum,
+        invited=invited,
         signatures="node and nonce by Flower",
     )
     calibration = calibrate(federation, **options)
@@ -126,7 +131,7 @@ def calibration_round(
         checks = _checks(
             network, asked, calibration, score=score, arrays=arrays, deadline=deadline, poll=poll
         )
-    found.note_late(network, limit)
+    found.note_late()
     return calibration.with_provenance(
         {
             "engine": f"flower {version('flwr')}",
@@ -134,9 +139,18 @@ def calibration_round(
             "started": started,
             "finished": _now(),
             "deadline": deadline,
-            "clients": client_records(found.outcomes, calibration, checks),
+            "clients": client_records(
+                found.outcomes, calibration, checks, joined=_joined(network, asked)
+            ),
         }
     )
+
+
+def _joined(network: Network, asked: list[Participant]) -> list[Participant]:
+    """The nodes that came when the round had begun; nobody waits for a network that hangs."""
+    now = bounded(lambda: participants(network), 2.0)
+    before = {participant.node_id for participant in asked}
+    return [node for node in now.value or () if node.node_id not in before]
 
 
 def _checks(
@@ -150,9 +164,9 @@ def _checks(
     poll: float,
 ) -> dict[str, ThresholdReply]:
     """What the clients with valid reports claim to see on their test data."""
-    thresholds = [
-        level.threshold if np.isfinite(level.threshold) else None for level in calibration.levels
-    ]
+    limits = np.array(calibration.threshold, dtype=np.float64)
+    limits = limits if calibration.several else limits[None, ...]
+    thresholds: Any = np.where(np.isfinite(limits), limits, None).tolist()
     reported = set(calibration.federation.ids)
 
     found = collect(
@@ -160,7 +174,7 @@ def _checks(
         [participant for participant in asked if participant.client in reported],
         THRESHOLD,
         lambda client: ThresholdRequest(client, _wire(score), thresholds),
-        lambda body, client: read_check(body, client, len(thresholds)),
+        lambda body, client: read_check(body, client, len(calibration.levels)),
         arrays=arrays,
         deadline=deadline,
         poll=poll,

@@ -45,7 +45,7 @@ def page_data(calibration: Calibration) -> dict[str, Any]:
             "bins": grid.n_bins,
             "low": number(grid.edges[0]),
             "used": used.tolist(),
-            "edges": [number(edge) for edge in grid.upper[used]],
+            "edges": [number(federation.threshold_at(int(edge))) for edge in used],
         },
         "view": view.tolist(),
         "clients": _clients(calibration, first, below),

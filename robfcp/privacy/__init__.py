@@ -13,7 +13,7 @@ from robfcp.privacy.budget import (
     zcdp_epsilon,
     zcdp_rho,
 )
-from robfcp.privacy.grids import logistic_grid, recommend_bins, recommend_grid
+from robfcp.privacy.grids import grid_from_text, logistic_grid, recommend_bins, recommend_grid
 from robfcp.privacy.ledger import Ledger, Release
 from robfcp.privacy.noise import Mechanism, Noise, Terms, noise_bound, pooled_mass
 from robfcp.privacy.noisy_binomials import least_noisy_count
@@ -28,6 +28,7 @@ __all__ = [
     "Release",
     "Terms",
     "add_noise",
+    "grid_from_text",
     "least_noisy_count",
     "logistic_grid",
     "noise_bound",

@@ -162,7 +162,7 @@ class Accountant:
 
     def spend(self, privacy: Privacy) -> Accountant:
         """With one more report; all must protect the same unit."""
-        for before in self.releases[-1:]:
+        for before in self.releases:
             unit = (before.neighbours, before.samples_per_patient)
             if unit != (privacy.neighbours, privacy.samples_per_patient):
                 raise RobfcpError(
@@ -182,9 +182,18 @@ class Accountant:
         return min(pure, zcdp_epsilon(self.rho, delta))
 
     def allows(self, privacy: Privacy) -> bool:
-        """Whether one more report keeps all of them within its stated (epsilon, delta)."""
-        spent = self.spend(privacy).epsilon(privacy.delta)
-        return spent <= privacy.epsilon * (1 + _LEEWAY)
+        """Whether one more report keeps all of them within every stated (epsilon, delta)."""
+        return self.broken_by(privacy) is None
+
+    def broken_by(self, privacy: Privacy) -> Privacy | None:
+        """The budget that one more report would exceed: its own, or one stated before."""
+        spent = self.spend(privacy)
+        stated = dict.fromkeys((*self.releases, privacy))
+        return next((p for p in stated if not spent.within(p)), None)
+
+    def within(self, privacy: Privacy) -> bool:
+        """Whether all reports together keep to this (epsilon, delta)."""
+        return self.epsilon(privacy.delta) <= privacy.epsilon * (1 + _LEEWAY)
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:

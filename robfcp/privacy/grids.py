@@ -19,6 +19,21 @@ _LOGITS = 7.0  # the logistic grid resolves scores from 0.1% to 99.9%
 _ABOVE = 0.9  # of the share beyond the level that a grid from a prior still resolves
 
 
+def grid_from_text(text: str) -> Grid:
+    """The grid a configuration names: default, extended, open-ended, uniform:N or logistic:N."""
+    fixed = {"default": Grid.default, "extended": Grid.extended, "open-ended": Grid.open_ended}
+    if text in fixed:
+        return fixed[text]()
+    kind, _, bins = text.partition(":")
+    if bins.isascii() and bins.isdigit() and len(bins) <= 9:
+        if kind == "uniform":
+            return Grid.uniform(int(bins))
+        if kind == "logistic":
+            return logistic_grid(int(bins))
+    known = ", ".join([*fixed, "uniform:100"])
+    raise RobfcpError(f"grid: {text!r} is unknown; use {known} or logistic:32")
+
+
 def logistic_grid(bins: int) -> Grid:
     """`bins` bins on [0, 1], evenly spaced in log p/(1 - p) between 0.1% and 99.9%."""
     if not FEWEST <= bins <= 10_000:

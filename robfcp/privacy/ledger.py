@@ -1,16 +1,27 @@
-"""A site's own record of the privacy it has spent, in a file that is checked before each report."""
+"""A site's own record of the privacy it has spent, in a file that is checked before each report.
+
+Beside the ledger lies `NAME.lock`: one process at a time holds it, and it keeps the number of
+reports ever recorded, so that a ledger that was deleted or put back from an old copy is noticed.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from robfcp._util.files import read_limited, write_atomically
+from robfcp._util.locks import locked
 from robfcp.errors import RobfcpError
 from robfcp.privacy.budget import Accountant, Privacy
+
+MAX_NAME = 200
+_SCHEMA = 2
+_SEEN_AT = 1  # where the lock file keeps its number; Windows locks byte 0
 
 
 class Release(msgspec.Struct, forbid_unknown_fields=True):
@@ -20,9 +31,16 @@ class Release(msgspec.Struct, forbid_unknown_fields=True):
     privacy: Privacy
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="privacy-ledger"):
+class _File(
+    msgspec.Struct,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="privacy-ledger",
+):
     schema: int
     releases: list[Release]
+    dataset: str | None = None
 
 
 @dataclass(frozen=True)
@@ -32,12 +50,15 @@ class Ledger:
     Parameters
     ----------
     path
-        The site's file; it is made with the first report.
+        The site's file; it is made with the first report, and must not be removed as long as the
+        data are in use.
+    dataset
+        The name of the data it speaks of; a ledger of other data is refused.
 
     Examples
     --------
     >>> import robfcp
-    >>> ledger = robfcp.Ledger("ledger.json")
+    >>> ledger = robfcp.Ledger("ledger.json", dataset="patients of 2025")
     >>> privacy = robfcp.Privacy(epsilon=1.0, rounds=2)
     >>> for name in ("spring", "autumn"):
     ...     spent = ledger.charge(privacy, name)
@@ -46,6 +67,15 @@ class Ledger:
     """
 
     path: str | os.PathLike[str]
+    dataset: str | None = None
+
+    def __post_init__(self) -> None:
+        name = self.dataset
+        short = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
+        if name is not None and not short:
+            raise RobfcpError(
+                f"dataset: {name!r} is no short name; use 1 to {MAX_NAME} printable characters"
+            )
 
     def releases(self) -> list[Release]:
         """All reports so far, the oldest first.
@@ -65,14 +95,7 @@ class Ledger:
         >>> [release.round for release in ledger.releases()]
         ['spring']
         """
-        if not Path(self.path).exists():
-            return []
-        try:
-            return msgspec.json.decode(read_limited(self.path), type=_File).releases
-        except msgspec.MsgspecError as error:
-            raise RobfcpError(
-                f"{os.fspath(self.path)}: not a privacy ledger ({error}); restore it from a backup"
-            ) from None
+        return self._read().releases
 
     def spent(self) -> Accountant:
         """What all of them spend together.
@@ -93,7 +116,9 @@ class Ledger:
         return Accountant(tuple(release.privacy for release in self.releases()))
 
     def charge(self, privacy: Privacy, round: str | None = None) -> Accountant:
-        """Record one more report before it is made, or refuse where it exceeds its budget.
+        """Record one more report before anything is computed for it, or refuse it.
+
+        One process at a time; what is recorded survives whatever happens to the process next.
 
         Parameters
         ----------
@@ -110,7 +135,9 @@ class Ledger:
         Raises
         ------
         RobfcpError
-            Where one more report exceeds the budget; nothing is recorded then.
+            Where one more report exceeds its budget, or one that was stated for an earlier report
+            about the same data; where the ledger is of other data, is gone or is an old copy.
+            Nothing is recorded then.
 
         Examples
         --------
@@ -119,14 +146,77 @@ class Ledger:
         >>> ledger.charge(robfcp.Privacy(epsilon=1.0), "spring").epsilon()
         1.0
         """
-        before = self.spent()
-        if not before.allows(privacy):
-            spent = before.epsilon(privacy.delta)
-            raise RobfcpError(
-                f"{os.fspath(self.path)}: {len(before.releases)} reports have spent epsilon "
-                f"{spent:.4g} of {privacy.epsilon:g} at delta {privacy.delta:g}, and one more "
-                "exceeds it; state more rounds beforehand or use fresh calibration data"
-            )
-        releases = [*self.releases(), Release(round, privacy)]
-        write_atomically(self.path, msgspec.json.encode(_File(1, releases)))
+        with self._held() as handle:
+            file = self._read()
+            self._check_seen(handle, len(file.releases))
+            before = Accountant(tuple(release.privacy for release in file.releases))
+            broken = before.broken_by(privacy)
+            if broken is not None:
+                raise RobfcpError(
+                    f"{os.fspath(self.path)}: {len(before.releases)} reports have spent epsilon "
+                    f"{before.epsilon(broken.delta):.4g} of {broken.epsilon:g} at delta "
+                    f"{broken.delta:g}, and one more exceeds it; state more rounds beforehand or "
+                    "use fresh calibration data"
+                )
+            releases = [*file.releases, Release(round, privacy)]
+            written = _File(_SCHEMA, releases, self.dataset or file.dataset)
+            write_atomically(self.path, msgspec.json.encode(written))
+            _write_seen(handle, len(releases))
         return before.spend(privacy)
+
+    @contextmanager
+    def _held(self) -> Iterator[int]:
+        """The lock file's handle, held by nobody else."""
+        with locked(f"{os.fspath(self.path)}.lock") as handle:
+            yield handle
+
+    def _read(self) -> _File:
+        if not Path(self.path).exists():
+            return _File(_SCHEMA, [])
+        try:
+            file = msgspec.json.decode(read_limited(self.path), type=_File)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise RobfcpError(
+                f"{os.fspath(self.path)}: not a privacy ledger ({error}); restore it from a backup"
+            ) from None
+        if not 1 <= file.schema <= _SCHEMA:
+            raise RobfcpError(
+                f"{os.fspath(self.path)}: schema {file.schema} is unknown; update robfcp"
+            )
+        if None not in (self.dataset, file.dataset) and self.dataset != file.dataset:
+            raise RobfcpError(
+                f"{os.fspath(self.path)}: is the ledger of {file.dataset!r}, not of "
+                f"{self.dataset!r}; give every data set a ledger of its own"
+            )
+        return file
+
+    def _check_seen(self, handle: int, recorded: int) -> None:
+        """Refuse a ledger that holds fewer reports than were ever recorded in it."""
+        seen = _read_seen(handle)
+        if seen is None:
+            raise RobfcpError(
+                f"{os.fspath(self.path)}.lock: is damaged; if the ledger is whole, write its "
+                f"number of reports there ({recorded}) after one blank"
+            )
+        if recorded < seen:
+            what = "is gone" if not Path(self.path).exists() else "is an old copy"
+            raise RobfcpError(
+                f"{os.fspath(self.path)}: {what}: {seen} reports were recorded and it holds "
+                f"{recorded}; restore it, or use fresh calibration data with a new ledger"
+            )
+
+
+def _read_seen(handle: int) -> int | None:
+    """The number of reports ever recorded; None where it cannot be read."""
+    os.lseek(handle, 0, os.SEEK_SET)
+    data = os.read(handle, 64)
+    if not data.strip():
+        return 0
+    text = data[_SEEN_AT:].decode("ascii", "replace").strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _write_seen(handle: int, number: int) -> None:
+    os.lseek(handle, 0, os.SEEK_SET)
+    os.write(handle, f" {number:<20d}\n".encode())
+    os.fsync(handle)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._util.names import deceptive
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy, noise_bound
@@ -27,6 +28,9 @@ def check_client(client: object) -> None:
         raise ReportError(
             repr(client)[:40], "client", "holds unprintable characters", "use a plain name"
         )
+    problem = deceptive(client)
+    if problem:
+        raise ReportError(ascii(client)[1:-1][:MAX_NAME], "client", problem, "use a plain name")
 
 
 def is_whole(value: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from datetime import date, datetime, timezone
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def read_registry(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
         table = (
             _toml().loads(data.decode()) if toml else json.loads(data, object_pairs_hook=_distinct)
         )
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, OverflowError) as error:
         if isinstance(error, RobfcpError):
             raise
         kind = "TOML" if toml else "JSON"
@@ -49,9 +50,12 @@ def read_sizes(path: str | os.PathLike[str]) -> dict[str, int]:
 
 
 def _check_entry(path: Path, client: str, entry: dict[str, Any]) -> None:
-    unknown = set(entry) - {"samples", "key"}
+    unknown = set(entry) - {"samples", "key", "not-after"}
     if unknown:
-        raise RobfcpError(f"{path}: {client}: {min(unknown)!r} is unknown; use samples and key")
+        raise RobfcpError(
+            f"{path}: {client}: {min(unknown)!r} is unknown; use samples, key and not-after"
+        )
+    expired(entry, date.max)
     samples = entry.get("samples", 1)
     if type(samples) is not int or not 0 < samples <= MAX_SAMPLES:
         raise RobfcpError(
@@ -61,12 +65,39 @@ def _check_entry(path: Path, client: str, entry: dict[str, Any]) -> None:
         raise RobfcpError(f"{path}: {client}: key is not text; paste the line robfcp keygen wrote")
 
 
+def expired(entry: dict[str, Any], today: date | None = None) -> bool:
+    """Whether the day after which an entry's key counts no more has passed."""
+    last = entry.get("not-after")
+    if last is None:
+        return False
+    if isinstance(last, str):
+        try:
+            last = date.fromisoformat(last)
+        except ValueError:
+            last = None
+    if isinstance(last, datetime) or not isinstance(last, date):
+        raise RobfcpError('not-after: is not a day; write not-after = "2027-12-31"')
+    now = datetime.now(timezone.utc).date() if today is None else today
+    return now > last
+
+
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, refused where a name comes twice: the last would win unseen."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a name comes twice")
     return found
+
+
+def read_toml(path: str | os.PathLike[str], data: bytes) -> dict[str, Any]:
+    """The table in a TOML file, or one line that says why there is none."""
+    try:
+        table: dict[str, Any] = _toml().loads(data.decode())
+    except (ValueError, RecursionError, OverflowError) as error:
+        if isinstance(error, RobfcpError):
+            raise
+        raise RobfcpError(f"{os.fspath(path)}: not TOML ({error}); write name = value") from None
+    return table
 
 
 def _toml() -> Any:

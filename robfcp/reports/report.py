@@ -26,7 +26,7 @@ from robfcp.reports.checks import (
     check_text,
     check_total,
 )
-from robfcp.reports.sketches import sketch
+from robfcp.reports.sketches import clamped, sketch
 from robfcp.reports.strata import Strata
 from robfcp.reports.wire import ReportFields, decode_fields, encode_fields
 from robfcp.scores import (
@@ -143,7 +143,8 @@ class Report:
         client
             The client's name.
         scores
-            (n,) nonconformity scores of its calibration samples.
+            (n,) nonconformity scores of its calibration samples. With `privacy` those outside the
+            grid count in its end bins and NaN in the top one: nothing shows by a refusal.
         grid
             The bins all clients share; that of the score, or the default grid, if None.
         score
@@ -184,8 +185,9 @@ class Report:
             grid = Grid.default() if score is None else score.default_grid()
         check_grid(client, grid)
         try:
-            strata = _strata(scores, grid, labels, classes, groups, least)
-            counts = sketch(scores, grid) if strata is None else strata.pooled
+            values = scores if privacy is None else clamped(scores, grid)
+            strata = _strata(values, grid, labels, classes, groups, least)
+            counts = sketch(values, grid) if strata is None else strata.pooled
         except RobfcpError as error:
             raise RobfcpError(f"{client}: {error}") from error
         size = int(counts.sum())
@@ -193,7 +195,7 @@ class Report:
             check_patients(client, len(np.asarray(scores)), patients, privacy)
             size = None if privacy.hides_size else size  # type: ignore[assignment]
             if strata is None:
-                counts = add_noise(check_counts(client, counts, grid), privacy)
+                counts = add_noise(check_counts(client, counts, grid, privacy), privacy)
             else:
                 strata = noisy_strata(strata, privacy)
                 counts = strata.pooled
@@ -354,7 +356,7 @@ class Report:
         )
 
     @staticmethod
-    def from_json(data: bytes | str, source: str = "report") -> Report:
+    def from_json(data: bytes | str, source: str = "report", grid: Grid | None = None) -> Report:
         """A report from untrusted JSON; `source` names it in errors until its client is known.
 
         Parameters
@@ -363,6 +365,9 @@ class Report:
             JSON from anybody.
         source
             How errors name the report while its client is not known.
+        grid
+            The round's grid where it is known; a report on another one is refused before that one
+            is built.
 
         Returns
         -------
@@ -381,7 +386,7 @@ class Report:
         >>> robfcp.Report.from_json(data).n_samples
         3
         """
-        return Report(**decode_fields(data, source)._asdict())
+        return Report(**decode_fields(data, source, grid)._asdict())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON whole or not at all.

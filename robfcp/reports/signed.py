@@ -10,7 +10,7 @@ import msgspec
 
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.reports.checks import check_client
-from robfcp.reports.signing import _valid, public_text
+from robfcp.reports.signing import public_text, valid_signature
 from robfcp.reports.wire import claimed_name
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def verify_raw(
         raise ReportError(client, "signature", f"is no {kind}", "sign it with --sign")
     signed = msgspec.json.decode(data, type=Signed)
     right = signed.key == keys[client]
-    if not right or not _valid(client, keys[client], signed.signature, raw, domain):
+    if not right or not valid_signature(keys[client], signed.signature, domain, raw):
         raise ReportError(
             client,
             "signature",

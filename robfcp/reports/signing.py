@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from robfcp._util.files import read_limited, write_atomically
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.reports.checks import check_client
-from robfcp.reports.registry import read_registry
+from robfcp.reports.registry import expired, read_registry
 from robfcp.reports.report import Report
 from robfcp.reports.wire import claimed_name
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 DOMAIN = b"robfcp signed report 1\n"  # keeps a signature from meaning anything else
 PREFIX = "ed25519:"
+_PRIME = 2**255 - 19
+_ORDER_8 = int.from_bytes(
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
+)
 
 
 class SignedReport(
@@ -42,7 +47,7 @@ class _Kind(msgspec.Struct):
 
 
 def generate_key(path: str | os.PathLike[str]) -> str:
-    """Write a new private key that only its owner can read; the public key as text."""
+    """Write a new private key that only its owner can read, and PATH.pub; the public key."""
     ed25519, serialization = _cryptography()
     key = ed25519.Ed25519PrivateKey.generate()
     pem = key.private_bytes(
@@ -58,6 +63,7 @@ def generate_key(path: str | os.PathLike[str]) -> str:
         raise RobfcpError(f"{path}: cannot be written ({error.strerror})") from None
     with os.fdopen(handle, "wb") as stream:
         stream.write(pem)
+    write_atomically(f"{os.fspath(path)}.pub", public_text(key) + "\n")
     return public_text(key)
 
 
@@ -66,9 +72,9 @@ def load_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
     ed25519, serialization = _cryptography()
     try:
         key = serialization.load_pem_private_key(read_limited(path, 10_000), password=None)
-    except (ValueError, TypeError) as error:
-        if isinstance(error, RobfcpError):
-            raise
+    except RobfcpError:
+        raise
+    except Exception:  # of kinds that differ between versions of cryptography
         key = None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise RobfcpError(f"{path}: is not an Ed25519 private key; make one with robfcp keygen")
@@ -80,6 +86,31 @@ def public_text(key: Ed25519PrivateKey) -> str:
     return PREFIX + base64.b64encode(key.public_key().public_bytes_raw()).decode()
 
 
+def sign_bytes(key: Ed25519PrivateKey, domain: bytes, data: bytes) -> str:
+    """The signature over data of one kind, as text."""
+    return base64.b64encode(key.sign(domain + data)).decode()
+
+
+def valid_signature(key: str, signature: str, domain: bytes, data: bytes) -> bool:
+    """Whether the signature over data of one kind is by this public key."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public_key("key", key).verify(base64.b64decode(signature, validate=True), domain + data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def read_public_key(text: str) -> str:
+    """A public key as it stands in a registry, from itself or from the file keygen wrote."""
+    if not text.startswith(PREFIX):
+        lines = read_limited(text, 10_000).decode("utf-8", "replace").split()
+        text = next((line.strip('"') for line in lines if line.strip('"').startswith(PREFIX)), "")
+    public_key("--server-key", text)
+    return text
+
+
 def sign(report: Report, key: Ed25519PrivateKey) -> bytes:
     """The signed report as JSON; it must name its round, or it could be used again."""
     if report.round is None:
@@ -87,13 +118,35 @@ def sign(report: Report, key: Ed25519PrivateKey) -> bytes:
             report.client, "round", "a signed report must name its round", "give --round"
         )
     raw = report.to_json()
-    signature = base64.b64encode(key.sign(DOMAIN + raw)).decode()
+    signature = sign_bytes(key, DOMAIN, raw)
     return msgspec.json.encode(SignedReport(public_text(key), signature, msgspec.Raw(raw)))
 
 
 def save_signed(report: Report, key: Ed25519PrivateKey, path: str | os.PathLike[str]) -> None:
     """Write the signed report whole or not at all."""
     write_atomically(path, sign(report, key))
+
+
+def check_named_key(data: bytes, source: str) -> bool:
+    """Whether a file is signed; refused where the signature is not by the key it names itself."""
+    try:
+        if msgspec.json.decode(data, type=_Kind).kind != "signed-report":
+            return False
+        signed = msgspec.json.decode(data, type=SignedReport)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    try:
+        genuine = valid_signature(signed.key, signed.signature, DOMAIN, bytes(signed.report))
+    except RobfcpError:
+        genuine = False
+    if not genuine:
+        raise ReportError(
+            _claimed(data, source),
+            "signature",
+            "the signature is not by the key the report names",
+            "sign the report as it is",
+        )
+    return True
 
 
 def unwrap(data: bytes) -> bytes:
@@ -106,14 +159,36 @@ def unwrap(data: bytes) -> bytes:
     return data
 
 
-def read_keys(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Each registered client's public key."""
+def read_keys(
+    path: str | os.PathLike[str],
+    revoked: str | os.PathLike[str] | None = None,
+    today: date | None = None,
+) -> dict[str, str]:
+    """Each registered client's public key; none where it has expired or is on the revoked list."""
     registry = read_registry(path)
+    owners: dict[str, str] = {}
     for client, entry in registry.items():
         if "key" not in entry:
             raise RobfcpError(f"{path}: {client} has no key; add the line robfcp keygen printed")
-        _public_key(client, entry["key"])
-    return {client: entry["key"] for client, entry in registry.items()}
+        public_key(client, entry["key"])
+        if owners.setdefault(entry["key"], client) != client:
+            raise RobfcpError(
+                f"{path}: {client} has the key of {owners[entry['key']]}; one of them must make "
+                "its own with robfcp keygen"
+            )
+    gone = {client for client, entry in registry.items() if expired(entry, today)}
+    banned = set() if revoked is None else read_revoked(revoked)
+    gone |= {client for client, entry in registry.items() if entry["key"] in banned}
+    return {c: "" if c in gone else entry["key"] for c, entry in registry.items()}
+
+
+def read_revoked(path: str | os.PathLike[str]) -> set[str]:
+    """The public keys in a revocation list, one a line; # begins a comment."""
+    lines = read_limited(path, 10**6).decode("utf-8", "replace").splitlines()
+    keys = {line.split("#")[0].strip() for line in lines} - {""}
+    for key in keys:
+        public_key(str(path), key)
+    return keys
 
 
 def verify(data: bytes, keys: Mapping[str, str], round: str, source: str = "report") -> Report:
@@ -127,8 +202,12 @@ def verify(data: bytes, keys: Mapping[str, str], round: str, source: str = "repo
         raise ReportError(
             client, "signature", "the report is not signed", "use robfcp sketch --sign"
         ) from None
-    raw = bytes(signed.report)
-    if signed.key != keys[client] or not _valid(client, keys[client], signed.signature, raw):
+    raw, key = bytes(signed.report), keys[client]
+    if not key:
+        raise ReportError(
+            client, "signature", "its key has expired or was revoked", "register a new one"
+        )
+    if signed.key != key or not valid_signature(key, signed.signature, DOMAIN, raw):
         raise ReportError(
             client,
             "signature",
@@ -156,27 +235,29 @@ def _claimed(data: bytes, source: str) -> str:
     return str(client)
 
 
-def _valid(client: str, key: str, signature: str, raw: bytes, domain: bytes = DOMAIN) -> bool:
-    from cryptography.exceptions import InvalidSignature
-
-    try:
-        _public_key(client, key).verify(base64.b64decode(signature, validate=True), domain + raw)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
-def _public_key(client: str, text: str) -> Any:
+def public_key(client: str, text: str) -> Any:
+    """The key a text spells, refused where it spells none."""
     ed25519, _ = _cryptography()
     try:
         if not text.startswith(PREFIX):
             raise ValueError
         raw = base64.b64decode(text[len(PREFIX) :], validate=True)
+        if base64.b64encode(raw).decode() != text[len(PREFIX) :] or small_order(raw):
+            raise ValueError
         return ed25519.Ed25519PublicKey.from_public_bytes(raw)
     except ValueError:
         raise RobfcpError(
             f"{client}: key is not an Ed25519 public key; paste the line robfcp keygen printed"
         ) from None
+
+
+def small_order(raw: bytes) -> bool:
+    """Whether a public key is one of the few points for which anybody can sign.
+
+    They are those whose y is 0, 1, -1 or one of two others of order 8, in any encoding.
+    """
+    y = int.from_bytes(raw, "little") & (2**255 - 1)
+    return y % _PRIME in (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8)
 
 
 def _cryptography() -> tuple[Any, Any]:

@@ -10,13 +10,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.errors import ReportError, RobfcpError
+from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.grid import Grid, named
 from robfcp.privacy import Mechanism, Neighbours, Privacy
 from robfcp.reports.strata import MAX_STRATA, By, Strata
 from robfcp.scores import Risk, Score, named_score, score_parameters
 
 SCHEMA = 3  # losses and counts by class; private ones without are schema 2, plain ones schema 1
+
+MAX_WIRE_BINS = 20_000  # of a report: twenty times the default grid
 
 Parameter = bool | int | float | str
 
@@ -166,8 +168,21 @@ def wire_grid(grid: Grid) -> WireGrid:
     )
 
 
-def read_grid(wire: WireGrid) -> Grid:
-    """The grid a file names, refused when its digest does not fit."""
+def read_grid(wire: WireGrid, expected: Grid | None = None) -> Grid:
+    """The grid a file names, refused when its digest does not fit.
+
+    Where the expected one is known no other is built, whatever size it would have.
+    """
+    if expected is not None:
+        if wire.digest == expected.digest:
+            return expected
+        raise RobfcpError(
+            f"grid: grid is {plain(wire.name, 40)} {plain(wire.digest[:8])}, not the round's "
+            f"{expected}; use this round's grid"
+        )
+    bins = wire.parameters.get("bins", 0) if wire.edges is None else len(wire.edges)
+    if not isinstance(bins, (int, float)) or bins > MAX_WIRE_BINS:
+        raise RobfcpError(f"grid: more than {MAX_WIRE_BINS} bins; use a coarser grid")
     if wire.edges is None:
         grid = named(wire.name, wire.parameters)
     else:
@@ -205,7 +220,8 @@ def read_counts(wire: list[int] | WireCounts, n_bins: int) -> list[int] | NDArra
     bins = np.array(wire.bins)
     if bins.size == 0:
         return np.zeros(n_bins, dtype=np.int64)
-    if bins.dtype.kind != "i" or bins[0] < 0 or bins[-1] >= n_bins or (np.diff(bins) <= 0).any():
+    within = bins.dtype.kind == "i" and bins.min() >= 0 and bins.max() < n_bins
+    if not within or (np.diff(bins) <= 0).any():  # differences of what is within cannot overflow
         raise RobfcpError(f"counts: bins must rise strictly within 0..{n_bins - 1}; rebuild it")
     values = np.array(wire.counts)
     if values.dtype.kind != "i":
@@ -236,7 +252,7 @@ def encode_fields(fields: ReportFields) -> bytes:
     )
 
 
-def decode_fields(data: bytes | str, source: str) -> ReportFields:
+def decode_fields(data: bytes | str, source: str, grid: Grid | None = None) -> ReportFields:
     """What a report file holds, whatever its schema, or a line naming client, field and remedy."""
     client = claimed_name(data) or source
     try:
@@ -248,14 +264,18 @@ def decode_fields(data: bytes | str, source: str) -> ReportFields:
                 f"schema {schema} is unknown to this version (it reads 1 to {SCHEMA})",
                 "update robfcp at the server",
             )
-        return READERS[schema](data)
+        return READERS[schema](data, grid)
     except ReportError:
         raise
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ReportError(
             client, _field(str(error)), f"not a valid report ({error})", "rebuild the report"
         ) from None
-    except RobfcpError as error:
+    except (OverflowError, ValueError) as error:
+        if not isinstance(error, RobfcpError):
+            raise ReportError(
+                client, "report", "a number is too large", "rebuild the report"
+            ) from None
         field = str(error).split(":", 1)[0]
         raise ReportError(client, field, str(error), "send a report of this round") from None
 
@@ -268,13 +288,13 @@ def claimed_name(data: bytes | str) -> str | None:
         return None
 
 
-def _read_v1(data: bytes | str) -> ReportFields:
-    return _fields(msgspec.json.decode(data, type=WireReport))
+def _read_v1(data: bytes | str, expected: Grid | None) -> ReportFields:
+    return _fields(msgspec.json.decode(data, type=WireReport), expected)
 
 
-def _read_v2(data: bytes | str) -> ReportFields:
+def _read_v2(data: bytes | str, expected: Grid | None) -> ReportFields:
     wire = msgspec.json.decode(data, type=PrivateWireReport)
-    return _fields(wire, Privacy(**msgspec.structs.asdict(wire.privacy)))
+    return _fields(wire, expected, Privacy(**msgspec.structs.asdict(wire.privacy)))
 
 
 def _extended(fields: ReportFields, common: dict[str, Any]) -> ExtendedWireReport:
@@ -298,22 +318,23 @@ def _extended(fields: ReportFields, common: dict[str, Any]) -> ExtendedWireRepor
     return found
 
 
-def _read_v3(data: bytes | str) -> ReportFields:
+def _read_v3(data: bytes | str, expected: Grid | None) -> ReportFields:
     wire = msgspec.json.decode(data, type=ExtendedWireReport)
     stated = wire.privacy
     privacy = None if stated is None else Privacy(**msgspec.structs.asdict(stated))
     risk = None if wire.risk is None else Risk(**msgspec.structs.asdict(wire.risk))
     if (wire.counts is None) == (wire.strata is None):
         raise RobfcpError("counts: a report has counts or counts by class; rebuild the report")
-    return _fields(wire, privacy, risk)
+    return _fields(wire, expected, privacy, risk)
 
 
 def _fields(
     wire: WireReport | PrivateWireReport | ExtendedWireReport,
+    expected: Grid | None,
     privacy: Privacy | None = None,
     risk: Risk | None = None,
 ) -> ReportFields:
-    grid = read_grid(wire.grid)
+    grid = read_grid(wire.grid, expected)
     strata = None
     if isinstance(wire, ExtendedWireReport) and wire.strata is not None:
         strata = _read_strata(wire.strata, grid)

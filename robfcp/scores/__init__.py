@@ -20,6 +20,7 @@ from robfcp.scores.risks import (
     known_risk,
     lambda_grid,
 )
+from robfcp.scores.tolerant import scores_or_nan
 
 __all__ = [
     "APS",
@@ -44,6 +45,7 @@ __all__ = [
     "lambda_grid",
     "named_score",
     "score_parameters",
+    "scores_or_nan",
 ]
 
 __getattr__ = old_names(__name__)

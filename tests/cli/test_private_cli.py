@@ -17,6 +17,8 @@ pytest.importorskip("opendp.prelude")
 def sketch(folder, k, *options):
     write_csv(folder / f"{k}.csv", 300, k)
     path = folder / f"{k}.json"
+    if "--ledger" not in options:
+        options = *options, "--ledger", folder / f"{k}-{len(list(folder.iterdir()))}.ledger"
     words = "sketch", folder / f"{k}.csv", "-c", f"site-{k}", "-o", path, *options
     return path, invoke(*words)
 
@@ -73,6 +75,7 @@ def test_a_ledger_stops_a_site_that_has_spent_its_budget(tmp_path):
     [
         (("--delta", "1e-6"), "need --epsilon"),
         (("--ledger", "l.json"), "give --epsilon"),
+        (("--epsilon", "1"), "needs --ledger"),
         (("--epsilon", "0"), "epsilon is 0"),
         (("--epsilon", "1", "--grid", "logistic:2"), "8 to 10000 bins"),
     ],
@@ -82,6 +85,16 @@ def test_wrong_privacy_options_are_one_line(tmp_path, options, words):
     data, output = tmp_path / "0.csv", tmp_path / "r"
     assert words in refused("sketch", data, "-c", "a", "-o", output, *options)
     assert not (tmp_path / "r").exists()
+
+
+def test_a_ledger_is_bound_to_the_files_name_or_the_stated_one(tmp_path):
+    ledger = tmp_path / "l"
+    sketch(tmp_path, 0, "--epsilon", 1, "--rounds", 9, "--ledger", ledger)
+    write_csv(tmp_path / "1.csv", 300, 1)
+    words = "sketch", tmp_path / "1.csv", "-c", "a", "-o", tmp_path / "r"
+    words = *words, "--epsilon", 1, "--rounds", 9, "--ledger", ledger
+    assert "is the ledger of '0.csv', not of '1.csv'" in refused(*words)
+    invoke(*words, "--dataset", "0.csv")
 
 
 def test_unbounded_scores_need_a_named_grid(tmp_path):

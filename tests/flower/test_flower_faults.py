@@ -295,3 +295,149 @@ def test_a_report_travels_as_it_would_in_a_file():
     )
     assert body_of(reply)["client"] == "site-1"
     assert calibration.federation.round == "r1"
+
+
+class Hooked(FaultyNetwork):
+    """site-3's reply does something to whoever pulls it."""
+
+    def __init__(self, data, hook, victims=("site-3",)):
+        super().__init__(data)
+        self.hook, self.victims, self.hooked = hook, victims, set()
+
+    def deliver(self, message):
+        super().deliver(message)
+        if self.by_node[message.metadata.dst_node_id] in self.victims:
+            self.hooked.add(message.metadata.message_id)
+
+    def pull_messages(self, message_ids):
+        if self.hooked & set(message_ids):
+            self.hook()
+        return super().pull_messages(message_ids)
+
+
+def raises(error):
+    def hook():
+        raise error
+
+    return hook
+
+
+ESCAPES = [
+    ValueError("patient 4711"),
+    TypeError(),
+    KeyError("x"),
+    MemoryError(),
+    RecursionError(),
+    UnicodeDecodeError("utf-8", b"", 0, 1, "bad"),
+    RuntimeError("\x1b[31m"),
+    AssertionError(),
+]
+
+
+@pytest.mark.parametrize("error", ESCAPES, ids=lambda error: type(error).__name__)
+def test_a_reply_that_cannot_be_decoded_is_its_own_nodes_trouble(error):
+    network = Hooked(DATA, raises(error))
+    calibration = calibration_round(network, malicious=1, deadline=20.0, poll=0.01, check=False)
+    entry = calibration.provenance["clients"]["site-3"]
+    assert (entry["status"], entry["attempts"]) == ("rejected", 2)
+    assert entry["reason"] == f"the reply cannot be read ({type(error).__name__})"
+    assert calibration.federation.n_clients == 7
+
+
+@pytest.mark.parametrize("victims", [("site-0",), ("site-0", "site-3", "site-7")])
+def test_nodes_that_withhold_part_of_a_reply_cost_nobody_else_its_report(victims):
+    network = Hooked(DATA, lambda: time.sleep(60), victims)
+    started = time.monotonic()
+    calibration = calibration_round(network, malicious=1, deadline=2.0, poll=0.05, check=False)
+    assert time.monotonic() - started < 8
+    for client in victims:
+        entry = calibration.provenance["clients"][client]
+        assert (entry["status"], entry["reason"]) == (
+            "missing",
+            "its reply was not there as a whole after 2 s",
+        )
+    assert calibration.federation.n_clients == 8 - len(victims)
+
+
+def test_everybody_is_heard_once_more_at_the_deadline():
+    """All replies arrive while nobody looks, just before the deadline."""
+    calibration, _, _ = play(
+        {f"site-{k}": slow(0.8) for k in range(8)}, deadline=1.0, poll=0.7, malicious=1
+    )
+    assert set(status(calibration).values()) == {"ok"}
+
+
+def test_a_push_that_hangs_ends_with_the_round():
+    class Hanging(FaultyNetwork):
+        def push_messages(self, messages):
+            if self.by_node[messages[0].metadata.dst_node_id] == "site-3":
+                time.sleep(60)
+            return super().push_messages(messages)
+
+    started = time.monotonic()
+    calibration = calibration_round(Hanging(DATA), malicious=1, deadline=2.0, poll=0.1, check=False)
+    assert time.monotonic() - started < 8
+    entry = calibration.provenance["clients"]["site-3"]
+    assert (entry["status"], entry["reason"]) == ("missing", "could not be reached within 2 s")
+    assert calibration.federation.n_clients == 7
+
+
+def test_offline_nodes_are_missing_and_later_ones_were_not_asked():
+    class Joining(FaultyNetwork):
+        gone = frozenset({"site-1", "site-2", "site-5"})
+
+        def get_nodes(self):
+            return [node for node in super().get_nodes() if node.name not in self.gone]
+
+        def deliver(self, message):
+            super().deliver(message)
+            self.gone = frozenset({"site-1"})
+
+    calibration = calibration_round(
+        Joining(DATA),
+        malicious=1,
+        deadline=20.0,
+        poll=0.01,
+        check=False,
+        invited=[name for name in DATA if name != "site-5"],
+    )
+    clients = calibration.provenance["clients"]
+    assert calibration.missing == ("site-1", "site-2")
+    assert clients["site-1"]["reason"] == "registered but not connected"
+    assert clients["site-2"]["reason"] == "joined after the round had begun"
+    assert (clients["site-5"]["status"], clients["site-5"]["attempts"]) == ("not asked", 0)
+    assert set(calibration.certificate.outside) == {"site-1", "site-2"}
+    assert calibration.federation.n_clients == 5
+
+
+def test_rounds_at_once_do_not_take_each_others_replies():
+    from concurrent.futures import ThreadPoolExecutor
+
+    network = FaultyNetwork(client_data(40), {f"site-{k}": slow(0.05) for k in range(40)})
+
+    def one(number):
+        return calibration_round(
+            network, malicious=1, deadline=30.0, poll=0.01, check=False, round=f"r{number}"
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        for number, calibration in enumerate(pool.map(one, range(4))):
+            assert calibration.federation.n_clients == 40
+            assert calibration.federation.round == f"r{number}"
+
+
+def test_a_network_in_trouble_is_asked_again_for_its_nodes():
+    class Waking(FaultyNetwork):
+        tries = 0
+
+        def get_nodes(self):
+            self.tries += 1
+            if self.tries == 1:
+                raise ConnectionRefusedError("starting")
+            return super().get_nodes()
+
+    assert calibration_round(Waking(DATA), malicious=1, deadline=20.0, check=False)
+    network = Waking(DATA)
+    network.get_nodes = raises(ValueError("no"))
+    with pytest.raises(robfcp.RobfcpError, match="cannot list its nodes"):
+        calibration_round(network, malicious=1, deadline=1.0)

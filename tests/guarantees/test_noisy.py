@@ -172,7 +172,8 @@ def test_noise_too_small_to_matter_changes_nothing(guarantee, neighbours):
         options = {"confidence_level": [0.8, 0.9, 0.95], "malicious": m, "guarantee": guarantee}
         options["sizes"] = sizes if neighbours == "add-remove" else None
         wanted, found = (robfcp.calibrate(reports, **options) for reports in (plain, marked))
-        assert found.threshold == wanted.threshold
+        top = GRID.upper[-1]  # infinite in a private round: what leaves the grid counts there
+        assert found.threshold == tuple(np.inf if t == top else t for t in wanted.threshold)
         assert found.tolerance == wanted.tolerance
         assert found.flagged == wanted.flagged
         for one, other in zip(found.certificate, wanted.certificate, strict=True):

@@ -83,7 +83,7 @@ def check_tables(reports: Federation, settings: dict[str, Any]) -> None:
     """Random entries of every table against a calibration made for them."""
     calibration = robfcp.calibrate(reports, **settings)
     what_if = embedded(render(calibration))["whatif"]
-    edges = reports.grid.upper
+    edges = [reports.threshold_at(k) for k in range(reports.grid.n_bins)]
     rng = np.random.default_rng(1)
     for mode, table in what_if["tables"].items():
         changed = {**settings, "guarantee": settings.get("guarantee")}

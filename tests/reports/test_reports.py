@@ -215,3 +215,14 @@ def test_every_mutation_of_a_report_is_refused_or_means_the_same(monkeypatch):
             assert report.grid.digest == message["grid"]["digest"]
         assert lines == 0
     assert accepted < 1500
+
+
+def test_bins_whose_differences_overflow_are_refused():
+    message = json.loads(site_report().to_json())
+    message["counts"] = {"bins": [1, -(2**63), 5], "counts": [1, 1, 1]}
+    with pytest.raises(ReportError, match="rise strictly within"):
+        Report.from_json(json.dumps(message))
+
+
+def site_report():
+    return Report.from_scores("a", [0.1, 0.2, 0.9])

@@ -165,7 +165,7 @@ def test_nobody_can_silence_another(private, keys):
         [("a.json", forged), *files, ("copy.json", genuine["site-2"])], keys, "r1"
     )
     assert [r.client for r in reports] == list(SITES)
-    assert [fault.client for fault in faults] == ["a.json"]
+    assert [fault.client for fault in faults] == ["file:a.json"]
     assert "a.json: site-1: the signature is not by its registered key" in faults[0].reason
     reports, faults = verify_all([("a.json", forged), files[0]], keys, "r1")
     assert [fault.client for fault in faults] == ["site-1"]
@@ -182,7 +182,7 @@ def test_two_different_genuine_reports_contradict_each_other(private, keys):
     )
     federation = robfcp.Federation.from_reports(reports, faults=faults)
     assert federation.ids == ("site-0",)
-    assert "more than once" in federation.faulty[0].reason
+    assert "2 different reports" in federation.faulty[0].reason
 
 
 def test_files_that_cannot_be_read_are_faults_of_their_own(private, keys, tmp_path):

@@ -116,6 +116,6 @@ function exportRows() {
 function csv(value) {
   if (value === null) return "";
   if (typeof value === "number") return String(value);
-  const safe = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  const safe = /^\s*[=+\-@|\t\r\uff1d\uff0b\uff0d\uff20]/.test(value) ? `'${value}` : value;
   return `"${safe.replaceAll('"', '""')}"`;
 }

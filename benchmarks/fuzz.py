@@ -1,0 +1,362 @@
+"""Hostile files of every kind: valid ones, broken where it hurts, read and used as people do.
+
+python benchmarks/fuzz.py [CASES] [SEED]      counts, the slowest case, the most memory; 1 on escape
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import io
+import json
+import resource
+import signal
+import sys
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import robfcp
+from robfcp.calibration import (
+    AuditLog,
+    Letter,
+    letter_to,
+    load_calibration,
+    log_round,
+    sign_sealed,
+    verify_calibration,
+)
+from robfcp.calibration.evidence_file import decode_evidence, encode_evidence
+from robfcp.calibration.sealed import digest_of
+from robfcp.cli._data import read_outputs
+from robfcp.errors import RobfcpError
+from robfcp.federation import read_federation
+from robfcp.page import write_page
+from robfcp.privacy import Ledger, Privacy
+from robfcp.reports import (
+    generate_key,
+    load_key,
+    read_keys,
+    read_public_key,
+    read_sizes,
+    read_terms,
+    sign,
+)
+
+SECONDS, BYTES = 2.0, 2**30
+Maker = Callable[[], bytes]
+Reader = Callable[[Path], object]
+
+
+class TooSlow(BaseException):
+    """A case took too long; no reader may swallow it."""
+
+
+class Samples:
+    """Valid files of every kind, and what people do with each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        rng = np.random.default_rng(0)
+        score = robfcp.LAC()
+        self.reports = [
+            robfcp.Report.from_scores(f"s{k}", rng.random(30), score=score, round="r", model="m")
+            for k in range(6)
+        ]
+        grid = robfcp.Grid.uniform(8)
+        self.private = [
+            robfcp.Report(
+                f"p{k}",
+                rng.integers(0, 30, 8),
+                grid,
+                score,
+                "r",
+                n_samples=120,
+                privacy=Privacy(1.0),
+            )
+            for k in range(3)
+        ]
+        self.calibration = robfcp.calibrate(self.reports, malicious=1)
+        self.calibration.save(folder / "honest.json")
+        generate_key(folder / "k")
+        self.key = load_key(folder / "k")
+        self.public = read_public_key(str(folder / "k.pub"))
+        for k, report in enumerate(self.reports):
+            (folder / f"r{k}").write_bytes(sign(report, self.key))
+
+    def kinds(self) -> dict[str, tuple[str, bytes, Reader]]:
+        """Each kind's file name, a valid file, and what is done with it."""
+        letter = letter_to(self.calibration, "s1").to_json()
+        Ledger(self.folder / "ledger", "d").charge(Privacy(1.0, rounds=3), "r")
+        log_round(AuditLog(self.folder / "log"), self.calibration, {})
+        keys = f'["s1"]\nsamples = 30\nkey = "{self.public}"\nnot-after = "2099-01-01"\n'
+        sizes = json.dumps({f"s{k}": 30 for k in range(6)})
+        rows = np.random.default_rng(1).dirichlet(np.ones(3), 20)
+        npz, npy = io.BytesIO(), io.BytesIO()
+        np.savez_compressed(npz, probabilities=rows, labels=np.arange(20) % 3)
+        np.save(npy, rows)
+        csv = "a,b,label\n" + "".join(f"{a},{1 - a},{k % 2}\n" for k, a in enumerate(rows[:, 0]))
+        return {
+            "report": ("x.json", self.reports[1].to_json(), self.use_report),
+            "private report": ("x.json", self.private[1].to_json(), self.use_private),
+            "signed report": ("x.json", sign(self.reports[1], self.key), self.use_signed),
+            "calibration": ("x.json", self.calibration.to_json(), self.use_calibration),
+            "signed calibration": (
+                "x.json",
+                sign_sealed(self.calibration.to_json(), self.key),
+                lambda path: load_calibration(path, self.public),
+            ),
+            "evidence": ("x.json", encode_evidence(self.calibration.evidence), self.use_evidence),
+            "letter": ("x.json", letter, self.use_letter),
+            "sizes": ("x.json", sizes.encode(), read_sizes),
+            "keys": ("x.toml", keys.encode(), read_keys),
+            "terms": (
+                "x.toml",
+                b'round = "r"\nmodel = "m"\nscore = "lac"\ngrid = "uniform:9"\nepsilon = 1.0\n',
+                lambda path: (
+                    read_terms(path).agreed_grid,
+                    read_terms(path).agreed_score,
+                    read_terms(path).privacy,
+                ),
+            ),
+            "revoked": (
+                "x",
+                f"{self.public} # old\n".encode(),
+                lambda path: read_keys(self.folder / "reg.toml", path),
+            ),
+            "private key": ("x", (self.folder / "k").read_bytes(), load_key),
+            "public key": (
+                "x",
+                (self.folder / "k.pub").read_bytes(),
+                lambda path: read_public_key(str(path)),
+            ),
+            "ledger": ("x", (self.folder / "ledger").read_bytes(), self.use_ledger),
+            "audit log": (
+                "x",
+                (self.folder / "log").read_bytes(),
+                lambda path: list(AuditLog(path).events()),
+            ),
+            "npz": ("x.npz", npz.getvalue(), self.use_outputs),
+            "npy": ("x.npy", npy.getvalue(), self.use_outputs),
+            "csv": ("x.csv", csv.encode(), self.use_outputs),
+        }
+
+    def use_report(self, path: Path) -> None:
+        """In a round with honest ones, to the end."""
+        robfcp.calibrate(
+            robfcp.Federation.from_reports(
+                [*self.reports[:1], path.read_bytes(), *self.reports[2:]]
+            )
+        )
+
+    def use_private(self, path: Path) -> None:
+        """In a round of private ones, with a guarantee."""
+        federation = read_federation([path, *self.saved_private()])
+        robfcp.calibrate(federation, malicious=1, guarantee="marginal")
+
+    def saved_private(self) -> list[Path]:
+        """The honest private reports as files."""
+        paths = [self.folder / f"p{k}" for k in (0, 2)]
+        for path, k in zip(paths, (0, 2), strict=True):
+            if not path.exists():
+                path.write_bytes(self.private[k].to_json())
+        return paths
+
+    def use_signed(self, path: Path) -> None:
+        """With and without registered keys."""
+        others = [self.folder / f"r{k}" for k in (0, 2, 3)]
+        read_federation([path, *others])
+        read_federation([path, others[0]], keys={"s0": self.public, "s1": self.public}, round="r")
+
+    def use_calibration(self, path: Path) -> None:
+        """Load, predict, verify and draw."""
+        loaded = robfcp.Calibration.load(path)
+        with contextlib.suppress(RobfcpError):
+            loaded.predict_set(np.full((4, 3), 1 / 3), 0)
+        loaded = loaded.with_evidence(self.folder / "honest.evidence.json")
+        verify_calibration(loaded)
+        write_page(loaded, self.folder / "page.html")
+
+    def use_evidence(self, path: Path) -> None:
+        """As the evidence of the honest calibration, whose digest a forger would write anew."""
+        evidence = decode_evidence(path.read_bytes(), "evidence")
+        again = robfcp.calibrate(evidence.federation, malicious=0)
+        write_page(again, self.folder / "page.html")
+
+    def use_letter(self, path: Path) -> None:
+        """As a site would."""
+        Letter.load(path).calibration.predict_set(np.full((4, 3), 1 / 3), 0)
+
+    def use_ledger(self, path: Path) -> None:
+        """Charge it."""
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"{path}.lock").unlink()
+        Ledger(path, "d").charge(Privacy(1.0, rounds=3))
+
+    def use_outputs(self, path: Path) -> None:
+        """Score and predict."""
+        found = read_outputs(path, needs_targets=False)
+        self.calibration.predict_set(found.predictions, 0)
+        if found.targets is not None:
+            robfcp.LAC()(found.predictions, found.targets)
+
+
+HOSTILE: list[Any] = [
+    None, True, -1, 0, 1, 2**31, 2**53, 2**63, 2**64, 10**30, -(2**63), 1e308, -1e308, 5e-324, 0.1,
+    "", "a", "\x00", "\n\x1b[2J", "\u202e", "x" * 300, "9" * 400, "ed25519:", "NaN", "1e999",
+    "file:x",    [], [0], [[]], [1, 0], [0] * 2000, {}, {"a": 1}, {"bins": [0], "counts": [1]},
+    {"name": "uniform", "digest": "0", "parameters": {"bins": 10**9, "low": 0, "high": 1}},
+    {"name": "uniform", "digest": "0", "parameters": {"bins": 20000, "low": -1e308, "high": 1e308}},
+]  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place inside a JSON value; long lists by a few of theirs."""
+    found = [path]
+    if isinstance(value, dict):
+        for key in value:
+            found += places(value[key], (*path, key))
+    elif isinstance(value, list):
+        for k in sorted({0, len(value) // 2, len(value) - 1} & set(range(len(value)))):
+            found += places(value[k], (*path, k))
+    return found
+
+
+def mutate_json(data: bytes, rng: np.random.Generator) -> bytes:
+    """Another value, a dropped or added field at one to three places; digests made to fit."""
+    value = json.loads(data)
+    for _ in range(rng.integers(1, 4)):
+        spots = places(value)
+        spot = spots[rng.integers(len(spots))]
+        if not spot:
+            continue
+        holder = value
+        for key in spot[:-1]:
+            holder = holder[key]
+        action = rng.integers(5)
+        if action == 0 and isinstance(holder, dict):
+            holder.pop(spot[-1], None)
+        elif action == 1 and isinstance(holder, dict):
+            holder[str(HOSTILE[rng.integers(len(HOSTILE))])[:50]] = 1
+        elif action == 2 and isinstance(holder[spot[-1]], (int, float)):
+            holder[spot[-1]] = holder[spot[-1]] * int(rng.integers(-3, 10**6)) + 1
+        else:
+            holder[spot[-1]] = copy.deepcopy(HOSTILE[rng.integers(len(HOSTILE))])
+    if isinstance(value, dict) and "body" in value and rng.random() < 0.8:
+        body = json.dumps(value["body"], separators=(",", ":")).encode()
+        value = {**value, "digest": digest_of(body)}
+    text = json.dumps(value, separators=(",", ":"))
+    if rng.random() < 0.03:
+        text = text.replace("1", "[" * int(rng.integers(10, 5000)), 1)
+    return text.encode()
+
+
+def mutate_bytes(data: bytes, rng: np.random.Generator) -> bytes:
+    """Flipped, cut, repeated or inserted bytes."""
+    found = bytearray(data)
+    for _ in range(rng.integers(1, 6)):
+        place = int(rng.integers(len(found) + 1))
+        action = rng.integers(5)
+        if action == 0 and place < len(found):
+            found[place] = int(rng.integers(256))
+        elif action == 1:
+            found = found[:place]
+        elif action == 2:
+            found[place:place] = rng.bytes(int(rng.integers(1, 9)))
+        elif action == 3:
+            found[place:place] = found[max(0, place - 40) : place]
+        else:
+            word = str(HOSTILE[rng.integers(len(HOSTILE))])[:80].encode("utf-8", "replace")
+            found[place:place] = word
+    return bytes(found)
+
+
+def mutate_archive(data: bytes, rng: np.random.Generator) -> bytes:
+    """Broken arrays inside a whole archive."""
+    source = zipfile.ZipFile(io.BytesIO(data))
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
+        for name in source.namelist():
+            file.writestr(name, mutate_bytes(source.read(name), rng))
+    return target.getvalue()
+
+
+def mutated(kind: str, data: bytes, rng: np.random.Generator) -> bytes:
+    """A hostile file of the kind."""
+    if kind == "npz" and rng.random() < 0.6:
+        return mutate_archive(data, rng)
+    if data[:1] == b"{" and b"\n" not in data and rng.random() < 0.8:
+        return mutate_json(data, rng)
+    return mutate_bytes(data, rng)
+
+
+def memory() -> int:
+    """The most this process has held, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def alarm(*_: object) -> None:
+    """What ends a case that hangs."""
+    raise TooSlow
+
+
+def main(cases: int, seed: int) -> int:
+    """Run the cases; the exit status."""
+    signal.signal(signal.SIGALRM, alarm)
+    resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
+    outcomes: Counter[tuple[str, str]] = Counter()
+    slowest, escapes = (0.0, ""), []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        samples = Samples(folder)
+        (folder / "reg.toml").write_text(f'["s1"]\nkey = "{samples.public}"\n')
+        kinds = samples.kinds()
+        for name, data, use in kinds.values():  # as they are, all of them pass
+            (folder / name).write_bytes(data)
+            use(folder / name)
+        start, names = memory(), list(kinds)
+        for number in range(cases):
+            rng = np.random.default_rng([seed, number])
+            kind = names[number % len(names)]
+            name, data, use = kinds[kind]
+            hostile = mutated(kind, data, rng)
+            (folder / name).write_bytes(hostile)
+            before, started = memory(), time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, 30)
+            try:
+                use(folder / name)
+                outcome = "read"
+            except RobfcpError as error:
+                outcome = "refused" if str(error).isprintable() else "unprintable"
+            except BaseException as error:
+                outcome = f"ESCAPE {type(error).__name__}: {str(error)[:80]}"
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            seconds, grown = time.monotonic() - started, memory() - before
+            if seconds > SECONDS or grown > BYTES:
+                outcome = f"COST {seconds:.1f} s, {grown / 2**20:.0f} MiB"
+            slowest = max(slowest, (seconds, f"{kind} {number}"))
+            if outcome not in ("read", "refused"):
+                escapes.append((kind, number, outcome, base64.b64encode(hostile[:200]).decode()))
+            outcomes[kind, outcome.split(" ")[0]] += 1
+    for kind in names:
+        found = {word: count for (k, word), count in outcomes.items() if k == kind}
+        print(f"{kind:20s} {found}")
+    print(
+        f"{cases} cases, seed {seed}: {len(escapes)} escapes; slowest {slowest[0]:.2f} s "
+        f"({slowest[1]}); memory grew by {(memory() - start) / 2**20:.0f} MiB"
+    )
+    for escape in escapes[:10]:
+        print(*escape)
+    return 1 if escapes else 0
+
+
+if __name__ == "__main__":
+    words = [int(word) for word in sys.argv[1:]]
+    sys.exit(main(words[0] if words else 30_000, words[1] if len(words) > 1 else 0))

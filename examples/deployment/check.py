@@ -1,0 +1,12 @@
+"""Exit 0 if a calibration is whole and fits its evidence; else say why not, in one line."""
+
+import sys
+
+import robfcp
+
+try:
+    calibration = robfcp.Calibration.load(sys.argv[1])
+    reports = calibration.evidence.federation.n_clients
+except robfcp.RobfcpError as error:
+    sys.exit(f"no calibration: {error}")
+print(f"a calibration of {reports} reports")

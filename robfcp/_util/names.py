@@ -1,0 +1,33 @@
+"""Names that look like others: blanks at the ends, invisible letters, alphabets mixed."""
+
+from __future__ import annotations
+
+import unicodedata
+
+RESERVED = ("file:", "report #")  # how sources without a client's name are called
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_ALIKE = ("LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "CHEROKEE", "COPTIC")  # share shapes
+
+
+def deceptive(name: str) -> str:
+    """Why a name could be taken for another one; empty where it could not."""
+    if name.isascii() and name == name.strip() and not name.startswith(RESERVED):
+        return ""
+    if name != name.strip():
+        return "begins or ends with a blank"
+    if name.startswith(RESERVED):
+        return "begins like the name of a file or of a report without a name"
+    if any(letter in _INVISIBLE or "\ufe00" <= letter <= "\ufe0f" for letter in name):
+        return "holds a letter that cannot be seen"
+    if unicodedata.normalize("NFKC", name) != name:
+        return "holds letters that have a plainer form"
+    found = {
+        script
+        for letter in name
+        if letter.isalpha()
+        for script in _ALIKE
+        if unicodedata.name(letter, "").startswith(script)
+    }
+    if len(found) > 1:
+        return f"mixes {' and '.join(sorted(word.title() for word in found))} letters"
+    return ""

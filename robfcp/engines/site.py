@@ -1,0 +1,95 @@
+"""What a site allows, whatever a server asks: its privacy, its ledger, the grid and score it takes.
+
+A site writes this where it starts its node, out of the server's reach.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from robfcp.engines.requests import SketchRequest
+from robfcp.errors import RobfcpError
+from robfcp.grid import Grid
+from robfcp.privacy import Ledger, Privacy, grid_from_text
+from robfcp.reports import read_grid, read_score
+from robfcp.scores import Score, named_score
+
+BUDGET_KEYS = ("delta", "neighbours", "samples-per-patient", "rounds")
+DATASET = "calibration data"
+
+FilePath = str | os.PathLike[str]
+
+
+class Refused(Exception):
+    """The site does not answer; `code` is one of FAILURES and says nothing about its data."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        self.code = code
+        super().__init__(reason)
+
+
+@dataclass(frozen=True)
+class SiteRules:
+    """What one site allows.
+
+    privacy: the noise of its reports. ledger: where it records what is spent; a private site has
+    one. dataset: the name of the data the ledger speaks of. grid, score: what it reports on; any
+    where None. samples: the number it states when asked, without looking at its data. pooled:
+    whether it withholds its labels.
+    """
+
+    privacy: Privacy | None = None
+    ledger: FilePath | None = None
+    dataset: str | None = None
+    grid: Grid | None = None
+    score: Score | None = None
+    samples: int | None = None
+    pooled: bool = False
+
+    def with_config(self, config: Mapping[str, Any]) -> SiteRules:
+        """The same with what the site's own configuration says, which goes before."""
+        rules = self
+        if "epsilon" in config:
+            budget = {key.replace("-", "_"): config[key] for key in BUDGET_KEYS if key in config}
+            rules = replace(rules, privacy=Privacy(config["epsilon"], **cast(Any, budget)))
+        if "privacy-ledger" in config:
+            rules = replace(rules, ledger=str(config["privacy-ledger"]))
+        if "privacy-dataset" in config:
+            rules = replace(rules, dataset=str(config["privacy-dataset"]))
+        if "privacy-grid" in config:
+            rules = replace(rules, grid=grid_from_text(str(config["privacy-grid"])))
+        if "privacy-score" in config:
+            rules = replace(rules, score=named_score(str(config["privacy-score"]), {}))
+        if "pooled" in config:
+            rules = replace(rules, pooled=bool(config["pooled"]))
+        if "privacy-samples" in config:
+            rules = replace(rules, samples=int(config["privacy-samples"]))
+        return rules
+
+    def accepted(self, request: SketchRequest) -> tuple[Grid, Score]:
+        """The grid and score of a request, refused where the site takes others."""
+        if self.grid is not None and request.grid.digest != self.grid.digest:
+            raise Refused(5, "another grid than this site takes was asked for")
+        score = read_score(request.score)
+        if score is None or (self.score is not None and score != self.score):
+            raise Refused(5, "another score than this site takes was asked for")
+        return read_grid(request.grid) if self.grid is None else self.grid, score
+
+    def charge(self, round: str | None) -> None:
+        """Spend one report of the budget before anything is computed from the data."""
+        assert self.privacy is not None
+        try:
+            self.book().charge(self.privacy, round)
+        except RobfcpError as error:
+            raise Refused(6, str(error)) from error
+
+    def book(self) -> Ledger:
+        """The site's ledger, refused where a private site has none."""
+        if self.ledger is None:
+            raise Refused(
+                6, "privacy-ledger: a private site needs one; name a file that stays across runs"
+            )
+        return Ledger(self.ledger, self.dataset or DATASET)

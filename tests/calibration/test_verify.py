@@ -1,0 +1,209 @@
+"""A forged calibration is refused under a pinned key, and found out by its evidence."""
+
+import json
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp.calibration import (
+    Letter,
+    check_own_report,
+    check_signer,
+    letter_to,
+    load_calibration,
+    save_letters,
+    sign_sealed,
+    signer_of,
+    verify_calibration,
+)
+from robfcp.calibration.sealed import digest_of
+from robfcp.errors import RobfcpError
+
+pytest.importorskip("cryptography")
+from robfcp.reports import generate_key, load_key, read_public_key
+
+
+def reports(n_clients=12, seed=0):
+    scores = np.random.default_rng(seed).random((n_clients, 80)) ** 2
+    scores[3] = 0
+    return [
+        robfcp.Report.from_scores(f"site-{k:02d}", row, score=robfcp.LAC(), model="m1")
+        for k, row in enumerate(scores)
+    ]
+
+
+@pytest.fixture
+def server(tmp_path):
+    public = generate_key(tmp_path / "server.key")
+    return load_key(tmp_path / "server.key"), public
+
+
+@pytest.fixture
+def calibration():
+    return robfcp.calibrate(reports(), malicious=2)
+
+
+def forged(data, change):
+    """The file with another body and a digest that fits it."""
+    envelope = msgspec.json.decode(data)
+    change(envelope["body"])
+    envelope["digest"] = digest_of(msgspec.json.encode(envelope["body"]))
+    return msgspec.json.encode(envelope)
+
+
+def lie(body):
+    body["levels"][0]["threshold"] = 1e-7
+    body["levels"][0]["certificate"]["lower"] = 0.999
+    body["levels"][0]["certificate"]["upper"] = 1.0
+
+
+def test_a_forged_threshold_loads_unpinned_and_is_refused_pinned(tmp_path, calibration, server):
+    key, public = server
+    path = tmp_path / "c.json"
+    calibration.save(path, key)
+    assert robfcp.Calibration.load(path, public) == calibration
+    path.write_bytes(forged(path.read_bytes(), lie))
+    assert robfcp.Calibration.load(path).threshold == 1e-7  # a digest is no signature
+    with pytest.raises(RobfcpError, match="not signed by the pinned key"):
+        robfcp.Calibration.load(path, public)
+
+
+@pytest.mark.parametrize("attack", ["unsigned", "another key", "another key named", "kind"])
+def test_no_other_signature_will_do(tmp_path, calibration, server, attack):
+    _, public = server
+    generate_key(tmp_path / "other.key")
+    other = load_key(tmp_path / "other.key")
+    data = calibration.to_json()
+    if attack != "unsigned":
+        data = sign_sealed(data, other)
+    envelope = msgspec.json.decode(data)
+    if attack == "another key named":
+        envelope["key"] = public
+    if attack == "kind":  # a signature over one kind of file means nothing for another
+        envelope = msgspec.json.decode(sign_sealed(data, server[0]))
+        envelope["kind"] = "letter"
+    with pytest.raises(RobfcpError, match="is not signed"):
+        check_signer(msgspec.json.encode(envelope), public, "c.json")
+
+
+def test_letters_are_signed_as_a_whole(tmp_path, calibration, server):
+    key, public = server
+    (path, *_) = save_letters(calibration, tmp_path / "letters", key)
+    assert load_calibration(path, public) == calibration
+    assert Letter.load(path).verdict == "trusted"
+    assert signer_of(path.read_bytes()) == public
+    path.write_bytes(forged(path.read_bytes(), lambda body: body.update(verdict="flagged")))
+    with pytest.raises(RobfcpError, match="not signed by the pinned key"):
+        load_calibration(path, public)
+    letter_to(calibration, "site-00").save(path)
+    with pytest.raises(RobfcpError, match="is not signed;"):
+        load_calibration(path, public)
+
+
+def test_a_public_key_is_read_from_its_text_its_file_or_a_registry(tmp_path, server):
+    _, public = server
+    assert read_public_key(public) == public
+    assert read_public_key(str(tmp_path / "server.key.pub")) == public
+    (tmp_path / "r.toml").write_text(f'["server"]\nkey = "{public}"\n')
+    assert read_public_key(str(tmp_path / "r.toml")) == public
+    (tmp_path / "empty").write_bytes(b"\xff\xfe nothing")
+    for wrong in ("ed25519:", "ed25519:AAAA", str(tmp_path / "empty")):
+        with pytest.raises(RobfcpError, match="not an Ed25519 public key"):
+            read_public_key(wrong)
+
+
+SETTINGS = [
+    {"malicious": 2},
+    {"malicious": "estimate", "confidence_level": [0.8, 0.9]},
+    {"malicious": 2, "exclude": "exactly"},
+    {"malicious": 2, "defence": "rob-fcp", "distance": "l1"},
+    {"malicious": 0, "defence": "none", "exchangeability": "full"},
+    {"malicious": 2, "guarantee": "marginal"},
+    {"malicious": 2, "guarantee": "pac", "heterogeneity": 0.3},
+    {"guarantee": "marginal", "size_budget": 100},
+    {"malicious": 1, "max_share": 0.5},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_an_honest_calibration_is_what_its_evidence_gives(tmp_path, settings):
+    robfcp.calibrate(reports(), **settings).save(tmp_path / "c.json")
+    assert verify_calibration(robfcp.Calibration.load(tmp_path / "c.json")) == []
+
+
+def test_a_private_calibration_is_what_its_evidence_gives(tmp_path):
+    pytest.importorskip("opendp.prelude")
+    grid = robfcp.Grid.uniform(16)
+    scores = np.random.default_rng(0).random((8, 200))
+    private = [
+        robfcp.Report.from_scores(f"s{k}", row, grid, privacy=robfcp.Privacy(2.0))
+        for k, row in enumerate(scores)
+    ]
+    robfcp.calibrate(private, malicious=1).save(tmp_path / "c.json")
+    assert verify_calibration(robfcp.Calibration.load(tmp_path / "c.json")) == []
+
+
+EDGE = float(robfcp.Grid.default().upper[7])
+FORGERIES = {
+    "threshold": lambda body: body["levels"][0].update(threshold=EDGE),
+    "certificate lower": lambda body: body["levels"][0]["certificate"].update(
+        lower=0.9999, upper=1
+    ),
+    "certificate m": lambda body: body["levels"][0]["certificate"].update(m=1),
+    "tolerance": lambda body: body["levels"][0].update(tolerance=9),
+    "n malicious": lambda body: body.update(n_malicious=3),
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_every_forged_statement_is_named(tmp_path, calibration, what):
+    path = tmp_path / "c.json"
+    calibration.save(path)
+    path.write_bytes(forged(path.read_bytes(), FORGERIES[what]))
+    found = verify_calibration(robfcp.Calibration.load(path))
+    assert what in [difference.what for difference in found]
+    assert "but its evidence gives" in found[0].line
+
+
+def test_a_forged_verdict_is_found(calibration):
+    evidence = calibration.evidence
+    mask = np.ones(12, dtype=bool)
+    mask[0] = False
+    changed = replace(
+        calibration, source=replace(evidence, trusted_mask=mask, reasons={"site-00": "odd"})
+    )
+    found = {difference.what: difference for difference in verify_calibration(changed)}
+    assert found["flagged"].stated == ["site-00"]
+    assert found["flagged"].recomputed == ["site-03"]
+    odd = evidence.maliciousness.copy()
+    odd[5] += 1
+    changed = replace(calibration, source=replace(evidence, maliciousness=odd))
+    assert [d.what for d in verify_calibration(changed)] == ["the maliciousness of site-05"]
+
+
+def test_a_site_finds_its_own_report_in_the_evidence(calibration):
+    own = reports()[4]
+    assert check_own_report(calibration, own) == []
+    (found,) = check_own_report(calibration, reports(seed=1)[4])
+    assert found.stated == "another one"
+    stranger = robfcp.Report.from_scores("stranger", [0.5], score=robfcp.LAC())
+    assert check_own_report(calibration, stranger)[0].stated == "no report"
+
+
+def test_what_was_an_object_cannot_be_made_again():
+    class Mine(robfcp.NoDefence):
+        name = "mine"
+
+    calibration = robfcp.calibrate(reports(), defence=Mine(), malicious=0)
+    with pytest.raises(RobfcpError, match="cannot be made again"):
+        verify_calibration(calibration)
+
+
+def test_calibrations_before_signatures_still_load(tmp_path, calibration):
+    assert "signature" not in json.loads(calibration.to_json())
+    assert signer_of(calibration.to_json()) == ""
+    with pytest.raises(RobfcpError, match="not a sealed file"):
+        signer_of(b"{}")

@@ -1,0 +1,183 @@
+"""One stray, repeated, forged or huge file never removes a genuine site, nor costs the others."""
+
+import json
+import os
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp.errors import RobfcpError
+from robfcp.federation import read_federation
+from robfcp.grid import Grid
+from robfcp.reports import check_client
+
+LAC = robfcp.LAC()
+
+
+def site(name, seed=0, **context):
+    scores = np.random.default_rng(seed).random(40)
+    return robfcp.Report.from_scores(name, scores, score=LAC, **context)
+
+
+def saved(folder, **reports):
+    for name, report in reports.items():
+        (folder / name).write_bytes(report if isinstance(report, bytes) else report.to_json())
+    return [str(folder / name) for name in reports]
+
+
+def test_a_file_called_like_a_client_takes_nothing_from_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path, a=site("a"), b=site("b"))
+    (tmp_path / "site-3").write_text("{broken")
+    saved(tmp_path, real=site("site-3"))
+    federation = read_federation(["site-3", "nobody", "real", "a", "b"])
+    assert federation.ids == ("a", "b", "site-3")
+    assert [fault.client for fault in federation.faulty] == ["file:nobody", "file:site-3"]
+
+
+def test_identical_repeats_are_one_report():
+    federation = robfcp.Federation.from_reports([site("a"), site("b"), site("a"), site("a")])
+    assert federation.ids == ("a", "b")
+    assert federation.faulty == ()
+
+
+def test_a_report_of_another_round_is_set_aside_before_duplicates_are_judged():
+    reports = [site(f"s{k}", k, round="now") for k in range(4)]
+    old = site("s1", 9, round="before")
+    for mixed in ([old, *reports], [*reports, old]):
+        federation = robfcp.Federation.from_reports(mixed)
+        assert federation.ids == ("s0", "s1", "s2", "s3")
+        assert "round is before" in federation.faulty[0].reason
+        assert federation.faulty[0].client.startswith("report #")
+
+
+def test_conflicting_reports_are_refused_in_words():
+    federation = robfcp.Federation.from_reports([site("a"), site("a", 1), site("b")])
+    assert federation.ids == ("b",)
+    assert federation.faulty[0].reason == ("a: sent 2 different reports for this round; send one")
+
+
+def test_strays_do_not_vote():
+    reports = [site(f"s{k}", k, round="now") for k in range(3)]
+    strays = [site("x", k, round="before") for k in range(9)]
+    assert robfcp.Federation.from_reports([*strays, *reports]).round == "now"
+
+
+def big(name, bins):
+    message = json.loads(site(name).to_json())
+    digest = Grid.uniform(bins).digest
+    message["grid"] = {
+        "name": "uniform",
+        "digest": digest,
+        "parameters": {"bins": bins, "low": 0.0, "high": 1.0},
+    }
+    return json.dumps({**message, "counts": {"bins": [1], "counts": [40]}})
+
+
+def test_reports_that_name_large_grids_cost_little_memory():
+    hostile = [big(f"x{k}", 19_000 + k) for k in range(60)]
+    honest = [site(f"s{k}", k).to_json() for k in range(70)]
+    tracemalloc.start()
+    federation = robfcp.Federation.from_reports([*hostile, *honest])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert federation.n_clients == 70
+    assert peak < 10e6
+    with pytest.raises(RobfcpError, match="more than 20000 bins"):
+        robfcp.Report.from_json(big("x", 20_001))
+
+
+def test_a_large_grid_may_be_the_rounds_own():
+    reports = [big(f"s{k}", 20_000) for k in range(3)]
+    assert robfcp.Federation.from_reports(reports).grid == Grid.uniform(20_000)
+
+
+def test_a_fine_grid_is_for_few_clients():
+    counts = np.zeros((900, 20_000), dtype=np.int8)
+    counts[:, 0] = 1
+    reports = robfcp.Federation.from_counts(counts, Grid.uniform(20_000))
+    with pytest.raises(RobfcpError, match="20000 bins are too many for 900 clients"):
+        robfcp.Federation.from_reports(iter(reports))
+
+
+def test_where_the_grid_is_stated_no_other_is_built(monkeypatch):
+    from robfcp.reports import wire
+
+    hostile, honest = big("x", 19_000), site("s").to_json()
+    monkeypatch.setattr(wire, "named", lambda *_: pytest.fail("was built"))
+    federation = robfcp.Federation.from_reports([hostile, honest], grid=Grid.default())
+    assert federation.ids == ("s",)
+    assert "grid is uniform" in federation.faulty[0].reason
+
+
+def private(name, epsilon=1.0, n=200, counts=None, scale=None, seed=0):
+    privacy = robfcp.Privacy(epsilon) if scale is None else robfcp.Privacy(epsilon, scale=scale)
+    rng = np.random.default_rng(seed)
+    if counts is None:
+        counts = np.bincount(rng.integers(0, 16, n), minlength=16)
+    return robfcp.Report(name, counts, Grid.uniform(16), LAC, n_samples=n, privacy=privacy)
+
+
+def test_no_claimed_noise_moves_the_threshold():
+    honest = [private(f"s{k}", seed=k) for k in range(20)]
+    counts = np.zeros(16, dtype=int)
+    counts[0] = 10**6
+    liar = private("x", n=10**6, counts=counts, scale=1e5)
+    wanted = robfcp.calibrate(honest, malicious=1)
+    found = robfcp.calibrate([*honest, liar], malicious=1)
+    assert found.threshold == wanted.threshold
+    assert "claims more noise" in found.faulty[0].reason
+
+
+def test_privacy_can_be_agreed():
+    reports = [private("a"), private("b", 2.0), site("c")]
+    federation = robfcp.Federation.from_reports(
+        [*reports[:2], robfcp.Report("c", [5] * 16, Grid.uniform(16), LAC)],
+        privacy=robfcp.Privacy(2.0),
+    )
+    assert federation.ids == ("b",)
+    assert "is not private, but agreed was" in federation.faulty[1].reason
+
+
+LOOKALIKES = [" a", "a ", "a\u00a0", "sit\u0435-3", "ѕite", "si\u3164te", "ｓite", "a\ufe0f"]
+LOOKALIKES += ["file:x", "report #3", "\u2800", "e\u0301"]
+
+
+@pytest.mark.parametrize("name", LOOKALIKES, ids=ascii)
+def test_names_that_look_like_others_are_refused(name):
+    with pytest.raises(robfcp.ReportError) as error:
+        check_client(name)
+    assert str(error.value).isascii() or "letters" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["site-3", "Zürich", "Αθήνα", "Москва 2", "東京大学病院 A", "a/b c"]
+)
+def test_plain_names_of_any_language_are_fine(name):
+    check_client(name)
+
+
+def test_files_have_the_umasks_mode_and_keep_their_own(tmp_path):
+    before = os.umask(0o027)
+    try:
+        site("a").save(tmp_path / "new")
+        (tmp_path / "old").touch(mode=0o600)
+        site("a").save(tmp_path / "old")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "old").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("special", ["pipe", "zero", "proc"])
+def test_specials_never_hang(tmp_path, special):
+    path = tmp_path / "x"
+    if special == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if special == "zero" else "/proc/self/status")
+    federation = read_federation([path, *saved(tmp_path, a=site("a"))])
+    assert federation.ids == ("a",)
+    assert len(federation.faulty) == 1

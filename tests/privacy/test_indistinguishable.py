@@ -1,0 +1,80 @@
+"""Neighbouring data are never told apart by what a private site refuses, or by what is free."""
+
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp.errors import RobfcpError
+from robfcp.reports.sketches import private_sketch
+from robfcp.scores import scores_or_nan
+
+SCORES = [robfcp.LAC(), robfcp.APS(False), robfcp.RAPS(), robfcp.APS(True)]
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("odd", [0.7, NAN, INF, -INF, 1e300, -5.0])
+def test_every_score_counts_somewhere(odd):
+    grid = robfcp.Grid(np.array([0.0, 0.25, 0.5]))
+    counts = private_sketch([0.1, 0.3, odd], grid)
+    expected = [2, 1] if odd < 0 else [1, 2]
+    assert counts.tolist() == expected
+    with pytest.raises(RobfcpError, match="scores"):
+        robfcp.Report.from_scores("a", [0.1, 0.3, odd], grid)
+
+
+@pytest.mark.parametrize("score", SCORES, ids=repr)
+def test_one_odd_row_changes_one_score(score):
+    rng = np.random.default_rng(0)
+    rows, labels = rng.dirichlet(np.ones(4), 50), rng.integers(0, 4, 50)
+    whole = score(rows, labels, 5)
+    assert np.array_equal(scores_or_nan(score, rows, labels, 5), whole)
+    for place, value in ((slice(None), NAN), (0, -1.0), (0, INF), (slice(None), 0.0), (1, 5.0)):
+        broken = rows.copy()
+        broken[17, place] = value
+        found = scores_or_nan(score, broken, labels, 5)
+        assert np.isnan(found[17])
+        assert np.array_equal(np.delete(found, 17), np.delete(whole, 17))
+    for label in (-1, 4, 2**62):
+        wrong = labels.copy()
+        wrong[17] = label
+        found = scores_or_nan(score, rows, wrong, 5)
+        assert np.isnan(found[17])
+        assert np.array_equal(np.delete(found, 17), np.delete(whole, 17))
+    missing = labels.astype(float)
+    missing[17] = NAN  # a missing label makes the column float
+    found = scores_or_nan(score, rows, missing, 5)
+    assert np.array_equal(np.delete(found, 17), np.delete(whole, 17))
+    texts = labels.astype(object)
+    texts[17] = "unknown"
+    assert np.isnan(scores_or_nan(score, rows, texts, 5)).sum() == 1
+
+
+def test_regression_scores_are_tolerant_too():
+    predictions, truth = np.array([1.0, NAN, 3.0]), np.array([1.5, 2.0, INF])
+    found = scores_or_nan(robfcp.AbsoluteResidual(), predictions, truth)
+    assert found[0] == 0.5
+    assert not np.isfinite(found[1])
+    assert scores_or_nan(robfcp.LAC(), np.zeros((0, 3)), np.zeros(0, int)).shape == (0,)
+    with pytest.raises(RobfcpError, match="one a prediction"):
+        scores_or_nan(robfcp.LAC(), np.zeros((2, 3)), [1])
+
+
+def test_a_threshold_in_the_last_bin_of_a_private_round_covers_everything():
+    grid = robfcp.Grid.uniform(8)
+    counts = np.tile([0, 0, 0, 0, 0, 0, 0, 100], (6, 1))
+    privacy = robfcp.Privacy(epsilon=100.0)
+    private = robfcp.Federation.from_counts(
+        counts, grid, score=robfcp.LAC(), privacy=privacy, sizes=[100] * 6
+    )
+    assert robfcp.calibrate(private, malicious=0, defence="none").threshold == INF
+    guaranteed = robfcp.calibrate(private, malicious=1, guarantee="marginal")
+    assert guaranteed.threshold == INF
+    plain = robfcp.Federation.from_counts(counts, grid, score=robfcp.LAC())
+    assert robfcp.calibrate(plain, malicious=0, defence="none").threshold == 1.0
+
+
+def test_nobody_left_is_no_failure_either():
+    pytest.importorskip("opendp.prelude")
+    privacy = robfcp.Privacy(epsilon=1.0, neighbours="add-remove")
+    report = robfcp.Report.from_scores("a", [], robfcp.Grid.uniform(8), privacy=privacy)
+    assert report.n_samples >= 1

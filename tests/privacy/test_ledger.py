@@ -1,0 +1,173 @@
+"""No process, restart, crash or second statement spends more than a site stated first."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import robfcp
+from robfcp.errors import RobfcpError
+from robfcp.privacy import Ledger, Privacy
+
+TWO = Privacy(epsilon=1.0, rounds=2)
+
+
+def charge_once(path):
+    try:
+        Ledger(path).charge(TWO, str(os.getpid()))
+    except RobfcpError:
+        return False
+    return True
+
+
+def test_eight_processes_with_a_budget_of_two_are_allowed_two(tmp_path):
+    with multiprocessing.get_context("fork").Pool(8) as pool:
+        allowed = pool.map(charge_once, [tmp_path / "l.json"] * 8, chunksize=1)
+    assert sum(allowed) == 2
+    assert len(Ledger(tmp_path / "l.json").releases()) == 2
+
+
+def test_an_earlier_stated_budget_holds_for_ever(tmp_path):
+    ledger = Ledger(tmp_path / "l.json")
+    ledger.charge(Privacy(epsilon=1.0))
+    for epsilon in (2.0, 18.0):
+        with pytest.raises(RobfcpError, match="have spent epsilon 1 of 1"):
+            ledger.charge(Privacy(epsilon=epsilon))
+    assert len(ledger.releases()) == 1
+
+
+def test_a_smaller_budget_stated_later_holds_too(tmp_path):
+    ledger = Ledger(tmp_path / "l.json")
+    ledger.charge(Privacy(epsilon=4.0, rounds=4))
+    with pytest.raises(RobfcpError, match="of 1 at delta 0"):
+        ledger.charge(Privacy(epsilon=1.0))
+
+
+def test_units_are_compared_with_every_earlier_report(tmp_path):
+    ledger = Ledger(tmp_path / "l.json")
+    ledger.charge(Privacy(epsilon=4.0, rounds=4))
+    with pytest.raises(RobfcpError, match="different units"):
+        ledger.charge(Privacy(epsilon=4.0, rounds=4, samples_per_patient=2))
+
+
+def test_a_ledger_belongs_to_one_data_set(tmp_path):
+    path = tmp_path / "l.json"
+    Ledger(path, "patients of 2025").charge(TWO)
+    with pytest.raises(RobfcpError, match="is the ledger of 'patients of 2025', not of 'x'"):
+        Ledger(path, "x").charge(TWO)
+    assert Ledger(path).charge(TWO).epsilon() == 1.0
+    assert json.loads(path.read_bytes())["dataset"] == "patients of 2025"
+    for name in ("", "a\nb", "x" * 201, 7):
+        with pytest.raises(RobfcpError, match="no short name"):
+            Ledger(path, name)
+
+
+def test_a_ledger_that_is_gone_or_old_refuses(tmp_path):
+    path = tmp_path / "l.json"
+    ledger = Ledger(path)
+    ledger.charge(TWO)
+    old = path.read_bytes()
+    ledger.charge(TWO)
+    path.write_bytes(old)
+    with pytest.raises(RobfcpError, match=r"is an old copy: 2 reports were recorded and it holds"):
+        ledger.charge(TWO)
+    path.unlink()
+    with pytest.raises(RobfcpError, match="is gone"):
+        ledger.charge(TWO)
+    (tmp_path / "l.json.lock").write_bytes(b" what\n")
+    with pytest.raises(RobfcpError, match="is damaged"):
+        ledger.charge(TWO)
+
+
+def test_a_ledger_of_the_first_release_is_read(tmp_path):
+    path = tmp_path / "l.json"
+    Ledger(path).charge(TWO)
+    data = json.loads(path.read_bytes())
+    data["schema"] = 1
+    path.write_text(json.dumps(data))
+    (tmp_path / "l.json.lock").unlink()
+    Ledger(path, "now it has a name").charge(TWO)
+    with pytest.raises(RobfcpError, match="have spent"):
+        Ledger(path).charge(TWO)
+    data["schema"] = 3
+    path.write_text(json.dumps(data))
+    with pytest.raises(RobfcpError, match="schema 3 is unknown"):
+        Ledger(path).charge(TWO)
+
+
+STEPS = """
+import os, signal, sys
+from robfcp._util import files
+from robfcp.privacy import Ledger, Privacy
+from robfcp.privacy import ledger as module
+step, path = int(sys.argv[1]), sys.argv[2]
+count = 0
+def dying(call):
+    def wrapped(*args, **kwargs):
+        global count
+        count += 1
+        if count == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = call(*args, **kwargs)
+        return result
+    return wrapped
+for name in ("fsync", "replace", "write", "lseek", "fdopen", "chmod"):
+    setattr(os, name, dying(getattr(os, name)))
+Ledger(path).charge(Privacy(epsilon=1.0, rounds=3), "r")
+print("charged", flush=True)
+"""
+
+
+def test_killed_between_any_two_writes_nothing_is_lost_and_nothing_is_free(tmp_path):
+    killed = 0
+    for step in range(1, 40):
+        path = tmp_path / f"{step}.json"
+        Ledger(path).charge(Privacy(epsilon=1.0, rounds=3), "first")
+        done = subprocess.run(
+            [sys.executable, "-c", STEPS, str(step), str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        spent = len(Ledger(path).releases())
+        assert spent in (1, 2)
+        left = 3 - spent
+        for _ in range(left):  # whole, unlocked, and counting on
+            Ledger(path).charge(Privacy(epsilon=1.0, rounds=3), "later")
+        with pytest.raises(RobfcpError, match="have spent"):
+            Ledger(path).charge(Privacy(epsilon=1.0, rounds=3))
+        if done.returncode == 0:
+            assert spent == 2
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        killed += 1
+    assert killed >= 6
+
+
+def test_who_dies_holding_the_lock_lets_go_of_it(tmp_path):
+    code = (
+        "import time\nfrom robfcp._util.locks import locked\n"
+        f"with locked({str(tmp_path / 'l.json.lock')!r}):\n    print('held', flush=True)\n"
+        "    time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"held\n"
+        process.kill()
+        started = time.monotonic()
+        Ledger(tmp_path / "l.json").charge(TWO)
+        assert time.monotonic() - started < 5
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
+    with pytest.raises(RobfcpError, match="cannot be opened"):
+        robfcp.Ledger(tmp_path / "no" / "l.json").charge(TWO)

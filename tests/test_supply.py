@@ -1,0 +1,45 @@
+"""What is shipped and installed is what was looked at."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CHARTS = {
+    "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    "LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+}
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_the_vendored_chart_library_is_the_one_that_was_looked_at(name):
+    data = (ROOT / "robfcp" / "page" / "assets" / "uplot" / name).read_bytes()
+    assert hashlib.sha256(data).hexdigest() == CHARTS[name]
+
+
+def test_development_dependencies_have_hashes():
+    lines = (ROOT / "requirements-dev.txt").read_text().splitlines()[1:]
+    assert len(lines) > 30
+    for line in lines:
+        assert re.fullmatch(r"[a-z0-9._-]+==[^ ]+ --hash=sha256:[0-9a-f]{64}", line), line
+    names = {line.split("==")[0] for line in lines}
+    assert {"numpy", "scipy", "msgspec", "typer", "rich", "pytest", "cryptography"} <= names
+
+
+def test_the_bill_of_materials_lists_what_is_installed():
+    script = ROOT / "scripts" / "sbom.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    bill = json.loads(done.stdout)
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    assert bill["metadata"]["component"]["name"] == "robfcp"
+    names = {part["name"] for part in bill["components"]}
+    assert {"numpy", "scipy", "msgspec", "typer", "rich", "uPlot"} <= names
+    known = {part["bom-ref"] for part in bill["components"]}
+    for entry in bill["dependencies"]:
+        assert set(entry["dependsOn"]) <= known
