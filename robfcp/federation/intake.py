@@ -57,7 +57,7 @@ def take_in(
         arrived = _keep(arrived, refused, lambda header: _registered(header, sizes))
     for field, value in expected.items():
         arrived = _keep(arrived, refused, _same(field, value, arrived))
-    arrived = _keep(arrived, refused, agreed_noise(arrived, privacy))
+    arrived = _keep(arrived, refused, agreed_noise(arrived, privacy, sizes is not None))
     accepted = _without_conflicts(arrived, refused)
     known = sizes is not None or not any(hides_size(header) for header in accepted)
     if not known:
