@@ -480,7 +480,8 @@ class Federation:
         model
             The expected model; the majority's if None.
         privacy
-            The agreed privacy; if None, no report may claim more noise than most private ones hold.
+            The agreed privacy; if None and sizes are not registered either, no report may claim
+            more noise than most private ones hold.
         faults
             Faults that were found before.
         invited

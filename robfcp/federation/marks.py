@@ -55,15 +55,17 @@ def size_of(report: Header, sizes: Mapping[str, int] | None) -> int:
 
 
 def agreed_noise(
-    reports: list[Header], stated: Privacy | None
+    reports: list[Header], stated: Privacy | None, registered: bool
 ) -> Callable[[Header], ReportError | None]:
     """A check that reports are as private as agreed, so that nobody's claimed noise blurs a round.
 
-    Where nothing is stated and most private reports hold the same noise, none may claim more.
+    Where nothing is stated, sizes are the clients' claims and most private reports hold the same
+    noise, none may claim more: a large size with noise to match would weigh without being checked.
     """
     laws = Counter(report.privacy.noise for report in reports if report.privacy is not None)
     law, votes = laws.most_common(1)[0] if laws else (None, 0)
-    limit = law.variance if law is not None and 2 * votes > laws.total() else float("inf")
+    most = law is not None and 2 * votes > laws.total() and not registered
+    limit = law.variance if law is not None and most else float("inf")
 
     def check(report: Header) -> ReportError | None:
         if stated is not None and report.privacy != stated:

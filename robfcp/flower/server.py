@@ -164,9 +164,10 @@ def _checks(
     poll: float,
 ) -> dict[str, ThresholdReply]:
     """What the clients with valid reports claim to see on their test data."""
-    limits = np.array(calibration.threshold, dtype=np.float64)
-    limits = limits if calibration.several else limits[None, ...]
-    thresholds: Any = np.where(np.isfinite(limits), limits, None).tolist()
+    thresholds: Any = [
+        [_finite(one.threshold) for one in level.strata] or _finite(level.threshold)
+        for level in calibration.levels
+    ]
     reported = set(calibration.federation.ids)
 
     found = collect(
@@ -181,6 +182,10 @@ def _checks(
     )
     _log(found.outcomes)
     return {o.participant.client: o.answer for o in found.outcomes if o.answer is not None}
+
+
+def _finite(threshold: float) -> float | None:
+    return threshold if np.isfinite(threshold) else None
 
 
 def _wire(score: Score) -> WireScore:
