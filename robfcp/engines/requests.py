@@ -49,7 +49,7 @@ class ThresholdRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     client: str
     score: WireScore
-    thresholds: list[float | None] | list[list[float | None]]
+    thresholds: list[float | list[float | None] | None]
     protocol: int = PROTOCOL
 
 

@@ -59,14 +59,10 @@ def take_in(
         arrived = _keep(arrived, refused, lambda header: _registered(header, sizes))
     for field, value in expected.items():
         arrived = _keep(arrived, refused, _same(field, value, arrived))
-<<<<<<< HEAD
     by, names = _common_strata(arrived)
     if by is not None:
         arrived = _keep(arrived, refused, _same_strata(by, names))
-    arrived = _keep(arrived, refused, agreed_noise(arrived, privacy))
-=======
     arrived = _keep(arrived, refused, agreed_noise(arrived, privacy, sizes is not None))
->>>>>>> security
     accepted = _without_conflicts(arrived, refused)
     known = sizes is not None or not any(hides_size(header) for header in accepted)
     hidden = any(h.privacy is not None and h.strata is not None for h in accepted)

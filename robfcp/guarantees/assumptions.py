@@ -11,7 +11,7 @@ from robfcp.guarantees.levels import Exchangeability
 Kind = Literal["any-threshold", "marginal", "pac", "pac-homogeneous", "mix"]
 _INDEPENDENT = (
     "independent",
-    "samples are independent within a client and between clients (no patient at two of them)",
+    "samples are independent within a client and between clients (nobody is at two of them)",
 )
 _SAMPLES = {
     "any-threshold": _INDEPENDENT,
