@@ -1,7 +1,6 @@
 """Thresholds by class: brute force, crepes, MAPIE, files, privacy, liars that gain nothing."""
 
 import json
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
@@ -93,7 +92,7 @@ SITES = [site(k) for k in range(8)]
 def test_without_a_guarantee_each_threshold_is_the_order_statistic_of_its_trusted_holders():
     rng = np.random.default_rng(1)
     finite = alone = excluded = 0
-    for trial in range(300):
+    for trial in range(150):
         tables = random_tables(rng)
         if np.count_nonzero(tables.any(axis=(1, 2))) < 3:
             continue
@@ -111,7 +110,7 @@ def test_without_a_guarantee_each_threshold_is_the_order_statistic_of_its_truste
             alone += len(held) == 1
         assert as_edges(found.threshold, bins) == wanted
         finite += np.isfinite(wanted).sum()
-    assert min(finite, alone, excluded) > 50
+    assert min(finite, alone, excluded) > 25
 
 
 def check_against_brute_force(number, seed):
@@ -605,12 +604,12 @@ class Round:
         self.power = np.exp(rng.normal(0, 0.3, (K, C)) + np.linspace(-0.7, 0.7, C))
         self.mix = np.full((K, C), 1 / C) if skew is None else rng.dirichlet(np.full(C, skew), K)
 
-    def draw(self, rng):
-        """(K, N) labels and scores of everybody, the liar's as if it were honest."""
+    def draw(self, rng, n=N):
+        """(K, n) labels and scores of everybody, the liar's as if it were honest."""
         cumulative = np.cumsum(self.mix, axis=1)
-        labels = (rng.random((K, N, 1)) > cumulative[:, None, :-1]).sum(axis=2)
+        labels = (rng.random((K, n, 1)) > cumulative[:, None, :-1]).sum(axis=2)
         power = np.take_along_axis(self.power, labels, axis=1)
-        return labels, rng.random((K, N)) ** (1 / power)
+        return labels, rng.random((K, n)) ** (1 / power)
 
     def coverage(self, thresholds, honest):
         """(C,) coverage of each class over the honest sites, weighted by n_k P(Y = c)."""
@@ -669,13 +668,13 @@ def thresholds(labels, scores, m):
     return calibrate(counted(labels, scores), **asked).threshold
 
 
-def simulated(attack, runs, m, skew=None):
+def simulated(attack, runs, m, skew=None, n=N):
     """(runs, C) thresholds and coverage of the honest sites."""
     world, rng = Round(0, skew), np.random.default_rng([len(attack.__name__), m])
     honest_ones = np.arange(K) >= (attack is not honest)
     found, covered = [], []
     for _ in range(runs):
-        labels, scores = world.draw(rng)
+        labels, scores = world.draw(rng, n)
         attack(labels, scores)
         found.append(thresholds(labels, scores, m))
         covered.append(world.coverage(found[-1], honest_ones))
@@ -711,7 +710,6 @@ def assert_covers(covered):
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_coverage_of_every_class_holds_whatever_one_of_twenty_sites_does(attack, skew):
     found, covered = simulated(attack, 2000, 1, skew)
-    print(attack.__name__, skew, covered.mean(axis=0).round(4), file=sys.stderr)
     assert_covers(covered)
     if attack is honest and skew is None:
         assert np.isfinite(found).all()
@@ -719,10 +717,15 @@ def test_coverage_of_every_class_holds_whatever_one_of_twenty_sites_does(attack,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("attack", "classes"), [(capture_low, [4]), (all_zero, range(C))])
-def test_a_budget_below_the_number_of_liars_is_caught(attack, classes):
-    _, covered = simulated(attack, 2000, 0)
-    print(attack.__name__, covered.mean(axis=0).round(4), file=sys.stderr)
+@pytest.mark.parametrize(
+    ("attack", "n", "classes"), [(capture_low, N, [4]), (all_zero, 10 * N, range(C))]
+)
+def test_a_budget_below_the_number_of_liars_is_caught(attack, n, classes):
+    """Zeros everywhere are 5 of 100 in a class at n = 50: less than the one rank that is charged.
+
+    Told of no liar the rule then still covers .9005 to .9038; it takes more samples to fool it.
+    """
+    _, covered = simulated(attack, 2000, 0, n=n)
     error = covered.std(axis=0) / np.sqrt(len(covered))
     lost = covered.mean(axis=0) < 0.9 - 3 * error
     assert lost[list(classes)].all()

@@ -55,6 +55,7 @@ def set_grid(report):
         "parameters": {"bins": 10, "low": 0.0, "high": 1.0},
     }
     report["counts"] = [report["n_samples"]] + [0] * 9
+    report.pop("strata", None)
 
 
 CASES = {
@@ -104,9 +105,9 @@ CASES = {
         1,
     ),
     "negative counts": (
-        altered(lambda report: report.update(counts={"bins": [0, 1], "counts": [-1, 61]})),
+        altered(lambda report: report["strata"]["counts"].__setitem__(0, -1)),
         "faulty",
-        "negative",
+        "is not positive",
         1,
     ),
     "50 MB": (huge, "rejected", "52428800 bytes", 2),
