@@ -107,7 +107,7 @@ CASES = {
     "negative counts": (
         altered(lambda report: report["strata"]["counts"].__setitem__(0, -1)),
         "faulty",
-        "is not positive",
+        "negative",
         1,
     ),
     "50 MB": (huge, "rejected", "52428800 bytes", 2),
