@@ -355,7 +355,11 @@ class Calibration:
             yield rows, sets if self.several else sets[:, :, 0]
 
     def predict_interval(
-        self, predictions: ArrayLike, *, score: Score | None = None
+        self,
+        predictions: ArrayLike,
+        *,
+        score: Score | None = None,
+        groups: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """(n, 2) lower and upper ends; (n, 2, L) for several levels.
 
@@ -365,6 +369,8 @@ class Calibration:
             (n,) point predictions, or (n, 2) predicted quantiles for `CQR`.
         score
             The score, where the reports did not name it.
+        groups
+            (n,) each sample's group, where the thresholds are by group.
 
         Returns
         -------
@@ -383,7 +389,17 @@ class Calibration:
         array([[2.5, 3.5],
                [6.5, 7.5]])
         """
-        ends = predict_intervals(self.score_of(score), predictions, self._thresholds)
+        rule, values = self.score_of(score), np.asarray(predictions)
+        if self.by == "class":
+            raise RobfcpError("predict_interval: an interval has no classes; calibrate without by=")
+        limits = self._limits(groups, values.shape[:1])
+        if self.by is None:
+            ends = predict_intervals(rule, predictions, self._thresholds)
+            return ends if self.several else ends[:, :, 0]
+        ends = np.empty((len(values), 2, len(self.levels)))
+        for own in np.unique(limits[:, 0], axis=0):
+            same = (limits[:, 0] == own).all(axis=1)
+            ends[same] = predict_intervals(rule, values[same], tuple(own.tolist()))
         return ends if self.several else ends[:, :, 0]
 
     def predict_multilabel(self, probabilities: ArrayLike) -> NDArray[np.bool_]:

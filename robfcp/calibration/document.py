@@ -166,8 +166,7 @@ def wire_level(level: Level) -> WireLevel:
                 name=one.name,
                 threshold=_finite(one.threshold),
                 tolerance=one.tolerance,
-                # what all classes share is said once, with the level's own certificate
-                certificate=_wire_certificate(replace(one.certificate, assumptions=())),
+                certificate=_wire_certificate(_unlike(one.certificate, level.certificate)),
                 holders=one.holders,
                 samples=one.samples,
                 protection=one.protection,
@@ -175,6 +174,11 @@ def wire_level(level: Level) -> WireLevel:
             for one in level.strata
         ],
     )
+
+
+def _unlike(own: Certificate, shared: Certificate) -> Certificate:
+    """A class's certificate; what all classes share is said once, with the level's own."""
+    return replace(own, assumptions=()) if own.assumptions == shared.assumptions else own
 
 
 def _wire_certificate(certificate: Certificate) -> WireCertificate:
@@ -221,9 +225,9 @@ def _level(level: Any, certificate: Certificate) -> Level:
                 name=one.name,
                 threshold=np.inf if one.threshold is None else one.threshold,
                 tolerance=one.tolerance,
-                certificate=replace(
-                    _certificate(one.certificate), assumptions=certificate.assumptions
-                ),
+                certificate=_certificate(one.certificate)
+                if one.certificate.assumptions
+                else replace(_certificate(one.certificate), assumptions=certificate.assumptions),
                 holders=one.holders,
                 samples=one.samples,
                 protection=one.protection,

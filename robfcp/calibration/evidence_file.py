@@ -209,7 +209,10 @@ def _read_strata(wire: WireStratified, n_clients: int, grid: Grid) -> Stratified
         wire.by, wire.names if isinstance(wire.names, int) else tuple(wire.names)
     )
     n_strata = names if isinstance(names, int) else len(names)
-    rows = np.array(wire.rows, dtype=np.int64)
+    try:
+        rows = np.array(wire.rows, dtype=np.int64)
+    except OverflowError:
+        raise RobfcpError("counts by class belong to nobody") from None
     if rows.size and (rows[0] < 0 or rows[-1] >= n_clients or (np.diff(rows) <= 0).any()):
         raise RobfcpError("counts by class belong to nobody")
     width = n_strata * grid.n_bins

@@ -105,7 +105,7 @@ def _predicted(
         chosen = sets[:, :, level] if calibration.several else sets
         names = calibration.classes if isinstance(calibration.classes, tuple) else ()
         return chosen, _set_figures(chosen, outputs), _sets_as_csv(chosen, names)
-    ends = calibration.predict_interval(outputs.predictions)
+    ends = calibration.predict_interval(outputs.predictions, groups=groups)
     pairs = ends[:, :, level] if calibration.several else ends
     text = "low,high\n" + "".join(f"{low!r},{high!r}\n" for low, high in pairs.tolist())
     return pairs, _interval_figures(pairs, outputs), text

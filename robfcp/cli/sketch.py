@@ -79,6 +79,7 @@ def _strata(
     rule: Score,
     by_class: bool | None,
     group: str | None,
+    groups: str | None,
     *,
     private: bool,
 ) -> dict[str, Any]:
@@ -87,7 +88,10 @@ def _strata(
     Without being asked classes are kept, but in private reports, where noise is on every cell.
     """
     if group is not None:
-        return {"groups": outputs.columns[group]}
+        names = None if groups is None else [name.strip() for name in groups.split(",")]
+        return {"groups": outputs.columns[group], "classes": names}
+    if groups is not None:
+        raise RobfcpError("--groups: names go with a column; pass --group COLUMN too")
     classes = isinstance(rule, ClassificationScore)
     if by_class and not classes:
         raise RobfcpError(f"--by-class: {rule.name} has no classes; leave it out")
@@ -128,6 +132,10 @@ def sketch(
     group: Annotated[
         str | None,
         typer.Option(help="Keep counts by this column (scanner, age band) instead."),
+    ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(help="All groups there are, as a,b,c; private reports must state them."),
     ] = None,
     least: Annotated[
         int, typer.Option(min=1, help="Merge classes with fewer samples into '(other)'.")
@@ -183,7 +191,9 @@ def sketch(
             if risk is None:
                 score_all = rule if privacy is None else partial(scores_or_nan, rule)
                 scores = score_all(outputs.predictions, outputs.targets, seed)
-                strata = _strata(outputs, rule, by_class, group, private=privacy is not None)
+                strata = _strata(
+                    outputs, rule, by_class, group, groups, private=privacy is not None
+                )
                 report = Report.from_scores(
                     client, scores, edges, score=rule, least=least, **strata, **context
                 )

@@ -132,6 +132,21 @@ def check_noisy(
     return int(n_samples)
 
 
+def check_noisy_cells(client: str, strata: Strata | None, n_samples: Any, privacy: Privacy) -> None:
+    """Refuse a private report with a cell that its noise cannot have made."""
+    if strata is None or not strata.counts.size:
+        return
+    slack = noise_bound(((privacy.noise_on(1), 1),), IMPLAUSIBLE / strata.counts.size)
+    most = np.inf if privacy.hides_size else int(n_samples) + slack
+    if strata.counts.min() < -slack or strata.counts.max() > most:
+        raise ReportError(
+            client,
+            "strata",
+            f"a count by {strata.by} is beyond what the stated noise can make of it",
+            "rebuild the report from the scores",
+        )
+
+
 def check_risk(client: str, risk: object) -> int:
     """How many counts one sample has: the risk's resolution, or 1 without one."""
     if risk is None:

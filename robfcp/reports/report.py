@@ -18,6 +18,7 @@ from robfcp.reports.checks import (
     check_counts,
     check_grid,
     check_noisy,
+    check_noisy_cells,
     check_patients,
     check_privacy,
     check_risk,
@@ -113,6 +114,7 @@ class Report:
             size = check_noisy(
                 self.client, counts, self.n_samples, self.privacy, unit=unit, draws=draws
             )
+            check_noisy_cells(self.client, self.strata, self.n_samples, self.privacy)
         else:
             size = check_total(self.client, total, self.n_samples, unit)
         object.__setattr__(self, "n_samples", size)
@@ -153,10 +155,13 @@ class Report:
             (n,) the true labels, as class numbers or names: the report then keeps counts by class.
         classes
             The classes' names in the order of the columns, or their number; needed with `labels`.
+            With `groups` the groups there are; with `privacy` they must be stated, since which
+            ones occur is data.
         groups
             (n,) another grouping (scanner, age band, ...) in place of labels.
         least
-            Classes or groups with fewer samples are merged into one more, "(other)".
+            Classes or groups with fewer samples are merged into one more, "(other)"; not with
+            `privacy`, since which ones are merged is data.
         round
             The name of the round; the server may refuse others.
         model
@@ -186,7 +191,7 @@ class Report:
         check_grid(client, grid)
         try:
             values = scores if privacy is None else clamped(scores, grid)
-            strata = _strata(values, grid, labels, classes, groups, least)
+            strata = _strata(values, grid, labels, classes, groups, least, privacy is not None)
             counts = sketch(values, grid) if strata is None else strata.pooled
         except RobfcpError as error:
             raise RobfcpError(f"{client}: {error}") from error
@@ -495,8 +500,14 @@ def _strata(
     classes: Sequence[str] | int | None,
     groups: ArrayLike | None,
     least: int,
+    private: bool,
 ) -> Strata | None:
     """Counts by class or by group, where one of them is given."""
+    if private and least > 1:
+        raise RobfcpError(
+            "least: which classes are merged tells what noise should hide; "
+            "merge them beforehand, for all sites alike"
+        )
     if labels is not None and groups is not None:
         raise RobfcpError("groups: a report has one grouping; pass labels or groups")
     if labels is None and groups is None:
@@ -504,7 +515,9 @@ def _strata(
             raise RobfcpError("classes: counts by class need the labels; pass labels=")
         return None
     if labels is None:
-        found = Strata.of_groups(scores, groups, grid)  # type: ignore[arg-type]
+        if private and classes is None:
+            raise RobfcpError("groups: which ones occur is data; state them all in classes=")
+        found = Strata.of_groups(scores, groups, grid, classes)  # type: ignore[arg-type]
     elif classes is None:
         raise RobfcpError("classes: state their names in order, or their number")
     else:

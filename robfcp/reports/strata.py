@@ -111,13 +111,21 @@ class Strata:
         return _counted("class", names, number, scores, grid)
 
     @staticmethod
-    def of_groups(scores: ArrayLike, groups: ArrayLike, grid: Grid) -> Strata:
-        """Counts by the groups that occur, in the order of their names."""
+    def of_groups(
+        scores: ArrayLike,
+        groups: ArrayLike,
+        grid: Grid,
+        names: Sequence[str] | int | None = None,
+    ) -> Strata:
+        """Counts by the groups stated, or by those that occur in the order of their names."""
         found = array("groups", groups)
         if found.ndim != 1:
             raise RobfcpError(f"groups: shape {found.shape} is not (n,); give one a sample")
-        names, number = np.unique(found.astype(str), return_inverse=True)
-        return _counted("group", _own_names("group", names.tolist()), number, scores, grid)
+        if names is not None:
+            stated = _own_names("group", names)
+            return _counted("group", stated, _numbers(found.astype(str), stated), scores, grid)
+        occurring, number = np.unique(found.astype(str), return_inverse=True)
+        return _counted("group", _own_names("group", occurring.tolist()), number, scores, grid)
 
     def with_thin_ones_merged(self, least: int) -> Strata:
         """The same with every stratum of fewer than `least` samples merged into one more."""
@@ -173,7 +181,9 @@ def _numbers(labels: ArrayLike, names: Names) -> NDArray[np.intp]:
         place = {name: c for c, name in enumerate(names)}
         unknown = sorted(set(found.astype(str).tolist()) - set(place))
         if unknown:
-            raise RobfcpError(f"labels: {unknown[0]!r:.60} is none of the classes; check the names")
+            raise RobfcpError(
+                f"labels: {unknown[0]!r:.60} is none of those stated; check the names"
+            )
         return np.array([place[name] for name in found.astype(str).tolist()], dtype=np.intp)
     if found.dtype.kind not in "iu":
         raise RobfcpError(f"labels: dtype {found.dtype} is not integer; encode classes as 0..C-1")

@@ -741,3 +741,26 @@ def test_the_simulated_tables_are_those_of_reports():
     np.testing.assert_array_equal(made.strata.table.dense(), told.strata.table.dense())
     np.testing.assert_array_equal(made.counts, told.counts)
     assert replace(told, strata=made.strata).ids == made.ids
+
+
+def test_intervals_by_group_are_each_groups_own():
+    grid = Grid.open_ended([0.0, 0.5, 1.0, 2.0, 4.0])
+    rng = np.random.default_rng(3)
+    reports = []
+    for name in "abc":
+        groups = np.repeat(["old", "new"], 40)
+        scores = rng.random(80) * np.where(groups == "old", 0.45, 1.9)
+        reports.append(
+            Report.from_scores(name, scores, grid, score=robfcp.AbsoluteResidual(), groups=groups)
+        )
+    found = calibrate(reports, by="group", defence="none")
+    wide = dict(zip(found.strata, found.threshold, strict=True))
+    ends = found.predict_interval([1.0, 2.0, 3.0], groups=["new", "old", "new"])
+    half = [wide["new"], wide["old"], wide["new"]]
+    np.testing.assert_allclose(ends[:, 1] - ends[:, 0], 2 * np.array(half))
+    assert wide["old"] < wide["new"]
+    with pytest.raises(RobfcpError, match="pass each sample's group"):
+        found.predict_interval([1.0])
+    again = Calibration.from_json(found.to_json())
+    for own, loaded in zip(found.levels[0].strata, again.levels[0].strata, strict=True):
+        assert own.certificate == loaded.certificate

@@ -1,6 +1,7 @@
 """Reports by class or group: counts that add up, a small wire, and refusals in words."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -505,3 +506,31 @@ def test_private_cells_that_cancel_beyond_all_measure_are_refused():
     data["strata"] |= {"steps": [5, 10], "counts": [2**62, -(2**62)]}
     with pytest.raises(ReportError, match="site-7: strata: a count exceeds"):
         Report.from_json(json.dumps(data))
+
+
+def test_privacy_hides_which_classes_are_thin_and_which_groups_occur():
+    scores, labels = np.linspace(0.1, 0.9, 20), np.repeat([0, 1], [18, 2])
+    private = Privacy(epsilon=1.0)
+    with pytest.raises(RobfcpError, match="least: which classes are merged"):
+        Report.from_scores("a", scores, GRID, labels=labels, classes=2, least=5, privacy=private)
+    with pytest.raises(RobfcpError, match="state them all in classes="):
+        Report.from_scores("a", scores, GRID, groups=labels, privacy=private)
+    stated = Report.from_scores(
+        "a", scores, GRID, groups=labels, classes=["0", "1", "2"], privacy=private
+    )
+    assert stated.strata.names == ("0", "1", "2")
+    with pytest.raises(RobfcpError, match="none of those stated"):
+        Report.from_scores("a", scores, GRID, groups=labels, classes=["0", "2"])
+
+
+def test_a_private_cell_that_its_noise_cannot_have_made_is_refused():
+    scores, labels = np.linspace(0.1, 0.9, 20), np.repeat([0, 1], [18, 2])
+    genuine = Report.from_scores(
+        "a", scores, GRID, labels=labels, classes=2, privacy=Privacy(epsilon=1.0)
+    )
+    counts = genuine.strata.counts.copy()
+    counts[0] += 10_000  # the pooled count stays as it was: the other class takes it away
+    counts[GRID.n_bins] -= 10_000
+    forged = Strata("class", 2, genuine.strata.cells, counts, GRID.n_bins)
+    with pytest.raises(ReportError, match="beyond what the stated noise"):
+        replace(genuine, counts=forged.pooled, strata=forged)
