@@ -10,7 +10,7 @@ demo: .venv/installed  ## the main job on embedded real data, ends with a page t
 
 test: .venv/dev  ## lint, types and the quick tests with coverage
 	$(MAKE) --no-print-directory lint
-	OMP_NUM_THREADS=1 COVERAGE_WITHOUT_FLOWER="robfcp/flower/*" \
+	OMP_NUM_THREADS=1 COVERAGE_WITHOUT_FLOWER="robfcp/flower/*" COVERAGE_WITHOUT_ENGINES="robfcp/engines/*" \
 	COVERAGE_WITHOUT_TORCH="robfcp/lab/training/*" \
 	$(BIN)/python -m pytest -n 2 -m "not slow and not train and not flower and not browser" \
 		--cov --cov-report=term:skip-covered --cov-fail-under=95

@@ -23,6 +23,7 @@ from robfcp.calibration.letters import (
     save_letters,
 )
 from robfcp.calibration.levels import Level
+from robfcp.calibration.local import FromOthers, Localised, LocalThreshold
 from robfcp.calibration.monitoring.alarms import Merged, listed, merge, read_alarms
 from robfcp.calibration.monitoring.monitor import Monitor
 from robfcp.calibration.monitoring.reading import Reading
@@ -45,11 +46,14 @@ __all__ = [
     "Check",
     "Difference",
     "Evidence",
+    "FromOthers",
     "Guarantee",
     "Letter",
     "Level",
     "LevelLike",
     "Link",
+    "LocalThreshold",
+    "Localised",
     "Merged",
     "Monitor",
     "Part",

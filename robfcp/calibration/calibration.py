@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +35,9 @@ from robfcp.guarantees import Certificate, curve_assumptions
 from robfcp.prediction import iterate_sets, predict_intervals, predict_sets
 from robfcp.reports import By, Names
 from robfcp.scores import Risk, Rng, Score, check_multilabel
+
+if TYPE_CHECKING:
+    from robfcp.calibration.letters import Letter
 
 MAX_CALIBRATION_BYTES = 2**30  # files of version 0.1 hold all reports
 MAX_EVIDENCE_BYTES = 2**32
@@ -353,6 +356,30 @@ class Calibration:
         limits = self._limits(None, ())
         for rows, sets in iterate_sets(self.score_of(score), probabilities, limits, rng):
             yield rows, sets if self.several else sets[:, :, 0]
+
+    def letter(self, client: str) -> Letter:
+        """What one site is told: its own verdict, and what the others' reports prove for it.
+
+        Parameters
+        ----------
+        client
+            The site's name.
+
+        Returns
+        -------
+        Letter
+            With `at_site` for thresholds of the site's own, and `save`.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
+        >>> robfcp.calibrate(reports, confidence_level=0.5, defence="none").letter("b").verdict
+        'trusted'
+        """
+        from robfcp.calibration.letters import letter_to  # a letter holds a calibration
+
+        return letter_to(self, client)
 
     def predict_interval(
         self,

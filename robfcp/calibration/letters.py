@@ -11,13 +11,16 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 
 from robfcp._util.files import make_folder, read_limited, write_atomically
 from robfcp.calibration.calibration import MAX_CALIBRATION_BYTES, Calibration, FilePath
+from robfcp.calibration.local import FromOthers, Localised, from_others, localised
 from robfcp.calibration.sealed import decode_body, digest_of, kind_of, seal, unseal
 from robfcp.calibration.signed import check_signer, sign_sealed
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import outside_of
+from robfcp.scores import Rng
 
 KIND = "letter"
 SCHEMA = 1
@@ -25,6 +28,15 @@ _REMEDY = "pass a file that robfcp calibrate --letters wrote"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
 Verdict = Literal["trusted", "flagged", "faulty", "missing"]
+
+
+class OthersBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What the other sites' reports say of this one; None is an infinite threshold."""
+
+    thresholds: list[float | None]
+    label_counts: list[int]
+    m: int
+    label_shift: float
 
 
 class LetterBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -36,6 +48,7 @@ class LetterBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     reason: str = ""
     maliciousness: float | None = None
     covered: list[float] = []
+    others: OthersBody | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +70,9 @@ class Letter:
     covered
         The share of the site's own reported scores at or below the threshold, one a level; empty
         where it sent no valid report.
+    others
+        The thresholds that the other sites' reports prove for this site's own label mix; None
+        where it sent no valid report by class, or in federations of more than 300 sites.
 
     Examples
     --------
@@ -75,6 +91,48 @@ class Letter:
     reason: str = ""
     maliciousness: float | None = None
     covered: tuple[float, ...] = ()
+    others: FromOthers | None = None
+
+    def at_site(self, probabilities: ArrayLike, labels: ArrayLike, rng: Rng = None) -> Localised:
+        """The site's own thresholds: the federation's for its label mix, clipped by its own data.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) the shared model's class probabilities for the calibration samples that the site
+            reported.
+        labels
+            (n,) their true classes, as column numbers.
+        rng
+            A seed or generator, for randomised scores.
+
+        Returns
+        -------
+        Localised
+            Thresholds, what each proves, and `predict_set`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> rng = np.random.default_rng(0)
+        >>> p = rng.dirichlet([0.3, 0.3], 4000)
+        >>> y = (rng.random(4000) < p[:, 1]).astype(int)
+        >>> lac = robfcp.LAC()
+        >>> reports = [
+        ...     robfcp.Report.from_scores(
+        ...         f"site-{k}", lac(p[k::8], y[k::8]), score=lac, labels=y[k::8], classes=2
+        ...     )
+        ...     for k in range(8)
+        ... ]
+        >>> calibration = robfcp.calibrate(reports, malicious=1)
+        >>> local = calibration.letter("site-1").at_site(p[1::8], y[1::8])
+        >>> local.levels[0].federation <= 1
+        True
+        >>> print(local.levels[0].statements[-1])
+        it is never above the threshold that this site's own data prove with 97.5% confidence
+        """
+        return localised(self.client, self.calibration, self.others, probabilities, labels, rng)
 
     def to_json(self) -> bytes:
         """The letter as one JSON object, sealed by a digest.
@@ -100,6 +158,7 @@ class Letter:
             reason=self.reason,
             maliciousness=self.maliciousness,
             covered=list(self.covered),
+            others=None if self.others is None else _others_body(self.others),
         )
         return seal(KIND, SCHEMA, body)
 
@@ -131,13 +190,16 @@ class Letter:
         """
         _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
         body = decode_body(raw, LetterBody, KIND, source, _REMEDY)
+        calibration = Calibration.from_json(bytes(body.calibration), source)
+        n_levels = len(calibration.levels)
         return Letter(
             client=body.client,
             verdict=body.verdict,
-            calibration=Calibration.from_json(bytes(body.calibration), source),
+            calibration=calibration,
             reason=body.reason,
             maliciousness=body.maliciousness,
             covered=tuple(body.covered),
+            others=None if body.others is None else _others(body.others, n_levels, source),
         )
 
     def save(self, path: FilePath, key: Any = None) -> None:
@@ -186,6 +248,23 @@ class Letter:
         'client-0'
         """
         return Letter.from_json(read_limited(path), os.fspath(path))
+
+
+def _others_body(others: FromOthers) -> OthersBody:
+    return OthersBody(
+        [limit if np.isfinite(limit) else None for limit in others.thresholds],
+        list(others.label_counts),
+        others.m,
+        others.label_shift,
+    )
+
+
+def _others(body: OthersBody, n_levels: int, source: str) -> FromOthers:
+    limits = tuple(np.inf if limit is None else limit for limit in body.thresholds)
+    odd = body.m < 0 or not 0 <= body.label_shift <= 1 or min(body.label_counts, default=0) < 0
+    if odd or len(limits) != n_levels:
+        raise RobfcpError(f"{source}: what it says of the other sites cannot be; {_REMEDY}")
+    return FromOthers(limits, tuple(body.label_counts), body.m, body.label_shift)
 
 
 def letter_to(calibration: Calibration, client: str) -> Letter:
@@ -253,6 +332,7 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
     edges = np.searchsorted(upper, thresholds).clip(max=len(upper) - 1)
     below = np.stack([federation.below(int(edge)) for edge in edges], axis=1)
     covered = np.clip(below / federation.masses[:, None], 0, 1)
+    others = from_others(calibration, federation, chosen)
     for k, client in enumerate(federation.ids):
         if chosen is None or client in chosen:
             yield Letter(
@@ -262,6 +342,7 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
                 reason=evidence.reasons.get(client, ""),
                 maliciousness=float(evidence.maliciousness[k]),
                 covered=tuple(covered[k].tolist()),
+                others=others.get(client),
             )
     reasons = {fault.client: fault.reason for fault in federation.faulty}
     for client in outside_of(federation):

@@ -3,23 +3,99 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from robfcp.guarantees import OwnInterval, at_least, own_interval
+from robfcp.calibration.calibration import Calibration
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees import at_least, class_counts, own_interval, site_thresholds
+from robfcp.prediction import predict_sets
+from robfcp.scores import ClassificationScore, Rng
+
+MOST_SITES = 300  # every site is left out once, and those left are compared pair by pair
+
+
+@dataclass(frozen=True)
+class FromOthers:
+    """What the other sites' reports say of one site.
+
+    Parameters
+    ----------
+    thresholds
+        One a level, for whatever mix the site's next patient makes; infinite where nothing is
+        proved.
+    label_counts
+        The site's own labels by class, as it reported them.
+    m
+        How many of the others may lie.
+    label_shift
+        How much honest sites may differ within a class.
+    """
+
+    thresholds: tuple[float, ...]
+    label_counts: tuple[int, ...]
+    m: int
+    label_shift: float
+
+
+def from_others(
+    calibration: Calibration, federation: Federation, chosen: set[str] | None = None
+) -> dict[str, FromOthers]:
+    """What the others' reports say of each site (or the chosen ones); empty without classes."""
+    strata = federation.strata
+    if strata is None or strata.by != "class" or federation.n_private:
+        return {}
+    if federation.risk is not None or not 2 <= len(strata.rows) <= MOST_SITES:
+        return {}
+    counts = class_counts(federation)
+    wanted = [k for k, name in enumerate(counts.ids) if chosen is None or name in chosen]
+    m, sigma = calibration.n_malicious, calibration.settings.label_shift or 0.0
+    if not wanted or m > len(counts.ids) - 1:
+        return {}
+    upper = np.append(federation.grid.upper, np.inf)  # edge -1: nothing is proved
+    edges = [
+        site_thresholds(counts, float(1 - level.confidence_level), m, sigma, wanted)
+        for level in calibration.levels
+    ]
+    return {
+        counts.ids[k]: FromOthers(
+            tuple(float(upper[found[k]]) for found in edges),
+            tuple(counts.sizes[k].tolist()),
+            m,
+            sigma,
+        )
+        for k in wanted
+    }
 
 
 @dataclass(frozen=True)
 class LocalThreshold:
     """One confidence level at one site: three thresholds, what each proves, and the one to use.
 
-    federation: from the other sites' reports, for whatever mix the next patient makes.
-    own: the site's own PAC threshold, from its data alone.
-    threshold: max(low, min(federation, own)): never above the own one, never below the floor's.
-    floor: what `threshold` covers on average whatever anybody does, a/(n+1).
-    unclipped: max(low, federation), which keeps the marginal promise under declared label shift.
+    Parameters
+    ----------
+    confidence_level
+        1 - alpha.
+    federation
+        From the other sites' reports, for whatever mix the next patient makes.
+    own
+        The site's own PAC threshold, from its data alone.
+    threshold
+        max(low, min(federation, own)): never above the own one, never below the floor's.
+    unclipped
+        max(low, federation), which keeps the marginal promise under declared label shift.
+    floor
+        What `threshold` covers on average whatever anybody does, a/(n+1).
+    n
+        The site's samples.
+    set_sizes
+        Mean set size of federation, own and clipped on the site's samples.
+    m
+        How many of the others may lie; None where nothing is proved from their reports.
+    label_shift
+        How much honest sites may differ within a class.
     """
 
     confidence_level: float
@@ -29,69 +105,192 @@ class LocalThreshold:
     unclipped: float
     floor: float
     n: int
+    set_sizes: tuple[float, float, float]
     m: int | None
-    label_shift: float | None
+    label_shift: float
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What is proved of the clipped threshold, one sentence each."""
+        """What is proved, one sentence each.
+
+        Examples
+        --------
+        >>> from robfcp.calibration import LocalThreshold
+        >>> sizes = (1.5, 2.0, 1.5)
+        >>> local = LocalThreshold(0.9, 0.6, 0.7, 0.6, 0.6, 0.82, 50, sizes, None, 0.0)
+        >>> local.statements[0]
+        'whatever anybody does, 0.6 covers at least 82% on average'
+        """
         wanted = at_least(self.confidence_level)
         found = []
-        if np.isfinite(self.federation) and self.m is not None:
-            found.append(
-                f"while at most {self.m} other sites lie and honest sites agree within classes up "
-                f"to {self.label_shift:g}, the federation's threshold covers at least {wanted} of "
-                f"this site's patients; clipped from above by the site's own it keeps that with "
-                f"97.5% of the confidence in the own one"
-            )
-        found.append(
-            f"whatever anybody does, coverage here is at least {at_least(self.floor)} on average"
+        if self.m is not None and np.isfinite(self.federation):
+            found = [
+                f"while at most {self.m} other sites lie and honest sites agree within classes "
+                f"up to {self.label_shift:g}, {self.unclipped:.4g} (not clipped from above) covers "
+                f"at least {wanted} of this site's patients on average",
+                f"where the federation's threshold covers {wanted} here, so does the clipped one, "
+                "with 97.5% confidence",
+            ]
+        return (
+            *found,
+            f"whatever anybody does, {self.threshold:.4g} covers at least {at_least(self.floor)} "
+            "on average",
+            "it is never above the threshold that this site's own data prove with 97.5% confidence",
         )
-        found.append(
-            "it is never above the threshold that this site's own data prove with 97.5% confidence"
+
+    @property
+    def rows(self) -> tuple[tuple[str, float, float, str], ...]:
+        """Name, threshold, mean set size and what is proved, for a table.
+
+        Examples
+        --------
+        >>> from robfcp.calibration import LocalThreshold
+        >>> sizes = (1.5, 2.0, 1.5)
+        >>> local = LocalThreshold(0.9, 0.6, 0.7, 0.6, 0.6, 0.82, 50, sizes, None, 0.0)
+        >>> [row[0] for row in local.rows]
+        ['federation', 'own data', 'clipped']
+        """
+        wanted = at_least(self.confidence_level)
+        proved = self.m is not None and np.isfinite(self.federation)
+        others = f">= {wanted} on average while at most {self.m} others lie, under label shift"
+        return (
+            ("federation", self.federation, self.set_sizes[0], others if proved else "nothing"),
+            (
+                "own data",
+                self.own,
+                self.set_sizes[1],
+                f">= {wanted} with 97.5% confidence, whoever lies"
+                if np.isfinite(self.own)
+                else "nothing: too few samples",
+            ),
+            (
+                "clipped",
+                self.threshold,
+                self.set_sizes[2],
+                f">= {at_least(self.floor)} on average, whoever lies",
+            ),
         )
-        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Localised:
+    """A calibration with one site's own thresholds; predicts as the calibration does.
+
+    Parameters
+    ----------
+    client
+        The site.
+    calibration
+        What it was made from.
+    levels
+        The thresholds of each confidence level.
+    notes
+        What the site should know.
+    """
+
+    client: str
+    calibration: Calibration
+    levels: tuple[LocalThreshold, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def threshold(self) -> float | tuple[float, ...]:
+        """The clipped threshold; a tuple for several levels."""
+        found = tuple(level.threshold for level in self.levels)
+        return found if self.calibration.several else found[0]
+
+    def predict_set(self, probabilities: ArrayLike, rng: Rng = None) -> NDArray[np.bool_]:
+        """(n, C) labels at or below this site's clipped threshold; (n, C, L) for several levels.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) class probabilities.
+        rng
+            A seed or generator, for randomised scores.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> rng = np.random.default_rng(0)
+        >>> p = rng.dirichlet([0.3, 0.3], 400)
+        >>> y = (rng.random(400) < p[:, 1]).astype(int)
+        >>> lac = robfcp.LAC()
+        >>> reports = [
+        ...     robfcp.Report.from_scores(
+        ...         f"site-{k}", lac(p[k::4], y[k::4]), score=lac, labels=y[k::4], classes=2
+        ...     )
+        ...     for k in range(4)
+        ... ]
+        >>> calibration = robfcp.calibrate(reports, malicious=0)
+        >>> local = calibration.letter("site-1").at_site(p[1::4], y[1::4])
+        >>> local.predict_set([[0.99, 0.01]]).tolist()
+        [[True, False]]
+        """
+        limits = np.array([level.threshold for level in self.levels])
+        sets = predict_sets(self.calibration.score_of(), probabilities, limits, rng)
+        return sets if self.calibration.several else sets[:, :, 0]
 
 
 def localised(
-    scores: NDArray[np.float64],
-    levels: list[tuple[float, float]],
-    m: int | None,
-    label_shift: float | None,
-) -> tuple[LocalThreshold, ...]:
-    """The site's threshold at each (confidence level, federation's threshold)."""
-    return tuple(_one(scores, level, fed, m, label_shift) for level, fed in levels)
+    client: str,
+    calibration: Calibration,
+    others: FromOthers | None,
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    rng: Rng = None,
+) -> Localised:
+    """The site's thresholds from what the others say and its own labelled outputs."""
+    score = calibration.score_of()
+    if not isinstance(score, ClassificationScore):
+        raise RobfcpError(f"{client}: {score.name} has no classes; a site's own mix needs them")
+    scores = score(probabilities, labels, rng)
+    every = score.all_labels(probabilities, rng)
+    numbers = np.asarray(labels)
+    notes: list[str] = []
+    if others is None:
+        notes.append("the letter has no threshold from other sites: they kept no labels, or few")
+    elif tuple(np.bincount(numbers, minlength=every.shape[1])) != others.label_counts:
+        notes.append(
+            "these are not the labels this site reported: what the other sites prove does not "
+            "hold for them; send a new report"
+        )
+    m = None if others is None or len(notes) else others.m
+    found = tuple(
+        _one(
+            scores,
+            every,
+            float(level.confidence_level),
+            np.inf if others is None else others.thresholds[k],
+            m,
+            0.0 if others is None else others.label_shift,
+        )
+        for k, level in enumerate(calibration.levels)
+    )
+    return Localised(client, calibration, found, tuple(notes))
 
 
 def _one(
-    scores: NDArray[np.float64], level: float, fed: float, m: int | None, label_shift: float | None
+    scores: NDArray[np.float64],
+    every: NDArray[np.float64],
+    level: float,
+    federation: float,
+    m: int | None,
+    label_shift: float,
 ) -> LocalThreshold:
-    own: OwnInterval = own_interval(scores, 1 - level)
-    clipped = max(own.low, min(fed, own.high))
+    own = own_interval(scores, 1 - level)
+    clipped = max(own.low, min(federation, own.high))
+    sizes = [float((every <= limit).sum(axis=1).mean()) for limit in (federation, own.high)]
     return LocalThreshold(
         confidence_level=level,
-        federation=fed,
+        federation=federation,
         own=own.high,
         threshold=clipped,
-        unclipped=max(own.low, fed),
+        unclipped=max(own.low, federation),
         floor=own.floor,
         n=own.n,
+        set_sizes=(sizes[0], sizes[1], float((every <= clipped).sum(axis=1).mean())),
         m=m,
         label_shift=label_shift,
     )
-
-
-def as_rows(local: LocalThreshold) -> list[tuple[str, Any, str]]:
-    """Name, threshold and what is proved, for a table."""
-    wanted = at_least(local.confidence_level)
-    return [
-        (
-            "federation",
-            local.federation,
-            f">= {wanted} while at most {local.m} others lie, under label shift"
-            if np.isfinite(local.federation)
-            else "nothing: too few honest sites hold its classes",
-        ),
-        ("own data", local.own, f">= {wanted} with 97.5% confidence, whoever lies"),
-        ("clipped", local.threshold, f">= {at_least(local.floor)} on average, whoever lies"),
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, sqrt
 
@@ -31,13 +32,17 @@ def own_mixes(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def site_thresholds(
-    counts: ClassCounts, alpha: float, m: int, sigma: float = 0.0
+    counts: ClassCounts,
+    alpha: float,
+    m: int,
+    sigma: float = 0.0,
+    sites: Sequence[int] | None = None,
 ) -> NDArray[np.intp]:
     """(R,) each site's edge from the other sites' reports, for any mix its next patient can make.
 
     Rule T at alpha' = alpha (1 - 1/20) and delta = alpha/20, so that under declared label shift,
     while at most m of the others lie, a test point of the site is missed with probability at most
-    alpha over everything; -1 where that is infinite.
+    alpha over everything; -1 where that is infinite, and for those not among `sites`.
     """
     n_sites = len(counts.ids)
     delta = check_delta(DELTA_SHARE * alpha)
@@ -46,7 +51,7 @@ def site_thresholds(
     if n_sites < 2 or room <= 0:
         return found
     m = check_budget(m, n_sites - 1)
-    active = list(range(n_sites))
+    active = list(range(n_sites)) if sites is None else list(sites)
     mixes = [own_mixes(row) for row in counts.sizes]
     beta, rest = PRUNING_SHARE * delta, (1 - PRUNING_SHARE) * delta
     j = witnesses(n_sites - 1, m)
