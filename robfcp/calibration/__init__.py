@@ -20,10 +20,11 @@ from robfcp.calibration.letters import (
     letter_to,
     letters,
     load_calibration,
+    load_letter,
     save_letters,
 )
 from robfcp.calibration.levels import Level
-from robfcp.calibration.local import FromOthers, Localised, LocalThreshold
+from robfcp.calibration.local import FromOthers, Localised, LocalThreshold, at_stranger
 from robfcp.calibration.monitoring.alarms import Merged, listed, merge, read_alarms
 from robfcp.calibration.monitoring.monitor import Monitor
 from robfcp.calibration.monitoring.reading import Reading
@@ -63,6 +64,7 @@ __all__ = [
     "Reputation",
     "Settings",
     "Summary",
+    "at_stranger",
     "calibrate",
     "chain_path",
     "check_own_report",
@@ -76,6 +78,7 @@ __all__ = [
     "letters",
     "listed",
     "load_calibration",
+    "load_letter",
     "log_round",
     "merge",
     "own_floor",

@@ -394,6 +394,14 @@ def file_name(client: str) -> str:
     return f"{kept or 'site'}-{digest_of(client.encode())[:12]}"
 
 
+def load_letter(path: FilePath, server_key: str | None = None) -> Letter:
+    """A site's letter; with the server's public key, only one that it has signed."""
+    data = read_limited(path, MAX_CALIBRATION_BYTES)
+    if server_key is not None:
+        check_signer(data, server_key, os.fspath(path))
+    return Letter.from_json(data, os.fspath(path))
+
+
 def load_calibration(path: FilePath, server_key: str | None = None) -> Calibration:
     """The calibration in its own file, or the one that a site's letter holds.
 
@@ -402,6 +410,4 @@ def load_calibration(path: FilePath, server_key: str | None = None) -> Calibrati
     data = read_limited(path, MAX_CALIBRATION_BYTES)
     if kind_of(data) != KIND:
         return Calibration.load(path, server_key)
-    if server_key is not None:
-        check_signer(data, server_key, os.fspath(path))
-    return Letter.from_json(data, os.fspath(path)).calibration
+    return load_letter(path, server_key).calibration

@@ -10,7 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.calibration.calibration import Calibration
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import at_least, class_counts, own_interval, site_thresholds
+from robfcp.guarantees import (
+    at_least,
+    class_counts,
+    own_interval,
+    site_thresholds,
+    stranger_threshold,
+)
 from robfcp.prediction import predict_sets
 from robfcp.scores import ClassificationScore, Rng
 
@@ -199,8 +205,10 @@ class Localised:
         found = tuple(level.threshold for level in self.levels)
         return found if self.calibration.several else found[0]
 
-    def predict_set(self, probabilities: ArrayLike, rng: Rng = None) -> NDArray[np.bool_]:
-        """(n, C) labels at or below this site's clipped threshold; (n, C, L) for several levels.
+    def predict_set(
+        self, probabilities: ArrayLike, rng: Rng = None, *, clip: bool = True
+    ) -> NDArray[np.bool_]:
+        """(n, C) labels at or below this site's threshold; (n, C, L) for several levels.
 
         Parameters
         ----------
@@ -208,6 +216,8 @@ class Localised:
             (n, C) class probabilities.
         rng
             A seed or generator, for randomised scores.
+        clip
+            Never above the site's own threshold; without it the promise on average is kept.
 
         Examples
         --------
@@ -228,7 +238,7 @@ class Localised:
         >>> local.predict_set([[0.99, 0.01]]).tolist()
         [[True, False]]
         """
-        limits = np.array([level.threshold for level in self.levels])
+        limits = np.array([one.threshold if clip else one.unclipped for one in self.levels])
         sets = predict_sets(self.calibration.score_of(), probabilities, limits, rng)
         return sets if self.calibration.several else sets[:, :, 0]
 
@@ -269,6 +279,61 @@ def localised(
         for k, level in enumerate(calibration.levels)
     )
     return Localised(client, calibration, found, tuple(notes))
+
+
+def at_stranger(
+    calibration: Calibration, probabilities: ArrayLike, labels: ArrayLike, rng: Rng = None
+) -> Localised:
+    """Thresholds of a site that sent no report, from the evidence and its own labelled outputs.
+
+    Parameters
+    ----------
+    calibration
+        With its evidence: reports by class.
+    probabilities
+        (n, C) the shared model's class probabilities for the site's calibration samples.
+    labels
+        (n,) their true classes, as column numbers.
+    rng
+        A seed or generator, for randomised scores.
+
+    Returns
+    -------
+    Localised
+        As `Letter.at_site` gives it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> from robfcp.calibration import at_stranger
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.dirichlet([0.3, 0.3], 4000)
+    >>> y = (rng.random(4000) < p[:, 1]).astype(int)
+    >>> lac = robfcp.LAC()
+    >>> reports = [
+    ...     robfcp.Report.from_scores(
+    ...         f"site-{k}", lac(p[k::8], y[k::8]), score=lac, labels=y[k::8], classes=2
+    ...     )
+    ...     for k in range(7)
+    ... ]
+    >>> calibration = robfcp.calibrate(reports, malicious=1)
+    >>> local = at_stranger(calibration, p[7::8], y[7::8])
+    >>> local.client, local.levels[0].federation <= 1
+    ('this site', True)
+    """
+    counts = class_counts(calibration.evidence.federation)
+    numbers = np.asarray(labels)
+    calibration.score_of()(probabilities, labels, rng)  # refuses what are no labels
+    sizes = np.bincount(numbers, minlength=len(counts.names))
+    m, sigma = calibration.n_malicious, calibration.settings.label_shift or 0.0
+    upper = calibration.evidence.federation.grid.upper
+    limits = []
+    for level in calibration.levels:
+        edge = stranger_threshold(counts, sizes, float(1 - level.confidence_level), m, sigma)
+        limits.append(np.inf if edge is None else float(upper[edge]))
+    others = FromOthers(tuple(limits), tuple(sizes.tolist()), m, sigma)
+    return localised("this site", calibration, others, probabilities, labels, rng)
 
 
 def _one(

@@ -23,6 +23,7 @@ COMMANDS = (
     "terms",
     "sketch",
     "calibrate",
+    "localise",
     "predict",
     "check",
     "monitor",

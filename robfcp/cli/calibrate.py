@@ -122,6 +122,18 @@ def calibrate(
     joint: Annotated[
         bool, typer.Option(help="With --by: certificates of all hold at once, or each by itself.")
     ] = True,
+    label_shift: Annotated[
+        float | None,
+        typer.Option(
+            help="With --guarantee pac: honest sites agree within classes up to this (0, say)."
+        ),
+    ] = None,
+    mix: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="uniform, any or flu=0.1,cold=0.9: a threshold for this label mix; repeatable."
+        ),
+    ] = None,
     risk: Annotated[
         list[str] | None,
         typer.Option(help="For reports of losses: the mean loss accepted; may be repeated."),
@@ -189,6 +201,8 @@ def calibrate(
             risk=None if not risk else risk if len(risk) > 1 else risk[0],
             by=cast(Any, by),
             joint=joint,
+            label_shift=label_shift,
+            mix=read_mix(mix or []),
         )
         if rounds is not None:
             calibration = rounds.close(calibration)
@@ -235,6 +249,23 @@ def read_privacy(text: str | None) -> Privacy | None:
         if isinstance(error, RobfcpError):
             raise
         raise RobfcpError(f"--privacy: {text!r} is not EPSILON or EPSILON,DELTA") from None
+
+
+def read_mix(texts: list[str]) -> Any:
+    """One label mix or several: 'uniform', 'any' or NAME=SHARE,NAME=SHARE."""
+    found: list[Any] = []
+    for text in texts:
+        if text in ("uniform", "any"):
+            found.append(text)
+            continue
+        try:
+            pairs = [pair.rpartition("=") for pair in text.split(",")]
+            found.append({name.strip(): float(share) for name, _, share in pairs})
+        except ValueError:
+            raise RobfcpError(
+                f"--mix: {text!r:.60} is neither uniform, any nor NAME=SHARE,NAME=SHARE"
+            ) from None
+    return None if not found else found if len(found) > 1 else found[0]
 
 
 def read_number(text: str) -> int | str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +10,10 @@ import typer
 from numpy.typing import NDArray
 
 from robfcp import metrics
-from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration, load_calibration
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, ServerKey, pinned_key
 from robfcp.cli._data import FileOutputs, read_outputs
+from robfcp.cli._sets import in_order, sets_as_csv, write_result
 from robfcp.errors import RobfcpError
 from robfcp.scores import RISKS, ClassificationScore
 
@@ -55,27 +53,13 @@ def predict(
             raise RobfcpError(f"--level: {level} is not 0 to {len(loaded.levels) - 1}")
         outputs = read_outputs(data, needs_targets=False, columns=[group])
         groups = None if group is None else outputs.columns[group]
-        result, figures, text = _predicted(loaded, _in_order(loaded, outputs), level, seed, groups)
+        result, figures, text = _predicted(loaded, in_order(loaded, outputs), level, seed, groups)
         if output is not None:
-            _write(output, result, text)
+            write_result(output, result, text)
     printer.table(f"{len(result)} samples", list(figures), [list(figures.values())])
     if output is not None:
         printer.line(f"-> {output}")
     printer.json(figures)
-
-
-def _in_order(calibration: Calibration, outputs: FileOutputs) -> FileOutputs:
-    """The outputs with columns in the calibration's order of classes, where both name them."""
-    wanted = calibration.classes
-    if not isinstance(wanted, tuple) or not outputs.names or outputs.names == wanted:
-        return outputs
-    if set(outputs.names) != set(wanted):
-        odd = sorted(set(outputs.names) ^ set(wanted))[0]
-        raise RobfcpError(f"columns: {odd!r:.60} is not in both file and calibration; rename it")
-    place = [outputs.names.index(name) for name in wanted]
-    back = np.argsort(place)
-    targets = None if outputs.targets is None else back[outputs.targets]
-    return FileOutputs(outputs.predictions[:, place], targets, outputs.columns, wanted)
 
 
 def _check_model(path: Path, calibration: Calibration, model: str | None) -> None:
@@ -99,12 +83,12 @@ def _predicted(
     if calibration.risk is not None:
         sets = calibration.predict_multilabel(outputs.predictions)
         chosen = sets[:, :, level] if calibration.several else sets
-        return chosen, _risk_figures(calibration, chosen, outputs), _sets_as_csv(chosen)
+        return chosen, _risk_figures(calibration, chosen, outputs), sets_as_csv(chosen)
     if isinstance(calibration.score, ClassificationScore):
         sets = calibration.predict_set(outputs.predictions, seed, groups=groups)
         chosen = sets[:, :, level] if calibration.several else sets
         names = calibration.classes if isinstance(calibration.classes, tuple) else ()
-        return chosen, _set_figures(chosen, outputs), _sets_as_csv(chosen, names)
+        return chosen, _set_figures(chosen, outputs), sets_as_csv(chosen, names)
     ends = calibration.predict_interval(outputs.predictions, groups=groups)
     pairs = ends[:, :, level] if calibration.several else ends
     text = "low,high\n" + "".join(f"{low!r},{high!r}\n" for low, high in pairs.tolist())
@@ -136,29 +120,3 @@ def _interval_figures(ends: NDArray[np.float64], outputs: FileOutputs) -> dict[s
     if outputs.targets is not None:
         figures["coverage"] = metrics.interval_coverage(ends, outputs.targets)
     return figures
-
-
-def _sets_as_csv(sets: NDArray[np.bool_], names: tuple[str, ...] = ()) -> str:
-    """One line a sample: the number of its labels and the labels, separated by blanks.
-
-    Labels are class names where the calibration knows them, column numbers where it does not.
-    """
-    shown = names or tuple(map(str, range(sets.shape[1])))
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["size", "labels"])
-    for row in sets:
-        held = [shown[c] for c in np.flatnonzero(row)]
-        writer.writerow([len(held), " ".join(held)])
-    return buffer.getvalue()
-
-
-def _write(path: Path, result: NDArray[np.generic], text: str) -> None:
-    if path.suffix == ".csv":
-        write_atomically(path, text)
-    elif path.suffix == ".npy":
-        buffer = io.BytesIO()
-        np.save(buffer, result, allow_pickle=False)
-        write_atomically(path, buffer.getvalue())
-    else:
-        raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use .csv or .npy")

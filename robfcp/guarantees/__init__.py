@@ -48,7 +48,13 @@ from robfcp.guarantees.pruning import (
 )
 from robfcp.guarantees.ranks import FcpThreshold, fcp_index
 from robfcp.guarantees.shifted import least_shift, shifted_mix, shifted_pac
-from robfcp.guarantees.site import OwnInterval, own_interval, own_mixes, site_thresholds
+from robfcp.guarantees.site import (
+    OwnInterval,
+    own_interval,
+    own_mixes,
+    site_thresholds,
+    stranger_threshold,
+)
 from robfcp.guarantees.words import at_least, at_most, loss_at_most, tolerance_statement
 
 __all__ = [
@@ -102,6 +108,7 @@ __all__ = [
     "shifted_mix",
     "shifted_pac",
     "site_thresholds",
+    "stranger_threshold",
     "tolerance",
     "tolerance_at",
     "tolerance_statement",

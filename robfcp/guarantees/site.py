@@ -19,7 +19,7 @@ from robfcp.guarantees.label_shift import (
     prune_from,
     witnesses,
 )
-from robfcp.guarantees.mixes import accepted
+from robfcp.guarantees.mixes import accepted, mix_threshold
 
 DELTA_SHARE = 0.05  # of alpha: the chance that the federation's threshold fails, paid from it
 HIGH_DELTA = 0.025  # of the site's own upper end
@@ -83,6 +83,17 @@ def site_thresholds(
         if not active:
             break
     return found
+
+
+def stranger_threshold(
+    counts: ClassCounts, sizes: NDArray[np.int64], alpha: float, m: int, sigma: float = 0.0
+) -> int | None:
+    """The edge for a site that sent no report and holds `sizes` labels; None where infinite.
+
+    As `site_thresholds`, with everybody who reported in the place of the others.
+    """
+    delta = DELTA_SHARE * alpha
+    return mix_threshold(counts, own_mixes(sizes), alpha - delta, m, delta, sigma).index
 
 
 def _anybody_odd(p: NDArray[np.float64], m: int, beta: float, j: int) -> bool:
