@@ -24,7 +24,13 @@ from robfcp.calibration.letters import (
     save_letters,
 )
 from robfcp.calibration.levels import Level
-from robfcp.calibration.local import FromOthers, Localised, LocalThreshold, at_stranger
+from robfcp.calibration.local import (
+    FromOthers,
+    Localised,
+    LocalThreshold,
+    at_stranger,
+    site_coverage,
+)
 from robfcp.calibration.monitoring.alarms import Merged, listed, merge, read_alarms
 from robfcp.calibration.monitoring.monitor import Monitor
 from robfcp.calibration.monitoring.reading import Reading
@@ -88,6 +94,7 @@ __all__ = [
     "save_letters",
     "sign_sealed",
     "signer_of",
+    "site_coverage",
     "verify_calibration",
     "what_if",
 ]

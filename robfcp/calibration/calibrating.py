@@ -37,12 +37,14 @@ from robfcp.guarantees import (
     empty_from,
     exact_level,
     guaranteed,
+    mixes_differ,
     shifted_mix,
     shifted_pac,
     tolerance,
 )
 from robfcp.reports import OTHER, By, Names
 
+UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
 LevelLike = float | str | Fraction
 
 
@@ -212,7 +214,11 @@ def calibrate(
         checked=federation.checked,
         summary=Summary.of(evidence),
         source=evidence,
-        notes=(*assessment.notes, *privacy_notes(federation.privacy)),
+        notes=(
+            *assessment.notes,
+            *privacy_notes(federation.privacy),
+            *_mix_notes(federation, settings),
+        ),
         several=several,
     )
 
@@ -392,6 +398,19 @@ def _outcomes(
             )
         )
     return tuple(found)
+
+
+def _mix_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
+    """A warning where sites are declared alike but their label mixes are not."""
+    strata = federation.strata
+    if settings.guarantee != "pac-homogeneous" or strata is None or federation.n_private:
+        return ()
+    if mixes_differ(strata.sizes) > UNLIKE:
+        return ()
+    return (
+        "pac-homogeneous declares the sites alike, but their label mixes differ beyond chance: it "
+        "may cover less than promised; use guarantee='pac' with label_shift=",
+    )
 
 
 def _classes(federation: Federation) -> Names | None:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from robfcp._util.files import make_folder, read_limited, write_atomically
 from robfcp.calibration.calibration import MAX_CALIBRATION_BYTES, Calibration, FilePath
-from robfcp.calibration.local import FromOthers, Localised, from_others, localised
+from robfcp.calibration.local import FromOthers, Localised, from_others, localised, site_coverage
 from robfcp.calibration.sealed import decode_body, digest_of, kind_of, seal, unseal
 from robfcp.calibration.signed import check_signer, sign_sealed
 from robfcp.errors import RobfcpError
@@ -327,11 +327,8 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
     [('a', 'trusted'), ('b', 'trusted'), ('c', 'missing')]
     """
     evidence = calibration.evidence
-    federation, upper = evidence.federation, evidence.federation.grid.upper
-    thresholds = [level.threshold for level in calibration.levels]
-    edges = np.searchsorted(upper, thresholds).clip(max=len(upper) - 1)
-    below = np.stack([federation.below(int(edge)) for edge in edges], axis=1)
-    covered = np.clip(below / federation.masses[:, None], 0, 1)
+    federation = evidence.federation
+    covered = site_coverage(federation, [level.threshold for level in calibration.levels])
     others = from_others(calibration, federation, chosen)
     for k, client in enumerate(federation.ids):
         if chosen is None or client in chosen:

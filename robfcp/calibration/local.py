@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +45,15 @@ class FromOthers:
     label_counts: tuple[int, ...]
     m: int
     label_shift: float
+
+
+def site_coverage(federation: Federation, thresholds: Sequence[float]) -> NDArray[np.float64]:
+    """(K, L) the share of each site's own reported scores at or below each threshold."""
+    upper = federation.grid.upper
+    edges = np.searchsorted(upper, thresholds).clip(max=len(upper) - 1)
+    below = np.stack([federation.below(int(edge)) for edge in edges], axis=1)
+    covered = np.clip(below / federation.masses[:, None], 0, 1)
+    return np.where(np.isinf(np.asarray(thresholds)), 1.0, covered)
 
 
 def from_others(

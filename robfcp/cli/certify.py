@@ -18,6 +18,7 @@ from robfcp.calibration import (
     Calibration,
     default_budgets,
     kind_of,
+    site_coverage,
     what_if,
 )
 from robfcp.cli._common import (
@@ -40,11 +41,15 @@ from robfcp.guarantees import (
     estimate_heterogeneity,
     exact_level,
     least_liars,
+    least_shift,
     liars_no_rule_survives,
     outside_of,
     tolerance_statement,
 )
 from robfcp.lab.published_bounds import PublishedBound, bound_for
+
+SHOWN_SITES = 10
+MOST_COMPARED = 300  # sites that are compared pair by pair
 
 
 class Round(NamedTuple):
@@ -121,12 +126,15 @@ def certify(
     for outcome in outcomes:
         _show(printer, federation, outcome, _source(outcome.level in thresholds, everybody))
     _explain(printer, federation, outcomes, diagnostic)
+    by_site = _by_site(federation, outcomes)
+    _show_sites(printer, by_site)
+    shift = _within_classes(printer, federation, max(budgets), certificate_confidence)
     if plot is not None:
         from robfcp.figures import plot_certificates, save
 
         save(plot_certificates(outcomes), plot)
         printer.line(f"-> {plot}")
-    data = _data(federation, outcomes, diagnostic)
+    data = {**_data(federation, outcomes, diagnostic), "sites": by_site, "classes": shift}
     if output is not None:
         save_json(output, data)
         printer.line(f"-> {output}")
@@ -256,6 +264,55 @@ def _explain(
     outside = outside_of(federation)
     if outside:
         printer.line(f"outside every certificate (missing or faulty): {', '.join(outside)}")
+
+
+def _by_site(federation: Federation, outcomes: list[Budgets]) -> list[dict[str, Any]]:
+    """Each site's own reported scores under the thresholds; worst first."""
+    covered = site_coverage(federation, [outcome.threshold for outcome in outcomes])
+    order = np.argsort(covered[:, 0], kind="stable")
+    return [
+        {
+            "client": federation.ids[k],
+            "samples": int(federation.sizes[k]),
+            "coverage": covered[k].tolist(),
+        }
+        for k in order.tolist()
+    ]
+
+
+def _show_sites(printer: Printer, sites: list[dict[str, Any]]) -> None:
+    shown = sites[:SHOWN_SITES]
+    more = f", the {len(shown)} lowest of {len(sites)}" if len(shown) < len(sites) else ""
+    printer.table(
+        f"coverage each site reports of its own samples{more}",
+        ["site", "samples", "covered"],
+        [
+            (one["client"], one["samples"], ", ".join(f"{c:.3f}" for c in one["coverage"]))
+            for one in shown
+        ],
+    )
+
+
+def _within_classes(
+    printer: Printer, federation: Federation, m: int, confidence: float
+) -> dict[str, Any] | None:
+    """What reports by class tell: who is alike within classes, and which classes liars can own."""
+    strata = federation.strata
+    if strata is None or strata.by != "class":
+        return None
+    holders = (strata.sizes > 0).sum(axis=0)
+    thin = [strata.labels[c] for c in np.flatnonzero((holders > 0) & (holders <= 2 * m))]
+    if thin:
+        named = ", ".join(thin[:SHOWN_SITES]) + (", ..." if len(thin) > SHOWN_SITES else "")
+        printer.line(f"Against {m} liars hardly protected, held by at most {2 * m} sites: {named}.")
+    shift = None
+    if not federation.n_private and m < len(strata.rows) <= MOST_COMPARED:
+        shift = least_shift(federation, m, confidence)
+        printer.line(
+            f"Label shift: the smallest at which none of them would be dropped is {shift:.3f} "
+            "(a diagnostic, liars included; it is not used by itself)."
+        )
+    return {"hardly_protected": thin, "least_shift": shift}
 
 
 def _tolerance(number: int | None) -> str:

@@ -47,7 +47,7 @@ from robfcp.guarantees.pruning import (
     prune,
 )
 from robfcp.guarantees.ranks import FcpThreshold, fcp_index
-from robfcp.guarantees.shifted import least_shift, shifted_mix, shifted_pac
+from robfcp.guarantees.shifted import least_shift, mixes_differ, shifted_mix, shifted_pac
 from robfcp.guarantees.site import (
     OwnInterval,
     own_interval,
@@ -97,6 +97,7 @@ __all__ = [
     "liars_no_rule_survives",
     "loss_at_most",
     "marginal_threshold",
+    "mixes_differ",
     "outside_of",
     "own_interval",
     "own_mixes",

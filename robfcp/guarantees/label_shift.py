@@ -162,7 +162,7 @@ def fixed_edges(n_bins: int) -> NDArray[np.intp]:
 class Walk:
     """Where a walk from the top edge down ended: the last edge accepted, and who was dropped there.
 
-    `contradiction` says that more clients than m disagree: nothing can be certified.
+    `contradiction` says that it ended where more clients than m disagree.
     """
 
     index: int | None
@@ -192,7 +192,7 @@ def pruned_pac(
         below = counts.below[place]
         kept = prune_at(below.astype(float), counts.sizes.astype(float), m, beta, sigma)
         if kept is None:
-            contradiction = found is None
+            contradiction = True
             break
         key = kept.tobytes()
         if key not in conditions:

@@ -146,7 +146,7 @@ def mix_threshold(
         below = counts.below[place]
         kept = prune_at(below.astype(float), sizes.astype(float), m, beta, sigma)
         if kept is None:
-            contradiction = found is None
+            contradiction = True
             break
         left = m - int((~kept).sum())
         if found is None:

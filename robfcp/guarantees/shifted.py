@@ -79,15 +79,16 @@ def _all_kept(
 
 
 def _notes(dropped: tuple[str, ...], contradiction: bool, m: int, sigma: float) -> list[str]:
-    if contradiction:
-        return [
-            f"more than {m} sites disagree within classes by more than {sigma:g}: nothing is "
-            "certified; state a larger label_shift or more liars"
-        ]
+    notes = []
     if dropped:
         named = ", ".join(dropped[:5]) + (f" and {len(dropped) - 5} more" if dropped[5:] else "")
-        return [f"{len(dropped)} sites that cannot be honest were dropped first ({named})"]
-    return []
+        notes.append(f"{len(dropped)} sites that cannot be honest were dropped first ({named})")
+    if contradiction:
+        notes.append(
+            f"at the next edge more than {m} sites disagree within classes by more than {sigma:g}: "
+            "nothing lower is certified; state a larger label_shift or more liars"
+        )
+    return notes
 
 
 def _certificate(
@@ -112,3 +113,18 @@ def _certificate(
         outside=outside_of(federation),
         note="; ".join([FULL] * full + notes),
     )
+
+
+def mixes_differ(sizes: NDArray[np.int64]) -> float:
+    """p-value of the (K, C) label counts if all clients drew labels from one mix: a diagnostic.
+
+    Pearson's test; classes and clients without samples are left out.
+    """
+    from scipy.special import chdtrc
+
+    kept = sizes[sizes.sum(axis=1) > 0][:, sizes.sum(axis=0) > 0].astype(np.float64)
+    df = (kept.shape[0] - 1) * (kept.shape[1] - 1)
+    if df < 1:
+        return 1.0
+    expected = np.outer(kept.sum(axis=1), kept.sum(axis=0)) / kept.sum()
+    return float(chdtrc(df, ((kept - expected) ** 2 / expected).sum()))
