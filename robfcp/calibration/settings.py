@@ -13,7 +13,7 @@ from robfcp.guarantees import Exchangeability, GuaranteeKind
 from robfcp.reports import By
 
 Guarantee = GuaranteeKind
-WrittenMix = dict[str, float] | str | list[dict[str, float]]
+WrittenMix = dict[str, float] | str | list[dict[str, float] | str]
 
 
 @dataclass(frozen=True)

@@ -43,18 +43,24 @@ def read_mixes(mix: Mix | Sequence[Mix], names: tuple[str, ...]) -> Vector:
         raise RobfcpError(f"mix: {mix!r} is unknown; use 'uniform', 'any' or {{class: share}}")
     if isinstance(mix, Mapping):
         return _of_mapping(mix, names)[None, :]
-    rows = [read_mixes(one, names) if isinstance(one, (str, Mapping)) else None for one in mix]
-    if rows and all(row is not None for row in rows):
-        return np.concatenate([row for row in rows if row is not None])
-    return _checked(np.atleast_2d(np.asarray(mix, dtype=np.float64)), len(names))
+    if isinstance(mix, Sequence) and any(isinstance(one, (str, Mapping)) for one in mix):
+        return np.concatenate([read_mixes(one, names) for one in mix])
+    return _checked(np.atleast_2d(_shares(mix)), len(names))
 
 
 def _of_mapping(mix: Mapping[str, float], names: tuple[str, ...]) -> Vector:
     unknown = sorted(set(map(str, mix)) - set(names))
     if unknown:
         raise RobfcpError(f"mix: {unknown[0]!r:.60} is none of the classes; check the names")
-    shares = {str(name): float(share) for name, share in mix.items()}
+    shares = dict(zip(map(str, mix), _shares(list(mix.values())), strict=True))
     return _checked(np.array([[shares.get(name, 0.0) for name in names]]), len(names))[0]
+
+
+def _shares(values: object) -> Vector:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise RobfcpError("mix: shares are numbers, one a class; give {class: share}") from None
 
 
 def _checked(mixes: Vector, n_classes: int) -> Vector:

@@ -1,0 +1,247 @@
+"""A site's own threshold: letters, clipping, strangers, and coverage that does not follow liars."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import robfcp
+from robfcp.calibration import Letter, at_stranger, site_coverage
+from robfcp.cli import app
+from robfcp.errors import RobfcpError
+
+LAC = robfcp.LAC()
+NAMES = ("flu", "cold", "none")
+
+
+def site(rng, n=300, mix=None, pull=1.5):
+    """Probabilities and labels of one site; pull is how well the model knows the class."""
+    y = rng.choice(3, n, p=rng.dirichlet([1, 1, 1]) if mix is None else mix)
+    z = rng.normal(size=(n, 3))
+    z[np.arange(n), y] += pull
+    p = np.exp(z)
+    return p / p.sum(axis=1, keepdims=True), y
+
+
+def reports_of(sites):
+    return [
+        robfcp.Report.from_scores(f"site-{k:02d}", LAC(p, y), score=LAC, labels=y, classes=NAMES)
+        for k, (p, y) in enumerate(sites)
+    ]
+
+
+@pytest.fixture(scope="module")
+def sites():
+    rng = np.random.default_rng(5)
+    return [site(rng) for _ in range(11)]
+
+
+@pytest.fixture(scope="module")
+def calibration(sites):
+    return robfcp.calibrate(reports_of(sites), malicious=2)
+
+
+def test_a_letter_keeps_what_the_others_prove_and_at_site_clips_it(sites, calibration, tmp_path):
+    letter = calibration.letter("site-03")
+    letter.save(tmp_path / "letter.json")
+    again = Letter.load(tmp_path / "letter.json")
+    assert again.others == letter.others
+    assert letter.others.label_counts == tuple(np.bincount(sites[3][1], minlength=3))
+    local = again.at_site(*sites[3])
+    one = local.levels[0]
+    ordered = np.sort(LAC(*sites[3]))
+    low = ordered[round(one.floor * (one.n + 1)) - 1]
+    assert one.threshold == max(low, min(one.federation, one.own))
+    assert one.unclipped == max(low, one.federation)
+    assert low <= one.threshold <= one.own
+    assert local.threshold == one.threshold
+    assert local.notes == ()
+    np.testing.assert_array_equal(
+        local.predict_set(sites[4][0]), LAC.all_labels(sites[4][0]) <= one.threshold
+    )
+    np.testing.assert_array_equal(
+        local.predict_set(sites[4][0], clip=False), LAC.all_labels(sites[4][0]) <= one.unclipped
+    )
+    assert one.set_sizes[2] == pytest.approx(local.predict_set(sites[3][0]).sum(axis=1).mean())
+    assert any("at most 2 other sites lie" in text for text in one.statements)
+
+
+def test_a_sites_own_report_does_not_move_what_the_others_prove(sites, calibration):
+    scores = np.zeros(300)
+    lying = reports_of(sites)
+    lying[3] = robfcp.Report.from_scores(
+        "site-03", scores, score=LAC, labels=sites[3][1], classes=NAMES
+    )
+    told = robfcp.calibrate(lying, malicious=2).letter("site-03").others
+    assert told == calibration.letter("site-03").others
+
+
+def test_other_labels_than_reported_lose_the_statement_but_not_the_floor(sites, calibration):
+    local = calibration.letter("site-03").at_site(*sites[4])
+    assert "not the labels this site reported" in local.notes[0]
+    assert not any("other sites lie" in text for text in local.levels[0].statements)
+    assert local.levels[0].rows[0][3] == "nothing"
+
+
+def test_pooled_reports_leave_the_site_to_its_own_data(sites):
+    pooled = [
+        robfcp.Report.from_scores(f"site-{k}", LAC(*one), score=LAC) for k, one in enumerate(sites)
+    ]
+    letter = robfcp.calibrate(pooled, malicious=2).letter("site-3")
+    assert letter.others is None
+    local = letter.at_site(*sites[3])
+    assert local.threshold == local.levels[0].own
+    assert "no threshold from other sites" in local.notes[0]
+
+
+def test_too_few_samples_prove_nothing_by_themselves():
+    rng = np.random.default_rng(1)
+    sites = [site(rng, n=20) for _ in range(4)]
+    letter = robfcp.calibrate(reports_of(sites), malicious=1, confidence_level=[0.9, 0.8]).letter(
+        "site-00"
+    )
+    local = letter.at_site(*sites[0])
+    assert np.isinf(local.levels[0].own)
+    assert local.levels[0].rows[1][3] == "nothing: too few samples"
+    assert local.predict_set(sites[1][0]).shape == (20, 3, 2)
+    assert len(local.threshold) == 2
+
+
+def test_a_stranger_gets_a_threshold_from_the_evidence(sites, calibration):
+    p, y = site(np.random.default_rng(9))
+    local = at_stranger(calibration, p, y)
+    assert np.isfinite(local.levels[0].federation)
+    assert local.notes == ()
+    everybody = robfcp.calibrate([*reports_of(sites), *reports_of([(p, y)] * 12)[11:]], malicious=2)
+    told = everybody.letter("site-11").others
+    assert told.thresholds == (local.levels[0].federation,)
+
+
+def test_damaged_letters_are_refused_in_words(calibration):
+    good = json.loads(calibration.letter("site-03").to_json())
+    assert good["body"]["others"]["m"] == 2
+    from robfcp.calibration.letters import OthersBody, _others
+
+    for wrong in (
+        OthersBody([0.5, 0.6], [1, 2, 3], 2, 0.0),
+        OthersBody([0.5], [1, -2, 3], 2, 0.0),
+        OthersBody([0.5], [1, 2, 3], -1, 0.0),
+        OthersBody([0.5], [1, 2, 3], 2, 7.0),
+    ):
+        with pytest.raises(RobfcpError, match="cannot be"):
+            _others(wrong, 1, "letter.json")
+
+
+def test_regression_has_no_mix_of_labels():
+    grid = robfcp.Grid.open_ended([0.0, 0.5, 1.0])
+    reports = [
+        robfcp.Report.from_scores(name, [0.1, 0.4], grid, score=robfcp.AbsoluteResidual())
+        for name in "ab"
+    ]
+    letter = robfcp.calibrate(reports, confidence_level=0.5).letter("a")
+    with pytest.raises(RobfcpError, match="has no classes"):
+        letter.at_site([1.0, 2.0], [0, 1])
+
+
+def test_coverage_by_site_is_each_ones_own(sites, calibration):
+    covered = site_coverage(calibration.federation, [calibration.threshold, np.inf])
+    for k, one in enumerate(sites):
+        assert covered[k, 0] == pytest.approx((LAC(*one) <= calibration.threshold).mean())
+    assert (covered[:, 1] == 1).all()
+
+
+def test_declaring_sites_alike_warns_where_label_mixes_differ(sites):
+    found = robfcp.calibrate(reports_of(sites), guarantee="pac-homogeneous", malicious=2)
+    assert any("label mixes differ" in note for note in found.notes)
+    rng = np.random.default_rng(2)
+    alike = [site(rng, mix=[0.3, 0.3, 0.4]) for _ in range(11)]
+    found = robfcp.calibrate(reports_of(alike), guarantee="pac-homogeneous", malicious=2)
+    assert not any("label mixes" in note for note in found.notes)
+
+
+def write(path, p, y=None):
+    rows = [
+        ",".join(f"{v:.9f}" for v in row) + ("" if y is None else f",{y[i]}")
+        for i, row in enumerate(p)
+    ]
+    head = ",".join(NAMES) + ("" if y is None else ",label")
+    path.write_text("\n".join([head, *rows]) + "\n")
+    return str(path)
+
+
+def run(*args):
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def test_the_command_from_sketch_to_a_sites_own_sets(tmp_path, sites):
+    files = [write(tmp_path / f"{k}.csv", *one) for k, one in enumerate(sites)]
+    for k, data in enumerate(files):
+        run("sketch", data, "--client", f"s{k}", "-o", tmp_path / f"r{k}.json", "-q")
+    made = run(
+        "calibrate",
+        *[tmp_path / f"r{k}.json" for k in range(len(files))],
+        *("--malicious", 2, "--guarantee", "pac", "--label-shift", 0),
+        *("--letters", tmp_path / "letters", "-o", tmp_path / "c.json"),
+    )
+    assert made.exit_code == 0, made.output
+    letter = tmp_path / "letters" / "s3.json"
+    shown = run("localise", letter, files[3])
+    assert shown.exit_code == 0, shown.output
+    assert "clipped" in shown.output
+    data = json.loads(run("localise", letter, files[3], "--json").stdout)
+    assert data["levels"][0]["m"] == 2
+    new = write(tmp_path / "new.csv", sites[5][0])
+    sets = tmp_path / "sets.csv"
+    assert run("localise", letter, files[3], "--predict", new, "-o", sets).exit_code == 0
+    sizes = [int(line.split(",")[0]) for line in sets.read_text().splitlines()[1:]]
+    limit = data["levels"][0]["threshold"]
+    assert np.mean(sizes) == pytest.approx((LAC.all_labels(sites[5][0]) <= limit).sum(1).mean())
+    stranger = json.loads(run("localise", tmp_path / "c.json", files[0], "--json").stdout)
+    assert stranger["client"] == "this site"
+    certified = json.loads(run("certify", tmp_path / "c.json", "-m", "0,2", "--json").stdout)
+    shares = [one["coverage"][0] for one in certified["sites"]]
+    assert shares == sorted(shares)
+    assert certified["classes"]["least_shift"] == 0
+    assert "Label shift" in run("certify", tmp_path / "c.json", "-m", "2").output
+
+
+def test_the_commands_say_what_is_wrong(tmp_path, sites):
+    data = write(tmp_path / "a.csv", *sites[0])
+    for k in range(3):
+        own = write(tmp_path / f"{k}.csv", *sites[k])
+        run("sketch", own, "--client", f"s{k}", "-o", tmp_path / f"r{k}.json", "-q")
+    reports = [tmp_path / f"r{k}.json" for k in range(3)]
+    made = run("calibrate", *reports, "--mix", "flu=a lot")
+    assert "is neither uniform, any nor NAME=SHARE" in str(made.exception)
+    mixed = ("--malicious", 0, "--label-shift", 0, "--mix", "uniform", "--mix", "flu=1")
+    assert run("calibrate", *reports, *mixed, "-o", tmp_path / "c.json").exit_code == 0
+    alone = run("localise", tmp_path / "c.json", data, "--predict", data)
+    assert "goes with -o" in str(alone.exception)
+    level = run("localise", tmp_path / "c.json", data, "--level", 4)
+    assert "--level: 4" in str(level.exception)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", [None, "low", "high"])
+def test_a_site_is_covered_on_average_while_others_lie(lie):
+    """400 rounds of 12 sites with 2 liars: mean coverage at a fresh site keeps 0.9 unclipped."""
+    rng = np.random.default_rng(17)
+    covered, floors = [], []
+    for _ in range(400):
+        sites = [site(rng, n=120) for _ in range(12)]
+        reports = reports_of(sites)
+        for k in (5, 9) if lie else ():
+            value = np.full(120, 0.001 if lie == "low" else 0.999)
+            reports[k] = robfcp.Report.from_scores(
+                f"site-{k:02d}", value, score=LAC, labels=sites[k][1], classes=NAMES
+            )
+        letter = robfcp.calibrate(reports, malicious=2, defence="none").letter("site-00")
+        local = letter.at_site(*sites[0]).levels[0]
+        mix = np.bincount(sites[0][1], minlength=3) / 120
+        p, y = site(rng, n=400, mix=mix)
+        covered.append((LAC(p, y) <= local.unclipped).mean())
+        floors.append((LAC(p, y) <= local.threshold).mean() - local.floor)
+    assert np.mean(covered) >= 0.9 - 3 * np.std(covered) / 20
+    assert np.mean(floors) >= -3 * np.std(floors) / 20
+    assert np.mean(covered) < 0.97  # and it says something
