@@ -44,7 +44,7 @@ def read_mixes(mix: Mix | Sequence[Mix], names: tuple[str, ...]) -> Vector:
     if isinstance(mix, Mapping):
         return _of_mapping(mix, names)[None, :]
     if isinstance(mix, Sequence) and any(isinstance(one, (str, Mapping)) for one in mix):
-        return np.concatenate([read_mixes(one, names) for one in mix])
+        return np.concatenate([read_mixes(one, names) for one in mix])  # type: ignore[arg-type]
     return _checked(np.atleast_2d(_shares(mix)), len(names))
 
 

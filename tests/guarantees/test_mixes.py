@@ -1,0 +1,223 @@
+"""Rule T: plain loops, stated mixes and lists of them, words for what cannot be certified."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from plain_shift import (
+    ATTACKS,
+    accepts,
+    by_class,
+    class_cdfs,
+    critical,
+    draw_sites,
+    label_counts,
+    lie,
+    mix_edge,
+    pruned,
+    random_table,
+)
+
+from robfcp.errors import RobfcpError
+from robfcp.guarantees.label_shift import class_counts
+from robfcp.guarantees.mixes import accepted, critical_share, mix_threshold, read_mixes
+from robfcp.guarantees.shifted import shifted_mix
+
+NAMES = ("cat", "dog", "eel")
+
+
+# Reading
+
+
+def test_mixes_are_read_by_name_by_word_by_number_and_in_lists():
+    assert read_mixes("uniform", NAMES).tolist() == [[1 / 3] * 3]
+    assert read_mixes("any", NAMES).tolist() == np.eye(3).tolist()
+    assert read_mixes({"eel": 0.25, "cat": 0.75}, NAMES).tolist() == [[0.75, 0, 0.25]]
+    assert read_mixes([0.5, 0.25, 0.25], NAMES).tolist() == [[0.5, 0.25, 0.25]]
+    assert read_mixes(np.eye(3)[:2], NAMES).tolist() == np.eye(3)[:2].tolist()
+    several = read_mixes([{"cat": 1}, "uniform", "any"], NAMES)
+    assert several.shape == (5, 3)
+    assert read_mixes([{"dog": 1}, [0.5, 0.5, 0]], NAMES).tolist() == [[0, 1, 0], [0.5, 0.5, 0]]
+    assert several.sum(axis=1) == pytest.approx(1)
+    assert read_mixes({0: 0.5, 1: 0.5}, ("0", "1")).tolist() == [[0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("mix", "words"),
+    [
+        ("balanced", "'balanced' is unknown; use 'uniform', 'any'"),
+        ({"cat": 0.5, "fox": 0.5}, "'fox' is none of the classes"),
+        ({"cat": 0.5}, "add up to 1"),
+        ({"cat": 1.5, "dog": -0.5}, "not negative"),
+        ({}, "add up to 1"),
+        ([], "a share for each of the 3 classes"),
+        ([0.5, 0.5], "a share for each of the 3 classes"),
+        ([float("nan"), 0.5, 0.5], "not negative"),
+        (np.ones((1, 1, 3)) / 3, "a share for each"),
+        ([{"cat": 1}, {"fox": 1}], "'fox' is none"),
+        (["cat", 0.5, 0.5], "'cat' is unknown"),
+        (3.0, "a share for each"),
+        (None, "a share for each|not negative"),
+        ({"cat": "half", "dog": 0.5}, "shares are numbers"),
+        ({"cat": [1.0, 2.0], "dog": 0.5}, "shares are numbers"),
+        ([[0.5, 0.5, 0.0], [1.0, 0.0]], "shares are numbers"),
+    ],
+)
+def test_other_mixes_are_refused_in_words(mix, words):
+    with pytest.raises(RobfcpError, match=words):
+        read_mixes(mix, NAMES)
+
+
+# Acceptance
+
+
+def check_tables(number, seed):
+    """Acceptance at one edge against plain loops; how many mixes were accepted and refused."""
+    rng = np.random.default_rng(seed)
+    seen = {True: 0, False: 0}
+    for trial in range(number):
+        below, sizes, m = random_table(rng)
+        below, sizes = below[:11], sizes[:11]
+        m = min(m, 4)
+        sigma = (0.0, 0.05)[trial % 2]
+        kept = pruned(below, sizes, m, 0.02, sigma)
+        if kept is None:
+            continue
+        left = m - (len(sizes) - len(kept))
+        n_classes = sizes.shape[1]
+        mixes = np.concatenate([rng.dirichlet(np.ones(n_classes), 2), np.eye(n_classes)])
+        found = accepted(below[kept], sizes[kept], left, mixes, 0.4 - sigma, 0.08)
+        for mix, mine in zip(mixes, found, strict=True):
+            wanted = accepts(below[kept], sizes[kept], left, mix, 0.4 - sigma, 0.08)
+            assert mine == wanted
+            seen[wanted] += 1
+    return seen
+
+
+def test_acceptance_is_that_of_plain_loops():
+    assert min(check_tables(150, 0).values()) > 50
+
+
+@pytest.mark.slow
+def test_acceptance_is_that_of_plain_loops_on_many_tables():
+    assert min(check_tables(1000, 1).values()) > 500
+
+
+def test_critical_shares_are_those_of_bisection():
+    sizes = np.array([5.0, 29.0, 31.0, 100, 1e4, 1e9])
+    found = critical_share(sizes, 0.1, 0.05)
+    for size, mine in zip(sizes, found, strict=True):
+        wanted = critical(size, 0.1, 0.05)
+        assert mine == pytest.approx(-1 if wanted is None else wanted)
+    assert found[-1] == pytest.approx(0.1, abs=1e-4)
+
+
+# Walks
+
+
+def drawn(seed, n_sites=12, n=150, bins=40, spread=1.0):
+    """Tables of honest sites with three classes whose mixes differ, and the classes' CDFs."""
+    rng = np.random.default_rng(seed)
+    cdfs = class_cdfs(3, bins, spread)
+    return rng, draw_sites(rng, label_counts(rng, n_sites, 3, n), cdfs), cdfs
+
+
+def test_thresholds_are_those_of_plain_loops():
+    seen = set()
+    for trial in range(12):
+        rng, tables, _ = drawn([2, trial], n_sites=9, n=120, bins=15)
+        m, liars = trial % 3, trial % 4
+        counts = class_counts(by_class(lie(rng, tables, liars, ATTACKS[trial % 4])))
+        mixes = read_mixes([{"0": 1}, "uniform"], counts.names)
+        sigma = 0.03 * (trial % 2)
+        found = mix_threshold(counts, mixes, 0.3, m, 0.1, sigma)
+        assert found.index == mix_edge(counts, mixes, 0.3, m, 0.1, sigma)
+        seen.add(found.index)
+    assert len(seen) > 2
+
+
+def test_a_list_gets_the_largest_of_its_mixes_thresholds():
+    for seed in range(5):
+        _, tables, _ = drawn([3, seed])
+        counts = class_counts(by_class(tables, NAMES))
+
+        def edge(mix, counts=counts):
+            return mix_threshold(counts, read_mixes(mix, NAMES), 0.2, 2, 0.1).index
+
+        alone = [edge({name: 1}) for name in NAMES]
+        assert edge("any") == edge([{name: 1} for name in NAMES]) == max(alone)
+        assert min(alone) < max(alone)
+        uneven = {"cat": 0.7, "dog": 0.2, "eel": 0.1}
+        assert edge([uneven, "uniform"]) == max(edge(uneven), edge("uniform"))
+        assert edge("uniform") <= edge("any")
+
+
+def test_classes_that_too_few_sites_hold_are_named():
+    _, tables, _ = drawn(4)
+    tables[2:, 2] = 0
+    federation = by_class(tables, NAMES)
+    level = Fraction(4, 5)
+    walk = mix_threshold(class_counts(federation), np.eye(3), 0.2, 2, 0.05)
+    assert walk.index is None
+    assert walk.too_few == ("eel",)
+    index, certificate = shifted_mix(federation, level, "any", 2, 0.95, 0.0)
+    assert index is None
+    assert "every set is full; too few sites hold eel" in certificate.note
+    index, certificate = shifted_mix(federation, level, {"cat": 0.5, "dog": 0.5}, 2, 0.95, 0.0)
+    assert index is not None
+    assert "too few" not in certificate.note
+    assert certificate.kind == "mix"
+
+
+def test_reports_that_contradict_the_declaration_are_certified_no_lower_and_say_so():
+    rng, tables, _ = drawn(5, n=400)
+    federation = by_class(lie(rng, tables, 5, "bottom"), NAMES)
+    walk = mix_threshold(class_counts(federation), np.full((1, 3), 1 / 3), 0.1, 2, 0.05)
+    assert walk.contradiction
+    assert walk.index == 39
+    _, certificate = shifted_mix(federation, Fraction(9, 10), "uniform", 2, 0.95, 0.0)
+    assert "every set is full" in certificate.note
+    assert "more than 2 sites disagree within classes" in certificate.note
+    assert "label_shift" in certificate.note
+
+
+def test_dropped_sites_are_named_and_only_five():
+    rng, tables, _ = drawn(6, n_sites=24, n=500, bins=100)
+    federation = by_class(lie(rng, tables, 7, "top"), NAMES)
+    _, certificate = shifted_mix(federation, Fraction(9, 10), "uniform", 7, 0.95, 0.0)
+    assert "7 sites that cannot be honest were dropped first (site-17, " in certificate.note
+    assert "site-21 and 2 more)" in certificate.note
+
+
+def test_sigma_is_paid_from_alpha():
+    _, tables, _ = drawn(7)
+    counts = class_counts(by_class(tables))
+    mixes = np.full((1, 3), 1 / 3)
+    edges = [mix_threshold(counts, mixes, 0.2, 1, 0.1, sigma).index for sigma in (0, 0.05, 0.1)]
+    assert edges == sorted(edges)
+    assert edges[0] < edges[-1]
+    assert mix_threshold(counts, mixes, 0.2, 1, 0.1, 0.2).index is None
+
+
+# Simulations
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_every_mix_of_a_list_is_covered_whatever_the_liars_report(attack):
+    """theta of each mix at once; the same liars, not allowed for, break the claim."""
+    runs, delta, level = 150, 0.1, 0.8
+    mixes = np.array([[1 / 3] * 3, [0.6, 0.3, 0.1]])
+    low = finite = broken = 0
+    for run in range(runs):
+        rng, tables, cdfs = drawn([8, run], n_sites=16, n=100, bins=150)
+        counts = class_counts(by_class(lie(rng, tables, 4, attack)))
+        for told in (4, 0):
+            index = mix_threshold(counts, mixes, 1 - level, told, delta).index
+            missed = index is not None and (mixes @ cdfs[:, index]).min() < level
+            low, broken = low + (told > 0 and missed), broken + (not told and missed)
+            finite += told > 0 and index is not None and index < 149
+    assert low <= delta * runs
+    assert finite > 0.9 * runs
+    if attack in ("bottom", "shifted"):
+        assert broken > 2 * delta * runs
