@@ -1,0 +1,190 @@
+"""calibrate(label_shift=, mix=): thresholds, certificates, files and refusals in words."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from plain_shift import by_class, class_cdfs, draw_sites, label_counts, lie
+
+import robfcp
+from robfcp.calibration import Calibration, calibrate
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees import class_counts, least_shift
+from robfcp.guarantees.mixes import mix_threshold, read_mixes
+from robfcp.privacy import Privacy
+from robfcp.reports import Report
+
+NAMES = ("cat", "dog", "eel")
+EVEN = {"cat": 0.5, "dog": 0.25, "eel": 0.25}
+SHIFT = {"label_shift": 0, "malicious": 2}
+PAC = {**SHIFT, "guarantee": "pac"}
+
+
+def tables(seed, n_sites=16, n=300, bins=80):
+    """A generator and the counts of honest sites whose label mixes differ."""
+    rng = np.random.default_rng(seed)
+    return rng, draw_sites(rng, label_counts(rng, n_sites, 3, n), class_cdfs(3, bins))
+
+
+def honest(seed=0, **more):
+    """A federation of honest sites."""
+    return by_class(tables(seed, **more)[1], NAMES)
+
+
+FEDERATION = honest()
+
+
+# Thresholds
+
+
+def test_where_nobody_is_dropped_the_threshold_is_that_of_plain_pac():
+    for seed in range(4):
+        federation = honest([1, seed])
+        for m in (0, 2, 5):
+            found = calibrate(federation, label_shift=0, guarantee="pac", malicious=m)
+            plain = calibrate(federation, guarantee="pac", malicious=m, certificate_confidence=0.96)
+            assert found.threshold == plain.threshold
+            usual = calibrate(federation, guarantee="pac", malicious=m).threshold
+            assert usual <= found.threshold <= usual + 1.01 / 80
+            assert found.certificate.note == ""
+
+
+def test_liars_who_stand_out_are_dropped_named_and_cost_less_than_without():
+    rng, counts = tables(2, n=500)
+    federation = by_class(lie(rng, counts, 5, "top"), NAMES)
+    asked = {"guarantee": "pac", "malicious": 5}
+    found = calibrate(federation, label_shift=0, **asked)
+    assert found.threshold < calibrate(federation, **asked).threshold
+    assert "5 sites that cannot be honest were dropped first (site-11, " in found.certificate.note
+
+
+def test_a_stated_mix_gets_the_edge_of_the_rule_at_every_level():
+    levels = ["0.8", "0.9", "0.6"]
+    for mix in (EVEN, "uniform", "any", [EVEN, {"cat": 0.1, "dog": 0.9}]):
+        found = calibrate(FEDERATION, confidence_level=levels, mix=mix, **SHIFT)
+        counts = class_counts(FEDERATION)
+        mixes = read_mixes(mix, NAMES)
+        for level, one in zip(levels, found.levels, strict=True):
+            alpha = float(1 - Fraction(level))
+            walk = mix_threshold(counts, mixes, alpha, 2, 1 - 0.95)
+            assert one.threshold == FEDERATION.threshold_at(walk.index)
+            assert one.certificate.kind == "mix"
+            assert one.certificate.lower == float(Fraction(level))
+            assert one.certificate.m == 2
+
+
+def test_a_mix_with_guarantee_pac_is_the_mix():
+    alone = calibrate(FEDERATION, mix=EVEN, **SHIFT)
+    assert calibrate(FEDERATION, mix=EVEN, **PAC).threshold == alone.threshold
+
+
+def test_thresholds_follow_the_mix():
+    hard = calibrate(FEDERATION, mix={"eel": 1.0}, confidence_level=0.8, **SHIFT)
+    easy = calibrate(FEDERATION, mix={"cat": 1.0}, confidence_level=0.8, **SHIFT)
+    assert easy.threshold < hard.threshold
+
+
+def test_a_class_that_too_few_hold_leaves_sets_full_and_is_named():
+    _, counts = tables(3)
+    counts[2:, 1] = 0
+    found = calibrate(by_class(counts, NAMES), mix="any", **SHIFT)
+    assert found.threshold == np.inf
+    assert "too few sites hold dog for a guarantee against 2 liars" in found.certificate.note
+
+
+def test_sites_that_differ_within_classes_are_certified_no_lower_and_told_so():
+    rng, counts = tables(4, n=600)
+    federation = by_class(lie(rng, counts, 8, "shifted"), NAMES)
+    for asked in ({"guarantee": "pac"}, {"mix": EVEN}):
+        found = calibrate(federation, label_shift=0, malicious=2, **asked)
+        assert "more than 2 sites disagree within classes" in found.certificate.note
+        sigma = least_shift(federation, 2)
+        assert sigma > 0
+        wide = calibrate(federation, label_shift=sigma, malicious=2, **asked)
+        assert "disagree" not in wide.certificate.note
+    assert least_shift(FEDERATION, 2) == 0
+
+
+# Certificates and files
+
+
+@pytest.mark.parametrize("asked", [{"guarantee": "pac"}, {"mix": EVEN}, {"mix": "any"}])
+def test_certificates_state_the_declaration(asked):
+    found = calibrate(FEDERATION, label_shift=0.01, malicious=1, **asked)
+    stated = {one.name: one for one in found.certificate.assumptions}
+    assert stated["label_shift"].value == 0.01
+    assert "within 0.01 of a common one (label shift, declared)" in stated["label_shift"].text
+    assert stated["liars"].value == 1
+    assert stated["mixture"].value == ("stated" if "mix" in asked else "n_k")
+    assert found.certificate.confidence == 0.95
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"guarantee": "pac"}, {"mix": EVEN}, {"mix": "uniform"}, {"mix": [EVEN, {"cat": 1.0}]}],
+)
+def test_saved_and_loaded_it_is_the_same(tmp_path, asked):
+    found = calibrate(FEDERATION, label_shift=0.01, malicious=1, **asked)
+    found.save(tmp_path / "c.json")
+    again = Calibration.load(tmp_path / "c.json")
+    assert again == found
+    assert again.settings.label_shift == 0.01
+    assert again.settings.mix == asked.get("mix")
+    assert again.certificate == found.certificate
+    assert again.threshold == found.threshold
+
+
+# Refusals
+
+
+def private():
+    """Private reports by class."""
+    rng = np.random.default_rng(5)
+    grid = robfcp.Grid.uniform(20)
+    return [
+        Report.from_scores(
+            f"s{k}",
+            rng.random(60),
+            grid,
+            labels=rng.integers(0, 3, 60),
+            classes=NAMES,
+            privacy=Privacy(4.0),
+        )
+        for k in range(5)
+    ]
+
+
+@pytest.mark.parametrize("asked", [{"guarantee": "pac"}, {"mix": "uniform"}])
+def test_private_and_pooled_reports_are_refused(asked):
+    with pytest.raises(RobfcpError, match="not proved for private reports"):
+        calibrate(private(), label_shift=0, malicious=1, **asked)
+    pooled = Federation.from_counts(np.random.default_rng(6).integers(1, 9, (6, 10)))
+    with pytest.raises(RobfcpError, match="needs reports by class; sketch them with labels"):
+        calibrate(pooled, label_shift=0, malicious=1, **asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"mix": EVEN, "malicious": 2}, "label_shift: a threshold for a mix needs it declared"),
+        ({"mix": EVEN, "by": "class", **SHIFT}, "by: thresholds by class need neither"),
+        ({"by": "class", **PAC}, "by: thresholds by class need neither"),
+        ({"mix": EVEN, "label_shift": 0}, "malicious: a guarantee needs a number stated"),
+        ({"guarantee": "pac", "label_shift": 0}, "malicious: a guarantee needs a number stated"),
+        ({"mix": EVEN, "guarantee": "marginal", **SHIFT}, "mix: is a PAC guarantee of its own"),
+        (SHIFT, "label_shift: goes with guarantee='pac' or mix="),
+        ({"label_shift": 0, "guarantee": "marginal", "malicious": 1}, "label_shift: goes with"),
+        ({**PAC, "heterogeneity": 0.1}, "heterogeneity: label_shift prunes by class"),
+        ({**PAC, "label_shift": -0.1}, "label_shift"),
+        ({**PAC, "label_shift": 1.5}, "label_shift"),
+        ({**PAC, "malicious": 16}, "nothing can be guaranteed against 16 of 16"),
+        ({"mix": {"fox": 1.0}, **SHIFT}, "'fox' is none of the classes"),
+        ({"mix": "balanced", **SHIFT}, "'balanced' is unknown"),
+        ({"mix": {"cat": 0.5}, **SHIFT}, "add up to 1"),
+        ({"mix": EVEN, "clusters": {"cat": "pet"}, **SHIFT}, "clusters: only by="),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_in_words(asked, words):
+    with pytest.raises(RobfcpError, match=words):
+        calibrate(FEDERATION, **asked)
