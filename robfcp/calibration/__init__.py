@@ -29,6 +29,7 @@ from robfcp.calibration.local import (
     Localised,
     LocalThreshold,
     at_stranger,
+    covered_at_sites,
     site_coverage,
 )
 from robfcp.calibration.monitoring.alarms import Merged, listed, merge, read_alarms
@@ -76,6 +77,7 @@ __all__ = [
     "check_own_report",
     "check_signer",
     "clopper_pearson",
+    "covered_at_sites",
     "default_budgets",
     "digest_of",
     "evidence_path",

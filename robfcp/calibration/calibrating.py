@@ -12,7 +12,7 @@ import numpy as np
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.levels import Level
-from robfcp.calibration.settings import Guarantee, Settings, WrittenMix
+from robfcp.calibration.settings import Guarantee, Settings, WrittenClusters, WrittenMix
 from robfcp.calibration.strata import stratum_levels, worst_of
 from robfcp.defence import (
     Assessment,
@@ -177,6 +177,7 @@ def calibrate(
         joint=joint,
         label_shift=label_shift,
         mix=mix,
+        clusters=_written(clusters),
     )
     _check_guarantee(settings)
     if isinstance(reports, Federation) and not (sizes is None and quorum is None):
@@ -400,6 +401,15 @@ def _outcomes(
     return tuple(found)
 
 
+def _written(clusters: Mapping[str, str] | Sequence[str] | None) -> WrittenClusters | None:
+    """The clusters as a calibration's settings keep them."""
+    if clusters is None:
+        return None
+    if isinstance(clusters, Mapping):
+        return {str(name): str(cluster) for name, cluster in clusters.items()}
+    return [str(name) for name in clusters]
+
+
 def _mix_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
     """A warning where sites are declared alike but their label mixes are not."""
     strata = federation.strata
@@ -439,6 +449,6 @@ def _by_stratum(
         level,
         max(one.threshold for one in found),
         None if None in survived else min(number for number in survived if number is not None),
-        worst_of(found, settings),
+        worst_of(found, settings, evidence.federation),
         strata=found,
     )

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from robfcp._util.files import make_folder, read_limited, write_atomically
 from robfcp.calibration.calibration import MAX_CALIBRATION_BYTES, Calibration, FilePath
-from robfcp.calibration.local import FromOthers, Localised, from_others, localised, site_coverage
+from robfcp.calibration.local import FromOthers, Localised, covered_at_sites, from_others, localised
 from robfcp.calibration.sealed import decode_body, digest_of, kind_of, seal, unseal
 from robfcp.calibration.signed import check_signer, sign_sealed
 from robfcp.errors import RobfcpError
@@ -37,6 +37,7 @@ class OthersBody(msgspec.Struct, forbid_unknown_fields=True):
     label_counts: list[int]
     m: int
     label_shift: float
+    stated: bool
 
 
 class LetterBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -256,6 +257,7 @@ def _others_body(others: FromOthers) -> OthersBody:
         list(others.label_counts),
         others.m,
         others.label_shift,
+        others.stated,
     )
 
 
@@ -264,7 +266,7 @@ def _others(body: OthersBody, n_levels: int, source: str) -> FromOthers:
     odd = body.m < 0 or not 0 <= body.label_shift <= 1 or min(body.label_counts, default=0) < 0
     if odd or len(limits) != n_levels:
         raise RobfcpError(f"{source}: what it says of the other sites cannot be; {_REMEDY}")
-    return FromOthers(limits, tuple(body.label_counts), body.m, body.label_shift)
+    return FromOthers(limits, tuple(body.label_counts), body.m, body.label_shift, body.stated)
 
 
 def letter_to(calibration: Calibration, client: str) -> Letter:
@@ -328,7 +330,7 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
     """
     evidence = calibration.evidence
     federation = evidence.federation
-    covered = site_coverage(federation, [level.threshold for level in calibration.levels])
+    covered = covered_at_sites(calibration)
     others = from_others(calibration, federation, chosen)
     for k, client in enumerate(federation.ids):
         if chosen is None or client in chosen:

@@ -39,12 +39,41 @@ class FromOthers:
         How many of the others may lie.
     label_shift
         How much honest sites may differ within a class.
+    stated
+        Whether m was stated beforehand; an estimate proves nothing.
     """
 
     thresholds: tuple[float, ...]
     label_counts: tuple[int, ...]
     m: int
     label_shift: float
+    stated: bool
+
+
+def covered_at_sites(calibration: Calibration) -> NDArray[np.float64]:
+    """(K, L) the share of each site's own reported scores that the calibration covers.
+
+    By class each score is held against its own class's threshold; a site that did not report by
+    class, and what a site merged, against the largest.
+    """
+    federation = calibration.evidence.federation
+    found = site_coverage(federation, [level.threshold for level in calibration.levels])
+    strata = federation.strata
+    if calibration.by is None or strata is None:
+        return found
+    labels, upper = strata.labels, federation.grid.upper
+    totals = np.maximum(strata.sizes.sum(axis=1), 1)
+    for place, level in enumerate(calibration.levels):
+        own = {one.name: one.threshold for one in level.strata}
+        limits = np.array([own.get(name, level.threshold) for name in labels])
+        edges = np.searchsorted(upper, limits).clip(max=len(upper) - 1)
+        ends = np.arange(len(labels)) * strata.n_bins + edges
+        tops = np.arange(1, len(labels) + 1) * strata.n_bins - 1
+        cuts = np.unique(np.concatenate([ends, tops]))
+        parts = strata.table.merged(cuts)
+        inside = np.isin(cuts, ends) & (cuts % strata.n_bins == edges[cuts // strata.n_bins])
+        found[strata.rows, place] = np.clip(parts[:, inside].sum(axis=1) / totals, 0, 1)
+    return found
 
 
 def site_coverage(federation: Federation, thresholds: Sequence[float]) -> NDArray[np.float64]:
@@ -81,6 +110,7 @@ def from_others(
             tuple(counts.sizes[k].tolist()),
             m,
             sigma,
+            calibration.settings.malicious != "estimate",
         )
         for k in wanted
     }
@@ -276,6 +306,11 @@ def localised(
             "these are not the labels this site reported: what the other sites prove does not "
             "hold for them; send a new report"
         )
+    elif not others.stated:
+        notes.append(
+            "how many lie was estimated, not stated beforehand: what the other sites say proves "
+            "nothing; calibrate with a number"
+        )
     m = None if others is None or len(notes) else others.m
     found = tuple(
         _one(
@@ -342,7 +377,8 @@ def at_stranger(
     for level in calibration.levels:
         edge = stranger_threshold(counts, sizes, float(1 - level.confidence_level), m, sigma)
         limits.append(np.inf if edge is None else float(upper[edge]))
-    others = FromOthers(tuple(limits), tuple(sizes.tolist()), m, sigma)
+    stated = calibration.settings.malicious != "estimate"
+    others = FromOthers(tuple(limits), tuple(sizes.tolist()), m, sigma, stated)
     return localised("this site", calibration, others, probabilities, labels, rng)
 
 

@@ -14,6 +14,7 @@ from robfcp.reports import By
 
 Guarantee = GuaranteeKind
 WrittenMix = dict[str, float] | str | list[dict[str, float] | str]
+WrittenClusters = dict[str, str] | list[str]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Settings:
     joint: bool = True
     label_shift: float | None = None
     mix: WrittenMix | None = None
+    clusters: WrittenClusters | None = None
 
     def __post_init__(self) -> None:
         for option, words in _WORDS.items():

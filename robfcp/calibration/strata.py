@@ -185,8 +185,11 @@ def _nothing(held: Federation, m: int, confidence: float, settings: Settings) ->
     )
 
 
-def worst_of(found: Sequence[StratumLevel], settings: Settings) -> Certificate:
+def worst_of(
+    found: Sequence[StratumLevel], settings: Settings, federation: Federation
+) -> Certificate:
     """What holds of every stratum at once: the widest of their certificates."""
+    n_clients = len(strata_of(federation, str(settings.by)).rows)
     weakest = min(found, key=lambda one: one.certificate.lower).certificate
     confidence = weakest.confidence
     if confidence is not None and settings.joint:
@@ -196,6 +199,15 @@ def worst_of(found: Sequence[StratumLevel], settings: Settings) -> Certificate:
         upper=max(one.certificate.upper for one in found),
         confidence=confidence,
         by=str(settings.by),
+        n_clients=n_clients,
+        assumptions=tuple(
+            replace(
+                one, text=one.text.replace(f"of the {weakest.n_clients} ", f"of the {n_clients} ")
+            )
+            if one.name == "liars"
+            else one
+            for one in weakest.assumptions
+        ),
         outside=(),
         note=_names(found),
     )

@@ -105,6 +105,11 @@ def _again(calibration: Calibration) -> Calibration:
         exchangeability=settings.exchangeability,
         certificate_confidence=settings.certificate_confidence,
         size_budget=settings.size_budget,  # max_share has left its mark on the evidence
+        by=settings.by,
+        joint=settings.joint,
+        clusters=settings.clusters,
+        label_shift=settings.label_shift,
+        mix=settings.mix,
     )
 
 

@@ -16,6 +16,7 @@ from robfcp.calibration import (
     MAX_CALIBRATION_BYTES,
     Budgets,
     Calibration,
+    covered_at_sites,
     default_budgets,
     kind_of,
     site_coverage,
@@ -59,6 +60,7 @@ class Round(NamedTuple):
     plain: FcpThreshold
     thresholds: dict[Fraction, int | None]
     everybody: bool
+    calibration: Calibration | None = None
 
 
 def register(app: typer.Typer) -> None:
@@ -97,7 +99,9 @@ def certify(
 
     [dim]Example: robfcp certify calibration.json -m 0,5,9,20 --confidence 0.9 --plot c.png[/dim]
     """
-    federation, plain, thresholds, everybody = _read(files, sizes, evidence, pinned_key(server_key))
+    federation, plain, thresholds, everybody, calibration = _read(
+        files, sizes, evidence, pinned_key(server_key)
+    )
     budgets = _budgets(malicious, federation.n_clients)
     levels = [exact_level(text) for text in confidence] if confidence else None
     wanted = levels or list(thresholds) or [exact_level(0.9)]
@@ -123,10 +127,15 @@ def certify(
             sites = "1 site is" if unlike == 1 else f"{unlike} sites are"
             words = f"at least {sites} not as alike as stated"
         printer.line(f"With {at_least(certificate_confidence)} confidence, {words}.")
+    if calibration is not None and calibration.by is not None and not levels:
+        printer.line(
+            f"The calibration has a threshold for each {calibration.by}, and what is proved of "
+            "each stands in it; the table holds the largest of them against all samples."
+        )
     for outcome in outcomes:
         _show(printer, federation, outcome, _source(outcome.level in thresholds, everybody))
     _explain(printer, federation, outcomes, diagnostic)
-    by_site = _by_site(federation, outcomes)
+    by_site = _by_site(federation, outcomes, None if levels else calibration)
     _show_sites(printer, by_site)
     shift = _within_classes(printer, federation, max(budgets), certificate_confidence)
     if plot is not None:
@@ -166,7 +175,7 @@ def _read(
         for level in calibration.levels
     }
     plain = FcpThreshold(federation, trusted, calibration.settings.exchangeability)
-    return Round(federation, plain, edges, bool(trusted.all()))
+    return Round(federation, plain, edges, bool(trusted.all()), calibration)
 
 
 def _source(stored: bool, everybody: bool) -> str:
@@ -266,9 +275,14 @@ def _explain(
         printer.line(f"outside every certificate (missing or faulty): {', '.join(outside)}")
 
 
-def _by_site(federation: Federation, outcomes: list[Budgets]) -> list[dict[str, Any]]:
+def _by_site(
+    federation: Federation, outcomes: list[Budgets], calibration: Calibration | None
+) -> list[dict[str, Any]]:
     """Each site's own reported scores under the thresholds; worst first."""
-    covered = site_coverage(federation, [outcome.threshold for outcome in outcomes])
+    if calibration is None:
+        covered = site_coverage(federation, [outcome.threshold for outcome in outcomes])
+    else:
+        covered = covered_at_sites(calibration)
     order = np.argsort(covered[:, 0], kind="stable")
     return [
         {

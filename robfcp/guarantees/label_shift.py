@@ -17,6 +17,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
 from robfcp.guarantees.pac import PacCondition
+from robfcp.reports import OTHER
 
 PRUNING_SHARE = 0.2  # of delta
 MOST_EDGES = 256  # looked at, fixed before the counts are: spread over the grid's bins
@@ -129,7 +130,10 @@ class ClassCounts:
 
 
 def class_counts(federation: Federation) -> ClassCounts:
-    """The counts by class of the clients that report them, at a list of edges fixed beforehand."""
+    """The counts by class of the clients that report them, at a list of edges fixed beforehand.
+
+    Whoever merged thin classes is left out: what it merged is no class that clients share.
+    """
     strata = federation.strata
     if strata is None or strata.by != "class":
         raise RobfcpError("label_shift: needs reports by class; sketch them with labels")
@@ -140,14 +144,18 @@ def class_counts(federation: Federation) -> ClassCounts:
     ends = (np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1)[None, :]).ravel()
     ends = np.unique(ends)
     merged = strata.table.merged(ends).reshape(len(strata.rows), n_strata, -1)
-    below = np.cumsum(merged, axis=2)
+    shown = np.array([name != OTHER for name in strata.labels])
+    whole = merged[:, ~shown].sum(axis=(1, 2)) == 0
+    if whole.sum() < 1:
+        raise RobfcpError("label_shift: every site merged classes; sketch without --least")
+    below = np.cumsum(merged[whole][:, shown], axis=2)
     looked = below[:, :, : len(edges)]
     return ClassCounts(
         np.ascontiguousarray(looked.transpose(2, 0, 1)),
         below[:, :, -1],
         edges,
-        tuple(federation.ids[k] for k in strata.rows),
-        strata.labels,
+        tuple(federation.ids[k] for k in strata.rows[whole]),
+        tuple(name for name in strata.labels if name != OTHER),
     )
 
 

@@ -101,6 +101,15 @@ def _certificate(
     index: int | None,
 ) -> Certificate:
     confidence, sigma = declared
+    kept = set(class_counts(federation).ids)
+    pooled = tuple(name for name in federation.ids if name not in kept)
+    seen = federation.subset(np.array([name in kept for name in federation.ids]))
+    if pooled:
+        named = ", ".join(pooled[:5]) + (f" and {len(pooled) - 5} more" if pooled[5:] else "")
+        notes = [
+            *notes,
+            f"says nothing of {len(pooled)} sites without counts of all classes ({named})",
+        ]
     full = index is None or index == federation.grid.n_bins - 1
     return Certificate(
         kind=kind,
@@ -108,9 +117,9 @@ def _certificate(
         upper=1.0,
         confidence=confidence,
         m=m,
-        n_clients=federation.n_clients,
-        assumptions=assumptions_of(federation, kind, m, label_shift=check_sigma(sigma)),
-        outside=outside_of(federation),
+        n_clients=seen.n_clients,
+        assumptions=assumptions_of(seen, kind, m, label_shift=check_sigma(sigma)),
+        outside=(*outside_of(federation), *pooled),
         note="; ".join([FULL] * full + notes),
     )
 

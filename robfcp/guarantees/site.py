@@ -46,7 +46,7 @@ def site_thresholds(
     """
     n_sites = len(counts.ids)
     delta = check_delta(DELTA_SHARE * alpha)
-    room = alpha - delta - check_sigma(sigma)
+    room = alpha - delta - 2 * check_sigma(sigma)  # from the others to the common, from it to here
     found = np.full(n_sites, -1, dtype=np.intp)
     if n_sites < 2 or room <= 0:
         return found
@@ -93,7 +93,8 @@ def stranger_threshold(
     As `site_thresholds`, with everybody who reported in the place of the others.
     """
     delta = DELTA_SHARE * alpha
-    return mix_threshold(counts, own_mixes(sizes), alpha - delta, m, delta, sigma).index
+    room = alpha - delta - check_sigma(sigma)  # the rule itself pays the other one
+    return mix_threshold(counts, own_mixes(sizes), room, m, delta, sigma).index
 
 
 def _anybody_odd(p: NDArray[np.float64], m: int, beta: float, j: int) -> bool:

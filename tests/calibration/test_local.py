@@ -124,10 +124,10 @@ def test_damaged_letters_are_refused_in_words(calibration):
     from robfcp.calibration.letters import OthersBody, _others
 
     for wrong in (
-        OthersBody([0.5, 0.6], [1, 2, 3], 2, 0.0),
-        OthersBody([0.5], [1, -2, 3], 2, 0.0),
-        OthersBody([0.5], [1, 2, 3], -1, 0.0),
-        OthersBody([0.5], [1, 2, 3], 2, 7.0),
+        OthersBody([0.5, 0.6], [1, 2, 3], 2, 0.0, True),
+        OthersBody([0.5], [1, -2, 3], 2, 0.0, True),
+        OthersBody([0.5], [1, 2, 3], -1, 0.0, True),
+        OthersBody([0.5], [1, 2, 3], 2, 7.0, True),
     ):
         with pytest.raises(RobfcpError, match="cannot be"):
             _others(wrong, 1, "letter.json")
@@ -245,3 +245,80 @@ def test_a_site_is_covered_on_average_while_others_lie(lie):
     assert np.mean(covered) >= 0.9 - 3 * np.std(covered) / 20
     assert np.mean(floors) >= -3 * np.std(floors) / 20
     assert np.mean(covered) < 0.97  # and it says something
+
+
+def test_sites_without_classes_are_outside_what_label_shift_proves(sites):
+    pooled = [
+        robfcp.Report.from_scores(f"pooled-{k}", np.full(300, 0.95), score=LAC) for k in range(8)
+    ]
+    found = robfcp.calibrate(
+        [*reports_of(sites), *pooled], malicious=0, guarantee="pac", label_shift=0
+    ).certificate
+    assert found.n_clients == len(sites)
+    assert set(found.outside) == {f"pooled-{k}" for k in range(8)}
+    assert "says nothing of 8 sites" in found.note
+    assert not any("of the 19" in one.text for one in found.assumptions)
+
+
+def test_sites_that_merged_classes_are_outside_too(sites):
+    reports = reports_of(sites)
+    p, y = sites[2]
+    few = np.concatenate([np.flatnonzero(y == 0)[:2], np.flatnonzero(y != 0)])
+    reports[2] = robfcp.Report.from_scores(
+        "site-02", LAC(p, y)[few], score=LAC, labels=y[few], classes=NAMES, least=5
+    )
+    found = robfcp.calibrate(reports, malicious=1, guarantee="pac", label_shift=0)
+    assert found.certificate.outside == ("site-02",)
+    mixed = robfcp.calibrate(reports, malicious=1, mix="uniform", label_shift=0)
+    without = robfcp.calibrate(
+        [*reports[:2], *reports[3:]], malicious=1, mix="uniform", label_shift=0
+    )
+    assert mixed.threshold == without.threshold
+    assert found.letter("site-02").others is None
+
+
+def test_two_shifts_are_paid_for_one_site(sites):
+    """From the others to the common distribution, and from that to this site."""
+    from robfcp.guarantees import class_counts, own_mixes, site_thresholds
+    from robfcp.guarantees.mixes import mix_threshold
+
+    counts = class_counts(robfcp.Federation.from_reports(reports_of(sites)))
+    found = site_thresholds(counts, 0.2, 0, 0.03)
+    others = class_counts(robfcp.Federation.from_reports(reports_of(sites)[1:]))
+    paid = 0.2 * 0.95 - 0.03  # the rule for mixes pays the other 0.03
+    walk = mix_threshold(others, own_mixes(counts.sizes[0]), paid, 0, 0.01, 0.03)
+    assert found[0] == walk.index
+
+
+def test_a_number_that_was_estimated_proves_nothing_at_a_site(sites):
+    local = robfcp.calibrate(reports_of(sites)).letter("site-03").at_site(*sites[3])
+    assert "estimated, not stated" in local.notes[0]
+    assert not any("other sites lie" in text for text in local.levels[0].statements)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"by": "class"},
+        {"by": "class", "guarantee": "marginal", "confidence_level": [0.9, 0.8]},
+        {"by": "class", "clusters": {"flu": "ill", "cold": "ill", "none": "well"}},
+        {"mix": ["uniform", {"flu": 1.0}], "label_shift": 0.0},
+        {"guarantee": "pac", "label_shift": 0.0},
+    ],
+)
+def test_calibrations_by_class_verify_and_say_how_many_sites_there_are(sites, asked, tmp_path):
+    from robfcp.calibration import covered_at_sites, verify_calibration
+
+    made = robfcp.calibrate(reports_of(sites), malicious=2, **asked)
+    made.save(tmp_path / "c.json")
+    loaded = robfcp.Calibration.load(tmp_path / "c.json")
+    assert verify_calibration(loaded) == []
+    certificates = made.certificate if made.several else [made.certificate]
+    assert all(one.n_clients == len(sites) for one in certificates)
+    if made.by is None:
+        return
+    covered = covered_at_sites(made)
+    for k, (p, y) in enumerate(sites):
+        for level, found in enumerate(made.levels):
+            limits = np.array([one.threshold for one in found.strata])[y]
+            assert covered[k, level] == pytest.approx((LAC(p, y) <= limits).mean())
