@@ -74,7 +74,7 @@ def shown_numbers(opened: Any) -> tuple[float, int, int | None, float, float]:
 def test_page_opens_quietly_and_says_the_headline(show: Show, calibration: Calibration) -> None:
     opened = show(calibration)
     assert f"{len(calibration.flagged)} of 39 sites were excluded" in opened.text("claim")
-    assert f"Tolerance m* = {calibration.tolerance}" in opened.text("promise")
+    assert calibration.certificate.statement[1:] in opened.text("promise")  # "With", not "with"
     assert "1 refused as faulty, 1 missing" in opened.text("reports")
     assert opened.page.locator(".chart canvas").count() == 4
     assert "lie" in opened.text("assumptions")
