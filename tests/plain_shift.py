@@ -151,8 +151,8 @@ def label_counts(rng, n_sites, n_classes, n, concentration=2.0):
     return rng.multinomial(n, rng.dirichlet(np.full(n_classes, concentration), n_sites))
 
 
-def by_class(tables, names=None):
-    """A federation from (K, C, B) counts by class."""
+def site_reports(tables, names=None):
+    """One report by class a site from (K, C, B) counts."""
     tables = np.asarray(tables)
     _, n_classes, bins = tables.shape
     reports = []
@@ -161,7 +161,12 @@ def by_class(tables, names=None):
         cells = np.flatnonzero(flat)
         strata = Strata("class", names or n_classes, cells, flat[cells], bins)
         reports.append(Report(f"site-{k:02d}", None, Grid.uniform(bins), strata=strata))
-    return Federation.from_reports(reports)
+    return reports
+
+
+def by_class(tables, names=None):
+    """A federation from (K, C, B) counts by class."""
+    return Federation.from_reports(site_reports(tables, names))
 
 
 ATTACKS = ("bottom", "top", "shifted", "mimic")

@@ -14,8 +14,9 @@ from plain_shift import (
     pair_p,
     pruned,
     random_table,
+    site_reports,
 )
-from scipy.stats import hypergeom
+from scipy.stats import chi2_contingency, hypergeom
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -30,7 +31,7 @@ from robfcp.guarantees.label_shift import (
     pruned_pac,
     witnesses,
 )
-from robfcp.guarantees.shifted import least_shift, shifted_pac
+from robfcp.guarantees.shifted import least_shift, mixes_differ, shifted_pac
 from robfcp.reports import Report
 
 LEVEL = Fraction(9, 10)
@@ -62,7 +63,7 @@ def check_tables(number, seed):
 
 
 def test_pairs_and_pruning_are_those_of_plain_loops():
-    assert min(check_tables(60, 0).values()) > 2
+    assert min(check_tables(200, 0).values()) > 5
 
 
 @pytest.mark.slow
@@ -224,6 +225,25 @@ def prune_at_all(tables, m, sigma):
         for below in counts.below
     ]
     return all(kept is not None and kept.all() for kept in found)
+
+
+def test_sites_that_keep_no_labels_are_left_out():
+    _, tables, _ = drawn(15, n_sites=10)
+    federation = by_class(tables)
+    pooled = Report("pooled", tables[0].sum(axis=0), federation.grid)
+    mixed = Federation.from_reports([*site_reports(tables), pooled])
+    assert class_counts(mixed).ids == federation.ids
+    assert pruned_pac(mixed, LEVEL, 2, 0.05) == pruned_pac(federation, LEVEL, 2, 0.05)
+
+
+def test_label_counts_from_one_mix_are_told_from_others_by_pearsons_test():
+    rng = np.random.default_rng(16)
+    sizes = rng.multinomial(200, [0.2, 0.3, 0.5], 8)
+    assert mixes_differ(sizes) == pytest.approx(chi2_contingency(sizes).pvalue)
+    padded = np.pad(sizes, ((0, 1), (0, 1)))
+    assert mixes_differ(padded) == pytest.approx(mixes_differ(sizes))
+    assert mixes_differ(label_counts(rng, 8, 3, 200)) < 1e-6
+    assert mixes_differ(sizes[:, :1]) == mixes_differ(sizes[:1]) == 1
 
 
 # Simulations

@@ -53,7 +53,10 @@ def test_own_mixes_are_those_of_one_more_label():
 
 
 def check_federations(number, seed):
-    """Each site's edge against rule T on the others in plain loops, largest of its next mixes."""
+    """Each site's edge against rule T on the others in plain loops, largest of its next mixes.
+
+    sigma is paid twice: from the others to the common distribution, and from that to the site's.
+    """
     rng = np.random.default_rng(seed)
     edges, pruned = set(), 0
     for trial in range(number):
@@ -65,7 +68,7 @@ def check_federations(number, seed):
         found = site_thresholds(counts, alpha, m, sigma)
         for site in range(n_sites):
             alone = [
-                mix_edge(counts, [mix], alpha - delta, m, delta, sigma, without=site)
+                mix_edge(counts, [mix], alpha - delta - sigma, m, delta, sigma, without=site)
                 for mix in next_mixes(counts.sizes[site])
             ]
             wanted = -1 if None in alone else max(alone)
@@ -166,6 +169,22 @@ def test_a_test_point_of_one_site_is_missed_with_at_most_alpha(attack):
     assert np.mean(missed) <= alpha
     assert infinite < 0.1 * runs
     assert max(missed) > 0.05  # not for want of a threshold
+
+
+@pytest.mark.slow
+def test_liars_that_were_not_allowed_for_break_the_claim():
+    runs, alpha = 100, 0.2
+    cdfs = class_cdfs(3, 100)
+    missed = {0: [], 6: []}
+    for run in range(runs):
+        rng = np.random.default_rng([10, run])
+        sizes = label_counts(rng, 16, 3, 150)
+        counts = class_counts(by_class(lie(rng, draw_sites(rng, sizes, cdfs), 6, "bottom")))
+        for told, found in missed.items():
+            edge = int(site_thresholds(counts, alpha, told, sites=[0])[0])
+            found.append(0.0 if edge < 0 else 1 - sizes[0] @ cdfs[:, edge] / 150)
+    assert np.mean(missed[0]) > alpha + 0.02
+    assert np.mean(missed[6]) <= alpha
 
 
 @pytest.mark.slow
