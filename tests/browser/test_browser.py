@@ -76,7 +76,7 @@ def test_page_opens_quietly_and_says_the_headline(show: Show, calibration: Calib
     assert f"{len(calibration.flagged)} of 39 sites were excluded" in opened.text("claim")
     assert calibration.certificate.statement[1:] in opened.text("promise")  # "With", not "with"
     assert "1 refused as faulty, 1 missing" in opened.text("reports")
-    assert opened.page.locator(".chart canvas").count() == 4
+    assert opened.page.locator(".chart canvas").count() == 5
     assert "lie" in opened.text("assumptions")
     assert calibration.federation.grid.digest in opened.text("audit")
     assert opened.requests == [opened.page.url, "data:,"][: len(opened.requests)]
