@@ -1,6 +1,7 @@
 """Pruning by class and rule PC: plain loops, honest sites stay, and liars gain nothing."""
 
 from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from plain_shift import (
     random_table,
     site_reports,
 )
-from scipy.stats import chi2_contingency, hypergeom
+from scipy.stats import binom, chi2_contingency, hypergeom
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -181,6 +182,45 @@ def test_gross_liars_are_dropped_and_the_rule_runs_on_the_rest():
     assert certificate.kind == "pac"
 
 
+def plain_edge(counts, level, m, delta):
+    """Rule PC by loops over all removals; sites of one size. The edge, and the most dropped."""
+    found, most, n = None, 0, int(counts.sizes[0].sum())
+    n_sites = len(counts.ids)
+    for place in reversed(range(len(counts.edges))):
+        kept = pruned(counts.below[place], counts.sizes, m, 0.2 * delta, 0.0)
+        if kept is None:
+            break
+        left = m - (n_sites - len(kept))
+        covered = counts.below[place].sum(axis=1)
+        enough = True
+        for removed in range(left + 1):
+            total = n * (len(kept) - removed)
+            need = int(binom.isf(0.8 * delta, total, float(level))) + 1
+            while binom.sf(need - 2, total, float(level)) <= 0.8 * delta:
+                need -= 1
+            for gone in combinations(kept, removed):
+                enough &= sum(covered[k] for k in kept if k not in gone) >= need
+        if not enough:
+            break
+        found, most = int(counts.edges[place]), max(most, n_sites - len(kept))
+    return found, most
+
+
+def test_thresholds_are_those_of_plain_loops():
+    fell = edges = 0
+    for trial in range(16):
+        rng, tables, _ = drawn([17, trial], n_sites=9, n_classes=2, n=(200, 800)[trial % 2])
+        federation = by_class(lie(rng, tables, trial % 3, ATTACKS[trial // 3 % 4]))
+        counts = class_counts(federation)
+        walk = pruned_pac(federation, Fraction(3, 4), 3, 0.1)
+        wanted, dropped = plain_edge(counts, Fraction(3, 4), 3, 0.1)
+        assert walk.index == wanted
+        fell += dropped > 0
+        edges += wanted is not None and wanted < 38
+    assert fell > 3
+    assert edges > 10
+
+
 def test_a_walk_that_ends_where_too_many_disagree_says_so():
     rng, tables, _ = drawn(14, n=400)
     federation = by_class(lie(rng, tables, 8, "bottom"))
@@ -196,7 +236,7 @@ def test_a_walk_that_ends_where_too_many_disagree_says_so():
 
 def test_without_drops_it_is_the_plain_rule_at_four_fifths_of_delta():
     for seed in range(5):
-        _, tables, _ = drawn([7, seed], n=80)
+        _, tables, _ = drawn([7, seed], n=80, bins=250)
         federation = by_class(tables)
         for m in (0, 3):
             walk = pruned_pac(federation, LEVEL, m, 0.05)
