@@ -82,6 +82,7 @@ def test_randomised_aps_sets_equal_mapies_with_the_same_u(threshold):
     np.testing.assert_array_equal(found, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "score", [robfcp.LAC(), robfcp.APS(), robfcp.APS(False), robfcp.RAPS()], ids=repr
 )

@@ -102,3 +102,5 @@ __all__ = [
 ]
 
 __getattr__ = old_names(__name__)
+
+Calibration.letter = letter_to  # type: ignore[assignment,method-assign]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -176,7 +176,7 @@ def calibrate(
         by=by,
         joint=joint,
         label_shift=label_shift,
-        mix=mix,
+        mix=_plain_mix(mix),
         clusters=_written(clusters),
     )
     _check_guarantee(settings)
@@ -399,6 +399,19 @@ def _outcomes(
             )
         )
     return tuple(found)
+
+
+def _plain_mix(mix: Any) -> Any:
+    """A label mix in plain numbers, so that it is the same once written and read."""
+    if isinstance(mix, Mapping):
+        return {str(name): _plain_mix(share) for name, share in mix.items()}
+    if isinstance(mix, np.ndarray):
+        return _plain_mix(mix.tolist())
+    if isinstance(mix, Sequence) and not isinstance(mix, str):
+        return [_plain_mix(one) for one in mix]
+    if isinstance(mix, (int, float, np.number)) and not isinstance(mix, bool):
+        return float(mix)
+    return mix
 
 
 def _written(clusters: Mapping[str, str] | Sequence[str] | None) -> WrittenClusters | None:

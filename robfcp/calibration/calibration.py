@@ -357,29 +357,10 @@ class Calibration:
         for rows, sets in iterate_sets(self.score_of(score), probabilities, limits, rng):
             yield rows, sets if self.several else sets[:, :, 0]
 
-    def letter(self, client: str) -> Letter:
-        """What one site is told: its own verdict, and what the others' reports prove for it.
+    if TYPE_CHECKING:  # a letter holds a calibration: the room's door adds this one
 
-        Parameters
-        ----------
-        client
-            The site's name.
-
-        Returns
-        -------
-        Letter
-            With `at_site` for thresholds of the site's own, and `save`.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
-        >>> robfcp.calibrate(reports, confidence_level=0.5, defence="none").letter("b").verdict
-        'trusted'
-        """
-        from robfcp.calibration.letters import letter_to  # a letter holds a calibration
-
-        return letter_to(self, client)
+        def letter(self, client: str) -> Letter:
+            """What one site is told: its own verdict, and what the others' reports prove for it."""
 
     def predict_interval(
         self,

@@ -13,7 +13,7 @@ from robfcp.guarantees import Exchangeability, GuaranteeKind
 from robfcp.reports import By
 
 Guarantee = GuaranteeKind
-WrittenMix = dict[str, float] | str | list[dict[str, float] | str]
+WrittenMix = dict[str, float] | str | list[dict[str, float] | str | float | list[float]]
 WrittenClusters = dict[str, str] | list[str]
 
 

@@ -104,6 +104,7 @@ def test_p_values_are_those_of_the_definition_whatever_the_blocks(n):
     np.testing.assert_array_equal(bag, np.bincount(np.concatenate([report, fresh]), minlength=12))
 
 
+@pytest.mark.slow
 def test_p_values_are_uniform_over_all_orders_of_any_bag():
     """Six scores in every order, three of them reported: each cell of (p_4, p_5, p_6) is equal.
 

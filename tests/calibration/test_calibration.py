@@ -33,7 +33,7 @@ federations = st.integers(0, 10**6).map(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(reports=federations, seed=st.integers(0, 100))
 def test_the_order_of_the_reports_does_not_matter(reports, seed):
     shuffled = [reports[k] for k in np.random.default_rng(seed).permutation(len(reports))]
@@ -42,7 +42,7 @@ def test_the_order_of_the_reports_does_not_matter(reports, seed):
         assert robfcp.calibrate(reports, **arguments) == robfcp.calibrate(shuffled, **arguments)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(reports=federations, levels=st.lists(st.integers(1, 199), min_size=2, max_size=5))
 def test_thresholds_grow_with_the_confidence_level(reports, levels):
     levels = [Fraction(level, 200) for level in sorted(levels)]
@@ -51,7 +51,7 @@ def test_thresholds_grow_with_the_confidence_level(reports, levels):
         assert list(calibration.threshold) == sorted(calibration.threshold)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(reports=federations)
 def test_merging_two_clients_leaves_fcp_unchanged_when_all_are_exchangeable(reports):
     merged = robfcp.Report(

@@ -82,6 +82,7 @@ def test_without_a_stated_sigma_nobody_is_left_out_for_good():
         assert (admitted.out, admitted.malicious) == ({}, malicious)
 
 
+@pytest.mark.slow
 def test_honest_sites_are_left_out_as_rarely_as_stated():
     """100 chains of 12 rounds of honest sites, two liars beside them, delta 0.05."""
     wrong = 0

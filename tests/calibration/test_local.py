@@ -322,3 +322,12 @@ def test_calibrations_by_class_verify_and_say_how_many_sites_there_are(sites, as
         for level, found in enumerate(made.levels):
             limits = np.array([one.threshold for one in found.strata])[y]
             assert covered[k, level] == pytest.approx((LAC(p, y) <= limits).mean())
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [[0.2, 0.3, 0.5], np.array([[0.2, 0.3, 0.5], [1, 0, 0]]), {"flu": 1}, {"flu": np.int64(1)}],
+)
+def test_a_mix_is_the_same_once_written_and_read(sites, mix):
+    made = robfcp.calibrate(reports_of(sites), malicious=1, mix=mix, label_shift=0)
+    assert robfcp.Calibration.from_json(made.to_json()).settings == made.settings
