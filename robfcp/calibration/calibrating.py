@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -352,7 +352,7 @@ def _outcomes(
             index, certificate = shifted_mix(
                 federation,
                 level,
-                settings.mix,
+                cast(Any, settings.mix),
                 n_malicious,
                 settings.certificate_confidence,
                 settings.label_shift or 0.0,
