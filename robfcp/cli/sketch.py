@@ -222,7 +222,7 @@ def sketch(
     elif by_class is False:
         printer.line(
             "Labels are withheld: the server cannot give thresholds by class or for your label "
-            "mix, and finds liars less well."
+            "mix, nor compare you with other sites class by class."
         )
     if privacy is not None:
         printer.line(f"The report is {privacy.statement}.")
