@@ -219,6 +219,7 @@ def calibrate(
             *assessment.notes,
             *privacy_notes(federation.privacy),
             *_mix_notes(federation, settings),
+            *_strata_notes(federation, settings),
         ),
         several=several,
     )
@@ -397,6 +398,26 @@ def _outcomes(
                 coverage_curve(federation, index, budgets, **sure),  # type: ignore[arg-type]
                 empty_from(federation, index, **sure),  # type: ignore[arg-type]
             )
+        )
+    return tuple(found)
+
+
+def _strata_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
+    """Who reports no classes where others do, and that a cluster's promise is not a class's."""
+    found = []
+    strata = federation.strata
+    if strata is not None and len(strata.rows) < federation.n_clients:
+        held = set(strata.rows.tolist())
+        pooled = [name for k, name in enumerate(federation.ids) if k not in held]
+        named = ", ".join(pooled[:5]) + (f" and {len(pooled) - 5} more" if pooled[5:] else "")
+        found.append(
+            f"{len(pooled)} sites keep their {strata.by} back ({named}): they are in what is said "
+            f"of all samples, and in nothing by {strata.by}"
+        )
+    if settings.clusters is not None:
+        found.append(
+            f"thresholds are by cluster: what is proved holds for each cluster of "
+            f"{'classes' if settings.by == 'class' else 'groups'}, not for each of them by itself"
         )
     return tuple(found)
 

@@ -198,7 +198,7 @@ def worst_of(
         weakest,
         upper=max(one.certificate.upper for one in found),
         confidence=confidence,
-        by=str(settings.by),
+        by=str(settings.by) if settings.clusters is None else "cluster",
         n_clients=n_clients,
         assumptions=tuple(
             replace(

@@ -140,6 +140,9 @@ def sketch(
     least: Annotated[
         int, typer.Option(min=1, help="Merge classes with fewer samples into '(other)'.")
     ] = 1,
+    bins_per_sample: Annotated[
+        float | None, typer.Option(help="Refuse a grid with more bins a sample than this.")
+    ] = None,
     risk: Annotated[
         str | None,
         typer.Option(
@@ -195,7 +198,14 @@ def sketch(
                     outputs, rule, by_class, group, groups, private=privacy is not None
                 )
                 report = Report.from_scores(
-                    client, scores, edges, score=rule, least=least, **strata, **context
+                    client,
+                    scores,
+                    edges,
+                    score=rule,
+                    least=least,
+                    bins_per_sample=bins_per_sample,
+                    **strata,
+                    **context,
                 )
             else:
                 report = Report.from_multilabel(

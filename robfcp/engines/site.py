@@ -38,7 +38,8 @@ class SiteRules:
     privacy: the noise of its reports. ledger: where it records what is spent; a private site has
     one. dataset: the name of the data the ledger speaks of. grid, score: what it reports on; any
     where None. samples: the number it states when asked, without looking at its data. pooled:
-    whether it withholds its labels.
+    whether it withholds its labels. least, bins_per_sample: how small the cells are that it shows,
+    as `Report.from_scores` has it.
     """
 
     privacy: Privacy | None = None
@@ -48,6 +49,8 @@ class SiteRules:
     score: Score | None = None
     samples: int | None = None
     pooled: bool = False
+    least: int = 1
+    bins_per_sample: float | None = None
 
     def with_config(self, config: Mapping[str, Any]) -> SiteRules:
         """The same with what the site's own configuration says, which goes before."""
@@ -65,6 +68,10 @@ class SiteRules:
             rules = replace(rules, score=named_score(str(config["privacy-score"]), {}))
         if "pooled" in config:
             rules = replace(rules, pooled=bool(config["pooled"]))
+        if "least" in config:
+            rules = replace(rules, least=int(config["least"]))
+        if "bins-per-sample" in config:
+            rules = replace(rules, bins_per_sample=float(config["bins-per-sample"]))
         if "privacy-samples" in config:
             rules = replace(rules, samples=int(config["privacy-samples"]))
         return rules

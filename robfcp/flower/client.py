@@ -68,7 +68,8 @@ def add_calibration(
     ledger: the file in which this site records what it has spent; privacy needs one.
     dataset: the name of the calibration data, which the ledger is bound to.
     grid, score: the only ones this site reports on; any the server asks for where None.
-    Counts are kept by class, unless the node config says `pooled`.
+    Counts are kept by class, unless the node config says `pooled`; with `least` thin classes are
+    merged, and with `bins-per-sample` too fine a grid is refused.
     """
 
     site = SiteRules(privacy, ledger, dataset, grid, score)
@@ -108,6 +109,7 @@ def add_calibration(
                 scores,
                 bins,
                 privacy=rules.privacy,
+                bins_per_sample=rules.bins_per_sample,
                 **_by_class(rules, rule, predictions, targets),
                 **context_of,
             )
@@ -176,7 +178,7 @@ def _by_class(
     """
     if rules.pooled or rules.privacy is not None or not isinstance(rule, ClassificationScore):
         return {}
-    return {"labels": targets, "classes": int(np.shape(predictions)[1])}
+    return {"labels": targets, "classes": int(np.shape(predictions)[1]), "least": rules.least}
 
 
 def _score(wire: Any) -> Score:

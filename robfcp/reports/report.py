@@ -16,6 +16,7 @@ from robfcp.privacy import Privacy, add_noise
 from robfcp.reports.checks import (
     check_client,
     check_counts,
+    check_fineness,
     check_grid,
     check_noisy,
     check_noisy_cells,
@@ -133,6 +134,7 @@ class Report:
         classes: Sequence[str] | int | None = None,
         groups: ArrayLike | None = None,
         least: int = 1,
+        bins_per_sample: float | None = None,
         round: str | None = None,
         model: str | None = None,
         privacy: Privacy | None = None,
@@ -162,6 +164,9 @@ class Report:
         least
             Classes or groups with fewer samples are merged into one more, "(other)"; not with
             `privacy`, since which ones are merged is data.
+        bins_per_sample
+            Refuses a grid with more bins a sample, which would show single scores nearly as they
+            are; noise hides them anyway.
         round
             The name of the round; the server may refuse others.
         model
@@ -189,6 +194,8 @@ class Report:
         if grid is None:
             grid = Grid.default() if score is None else score.default_grid()
         check_grid(client, grid)
+        if privacy is None and bins_per_sample is not None:
+            check_fineness(client, len(np.atleast_1d(scores)), grid, bins_per_sample)
         try:
             values = scores if privacy is None else clamped(scores, grid)
             strata = _strata(values, grid, labels, classes, groups, least, privacy is not None)

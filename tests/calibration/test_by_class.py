@@ -764,3 +764,19 @@ def test_intervals_by_group_are_each_groups_own():
     again = Calibration.from_json(found.to_json())
     for own, loaded in zip(found.levels[0].strata, again.levels[0].strata, strict=True):
         assert own.certificate == loaded.certificate
+
+
+def test_clusters_and_pooled_sites_are_named_in_the_notes():
+    rng = np.random.default_rng(0)
+    reports = [
+        Report.from_scores(n, rng.random(90), labels=rng.integers(0, 3, 90), classes=NAMES)
+        for n in "abcd"
+    ]
+    pooled = Report.from_scores("shy", rng.random(50))
+    found = calibrate(
+        [*reports, pooled], by="class", clusters=["pet", "pet", "fish"], defence="none"
+    )
+    assert any("keep their class back (shy)" in note for note in found.notes)
+    assert any("for each cluster" in note for note in found.notes)
+    assert "every cluster" in found.certificate.statement
+    assert not calibrate(reports, by="class", defence="none").notes

@@ -534,3 +534,10 @@ def test_a_private_cell_that_its_noise_cannot_have_made_is_refused():
     forged = Strata("class", 2, genuine.strata.cells, counts, GRID.n_bins)
     with pytest.raises(ReportError, match="beyond what the stated noise"):
         replace(genuine, counts=forged.pooled, strata=forged)
+
+
+def test_a_site_may_refuse_a_grid_that_shows_single_scores():
+    scores = np.linspace(0.1, 0.9, 4)
+    with pytest.raises(RobfcpError, match="10 bins for 4 samples are more than 2 a sample"):
+        Report.from_scores("a", scores, GRID, bins_per_sample=2)
+    assert Report.from_scores("a", scores, GRID, bins_per_sample=2.5).n_samples == 4
