@@ -235,6 +235,25 @@ def test_a_site_sets_its_own_privacy_and_no_server_can_ask_for_more(tmp_path):
     assert [fault.client for fault in calibration.faulty] == ["site-2"]  # two rounds, not three
 
 
+def test_a_site_says_how_small_the_cells_are_that_it_shows():
+    data = client_data(6, n_samples=40)
+    app = client_app(
+        lambda split, arrays, context: data[f"site-{context.node_config['partition-id']}"]
+    )
+    configs = [{"partition-id": k} for k in range(6)]
+    configs[1] |= {"pooled": True}
+    configs[2] |= {"least": 15}
+    configs[3] |= {"bins-per-sample": 0.1}
+    network = InProcessNetwork(app, configs, names=list(data))
+    grid = robfcp.Grid.uniform(16)
+    found = calibration_round(network, grid=grid, malicious=0, deadline=10)
+    assert [fault.client for fault in found.faulty] == ["site-3"]
+    assert any("keep their class back (site-1)" in note for note in found.notes)
+    strata = found.federation.strata
+    merged = strata.sizes[:, list(strata.labels).index("(other)")]
+    assert [found.federation.ids[k] for k in strata.rows[merged > 0]] == ["site-2"]
+
+
 def test_local_models_need_no_arrays():
     data = client_data(5)
     calibration = calibrate_in_process(data, malicious=1)
