@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 RESERVED = ("file:", "report #")  # how sources without a client's name are called
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
@@ -31,3 +32,9 @@ def deceptive(name: str) -> str:
     if len(found) > 1:
         return f"mixes {' and '.join(sorted(word.title() for word in found))} letters"
     return ""
+
+
+def a_few(names: Sequence[str], most: int = 5) -> str:
+    """The first names in one line, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -30,7 +30,9 @@ from robfcp.calibration.local import (
     LocalThreshold,
     at_stranger,
     covered_at_sites,
+    covered_by_stratum,
     site_coverage,
+    stratum_limits,
 )
 from robfcp.calibration.monitoring.alarms import Merged, listed, merge, read_alarms
 from robfcp.calibration.monitoring.monitor import Monitor
@@ -78,6 +80,7 @@ __all__ = [
     "check_signer",
     "clopper_pearson",
     "covered_at_sites",
+    "covered_by_stratum",
     "default_budgets",
     "digest_of",
     "evidence_path",
@@ -97,6 +100,7 @@ __all__ = [
     "sign_sealed",
     "signer_of",
     "site_coverage",
+    "stratum_limits",
     "verify_calibration",
     "what_if",
 ]

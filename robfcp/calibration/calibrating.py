@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from robfcp._util.names import a_few
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.levels import Level
@@ -204,7 +205,7 @@ def calibrate(
         reasons=assessment.reasons,
         finding=finding,
     )
-    outcomes = _outcomes(evidence, levels, n_malicious, settings, clusters)
+    outcomes = _outcomes(evidence, levels, n_malicious, settings)
     return Calibration(
         levels=outcomes,
         settings=settings,
@@ -335,15 +336,12 @@ def _outcomes(
     levels: list[Fraction],
     n_malicious: int,
     settings: Settings,
-    clusters: Mapping[str, str] | Sequence[str] | None,
 ) -> tuple[Level, ...]:
     """Threshold, tolerance and certificate at every confidence level."""
     federation = evidence.federation
     if settings.by is not None:
-        return tuple(
-            _by_stratum(evidence, level, n_malicious, settings, clusters) for level in levels
-        )
-    if clusters is not None:
+        return tuple(_by_stratum(evidence, level, n_malicious, settings) for level in levels)
+    if settings.clusters is not None:
         raise RobfcpError("clusters: only by='class' and by='group' have strata to cluster")
     plain = FcpThreshold(federation, evidence.trusted_mask, settings.exchangeability)
     budgets = curve_budgets(federation.n_clients, n_malicious)
@@ -409,10 +407,9 @@ def _strata_notes(federation: Federation, settings: Settings) -> tuple[str, ...]
     if strata is not None and len(strata.rows) < federation.n_clients:
         held = set(strata.rows.tolist())
         pooled = [name for k, name in enumerate(federation.ids) if k not in held]
-        named = ", ".join(pooled[:5]) + (f" and {len(pooled) - 5} more" if pooled[5:] else "")
         found.append(
-            f"{len(pooled)} sites keep their {strata.by} back ({named}): they are in what is said "
-            f"of all samples, and in nothing by {strata.by}"
+            f"{len(pooled)} sites keep their {strata.by} back ({a_few(pooled)}): they are in "
+            f"what is said of all samples, and in nothing by {strata.by}"
         )
     if settings.clusters is not None:
         found.append(
@@ -472,12 +469,9 @@ def _by_stratum(
     level: Fraction,
     n_malicious: int,
     settings: Settings,
-    clusters: Mapping[str, str] | Sequence[str] | None,
 ) -> Level:
     """The thresholds of all classes or groups at one level."""
-    found = stratum_levels(
-        evidence.federation, evidence.trusted_mask, level, n_malicious, settings, clusters
-    )
+    found = stratum_levels(evidence.federation, evidence.trusted_mask, level, n_malicious, settings)
     survived = [one.tolerance for one in found]
     return Level(
         level,

@@ -317,7 +317,7 @@ class Calibration:
         array([[ True,  True],
                [False,  True]])
         """
-        self._check_classes(probabilities)
+        self.check_classes(probabilities)
         limits = self._limits(groups, np.shape(probabilities)[:1])
         sets = predict_sets(self.score_of(score), probabilities, limits, rng)
         return sets if self.several else sets[:, :, 0]
@@ -350,7 +350,7 @@ class Calibration:
         ...     print(rows, sets.sum(axis=1))
         slice(0, 2, None) [2 1]
         """
-        self._check_classes(probabilities)
+        self.check_classes(probabilities)
         if self.by == "group":
             raise RobfcpError("iterate_sets: thresholds are by group; use predict_set(groups=...)")
         limits = self._limits(None, ())
@@ -662,8 +662,21 @@ class Calibration:
             for point in level.curve
         }
 
-    def _check_classes(self, probabilities: ArrayLike) -> None:
-        """Refuse another number of classes than the calibration was made for."""
+    def check_classes(self, probabilities: ArrayLike) -> None:
+        """Refuse another number of classes than the calibration was made for.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) class probabilities.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> report = robfcp.Report.from_scores("a", [0.1, 0.2], labels=[0, 1], classes=2)
+        >>> calibration = robfcp.calibrate([report], confidence_level=0.5, defence="none")
+        >>> calibration.check_classes([[0.2, 0.8]])
+        """
         if self.classes is None:
             return
         wanted = self.classes if isinstance(self.classes, int) else len(self.classes)

@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.calibration.calibration import Calibration
+from robfcp.calibration.levels import Level
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
+from robfcp.federation import Federation, Stratified
+from robfcp.grid import Grid
 from robfcp.guarantees import (
+    MOST_COMPARED,
     at_least,
     class_counts,
     own_interval,
@@ -20,8 +23,6 @@ from robfcp.guarantees import (
 )
 from robfcp.prediction import predict_sets
 from robfcp.scores import ClassificationScore, Rng
-
-MOST_SITES = 300  # every site is left out once, and those left are compared pair by pair
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,31 @@ def covered_at_sites(calibration: Calibration) -> NDArray[np.float64]:
     strata = federation.strata
     if calibration.by is None or strata is None:
         return found
-    labels, upper = strata.labels, federation.grid.upper
-    totals = np.maximum(strata.sizes.sum(axis=1), 1)
     for place, level in enumerate(calibration.levels):
-        own = {one.name: one.threshold for one in level.strata}
-        limits = np.array([own.get(name, level.threshold) for name in labels])
-        edges = np.searchsorted(upper, limits).clip(max=len(upper) - 1)
-        ends = np.arange(len(labels)) * strata.n_bins + edges
-        tops = np.arange(1, len(labels) + 1) * strata.n_bins - 1
-        cuts = np.unique(np.concatenate([ends, tops]))
-        parts = strata.table.merged(cuts)
-        inside = np.isin(cuts, ends) & (cuts % strata.n_bins == edges[cuts // strata.n_bins])
-        found[strata.rows, place] = np.clip(parts[:, inside].sum(axis=1) / totals, 0, 1)
+        covered, sizes = covered_by_stratum(strata, federation.grid, level)
+        found[strata.rows, place] = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
     return found
+
+
+def stratum_limits(strata: Stratified, level: Level) -> NDArray[np.float64]:
+    """(C,) the threshold that each class or group is held to; the common one without its own."""
+    own = {one.name: one.threshold for one in level.strata}
+    return np.array([own.get(name, level.threshold) for name in strata.labels])
+
+
+def covered_by_stratum(
+    strata: Stratified, grid: Grid, level: Level
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(R, C) counts at or below each class's threshold, and all counts; what noise left of them."""
+    edges = np.searchsorted(grid.upper, stratum_limits(strata, level)).clip(max=grid.n_bins - 1)
+    first = np.arange(strata.n_strata) * strata.n_bins
+    ends = np.unique(np.concatenate([first + edges, first + strata.n_bins - 1]))
+    merged = np.cumsum(strata.table.merged(ends), axis=1)
+    reached = merged[:, np.searchsorted(ends, first + edges)]
+    through = merged[:, np.searchsorted(ends, first + strata.n_bins - 1)]
+    before = np.concatenate([np.zeros((len(merged), 1), dtype=merged.dtype), through[:, :-1]], 1)
+    sizes = np.maximum(through - before, 0)
+    return np.clip(reached - before, 0, sizes), sizes
 
 
 def site_coverage(federation: Federation, thresholds: Sequence[float]) -> NDArray[np.float64]:
@@ -92,7 +105,7 @@ def from_others(
     strata = federation.strata
     if strata is None or strata.by != "class" or federation.n_private:
         return {}
-    if federation.risk is not None or not 2 <= len(strata.rows) <= MOST_SITES:
+    if federation.risk is not None or not 2 <= len(strata.rows) <= MOST_COMPARED:
         return {}
     counts = class_counts(federation)
     wanted = [k for k, name in enumerate(counts.ids) if chosen is None or name in chosen]
@@ -278,6 +291,7 @@ class Localised:
         >>> local.predict_set([[0.99, 0.01]]).tolist()
         [[True, False]]
         """
+        self.calibration.check_classes(probabilities)
         limits = np.array([one.threshold if clip else one.unclipped for one in self.levels])
         sets = predict_sets(self.calibration.score_of(), probabilities, limits, rng)
         return sets if self.calibration.several else sets[:, :, 0]
@@ -295,6 +309,7 @@ def localised(
     score = calibration.score_of()
     if not isinstance(score, ClassificationScore):
         raise RobfcpError(f"{client}: {score.name} has no classes; a site's own mix needs them")
+    calibration.check_classes(probabilities)
     scores = score(probabilities, labels, rng)
     every = score.all_labels(probabilities, rng)
     numbers = np.asarray(labels)
@@ -367,6 +382,7 @@ def at_stranger(
     >>> local.client, local.levels[0].federation <= 1
     ('this site', True)
     """
+    calibration.check_classes(probabilities)
     counts = class_counts(calibration.evidence.federation)
     numbers = np.asarray(labels)
     calibration.score_of()(probabilities, labels, rng)  # refuses what are no labels

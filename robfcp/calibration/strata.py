@@ -9,10 +9,18 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp._util.names import a_few
 from robfcp.calibration.settings import Settings
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
-from robfcp.guarantees import Certificate, FcpThreshold, certify, guaranteed, tolerance
+from robfcp.guarantees import (
+    Certificate,
+    FcpThreshold,
+    certify,
+    guaranteed,
+    liars_assumption,
+    tolerance,
+)
 from robfcp.reports import OTHER
 
 UNPROTECTED, HARDLY = "unprotected", "hardly protected"
@@ -80,7 +88,6 @@ def stratum_levels(
     level: Fraction,
     m: int,
     settings: Settings,
-    clusters: Mapping[str, str] | Sequence[str] | None = None,
 ) -> tuple[StratumLevel, ...]:
     """Threshold, tolerance and certificate of every class or group, "(other)" left out.
 
@@ -90,7 +97,7 @@ def stratum_levels(
     strata = strata_of(federation, str(settings.by))
     if settings.size_budget is not None:
         raise RobfcpError("size_budget: is not for thresholds by class or group; state malicious=m")
-    cluster, names = clusters_of(strata, clusters)
+    cluster, names = clusters_of(strata, settings.clusters)
     if len(names) < len(cluster) and any(federation.privacy[k] for k in _marked(federation)):
         raise RobfcpError(
             "clusters: private reports hold noise for every class; let the sites report by cluster"
@@ -201,10 +208,8 @@ def worst_of(
         by=str(settings.by) if settings.clusters is None else "cluster",
         n_clients=n_clients,
         assumptions=tuple(
-            replace(
-                one, text=one.text.replace(f"of the {weakest.n_clients} ", f"of the {n_clients} ")
-            )
-            if one.name == "liars"
+            liars_assumption(weakest.m, n_clients, estimated=settings.malicious == "estimate")
+            if one.name == "liars" and weakest.m is not None
             else one
             for one in weakest.assumptions
         ),
@@ -218,6 +223,5 @@ def _names(found: Sequence[StratumLevel]) -> str:
     for kind in (UNPROTECTED, HARDLY):
         named = [one.name for one in found if one.protection == kind]
         if named:
-            more = "" if len(named) <= 5 else f" and {len(named) - 5} more"
-            words.append(f"{kind}: {', '.join(named[:5])}{more}")
+            words.append(f"{kind}: {a_few(named)}")
     return "; ".join(words)

@@ -35,6 +35,7 @@ from robfcp.cli._common import (
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, read_federation
 from robfcp.guarantees import (
+    MOST_COMPARED,
     FcpThreshold,
     HeterogeneityEstimate,
     at_least,
@@ -50,7 +51,6 @@ from robfcp.guarantees import (
 from robfcp.lab.published_bounds import PublishedBound, bound_for
 
 SHOWN_SITES = 10
-MOST_COMPARED = 300  # sites that are compared pair by pair
 
 
 class Round(NamedTuple):

@@ -7,7 +7,12 @@ alike for exact and for private reports.
 
 from robfcp._moved import old_names
 from robfcp.guarantees.alike import homogeneous_threshold
-from robfcp.guarantees.assumptions import Assumption, curve_assumptions, outside_of
+from robfcp.guarantees.assumptions import (
+    Assumption,
+    curve_assumptions,
+    liars_assumption,
+    outside_of,
+)
 from robfcp.guarantees.bounds import CountBounds, ExactCounts
 from robfcp.guarantees.budgets import check_budget
 from robfcp.guarantees.certificate import (
@@ -18,7 +23,7 @@ from robfcp.guarantees.certificate import (
 from robfcp.guarantees.coverage import coverage_interval
 from robfcp.guarantees.curve import CurvePoint, coverage_curve, curve_budgets, empty_from
 from robfcp.guarantees.envelope import envelope
-from robfcp.guarantees.label_shift import ClassCounts, class_counts
+from robfcp.guarantees.label_shift import MOST_COMPARED, ClassCounts, class_counts
 from robfcp.guarantees.levels import (
     Exchangeability,
     conformal_rank,
@@ -58,6 +63,7 @@ from robfcp.guarantees.site import (
 from robfcp.guarantees.words import at_least, at_most, loss_at_most, tolerance_statement
 
 __all__ = [
+    "MOST_COMPARED",
     "PRUNING_SHARE",
     "Assumption",
     "Certificate",
@@ -93,6 +99,7 @@ __all__ = [
     "homogeneous_threshold",
     "least_liars",
     "least_shift",
+    "liars_assumption",
     "liars_forcing_full_sets",
     "liars_no_rule_survives",
     "loss_at_most",

@@ -51,9 +51,7 @@ def assumptions_of(
     """Everything a certificate of this kind rests on, as data."""
     found: list[Assumption] = []
     if m is not None:
-        when = "a number read off the reports" if estimated else "stated before they were seen"
-        text = f"at most {m} of the {federation.n_clients} reporting clients lie, {when}"
-        found.append(Assumption("liars", m, text))
+        found.append(liars_assumption(m, federation.n_clients, estimated=estimated))
     if size_budget is not None:
         text = f"lying clients hold, and claim, at most {size_budget} samples together"
         found.append(Assumption("size_budget", size_budget, text))
@@ -101,6 +99,12 @@ def assumptions_of(
         text = "benign clients with private reports added the noise that these state"
         found.append(Assumption("noise", number, text))
     return tuple(found)
+
+
+def liars_assumption(m: int, n_clients: int, *, estimated: bool) -> Assumption:
+    """How many lie at most, and when that number was chosen."""
+    when = "a number read off the reports" if estimated else "stated before they were seen"
+    return Assumption("liars", m, f"at most {m} of the {n_clients} reporting clients lie, {when}")
 
 
 def curve_assumptions(

@@ -19,6 +19,7 @@ from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
 from robfcp.guarantees.pac import PacCondition
 from robfcp.reports import OTHER
 
+MOST_COMPARED = 300  # sites that letters and diagnostics compare pair by pair
 PRUNING_SHARE = 0.2  # of delta
 MOST_EDGES = 256  # looked at, fixed before the counts are: spread over the grid's bins
 _PAIRS = 2**21  # client pairs times classes worked on at a time
@@ -176,6 +177,7 @@ class Walk:
     index: int | None
     dropped: tuple[str, ...]
     contradiction: bool = False
+    clients: tuple[str, ...] = ()  # who was compared
 
 
 def pruned_pac(
@@ -210,4 +212,4 @@ def pruned_pac(
             break
         found = int(counts.edges[place])
         dropped = tuple(counts.ids[k] for k in np.flatnonzero(~kept))
-    return Walk(found, dropped, contradiction)
+    return Walk(found, dropped, contradiction, counts.ids)

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp._util.names import a_few
 from robfcp.federation import Federation
 from robfcp.guarantees.assumptions import Kind, assumptions_of, outside_of
 from robfcp.guarantees.budgets import check_delta, check_sigma
@@ -27,7 +28,9 @@ def shifted_pac(
     """Rule PC: clients that cannot be honest are pruned by class, then the PAC rule holds."""
     walk = pruned_pac(federation, level, m, 1 - confidence, sigma)
     notes = _notes(walk.dropped, walk.contradiction, m, sigma)
-    made = _certificate(federation, "pac", level, m, (confidence, sigma), notes, walk.index)
+    made = _certificate(
+        federation, walk.clients, "pac", level, m, (confidence, sigma), notes, walk.index
+    )
     return walk.index, made
 
 
@@ -47,7 +50,9 @@ def shifted_mix(
     if walk.too_few:
         named = ", ".join(walk.too_few[:5])
         notes.append(f"too few sites hold {named} for a guarantee against {m} liars")
-    made = _certificate(federation, "mix", level, m, (confidence, sigma), notes, walk.index)
+    made = _certificate(
+        federation, counts.ids, "mix", level, m, (confidence, sigma), notes, walk.index
+    )
     return walk.index, made
 
 
@@ -81,8 +86,9 @@ def _all_kept(
 def _notes(dropped: tuple[str, ...], contradiction: bool, m: int, sigma: float) -> list[str]:
     notes = []
     if dropped:
-        named = ", ".join(dropped[:5]) + (f" and {len(dropped) - 5} more" if dropped[5:] else "")
-        notes.append(f"{len(dropped)} sites that cannot be honest were dropped first ({named})")
+        notes.append(
+            f"{len(dropped)} sites that cannot be honest were dropped first ({a_few(dropped)})"
+        )
     if contradiction:
         notes.append(
             f"at the next edge more than {m} sites disagree within classes by more than {sigma:g}: "
@@ -93,6 +99,7 @@ def _notes(dropped: tuple[str, ...], contradiction: bool, m: int, sigma: float) 
 
 def _certificate(
     federation: Federation,
+    clients: tuple[str, ...],
     kind: Kind,
     level: Fraction,
     m: int,
@@ -101,14 +108,13 @@ def _certificate(
     index: int | None,
 ) -> Certificate:
     confidence, sigma = declared
-    kept = set(class_counts(federation).ids)
-    pooled = tuple(name for name in federation.ids if name not in kept)
-    seen = federation.subset(np.array([name in kept for name in federation.ids]))
+    compared = set(clients)
+    pooled = tuple(name for name in federation.ids if name not in compared)
+    seen = federation.subset(np.array([name in compared for name in federation.ids]))
     if pooled:
-        named = ", ".join(pooled[:5]) + (f" and {len(pooled) - 5} more" if pooled[5:] else "")
         notes = [
             *notes,
-            f"says nothing of {len(pooled)} sites without counts of all classes ({named})",
+            f"says nothing of {len(pooled)} sites without counts of all classes ({a_few(pooled)})",
         ]
     full = index is None or index == federation.grid.n_bins - 1
     return Certificate(

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from robfcp.calibration import Calibration
-from robfcp.federation import Federation, Stratified
+from robfcp.calibration import Calibration, covered_by_stratum, stratum_limits
 
 MOST_STRATA = 60
 MOST_SITES = 60
@@ -23,8 +21,8 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
     strata = federation.strata
     if strata is None:
         return None
-    limits = _limits(calibration, strata)
-    covered, sizes = _covered(federation, strata, limits)
+    limits = stratum_limits(strata, calibration.levels[0])
+    covered, sizes = covered_by_stratum(strata, federation.grid, calibration.levels[0])
     totals = sizes.sum(axis=0)
     order = np.argsort(-totals, kind="stable")[:MOST_STRATA]
     own = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
@@ -71,30 +69,6 @@ def strata_notes(calibration: Calibration) -> tuple[str, ...]:
         f"There is a threshold for each {calibration.by}; the sliders and charts above the table "
         "speak of one threshold for all of them.",
     )
-
-
-def _limits(calibration: Calibration, strata: Stratified) -> NDArray[np.float64]:
-    """(C,) the threshold that each class or group is held to."""
-    level = calibration.levels[0]
-    own = {one.name: one.threshold for one in level.strata}
-    return np.array([own.get(name, level.threshold) for name in strata.labels])
-
-
-def _covered(
-    federation: Federation, strata: Stratified, limits: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(R, C) counts at or below each class's threshold, and all counts; what noise left of them."""
-    upper = federation.grid.upper
-    edges = np.searchsorted(upper, limits).clip(max=len(upper) - 1)
-    n_bins, n_strata = strata.n_bins, strata.n_strata
-    first = np.arange(n_strata) * n_bins
-    ends = np.unique(np.concatenate([first + edges, first + n_bins - 1]))
-    merged = np.cumsum(strata.table.merged(ends), axis=1)
-    reached = merged[:, np.searchsorted(ends, first + edges)]
-    through = merged[:, np.searchsorted(ends, first + n_bins - 1)]
-    before = np.concatenate([np.zeros((len(merged), 1), dtype=merged.dtype), through[:, :-1]], 1)
-    sizes = np.maximum(through - before, 0)
-    return np.clip(reached - before, 0, sizes), sizes
 
 
 def _share(part: float, whole: float) -> float | None:

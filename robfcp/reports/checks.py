@@ -56,7 +56,7 @@ def check_grid(client: str, grid: object) -> None:
 
 def check_fineness(client: str, n_samples: int, grid: Grid, most: float) -> None:
     """Refuse a grid so fine that a report would show single scores nearly as they are."""
-    if grid.n_bins > most * n_samples:
+    if not grid.n_bins <= most * n_samples:  # nor where the limit is no number
         raise RobfcpError(
             f"{client}: grid: {grid.n_bins} bins for {n_samples} samples are more than {most:g} a "
             "sample; agree on a coarser grid"

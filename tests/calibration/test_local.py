@@ -331,3 +331,16 @@ def test_calibrations_by_class_verify_and_say_how_many_sites_there_are(sites, as
 def test_a_mix_is_the_same_once_written_and_read(sites, mix):
     made = robfcp.calibrate(reports_of(sites), malicious=1, mix=mix, label_shift=0)
     assert robfcp.Calibration.from_json(made.to_json()).settings == made.settings
+
+
+def test_another_number_of_classes_is_refused_at_a_site(sites, calibration):
+    four = np.full((300, 4), 0.25)
+    labels = np.arange(300) % 4
+    wanted = "4 columns, but the calibration is for 3 classes"
+    letter = calibration.letter("site-03")
+    with pytest.raises(RobfcpError, match=wanted):
+        letter.at_site(four, labels)
+    with pytest.raises(RobfcpError, match=wanted):
+        letter.at_site(*sites[3]).predict_set(four)
+    with pytest.raises(RobfcpError, match=wanted):
+        at_stranger(calibration, four, labels)

@@ -541,3 +541,8 @@ def test_a_site_may_refuse_a_grid_that_shows_single_scores():
     with pytest.raises(RobfcpError, match="10 bins for 4 samples are more than 2 a sample"):
         Report.from_scores("a", scores, GRID, bins_per_sample=2)
     assert Report.from_scores("a", scores, GRID, bins_per_sample=2.5).n_samples == 4
+
+
+def test_a_limit_of_bins_that_is_no_number_lets_nothing_through():
+    with pytest.raises(RobfcpError, match="more than nan a sample"):
+        Report.from_scores("a", [0.1, 0.2], GRID, bins_per_sample=float("nan"))
