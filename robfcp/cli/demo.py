@@ -84,7 +84,7 @@ def demo(
     printer.line(
         "none: undefended; rob-fcp: the published defence; band: ours, the default. "
         "Error is against the honest clients alone, caught the liars among the "
-        "flagged. Few samples a site make honest coverage a little more than wanted."
+        "flagged."
     )
     generator = np.random.default_rng(seed)
     world = make_world(
