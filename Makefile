@@ -28,7 +28,8 @@ test-train: .venv/train  ## a short real federated training run
 	$(BIN)/python -m pytest -m train --cov=robfcp/lab/training --cov-report=term --cov-fail-under=80
 
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
-	.venv-flower/bin/python -m pytest tests/flower --cov=robfcp/flower --cov=robfcp/engines \
+	.venv-flower/bin/python -m pytest tests/flower tests/test_fuzz.py::test_some_hostile_rounds \
+		--cov=robfcp/flower --cov=robfcp/engines \
 		--cov-report=term --cov-fail-under=85
 
 FLWR_RANGE ?= 1.32.1 1.42.0
