@@ -15,7 +15,14 @@ from robfcp._version import __version__
 if TYPE_CHECKING:
     from robfcp import metrics
     from robfcp.calibration import Calibration, Monitor, calibrate
-    from robfcp.defence import Band, NoDefence, RobFCP, estimate_malicious, maliciousness
+    from robfcp.defence import (
+        Band,
+        NoDefence,
+        RobFCP,
+        RobFCPReleased,
+        estimate_malicious,
+        maliciousness,
+    )
     from robfcp.errors import QuorumError, ReportError, RobfcpError
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
     from robfcp.federation import Fault, Federation, read_federation
@@ -59,6 +66,7 @@ __all__ = [
     "ReportError",
     "Risk",
     "RobFCP",
+    "RobFCPReleased",
     "RobfcpError",
     "Score",
     "__version__",
@@ -77,7 +85,14 @@ __all__ = [
 # Where each name lives. Loaded when first used, so that a site that only sketches loads no server.
 _HOMES = {
     "calibration": ("Calibration", "Monitor", "calibrate"),
-    "defence": ("Band", "NoDefence", "RobFCP", "estimate_malicious", "maliciousness"),
+    "defence": (
+        "Band",
+        "NoDefence",
+        "RobFCP",
+        "RobFCPReleased",
+        "estimate_malicious",
+        "maliciousness",
+    ),
     "errors": ("QuorumError", "ReportError", "RobfcpError"),
     "estimators": ("FederatedConformalClassifier", "FederatedConformalRegressor"),
     "federation": ("Fault", "Federation", "read_federation"),

@@ -17,7 +17,7 @@ except ImportError as error:  # pragma: no cover
     ) from error
 
 from robfcp.calibration import Calibration, Guarantee, calibrate
-from robfcp.defence import Defence, Exclude
+from robfcp.defence import DEFAULT, Defence, Exclude
 from robfcp.errors import RobfcpError
 from robfcp.federation import numbered
 from robfcp.grid import Grid
@@ -37,7 +37,7 @@ class _FederatedConformal(BaseEstimator):  # type: ignore[misc]
         *,
         score: Score | None = None,
         grid: Grid | None = None,
-        defence: str | Defence = "band",
+        defence: str | Defence = DEFAULT,
         malicious: int | str = "estimate",
         exclude: Exclude = "outstanding",
         guarantee: Guarantee | None = None,
@@ -194,7 +194,7 @@ class FederatedConformalClassifier(ClassifierMixin, _FederatedConformal):  # typ
     grid
         The bins all sites share; the score's own if None.
     defence
-        "band", "rob-fcp", "none", or a defence of your own.
+        "band", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
     malicious
         How many sites may lie, or "estimate".
     exclude
@@ -306,7 +306,7 @@ class FederatedConformalRegressor(RegressorMixin, _FederatedConformal):  # type:
     grid
         The bins all sites share; the score's own if None.
     defence
-        "band", "rob-fcp", "none", or a defence of your own.
+        "band", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
     malicious
         How many sites may lie, or "estimate".
     exclude

@@ -16,6 +16,8 @@ from robfcp.calibration.levels import Level
 from robfcp.calibration.settings import Guarantee, Settings, WrittenClusters, WrittenMix
 from robfcp.calibration.strata import stratum_levels, worst_of
 from robfcp.defence import (
+    DEFAULT,
+    NAMES,
     Assessment,
     Defence,
     Exclude,
@@ -23,6 +25,7 @@ from robfcp.defence import (
     LookingDefence,
     Method,
     Metric,
+    RobFCPReleased,
     estimate_malicious,
     named_defence,
     recorded_defence,
@@ -53,7 +56,7 @@ def calibrate(
     reports: Federation | Iterable[Untrusted],
     *,
     confidence_level: LevelLike | Sequence[LevelLike] = 0.9,
-    defence: str | Defence = "band",
+    defence: str | Defence = DEFAULT,
     malicious: int | Literal["estimate"] = "estimate",
     exclude: Exclude = "outstanding",
     guarantee: Guarantee | None = None,
@@ -81,7 +84,8 @@ def calibrate(
     confidence_level
         One level, or several for one calibration with several thresholds.
     defence
-        Whom to trust: "band", "rob-fcp", "none", or a defence of your own.
+        Whom to trust: "band", "rob-fcp" (the paper's text), "rob-fcp-released" (its authors' code),
+        "none", or a defence of your own.
     malicious
         The operator's bound on the number of liars, or "estimate". A guaranteed threshold
         needs a stated number (or `size_budget`).
@@ -162,7 +166,7 @@ def calibrate(
     """
     rule = named_defence(defence, distance, exclude) if isinstance(defence, str) else defence
     if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "name"):
-        raise RobfcpError(f"defence: {rule!r} is not a defence; use 'band', 'rob-fcp' or 'none'")
+        raise RobfcpError(f"defence: {rule!r} is not a defence; use {NAMES}")
     name, parameters = recorded_defence(rule)
     settings = Settings(
         defence=name,
@@ -312,6 +316,8 @@ def _number(
         return int(malicious)
     if finding is not None:
         return int(finding.outstanding.sum())
+    if isinstance(rule, RobFCPReleased):
+        return rule.estimate(federation)
     method: Method = "likelihood" if rule.name == "rob-fcp" else "groups"
     return int(estimate_malicious(federation, method=method))
 

@@ -29,6 +29,7 @@ from robfcp.cli._common import (
     natural,
 )
 from robfcp.cli._rounds import Rounds
+from robfcp.defence import DEFAULT, DEFENCES
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.guarantees import Certificate, CurvePoint, at_least, at_most, tolerance_statement
@@ -55,9 +56,9 @@ def calibrate(
     defence: Annotated[
         str,
         typer.Option(
-            help="band, rob-fcp or none.", autocompletion=completes("band", "rob-fcp", "none")
+            help=f"Whom to trust: {', '.join(DEFENCES)}.", autocompletion=completes(*DEFENCES)
         ),
-    ] = "band",
+    ] = DEFAULT,
     malicious: Annotated[
         str, typer.Option(help="The most clients that may lie, or 'estimate'.")
     ] = "estimate",

@@ -21,17 +21,22 @@ from robfcp.defence.counting import MaliciousCount, Method, estimate_malicious
 from robfcp.defence.distances import Metric
 from robfcp.defence.named import (
     CUSTOM,
+    DEFAULT,
     DEFENCES,
+    NAMES,
     Parameters,
     defence_again,
     named_defence,
     recorded_defence,
 )
+from robfcp.defence.released import RobFCPReleased
 from robfcp.defence.rob_fcp import RobFCP, maliciousness
 
 __all__ = [
     "CUSTOM",
+    "DEFAULT",
     "DEFENCES",
+    "NAMES",
     "Assessment",
     "Band",
     "Characterisation",
@@ -46,6 +51,7 @@ __all__ = [
     "NoDefence",
     "Parameters",
     "RobFCP",
+    "RobFCPReleased",
     "check_minority",
     "defence_again",
     "estimate_malicious",

@@ -10,11 +10,16 @@ from typing import Any, get_args
 from robfcp.defence.band import Band
 from robfcp.defence.base import Defence, Exclude, NoDefence
 from robfcp.defence.distances import METRICS, Metric
+from robfcp.defence.released import RobFCPReleased
 from robfcp.defence.rob_fcp import RobFCP
 from robfcp.errors import MAX_NAME, RobfcpError, plain
 
 Parameters = Mapping[str, bool | int | float | str | None]
-DEFENCES: Mapping[str, type[Any]] = {kind.name: kind for kind in (Band, RobFCP, NoDefence)}
+DEFENCES: Mapping[str, type[Any]] = {
+    kind.name: kind for kind in (Band, RobFCP, RobFCPReleased, NoDefence)
+}
+DEFAULT = Band.name  # of `calibrate`, and what comparisons call ours
+NAMES = ", ".join(map(repr, DEFENCES))  # for messages
 CUSTOM = "custom:"
 
 
@@ -29,6 +34,13 @@ def named_defence(name: str, distance: Metric = "l2", exclude: Exclude = "outsta
         return NoDefence()
     if name == "rob-fcp":
         return RobFCP(distance)
+    if name == "rob-fcp-released":
+        if distance != "l2":
+            raise RobfcpError(
+                "distance: the released code knows l2 alone; "
+                "leave it at 'l2' or choose defence='rob-fcp'"
+            )
+        return RobFCPReleased()
     if name == "band":
         if distance != "l2":
             raise RobfcpError(
@@ -36,7 +48,7 @@ def named_defence(name: str, distance: Metric = "l2", exclude: Exclude = "outsta
                 "leave it at 'l2' or choose defence='rob-fcp'"
             )
         return Band(exclude)
-    raise RobfcpError(f"defence: {name!r} is unknown; use 'band', 'rob-fcp' or 'none'")
+    raise RobfcpError(f"defence: {name!r} is unknown; use {NAMES}")
 
 
 def recorded_defence(rule: Defence) -> tuple[str, Parameters]:
