@@ -227,6 +227,8 @@ def test_sleep_reads_parquet_as_it_reads_npz(tmp_path: Path) -> None:
     second = datasets.load("sleep", tmp_path / "two")
     assert np.allclose(first.train.x, second.train.x)
     assert np.array_equal(first.test.y, second.test.y)
+    by_subject = datasets.load_sites("sleep", tmp_path / "two")
+    assert by_subject.columns["night"].tolist() == table["y"].astype(str).tolist()
 
 
 def test_sleep_refuses_tables_it_cannot_use(tmp_path: Path) -> None:

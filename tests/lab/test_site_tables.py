@@ -31,13 +31,14 @@ def write_stroke(path: Path, *changes: dict[str, str]) -> None:
 def test_stroke_is_found_in_every_place_and_keeps_hospital_country_and_syndrome(
     tmp_path: Path, place: str
 ) -> None:
-    changes = ({}, {"HOSPNUM": "7", "COUNTRY": "ITAL", "OCCODE": "4"}, {"OCCODE": "9"})
+    changes = ({}, {"HOSPNUM": "7", "COUNTRY": "ITAL", "OCCODE": "4", "RDATE": ""}, {"OCCODE": "9"})
     write_stroke(tmp_path / place, *changes)
     table = datasets.load_sites("stroke", tmp_path, verify=False)
     assert table.y.tolist() == [1, 3]
     assert table.sites.tolist() == ["hospital 1", "hospital 7"]
     assert table.columns["country"].tolist() == ["UK", "ITAL"]
     assert table.columns["group"].tolist() == ["PACS", "PACS"]
+    assert table.columns["year"].tolist() == ["1991", ""]
     row = dict(zip(table.features, table.x[0].tolist(), strict=True))
     assert (row["AGE"], row["RSLEEP"], row["RVISINF"], row["SEX=M"]) == (69, 1, 0, 1)
     assert np.isnan([row["RATRIAL"], row["RDEF5"]]).all()
@@ -192,6 +193,19 @@ def test_sleep_by_subject_keeps_all_of_them(tmp_path: Path) -> None:
     table = datasets.load_sites("sleep", tmp_path)
     assert list(dict.fromkeys(table.sites.tolist())) == ["subject 01", "subject 02", "subject 03"]
     assert np.array_equal(table.x, x)
+    assert list(table.columns) == ["site"]
+
+
+def test_sleep_keeps_nights_and_ages_that_all_tables_have(tmp_path: Path) -> None:
+    (tmp_path / "sleep").mkdir()
+    rows = {"x": np.zeros((4, 2)), "y": np.arange(4), "subject": np.repeat([4, 9], 2)}
+    night, age = np.array([1, 2, 1, 2]), np.repeat([27, 101], 2)
+    np.savez(tmp_path / "sleep" / "a.npz", **rows, night=night, age=age)
+    columns = datasets.load_sites("sleep", tmp_path).columns
+    assert columns["night"].tolist() == ["1", "2", "1", "2"]
+    assert columns["age"].tolist() == ["27", "27", "101", "101"]
+    np.savez(tmp_path / "sleep" / "b.npz", **rows, night=night)
+    assert list(datasets.load_sites("sleep", tmp_path).columns) == ["site", "night"]
 
 
 def test_columns_must_be_as_long_as_the_labels() -> None:

@@ -33,10 +33,10 @@ def load(directory: Path, verify: bool) -> SiteTable:
 
     Features are the columns in `BASELINE`: nothing from after randomisation, no treatment, and not
     the trial's own predictions (EXPDD, EXPD6, EXPD14). Columns: site (hospital), country, group
-    (stroke syndrome).
+    (stroke syndrome), year (of randomisation; empty where the table has none).
     """
     path = locate(directory, SOURCE, FILES)
-    table = read_columns(path, SOURCE, (*BASELINE, "HOSPNUM", "COUNTRY", "OCCODE"))
+    table = read_columns(path, SOURCE, (*BASELINE, "HOSPNUM", "COUNTRY", "OCCODE", "RDATE"))
     if verify and len(table["OCCODE"]) != PATIENTS:
         raise RobfcpError(
             f"stroke: {path} holds {len(table['OCCODE'])} of the {PATIENTS} patients; get the "
@@ -54,6 +54,7 @@ def load(directory: Path, verify: bool) -> SiteTable:
             "site": np.array([f"hospital {name}" for name in table["HOSPNUM"]])[kept],
             "country": np.array(table["COUNTRY"])[kept],
             "group": np.array(table["STYPE"])[kept],
+            "year": np.array([_year(value) for value in table["RDATE"]])[kept],
         },
         features=tuple(features),
     )
@@ -68,6 +69,12 @@ def _outcome(value: str, path: Path) -> int:
             f"stroke: {path} has OCCODE {value!r}, not 0..4 or 9; get it from {SOURCE.home}"
         )
     return int(value) - 1
+
+
+def _year(value: str) -> str:
+    """'1991' from 'Jan-91'; months come in whatever language the table was converted in."""
+    digits = value[-2:]
+    return f"19{digits}" if digits.isdecimal() else ""
 
 
 def _features(table: Columns) -> dict[str, np.ndarray]:
