@@ -123,7 +123,7 @@ def mix_edge(counts, mixes, alpha, m, delta, sigma=0.0, without=None):
         below = counts.below[place][rows]
         kept = pruned(below, sizes, m, 0.2 * delta, sigma)
         if kept is None:
-            break
+            return None
         left = m - (len(rows) - len(kept))
         room = alpha - sigma
         if not all(accepts(below[kept], sizes[kept], left, p, room, 0.8 * delta) for p in mixes):

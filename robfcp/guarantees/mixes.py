@@ -8,7 +8,7 @@ small enough for its effective size; no factor for the number of classes enters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,20 +17,10 @@ from robfcp._util.exact import sum_of_largest
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
 from robfcp.guarantees.envelope import envelope
-from robfcp.guarantees.label_shift import PRUNING_SHARE, ClassCounts, prune_at
+from robfcp.guarantees.label_shift import PRUNING_SHARE, ClassCounts, Walk, walk_down
 
 Vector = NDArray[np.float64]
 Mix = Mapping[str, float] | str | Sequence[float] | NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class MixWalk:
-    """The threshold's edge for a list of mixes at once; None = infinite, and why."""
-
-    index: int | None
-    dropped: tuple[str, ...]
-    too_few: tuple[str, ...]  # classes with too few honest holders
-    contradiction: bool = False
 
 
 def read_mixes(mix: Mix | Sequence[Mix], names: tuple[str, ...]) -> Vector:
@@ -132,7 +122,7 @@ def mix_threshold(
     m: int,
     delta: float,
     sigma: float = 0.0,
-) -> MixWalk:
+) -> Walk:
     """The first edge, from the top down, above which every mix is accepted; rule T.
 
     With probability >= 1 - delta theta_pi >= 1 - alpha for all mixes at once (and all between
@@ -142,26 +132,19 @@ def mix_threshold(
     beta, rest = PRUNING_SHARE * check_delta(delta), (1 - PRUNING_SHARE) * delta
     room = alpha - check_sigma(sigma)
     if room <= 0:
-        return MixWalk(None, (), ())
-    found: int | None = None
-    dropped: tuple[str, ...] = ()
-    contradiction = False
-    too_few: tuple[str, ...] = ()
-    sizes = counts.sizes
-    for place in range(len(counts.edges) - 1, -1, -1):
-        below = counts.below[place]
-        kept = prune_at(below.astype(float), sizes.astype(float), m, beta, sigma)
-        if kept is None:
-            contradiction = True
-            break
-        left = m - int((~kept).sum())
-        if found is None:
-            too_few = _too_few(counts, kept, left, mixes)
-        if not accepted(below[kept], sizes[kept], left, mixes, room, rest).all():
-            break
-        found = int(counts.edges[place])
-        dropped = tuple(counts.ids[k] for k in np.flatnonzero(~kept))
-    return MixWalk(found, dropped, too_few if found is None else (), contradiction)
+        return Walk(None, (), clients=counts.ids)
+    too_few: list[tuple[str, ...]] = []
+
+    def accepts(place: int, kept: NDArray[np.bool_], left: int) -> bool:
+        if not too_few:
+            too_few.append(_too_few(counts, kept, left, mixes))
+        sizes, below = counts.sizes[kept], counts.below[place][kept]
+        return bool(accepted(below, sizes, left, mixes, room, rest).all())
+
+    walk = walk_down(counts, m, beta, sigma, accepts)
+    if walk.index is None and too_few:
+        return replace(walk, too_few=too_few[0])
+    return walk
 
 
 def _too_few(

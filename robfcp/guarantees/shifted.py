@@ -13,8 +13,9 @@ from robfcp.federation import Federation
 from robfcp.guarantees.assumptions import Kind, assumptions_of, outside_of
 from robfcp.guarantees.budgets import check_delta, check_sigma
 from robfcp.guarantees.certificate import FULL, Certificate
-from robfcp.guarantees.label_shift import class_counts, prune_at, pruned_pac
+from robfcp.guarantees.label_shift import PRUNING_SHARE, class_counts, pruned_pac
 from robfcp.guarantees.mixes import Mix, mix_threshold, read_mixes
+from robfcp.guarantees.pairs import Pairs
 
 _STEPS = 128  # of the least sigma
 _EDGES = 48  # at which it is sought
@@ -26,7 +27,7 @@ def shifted_pac(
     federation: Federation, level: Fraction, m: int, confidence: float, sigma: float
 ) -> Shifted:
     """Rule PC: clients that cannot be honest are pruned by class, then the PAC rule holds."""
-    walk = pruned_pac(federation, level, m, 1 - confidence, sigma)
+    walk = pruned_pac(class_counts(federation), level, m, 1 - confidence, sigma)
     notes = _notes(walk.dropped, walk.contradiction, m, sigma)
     made = _certificate(
         federation, walk.clients, "pac", level, m, (confidence, sigma), notes, walk.index
@@ -62,25 +63,19 @@ def least_shift(federation: Federation, m: int, confidence: float = 0.95) -> flo
     Liars are included, and who agrees too well is not seen: it is no estimate of the true one.
     """
     counts = class_counts(federation)
-    beta = 0.2 * check_delta(1 - confidence)
+    beta = PRUNING_SHARE * check_delta(1 - confidence)
     places = np.unique(np.linspace(0, len(counts.edges) - 1, _EDGES).round().astype(int))
-    sizes = counts.sizes.astype(float)
+    pairs = Pairs(counts.sizes)
 
     def nobody(sigma: float) -> bool:
-        return all(_all_kept(counts.below[place], sizes, m, beta, sigma) for place in places)
+        found = (pairs.kept(counts.below[place], m, beta, sigma) for place in places)
+        return all(kept is not None and kept.all() for kept in found)
 
     low, high = 0, _STEPS
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if nobody(middle / _STEPS) else (middle + 1, high)
     return low / _STEPS
-
-
-def _all_kept(
-    below: NDArray[np.int64], sizes: NDArray[np.float64], m: int, beta: float, sigma: float
-) -> bool:
-    kept = prune_at(below.astype(float), sizes, m, beta, sigma)
-    return kept is not None and bool(kept.all())
 
 
 def _notes(dropped: tuple[str, ...], contradiction: bool, m: int, sigma: float) -> list[str]:
@@ -91,8 +86,8 @@ def _notes(dropped: tuple[str, ...], contradiction: bool, m: int, sigma: float) 
         )
     if contradiction:
         notes.append(
-            f"at the next edge more than {m} sites disagree within classes by more than {sigma:g}: "
-            "nothing lower is certified; state a larger label_shift or more liars"
+            f"more than {m} sites disagree within classes by more than {sigma:g}, so that they "
+            "cannot be as declared: nothing is certified; state a larger label_shift or more liars"
         )
     return notes
 

@@ -12,14 +12,9 @@ from numpy.typing import NDArray
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.binomials import least_count
 from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
-from robfcp.guarantees.label_shift import (
-    PRUNING_SHARE,
-    ClassCounts,
-    pair_p_values,
-    prune_from,
-    witnesses,
-)
+from robfcp.guarantees.label_shift import PRUNING_SHARE, ClassCounts
 from robfcp.guarantees.mixes import accepted, mix_threshold
+from robfcp.guarantees.pairs import Pairs, least_exponent, pruned, witnesses
 
 DELTA_SHARE = 0.05  # of alpha: the chance that the federation's threshold fails, paid from it
 HIGH_DELTA = 0.025  # of the site's own upper end
@@ -56,24 +51,27 @@ def site_thresholds(
     beta, rest = PRUNING_SHARE * delta, (1 - PRUNING_SHARE) * delta
     j = witnesses(n_sites - 1, m)
     testing = m > 0 and m + j <= n_sites - 2
+    least = least_exponent(n_sites - 1, m, beta) if testing else np.inf
+    pairs = Pairs(counts.sizes)
     everybody = np.arange(n_sites)
     for place in range(len(counts.edges) - 1, -1, -1):
         below = counts.below[place]
-        p = None
+        against = None
         if testing:
-            p = pair_p_values(below.astype(float), counts.sizes.astype(float), sigma)
-            np.fill_diagonal(p, 9.0)
-            if not _anybody_odd(p, m, beta, j):
-                p = None  # with one client fewer nobody is odder: all stay for every site
+            doubtful = pairs.doubtful(below, least, sigma)
+            np.fill_diagonal(doubtful, False)
+            if (doubtful.sum(axis=1) >= m + j).any():  # else all stay, whoever is left out
+                against = doubtful
         going = []
         for site in active:
             others = everybody[everybody != site]
-            kept: NDArray[np.intp] | None = others
-            if p is not None:
-                mask = prune_from(p[np.ix_(others, others)], m, beta, j)
-                kept = None if mask is None else others[mask]
-            if kept is None:
-                continue
+            kept: NDArray[np.intp] = others
+            if against is not None:
+                mask = pruned(against[np.ix_(others, others)], m, j)
+                if mask is None:
+                    found[site] = -1  # more than m disagree: nothing is certified
+                    continue
+                kept = others[mask]
             left = m - (len(others) - len(kept))
             here = accepted(below[kept], counts.sizes[kept], left, mixes[site], room, rest)
             if here.all():
@@ -95,13 +93,6 @@ def stranger_threshold(
     delta = DELTA_SHARE * alpha
     room = alpha - delta - check_sigma(sigma)  # the rule itself pays the other one
     return mix_threshold(counts, own_mixes(sizes), room, m, delta, sigma).index
-
-
-def _anybody_odd(p: NDArray[np.float64], m: int, beta: float, j: int) -> bool:
-    """Whether anybody would be dropped among all, by the rule for one client fewer."""
-    others = len(p) - 1
-    rank = np.partition(p, m + j - 1, axis=1)[:, m + j - 1]
-    return bool((rank * (others - 1 - m) / j <= beta / others).any())
 
 
 @dataclass(frozen=True)

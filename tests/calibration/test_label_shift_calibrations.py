@@ -93,12 +93,13 @@ def test_a_class_that_too_few_hold_leaves_sets_full_and_is_named():
     assert "too few sites hold dog for a guarantee against 2 liars" in found.certificate.note
 
 
-def test_sites_that_differ_within_classes_are_certified_no_lower_and_told_so():
+def test_sites_that_differ_within_classes_are_certified_nothing_and_told_so():
     rng, counts = tables(4, n=600)
     federation = by_class(lie(rng, counts, 8, "shifted"), NAMES)
     for asked in ({"guarantee": "pac"}, {"mix": EVEN}):
         found = calibrate(federation, label_shift=0, malicious=2, **asked)
         assert "more than 2 sites disagree within classes" in found.certificate.note
+        assert found.threshold == np.inf
         sigma = least_shift(federation, 2)
         assert sigma > 0
         wide = calibrate(federation, label_shift=sigma, malicious=2, **asked)

@@ -21,21 +21,21 @@ from scipy.stats import binom, chi2_contingency, hypergeom
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import label_shift as rules
 from robfcp.guarantees import pac_threshold
-from robfcp.guarantees.label_shift import (
-    class_counts,
-    fixed_edges,
-    kl_divergence,
-    pair_p_values,
-    prune_at,
-    pruned_pac,
-    witnesses,
-)
+from robfcp.guarantees import pairs as rules
+from robfcp.guarantees.label_shift import class_counts, fixed_edges, pruned_pac
+from robfcp.guarantees.pairs import Pairs, kl_divergence, least_exponent, witnesses
 from robfcp.guarantees.shifted import least_shift, mixes_differ, shifted_pac
 from robfcp.reports import Report
 
 LEVEL = Fraction(9, 10)
+
+
+def pair_p_values(below, sizes, sigma=0.0):
+    """(K, K) p-values for "both are honest" at one edge."""
+    found = np.minimum(1, 2 * np.exp(-Pairs(sizes).exponents(below, sigma)))
+    np.fill_diagonal(found, 1)
+    return found
 
 
 def check_tables(number, seed):
@@ -47,12 +47,12 @@ def check_tables(number, seed):
         sigma, beta = (0.0, 0.05)[trial % 2], (0.01, 0.2)[trial // 2 % 2]
         if trial % 10 == 0:  # more liars than stated
             below[: m + 2] = 0
-        found = pair_p_values(below.astype(float), sizes.astype(float), sigma)
+        found = pair_p_values(below, sizes, sigma)
         for k in range(len(sizes)):
             for other in range(len(sizes)):
                 wanted = 1.0 if k == other else pair_p(below, sizes, k, other, sigma)
                 assert found[k, other] == pytest.approx(wanted, rel=1e-6, abs=1e-12)
-        mask = prune_at(below.astype(float), sizes.astype(float), m, beta, sigma)
+        mask = Pairs(sizes).kept(below, m, beta, sigma)
         kept = pruned(below, sizes, m, beta, sigma)
         assert (mask is None) == (kept is None)
         if kept is None:
@@ -91,7 +91,7 @@ def test_a_pair_value_is_never_below_the_exact_chance():
         here = least.copy()
         while True:  # one way to reach each total
             table = np.stack([here, pooled - here]).astype(float)
-            p[here.sum()] = pair_p_values(table, sizes.astype(float))[0, 1]
+            p[here.sum()] = pair_p_values(table, sizes)[0, 1]
             open_ = np.flatnonzero(here < most)
             if not open_.size:
                 break
@@ -118,15 +118,37 @@ def test_sites_without_a_common_class_say_nothing_about_each_other():
 def test_nobody_is_dropped_where_nobody_lies_or_too_few_could_speak():
     below, sizes = np.zeros((6, 1)), np.full((6, 1), 50.0)
     below[0] = 50
-    assert prune_at(below, sizes, 0, 0.1).all()
-    assert prune_at(below, sizes, 5, 0.1).all()
+    assert Pairs(sizes).kept(below, 0, 0.1).all()
+    assert Pairs(sizes).kept(below, 5, 0.1).all()
 
 
 def test_pairs_are_worked_on_in_blocks(monkeypatch):
     below, sizes, _ = random_table(np.random.default_rng(3))
-    whole = pair_p_values(below.astype(float), sizes.astype(float))
-    monkeypatch.setattr(rules, "_PAIRS", 1)
-    assert (pair_p_values(below.astype(float), sizes.astype(float)) == whole).all()
+    whole = [Pairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
+    monkeypatch.setattr(rules, "_KEPT", 1)
+    monkeypatch.setattr(rules, "_BLOCK", 1)
+    parts = [Pairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
+    np.testing.assert_allclose(parts, whole, rtol=1e-12, atol=1e-12)
+
+
+def test_the_bound_that_saves_logarithms_misses_no_pair():
+    rng = np.random.default_rng(18)
+    some = 0
+    for _ in range(300):
+        below, sizes, _ = random_table(rng)
+        pairs = Pairs(sizes)
+        for sigma in (0.0, 0.03):
+            wanted = pairs.exponents(below, sigma)
+            for least in (0.01, 1.0, 6.0, 20.0):
+                found = pairs.doubtful(below, least, sigma)
+                assert (found == (wanted >= least)).all()
+                some += found.sum()
+    assert some > 1000
+
+
+def test_the_least_exponent_is_where_markovs_bound_is_a_clients_part_of_beta():
+    p = 2 * np.exp(-least_exponent(20, 4, 0.01))
+    assert p * (20 - 1 - 4) / witnesses(20, 4) == pytest.approx(0.01 / 20)
 
 
 def test_edges_are_fixed_beforehand_and_the_top_is_among_them():
@@ -170,7 +192,7 @@ def drawn(seed, n_sites=20, n_classes=4, n=200, bins=40):
 def test_gross_liars_are_dropped_and_the_rule_runs_on_the_rest():
     rng, tables, _ = drawn(6, n=400, bins=100)
     federation = by_class(lie(rng, tables, 5, "top"))
-    walk = pruned_pac(federation, LEVEL, 5, 0.05)
+    walk = pruned_pac(class_counts(federation), LEVEL, 5, 0.05)
     assert set(walk.dropped) <= set(federation.ids[15:])
     assert walk.dropped
     assert not walk.contradiction
@@ -189,7 +211,7 @@ def plain_edge(counts, level, m, delta):
     for place in reversed(range(len(counts.edges))):
         kept = pruned(counts.below[place], counts.sizes, m, 0.2 * delta, 0.0)
         if kept is None:
-            break
+            return None, most
         left = m - (n_sites - len(kept))
         covered = counts.below[place].sum(axis=1)
         enough = True
@@ -212,7 +234,7 @@ def test_thresholds_are_those_of_plain_loops():
         rng, tables, _ = drawn([17, trial], n_sites=9, n_classes=2, n=(200, 800)[trial % 2])
         federation = by_class(lie(rng, tables, trial % 3, ATTACKS[trial // 3 % 4]))
         counts = class_counts(federation)
-        walk = pruned_pac(federation, Fraction(3, 4), 3, 0.1)
+        walk = pruned_pac(class_counts(federation), Fraction(3, 4), 3, 0.1)
         wanted, dropped = plain_edge(counts, Fraction(3, 4), 3, 0.1)
         assert walk.index == wanted
         fell += dropped > 0
@@ -221,17 +243,17 @@ def test_thresholds_are_those_of_plain_loops():
     assert edges > 10
 
 
-def test_a_walk_that_ends_where_too_many_disagree_says_so():
+def test_where_too_many_disagree_nothing_is_certified_and_it_says_why():
     rng, tables, _ = drawn(14, n=400)
     federation = by_class(lie(rng, tables, 8, "bottom"))
-    walk = pruned_pac(federation, LEVEL, 3, 0.05)
+    walk = pruned_pac(class_counts(federation), LEVEL, 3, 0.05)
     assert walk.contradiction
-    assert walk.index == 39
+    assert walk.index is None
     index, certificate = shifted_pac(federation, LEVEL, 3, 0.95, 0.0)
-    assert index == 39
+    assert index is None
     assert "every set is full" in certificate.note
     assert "more than 3 sites disagree" in certificate.note
-    assert "nothing lower is certified" in certificate.note
+    assert "nothing is certified" in certificate.note
 
 
 def test_without_drops_it_is_the_plain_rule_at_four_fifths_of_delta():
@@ -239,7 +261,7 @@ def test_without_drops_it_is_the_plain_rule_at_four_fifths_of_delta():
         _, tables, _ = drawn([7, seed], n=80, bins=250)
         federation = by_class(tables)
         for m in (0, 3):
-            walk = pruned_pac(federation, LEVEL, m, 0.05)
+            walk = pruned_pac(class_counts(federation), LEVEL, m, 0.05)
             assert walk.dropped == ()
             assert walk.index == pac_threshold(federation, LEVEL, m, 0.04)
 
@@ -260,10 +282,8 @@ def test_the_least_shift_is_nothing_for_sites_alike_and_something_for_sites_apar
 def prune_at_all(tables, m, sigma):
     """Whether everybody is kept at every edge."""
     counts = class_counts(by_class(tables))
-    found = [
-        prune_at(below.astype(float), counts.sizes.astype(float), m, 0.01, sigma)
-        for below in counts.below
-    ]
+    pairs = Pairs(counts.sizes)
+    found = [pairs.kept(below, m, 0.01, sigma) for below in counts.below]
     return all(kept is not None and kept.all() for kept in found)
 
 
@@ -273,7 +293,9 @@ def test_sites_that_keep_no_labels_are_left_out():
     pooled = Report("pooled", tables[0].sum(axis=0), federation.grid)
     mixed = Federation.from_reports([*site_reports(tables), pooled])
     assert class_counts(mixed).ids == federation.ids
-    assert pruned_pac(mixed, LEVEL, 2, 0.05) == pruned_pac(federation, LEVEL, 2, 0.05)
+    assert pruned_pac(class_counts(mixed), LEVEL, 2, 0.05) == pruned_pac(
+        class_counts(federation), LEVEL, 2, 0.05
+    )
 
 
 def test_label_counts_from_one_mix_are_told_from_others_by_pearsons_test():
@@ -303,7 +325,7 @@ def failures(runs, seed, told, liars, attack, delta=0.1, n=60, inflated=1):
         sizes = label_counts(rng, 16, 3, n)
         sizes[16 - liars :] *= inflated
         tables = lie(rng, draw_sites(rng, sizes, cdfs), liars, attack)
-        walk = pruned_pac(by_class(tables), Fraction(4, 5), told, delta)
+        walk = pruned_pac(class_counts(by_class(tables)), Fraction(4, 5), told, delta)
         if walk.index is None:
             continue
         finite += walk.index < 149
@@ -321,7 +343,7 @@ def test_honest_sites_are_dropped_in_at_most_a_fifth_of_delta_of_the_runs():
         sizes = label_counts(rng, 16, 3, 100, 0.5)
         counts = class_counts(by_class(draw_sites(rng, sizes, cdfs)))
         for place, below in enumerate(counts.below):
-            kept = prune_at(below.astype(float), counts.sizes.astype(float), 4, 0.2 * delta)
+            kept = Pairs(counts.sizes).kept(below, 4, 0.2 * delta)
             dropped[place] += kept is None or not kept.all()
     assert dropped.max() <= 0.2 * delta * runs
 
