@@ -31,7 +31,7 @@ from robfcp.defence import (
     recorded_defence,
 )
 from robfcp.errors import RobfcpError
-from robfcp.federation import Fault, Federation, Untrusted, comparable, privacy_notes
+from robfcp.federation import Fault, Federation, Untrusted, comparable
 from robfcp.guarantees import (
     Exchangeability,
     FcpThreshold,
@@ -222,7 +222,7 @@ def calibrate(
         source=evidence,
         notes=(
             *assessment.notes,
-            *privacy_notes(federation.privacy),
+            *federation.noise.notes(),
             *_mix_notes(federation, settings),
             *_strata_notes(federation, settings),
         ),
@@ -449,8 +449,8 @@ def _written(clusters: Mapping[str, str] | Sequence[str] | None) -> WrittenClust
 
 def _mix_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
     """A warning where sites are declared alike but their label mixes are not."""
-    strata = federation.strata
-    if settings.guarantee != "pac-homogeneous" or strata is None or federation.n_private:
+    strata = federation.exact_strata
+    if settings.guarantee != "pac-homogeneous" or strata is None:
         return ()
     if mixes_differ(strata.sizes) > UNLIKE:
         return ()

@@ -136,7 +136,7 @@ class Chain:
         kept, notes = _without(federation, out, {}), []
         bound, left = _remaining(malicious, federation, kept), dict[str, str]()
         if sigma is not None and isinstance(bound, int) and bound > 0:
-            if federation.grid.digest != self.grid or federation.private:
+            if federation.exact_digest != self.grid:
                 notes.append("nobody was left out for good: the grid changed or reports hold noise")
             else:
                 left = self._refuted(kept, bound, sigma)

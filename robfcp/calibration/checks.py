@@ -12,7 +12,7 @@ from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.levels import Level
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import exact_level
-from robfcp.privacy import Privacy
+from robfcp.privacy import NoNoise
 from robfcp.reports import MAX_SAMPLES, check_client
 
 Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -46,10 +46,10 @@ def checked_columns(starts: Any, bins: Any, counts: Any, n_clients: int, n_bins:
     return start, bin_, count
 
 
-def check_counts(columns: Columns, privacy: Sequence[Privacy | None]) -> None:
+def check_counts(columns: Columns, noise: NoNoise) -> None:
     """Refuse what no report without noise can hold: a negative count, no samples at all."""
     starts, _, counts = columns
-    exact = np.array([mark is None for mark in privacy] or [True] * (len(starts) - 1), dtype=bool)
+    exact = noise.exact()
     _need(len(exact) == len(starts) - 1, "privacy is not stated for every client")
     _need(bool(np.diff(starts)[exact].all()), "a client has no samples")
     positive = (counts > 0) | np.repeat(~exact, np.diff(starts))

@@ -23,6 +23,7 @@ from robfcp.defence import Exclude, Metric
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked
 from robfcp.guarantees import Assumption, Certificate, CurvePoint, exact_level
+from robfcp.privacy import noise_of
 from robfcp.reports import Names, WireScore, check_strata_names, read_score, wire_score
 from robfcp.scores import Risk, Score
 
@@ -291,8 +292,8 @@ class LegacyBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_legacy(body: LegacyBody, schema: int) -> CalibrationFields:
-    private = any(mark is not None for mark in body.federation.privacy)
-    if private != (schema == 2):
+    noise = noise_of(body.federation.privacy, len(body.federation.ids))
+    if noise.schema != schema:
         raise RobfcpError("schema 2 is for private reports and no others")
     evidence = Evidence(
         federation=read_federation_columns(body.federation),

@@ -15,7 +15,7 @@ from robfcp.defence import Finding
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked, Fault, Federation, Stratified, check_extent, table
 from robfcp.grid import Grid
-from robfcp.privacy import Privacy
+from robfcp.privacy import Privacy, noise_of
 from robfcp.reports import (
     By,
     WireGrid,
@@ -136,24 +136,22 @@ def _read(body: EvidenceBody) -> Evidence:
 
 def read_federation_columns(wire: WireFederation, checked: Checked | None = None) -> Federation:
     """The federation, its columns refused before anything is allocated for them."""
-    private = any(mark is not None for mark in wire.privacy)
-    if not private and (wire.privacy or wire.sizes):
-        raise RobfcpError("sizes are stated though no report is private")
+    noise = noise_of(wire.privacy, len(wire.ids))
+    if len(noise.marks) != len(wire.privacy):
+        raise RobfcpError("privacy is stated though no report is private")
     grid = read_grid(wire.grid)
     check_extent(len(wire.ids), grid.n_bins)
     check_names(wire.ids, "listed")
     check_names(wire.missing, "missing")
     columns = checked_columns(wire.starts, wire.bins, wire.counts, len(wire.ids), grid.n_bins)
-    check_counts(columns, wire.privacy)
+    check_counts(columns, noise)
     counts = table(*columns, grid.n_bins)
     unit = 1 if wire.risk is None else wire.risk.resolution
-    sizes = counts.below(grid.n_bins - 1)
-    if not private and (sizes % unit).any():
-        raise RobfcpError("the losses of a client do not fall by whole samples")
+    sizes = noise.read_sizes(counts.below(grid.n_bins - 1), unit, wire.sizes)
     return Federation(
         ids=tuple(wire.ids),
         table=counts,
-        sizes=np.array(wire.sizes, dtype=np.int64) if private else sizes // unit,
+        sizes=sizes,
         grid=grid,
         score=read_score(wire.score),
         round=wire.round,
@@ -161,7 +159,7 @@ def read_federation_columns(wire: WireFederation, checked: Checked | None = None
         faulty=tuple(wire.faulty),
         missing=tuple(wire.missing),
         registered=wire.registered,
-        privacy=tuple(wire.privacy),
+        privacy=noise.marks,
         sizes_known=wire.sizes_known,
         checked=Checked() if checked is None else checked,
         risk=wire.risk,
@@ -184,7 +182,7 @@ def _columns(federation: Federation) -> WireFederation:
         faulty=list(federation.faulty),
         missing=list(federation.missing),
         privacy=list(federation.privacy),
-        sizes=federation.sizes.tolist() if federation.privacy else [],
+        sizes=federation.noise.stated_sizes(federation.sizes),
         sizes_known=federation.sizes_known,
         risk=federation.risk,
         strata=None if federation.strata is None else _wire_strata(federation.strata),

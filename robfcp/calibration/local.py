@@ -102,8 +102,8 @@ def from_others(
     calibration: Calibration, federation: Federation, chosen: set[str] | None = None
 ) -> dict[str, FromOthers]:
     """What the others' reports say of each site (or the chosen ones); empty without classes."""
-    strata = federation.strata
-    if strata is None or strata.by != "class" or federation.n_private:
+    strata = federation.exact_strata
+    if strata is None or strata.by != "class":
         return {}
     if federation.risk is not None or not 2 <= len(strata.rows) <= MOST_COMPARED:
         return {}

@@ -38,7 +38,7 @@ def drifted(before: Federation, now: Federation, error: float) -> dict[str, floa
     More than e_1 + e_2, e_i = sqrt(ln(4 K / error) / (2 n_i)): with a chance of at most `error` is
     any site named whose samples were drawn alike (Dvoretzky, Kiefer, Wolfowitz, Massart).
     """
-    if before.grid != now.grid or before.private or now.private:
+    if before.exact_digest is None or before.exact_digest != now.exact_digest:
         return {}
     common = sorted(set(before.ids) & set(now.ids))
     shares, slack = [], np.zeros(len(common))

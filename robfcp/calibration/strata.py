@@ -98,8 +98,8 @@ def stratum_levels(
     if settings.size_budget is not None:
         raise RobfcpError("size_budget: is not for thresholds by class or group; state malicious=m")
     cluster, names = clusters_of(strata, settings.clusters)
-    if len(names) < len(cluster) and any(federation.privacy[k] for k in _marked(federation)):
-        raise RobfcpError(
+    if len(names) < len(cluster):
+        federation.noise.of(strata.rows).refuse(
             "clusters: private reports hold noise for every class; let the sites report by cluster"
         )
     joined = replace(federation, strata=strata.clustered(cluster, names))
@@ -127,12 +127,6 @@ def stratum_levels(
         for c, name in enumerate(strata.labels)
         if name in shown
     )
-
-
-def _marked(federation: Federation) -> Sequence[int]:
-    """The clients that report by class and may be private."""
-    strata = federation.strata
-    return () if strata is None or not federation.privacy else strata.rows.tolist()
 
 
 def _one(

@@ -320,7 +320,7 @@ def _within_classes(
         named = ", ".join(thin[:SHOWN_SITES]) + (", ..." if len(thin) > SHOWN_SITES else "")
         printer.line(f"Against {m} liars hardly protected, held by at most {2 * m} sites: {named}.")
     shift = None
-    if not federation.n_private and m < len(strata.rows) <= MOST_COMPARED:
+    if federation.exact_strata is not None and m < len(strata.rows) <= MOST_COMPARED:
         shift = least_shift(federation, m, confidence)
         printer.line(
             f"Label shift: the smallest at which none of them would be dropped is {shift:.3f} "

@@ -10,7 +10,6 @@ from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, check_ex
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.federation import Federation, numbered
 from robfcp.federation.files import read_federation, read_signed, verify_all
-from robfcp.federation.marks import privacy_notes
 from robfcp.federation.projection import comparable, projected, rising, smoothed_below, whole
 from robfcp.federation.quorum import reports_needed
 from robfcp.federation.strata import Stratified
@@ -27,7 +26,6 @@ __all__ = [
     "check_extent",
     "comparable",
     "numbered",
-    "privacy_notes",
     "projected",
     "read_federation",
     "read_signed",

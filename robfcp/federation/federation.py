@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from robfcp.federation.counts import Counts, DenseCounts, Entries
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.intake import take_in
 from robfcp.federation.late_grids import built
-from robfcp.federation.marks import marks_of, size_of
+from robfcp.federation.marks import size_of
 from robfcp.federation.strata import Stratified
 from robfcp.grid import Grid
-from robfcp.privacy import Noise, Privacy
+from robfcp.privacy import Noise, NoNoise, Privacy, noise_of
 from robfcp.reports import Report, Strata
 from robfcp.scores import Risk, Score
 
@@ -97,10 +98,25 @@ class Federation:
         """(K, H) counts; for a large sparse federation prefer the methods."""
         return self.table.dense()
 
+    @cached_property
+    def noise(self) -> NoNoise:
+        """What is to be known of the noise of the counts, which may be none."""
+        return noise_of(self.privacy, self.n_clients)
+
     @property
     def private(self) -> bool:
         """Whether any client's counts hold noise."""
-        return bool(self.privacy)
+        return self.n_private > 0
+
+    @property
+    def exact_strata(self) -> Stratified | None:
+        """The counts by class or group where they are exact; None also where noise is in them."""
+        return self.noise.exact_only(self.strata)
+
+    @property
+    def exact_digest(self) -> str | None:
+        """The grid's digest where counts on it are exact: what rounds are compared by."""
+        return self.noise.exact_only(self.grid.digest)
 
     @property
     def unit(self) -> int:
@@ -115,26 +131,22 @@ class Federation:
     @property
     def noise_draws(self) -> int:
         """How many draws of noise one pooled count holds: one for each class reported."""
-        return 1 if self.strata is None or not self.privacy else self.strata.n_strata
+        return 1 if self.strata is None else self.noise.draws(self.strata.n_strata)
 
     @property
     def noises(self) -> tuple[Noise | None, ...]:
         """(K,) the law of the noise on each of a client's counts; None where there is none."""
-        marks = self.privacy or (None,) * self.n_clients
-        return tuple(None if mark is None else mark.noise_on(self.unit) for mark in marks)
+        return self.noise.laws(self.unit)
 
     @property
     def n_private(self) -> int:
         """The number of clients whose counts hold noise."""
-        return sum(mark is not None for mark in self.privacy)
+        return self.noise.n_private
 
     @property
     def variances(self) -> NDArray[np.float64]:
         """(K,) variance of the noise on each of a client's counts; 0 where there is none."""
-        if not self.privacy:
-            return np.zeros(self.n_clients)
-        own = np.array([0.0 if law is None else law.variance for law in self.noises])
-        return own * self.noise_draws
+        return self.noise.variances(self.unit, self.noise_draws)
 
     @property
     def n_clients(self) -> int:
@@ -168,8 +180,7 @@ class Federation:
         >>> robfcp.Federation.from_counts([[1, 2], [4, 0]]).threshold_at(0)
         0.5
         """
-        last = self.grid.n_bins - 1
-        if index is None or (self.private and index == last):
+        if index is None or index >= self.grid.n_bins - self.noise.open_bins:
             return float(np.inf)
         return float(self.grid.upper[index])
 
@@ -323,12 +334,14 @@ class Federation:
         chosen = np.flatnonzero(mask)
         ids = tuple(self.ids[k] for k in chosen)
         strata = None if self.strata is None else self.strata.subset(np.asarray(mask, dtype=bool))
-        part = replace(
-            self, ids=ids, table=self.table.rows(chosen), sizes=self.sizes[chosen], strata=strata
+        return replace(
+            self,
+            ids=ids,
+            table=self.table.rows(chosen),
+            sizes=self.sizes[chosen],
+            strata=strata,
+            privacy=self.noise.of(chosen).marks,
         )
-        if not self.privacy:
-            return part
-        return replace(part, privacy=marks_of(self.privacy[k] for k in chosen))
 
     def stratum(self, number: int) -> Federation:
         """One class or group as a federation of the clients that hold it.
@@ -351,15 +364,15 @@ class Federation:
             raise RobfcpError("by: no report keeps counts by class; sketch them with labels")
         rows, counts = self.strata.stratum(number)
         totals = counts.below(self.grid.n_bins - 1) if len(rows) else np.zeros(0, dtype=np.int64)
-        marks = marks_of(self.privacy[k] for k in rows) if self.privacy else ()
+        noise = self.noise.of(rows)
         return replace(
             self,
             ids=tuple(self.ids[k] for k in rows),
             table=counts,
-            sizes=np.maximum(totals, 1) if marks else totals,
+            sizes=noise.sizes(totals),
             strata=None,
-            privacy=marks,
-            sizes_known=self.sizes_known and not marks,
+            privacy=noise.marks,
+            sizes_known=self.sizes_known and noise.keeps_sizes,
         )
 
     def __iter__(self) -> Iterator[Report]:
@@ -426,21 +439,26 @@ class Federation:
         array([6, 4])
         """
         array = np.asarray(counts)
-        if privacy is not None:
-            return _private_counts(array, grid, ids, score, privacy, sizes)
-        if array.ndim != 2 or array.dtype.kind not in "iu" or (array.size and array.min() < 0):
-            raise RobfcpError("counts: need a (clients, bins) array of non-negative integers")
+        noise = noise_of(privacy, len(array) if array.ndim else 0)
+        noise.check_table(array)
         grid = Grid.uniform(array.shape[1]) if grid is None else grid
         if array.shape[1] != grid.n_bins:
             raise RobfcpError(f"counts: {array.shape[1]} bins do not fit the grid's {grid.n_bins}")
-        if not array.any(axis=1).all():
-            raise RobfcpError("counts: a client has no samples; leave it out")
         width = len(str(max(0, len(array) - 1)))
         names = tuple(ids) if ids is not None else numbered(len(array), width)
         if len(names) != len(array) or len(set(names)) != len(names):
             raise RobfcpError("ids: need one distinct name a client")
         array = array.astype(np.int64)
-        return Federation(names, DenseCounts(array), array.sum(axis=1), grid, score)
+        totals, known = noise.table_sizes(array, sizes)
+        return Federation(
+            ids=names,
+            table=DenseCounts(array),
+            sizes=totals,
+            grid=grid,
+            score=score,
+            privacy=noise.marks,
+            sizes_known=known,
+        )
 
     @staticmethod
     def from_reports(
@@ -523,7 +541,7 @@ class Federation:
             faulty=intake.faulty,
             missing=intake.missing,
             registered=sizes is not None,
-            privacy=marks_of(header.privacy for header in headers),
+            privacy=noise_of([header.privacy for header in headers], len(headers)).marks,
             sizes_known=intake.sizes_known,
             checked=Checked.against(expected, sizes is not None, signatures),
             risk=first.risk,
@@ -534,31 +552,3 @@ class Federation:
 def numbered(n_clients: int, width: int) -> tuple[str, ...]:
     """client-00, client-01, ... padded so that names sort as numbers."""
     return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
-
-
-def _private_counts(
-    array: NDArray[Any],
-    grid: Grid | None,
-    ids: Sequence[str] | None,
-    score: Score | None,
-    privacy: Privacy | Sequence[Privacy | None],
-    sizes: ArrayLike | None,
-) -> Federation:
-    """`from_counts` for noisy counts: names and grid as there, any whole numbers."""
-    if array.ndim != 2 or array.dtype.kind not in "iu":
-        raise RobfcpError("counts: need a (clients, bins) array of integers")
-    plain = Federation.from_counts(np.ones_like(array), grid, ids, score)
-    marks = (privacy,) * len(array) if isinstance(privacy, Privacy) else tuple(privacy)
-    if len(marks) != len(array):
-        raise RobfcpError("privacy: need one entry a client")
-    known = sizes is not None or not any(mark and mark.hides_size for mark in marks)
-    if known and sizes is None:
-        raise RobfcpError("sizes: private counts need the true sizes beside them")
-    totals = np.maximum(array.sum(axis=1), 1) if sizes is None else np.asarray(sizes)
-    return replace(
-        plain,
-        table=DenseCounts(array.astype(np.int64)),
-        sizes=totals.astype(np.int64),
-        privacy=marks_of(marks),
-        sizes_known=known,
-    )

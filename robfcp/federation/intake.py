@@ -14,7 +14,7 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation.counts import Counts, CountsBuilder, check_extent
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.late_grids import kept
-from robfcp.federation.marks import Header, agreed_noise, hides_size, same_noise
+from robfcp.federation.marks import Header, agreed_noise, same_noise, size_of, sizes_known
 from robfcp.federation.quorum import check_quorum
 from robfcp.federation.strata import StrataBuilder, Stratified
 from robfcp.grid import Grid
@@ -64,10 +64,9 @@ def take_in(
         arrived = _keep(arrived, refused, _same_strata(by, names))
     arrived = _keep(arrived, refused, agreed_noise(arrived, privacy, sizes is not None))
     accepted = _without_conflicts(arrived, refused)
-    known = sizes is not None or not any(hides_size(header) for header in accepted)
-    hidden = any(h.privacy is not None and h.strata is not None for h in accepted)
-    if not known or hidden:  # numbers of samples, or of those in a class, are noisy
-        accepted = _keep(accepted, refused, same_noise(accepted))
+    alike = same_noise(accepted, sizes is not None)
+    if alike is not None:
+        accepted = _keep(accepted, refused, alike)
     faulty = _charged(refused, {header.client for header in accepted})
     seen = {header.client for header in accepted} | {fault.client for fault in faulty}
     silent = set(invited) - seen
@@ -85,6 +84,7 @@ def take_in(
         held = [(k, h.row, h.strata[1]) for k, h in enumerate(accepted) if h.strata is not None]
         strata = by_class.build(held, by, names, n_bins)
     ordered = tuple(sorted(faulty, key=lambda fault: fault.client))
+    known = sizes_known(accepted, sizes is not None)
     return Intake(accepted, counts, ordered, missing, known, strata)
 
 
@@ -208,7 +208,7 @@ def _registered(header: Header, sizes: Mapping[str, int]) -> ReportError | None:
     if header.client not in sizes:
         return ReportError(header.client, "client", "is not registered", "add it to the registry")
     expected = sizes[header.client]
-    if header.n_samples == expected or hides_size(header):
+    if size_of(header, sizes) == expected:
         return None
     return ReportError(
         header.client,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from robfcp.errors import ReportError
@@ -26,22 +26,6 @@ class Header(NamedTuple):
     risk: Risk | None
     privacy: Privacy | None
     strata: tuple[By, Names] | None = None
-
-
-def marks_of(marks: Iterable[Privacy | None]) -> tuple[Privacy | None, ...]:
-    """The clients' privacy, or nothing at all where nobody has any."""
-    found = tuple(marks)
-    return found if any(mark is not None for mark in found) else ()
-
-
-def privacy_notes(marks: tuple[Privacy | None, ...]) -> tuple[str, ...]:
-    """How private the reports are, in words: nothing, one budget, or the weakest of several."""
-    stated = [mark for mark in marks if mark is not None]
-    if not stated:
-        return ()
-    weakest = max(stated, key=lambda mark: (mark.epsilon, mark.delta))
-    often = "each" if len(set(stated)) == 1 else "at least"
-    return (f"{len(stated)} of {len(marks)} reports are private, {often} {weakest.statement}.",)
 
 
 def hides_size(report: Header) -> bool:
@@ -88,8 +72,21 @@ def agreed_noise(
     return check
 
 
-def same_noise(reports: list[Header]) -> Callable[[Header], ReportError | None]:
-    """A check that all private reports hold the noise most of them hold."""
+def sizes_known(reports: list[Header], registered: bool) -> bool:
+    """Whether every n_k is exact: registered, or hidden by nobody."""
+    return registered or not any(hides_size(report) for report in reports)
+
+
+def same_noise(
+    reports: list[Header], registered: bool
+) -> Callable[[Header], ReportError | None] | None:
+    """A check that all private reports hold the noise most of them hold.
+
+    None where it is not needed: numbers of samples, of all or of those in a class, are exact.
+    """
+    by_class = any(report.privacy is not None and report.strata is not None for report in reports)
+    if sizes_known(reports, registered) and not by_class:
+        return None
     laws = Counter(report.privacy.noise for report in reports if report.privacy is not None)
     expected = min(laws, key=lambda law: (-laws[law], law))
 

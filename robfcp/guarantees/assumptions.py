@@ -94,11 +94,8 @@ def assumptions_of(
             f"{label_shift:g} of a common one (label shift, declared)"
         )
         found.append(Assumption("label_shift", label_shift, text))
-    number = federation.n_private
-    if number:
-        text = "benign clients with private reports added the noise that these state"
-        found.append(Assumption("noise", number, text))
-    return tuple(found)
+    noise = (Assumption("noise", *stated) for stated in federation.noise.assumptions())
+    return (*found, *noise)
 
 
 def liars_assumption(m: int, n_clients: int, *, estimated: bool) -> Assumption:

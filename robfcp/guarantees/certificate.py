@@ -315,10 +315,7 @@ def _loss(federation: Federation) -> dict[str, Any]:
 
 def noise_note(federation: Federation, note: str = "") -> str:
     """The note, and that reports are private and their noise is paid for."""
-    if not federation.n_private:
-        return note
-    words = f"noise of {federation.n_private} private reports is allowed for"
-    return f"{note}; {words}" if note else words
+    return federation.noise.joined(note)
 
 
 def pruning_note(evidence: PruningEvidence, m: int) -> str:

@@ -32,9 +32,8 @@ _STEPS = 50
 
 def bounds_of(federation: Federation) -> CountBounds:
     """The counts as guarantees see them: exact, or with the noise of private reports."""
-    laws = federation.noises if federation.privacy else ()
-    moved = any(law is not None and not law.never_moves for law in laws)
-    return NoisyCounts(federation) if moved else ExactCounts(federation)
+    noisy = federation.noise.moves(federation.unit)
+    return NoisyCounts(federation) if noisy else ExactCounts(federation)
 
 
 class NoisyCounts:

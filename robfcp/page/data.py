@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import platform
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -158,8 +157,8 @@ def _settings(settings: Settings) -> Iterator[tuple[str, object]]:
 
 def _privacy(calibration: Calibration) -> str:
     """What noise the reports hold, and how many of them."""
-    kinds = Counter(p.statement for p in calibration.federation.privacy if p is not None)
-    return "; ".join(f"{n} reports {words}" for words, n in kinds.items()) or "none"
+    stated = calibration.federation.noise.statements().items()
+    return "; ".join(f"{n} reports {words}" for words, n in stated) or "none"
 
 
 def _level(level: Level) -> dict[str, Any]:

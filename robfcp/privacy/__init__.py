@@ -16,6 +16,7 @@ from robfcp.privacy.budget import (
 from robfcp.privacy.grids import grid_from_text, logistic_grid, recommend_bins, recommend_grid
 from robfcp.privacy.ledger import Ledger, Release
 from robfcp.privacy.noise import Mechanism, Noise, Terms, noise_bound, pooled_mass
+from robfcp.privacy.noises import NoNoise, noise_of
 from robfcp.privacy.noisy_binomials import least_noisy_count
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Ledger",
     "Mechanism",
     "Neighbours",
+    "NoNoise",
     "Noise",
     "Privacy",
     "Release",
@@ -32,6 +34,7 @@ __all__ = [
     "least_noisy_count",
     "logistic_grid",
     "noise_bound",
+    "noise_of",
     "pooled_mass",
     "recommend_bins",
     "recommend_grid",

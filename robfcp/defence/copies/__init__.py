@@ -14,9 +14,9 @@ __all__ = ["FALSE_ALARM", "Copies", "find_copies"]
 
 def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tuple[Copies, ...]:
     """Groups of copies among the reports without noise, and among those with the same noise."""
-    if not federation.privacy:
+    if not federation.noise.moves(federation.unit):
         return exact_copies(federation, false_alarm)
-    laws = [None if law is None or law.never_moves else law for law in federation.noises]
+    laws = federation.noise.moving_laws(federation.unit)
     n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
     found: list[Copies] = []
     for law in sorted({law for law in laws if law is not None}):
