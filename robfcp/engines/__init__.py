@@ -1,27 +1,35 @@
-"""Engines: what calibration rounds on Flower and others share: asking, deadlines, outcomes.
+"""Engines: what calibration rounds on Flower and NVFlare share: asking, deadlines, outcomes.
 
 May import the rooms from `_util` to `calibration`; the engines' own adapters build on it. It knows
 no engine: nothing here imports one.
 """
 
+from robfcp.engines.answering import Part, Question, answer, guarded
 from robfcp.engines.asking import Carrier, Collection, Failed, Reply, ask_all
-from robfcp.engines.monitoring import (
-    MonitorRequest,
-    merged_replies,
-    monitor_request,
-    read_e_reply,
+from robfcp.engines.configured import (
+    DEFAULTS,
+    calibrate_as_configured,
+    check_config,
+    sizes_as_configured,
 )
+from robfcp.engines.monitoring import MonitorRequest, merged_replies, monitor_request, read_e_reply
 from robfcp.engines.outcomes import Outcome, Outcomes, Participant, Status
 from robfcp.engines.requests import (
     FAILURES,
     PROTOCOL,
+    Kind,
+    Refused,
     SizeReply,
     SizeRequest,
     SketchRequest,
     ThresholdReply,
     ThresholdRequest,
+    open_reply_record,
+    open_request_record,
     read_reply,
     read_request,
+    reply_record,
+    request_record,
 )
 from robfcp.engines.round import (
     client_records,
@@ -31,19 +39,33 @@ from robfcp.engines.round import (
     read_size,
     reply_limit,
 )
-from robfcp.engines.site import Refused, SiteRules
+from robfcp.engines.serving import (
+    Engine,
+    calibration_round,
+    model_digest,
+    monitor_round,
+    named_participants,
+    register_sizes,
+    send_letters,
+)
+from robfcp.engines.site import SiteRules
 from robfcp.engines.workers import bounded
 
 __all__ = [
+    "DEFAULTS",
     "FAILURES",
     "PROTOCOL",
     "Carrier",
     "Collection",
+    "Engine",
     "Failed",
+    "Kind",
     "MonitorRequest",
     "Outcome",
     "Outcomes",
+    "Part",
     "Participant",
+    "Question",
     "Refused",
     "Reply",
     "SiteRules",
@@ -53,17 +75,32 @@ __all__ = [
     "Status",
     "ThresholdReply",
     "ThresholdRequest",
+    "answer",
     "ask_all",
     "bounded",
+    "calibrate_as_configured",
+    "calibration_round",
+    "check_config",
     "client_records",
     "federation_of_replies",
+    "guarded",
     "merged_replies",
+    "model_digest",
     "monitor_request",
+    "monitor_round",
+    "named_participants",
+    "open_reply_record",
+    "open_request_record",
     "read_check",
     "read_e_reply",
     "read_reply",
     "read_report",
     "read_request",
     "read_size",
+    "register_sizes",
     "reply_limit",
+    "reply_record",
+    "request_record",
+    "send_letters",
+    "sizes_as_configured",
 ]

@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from time import monotonic, sleep
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -111,6 +112,8 @@ def ask_all(
     body(client) makes the request, read(reply, client) the answer or raises RobfcpError. Ends at
     the latest `GRACE` seconds after `deadline` seconds, with everybody who had answered by then.
     """
+    if not 0 < deadline < inf:
+        raise RobfcpError(f"deadline: {deadline:g} s is no time to wait; give seconds above zero")
     return _Asking(carrier, body, read, deadline, poll).run(asked)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 
 from robfcp.errors import RobfcpError
 from robfcp.reports import WireGrid, WireScore
 
+Kind = Literal["size", "sketch", "threshold", "letter", "monitor"]
+
 PROTOCOL = 1
+MAX_NONCE = 64
 FAILURES = {  # all that a client's exception tells the server
     1: "the request was not understood",
     2: "scoring failed at the client",
@@ -18,6 +22,14 @@ FAILURES = {  # all that a client's exception tells the server
     5: "the client takes another grid or score",
     6: "the client's privacy budget does not allow another report",
 }
+
+
+class Refused(Exception):
+    """The site does not answer; `code` is one of FAILURES and says nothing about its data."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        self.code = code
+        super().__init__(reason)
 
 
 class SizeRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,11 +73,59 @@ class ThresholdReply(msgspec.Struct, forbid_unknown_fields=True):
     total_size: list[float]
 
 
+class LetterRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Keep this letter: the site's own verdict and the calibration."""
+
+    client: str
+    letter: msgspec.Raw
+    protocol: int = PROTOCOL
+
+
+class LetterReply(msgspec.Struct, forbid_unknown_fields=True):
+    """The letter of this calibration is kept."""
+
+    calibration: str
+
+
+def request_record(nonce: str, body: msgspec.Struct) -> dict[str, Any]:
+    """What an engine carries to a site."""
+    return {"nonce": nonce, "body": msgspec.json.encode(body)}
+
+
+def reply_record(nonce: str, answer: bytes | int) -> dict[str, Any]:
+    """What it carries back: an answer, or a generic code; never a text, which might hold data."""
+    return {"nonce": nonce, "code" if isinstance(answer, int) else "body": answer}
+
+
+def open_request_record(record: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Nonce and body of a request."""
+    nonce, body = record.get("nonce"), record.get("body")
+    if not isinstance(nonce, str) or not isinstance(body, bytes):
+        raise Refused(1, "the request is not of this protocol; update robfcp")
+    return nonce, body
+
+
+def open_reply_record(record: Mapping[str, Any], limit: int) -> tuple[str, bytes | int]:
+    """Nonce and body (or failure code) of a reply, its size and shape checked before the rest."""
+    nonce, body, code = (record.get(key) for key in ("nonce", "body", "code"))
+    if isinstance(body, bytes) and len(body) > limit:
+        raise RobfcpError(f"the reply has {len(body)} bytes but at most {limit} can be right")
+    if len(record) == 2 and isinstance(nonce, str) and len(nonce) <= MAX_NONCE:
+        if isinstance(body, bytes):
+            return nonce, body
+        if isinstance(code, int) and code in FAILURES:
+            return nonce, code
+    raise RobfcpError("the reply is not of this protocol")
+
+
 def read_request(body: bytes, kind: type[Any]) -> Any:
     """A request of this protocol."""
-    request = msgspec.json.decode(body, type=kind)
+    try:
+        request = msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise Refused(1, f"the request cannot be read ({error}); update robfcp") from None
     if request.protocol != PROTOCOL:
-        raise RobfcpError(f"protocol: {request.protocol} is not {PROTOCOL}; update robfcp")
+        raise Refused(1, f"protocol {request.protocol} is not {PROTOCOL}; update robfcp")
     return request
 
 

@@ -9,11 +9,11 @@ import msgspec
 
 from robfcp.calibration import Calibration
 from robfcp.engines.outcomes import Outcome, Outcomes, Participant, Status
-from robfcp.engines.requests import SizeReply, ThresholdReply, read_reply
+from robfcp.engines.requests import LetterReply, SizeReply, ThresholdReply, read_reply
 from robfcp.errors import ReportError
 from robfcp.federation import Fault, Federation
 from robfcp.grid import Grid
-from robfcp.reports import MAX_SAMPLES, Report
+from robfcp.reports import MAX_SAMPLES, Report, check_named_key, unwrap, verify
 from robfcp.scores import Score
 
 BYTES_PER_BIN = 48  # two numbers of at most 20 digits, with room to spare
@@ -32,9 +32,18 @@ def read_size(body: bytes, client: str) -> int:
     return int(n_samples)
 
 
-def read_report(body: bytes, client: str) -> Report:
-    """A valid report under the client's own name."""
-    report = Report.from_json(body, client)
+def read_report(
+    body: bytes, client: str, keys: Mapping[str, str] | None = None, round: str = ""
+) -> Report:
+    """A valid report under the client's own name; with keys, signed by the client's own.
+
+    Without keys a signature must be by the key that the report itself names.
+    """
+    if keys is not None:
+        report = verify(body, keys, round, client)
+    else:
+        check_named_key(body, client)
+        report = Report.from_json(unwrap(body), client)
     if report.client != client:
         raise ReportError(client, "client", "reports under another name", "use the given name")
     return report
@@ -128,3 +137,11 @@ def read_check(body: bytes, client: str, n_thresholds: int) -> ThresholdReply:
     if not fits or not all(0 <= count <= reply.n_samples for count in reply.covered):
         raise ReportError(client, "covered", "counts cannot be", "update robfcp")
     return reply
+
+
+def read_kept(body: bytes, client: str, calibration: str) -> str:
+    """The calibration whose letter a client says it keeps; refused where it is another."""
+    reply: LetterReply = read_reply(body, LetterReply)
+    if reply.calibration != calibration:
+        raise ReportError(client, "calibration", "keeps another letter", "update robfcp")
+    return reply.calibration

@@ -10,25 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from robfcp.engines.requests import SketchRequest
+from robfcp.engines.requests import Refused, SketchRequest
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Ledger, Privacy, grid_from_text
-from robfcp.reports import read_grid, read_score
+from robfcp.reports import Report, load_key, read_grid, read_score, sign
 from robfcp.scores import Score, named_score
 
 BUDGET_KEYS = ("delta", "neighbours", "samples-per-patient", "rounds")
 DATASET = "calibration data"
 
 FilePath = str | os.PathLike[str]
-
-
-class Refused(Exception):
-    """The site does not answer; `code` is one of FAILURES and says nothing about its data."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        self.code = code
-        super().__init__(reason)
 
 
 @dataclass(frozen=True)
@@ -39,7 +31,7 @@ class SiteRules:
     one. dataset: the name of the data the ledger speaks of. grid, score: what it reports on; any
     where None. samples: the number it states when asked, without looking at its data. pooled:
     whether it withholds its labels. least, bins_per_sample: how small the cells are that it shows,
-    as `Report.from_scores` has it.
+    as `Report.from_scores` has it. signing_key: the private key its reports are signed with.
     """
 
     privacy: Privacy | None = None
@@ -51,6 +43,7 @@ class SiteRules:
     pooled: bool = False
     least: int = 1
     bins_per_sample: float | None = None
+    signing_key: FilePath | None = None
 
     def with_config(self, config: Mapping[str, Any]) -> SiteRules:
         """The same with what the site's own configuration says, which goes before."""
@@ -72,6 +65,8 @@ class SiteRules:
             rules = replace(rules, least=int(config["least"]))
         if "bins-per-sample" in config:
             rules = replace(rules, bins_per_sample=float(config["bins-per-sample"]))
+        if "signing-key" in config:
+            rules = replace(rules, signing_key=str(config["signing-key"]))
         if "privacy-samples" in config:
             rules = replace(rules, samples=int(config["privacy-samples"]))
         return rules
@@ -84,6 +79,12 @@ class SiteRules:
         if score is None or (self.score is not None and score != self.score):
             raise Refused(5, "another score than this site takes was asked for")
         return read_grid(request.grid) if self.grid is None else self.grid, score
+
+    def sealed(self, report: Report) -> bytes:
+        """The report as it leaves the site, signed where the site has a key."""
+        if self.signing_key is None:
+            return report.to_json()
+        return sign(report, load_key(self.signing_key))
 
     def charge(self, round: str | None) -> None:
         """Spend one report of the budget before anything is computed from the data."""

@@ -11,13 +11,12 @@ import warnings
 from typing import Any
 
 import robfcp.flower._environment  # noqa: F401  (first: sets what flwr reads on import)
-from robfcp.engines import Outcome, Participant
+from robfcp.engines import Outcome, Part, Participant
 from robfcp.flower.apps import client_app, server_app
-from robfcp.flower.client import NodeOutputs, Part, add_calibration
+from robfcp.flower.client import NodeOutputs, add_calibration, add_monitor
 from robfcp.flower.collector import collect, participants
-from robfcp.flower.monitor import add_monitor, monitor_round
 from robfcp.flower.network import InProcessNetwork, Network, run_in_process
-from robfcp.flower.server import calibration_round, register_sizes
+from robfcp.flower.server import calibration_round, monitor_round, register_sizes, send_letters
 from robfcp.flower.together import calibrate_in_process, replay_in_process
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "register_sizes",
     "replay_in_process",
     "run_in_process",
+    "send_letters",
     "server_app",
 ]
 

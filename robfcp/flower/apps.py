@@ -5,39 +5,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from robfcp import engines
 from robfcp.calibration import Calibration
-from robfcp.engines import bounded
+from robfcp.engines import bounded, calibrate_as_configured, check_config, sizes_as_configured
 from robfcp.errors import RobfcpError
 from robfcp.flower._flwr import nodes_of
 from robfcp.flower.client import NodeOutputs, add_calibration
+from robfcp.flower.collector import engine_of
 from robfcp.flower.network import Network
-from robfcp.flower.server import calibration_round, register_sizes
-from robfcp.reports import read_sizes
-from robfcp.scores import Score, named_score
 
 DEFAULTS: Mapping[str, Any] = {
+    **engines.DEFAULTS,
     "strategy": "fedavg",  # fedmedian, fedtrimmedavg, krum, multikrum
     "num-server-rounds": 3,
     "training-timeout": 600.0,
     "min-nodes": 2,  # wait for so many before the start, at most `deadline` seconds
-    "score": "lac",
-    "confidence-level": 0.9,
-    "defence": "band",
-    "malicious": "estimate",  # or the most nodes that may lie
-    "guarantee": "",  # marginal, pac, pac-homogeneous
-    "sizes": "ask",  # before training; "none", or the absolute path of a registry
-    "quorum": 0.5,
-    "deadline": 60.0,
-    "poll": 1.0,
-    "invited": "",  # all registered nodes' names, with blanks between: who is offline is missing
-    "output": "",  # absolute path of the calibration
 }
 
 log = logging.getLogger(__name__)
@@ -89,18 +77,10 @@ def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> Serve
 def run_calibrated(network: Any, context: Context, arrays: ArrayRecord | None) -> Calibration:
     """Register sizes, train, calibrate and write the calibration, as the run's config says."""
     config = {**DEFAULTS, **context.run_config}
-    output = Path(str(config["output"])) if config["output"] else None
-    if output is not None and not output.is_absolute():
-        raise RobfcpError(f"output: {output} is not absolute; nobody knows where this app runs")
-    if config["malicious"] != "estimate" and not isinstance(config["malicious"], int):
-        raise RobfcpError("malicious: neither a number nor 'estimate'; fix the run config")
-    deadline, poll = float(config["deadline"]), float(config["poll"])
-    _wait_for_nodes(network, int(config["min-nodes"]), deadline)
-    sizes = None
-    if config["sizes"] == "ask":
-        sizes = register_sizes(network, arrays, deadline=deadline, poll=poll)
-    elif config["sizes"] != "none":
-        sizes = read_sizes(Path(str(config["sizes"])))
+    check_config(config)
+    waiting = {"deadline": float(config["deadline"]), "poll": float(config["poll"])}
+    _wait_for_nodes(network, int(config["min-nodes"]), waiting["deadline"])
+    sizes = sizes_as_configured(engine_of(network, arrays, **waiting), config)
     rounds = int(config["num-server-rounds"])
     if arrays is not None and rounds > 0:
         result = named_strategy(config).start(
@@ -110,26 +90,8 @@ def run_calibrated(network: Any, context: Context, arrays: ArrayRecord | None) -
             timeout=float(config["training-timeout"]),
         )
         arrays = result.arrays
-    calibration = calibration_round(
-        network,
-        arrays,
-        score=_score(str(config["score"])),
-        sizes=sizes,
-        quorum=config["quorum"],
-        deadline=deadline,
-        poll=poll,
-        run_id=context.run_id,
-        invited=str(config["invited"]).split(),
-        confidence_level=config["confidence-level"],
-        defence=config["defence"],
-        malicious=config["malicious"],
-        guarantee=config["guarantee"] or None,
-    )
-    if output is not None:
-        calibration.save(output)
-    for level in calibration.levels:
-        log.warning("threshold %.6g: %s", level.threshold, level.certificate.statement)
-    return calibration
+    trained = engine_of(network, arrays, **waiting)
+    return calibrate_as_configured(trained, config, sizes, context.run_id)
 
 
 def named_strategy(config: Mapping[str, Any]) -> Any:
@@ -157,10 +119,6 @@ def named_strategy(config: Mapping[str, Any]) -> Any:
     raise RobfcpError(
         f"strategy: {name!r} is unknown; use fedavg, fedmedian, fedtrimmedavg, krum or multikrum"
     )
-
-
-def _score(name: str) -> Score:
-    return named_score(name, {})
 
 
 def _wait_for_nodes(network: Network, wanted: int, deadline: float) -> None:

@@ -9,20 +9,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TypeVar
 
 import msgspec
 from flwr.app import ArrayRecord, Message
 
-from robfcp.engines import Collection, Failed, Participant, Reply, ask_all, bounded
+from robfcp.engines import (
+    Carrier,
+    Collection,
+    Engine,
+    Failed,
+    Kind,
+    Participant,
+    Reply,
+    ask_all,
+    bounded,
+    named_participants,
+)
 from robfcp.errors import RobfcpError
 from robfcp.flower._flwr import network_trouble, nodes_of
-from robfcp.flower._messages import open_reply, request_content
+from robfcp.flower._messages import digest_of, open_reply, request_content
 from robfcp.flower.network import Network
-from robfcp.reports import check_client
 
 T = TypeVar("T")
 
@@ -35,19 +45,9 @@ log = logging.getLogger(__name__)
 
 def participants(network: Network) -> list[Participant]:
     """The network's nodes under their registered names, or `node-ID` where that cannot serve."""
-    nodes = nodes_of(network)
-    names = Counter(node.name for node in nodes)
-    chosen = []
-    for node in nodes:
-        name = node.name
-        try:
-            check_client(name)
-            usable = names[name] == 1
-        except RobfcpError:
-            usable = False
-        client = name if usable else f"node-{node.node_id}"
-        chosen.append(Participant(node.node_id, client, node.public_key))
-    return sorted(chosen, key=lambda participant: participant.client)
+    return named_participants(
+        (node.node_id, node.name, node.public_key) for node in nodes_of(network)
+    )
 
 
 def present(network: Network, deadline: float) -> list[Participant]:
@@ -66,6 +66,25 @@ def present(network: Network, deadline: float) -> list[Participant]:
         time.sleep(PAUSE)
 
 
+def engine_of(
+    network: Network, arrays: ArrayRecord | None = None, *, deadline: float, poll: float
+) -> Engine:
+    """Flower during a round, with the model that goes with every request."""
+
+    def carrier(kind: Kind, limit: int) -> Carrier:
+        return _Messages(network, f"query.{kind}", arrays, limit)
+
+    return Engine(
+        f"flower {version('flwr')}",
+        "node and nonce by Flower",
+        lambda: present(network, deadline),
+        carrier,
+        digest_of(arrays),
+        deadline,
+        poll,
+    )
+
+
 def collect(
     network: Network,
     asked: Sequence[Participant],
@@ -78,7 +97,7 @@ def collect(
     poll: float = 1.0,
     limit: int = 65_536,
 ) -> Collection[T]:
-    """Ask every participant once, and once more after a reply that was not its own.
+    """Ask every participant a question of your own, as a round asks its own.
 
     body(client) makes the request, read(reply, client) the answer or raises RobfcpError.
     A reply of more than `limit` bytes is not read. Ends at the latest two seconds after `deadline`

@@ -11,10 +11,10 @@ from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike
 
 from robfcp.calibration import Calibration
-from robfcp.engines import SketchRequest, read_request
+from robfcp.engines import Part, SketchRequest, read_request
 from robfcp.federation import Federation
 from robfcp.flower.apps import client_app
-from robfcp.flower.client import Part, guarded
+from robfcp.flower.client import action
 from robfcp.flower.network import InProcessNetwork
 from robfcp.flower.server import calibration_round
 
@@ -47,7 +47,7 @@ def replay_in_process(federation: Federation, **options: Any) -> Calibration:
 
     reports = list(federation)
     app = ClientApp()
-    app.query("sketch")(guarded(answer))
+    app.query("sketch")(action(answer))
     context = {"grid": federation.grid, "score": federation.score}
     return _play(app, federation.ids, {**context, **options})
 

@@ -1,0 +1,81 @@
+"""A calibration round as a run's configuration says it, in the same words on every engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from robfcp.calibration import Calibration
+from robfcp.engines.serving import Engine, calibration_round, register_sizes, send_letters
+from robfcp.errors import RobfcpError
+from robfcp.privacy import grid_from_text
+from robfcp.reports import read_keys, read_sizes
+from robfcp.scores import named_score
+
+DEFAULTS: Mapping[str, Any] = {
+    "score": "lac",
+    "grid": "",  # the score's own; "uniform:100" and the like
+    "confidence-level": 0.9,
+    "defence": "band",
+    "malicious": "estimate",  # or the most sites that may lie
+    "guarantee": "",  # marginal, pac, pac-homogeneous
+    "sizes": "ask",  # beforehand; "none", or the absolute path of a registry
+    "keys": "",  # absolute path of a registry of public keys; unsigned reports are refused
+    "quorum": 0.5,
+    "deadline": 60.0,
+    "poll": 1.0,
+    "invited": "",  # all registered sites' names, with blanks between: who is offline is missing
+    "letters": False,  # send each site its letter afterwards
+    "output": "",  # absolute path of the calibration
+}
+
+log = logging.getLogger(__name__)
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """Refuse what cannot be meant before anybody is asked."""
+    if config["output"] and not Path(str(config["output"])).is_absolute():
+        raise RobfcpError(
+            f"output: {config['output']} is not absolute; nobody knows where this app runs"
+        )
+    if config["malicious"] != "estimate" and not isinstance(config["malicious"], int):
+        raise RobfcpError("malicious: neither a number nor 'estimate'; fix the run config")
+
+
+def sizes_as_configured(engine: Engine, config: Mapping[str, Any]) -> Mapping[str, int] | None:
+    """The numbers of samples: asked for, from a registry, or none."""
+    if config["sizes"] == "ask":
+        return register_sizes(engine)
+    return None if config["sizes"] == "none" else read_sizes(Path(str(config["sizes"])))
+
+
+def calibrate_as_configured(
+    engine: Engine,
+    config: Mapping[str, Any],
+    sizes: Mapping[str, int] | None,
+    run_id: int | str | None = None,
+) -> Calibration:
+    """The round, its calibration written, and the letters sent, all as configured."""
+    calibration = calibration_round(
+        engine,
+        score=named_score(str(config["score"]), {}),
+        grid=grid_from_text(str(config["grid"])) if config["grid"] else None,
+        sizes=sizes,
+        keys=read_keys(str(config["keys"])) if config["keys"] else None,
+        quorum=config["quorum"],
+        run_id=run_id,
+        invited=str(config["invited"]).split(),
+        confidence_level=config["confidence-level"],
+        defence=config["defence"],
+        malicious=config["malicious"],
+        guarantee=config["guarantee"] or None,
+    )
+    if config["output"]:
+        calibration.save(Path(str(config["output"])))
+    for level in calibration.levels:
+        log.warning("threshold %.6g: %s", level.threshold, level.certificate.statement)
+    if config["letters"]:
+        send_letters(engine, calibration)
+    return calibration
