@@ -121,18 +121,20 @@ def _show(printer: Printer, name: str, title: str, rows: Sequence[Any], *, detai
 
 def _show_natural(printer: Printer, rows: Sequence[dict[str, Any]]) -> None:
     """A table a federation: errors of coverage, and how many liars / honest sites are left out."""
+    from robfcp.lab.natural import COMPARED
+
     for title in dict.fromkeys(row["federation"] for row in rows):
         group = [row for row in rows if row["federation"] == title]
         printer.table(
             f"{title}: {group[-1]['liars']} of {group[0]['honest']} lie; error, liars/honest out",
-            ["fault", "none", "rob-fcp", "out", "band", "out"],
+            ["fault", "none", *(word for name in COMPARED for word in (name, "out"))],
             [
                 (
                     row["attack"],
                     f"{row['none_error']:+.3f}",
                     *(
                         text
-                        for defence in ("rob-fcp", "band")
+                        for defence in COMPARED
                         for text in (
                             f"{row[f'{defence}_error']:+.3f}",
                             f"{row[f'{defence}_found']:.1f}/{row[f'{defence}_false_alarms']:.1f}",

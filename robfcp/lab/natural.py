@@ -1,4 +1,4 @@
-"""Natural federations measured: sizes, accuracy, heterogeneity, coverage by site, who is found."""
+"""Natural federations measured: sizes, accuracy, heterogeneity, who is found when lying."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.calibration import calibrate
+from robfcp.defence import DEFAULT
 from robfcp.errors import RobfcpError
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import EVERYDAY
-from robfcp.lab.simulation import make_world, simulate
-from robfcp.scores import LAC, check_labels, check_probabilities
+from robfcp.lab.simulation import simulate
+from robfcp.scores import LAC
 
 MIN_SIZE = 50
 BINS = 5
 SHARE = 0.2
 ATTACKS = (*EVERYDAY, "label-poisoning", "coverage", "efficiency", "gaussian", "mimic-low")
-DEFENCES = ("none", "rob-fcp", "band")
+COMPARED = tuple(dict.fromkeys(("rob-fcp", "band", DEFAULT)))
+DEFENCES = ("none", *COMPARED)
 
 
 @dataclass(frozen=True)
@@ -147,88 +148,6 @@ def unlike(federation: NaturalFederation, min_size: int = MIN_SIZE) -> dict[str,
     }
 
 
-def site_coverage(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    sites: ArrayLike,
-    *,
-    seeds: int = 20,
-    min_size: int = MIN_SIZE,
-    confidence_level: float = 0.9,
-    rng: int = 0,
-) -> dict[str, float]:
-    """Each site's coverage under the one threshold of all sites, nobody lying: means over random
-    halvings into calibration and test samples."""
-    array = check_probabilities(probabilities)
-    label = check_labels(labels, *array.shape)
-    covered: list[NDArray[np.float64]] = []
-    names: tuple[str, ...] = ()
-    for seed in range(seeds):
-        world = make_world(
-            array,
-            label,
-            n_clients=0,
-            share=0.0,
-            beta=None,
-            score=None,
-            grid=None,
-            rng=np.random.default_rng([rng, seed]),
-            sites=sites,
-            min_size=min_size,
-        )
-        calibration = calibrate(
-            world.federation, confidence_level=confidence_level, defence="none", malicious=0
-        )
-        covered.append(world.client_coverage(calibration.levels[0].threshold))
-        names = world.federation.ids
-    return dict(zip(names, np.mean(covered, axis=0).tolist(), strict=True))
-
-
-def by_site(
-    federation: NaturalFederation, *, seeds: int = 20, min_size: int = MIN_SIZE
-) -> list[dict[str, Any]]:
-    """Samples, accuracy and coverage of every site, and its coverage were the samples dealt out to
-    the sites at random (`dealt`)."""
-    given, sites = federation.load()
-    right = given.probabilities.argmax(axis=1) == given.labels
-    found, chance = (
-        site_coverage(given.probabilities, given.labels, names, seeds=seeds, min_size=min_size)
-        for names in (sites, np.random.default_rng(0).permutation(sites))
-    )
-    return [
-        {
-            "federation": federation.title,
-            "site": name,
-            "samples": len(part),
-            "accuracy": float(right[part].mean()),
-            "coverage": found[name],
-            "dealt": chance[name],
-        }
-        for name, part in partitions.by_site(sites, min_size).items()
-    ]
-
-
-def spread(rows: Sequence[dict[str, Any]], low: float = 0.85) -> dict[str, Any]:
-    """How the coverage of one federation's sites is spread, beside samples dealt out at random."""
-    size, values, dealt = (
-        np.array([row[name] for row in rows]) for name in ("samples", "coverage", "dealt")
-    )
-    return {
-        "federation": rows[0]["federation"],
-        "overall": float(np.average(values, weights=size)),
-        "mean": float(values.mean()),
-        "worst_site": rows[int(values.argmin())]["site"],
-        "worst": float(values.min()),
-        "tenth": float(np.quantile(values, 0.1)),
-        "best": float(values.max()),
-        "low": float((values < low).mean()),
-        "worst_dealt": float(dealt.min()),
-        "tenth_dealt": float(np.quantile(dealt, 0.1)),
-        "best_dealt": float(dealt.max()),
-        "low_dealt": float((dealt < low).mean()),
-    }
-
-
 def lies(
     federation: NaturalFederation,
     attacks: Sequence[str] = ATTACKS,
@@ -299,7 +218,7 @@ def found_table(
                 "honest": first["honest"],
                 "none_error": first["error"],
             }
-            for defence in ("rob-fcp", "band"):
+            for defence in COMPARED:
                 for key in ("error", "found", "false_alarms"):
                     line[f"{defence}_{key}"] = group[defence][key]
             table.append({**line, "seeds": first["seeds"]})

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from robfcp import LAC, RobfcpError
+from robfcp import LAC, Report, RobfcpError, calibrate
 from robfcp.cli import app
-from robfcp.lab import natural, outputs, partitions, simulate
+from robfcp.lab import natural, natural_sites, outputs, partitions, simulate
 from robfcp.lab.datasets import SiteTable
 from robfcp.lab.leave_out import LeaveOutSettings, leave_out_recipe, leave_sites_out, thinned
 from robfcp.lab.simulation import make_world
@@ -247,11 +247,54 @@ def test_the_table_of_natural_federations_is_what_the_outputs_hold() -> None:
     assert (hospitals["sites"], hospitals["sites_used"], hospitals["most"]) == (464, 118, 524)
     assert rows["heart disease, hospitals"]["samples_used"] == 920
     assert natural.unlike(natural.FEDERATIONS[0])["given_labels"] > 1
-    sleepers = natural.by_site(natural.FEDERATIONS[3], seeds=2)
-    assert [row["samples"] for row in sleepers] == [400] * 78
-    spread = natural.spread(sleepers)
-    assert spread["overall"] == pytest.approx(spread["mean"])
-    assert spread["worst"] < spread["worst_dealt"] < 0.9 < spread["best"]
+
+
+def test_sites_get_what_each_rule_gives_them_and_letters_help_the_worst() -> None:
+    rows, rules = natural_sites.by_site(natural.FEDERATIONS[2], seeds=2)
+    assert [row["samples"] for row in rows] == [303, 294, 123, 200]
+    by_rule = {row["rule"]: row for row in rules}
+    assert list(by_rule) == ["pooled", "dealt", "by class", "letter", "own data"]
+    for rule in natural_sites.RULES:
+        found = by_rule[rule]
+        weights = [row["samples"] for row in rows]
+        assert found["overall"] == pytest.approx(
+            np.average([row[rule] for row in rows], weights=weights)
+        )
+        assert found["worst"] <= found["tenth"] <= found["best"] <= 1
+    assert by_rule["letter"]["worst"] > by_rule["pooled"]["worst"]
+    sizes = natural_sites.by_size(rows)
+    assert len(natural_sites.by_size([{**row, "samples": 9} for row in rows])) == 1
+    assert [(row["sites"], row["least"], row["most"]) for row in sizes] == [
+        (2, 123, 200),
+        (2, 294, 303),
+    ]
+    assert sizes[0]["pooled, worst"] == min(rows[2]["pooled"], rows[3]["pooled"])
+
+
+def test_coverage_of_a_site_is_the_share_of_its_test_half(stroke: outputs.Outputs) -> None:
+    """Against loops, with the halves drawn as site_outcomes draws them."""
+    sites = stroke.column("country")
+    data = (stroke.probabilities, stroke.labels, sites)
+    rules = ("pooled", "by class")
+    found = natural_sites.site_outcomes(*data, rules=rules, seeds=1, min_size=700)
+    parts = partitions.by_site(sites, 700)
+    assert found["pooled"].sites == tuple(parts)
+    rng, score = np.random.default_rng([0, 0]), LAC()
+    halves = [np.array_split(rng.permutation(part), 2) for part in parts.values()]
+    reports = [
+        Report.from_scores(
+            name, score(stroke.probabilities[own], stroke.labels[own]), score=score,
+            labels=stroke.labels[own], classes=4,
+        )
+        for name, (own, _) in zip(parts, halves, strict=True)
+    ]  # fmt: skip
+    for rule, by in (("pooled", None), ("by class", "class")):
+        calibration = calibrate(reports, defence="none", malicious=0, by=by)
+        for k, (_, test) in enumerate(halves):
+            sets = calibration.predict_set(stroke.probabilities[test])
+            hit = sets[np.arange(len(test)), stroke.labels[test]]
+            assert found[rule].coverage[k] == pytest.approx(hit.mean())
+            assert found[rule].set_size[k] == pytest.approx(sets.sum(axis=1).mean())
 
 
 def test_nobody_is_accused_by_band_among_honest_hospitals() -> None:

@@ -191,7 +191,7 @@ def draw_runtime(rows: Sequence[dict[str, Any]]) -> Any:
 
 def draw_natural(rows: Sequence[dict[str, Any]]) -> Any:
     """A heat map a natural federation: error of coverage under each fault and defence."""
-    methods = ("none", "rob-fcp", "band")
+    methods = [key.removesuffix("_error") for key in rows[0] if key.endswith("_error")]
     names = list(dict.fromkeys(row["federation"] for row in rows))
     faults = list(dict.fromkeys(row["attack"] for row in rows))
     axes = new_axes(len(names), 1.4 + 0.3 * len(faults))
