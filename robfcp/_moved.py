@@ -86,7 +86,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "federation": ("federation.federation", "federation.intake", "federation.marks"),
     "guarantees": ("guarantees.marginal", "guarantees.pac", "guarantees.alike"),
     "privacy": ("privacy.budget",),
-    "reports": ("reports.report", "reports.checks", "federation.marks"),
+    "reports": ("reports.report", "reports.checks", "reports.disclosure", "federation.marks"),
     "scores": ("scores.base", "scores.adaptive", "scores.regression"),
 }
 

@@ -69,8 +69,7 @@ def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> flo
 
     The p with n kl(c/n, p) = ln(2 H/delta) below the share c/n: at all H edges at once.
     """
-    if report.privacy is not None:
-        raise RobfcpError(f"{report.client}: privacy: the report holds noise; use the exact one")
+    report.disclosure.check_exact(report.client)
     grid, delta = report.grid, 1 - share("confidence", confidence, "give 0.95, say")
     edge = int(np.searchsorted(grid.upper, threshold).clip(max=grid.n_bins - 1))
     alone = bounds_of(Federation.from_reports([report]))

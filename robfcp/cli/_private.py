@@ -42,9 +42,11 @@ def chosen_privacy(
     return Privacy(epsilon, delta, cast(Any, neighbours), samples_per_patient, rounds)
 
 
-def private_grid(score: Score) -> Grid:
-    """The coarse grid of private reports where none is named."""
+def default_grid(privacy: Privacy | None, score: Score) -> Grid:
+    """The grid where none is named: the score's own, a coarse one of private reports."""
     usual = score.default_grid()
+    if privacy is None:
+        return usual
     if tuple(usual.edges[[0, -1]]) != (0.0, 1.0):
         raise RobfcpError(
             f"--grid: noise would drown the {usual.n_bins} bins that {score.name} has by default; "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,12 +28,12 @@ from robfcp.cli._private import (
     SamplesPerPatient,
     charge,
     chosen_privacy,
-    private_grid,
+    default_grid,
 )
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import grid_from_text
-from robfcp.reports import Report, check_client, load_key, save_signed
+from robfcp.reports import Exact, Report, check_client, disclosure_of, load_key, save_signed
 from robfcp.scores import (
     APS,
     RAPS,
@@ -43,7 +41,6 @@ from robfcp.scores import (
     SCORES,
     ClassificationScore,
     Score,
-    scores_or_nan,
 )
 
 
@@ -64,10 +61,8 @@ def chosen_score(name: str, randomized: bool, penalty: float, k_reg: int) -> Sco
     return score
 
 
-def chosen_grid(name: str | None, score: Score) -> Grid:
+def chosen_grid(name: str) -> Grid:
     """The grid named on the command line: a fixed one, uniform:BINS or logistic:BINS."""
-    if name is None:
-        return score.default_grid()
     try:
         return grid_from_text(name)
     except RobfcpError as error:
@@ -80,8 +75,7 @@ def _strata(
     by_class: bool | None,
     group: str | None,
     groups: str | None,
-    *,
-    private: bool,
+    how: Exact,
 ) -> dict[str, Any]:
     """What counts are kept by: a group, the class, or nothing.
 
@@ -95,7 +89,7 @@ def _strata(
     classes = isinstance(rule, ClassificationScore)
     if by_class and not classes:
         raise RobfcpError(f"--by-class: {rule.name} has no classes; leave it out")
-    wanted = classes and not private if by_class is None else by_class
+    wanted = classes and how.keeps_classes if by_class is None else by_class
     return {"labels": outputs.targets, "classes": outputs.classes} if wanted else {}
 
 
@@ -185,18 +179,15 @@ def sketch(
         rule = chosen_score(agreed.score or "lac", randomized, penalty, k_reg)
         assert outputs.targets is not None
         privacy = chosen_privacy(agreed.epsilon, delta, neighbours, samples_per_patient, rounds)
-        coarse = grid is None and privacy is not None
-        edges = private_grid(rule) if coarse else chosen_grid(grid, rule)
+        how = disclosure_of(privacy)
+        edges = default_grid(privacy, rule) if grid is None else chosen_grid(grid)
         check_client(client)
         charge(ledger, dataset or data.name, privacy, round)
         context: Any = {"round": round, "model": model, "privacy": privacy}
         try:
             if risk is None:
-                score_all = rule if privacy is None else partial(scores_or_nan, rule)
-                scores = score_all(outputs.predictions, outputs.targets, seed)
-                strata = _strata(
-                    outputs, rule, by_class, group, groups, private=privacy is not None
-                )
+                scores = how.scores(rule, outputs.predictions, outputs.targets, seed)
+                strata = _strata(outputs, rule, by_class, group, groups, how)
                 report = Report.from_scores(
                     client,
                     scores,
@@ -234,8 +225,8 @@ def sketch(
             "Labels are withheld: the server cannot give thresholds by class or for your label "
             "mix, nor compare you with other sites class by class."
         )
-    if privacy is not None:
-        printer.line(f"The report is {privacy.statement}.")
+    if how.statement:
+        printer.line(f"The report is {how.statement}.")
     printer.json(
         {
             "client": client,
@@ -243,6 +234,6 @@ def sketch(
             "grid": report.grid.digest,
             **({"score": rule.name} if risk is None else {"risk": risk}),
             "output": str(output),
-            **({} if privacy is None else {"privacy": asdict(privacy)}),
+            **how.data(),
         }
     )

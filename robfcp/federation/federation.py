@@ -20,7 +20,7 @@ from robfcp.federation.marks import size_of
 from robfcp.federation.strata import Stratified
 from robfcp.grid import Grid
 from robfcp.privacy import Noise, NoNoise, Privacy, noise_of
-from robfcp.reports import Report, Strata
+from robfcp.reports import Report, Strata, disclosure_of
 from robfcp.scores import Risk, Score
 
 
@@ -379,9 +379,8 @@ class Federation:
         """The reports the federation was made of."""
         context = self.grid, self.score, self.round, self.model
         for k, client in enumerate(self.ids):
-            mark = self.privacy[k] if self.privacy else None
-            plain = self.risk is None and (mark is None or mark.hides_size)
-            stated: Any = None if plain else int(self.sizes[k])
+            mark = self.noise.mark(k)
+            stated: Any = disclosure_of(mark).stated(int(self.sizes[k]))
             yield Report(
                 client,
                 self.table.row(k),
@@ -396,8 +395,7 @@ class Federation:
         if self.strata is None or client not in self.strata.rows:
             return None
         row = self.strata.table.row(int(np.searchsorted(self.strata.rows, client)))
-        private = bool(self.privacy) and self.privacy[client] is not None
-        cells = np.arange(len(row)) if private else np.flatnonzero(row)
+        cells = disclosure_of(self.noise.mark(client)).cells(row)
         return Strata(self.strata.by, self.strata.names, cells, row[cells], self.grid.n_bins)
 
     @staticmethod

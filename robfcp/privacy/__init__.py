@@ -10,6 +10,7 @@ from robfcp.privacy.budget import (
     Neighbours,
     Privacy,
     add_noise,
+    stated_privacy,
     zcdp_epsilon,
     zcdp_rho,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "pooled_mass",
     "recommend_bins",
     "recommend_grid",
+    "stated_privacy",
     "zcdp_epsilon",
     "zcdp_rho",
 ]

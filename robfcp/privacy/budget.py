@@ -154,6 +154,11 @@ class Privacy:
         )
 
 
+def stated_privacy(epsilon: float | None, *budget: Any) -> Privacy | None:
+    """The privacy that an epsilon and what follows it state; none without an epsilon."""
+    return None if epsilon is None else Privacy(epsilon, *budget)
+
+
 @dataclass(frozen=True)
 class Accountant:
     """What a client's released reports spend together, by zCDP composition."""

@@ -40,6 +40,10 @@ class NoNoise:
         """That of some clients."""
         return NoNoise((), sum(1 for _ in rows))
 
+    def mark(self, client: int) -> Privacy | None:
+        """What one client states."""
+        return None
+
     def laws(self, unit: int = 1) -> Laws:
         """(K,) the law of the noise on each of a client's counts; None where there is none."""
         return (None,) * self.n_clients
@@ -136,6 +140,10 @@ class ClientNoise(NoNoise):
         """That of some clients, who may have none."""
         chosen = [self.marks[k] for k in rows]
         return noise_of(chosen, len(chosen))
+
+    def mark(self, client: int) -> Privacy | None:
+        """What it states."""
+        return self.marks[client]
 
     def laws(self, unit: int = 1) -> Laws:
         """(K,) the laws that the clients state."""

@@ -6,6 +6,7 @@ build on it. The wire is strict JSON with a schema number; nothing is ever unpic
 
 from robfcp._moved import old_names
 from robfcp.reports.checks import MAX_SAMPLES, check_client
+from robfcp.reports.disclosure import Exact, disclosure_of
 from robfcp.reports.e_report import MAX_E_REPORT_BYTES, EReport, read_e_report, sign_e_report
 from robfcp.reports.registry import read_registry, read_sizes
 from robfcp.reports.report import Report
@@ -42,6 +43,7 @@ __all__ = [
     "OTHER",
     "By",
     "EReport",
+    "Exact",
     "Names",
     "Report",
     "Strata",
@@ -51,6 +53,7 @@ __all__ = [
     "check_client",
     "check_named_key",
     "check_strata_names",
+    "disclosure_of",
     "generate_key",
     "load_key",
     "public_text",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,23 +13,18 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp._util.files import MAX_FILE_BYTES, read_limited, write_atomically
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.privacy import Privacy, add_noise
+from robfcp.privacy import Privacy
 from robfcp.reports.checks import (
     check_client,
     check_counts,
-    check_fineness,
     check_grid,
-    check_noisy,
-    check_noisy_cells,
-    check_patients,
-    check_privacy,
     check_risk,
     check_score,
     check_strata,
     check_text,
-    check_total,
 )
-from robfcp.reports.sketches import clamped, sketch
+from robfcp.reports.disclosure import Exact, check_privacy, disclosure_of
+from robfcp.reports.sketches import sketch
 from robfcp.reports.strata import Strata
 from robfcp.reports.wire import ReportFields, decode_fields, encode_fields
 from robfcp.scores import (
@@ -40,8 +36,6 @@ from robfcp.scores import (
     known_risk,
     lambda_grid,
 )
-
-MAX_NOISY_CELLS = 100_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,17 +101,14 @@ class Report:
         derived = self.counts is None and isinstance(self.strata, Strata)
         if derived:
             object.__setattr__(self, "counts", self.strata.pooled)  # type: ignore[union-attr]
-        counts = check_counts(self.client, self.counts, self.grid, self.privacy)
-        total, unit = int(counts.sum()), check_risk(self.client, self.risk)
+        counts = check_counts(self.client, self.counts, self.grid)
+        self.disclosure.check_counts(self.client, counts)
+        unit = check_risk(self.client, self.risk)
         object.__setattr__(self, "counts", counts)
-        draws = check_strata(self.client, self.strata, self, derived)
-        if self.privacy is not None:
-            size = check_noisy(
-                self.client, counts, self.n_samples, self.privacy, unit=unit, draws=draws
-            )
-            check_noisy_cells(self.client, self.strata, self.n_samples, self.privacy)
-        else:
-            size = check_total(self.client, total, self.n_samples, unit)
+        check_strata(self.client, self.strata, self, derived)
+        size = self.disclosure.size(
+            self.client, counts, self.n_samples, unit=unit, strata=self.strata
+        )
         object.__setattr__(self, "n_samples", size)
         for field in ("round", "model"):
             check_text(self.client, field, getattr(self, field))
@@ -194,28 +185,26 @@ class Report:
         if grid is None:
             grid = Grid.default() if score is None else score.default_grid()
         check_grid(client, grid)
-        if privacy is None and bins_per_sample is not None:
-            check_fineness(client, len(np.atleast_1d(scores)), grid, bins_per_sample)
+        check_privacy(client, privacy)
+        how = disclosure_of(privacy)
+        if bins_per_sample is not None:
+            how.check_fineness(client, scores, grid, bins_per_sample)
         try:
-            values = scores if privacy is None else clamped(scores, grid)
-            strata = _strata(values, grid, labels, classes, groups, least, privacy is not None)
+            values = how.values(scores, grid)
+            strata = _strata(values, grid, labels, classes, groups, least, how)
             counts = sketch(values, grid) if strata is None else strata.pooled
         except RobfcpError as error:
             raise RobfcpError(f"{client}: {error}") from error
-        size = int(counts.sum())
-        if privacy is not None:
-            check_patients(client, len(np.asarray(scores)), patients, privacy)
-            size = None if privacy.hides_size else size  # type: ignore[assignment]
-            if strata is None:
-                counts = add_noise(check_counts(client, counts, grid, privacy), privacy)
-            else:
-                strata = noisy_strata(strata, privacy)
-                counts = strata.pooled
-        elif patients is not None:
-            raise RobfcpError(f"{client}: patients: only privacy protects them; pass privacy=")
+        how.check_patients(client, len(np.asarray(scores)), patients)
+        size: Any = how.stated(int(counts.sum()))
+        shown: Any = None  # the sums of the counts by class, where there are these
+        if strata is None:
+            shown = how.shown(check_counts(client, counts, grid))
+        else:
+            strata = how.shown_strata(strata)
         return Report(
             client=client,
-            counts=counts if strata is None else None,  # type: ignore[arg-type]
+            counts=shown,
             grid=grid,
             score=score,
             round=round,
@@ -269,7 +258,7 @@ class Report:
         >>> robfcp.Report.from_losses("a", losses, [0.1, 0.5, 0.9], risk="fnr").n_samples
         2
         """
-        kind = known_risk(risk, private=privacy is not None)
+        kind = known_risk(risk, disclosure_of(privacy).resolution)
         grid = lambda_grid(lambdas)
         gains, number = _named(client, lambda: gains_of_losses(losses, grid.n_bins - 1, kind))
         return _of_gains(
@@ -333,7 +322,7 @@ class Report:
         rule = RISKS.get(risk) if isinstance(risk, str) else risk
         if not isinstance(rule, MultilabelRisk):
             raise RobfcpError(f"risk: {risk!r} is unknown; use {', '.join(RISKS)} or from_losses")
-        kind = rule.risk(known_risk(rule.name, private=privacy is not None).resolution)
+        kind = rule.risk(disclosure_of(privacy).resolution)
         grid = Grid.default() if grid is None else grid
         check_grid(client, grid)
         gains, number = _named(client, lambda: rule.gains(probabilities, labels, grid, kind))
@@ -454,6 +443,11 @@ class Report:
     __hash__ = None  # type: ignore[assignment]
 
     @property
+    def disclosure(self) -> Exact:
+        """How the report shows its counts: as they are, or with noise."""
+        return disclosure_of(self.privacy)
+
+    @property
     def context(self) -> tuple[Grid, Score | None, str | None, str | None, Risk | None]:
         """What all reports of one round must share."""
         return self.grid, self.score, self.round, self.model, self.risk
@@ -482,15 +476,12 @@ def _of_gains(
     patients: ArrayLike | None,
 ) -> Report:
     """The report of summed falls, with noise where it is asked for."""
-    if privacy is not None:
-        check_patients(client, number, patients, privacy)
-        gains = add_noise(gains, privacy, risk.resolution)
-    elif patients is not None:
-        raise RobfcpError(f"{client}: patients: only privacy protects them; pass privacy=")
+    how = disclosure_of(privacy)
+    how.check_patients(client, number, patients)
     round, model = context
     return Report(
         client=client,
-        counts=gains,
+        counts=how.shown(gains, risk.resolution),
         grid=grid,
         round=round,
         model=model,
@@ -507,14 +498,10 @@ def _strata(
     classes: Sequence[str] | int | None,
     groups: ArrayLike | None,
     least: int,
-    private: bool,
+    how: Exact,
 ) -> Strata | None:
     """Counts by class or by group, where one of them is given."""
-    if private and least > 1:
-        raise RobfcpError(
-            "least: which classes are merged tells what noise should hide; "
-            "merge them beforehand, for all sites alike"
-        )
+    how.check_merging(least)
     if labels is not None and groups is not None:
         raise RobfcpError("groups: a report has one grouping; pass labels or groups")
     if labels is None and groups is None:
@@ -522,23 +509,10 @@ def _strata(
             raise RobfcpError("classes: counts by class need the labels; pass labels=")
         return None
     if labels is None:
-        if private and classes is None:
-            raise RobfcpError("groups: which ones occur is data; state them all in classes=")
+        how.check_groups(classes)
         found = Strata.of_groups(scores, groups, grid, classes)  # type: ignore[arg-type]
     elif classes is None:
         raise RobfcpError("classes: state their names in order, or their number")
     else:
         found = Strata.of_classes(scores, labels, classes, grid)
     return found if least <= 1 else found.with_thin_ones_merged(least)
-
-
-def noisy_strata(strata: Strata, privacy: Privacy) -> Strata:
-    """The counts with noise on every cell, used or not: labels are protected too."""
-    dense = strata.dense().reshape(-1)
-    if dense.size > MAX_NOISY_CELLS:
-        raise RobfcpError(
-            f"privacy: {strata.n_strata} x {strata.n_bins} cells would drown in noise; "
-            f"use a coarse grid, at most {MAX_NOISY_CELLS} cells"
-        )
-    noisy = add_noise(dense, privacy)
-    return Strata(strata.by, strata.names, np.arange(dense.size), noisy, strata.n_bins)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from robfcp._util.files import read_limited, write_atomically
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.privacy import Privacy, grid_from_text
+from robfcp.privacy import Privacy, grid_from_text, stated_privacy
 from robfcp.reports.registry import read_toml
 from robfcp.reports.signing import sign_bytes, valid_signature
 from robfcp.scores import Score, named_score
@@ -61,7 +61,7 @@ class Terms:
     @property
     def privacy(self) -> Privacy | None:
         """The privacy every report has."""
-        return None if self.epsilon is None else Privacy(self.epsilon, self.delta or 0.0)
+        return stated_privacy(self.epsilon, self.delta or 0.0)
 
     def joined(self, **options: Any) -> Terms:
         """The terms with what a call states besides, refused where it states something else."""

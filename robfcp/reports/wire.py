@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.grid import Grid, named
-from robfcp.privacy import Mechanism, Neighbours, Privacy
+from robfcp.privacy import Privacy
+from robfcp.reports.disclosure import WirePrivacy, disclosure_of, read_privacy
 from robfcp.reports.strata import MAX_STRATA, By, Strata
 from robfcp.scores import Risk, Score, named_score, score_parameters
 
@@ -76,18 +78,6 @@ class WireReport(
     score: WireScore | None = None
     round: str | None = None
     model: str | None = None
-
-
-class WirePrivacy(msgspec.Struct, forbid_unknown_fields=True):
-    """All of a report's privacy, nothing left to defaults."""
-
-    epsilon: float
-    delta: float
-    neighbours: Neighbours
-    samples_per_patient: int
-    rounds: int
-    mechanism: Mechanism
-    scale: float
 
 
 class PrivateWireReport(
@@ -243,12 +233,9 @@ def encode_fields(fields: ReportFields) -> bytes:
     }
     if fields.risk is not None or fields.strata is not None:
         return msgspec.json.encode(_extended(fields, common))
-    if fields.privacy is None:
-        return msgspec.json.encode(WireReport(schema=1, n_samples=fields.n_samples, **common))
-    stated = None if fields.privacy.hides_size else fields.n_samples
-    privacy = WirePrivacy(**asdict(fields.privacy))
+    how = disclosure_of(fields.privacy)
     return msgspec.json.encode(
-        PrivateWireReport(schema=2, privacy=privacy, n_samples=stated, **common)
+        _SHAPES[how.schema](how.wire(), how.stated(fields.n_samples), common)
     )
 
 
@@ -294,15 +281,15 @@ def _read_v1(data: bytes | str, expected: Grid | None) -> ReportFields:
 
 def _read_v2(data: bytes | str, expected: Grid | None) -> ReportFields:
     wire = msgspec.json.decode(data, type=PrivateWireReport)
-    return _fields(wire, expected, Privacy(**msgspec.structs.asdict(wire.privacy)))
+    return _fields(wire, expected, read_privacy(wire.privacy))
 
 
 def _extended(fields: ReportFields, common: dict[str, Any]) -> ExtendedWireReport:
-    hidden = fields.privacy is not None and fields.privacy.hides_size
+    how = disclosure_of(fields.privacy)
     found = ExtendedWireReport(
         schema=3,
-        n_samples=None if hidden else fields.n_samples,
-        privacy=None if fields.privacy is None else WirePrivacy(**asdict(fields.privacy)),
+        n_samples=how.stated(fields.n_samples),
+        privacy=how.wire(),
         risk=None if fields.risk is None else WireRisk(**asdict(fields.risk)),
         **common,
     )
@@ -320,8 +307,7 @@ def _extended(fields: ReportFields, common: dict[str, Any]) -> ExtendedWireRepor
 
 def _read_v3(data: bytes | str, expected: Grid | None) -> ReportFields:
     wire = msgspec.json.decode(data, type=ExtendedWireReport)
-    stated = wire.privacy
-    privacy = None if stated is None else Privacy(**msgspec.structs.asdict(stated))
+    privacy = read_privacy(wire.privacy)
     risk = None if wire.risk is None else Risk(**msgspec.structs.asdict(wire.risk))
     if (wire.counts is None) == (wire.strata is None):
         raise RobfcpError("counts: a report has counts or counts by class; rebuild the report")
@@ -363,6 +349,15 @@ def _read_strata(wire: WireStrata, grid: Grid) -> Strata:
     return Strata(wire.by, names, np.cumsum(steps), counts, grid.n_bins)
 
 
+def _plain(privacy: Any, n_samples: Any, common: dict[str, Any]) -> WireReport:
+    return WireReport(schema=1, n_samples=n_samples, **common)
+
+
+def _private(privacy: Any, n_samples: Any, common: dict[str, Any]) -> PrivateWireReport:
+    return PrivateWireReport(schema=2, privacy=privacy, n_samples=n_samples, **common)
+
+
+_SHAPES: dict[int, Callable[[Any, Any, dict[str, Any]], msgspec.Struct]] = {1: _plain, 2: _private}
 READERS: dict[int, Any] = {1: _read_v1, 2: _read_v2, 3: _read_v3}
 
 

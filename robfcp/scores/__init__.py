@@ -12,6 +12,7 @@ from robfcp.scores.named import SCORES, named_score, score_parameters
 from robfcp.scores.probabilities import Probabilities, check_labels, check_probabilities
 from robfcp.scores.regression import CQR, AbsoluteResidual
 from robfcp.scores.risks import (
+    RESOLUTION,
     RISKS,
     MultilabelRisk,
     Risk,
@@ -27,6 +28,7 @@ __all__ = [
     "CQR",
     "LAC",
     "RAPS",
+    "RESOLUTION",
     "RISKS",
     "SCORES",
     "AbsoluteResidual",

@@ -17,7 +17,6 @@ from robfcp.errors import MAX_NAME, RobfcpError
 from robfcp.grid import Grid
 
 RESOLUTION = 27_720  # shares of up to twelve labels are whole parts
-PRIVATE_RESOLUTION = 360  # noise is added to parts, so private reports use fewer
 MAX_RESOLUTION = 10**6
 MAX_BOUND = 1e9
 
@@ -91,11 +90,9 @@ class Risk:
         return 1 - share
 
 
-def known_risk(risk: str | Risk, private: bool = False) -> Risk:
-    """The risk itself, or the one of that name."""
-    if isinstance(risk, Risk):
-        return risk
-    return Risk(risk, resolution=PRIVATE_RESOLUTION if private else RESOLUTION)
+def known_risk(risk: str | Risk, resolution: int = RESOLUTION) -> Risk:
+    """The risk itself, or the one of that name in so many parts."""
+    return risk if isinstance(risk, Risk) else Risk(risk, resolution=resolution)
 
 
 def lambda_grid(lambdas: ArrayLike) -> Grid:

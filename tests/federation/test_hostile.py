@@ -532,7 +532,7 @@ def test_numbers_on_the_command_line_are_plain_digits(text):
     with pytest.raises(RobfcpError, match="--malicious"):
         read_number(text)
     with pytest.raises(RobfcpError, match="--grid"):
-        chosen_grid(f"uniform:{text}", LAC)
+        chosen_grid(f"uniform:{text}")
 
 
 @pytest.mark.parametrize("characterisation", ["gaussian", "k-means", "kernel", "quantiles"])

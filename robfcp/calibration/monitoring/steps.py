@@ -24,11 +24,7 @@ Vector = NDArray[np.float64]
 
 def bag_of(report: Report, calibration: Calibration) -> Exchange:
     """The site's own report as the bag fresh scores are compared with."""
-    if report.privacy is not None:
-        raise RobfcpError(
-            f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "
-            "which never leaves the site"
-        )
+    report.disclosure.check_exact(report.client)
     if report.grid.digest != calibration.summary.grid:
         raise RobfcpError(f"{report.client}: grid: not the calibration's; pass its own report")
     for name, expected in (("score", calibration.score), ("model", calibration.summary.model)):
