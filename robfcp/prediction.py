@@ -3,48 +3,129 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._util.names import a_few
+from robfcp._util.numbers import array as numbers
 from robfcp.errors import RobfcpError
-from robfcp.scores import ClassificationScore, Rng, Score, check_probabilities
+from robfcp.scores import (
+    ClassColumns,
+    ClassificationScore,
+    Rng,
+    Score,
+    check_probabilities,
+    class_columns,
+    column_names,
+    label_numbers,
+    places,
+)
 
 Limits = Sequence[float] | NDArray[np.float64]
+Classes = tuple[str, ...] | int | None
 
 
 def predict_sets(
-    score: Score, probabilities: ArrayLike, thresholds: Limits, rng: Rng = None
+    score: Score,
+    probabilities: ArrayLike,
+    thresholds: Limits,
+    rng: Rng = None,
+    *,
+    non_empty: bool = False,
 ) -> NDArray[np.bool_]:
     """(n, C, L) membership of every label at every threshold; one block of scores at a time.
 
     Thresholds are (L,), (C, L) where each label has its own, or (n, 1, L) where each sample has.
+    With `non_empty` a set that would hold nothing holds the label with the least score.
     """
     array = check_probabilities(probabilities)
     sets = np.empty((*array.shape, np.shape(thresholds)[-1]), dtype=bool)
-    for rows, members in iterate_sets(score, array, thresholds, rng):
+    for rows, members in iterate_sets(score, array, thresholds, rng, non_empty=non_empty):
         sets[rows] = members
     return sets
 
 
 def iterate_sets(
-    score: Score, probabilities: ArrayLike, thresholds: Limits, rng: Rng = None
+    score: Score,
+    probabilities: ArrayLike,
+    thresholds: Limits,
+    rng: Rng = None,
+    *,
+    non_empty: bool = False,
 ) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
     """The same sets as (rows, members) blocks, for more samples than memory holds."""
     if not isinstance(score, ClassificationScore):
         raise RobfcpError(f"{_name(score)}: is no classification score; use predict_interval")
     limits = np.asarray(thresholds, dtype=np.float64)
     for rows, scores in score.blocks(probabilities, rng):
-        yield rows, scores[:, :, None] <= (limits[rows] if limits.ndim == 3 else limits)
+        members = scores[:, :, None] <= (limits[rows] if limits.ndim == 3 else limits)
+        if non_empty:
+            row, level = np.nonzero(~members.any(axis=1))
+            members[row, scores[row].argmin(axis=1), level] = True
+        yield rows, members
 
 
 def predict_intervals(
-    score: Score, predictions: ArrayLike, thresholds: Sequence[float]
+    score: Score, predictions: ArrayLike, thresholds: Sequence[float], *, non_empty: bool = False
 ) -> NDArray[np.float64]:
-    """(n, 2, L) lower and upper ends at every threshold."""
+    """(n, 2, L) lower and upper ends at every threshold.
+
+    With `non_empty` ends that cross (quantiles moved inwards) meet in their middle.
+    """
     if isinstance(score, (ClassificationScore, type)) or not hasattr(score, "interval"):
         raise RobfcpError(f"{_name(score)}: is no regression score; use predict_set")
-    return np.stack([score.interval(predictions, limit) for limit in thresholds], axis=2)
+    ends = np.stack([score.interval(predictions, limit) for limit in thresholds], axis=2)
+    if non_empty:
+        crossed = ends[:, :1] > ends[:, 1:]
+        ends = np.where(crossed, ends.mean(axis=1, keepdims=True), ends)
+    return ends
+
+
+def in_order(probabilities: ArrayLike, classes: Classes) -> NDArray[Any]:
+    """The probabilities as an array; a frame's columns in the order of the classes, by name."""
+    table, names = numbers("probabilities", probabilities), column_names(probabilities)
+    if not names or classes is None:
+        return table
+    order = ordered_columns(names, classes)
+    if order is None:
+        assert isinstance(classes, tuple)
+        lacking = sorted(set(classes) - set(names))
+        raise RobfcpError(
+            f"columns: none is called {lacking[0]!r:.60}; the classes are {a_few(classes)}; "
+            "rename the columns"
+        )
+    return table[:, order]
+
+
+def ordered_columns(names: Sequence[str], classes: tuple[str, ...] | int) -> list[int] | None:
+    """The column of each class; None where a class has none.
+
+    Columns p0, p1, ... are the classes in their order; columns that are no class are left out.
+    """
+    if isinstance(classes, tuple):
+        found = places(names, classes)
+        if found is not None:
+            return found
+        columns = class_columns(names)
+        numbered = not columns.names and len(columns.order) == len(classes)
+        return list(columns.order) if numbered else None
+    return list(class_columns(names).order)
+
+
+def numbered_labels(labels: ArrayLike, classes: Classes) -> NDArray[Any]:
+    """Labels as class numbers, looked up where they are text and the classes have names."""
+    found = numbers("labels", labels)
+    if found.dtype.kind not in "USO" or not isinstance(classes, tuple):
+        return found
+    number = label_numbers(found, ClassColumns(tuple(range(len(classes))), classes))
+    if (number < 0).any():
+        wrong = found[int(np.argmax(number < 0))]
+        raise RobfcpError(
+            f"labels: {wrong!s:.60} is none of the classes {a_few(classes)}; check the names"
+        )
+    return number
 
 
 def _name(score: object) -> str:

@@ -28,7 +28,7 @@ def sites(X, y, n_sites=10):
     return list(zip(np.array_split(X, n_sites), np.array_split(y, n_sites), strict=True))
 
 
-@pytest.mark.parametrize("score", [None, robfcp.APS(), robfcp.RAPS(randomized=False)])
+@pytest.mark.parametrize("score", [None, robfcp.APS(), robfcp.RAPS(randomized=False), "saps"])
 def test_classifier_covers_as_asked_on_honest_sites(digits, model, score):
     X, y = digits
     conformal = robfcp.FederatedConformalClassifier(model, 0.9, score=score, random_state=0)

@@ -71,6 +71,8 @@ def test_adaptive_sets_equal_mapies_except_that_mapie_never_leaves_one_empty(
     empty = ~found.any(axis=1)
     np.testing.assert_array_equal(found[~empty], expected[~empty])
     np.testing.assert_array_equal(expected[empty].sum(axis=1), 1)
+    full = predict_sets(ours, p, [threshold], non_empty=True)[:, :, 0]
+    np.testing.assert_array_equal(full, expected)
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.62, 0.9, 0.97])
@@ -84,7 +86,16 @@ def test_randomised_aps_sets_equal_mapies_with_the_same_u(threshold):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "score", [robfcp.LAC(), robfcp.APS(), robfcp.APS(False), robfcp.RAPS()], ids=repr
+    "score",
+    [
+        robfcp.LAC(),
+        robfcp.APS(),
+        robfcp.APS(False),
+        robfcp.RAPS(),
+        robfcp.SAPS(),
+        robfcp.OrdinalAPS(),
+    ],
+    ids=repr,
 )
 def test_honest_federations_cover_between_the_proved_bounds(score):
     """1 - alpha <= coverage <= 1 - alpha + K/(N + K) + sketching error, by simulation."""

@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.errors import RobfcpError
 
+_NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")
+
 
 def share(
     field: str, value: object, remedy: str, *, zero: bool = False, one: bool = False
@@ -32,11 +34,38 @@ def whole(field: str, value: object, remedy: str, low: int = 0) -> int:
 
 
 def array(field: str, values: ArrayLike) -> NDArray[Any]:
-    """The values as an array, refused where they are ragged."""
+    """The values as an array of this process, refused where they are ragged.
+
+    Tensors may lie on any device, need a gradient and have kinds of floats numpy does not know.
+    """
     try:
-        return np.asarray(values)
+        found = np.asarray(_in_memory(values))
     except (ValueError, TypeError, OverflowError):
         raise RobfcpError(f"{field}: rows differ in length; pass a full array") from None
+    except (RuntimeError, NotImplementedError):  # a tensor without data, say
+        raise RobfcpError(f"{field}: hold no numbers that can be read; pass an array") from None
+    if found.dtype.kind == "V" and "float" in found.dtype.name:  # bfloat16 and float8 of others
+        return found.astype(np.float32)
+    return found
+
+
+def _in_memory(values: Any) -> Any:
+    """Tensors as numpy arrays of floats numpy knows, by what they can do; no library is loaded."""
+    if isinstance(values, (list, tuple)) and values and _is_tensor(values[0]):
+        return [_in_memory(value) for value in values]
+    if _is_tensor(values):
+        values = values.detach().to("cpu")
+        values = values.to_dense() if getattr(values, "is_sparse", False) else values
+        if values.is_floating_point() and str(values.dtype) not in _NUMPY_FLOATS:
+            values = values.float()
+        return values.resolve_conj().resolve_neg().numpy()
+    if hasattr(values, "get") and hasattr(values, "__cuda_array_interface__"):
+        return values.get()
+    return values
+
+
+def _is_tensor(values: object) -> bool:
+    return hasattr(values, "detach") and hasattr(values, "is_floating_point")
 
 
 def floats(field: str, values: ArrayLike) -> NDArray[np.float64]:

@@ -32,7 +32,13 @@ from robfcp.calibration.signed import check_signer, sign_sealed
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked, Fault, Federation
 from robfcp.guarantees import Certificate, curve_assumptions
-from robfcp.prediction import iterate_sets, predict_intervals, predict_sets
+from robfcp.prediction import (
+    in_order,
+    iterate_sets,
+    numbered_labels,
+    predict_intervals,
+    predict_sets,
+)
 from robfcp.reports import By, Names
 from robfcp.scores import Risk, Rng, Score, check_multilabel
 
@@ -289,19 +295,24 @@ class Calibration:
         *,
         score: Score | None = None,
         groups: ArrayLike | None = None,
+        non_empty: bool = False,
     ) -> NDArray[np.bool_]:
         """(n, C) whether each label is in each sample's set; (n, C, L) for several levels.
 
         Parameters
         ----------
         probabilities
-            (n, C) class probabilities.
+            (n, C) class probabilities; the columns of a frame are found by the classes' names.
         rng
             A seed or generator, for randomised scores.
         score
             The score, where the reports did not name it.
         groups
             (n,) each sample's group, where thresholds are by group.
+        non_empty
+            Put the label with the least score into sets that would be empty. Coverage can only
+            rise, by at most the share of empty sets: the certificate's lower bound holds, its
+            upper one no longer.
 
         Returns
         -------
@@ -316,14 +327,24 @@ class Calibration:
         >>> calibration.predict_set([[0.6, 0.4], [0.1, 0.9]])
         array([[ True,  True],
                [False,  True]])
+        >>> calibration.predict_set([[0.3, 0.3, 0.2, 0.2]])
+        array([[False, False, False, False]])
+        >>> calibration.predict_set([[0.3, 0.3, 0.2, 0.2]], non_empty=True)
+        array([[ True, False, False, False]])
         """
-        self.check_classes(probabilities)
-        limits = self._limits(groups, np.shape(probabilities)[:1])
-        sets = predict_sets(self.score_of(score), probabilities, limits, rng)
+        rows = in_order(probabilities, self.classes)
+        self.check_classes(rows)
+        limits = self._limits(groups, rows.shape[:1])
+        sets = predict_sets(self.score_of(score), rows, limits, rng, non_empty=non_empty)
         return sets if self.several else sets[:, :, 0]
 
     def iterate_sets(
-        self, probabilities: ArrayLike, rng: Rng = None, *, score: Score | None = None
+        self,
+        probabilities: ArrayLike,
+        rng: Rng = None,
+        *,
+        score: Score | None = None,
+        non_empty: bool = False,
     ) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
         """The sets as (rows, members) blocks, for more samples than memory holds.
 
@@ -335,6 +356,8 @@ class Calibration:
             A seed or generator, for randomised scores.
         score
             The score, where the reports did not name it.
+        non_empty
+            Leave no set empty, as in `predict_set`.
 
         Yields
         ------
@@ -350,11 +373,13 @@ class Calibration:
         ...     print(rows, sets.sum(axis=1))
         slice(0, 2, None) [2 1]
         """
-        self.check_classes(probabilities)
+        table = in_order(probabilities, self.classes)
+        self.check_classes(table)
         if self.by == "group":
             raise RobfcpError("iterate_sets: thresholds are by group; use predict_set(groups=...)")
         limits = self._limits(None, ())
-        for rows, sets in iterate_sets(self.score_of(score), probabilities, limits, rng):
+        rule = self.score_of(score)
+        for rows, sets in iterate_sets(rule, table, limits, rng, non_empty=non_empty):
             yield rows, sets if self.several else sets[:, :, 0]
 
     if TYPE_CHECKING:  # a letter holds a calibration: the room's door adds this one
@@ -368,6 +393,7 @@ class Calibration:
         *,
         score: Score | None = None,
         groups: ArrayLike | None = None,
+        non_empty: bool = False,
     ) -> NDArray[np.float64]:
         """(n, 2) lower and upper ends; (n, 2, L) for several levels.
 
@@ -379,6 +405,8 @@ class Calibration:
             The score, where the reports did not name it.
         groups
             (n,) each sample's group, where the thresholds are by group.
+        non_empty
+            Where the ends cross (quantiles moved inwards), take their middle for both.
 
         Returns
         -------
@@ -397,17 +425,18 @@ class Calibration:
         array([[2.5, 3.5],
                [6.5, 7.5]])
         """
-        rule, values = self.score_of(score), np.asarray(predictions)
+        rule, values = self.score_of(score), array("predictions", predictions)
         if self.by == "class":
             raise RobfcpError("predict_interval: an interval has no classes; calibrate without by=")
         limits = self._limits(groups, values.shape[:1])
         if self.by is None:
-            ends = predict_intervals(rule, predictions, self._thresholds)
+            ends = predict_intervals(rule, values, self._thresholds, non_empty=non_empty)
             return ends if self.several else ends[:, :, 0]
         ends = np.empty((len(values), 2, len(self.levels)))
         for own in np.unique(limits[:, 0], axis=0):
             same = (limits[:, 0] == own).all(axis=1)
-            ends[same] = predict_intervals(rule, values[same], tuple(own.tolist()))
+            limit = tuple(own.tolist())
+            ends[same] = predict_intervals(rule, values[same], limit, non_empty=non_empty)
         return ends if self.several else ends[:, :, 0]
 
     def predict_multilabel(self, probabilities: ArrayLike) -> NDArray[np.bool_]:
@@ -483,8 +512,8 @@ class Calibration:
         """
         return check(
             self,
-            predictions,
-            targets,
+            in_order(predictions, self.classes),
+            numbered_labels(targets, self.classes),
             groups=groups,
             level=level,
             floor=floor,

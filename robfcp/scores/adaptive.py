@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from robfcp._util.numbers import floats, generator, whole
+from robfcp._util.numbers import floats, whole
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.scores.base import ClassificationScore, Rng, Scores
+from robfcp.scores.base import ClassificationScore, Scores, check_randomized
 from robfcp.scores.probabilities import Probabilities, check_rows
 
 MAX_PENALTY = 1e6
@@ -23,18 +23,7 @@ class _Adaptive(ClassificationScore):
     randomized: bool
 
     def __post_init__(self) -> None:
-        if not isinstance(self.randomized, (bool, np.bool_)):
-            raise RobfcpError(f"{self.name}: randomized is {self.randomized!r}; use True or False")
-        object.__setattr__(self, "randomized", bool(self.randomized))
-
-    def _uniforms(self, n: int, rng: Rng) -> Scores:
-        if not self.randomized:
-            return super()._uniforms(n, rng)
-        if rng is None:
-            raise RobfcpError(
-                f"{self.name}: a randomised score needs rng=; pass a seed or use randomized=False"
-            )
-        return generator(rng).random(n)
+        object.__setattr__(self, "randomized", check_randomized(self, self.randomized))
 
     def _of_labels(
         self, p: Probabilities, label: NDArray[np.intp], u: Scores, first: int
@@ -45,21 +34,55 @@ class _Adaptive(ClassificationScore):
         mass = np.multiply(p, above).sum(axis=1, dtype=np.float64) + u * chosen
         return np.minimum(mass, 1) + self._penalties(1 + np.count_nonzero(above, axis=1))
 
-    def _of_all(self, p: Probabilities, u: Scores) -> Scores:
-        order = np.argsort(-p, axis=1)
-        falling = np.take_along_axis(p, order, axis=1).astype(np.float64)
+    def of_all(self, p: Probabilities, u: Scores) -> Scores:
+        """The mass above each label, u of its own, and the penalty of its rank.
+
+        Parameters
+        ----------
+        p
+            (n, C) probabilities.
+        u
+            (n,) uniform numbers, or ones.
+
+        Returns
+        -------
+        (n, C) array
+            The score of every label.
+        """
+        order, falling, first = ranked(p)
         before = np.cumsum(falling, axis=1) - falling
-        place = np.broadcast_to(np.arange(p.shape[1]), p.shape).copy()
-        place[:, 1:][falling[:, 1:] == falling[:, :-1]] = 0
-        first = np.maximum.accumulate(place, axis=1)  # equal probabilities share a rank
         mass = np.take_along_axis(before, first, axis=1) + u[:, None] * falling
-        scores = np.empty(p.shape)
-        ranked = np.minimum(mass, 1) + self._penalties(1 + first)
-        np.put_along_axis(scores, order, ranked, axis=1)
-        return scores
+        return unranked(np.minimum(mass, 1) + self._penalties(1 + first), order)
 
     def _penalties(self, rank: NDArray[np.intp]) -> Scores | float:
         return 0.0
+
+
+def check_penalty(field: str, value: object) -> float:
+    """A penalty as a number from 0 to the largest allowed."""
+    penalty = floats(field, cast(ArrayLike, value))
+    if penalty.ndim or not 0 <= penalty <= MAX_PENALTY:
+        raise RobfcpError(f"{field} is {value!r}; give 0 to {MAX_PENALTY:g}")
+    return float(penalty)
+
+
+def ranked(p: Probabilities) -> tuple[NDArray[np.intp], Scores, NDArray[np.intp]]:
+    """Each row's labels from the likeliest down, their probabilities, and their ranks from 0.
+
+    Equal probabilities share a rank.
+    """
+    order = np.argsort(-p, axis=1)
+    falling = np.take_along_axis(p, order, axis=1).astype(np.float64)
+    place = np.broadcast_to(np.arange(p.shape[1]), p.shape).copy()
+    place[:, 1:][falling[:, 1:] == falling[:, :-1]] = 0
+    return order, falling, np.maximum.accumulate(place, axis=1)
+
+
+def unranked(values: Scores, order: NDArray[np.intp]) -> Scores:
+    """Values in the order of the ranks, back in the order of the labels."""
+    scores = np.empty(values.shape)
+    np.put_along_axis(scores, order, values, axis=1)
+    return scores
 
 
 @dataclass(frozen=True)
@@ -71,7 +94,8 @@ class APS(_Adaptive):
     Parameters
     ----------
     randomized
-        Draw u, which needs `rng`; False takes u = 1, for sets that are larger but never random.
+        Draw u, which needs `rng`. False takes u = 1: the same sets every time, but larger ones, and
+        nearly every label where a model is almost always sure and right.
 
     References
     ----------
@@ -101,7 +125,8 @@ class RAPS(_Adaptive):
     k_reg
         Ranks up to this one add nothing.
     randomized
-        Draw u, which needs `rng`; False takes u = 1, for sets that are larger but never random.
+        Draw u, which needs `rng`. False takes u = 1: the same sets every time, but larger ones, and
+        nearly every label where a model is almost always sure and right.
 
     References
     ----------
@@ -123,10 +148,7 @@ class RAPS(_Adaptive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        penalty = floats("raps: penalty", self.penalty)
-        if penalty.ndim or not 0 <= penalty <= MAX_PENALTY:
-            raise RobfcpError(f"raps: penalty is {self.penalty!r}; give 0 to {MAX_PENALTY:g}")
-        object.__setattr__(self, "penalty", float(penalty))
+        object.__setattr__(self, "penalty", check_penalty("raps: penalty", self.penalty))
         object.__setattr__(self, "k_reg", whole("raps: k_reg", self.k_reg, "give 5, say"))
 
     def default_grid(self) -> Grid:

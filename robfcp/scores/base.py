@@ -9,7 +9,10 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._util.numbers import generator
+from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
+from robfcp.scores.columns import column_names
 from robfcp.scores.probabilities import (
     Probabilities,
     check_labels,
@@ -73,8 +76,10 @@ class Score(Protocol):
 class ClassificationScore(ABC):
     """Checks, blocks and randomness; a subclass supplies the formula on one block of rows.
 
-    Extend it for a score of your own: a frozen dataclass with a `name` and two methods,
-    `_of_labels` for the given label of every row and `_of_all` for all labels.
+    Extend it for a score of your own: a frozen dataclass with a `name` and `of_all`, the formula
+    for all labels of some rows. With a field `randomized` that is True, `of_all` gets a uniform
+    number u for every row; otherwise u is 1. `robfcp.check_score` tries a score on everything the
+    library relies on.
 
     Attributes
     ----------
@@ -89,9 +94,7 @@ class ClassificationScore(ABC):
     >>> @dataclass(frozen=True)
     ... class Margin(robfcp.ClassificationScore):
     ...     name = "margin"
-    ...     def _of_labels(self, p, label, u, first):
-    ...         return self._of_all(p, u)[np.arange(len(p)), label]
-    ...     def _of_all(self, p, u):
+    ...     def of_all(self, p, u):
     ...         return (1 + p.max(axis=1, keepdims=True) - p) / 2
     >>> Margin()([[0.5, 0.25, 0.25]], [1])
     array([0.625])
@@ -107,7 +110,7 @@ class ClassificationScore(ABC):
         predictions
             (n, C) class probabilities.
         targets
-            (n,) class numbers from 0.
+            (n,) class numbers from 0; names of the columns where `predictions` is a frame.
         rng
             A seed or generator, for randomised scores.
 
@@ -126,11 +129,15 @@ class ClassificationScore(ABC):
         >>> import robfcp
         >>> robfcp.LAC()([[0.75, 0.25], [0.5, 0.5]], [0, 1])
         array([0.25, 0.5 ])
+        >>> import pandas as pd
+        >>> robfcp.LAC()(pd.DataFrame({"flu": [0.75], "cold": [0.25]}), ["cold"])
+        array([0.75])
         """
         array = check_probabilities(predictions)
-        label = check_labels(targets, *array.shape)
-        u = self._uniforms(len(array), rng)
-        scores = np.empty(len(array))
+        n, n_classes = array.shape
+        label = check_labels(targets, n, n_classes, column_names(predictions))
+        u = self._uniforms(n, rng)
+        scores = np.empty(n)
         for rows in row_blocks(array):
             scores[rows] = self._of_labels(array[rows], label[rows], u[rows], rows.start)
         return scores
@@ -189,7 +196,7 @@ class ClassificationScore(ABC):
         u = self._uniforms(len(array), rng)
         for rows in row_blocks(array):
             check_rows(array[rows], rows.start)
-            yield rows, self._of_all(array[rows], u[rows])
+            yield rows, self.of_all(array[rows], u[rows])
 
     def default_grid(self) -> Grid:
         """The fine grid on [0, 1].
@@ -207,16 +214,43 @@ class ClassificationScore(ABC):
         """
         return Grid.default()
 
-    def _uniforms(self, n: int, rng: Rng) -> Scores:
-        """u = 1 for every sample: no randomisation."""
-        return np.broadcast_to(1.0, n)
-
     @abstractmethod
+    def of_all(self, p: Probabilities, u: Scores) -> Scores:
+        """The formula: (n, C) scores of all labels of some rows.
+
+        Parameters
+        ----------
+        p
+            (n, C) probabilities, float16 to float64; none negative, every row sums to 1.
+        u
+            (n,) uniform numbers where the score is randomised, else ones.
+
+        Returns
+        -------
+        (n, C) array
+            The score of every label; a row's must not depend on other rows.
+        """
+
+    def _uniforms(self, n: int, rng: Rng) -> Scores:
+        """u of every sample; 1 without randomisation."""
+        if not getattr(self, "randomized", False):
+            return np.broadcast_to(1.0, n)
+        if rng is None:
+            raise RobfcpError(
+                f"{self.name}: a randomised score needs rng=; pass a seed or use randomized=False"
+            )
+        return generator(rng).random(n)
+
     def _of_labels(
         self, p: Probabilities, label: NDArray[np.intp], u: Scores, first: int
     ) -> Scores:
-        """The scores of one label a row, of rows (from number `first` on) that are checked."""
+        """The scores of one label a row, of rows from number `first` on, which it checks."""
+        check_rows(p, first)
+        return self.of_all(p, u)[np.arange(len(p)), label]
 
-    @abstractmethod
-    def _of_all(self, p: Probabilities, u: Scores) -> Scores:
-        """The scores of all labels of every row."""
+
+def check_randomized(score: ClassificationScore, randomized: object) -> bool:
+    """A score's field `randomized` as a bool."""
+    if not isinstance(randomized, (bool, np.bool_)):
+        raise RobfcpError(f"{score.name}: randomized is {randomized!r}; use True or False")
+    return bool(randomized)

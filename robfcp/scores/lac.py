@@ -39,7 +39,21 @@ class LAC(ClassificationScore):
         check_rows(p, first, chosen + others)
         return np.where(chosen > 0.5, np.minimum(others, 1), 1 - chosen)
 
-    def _of_all(self, p: Probabilities, u: Scores) -> Scores:
+    def of_all(self, p: Probabilities, u: Scores) -> Scores:
+        """1 - p, the likeliest label's as the sum of the others.
+
+        Parameters
+        ----------
+        p
+            (n, C) probabilities.
+        u
+            (n,) uniform numbers, or ones.
+
+        Returns
+        -------
+        (n, C) array
+            The score of every label.
+        """
         scores = np.maximum(1 - p.astype(np.float64), 0)
         rows, top = np.arange(len(p)), p.argmax(axis=1)
         chosen, others = _label_and_others(p, top)

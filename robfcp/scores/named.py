@@ -10,16 +10,23 @@ from robfcp.errors import RobfcpError
 from robfcp.scores.adaptive import APS, RAPS
 from robfcp.scores.base import Score
 from robfcp.scores.lac import LAC
+from robfcp.scores.ordinal import OrdinalAPS
 from robfcp.scores.regression import CQR, AbsoluteResidual
+from robfcp.scores.saps import SAPS
 
 SCORES: Mapping[str, type[Any]] = {
-    kind.name: kind for kind in (LAC, APS, RAPS, AbsoluteResidual, CQR)
+    kind.name: kind for kind in (LAC, APS, RAPS, SAPS, OrdinalAPS, AbsoluteResidual, CQR)
 }
 
 
 def score_parameters(score: Score) -> dict[str, Any]:
     """A score's parameters, as they stand in a report."""
     return asdict(score)  # type: ignore[call-overload]
+
+
+def chosen_score(score: str | Score | None, default: str) -> Score:
+    """The score itself, or the one of that name with its own parameters."""
+    return named_score(score or default, {}) if score is None or isinstance(score, str) else score
 
 
 def named_score(name: str, parameters: Mapping[str, Any]) -> Score:

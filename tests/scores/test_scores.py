@@ -9,15 +9,27 @@ from robfcp.scores import (
     CQR,
     LAC,
     RAPS,
+    SAPS,
     SCORES,
     AbsoluteResidual,
     ClassificationScore,
+    OrdinalAPS,
     Score,
     named_score,
     score_parameters,
 )
 
-CLASSIFICATION = [LAC(), APS(), APS(randomized=False), RAPS(), RAPS(0.2, 1, randomized=False)]
+CLASSIFICATION = [
+    LAC(),
+    APS(),
+    APS(randomized=False),
+    RAPS(),
+    RAPS(0.2, 1, randomized=False),
+    SAPS(),
+    SAPS(0.3, randomized=False),
+    OrdinalAPS(),
+    OrdinalAPS(randomized=False),
+]
 
 
 def draw(n=200, c=7, seed=0, concentration=0.4):
@@ -29,11 +41,25 @@ def by_hand(score, p, y, u):
     """The score of one label by the definition, in plain Python."""
     if isinstance(score, LAC):
         return sum(q for j, q in enumerate(p) if j != y)
+    if isinstance(score, OrdinalAPS):
+        return in_the_range(p, y, u)
+    rank = 1 + sum(q > p[y] for q in p)
+    if isinstance(score, SAPS):
+        return u * max(p) if rank == 1 else max(p) + (rank - 2 + u) * score.weight
     above = sum(q for q in p if q > p[y]) + u * p[y]
     if isinstance(score, APS):
         return above
-    rank = 1 + sum(q > p[y] for q in p)
     return above + score.penalty * max(0, rank - score.k_reg)
+
+
+def in_the_range(p, y, u):
+    """Grow a range from the likeliest class, a class at a time, until it holds the label."""
+    held = [int(np.argmax(p))]
+    while y not in held:
+        low, high = min(held) - 1, max(held) + 1
+        down = low >= 0 and (high == len(p) or p[low] >= p[high])
+        held.append(low if down else high)
+    return sum(p[j] for j in held[:-1]) + u * p[y]
 
 
 @pytest.mark.parametrize("score", CLASSIFICATION, ids=repr)
@@ -81,7 +107,7 @@ def test_lac_keeps_its_digits_near_zero():
 
 def test_scores_of_probabilities_stay_in_the_unit_interval():
     p, _ = draw(5000, concentration=0.02)
-    for score in (LAC(), APS(), APS(randomized=False)):
+    for score in (LAC(), APS(), APS(False), OrdinalAPS(), OrdinalAPS(False)):
         scores = score.all_labels(p.astype(np.float32), rng=0)
         assert scores.min() >= 0
         assert scores.max() <= 1
@@ -99,8 +125,8 @@ def test_blocks_do_not_change_the_scores(monkeypatch):
     ("p", "message"),
     [
         ([[0.5, 0.6]], "row 0 sums to 1.1"),
-        ([[0.5, 0.5], [1.5, -0.5]], "row 1 holds a negative"),
-        ([[np.nan, 1.0]], "NaN"),
+        ([[0.5, 0.5], [1.5, -0.5]], "row 1 holds a negative value; are these logits"),
+        ([[np.nan, 1.0]], "row 0 holds NaN; check"),
         ([[np.inf, 0.0]], "sums to inf"),
         ([0.5, 0.5], "shape"),
         ([[1.0]], "shape"),
@@ -125,10 +151,28 @@ def test_bad_labels_are_refused(y):
         LAC()(p, y)
 
 
-def test_a_randomised_score_without_rng_is_refused():
+@pytest.mark.parametrize("kind", [APS, RAPS, SAPS, OrdinalAPS])
+def test_scores_are_randomised_unless_told_not_to_and_need_an_rng(kind):
     p, y = draw()
+    kind(randomized=False)(p, y)
     with pytest.raises(RobfcpError, match="rng"):
-        APS()(p, y)
+        kind()(p, y)
+    with pytest.raises(RobfcpError, match="True or False"):
+        kind(randomized="yes")
+
+
+def test_ordinal_sets_have_no_gaps():
+    p, _ = draw(2000, concentration=0.8)
+    scores = OrdinalAPS(randomized=False).all_labels(p)
+    for threshold in (0.3, 0.6, 0.9, 0.99):
+        steps = np.diff((scores <= threshold).astype(int), axis=1, prepend=0, append=0)
+        assert ((steps == 1).sum(axis=1) <= 1).all()
+
+
+@pytest.mark.parametrize("weight", [-1, "1", [0.1, 0.2], np.nan])
+def test_weights_that_are_no_prices_are_refused(weight):
+    with pytest.raises(RobfcpError, match="saps: weight"):
+        SAPS(weight)
 
 
 def test_regression_scores_and_their_intervals_fit():

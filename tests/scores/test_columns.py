@@ -1,0 +1,120 @@
+"""Columns are taken by name: whichever order they stand in, the same class is meant."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import robfcp
+from robfcp.errors import RobfcpError
+from robfcp.scores import class_columns, label_columns, label_numbers, places
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "order", "called"),
+    [
+        (["p3", "p1", "p0", "p2"], None, (2, 1, 3, 0), ()),
+        (["1", "0"], None, (1, 0), ()),
+        (["class 2", "class 3", "class 1"], None, (2, 0, 1), ("1", "2", "3")),
+        (["benign", "malignant"], None, (0, 1), ("benign", "malignant")),
+        (["prob_cat", "prob_dog"], ["dog", "cat"], (0, 1), ("cat", "dog")),
+        (["cat", "dog"], ["dog"], (0, 1), ("cat", "dog")),
+        (["p_grade1", "p_grade2"], ["grade2"], (0, 1), ("grade1", "grade2")),
+        (["car", "cat"], ["t", "r"], (0, 1), ("r", "t")),
+        (["p1", "q1"], None, (0, 1), ("p1", "q1")),
+        (["p1", "p01"], None, (0, 1), ("p1", "p01")),
+    ],
+)
+def test_columns_stand_for_classes(names, labels, order, called):
+    found = class_columns(names, labels)
+    assert (found.order, found.names) == (order, called)
+    assert found.classes == (called or len(order))
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "columns"),
+    [
+        (["p3", "p1", "p0", "p2"], [0, 3, 1], [2, 0, 1]),
+        (["p1", "p2", "p3"], [3, 1], [2, 0]),
+        (["benign", "malignant"], [1, 0], [1, 0]),
+        (["dog", "cat"], ["cat", "dog"], [1, 0]),
+        (["p1", "p0"], ["0", "1"], [1, 0]),
+    ],
+)
+def test_labels_find_their_columns(names, labels, columns):
+    np.testing.assert_array_equal(label_columns(labels, names), columns)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [(["p1", "p2"], [0, 1]), (["cat", "dog"], ["cat", "bird"]), (["a", "b"], [0, 2])],
+)
+def test_labels_without_a_column_are_refused_by_sample(names, labels):
+    with pytest.raises(RobfcpError, match=r"of sample [01] is none of the columns"):
+        label_columns(labels, names)
+
+
+def test_labels_that_are_no_class_have_no_number():
+    columns = class_columns(["p0", "p1"])
+    np.testing.assert_array_equal(
+        label_numbers([0.0, 1.5, np.nan, -1, 2], columns), [0, -1, -1, -1, -1]
+    )
+    assert label_numbers(np.zeros(0, dtype="U1"), columns).shape == (0,)
+
+
+def test_wanted_classes_are_found_behind_what_columns_begin_with():
+    assert places(["p_b", "p_a"], ["a", "b"]) == [1, 0]
+    assert places(["p_b", "p_a"], ["a", "c"]) is None
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(3, 0.5), 400)
+    y = (p.cumsum(axis=1) > rng.random((400, 1))).argmax(axis=1)
+    return p, y
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_frames_are_scored_and_predicted_by_name(table, library):
+    kind = pytest.importorskip(library).DataFrame
+    p, y = table
+    names = ["flu", "cold", "well"]
+    shuffled = kind({names[c]: p[:, c] for c in (2, 0, 1)})
+    words = [names[c] for c in y]
+    scores = robfcp.LAC()(shuffled, words)
+    np.testing.assert_array_equal(scores, robfcp.LAC()(p, y))
+    reports = [
+        robfcp.Report.from_scores(
+            f"site-{k}", scores[k::4], score=robfcp.LAC(), labels=words[k::4], classes=names
+        )
+        for k in range(4)
+    ]
+    calibration = robfcp.calibrate(reports)
+    np.testing.assert_array_equal(calibration.predict_set(shuffled), calibration.predict_set(p))
+    blocks = [sets for _, sets in calibration.iterate_sets(shuffled)]
+    np.testing.assert_array_equal(np.concatenate(blocks), calibration.predict_set(p))
+    assert calibration.check(shuffled, words) == calibration.check(p, y)
+    numbered = kind({f"p{c}": p[:, c] for c in (2, 0, 1)})
+    np.testing.assert_array_equal(calibration.predict_set(numbered), calibration.predict_set(p))
+    with pytest.raises(RobfcpError, match="none is called 'well'"):
+        calibration.predict_set(kind({"flu": p[:, 0], "cold": p[:, 1], "ill": p[:, 2]}))
+    with pytest.raises(RobfcpError, match="bird is none of the classes"):
+        calibration.check(p, ["bird"] * len(p))
+
+
+def test_frames_with_missing_kinds_of_numbers_are_taken(table):
+    p, y = table
+    nullable = pd.DataFrame(p).astype("Float64")
+    np.testing.assert_array_equal(robfcp.LAC()(nullable, y), robfcp.LAC()(p, y))
+
+
+def test_labels_may_be_a_series(table):
+    p, y = table
+    frame = pd.DataFrame(p, columns=["b", "c", "a"])
+    labels = pd.Series(np.array(["b", "c", "a"])[y])
+    np.testing.assert_array_equal(robfcp.LAC()(frame, labels), robfcp.LAC()(p, y))
+
+
+def test_text_labels_need_names(table):
+    with pytest.raises(RobfcpError, match="are text; name the classes"):
+        robfcp.LAC()(table[0], ["flu"] * 400)

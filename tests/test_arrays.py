@@ -1,0 +1,169 @@
+"""Arrays of other libraries: tensors wherever they lie and whatever their floats, and logits."""
+
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp._util.numbers import array
+from robfcp.errors import RobfcpError
+
+
+class Tensor:
+    """What a tensor can do, as far as it matters, without its library."""
+
+    def __init__(self, values, dtype="torch.float32", device="cuda:0", grad=True, sparse=False):
+        self.values, self.dtype, self.device = np.asarray(values), dtype, device
+        self.grad, self.is_sparse = grad, sparse
+
+    def __len__(self):
+        return len(self.values)
+
+    def __array__(self, *_, **__):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def _with(self, **changed):
+        return Tensor(**{**vars_of(self), **changed})
+
+    def detach(self):
+        return self._with(grad=False)
+
+    def to(self, device):
+        return self._with(device=device)
+
+    def to_dense(self):
+        return self._with(sparse=False)
+
+    def is_floating_point(self):
+        return "float" in self.dtype
+
+    def float(self):
+        return self._with(dtype="torch.float32")
+
+    def resolve_conj(self):
+        return self
+
+    resolve_neg = resolve_conj
+
+    def numpy(self):
+        if self.device == "meta":
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+        assert (self.device, self.grad, self.is_sparse) == ("cpu", False, False)
+        assert self.dtype in ("torch.float16", "torch.float32", "torch.float64", "torch.int64")
+        return self.values
+
+
+def vars_of(tensor):
+    return {
+        "values": tensor.values,
+        "dtype": tensor.dtype,
+        "device": tensor.device,
+        "grad": tensor.grad,
+        "sparse": tensor.is_sparse,
+    }
+
+
+class OnDevice:
+    """An array of a library that copies only when told to."""
+
+    __cuda_array_interface__ = ()
+
+    def get(self):
+        return np.array([[0.5, 0.5]])
+
+
+P = [[0.75, 0.25], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_tensors_of_any_kind_are_scored(dtype, sparse):
+    tensor = Tensor(P, f"torch.{dtype}", sparse=sparse)
+    labels = Tensor([0, 1], "torch.int64", grad=False)
+    np.testing.assert_array_equal(robfcp.LAC()(tensor, labels), [0.25, 0.5])
+
+
+def test_lists_of_tensors_are_rows():
+    np.testing.assert_array_equal(array("p", [Tensor(row) for row in P]), P)
+    with pytest.raises(RobfcpError, match="rows differ in length"):
+        array("p", [Tensor([1.0]), Tensor([1.0, 2.0])])
+
+
+def test_arrays_on_a_device_are_fetched():
+    np.testing.assert_array_equal(array("p", OnDevice()), [[0.5, 0.5]])  # type: ignore[arg-type]
+
+
+def test_tensors_without_data_are_refused_in_our_words():
+    class Meta(Tensor):
+        def detach(self):
+            return self
+
+        def to(self, device):
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+
+    with pytest.raises(RobfcpError, match="p: hold no numbers that can be read; pass an array"):
+        array("p", Meta(P))
+
+
+def test_rounded_floats_of_short_kinds_still_sum_to_one():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(10, 0.5), 2000).astype(np.float32)
+    bits = (p.view(np.uint32) + 0x8000) & 0xFFFF0000  # as bfloat16 keeps them
+    robfcp.LAC()(bits.astype(np.uint32).view(np.float32), np.zeros(2000, dtype=int))
+
+
+def test_logits_become_probabilities_that_keep_their_digits():
+    logits = np.array([[0.0, 1.0, 2.0], [40.0, 0.0, 0.0], [-800.0, 0.0, 800.0]])
+    p = robfcp.from_logits(logits)
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    np.testing.assert_allclose(p[0], np.exp([0, 1, 2]) / np.exp([0, 1, 2]).sum())
+    assert robfcp.LAC()(p, [0, 0, 2])[1] == pytest.approx(2 * np.exp(-40), rel=1e-9)
+    np.testing.assert_array_equal(robfcp.from_logits([[0.0, -np.inf]]), [[1.0, 0.0]])
+    np.testing.assert_allclose(
+        robfcp.from_logits([2.0]), [[1 / (1 + np.exp(2)), 1 / (1 + np.exp(-2))]]
+    )
+    np.testing.assert_array_equal(robfcp.from_logits([[2.0]]), robfcp.from_logits([2.0]))
+    short = Tensor(logits.astype(np.float32), "torch.bfloat16")
+    np.testing.assert_allclose(robfcp.from_logits(short), p, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [
+        ([[0.0, 1.0], [np.nan, 0.0]], "row 1 holds NaN"),
+        ([[np.inf, 0.0]], "row 0 holds NaN or infinity"),
+        ([[-np.inf, -np.inf]], "row 0"),
+        (np.zeros((2, 3, 4)), "shape"),
+        (np.zeros((2, 0)), "shape"),
+        (3.0, "shape"),
+        ([["a", "b"]], "real numbers"),
+    ],
+)
+def test_logits_that_are_none_are_refused(logits, message):
+    with pytest.raises(RobfcpError, match=message):
+        robfcp.from_logits(logits)
+
+
+def test_logits_given_as_probabilities_get_the_remedy():
+    with pytest.raises(RobfcpError, match="from_logits"):
+        robfcp.LAC()([[2.0, -1.0]], [0])
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("grad", [False, True])
+def test_real_tensors_are_scored_and_predicted(grad):
+    torch = pytest.importorskip("torch")
+    exact = torch.tensor([[0.75, 0.25], [0.5, 0.5]])
+    federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
+    calibration = robfcp.calibrate(federation, confidence_level=0.75, defence="none")
+    devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+    kinds = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn]
+    for device in devices:
+        for kind in kinds:
+            p = exact.to(kind).to(device).requires_grad_(grad)
+            y = torch.tensor([0, 1], device=device)
+            np.testing.assert_array_equal(robfcp.LAC()(p, y), [0.25, 0.5])
+            sets = calibration.predict_set(p)
+            assert robfcp.metrics.coverage(sets, y) == 1
+            assert robfcp.from_logits(p).shape == (2, 2)
+    with pytest.raises(RobfcpError, match="hold no numbers"):
+        robfcp.LAC()(exact.to("meta"), [0, 1])
