@@ -61,16 +61,14 @@ def _checked(mixes: Vector, n_classes: int) -> Vector:
     return mixes / mixes.sum(axis=1, keepdims=True)
 
 
-def critical_share(effective: Vector, alpha: float, delta: float) -> Vector:
-    """The largest y <= alpha with n_eff (alpha - y + y ln(y/alpha)) >= ln(1/delta), else -1."""
-    need = np.log(1 / delta) / np.maximum(effective, 1e-12)
-    low, high = np.zeros(len(need)), np.full(len(need), alpha)
-    for _ in range(60):
-        middle = (low + high) / 2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gain = alpha - middle + np.where(middle > 0, middle * np.log(middle / alpha), 0.0)
-        low, high = np.where(gain >= need, middle, low), np.where(gain >= need, high, middle)
-    return np.where(need > alpha, -1.0, low)
+def small_enough(share: Vector, effective: Vector, alpha: float, delta: float) -> NDArray[np.bool_]:
+    """Whether a miss share u <= alpha has n_eff (alpha - u + u ln(u/alpha)) >= ln(1/delta).
+
+    So small a share has a chance of at most delta where the true one is above alpha.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = alpha - share + np.where(share > 0, share * np.log(share / alpha), 0.0)
+    return np.asarray((share <= alpha) & (effective * gain >= np.log(1 / delta)))
 
 
 def accepted(
@@ -83,7 +81,7 @@ def accepted(
 ) -> NDArray[np.bool_]:
     """(R,) whether each mix is accepted at one edge, from the (K, C) counts of those kept.
 
-    min(U1, U2) <= y(n_eff): U1 pools classes inside a client before the m' worst are taken, U2
+    min(U1, U2) is small enough for n_eff: U1 pools classes inside a client before the m' worst are taken, U2
     takes each class's own envelope; n_eff = min_c Nmin_c / pi_c.
     """
     miss = (sizes - below).astype(np.float64)
@@ -97,11 +95,11 @@ def accepted(
     together = mixes @ share + sum_of_largest(np.maximum(worst @ mixes.T, 0).T.copy(), left)
     with np.errstate(divide="ignore"):
         effective = np.where(used, least[None, :] / np.where(used, mixes, 1.0), np.inf).min(axis=1)
-    limit = critical_share(effective, alpha, delta)
-    if not (open_ := possible & (together > limit)).any():
-        return possible
+    found = possible & small_enough(together, effective, alpha, delta)
+    if (found == possible).all():
+        return found
     apart = mixes @ _class_envelopes(sizes - below, sizes, left, least)
-    return possible & ~(open_ & (apart > limit))
+    return found | (possible & small_enough(apart, effective, alpha, delta))
 
 
 def _class_envelopes(

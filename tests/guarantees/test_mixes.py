@@ -20,7 +20,7 @@ from plain_shift import (
 
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.label_shift import class_counts
-from robfcp.guarantees.mixes import accepted, critical_share, mix_threshold, read_mixes
+from robfcp.guarantees.mixes import accepted, mix_threshold, read_mixes, small_enough
 from robfcp.guarantees.shifted import shifted_mix
 
 NAMES = ("cat", "dog", "eel")
@@ -103,13 +103,16 @@ def test_acceptance_is_that_of_plain_loops_on_many_tables():
     assert min(check_tables(1000, 1).values()) > 500
 
 
-def test_critical_shares_are_those_of_bisection():
+def test_a_share_is_small_enough_up_to_the_one_that_bisection_finds():
     sizes = np.array([5.0, 29.0, 31.0, 100, 1e4, 1e9])
-    found = critical_share(sizes, 0.1, 0.05)
-    for size, mine in zip(sizes, found, strict=True):
+    for size in sizes:
         wanted = critical(size, 0.1, 0.05)
-        assert mine == pytest.approx(-1 if wanted is None else wanted)
-    assert found[-1] == pytest.approx(0.1, abs=1e-4)
+        for share in (0.0, 0.01, 0.05, 0.09, 0.0999, 0.1, 0.11, 0.5):
+            found = small_enough(np.array([share]), np.array([size]), 0.1, 0.05)
+            assert found[0] == (wanted is not None and share <= wanted)
+        if wanted:
+            around = np.array([wanted - 1e-9, wanted + 1e-9])
+            assert small_enough(around, np.full(2, size), 0.1, 0.05).tolist() == [True, False]
 
 
 # Walks
