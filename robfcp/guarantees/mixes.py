@@ -81,8 +81,8 @@ def accepted(
 ) -> NDArray[np.bool_]:
     """(R,) whether each mix is accepted at one edge, from the (K, C) counts of those kept.
 
-    min(U1, U2) is small enough for n_eff: U1 pools classes inside a client before the m' worst are taken, U2
-    takes each class's own envelope; n_eff = min_c Nmin_c / pi_c.
+    It is where U1 or U2 is small enough for n_eff = min_c Nmin_c / pi_c: U1 pools classes inside a
+    client before the m' worst are taken, U2 takes each class's own envelope.
     """
     miss = (sizes - below).astype(np.float64)
     total = sizes.sum(axis=0).astype(np.float64)
