@@ -14,7 +14,7 @@ from robfcp._version import __version__
 
 if TYPE_CHECKING:
     from robfcp import metrics
-    from robfcp.calibration import Calibration, Monitor, calibrate
+    from robfcp.calibration import Calibration, Diagnosis, Monitor, calibrate, diagnose
     from robfcp.defence import (
         Band,
         NoDefence,
@@ -57,6 +57,7 @@ __all__ = [
     "Calibration",
     "Certificate",
     "ClassificationScore",
+    "Diagnosis",
     "Fault",
     "FederatedConformalClassifier",
     "FederatedConformalRegressor",
@@ -80,6 +81,7 @@ __all__ = [
     "calibrate",
     "certify",
     "check_score",
+    "diagnose",
     "estimate_malicious",
     "from_logits",
     "maliciousness",
@@ -92,7 +94,7 @@ __all__ = [
 
 # Where each name lives. Loaded when first used, so that a site that only sketches loads no server.
 _HOMES = {
-    "calibration": ("Calibration", "Monitor", "calibrate"),
+    "calibration": ("Calibration", "Diagnosis", "Monitor", "calibrate", "diagnose"),
     "defence": (
         "Band",
         "NoDefence",

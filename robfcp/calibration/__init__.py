@@ -14,6 +14,7 @@ from robfcp.calibration.calibration import (
 )
 from robfcp.calibration.chain import Admission, Chain, Link, Reputation, chain_path
 from robfcp.calibration.check import Check, Part, clopper_pearson, samples_to_tell
+from robfcp.calibration.diagnosis import Diagnosis, diagnose
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.letters import (
     Letter,
@@ -54,6 +55,7 @@ __all__ = [
     "Calibration",
     "Chain",
     "Check",
+    "Diagnosis",
     "Difference",
     "Evidence",
     "FromOthers",
@@ -82,6 +84,7 @@ __all__ = [
     "covered_at_sites",
     "covered_by_stratum",
     "default_budgets",
+    "diagnose",
     "digest_of",
     "evidence_path",
     "kind_of",

@@ -1,0 +1,218 @@
+"""The diagnosis in words: what is seen, what it looks like, what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Cause = Literal[
+    "labels swapped",
+    "labels mixed up",
+    "scores all equal",
+    "copy",
+    "part of another report",
+    "another model",
+    "probabilities too extreme",
+    "much smaller spread",
+    "hard cases missing",
+    "other mix of classes",
+    "other cases",
+    "not told",
+]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a site's report looks like, for people.
+
+    Parameters
+    ----------
+    client
+        The site.
+    trusted
+        Whether it was used; then it is listed because it deserves a look.
+    cause
+        What it looks like, in two or three words; "not told" where the report does not say.
+    finding
+        The same as a clause.
+    advice
+        What to check.
+    covered
+        The share of its own reported cases that the calibration covers; NaN where noise hides it.
+    wanted
+        The share that was asked for.
+    sure
+        Whether nothing else explains the report nearly as well.
+    instead
+        The next best cause where it is not.
+    classes
+        The classes that are named.
+    other
+        The site that it copies, if it does.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> reports = [[5, 40, 30, 15, 10]] * 6 + [[100, 0, 0, 0, 0]]
+    >>> federation = robfcp.Federation.from_counts(reports, ids=[*"abcdef", "dresden"])
+    >>> found = robfcp.diagnose(robfcp.calibrate(federation, malicious=1))
+    >>> print(found["dresden"].sentence)
+    dresden was left out: all of its own cases are covered where 90% should be; all its scores are \
+equal (the smallest there is).
+    >>> print(found["dresden"].advice)
+    check that its file holds real probabilities and labels
+    """
+
+    client: str
+    trusted: bool
+    cause: Cause
+    finding: str
+    advice: str
+    covered: float
+    wanted: float
+    sure: bool = True
+    instead: str = ""
+    classes: tuple[str, ...] = ()
+    other: str = ""
+
+    @property
+    def short(self) -> str:
+        """The cause with the names that belong to it, to stand in brackets."""
+        if self.other:
+            return (
+                f"{self.cause} of {self.other}" if self.cause == "copy" else f"part of {self.other}"
+            )
+        if self.cause == "labels swapped":
+            return f"labels swapped: {' and '.join(self.classes)}"
+        return "cause unclear" if self.cause == "not told" else self.cause
+
+    @property
+    def fact(self) -> str:
+        """What coverage its own cases have, where that is not what was asked for."""
+        return coverage_words(self.covered, self.wanted)
+
+    @property
+    def sentence(self) -> str:
+        """Who, what is seen and what it looks like."""
+        verdict = "was used, but look" if self.trusted else "was left out"
+        seen = [part for part in (self.fact, self.finding) if part]
+        return f"{self.client} {verdict}: {'; '.join(seen)}."
+
+
+def coverage_words(covered: float, wanted: float) -> str:
+    """'only 40% of its own cases are covered where 90% should be', or nothing if all is well."""
+    if math.isnan(covered) or abs(covered - wanted) < 0.015:
+        return ""
+    if covered > 0.9995:
+        return f"all of its own cases are covered where {_percent(wanted)} should be"
+    if covered < 0.0005:
+        return f"none of its own cases are covered where {_percent(wanted)} should be"
+    only = "only " if covered < wanted else ""
+    return (
+        f"{only}{_percent(covered)} of its own cases are covered where {_percent(wanted)} should be"
+    )
+
+
+def _percent(share: float) -> str:
+    """Whole per cent, and a digit more where that would read as 100%."""
+    digits = 0 if round(100 * share) < 100 or share >= 1 else 1
+    return f"{100 * share:.{digits}f}%"
+
+
+def swapped(names: Sequence[str], sure: bool) -> tuple[str, str]:
+    """Two classes exchanged."""
+    first, second = names
+    seem = "look" if sure else "may be"
+    return (
+        f"the labels {first} and {second} {seem} swapped",
+        f"check how it codes {first} and {second}, in the labels and in the columns",
+    )
+
+
+def mixed_up(classes: bool) -> tuple[str, str]:
+    """Labels that fit the probabilities nowhere."""
+    if not classes:
+        return (
+            "its scores are far too large, as with wrong labels or another model",
+            "check its labels, the order of its classes and the version of its model",
+        )
+    return (
+        "its labels do not fit its probabilities in most classes",
+        "check its label column and the order of its classes",
+    )
+
+
+MODEL_WORDS: dict[str, tuple[Cause, str, str]] = {
+    "worse": (
+        "another model",
+        "its scores look like those of another, less accurate model",
+        "check which version of the model it used, and that its input was prepared as elsewhere",
+    ),
+    "sharper": (
+        "probabilities too extreme",
+        "its probabilities are far more extreme than elsewhere, as with another model or scaling",
+        "check the version of the model and that probabilities were not rescaled",
+    ),
+    "flatter": (
+        "much smaller spread",
+        "its scores spread much less than elsewhere, as with another model, score or scaling",
+        "check the version of the model, the score, and that probabilities were not rescaled",
+    ),
+    "easy": (
+        "hard cases missing",
+        "its hard cases are missing: large scores are too rare",
+        "check that its file holds all of its calibration cases, not a selection",
+    ),
+}
+
+
+def other_mix(name: str, own: float, usual: float) -> tuple[str, str]:
+    """Another population that differs in its classes."""
+    return (
+        f"its mix of classes is another: {_percent(own)} {name} where the others have "
+        f"{_percent(usual)}",
+        "ask whether it sees other cases; if it does, nothing is wrong: consider thresholds by "
+        "class, or one of its own",
+    )
+
+
+def other_cases(names: Sequence[str]) -> tuple[str, str]:
+    """Scores that differ in some classes, in no way that has a name here."""
+    where = f" in {' and '.join(names)}" if 0 < len(names) <= 3 else ""
+    return (
+        f"its scores differ from the others'{where}, as with other cases or another device",
+        "compare its cases, its model and its labels with another site's",
+    )
+
+
+def copied(other: str, whole: bool) -> tuple[str, str]:
+    """Another site's report."""
+    if whole:
+        return (
+            f"its report is the same as that of {other}",
+            f"ask it and {other} which file they sent",
+        )
+    return (
+        f"its report is contained in that of {other}",
+        f"ask it and {other} whether they sent the same cases",
+    )
+
+
+def constant(where: str) -> tuple[str, str]:
+    """Every score the same."""
+    return (
+        f"all its scores are equal ({where})",
+        "check that its file holds real probabilities and labels",
+    )
+
+
+NOT_TOLD = (
+    "nothing in its report says why",
+    "look at the technical reason, and ask the site how its file was made",
+)
+NOISE = (
+    "its counts hold privacy noise, which hides the cause",
+    "ask the site to check its model, its labels and its file",
+)

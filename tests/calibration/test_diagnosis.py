@@ -1,0 +1,248 @@
+"""The diagnosis names what was done to a site's report, and only that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp import LAC, Federation, Grid, Privacy, Report
+from robfcp.calibration.diagnosis.copies import copied_from
+from robfcp.calibration.diagnosis.places import PLACES, places, wrong_places
+from robfcp.calibration.diagnosis.words import coverage_words
+from robfcp.lab import natural
+from robfcp.lab.diagnoses import NAMES, NOBODY, named
+
+CLASSES = ("none", "mild", "grave")
+
+
+def site(name: str, seed: int, *, n: int = 300, mix=(0.5, 0.3, 0.2), change=None) -> Report:
+    """A site of a fairly sure model; `change` gets and gives (probabilities, labels)."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(3, n, p=mix)
+    logits = rng.normal(0, 1, (n, 3))
+    logits[np.arange(n), labels] += 2.5
+    odds = np.exp(logits)
+    probabilities = odds / odds.sum(axis=1, keepdims=True)
+    if change is not None:
+        probabilities, labels = change(probabilities, labels)
+    score = LAC()
+    return Report.from_scores(
+        name, score(probabilities, labels), score=score, labels=labels, classes=CLASSES
+    )
+
+
+def told(odd: Report, *, others: int = 11, **settings) -> robfcp.Diagnosis:
+    reports = [*(site(f"s{k:02d}", k) for k in range(others)), odd]
+    calibration = robfcp.calibrate(reports, defence="none", malicious=0, **settings)
+    return robfcp.diagnose(calibration, [odd.client])[odd.client]
+
+
+def swapped(probabilities, labels):
+    return probabilities, np.array([0, 2, 1])[labels]
+
+
+def powered(power):
+    def change(probabilities, labels):
+        odds = probabilities**power
+        return odds / odds.sum(axis=1, keepdims=True), labels
+
+    return change
+
+
+def easy(probabilities, labels):
+    own = probabilities[np.arange(len(labels)), labels]
+    kept = own >= np.median(own)
+    return probabilities[kept], labels[kept]
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (swapped, "labels swapped"),
+        (lambda p, y: (p, (y + 1) % 3), "labels mixed up"),
+        (powered(3.0), "probabilities too extreme"),
+        (powered(0.35), "much smaller spread"),
+        (easy, "hard cases missing"),
+    ],
+)
+def test_faults_are_called_by_their_names(change, cause) -> None:
+    for seed in range(100, 106):
+        assert told(site("dresden", seed, change=change)).cause == cause
+
+
+def test_swapped_classes_are_named_with_what_to_do() -> None:
+    found = told(site("dresden", 77, change=swapped))
+    assert found.classes == ("mild", "grave")
+    assert found.sentence.startswith("dresden was used, but look: only ")
+    assert "the labels mild and grave look swapped" in found.sentence
+    assert found.advice.startswith("check how it codes mild and grave")
+    assert found.short == "labels swapped: mild and grave"
+
+
+def test_another_mix_of_the_same_cases_is_no_fault() -> None:
+    found = told(site("dresden", 5, n=600, mix=(0.05, 0.05, 0.9)))
+    assert found.cause == "other mix of classes"
+    assert "grave where the others have 2" in found.finding
+
+
+def test_honest_sites_are_not_told_of_faults_and_not_looked_at() -> None:
+    reports = [site(f"s{k:02d}", 900 + k) for k in range(40)]
+    calibration = robfcp.calibrate(reports, defence="none", malicious=0)
+    assert robfcp.diagnose(calibration) == {}
+    said = robfcp.diagnose(calibration, calibration.federation.ids).values()
+    assert sum(one.cause == "not told" for one in said) >= 38
+
+
+def test_trusted_site_far_below_its_coverage_is_to_be_looked_at() -> None:
+    reports = [*(site(f"s{k:02d}", k) for k in range(11)), site("dresden", 5, change=swapped)]
+    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none", malicious=0))
+    assert set(found) == {"dresden"}
+    assert found["dresden"].trusted
+    assert found["dresden"].covered < 0.7
+
+
+def test_copy_and_part_of_a_report_name_the_other_site() -> None:
+    reports = [site(f"s{k:02d}", k) for k in range(12)]
+    whole = [*reports, Report(**{**vars_of(reports[4]), "client": "twin"})]
+    found = robfcp.diagnose(robfcp.calibrate(whole, defence="none", malicious=0))
+    assert found["twin"].short == "copy of s04"
+    assert found["s04"].short == "copy of twin"
+
+    def half(probabilities, labels):
+        return probabilities[::2], labels[::2]
+
+    part = [*reports, site("part", 4, change=half)]
+    found = robfcp.diagnose(robfcp.calibrate(part, defence="none", malicious=0), ["part"])
+    assert found["part"].short == "part of s04"
+    assert "contained in that of s04" in found["part"].finding
+
+
+def vars_of(report: Report) -> dict:
+    return {
+        "client": report.client,
+        "counts": report.counts,
+        "grid": report.grid,
+        "score": report.score,
+        "strata": report.strata,
+    }
+
+
+def test_small_reports_are_in_no_large_one_by_chance() -> None:
+    rng = np.random.default_rng(0)
+    grid = Grid.uniform(20)
+    counts = rng.multinomial(2000, np.full(20, 0.05), size=4)
+    counts[0] = rng.multinomial(15, np.full(20, 0.05))
+    assert copied_from(Federation.from_counts(counts, grid), np.arange(4)) == {}
+
+
+@pytest.mark.parametrize(
+    ("score", "where"), [(0.0, "smallest"), (1.0, "largest"), (0.4, "one bin")]
+)
+def test_equal_scores_are_seen_wherever_they_lie(score, where) -> None:
+    labels = np.arange(60) % 3
+    odd = Report.from_scores("x", np.full(60, score), score=LAC(), labels=labels, classes=CLASSES)
+    found = told(odd)
+    assert found.cause == "scores all equal"
+    assert where in found.finding
+
+
+def test_pooled_reports_get_a_diagnosis_without_classes() -> None:
+    rng = np.random.default_rng(1)
+    reports = [Report.from_scores(f"s{k}", rng.beta(1, 4, 200)) for k in range(8)]
+    reports.append(Report.from_scores("odd", rng.beta(6, 1, 200)))
+    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none", malicious=0))
+    assert found["odd"].cause == "labels mixed up"
+    assert "wrong labels or another model" in found["odd"].finding
+    assert not found["odd"].classes
+
+
+def test_private_reports_keep_their_cause() -> None:
+    rng = np.random.default_rng(0)
+    grid = Grid.uniform(10)
+    counts = rng.multinomial(400, np.full(10, 0.1), size=6)
+    federation = Federation.from_counts(counts, grid, privacy=Privacy(1.0), sizes=[400] * 6)
+    calibration = robfcp.calibrate(federation, defence="none", malicious=0)
+    assert robfcp.diagnose(calibration) == {}
+    found = robfcp.diagnose(calibration, ["client-0"])["client-0"]
+    assert found.cause == "not told"
+    assert "privacy noise" in found.finding
+
+
+def test_losses_and_groups_are_diagnosed_too() -> None:
+    rng = np.random.default_rng(0)
+    losses = [rng.random((60, 4)).cumsum(axis=1)[:, ::-1] / 4 for _ in range(5)]
+    lambdas = [0.1, 0.2, 0.3, 0.4]
+    reports = [
+        Report.from_losses(f"s{k}", np.sort(one, axis=1)[:, ::-1], lambdas, risk="fnr")
+        for k, one in enumerate(losses)
+    ]
+    calibration = robfcp.calibrate(reports, risk=0.2, defence="none", malicious=0)
+    assert set(robfcp.diagnose(calibration, ["s1"])) == {"s1"}
+    groups = [
+        Report.from_scores(f"g{k}", rng.beta(1, 4, 100), groups=["old", "young"] * 50)
+        for k in range(6)
+    ]
+    groups.append(Report.from_scores("odd", rng.beta(5, 1, 100), groups=["old", "young"] * 50))
+    found = robfcp.diagnose(robfcp.calibrate(groups, defence="none", malicious=0), ["odd"])
+    assert found["odd"].cause != "labels swapped"
+
+
+def test_too_few_scores_and_unknown_sites_are_told_so() -> None:
+    assert told(site("tiny", 3, n=5)).cause == "not told"
+    calibration = robfcp.calibrate([site("a", 1), site("b", 2)], defence="none", malicious=0)
+    with pytest.raises(robfcp.RobfcpError, match="'c' sent no valid report"):
+        robfcp.diagnose(calibration, ["c"])
+
+
+def test_an_unsure_diagnosis_says_what_else_it_may_be() -> None:
+    seen = [told(site("x", seed, n=40, change=powered(0.6))) for seed in range(30)]
+    unsure = [one for one in seen if one.instead]
+    assert unsure
+    assert all(not one.sure and one.instead != one.short for one in unsure)
+
+
+def test_scores_like_the_others_fall_evenly_whatever_ties_there_are() -> None:
+    rng = np.random.default_rng(0)
+    law = np.array([0.6, 0.05, 0.3, 0.05])
+    others, own = rng.multinomial(100_000, law)[None, :], rng.multinomial(50_000, law)[None, :]
+    found = places(own, others)[0]
+    assert found.sum() == pytest.approx(50_000)
+    assert np.abs(found / 50_000 - 1 / PLACES).max() < 0.005
+    assert places(own, others // 20_000)[0].sum() == 0  # too few others
+
+
+def test_wrong_labels_are_expected_where_two_classes_put_them() -> None:
+    """Of two classes the wrong score is one minus the right one."""
+    counts = np.zeros((2, 10), dtype=np.int64)
+    counts[:, :3] = 100, 50, 25
+    found = wrong_places(counts, np.arange(1, 11) / 10)
+    assert found is not None
+    assert found[:, -1] == pytest.approx(1)  # all above what the others have
+    assert wrong_places(counts, np.arange(1, 11) / 5) is None
+    assert wrong_places(counts[:1], np.arange(1, 11) / 10) is None
+
+
+@pytest.mark.parametrize(
+    ("covered", "words"),
+    [
+        (0.403, "only 40% of its own cases are covered where 90% should be"),
+        (1.0, "all of its own cases are covered where 90% should be"),
+        (0.0, "none of its own cases are covered where 90% should be"),
+        (0.996, "99.6% of its own cases are covered where 90% should be"),
+        (0.905, ""),
+        (float("nan"), ""),
+    ],
+)
+def test_coverage_is_told_where_it_is_off(covered, words) -> None:
+    assert coverage_words(covered, 0.9) == words
+
+
+def test_everyday_faults_at_real_hospitals_are_named() -> None:
+    """On hospitals that the laws were not fitted to; docs/diagnosis.md has the whole table."""
+    rows = list(named(natural.FEDERATIONS[0], most=10, seed=1))
+    right = {row.fault: row.right for row in rows}
+    assert set(right) == {*NAMES, NOBODY}
+    assert right["stale-file"] == right["all-zero"] == 10
+    assert min(right.values()) >= 4
+    assert sum(right.values()) >= 85
