@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -12,7 +13,9 @@ import typer
 from robfcp.calibration import (
     AuditLog,
     Calibration,
+    Diagnosis,
     Level,
+    diagnose,
     evidence_path,
     log_round,
     save_letters,
@@ -220,7 +223,8 @@ def calibrate(
             write_page(calibration, html)
         if letters is not None:
             save_letters(calibration, letters, key)
-    show(calibration, printer)
+        found = diagnose(calibration)
+    show(calibration, found, printer)
     if rounds is not None:
         rounds.show(printer)
     if output is not None:
@@ -229,7 +233,7 @@ def calibrate(
         if written is not None:
             printer.line(f"-> {written}")
     chain = {} if rounds is None else {"chain": rounds.as_data()}
-    printer.json({**as_data(calibration), **chain})
+    printer.json({**as_data(calibration, found), **chain})
 
 
 def _levels(texts: list[str] | None) -> Any:
@@ -279,7 +283,7 @@ def read_number(text: str) -> int | str:
     return number
 
 
-def show(calibration: Calibration, printer: Printer) -> None:
+def show(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Printer) -> None:
     """The calibration for people."""
     federation = calibration.federation
     printer.table(
@@ -308,11 +312,20 @@ def show(calibration: Calibration, printer: Printer) -> None:
             printer.line(f"Proved whatever the liars do: {_curve(level)}.")
     for note in calibration.notes:
         printer.line(note)
-    _list(
-        printer, "flagged", [f"{c}: {calibration.reasons.get(c, '')}" for c in calibration.flagged]
-    )
+    _list(printer, "flagged", [_diagnosed(found[c], calibration) for c in calibration.flagged])
+    looks = [one for one in found.values() if one.trusted]
+    _list(printer, "look at", [_diagnosed(one, calibration) for one in looks])
     _list(printer, "faulty", [fault.reason for fault in calibration.faulty])
     _list(printer, "missing", list(calibration.missing))
+
+
+def _diagnosed(one: Diagnosis, calibration: Calibration) -> str:
+    """What is seen, what it looks like, what to do, and the defence's own reason."""
+    seen = "; ".join(part for part in (one.fact, one.finding) if part)
+    perhaps = f" (or: {one.instead})" if one.instead else ""
+    reason = calibration.reasons.get(one.client, "")
+    why = f" [{reason}]" if reason else ""
+    return f"{one.client}: {seen}{perhaps}; {one.advice}{why}"
 
 
 def _show_strata(level: Level, printer: Printer) -> None:
@@ -364,7 +377,7 @@ def _list(printer: Printer, word: str, lines: list[str]) -> None:
         printer.line(f"{word}  ... and {len(lines) - SHOWN} more")
 
 
-def as_data(calibration: Calibration) -> dict[str, Any]:
+def as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, Any]:
     """The calibration for programs, without the counts."""
     return {
         "levels": [
@@ -410,6 +423,7 @@ def as_data(calibration: Calibration) -> dict[str, Any]:
         "n_malicious": calibration.n_malicious,
         "trusted": list(calibration.trusted),
         "flagged": {c: calibration.reasons.get(c, "") for c in calibration.flagged},
+        "diagnoses": {client: asdict(one) for client, one in found.items()},
         "faulty": [
             {"client": f.client, "field": f.field, "reason": f.reason} for f in calibration.faulty
         ],

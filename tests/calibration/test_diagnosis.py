@@ -240,9 +240,9 @@ def test_coverage_is_told_where_it_is_off(covered, words) -> None:
 
 def test_everyday_faults_at_real_hospitals_are_named() -> None:
     """On hospitals that the laws were not fitted to; docs/diagnosis.md has the whole table."""
-    rows = list(named(natural.FEDERATIONS[0], most=10, seed=1))
+    rows = list(named(natural.FEDERATIONS[0], most=5, seed=1))
     right = {row.fault: row.right for row in rows}
     assert set(right) == {*NAMES, NOBODY}
-    assert right["stale-file"] == right["all-zero"] == 10
-    assert min(right.values()) >= 4
-    assert sum(right.values()) >= 85
+    assert right["stale-file"] == right["all-zero"] == 5
+    assert min(right.values()) >= 2
+    assert sum(right.values()) >= 42
