@@ -98,20 +98,15 @@ def test_a_grid_no_finer_than_the_view_tells_no_zeros_apart():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "attack", "text", "released"),
-    [
-        ("mnist", "coverage", 0.68, 0.900),
-        ("cifar10", "coverage", 0.81, 0.898),
-        ("pathmnist", "coverage", 0.69, 0.895),
-        ("tinyimagenet", "efficiency", 0.99, 0.900),
-    ],
+    ("dataset", "text", "released"),
+    [("mnist", 0.68, 0.900), ("cifar10", 0.81, 0.898), ("pathmnist", 0.69, 0.895)],
 )
-def test_the_text_fails_where_the_code_does_not(dataset, attack, text, released):
-    """40 of 100 lie, Dirichlet(0.5), the shipped outputs."""
+def test_the_text_fails_where_the_code_does_not(dataset, text, released):
+    """40 of 100 report zeros, Dirichlet(0.5), the shipped outputs."""
     found = []
     for seed in range(5):
         trial = make_trial(PaperWorld(dataset, "beta0.5", "final", 0.5), seed)
-        federation = trial.attacked(attack, 40, np.random.default_rng(seed))
+        federation = trial.attacked("coverage", 40, np.random.default_rng(seed))
         found.append(
             [
                 trial.measure(edge_of(federation, rule(federation, 40).trusted), trial.benign(40))[

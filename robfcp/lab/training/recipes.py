@@ -24,7 +24,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "learning_rate": 0.05, "augment": True, "mirror": True,
     },
     "tinyimagenet": {
-        "model": "resnet18", "rounds": 200, "fraction": 0.2, "local_epochs": 5, "batch": 50,
+        "model": "resnet18", "rounds": 65, "fraction": 0.1, "local_epochs": 10, "batch": 100,
         "learning_rate": 0.05, "augment": True, "mirror": True,
     },
 }  # fmt: skip
