@@ -57,3 +57,41 @@ def test_every_room_says_what_it_is_for_and_what_it_may_import():
         assert len(words.splitlines()[0]) > 20, name
         if name not in ("flower", "page"):
             assert "import" in words, f"{name}: say what the room may import"
+
+
+ASKED = {"privacy", "private", "n_private", "hides_size", "moves", "noises"}
+
+
+def asks_about_privacy(path: Path) -> bool:
+    """Whether what a module does hangs on whether a report is private."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
+            tests = [node.test]
+        elif isinstance(node, ast.comprehension):
+            tests = node.ifs
+        elif isinstance(node, ast.BoolOp):
+            tests = node.values
+        else:
+            tests = [node] if isinstance(node, ast.Attribute) and node.attr == "moves" else []
+        inside = [part for test in tests for part in ast.walk(test)]
+        names = {part.id for part in inside if isinstance(part, ast.Name)}
+        if ASKED & (names | {part.attr for part in inside if isinstance(part, ast.Attribute)}):
+            return True
+    return False
+
+
+def test_six_modules_know_that_reports_can_be_private():
+    """The others are handed an object, exact or noisy, that does the one thing or the other."""
+    asking = {
+        str(path.relative_to(ROOT))
+        for path in MODULES
+        if room(path) != "privacy" and asks_about_privacy(path)
+    }
+    assert asking == {
+        "cli/_private.py",  # options
+        "defence/copies/__init__.py",  # by chance, or by chance and noise
+        "engines/discretion.py",  # what a site keeps to itself
+        "federation/marks.py",  # whose noise is as agreed
+        "guarantees/noisy.py",  # bounds on counts
+        "reports/disclosure.py",  # what a report shows
+    }

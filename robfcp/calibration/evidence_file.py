@@ -137,8 +137,7 @@ def _read(body: EvidenceBody) -> Evidence:
 def read_federation_columns(wire: WireFederation, checked: Checked | None = None) -> Federation:
     """The federation, its columns refused before anything is allocated for them."""
     noise = noise_of(wire.privacy, len(wire.ids))
-    if len(noise.marks) != len(wire.privacy):
-        raise RobfcpError("privacy is stated though no report is private")
+    noise.check_listed(wire.privacy)
     grid = read_grid(wire.grid)
     check_extent(len(wire.ids), grid.n_bins)
     check_names(wire.ids, "listed")

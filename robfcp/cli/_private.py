@@ -1,4 +1,4 @@
-"""The privacy options of `robfcp sketch`."""
+"""The privacy options of the commands."""
 
 from __future__ import annotations
 
@@ -64,3 +64,16 @@ def charge(ledger: Path | None, dataset: str, privacy: Privacy | None, round: st
     if ledger is None:
         raise RobfcpError("--epsilon: needs --ledger FILE, where this site records what it spends")
     Ledger(ledger, dataset).charge(privacy, round)
+
+
+def read_privacy(text: str | None, agreed: Privacy | None) -> Privacy | None:
+    """The privacy that EPSILON or EPSILON,DELTA states, or else the one agreed."""
+    if text is None:
+        return agreed
+    try:
+        epsilon, _, delta = text.partition(",")
+        return Privacy(float(epsilon), float(delta or 0))
+    except ValueError as error:
+        if isinstance(error, RobfcpError):
+            raise
+        raise RobfcpError(f"--privacy: {text!r} is not EPSILON or EPSILON,DELTA") from None

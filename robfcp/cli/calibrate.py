@@ -31,13 +31,13 @@ from robfcp.cli._common import (
     completes,
     natural,
 )
+from robfcp.cli._private import read_privacy
 from robfcp.cli._rounds import Rounds
 from robfcp.defence import DEFAULT, DEFENCES
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.guarantees import Certificate, CurvePoint, at_least, at_most, tolerance_statement
 from robfcp.page import write_page
-from robfcp.privacy import Privacy
 from robfcp.reports import load_key
 
 SHOWN = 12
@@ -181,7 +181,7 @@ def calibrate(
             keys=keys,
             revoked=revoked,
             model=agreed.model,
-            privacy=read_privacy(privacy) or agreed.privacy,
+            privacy=read_privacy(privacy, agreed.privacy),
             score=agreed.agreed_score,
             grid=agreed.agreed_grid,
         )
@@ -241,19 +241,6 @@ def _levels(texts: list[str] | None) -> Any:
     if not texts:
         return 0.9
     return texts if len(texts) > 1 else texts[0]
-
-
-def read_privacy(text: str | None) -> Privacy | None:
-    """The privacy that EPSILON or EPSILON,DELTA states."""
-    if text is None:
-        return None
-    try:
-        epsilon, _, delta = text.partition(",")
-        return Privacy(float(epsilon), float(delta or 0))
-    except ValueError as error:
-        if isinstance(error, RobfcpError):
-            raise
-        raise RobfcpError(f"--privacy: {text!r} is not EPSILON or EPSILON,DELTA") from None
 
 
 def read_mix(texts: list[str]) -> Any:

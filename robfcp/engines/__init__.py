@@ -12,6 +12,7 @@ from robfcp.engines.configured import (
     check_config,
     sizes_as_configured,
 )
+from robfcp.engines.discretion import check_ledger
 from robfcp.engines.monitoring import MonitorRequest, merged_replies, monitor_request, read_e_reply
 from robfcp.engines.outcomes import Outcome, Outcomes, Participant, Status
 from robfcp.engines.requests import (
@@ -81,6 +82,7 @@ __all__ = [
     "calibrate_as_configured",
     "calibration_round",
     "check_config",
+    "check_ledger",
     "client_records",
     "federation_of_replies",
     "guarded",

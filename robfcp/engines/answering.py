@@ -7,10 +7,8 @@ code that stands for every kind of failure.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,9 +33,10 @@ from robfcp.engines.requests import (
 )
 from robfcp.engines.site import SiteRules
 from robfcp.errors import RobfcpError
+from robfcp.grid import Grid
 from robfcp.prediction import iterate_sets, predict_intervals
-from robfcp.reports import Report, read_score
-from robfcp.scores import ClassificationScore, Score, scores_or_nan
+from robfcp.reports import Report, disclosure_of, read_score
+from robfcp.scores import ClassificationScore, Score
 
 Part = Literal["calibration", "test"]
 Scores = NDArray[np.float64]
@@ -97,11 +96,10 @@ def guarded(make: Callable[[], bytes | int]) -> bytes | int:
 
 def _size(rules: SiteRules, question: Question) -> bytes:
     read_request(question.body, SizeRequest)
-    if rules.privacy is not None and rules.privacy.hides_size:
-        raise Refused(4, "the number of samples is protected")
+    rules.discretion.check_size()
     if rules.samples is not None:
         return msgspec.json.encode(SizeReply(rules.samples))
-    with _discreet(rules):
+    with rules.discretion.on_its_data():
         _, targets = question.outputs("calibration")
         return msgspec.json.encode(SizeReply(len(np.asarray(targets))))
 
@@ -109,38 +107,40 @@ def _size(rules: SiteRules, question: Question) -> bytes:
 def _sketch(rules: SiteRules, question: Question) -> bytes:
     request = read_request(question.body, SketchRequest)
     bins, rule = rules.accepted(request)
-    memory = question.memory
-    if rules.privacy is not None:
-        if memory.get("request") == question.body:  # asking again reveals nothing new
-            return bytes(memory["report"])
-        rules.charge(request.round)
-    score_all = rule if rules.privacy is None else partial(scores_or_nan, rule)
-    with _discreet(rules):
-        predictions, targets = question.outputs("calibration")
-        scores = score_all(predictions, targets, question.rng())
-        if question.attack is not None:
-            scores = np.asarray(question.attack(scores), dtype=np.float64)
-        report = Report.from_scores(
-            request.client,
-            scores,
-            bins,
-            score=rule,
-            round=request.round,
-            model=request.model if question.model is None else question.model,
-            privacy=rules.privacy,
-            bins_per_sample=rules.bins_per_sample,
-            **_by_class(rules, rule, predictions, targets),
-        )
-    found = rules.sealed(report)
-    if rules.privacy is not None:
-        memory["request"], memory["report"] = question.body, found
-    return found
+
+    def make() -> bytes:
+        with rules.discretion.on_its_data():
+            report = _report(rules, question, request, bins, rule)
+        return rules.sealed(report)
+
+    return rules.discretion.report(question.body, request.round, question.memory, make)
+
+
+def _report(
+    rules: SiteRules, question: Question, request: SketchRequest, grid: Grid, score: Score
+) -> Report:
+    how = disclosure_of(rules.privacy)
+    predictions, targets = question.outputs("calibration")
+    scores = how.scores(score, predictions, targets, question.rng())
+    if question.attack is not None:
+        scores = np.asarray(question.attack(scores), dtype=np.float64)
+    by_class = how.keeps_classes and not rules.pooled and isinstance(score, ClassificationScore)
+    return Report.from_scores(
+        request.client,
+        scores,
+        grid,
+        score=score,
+        round=request.round,
+        model=request.model if question.model is None else question.model,
+        privacy=rules.privacy,
+        bins_per_sample=rules.bins_per_sample,
+        **(_classes(rules, predictions, targets) if by_class else {}),
+    )
 
 
 def _threshold(rules: SiteRules, question: Question) -> bytes:
     request = read_request(question.body, ThresholdRequest)
-    if rules.privacy is not None:
-        raise Refused(4, "test data are protected")
+    rules.discretion.check_protected("test data are protected")
     score = read_score(request.score)
     assert score is not None
     predictions, targets = question.outputs("test")
@@ -162,8 +162,7 @@ def _letter(rules: SiteRules, question: Question) -> bytes:
 
 def _monitor(rules: SiteRules, question: Question) -> bytes:
     request: MonitorRequest = read_request(question.body, MonitorRequest)
-    if rules.privacy is not None:
-        raise Refused(4, "wealth tells of protected samples")
+    rules.discretion.check_protected("wealth tells of protected samples")
     calibration = Calibration.from_json(bytes(request.calibration))
     name = f"monitor-{calibration.identity[:16]}-{request.level}.json"
     monitor = Monitor(
@@ -195,27 +194,8 @@ def _place(config: Mapping[str, Any], key: str) -> Path:
     return Path(make_folder(str(config[key])))
 
 
-@contextmanager
-def _discreet(rules: SiteRules) -> Iterator[None]:
-    """At a private site every failure looks alike: which it was might tell of the data."""
-    try:
-        yield
-    except Exception as error:
-        if rules.privacy is None:
-            raise
-        log.exception("robfcp: failed on the site's data")
-        raise Refused(2, "failed on the site's data") from error
-
-
-def _by_class(
-    rules: SiteRules, rule: Score, predictions: ArrayLike, targets: ArrayLike
-) -> dict[str, Any]:
-    """Labels and number of classes, where there are any and the site does not keep them back.
-
-    A private site reports pooled counts: noise on every cell would drown the classes.
-    """
-    if rules.pooled or rules.privacy is not None or not isinstance(rule, ClassificationScore):
-        return {}
+def _classes(rules: SiteRules, predictions: ArrayLike, targets: ArrayLike) -> dict[str, Any]:
+    """Labels, number of classes, and how few samples of one are shown."""
     return {"labels": targets, "classes": int(np.shape(predictions)[1]), "least": rules.least}
 
 

@@ -5,22 +5,19 @@ A site writes this where it starts its node, out of the server's reach.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from robfcp.engines.discretion import FilePath, Open, discretion_of
 from robfcp.engines.requests import Refused, SketchRequest
-from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.privacy import Ledger, Privacy, grid_from_text
+from robfcp.privacy import Privacy, grid_from_text
 from robfcp.reports import Report, load_key, read_grid, read_score, sign
 from robfcp.scores import Score, named_score
 
 BUDGET_KEYS = ("delta", "neighbours", "samples-per-patient", "rounds")
 DATASET = "calibration data"
-
-FilePath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -86,18 +83,7 @@ class SiteRules:
             return report.to_json()
         return sign(report, load_key(self.signing_key))
 
-    def charge(self, round: str | None) -> None:
-        """Spend one report of the budget before anything is computed from the data."""
-        assert self.privacy is not None
-        try:
-            self.book().charge(self.privacy, round)
-        except RobfcpError as error:
-            raise Refused(6, str(error)) from error
-
-    def book(self) -> Ledger:
-        """The site's ledger, refused where a private site has none."""
-        if self.ledger is None:
-            raise Refused(
-                6, "privacy-ledger: a private site needs one; name a file that stays across runs"
-            )
-        return Ledger(self.ledger, self.dataset or DATASET)
+    @property
+    def discretion(self) -> Open:
+        """What the site keeps to itself."""
+        return discretion_of(self.privacy, self.ledger, self.dataset or DATASET)

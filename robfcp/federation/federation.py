@@ -106,7 +106,7 @@ class Federation:
     @property
     def private(self) -> bool:
         """Whether any client's counts hold noise."""
-        return self.n_private > 0
+        return bool(self.n_private)
 
     @property
     def exact_strata(self) -> Stratified | None:

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.engines import Kind, Part, Question, SiteRules, answer, guarded
+from robfcp.engines import Kind, Part, Question, SiteRules, answer, check_ledger, guarded
 from robfcp.errors import RobfcpError
 from robfcp.flower._messages import RECORD, digest_of, open_request, reply_content
 from robfcp.grid import Grid
@@ -56,8 +56,7 @@ def add_calibration(
     reports, and its `letter-folder` is where letters are kept.
     """
     site = SiteRules(privacy, ledger, dataset, grid, score)
-    if privacy is not None and ledger is None:
-        raise RobfcpError("ledger: privacy needs one; name a file that stays across runs")
+    check_ledger(privacy, ledger)
 
     def ask(kind: Kind, body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes | int:
         empty = ConfigRecord({"request": b"", "report": b""})

@@ -80,6 +80,11 @@ class NoNoise:
             raise RobfcpError("the losses of a client do not fall by whole samples")
         return totals // unit
 
+    def check_listed(self, marks: Sequence[Privacy | None]) -> None:
+        """Refuse a file's list of statements that cannot be one."""
+        if marks:
+            raise RobfcpError("privacy is stated though no report is private")
+
     def exact(self) -> NDArray[np.bool_]:
         """(K,) whose counts hold no noise."""
         return np.ones(self.n_clients, dtype=bool)
@@ -179,6 +184,11 @@ class ClientNoise(NoNoise):
         """As they are stated."""
         return np.array(stated, dtype=np.int64)
 
+    def check_listed(self, marks: Sequence[Privacy | None]) -> None:
+        """One a client."""
+        if len(marks) != self.n_clients:
+            raise RobfcpError("privacy is not stated for every client")
+
     def exact(self) -> NDArray[np.bool_]:
         """(K,) who states no noise."""
         return np.array([mark is None for mark in self.marks], dtype=bool)
@@ -221,8 +231,8 @@ class ClientNoise(NoNoise):
         return ((self.n_private, text),)
 
     def removed(self, counts: T, remove: Callable[[T], T]) -> T:
-        """With its noise taken out."""
-        return remove(counts)
+        """With its noise taken out, where it moves anything."""
+        return remove(counts) if self.moves() else counts
 
     def exact_only(self, what: T) -> T | None:
         """Nothing."""

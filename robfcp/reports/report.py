@@ -430,15 +430,10 @@ class Report:
         return Report.from_json(read_limited(path, limit), source=os.fspath(path))
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Report)
-            and self.context == other.context
-            and self.client == other.client
-            and np.array_equal(self.counts, other.counts)
-            and self.privacy == other.privacy
-            and self.n_samples == other.n_samples
-            and self.strata == other.strata
-        )
+        if not isinstance(other, Report):
+            return False
+        pairs = ((getattr(self, name), getattr(other, name)) for name in _COMPARED)
+        return all(a == b for a, b in pairs) and np.array_equal(self.counts, other.counts)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -453,6 +448,7 @@ class Report:
         return self.grid, self.score, self.round, self.model, self.risk
 
 
+_COMPARED = ("client", "context", "privacy", "n_samples", "strata")
 Gains = tuple[NDArray[np.int64], int]
 
 

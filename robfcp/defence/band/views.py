@@ -190,10 +190,9 @@ def core_points(federation: Federation, core: Indices) -> Array:
     ends = ends_at(cdf, LEVELS)
     shift = offset(federation, ends)
     points = stabilised(federation.merged(ends), federation.sizes, shift)
-    if federation.variances.any():
-        shares = np.maximum(np.diff(cdf[ends], prepend=0), 0)
-        points -= 2 * np.sqrt(shares + shift / federation.sizes[:, None])
-    return points
+    shares = np.maximum(np.diff(cdf[ends], prepend=0), 0)
+    usual = 2 * np.sqrt(shares + shift / federation.sizes[:, None])
+    return federation.noise.removed(points, lambda found: found - usual)
 
 
 def oddity(federation: Federation, core: Indices) -> Array:
