@@ -80,9 +80,8 @@ class _Clinic:
 
     def __init__(self, calibration: Calibration, asked: NDArray[np.intp]) -> None:
         federation = comparable(calibration.federation)
-        marks = calibration.federation.privacy or (None,) * federation.n_clients
         self._federation, self._trusted = federation, calibration.trusted_mask
-        self._noisy = np.array([mark is not None for mark in marks])
+        self._noisy = ~calibration.federation.noise.exact()
         self._covered = covered_at_sites(calibration)[:, 0]
         self._wanted = float(calibration.levels[0].confidence_level)
         self._tables = Tables(federation, self._trusted)
