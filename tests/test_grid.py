@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robfcp.errors import RobfcpError
-from robfcp.grid import Grid, named
+from robfcp.grid import MANY, Grid, named
 from robfcp.reports import sketch
 
 GRIDS = [Grid.default(), Grid.uniform(), Grid.uniform(7, -1, 2), Grid.extended()]
@@ -29,6 +29,48 @@ def test_open_ended_grids_take_every_number(grid, values):
     expected = (np.array(values)[:, None] <= grid.upper).sum(axis=0) if values else 0 * cumulative
     np.testing.assert_array_equal(cumulative, expected)
     assert grid.upper[-1] == np.inf
+
+
+def odd_grids(rng):
+    """Grids of many kinds; some have too uneven edges to look values up."""
+    yield from GRIDS
+    yield Grid.uniform(2)
+    yield Grid.uniform(1000, -3e5, 7.7e11)
+    yield Grid.uniform(13, 1e-290, 2e-290)
+    for scale in (1.0, 1e-8, 1e200):
+        yield Grid(np.unique(rng.random(300)) * scale)
+        yield Grid(np.unique(rng.normal(size=50) ** 3) * scale)
+        yield Grid(np.concatenate([[0.0], np.cumsum(np.exp(rng.normal(size=99) * 3))]) * scale)
+
+
+def test_many_scores_are_looked_up_exactly_where_a_search_finds_them():
+    rng = np.random.default_rng(0)
+    looked_up = 0
+    for grid in odd_grids(rng):
+        low, high = np.maximum(grid.edges[0], -9), np.minimum(grid.edges[-1], 9e300)
+        values = low + (high - low) * np.concatenate([rng.random(MANY), rng.random(MANY) ** 40])
+        inside = grid.edges[np.isfinite(grid.edges)]
+        near = np.concatenate([inside, np.nextafter(inside, -np.inf), np.nextafter(inside, np.inf)])
+        values = np.clip(np.concatenate([values, near, [low, high]]), low, high)
+        wanted = np.searchsorted(grid.edges[1:-1], values, side="left")
+        np.testing.assert_array_equal(grid.index(values), wanted)
+        np.testing.assert_array_equal(
+            grid.counts(values), np.bincount(wanted, minlength=grid.n_bins)
+        )
+        looked_up += grid._lookup is not None
+    assert looked_up >= 8
+
+
+def test_scores_of_any_type_and_shape_are_looked_up():
+    values = np.random.default_rng(1).random(MANY)
+    grid = Grid.default()
+    for same in (values.astype(np.float32), values.astype(np.longdouble), values[::-1], values):
+        wanted = np.searchsorted(grid.edges[1:-1], same)
+        np.testing.assert_array_equal(grid.index(same), wanted)
+    square = values.reshape(-1, 4)
+    np.testing.assert_array_equal(grid.index(square), grid.index(values).reshape(-1, 4))
+    whole = np.arange(MANY) % 2
+    np.testing.assert_array_equal(grid.index(whole), np.where(whole, grid.n_bins - 1, 0))
 
 
 def test_default_grid_is_fine_at_both_ends_and_nests_the_papers():

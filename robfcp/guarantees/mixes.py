@@ -96,10 +96,11 @@ def accepted(
     with np.errstate(divide="ignore"):
         effective = np.where(used, least[None, :] / np.where(used, mixes, 1.0), np.inf).min(axis=1)
     found = possible & small_enough(together, effective, alpha, delta)
-    if (found == possible).all():
+    hoped = possible & small_enough(mixes @ share, effective, alpha, delta)  # if nobody lied
+    if (found == hoped).all():
         return found
     apart = mixes @ _class_envelopes(sizes - below, sizes, left, least)
-    return found | (possible & small_enough(apart, effective, alpha, delta))
+    return found | (hoped & small_enough(apart, effective, alpha, delta))
 
 
 def _class_envelopes(

@@ -17,8 +17,7 @@ from robfcp.grid import Grid
 By = Literal["class", "group"]
 Names = tuple[str, ...] | int
 MAX_STRATA = 20_000
-MANY = 4000  # samples a stratum from which on sorting them by stratum pays
-DENSE_CELLS = 2**20
+DENSE = 16  # cells a sample up to which a full table is faster than sorting
 MAX_COUNT = 2**40  # of one cell; sums stay exact
 OTHER = "(other)"  # where a site merges what is too thin to be shown
 
@@ -201,31 +200,28 @@ def _counted(
     values = array("scores", scores)
     if values.shape != number.shape:
         raise RobfcpError(f"{by}: {len(number)} of them do not fit scores of shape {values.shape}")
-    n_strata = names if isinstance(names, int) else len(names)
-    if len(values) >= MANY * n_strata:
-        table = _by_segments(values, number, n_strata, grid)
-    elif n_strata * grid.n_bins <= min(DENSE_CELLS, max(2**15, 16 * len(values))):
-        cell = number * grid.n_bins + grid.index(values)
-        table = np.bincount(cell, minlength=n_strata * grid.n_bins)
+    n_strata, n_bins = names if isinstance(names, int) else len(names), grid.n_bins
+    index = grid.index(values)
+    cell = number * n_bins + index
+    if n_strata * n_bins <= DENSE * len(values):
+        table = np.bincount(cell, minlength=n_strata * n_bins)
+        cells = np.flatnonzero(table != 0)
+        counts = table[cells]
     else:
-        cells, counts = np.unique(number * grid.n_bins + grid.index(values), return_counts=True)
-        return _made(by, names, cells, counts, grid.n_bins)
-    cells = np.flatnonzero(table)
-    return _made(by, names, cells, table[cells], grid.n_bins)
-
-
-def _made(by: By, names: Names, cells: Whole, counts: Whole, n_bins: int) -> Strata:
-    """Strata that were counted here and need no check."""
-    found = object.__new__(Strata)
+        small = np.int32 if n_strata * n_bins < 2**31 else np.int64
+        cells, counts = _runs(np.sort(cell.astype(small)))
+    found = object.__new__(Strata)  # counted here, it needs no check
     found.__dict__.update(by=by, names=names, cells=cells, counts=counts, n_bins=n_bins)
+    found.__dict__["pooled"] = np.bincount(index, minlength=n_bins)
     return found
 
 
-def _by_segments(
-    values: NDArray[Any], number: NDArray[np.intp], n_strata: int, grid: Grid
-) -> NDArray[np.int64]:
-    """(C H,) counts; each stratum's scores are sorted by themselves, which is fastest for many."""
-    order = np.argsort(number.astype(np.min_scalar_type(n_strata)), kind="stable")
-    ends = np.cumsum(np.bincount(number, minlength=n_strata))
-    parts = np.split(values[order], ends[:-1])
-    return np.concatenate([grid.counts(part) for part in parts])
+def _runs(ordered: NDArray[Any]) -> tuple[Whole, Whole]:
+    """The values that occur in a rising list, and how often."""
+    new = np.ones(len(ordered), dtype=bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    first = np.flatnonzero(new)
+    counts = np.full(len(first), len(ordered))
+    counts[:-1] = first[1:]
+    counts -= first
+    return ordered[first].astype(np.int64), counts

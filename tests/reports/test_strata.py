@@ -13,7 +13,7 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
 from robfcp.reports import OTHER, Report, Strata
-from robfcp.reports.strata import DENSE_CELLS, MANY, MAX_COUNT, MAX_STRATA
+from robfcp.reports.strata import DENSE, MAX_COUNT, MAX_STRATA
 
 GRID = Grid.uniform(10)
 NAMES = ("cat", "dog", "eel")
@@ -57,10 +57,12 @@ def test_counts_by_class_are_those_of_a_loop_and_add_up_to_the_pooled_report():
 @pytest.mark.parametrize(
     ("n", "n_classes", "bins"),
     [
-        (2 * MANY + 3, 2, 50),  # sorted by class
-        (MANY, 1, 50),
-        (500, 7, 50),  # a dense table
-        (500, 300, DENSE_CELLS // 100),  # only the cells in use
+        (9003, 2, 50),  # a full table
+        (500, DENSE, 500),
+        (500, DENSE, 501),  # only the cells in use, sorted
+        (500, 300, 10_000),
+        (500, 20_000, 200_000),  # more cells than 32 bits can number
+        (1, 1, 50),
     ],
 )
 def test_every_way_of_counting_gives_the_same_table(n, n_classes, bins):
