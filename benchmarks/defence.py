@@ -34,7 +34,7 @@ from robfcp.lab.attacks import (
     MimicLow,
     Truncation,
 )
-from robfcp.lab.simulation import World, apply_attack
+from robfcp.lab.worlds import World, apply_attack
 
 LEVEL = Fraction(9, 10)
 PAPER: tuple[Attack, ...] = (Coverage(), Efficiency(), Gaussian())
@@ -237,7 +237,7 @@ def indistinguishable(quick: bool) -> None:
     scores = [rng.beta(1, 1 / easy, 500) for _ in range(80)]
     scores += [rng.beta(1, 1 / hard, 500) for _ in range(20)]
     from robfcp import LAC, Grid
-    from robfcp.lab.simulation import federation_of
+    from robfcp.lab.worlds import federation_of
 
     federation = federation_of(scores, Grid.default(), LAC())
     finding = stand_out(federation)

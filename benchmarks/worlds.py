@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robfcp import LAC, Grid
 from robfcp.lab import outputs
-from robfcp.lab.simulation import World, federation_of, make_world
+from robfcp.lab.worlds import World, federation_of, make_world
 
 CLASSES, TEST = 10, 200
 SHIFT = 0  # added to every seed: runs that no constant was chosen on
@@ -83,13 +83,14 @@ def _simulate(
     benign = np.setdiff1d(np.arange(clients), malicious)
     scores = list(true[:, :size])
     return World(
-        federation_of(scores, Grid.default(), LAC()),
-        LAC(),
-        [],
-        scores,
-        malicious,
-        np.sort(true[benign, size:], axis=None),
-        np.sort(every[benign, size:], axis=None),
+        federation=federation_of(scores, Grid.default(), LAC()),
+        score=LAC(),
+        samples=[],
+        scores=scores,
+        malicious=malicious,
+        tests=list(true[:, size:]),
+        test_scores=np.sort(true[benign, size:], axis=None),
+        test_sizes=np.sort(every[benign, size:], axis=None),
     )
 
 

@@ -7,7 +7,7 @@ from robfcp import figures
 from robfcp.calibration import what_if
 from robfcp.guarantees import fcp_index
 from robfcp.lab import outputs
-from robfcp.lab.simulation import federation_of
+from robfcp.lab.worlds import federation_of
 
 score = robfcp.LAC()
 pathology = outputs.load("pathmnist")

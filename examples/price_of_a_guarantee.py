@@ -3,7 +3,7 @@
 import robfcp
 from robfcp import figures
 from robfcp.lab import outputs
-from robfcp.lab.simulation import federation_of
+from robfcp.lab.worlds import federation_of
 
 score = robfcp.LAC()
 sizes: dict[str, list[float]] = {"marginal": [], "pac": [], "pac-homogeneous": []}

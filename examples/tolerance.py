@@ -7,7 +7,7 @@ import numpy as np
 import robfcp
 from robfcp import figures
 from robfcp.lab import outputs
-from robfcp.lab.simulation import federation_of
+from robfcp.lab.worlds import federation_of
 
 score = robfcp.LAC()
 pathology = outputs.load("pathmnist")

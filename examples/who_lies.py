@@ -6,7 +6,7 @@ import robfcp
 from robfcp import figures
 from robfcp.lab import outputs
 from robfcp.lab.attacks import Coverage, Gaussian
-from robfcp.lab.simulation import federation_of
+from robfcp.lab.worlds import federation_of
 
 pathology = outputs.load("pathmnist")
 score = robfcp.LAC()

@@ -54,7 +54,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "registry": ("reports", "reports.registry"),
     "server": ("calibration", "calibration.calibrating"),
     "signatures": ("reports", "reports.signing", "federation.files"),
-    "simulation": ("lab.simulation",),
+    "simulation": ("lab.simulation", "lab.worlds"),
     "sketches": ("reports", "reports.sketches"),
     "spacings": ("defence.band.spacings",),
     "training": ("lab.training",),

@@ -180,6 +180,28 @@ class Grid:
         """H, the number of bins."""
         return self.edges.size - 1
 
+    def edge_at(self, thresholds: ArrayLike) -> NDArray[np.intp]:
+        """The bin whose upper edge each threshold is; the last one for what lies beyond them.
+
+        Parameters
+        ----------
+        thresholds
+            Real numbers, of any shape; infinite ones too.
+
+        Returns
+        -------
+        array of int
+            Bin numbers from 0, of the same shape.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> robfcp.Grid.uniform(4).edge_at([0.25, 0.75, np.inf])
+        array([0, 2, 3])
+        """
+        return np.searchsorted(self.upper, np.asarray(thresholds)).clip(max=self.n_bins - 1)
+
     def index(self, scores: ArrayLike) -> NDArray[np.intp]:
         """Each score's bin number; scores outside the range or NaN are refused.
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Literal, cast
+from typing import Literal
 
 import numpy as np
 
-from robfcp._util.names import a_few
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.evidence import Evidence, Summary
-from robfcp.calibration.levels import Level
-from robfcp.calibration.settings import Guarantee, Settings, WrittenClusters, WrittenMix
-from robfcp.calibration.strata import stratum_levels, worst_of
+from robfcp.calibration.notes import mix_notes, strata_notes
+from robfcp.calibration.outcomes import outcomes_of
+from robfcp.calibration.settings import Guarantee, Settings, WrittenMix, plain_clusters, plain_mix
+from robfcp.calibration.strata import class_names
 from robfcp.defence import (
     DEFAULT,
     NAMES,
@@ -34,21 +34,10 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation, Untrusted, comparable
 from robfcp.guarantees import (
     Exchangeability,
-    FcpThreshold,
-    certify,
-    coverage_curve,
-    curve_budgets,
-    empty_from,
     exact_level,
-    guaranteed,
-    mixes_differ,
-    shifted_mix,
-    shifted_pac,
-    tolerance,
 )
-from robfcp.reports import OTHER, By, Names
+from robfcp.reports import By
 
-UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
 LevelLike = float | str | Fraction
 
 
@@ -126,8 +115,6 @@ def calibrate(
         a list of mixes at once; needs `label_shift` and a stated number of liars.
     joint
         Whether certificates of all classes hold at once with the stated confidence, or each.
-    risk
-        For reports of losses: the mean loss accepted, in place of confidence_level.
     size_budget
         With guarantee="marginal": a bound on the samples that liars hold together.
 
@@ -181,10 +168,10 @@ def calibrate(
         by=by,
         joint=joint,
         label_shift=label_shift,
-        mix=_plain_mix(mix),
-        clusters=_written(clusters),
+        mix=plain_mix(mix),
+        clusters=plain_clusters(clusters),
     )
-    _check_guarantee(settings)
+    settings.check_guarantee()
     if isinstance(reports, Federation) and not (sizes is None and quorum is None):
         raise RobfcpError(
             "reports: a federation was checked when it was made; "
@@ -209,13 +196,13 @@ def calibrate(
         reasons=assessment.reasons,
         finding=finding,
     )
-    outcomes = _outcomes(evidence, levels, n_malicious, settings)
+    outcomes = outcomes_of(evidence, levels, n_malicious, settings)
     return Calibration(
         levels=outcomes,
         settings=settings,
         score=federation.score,
         risk=federation.risk,
-        classes=_classes(federation),
+        classes=class_names(federation),
         n_malicious=n_malicious,
         checked=federation.checked,
         summary=Summary.of(evidence),
@@ -223,8 +210,8 @@ def calibrate(
         notes=(
             *assessment.notes,
             *federation.noise.notes(),
-            *_mix_notes(federation, settings),
-            *_strata_notes(federation, settings),
+            *mix_notes(federation, settings),
+            *strata_notes(federation, settings),
         ),
         several=several,
     )
@@ -260,30 +247,6 @@ def _levels(asked: LevelLike | Sequence[LevelLike]) -> tuple[list[Fraction], boo
     if not levels:
         raise RobfcpError("confidence_level: the list is empty; give at least one level")
     return levels, True
-
-
-def _check_guarantee(settings: Settings) -> None:
-    if settings.size_budget is not None and settings.guarantee != "marginal":
-        raise RobfcpError("size_budget: only guarantee='marginal' takes one; set it or drop it")
-    if settings.mix is not None and settings.guarantee not in (None, "pac"):
-        raise RobfcpError("mix: is a PAC guarantee of its own; leave guarantee out")
-    if settings.mix is not None and settings.label_shift is None:
-        raise RobfcpError(
-            "label_shift: a threshold for a mix needs it declared; pass label_shift=0 if honest "
-            "sites agree within classes"
-        )
-    if settings.label_shift is not None and settings.guarantee != "pac" and settings.mix is None:
-        raise RobfcpError("label_shift: goes with guarantee='pac' or mix=; set one or drop it")
-    if settings.by is not None and (settings.mix or settings.label_shift is not None):
-        raise RobfcpError("by: thresholds by class need neither mix nor label_shift; drop them")
-    if settings.label_shift is not None and settings.heterogeneity is not None:
-        raise RobfcpError("heterogeneity: label_shift prunes by class in its place; drop one")
-    bounded = settings.malicious != "estimate" or settings.size_budget is not None
-    if (settings.guarantee or settings.mix) is not None and not bounded:
-        raise RobfcpError(
-            "malicious: a guarantee needs a number stated beforehand, not an estimate; "
-            "pass malicious=m, the most clients you think could lie"
-        )
 
 
 def _capped(federation: Federation, max_share: float) -> Federation:
@@ -335,154 +298,3 @@ def _assess(
     if finding is not None and isinstance(rule, LookingDefence):
         return rule.judge(federation, finding, n_malicious)
     return rule(federation, n_malicious)
-
-
-def _outcomes(
-    evidence: Evidence,
-    levels: list[Fraction],
-    n_malicious: int,
-    settings: Settings,
-) -> tuple[Level, ...]:
-    """Threshold, tolerance and certificate at every confidence level."""
-    federation = evidence.federation
-    if settings.by is not None:
-        return tuple(_by_stratum(evidence, level, n_malicious, settings) for level in levels)
-    if settings.clusters is not None:
-        raise RobfcpError("clusters: only by='class' and by='group' have strata to cluster")
-    plain = FcpThreshold(federation, evidence.trusted_mask, settings.exchangeability)
-    budgets = curve_budgets(federation.n_clients, n_malicious)
-    found = []
-    for level in levels:
-        if settings.mix is not None:
-            index, certificate = shifted_mix(
-                federation,
-                level,
-                cast(Any, settings.mix),
-                n_malicious,
-                settings.certificate_confidence,
-                settings.label_shift or 0.0,
-            )
-        elif settings.label_shift is not None:
-            index, certificate = shifted_pac(
-                federation,
-                level,
-                n_malicious,
-                settings.certificate_confidence,
-                settings.label_shift,
-            )
-        elif settings.guarantee is None:
-            index = plain.index(level)
-            certificate = certify(
-                federation,
-                index,
-                n_malicious,
-                settings.certificate_confidence,
-                sigma=settings.heterogeneity,
-                estimated=settings.malicious == "estimate",
-            )
-        else:
-            index, certificate = guaranteed(
-                federation,
-                settings.guarantee,
-                level,
-                None if settings.malicious == "estimate" else n_malicious,
-                confidence=settings.certificate_confidence,
-                sigma=settings.heterogeneity,
-                size_budget=settings.size_budget,
-                exchangeability=settings.exchangeability,
-            )
-        threshold = federation.threshold_at(index)
-        sure = {"confidence": settings.certificate_confidence, "sigma": settings.heterogeneity}
-        found.append(
-            Level(
-                level,
-                threshold,
-                tolerance(federation, index, level),
-                certificate,
-                coverage_curve(federation, index, budgets, **sure),  # type: ignore[arg-type]
-                empty_from(federation, index, **sure),  # type: ignore[arg-type]
-            )
-        )
-    return tuple(found)
-
-
-def _strata_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
-    """Who reports no classes where others do, and that a cluster's promise is not a class's."""
-    found = []
-    strata = federation.strata
-    if strata is not None and len(strata.rows) < federation.n_clients:
-        held = set(strata.rows.tolist())
-        pooled = [name for k, name in enumerate(federation.ids) if k not in held]
-        found.append(
-            f"{len(pooled)} sites keep their {strata.by} back ({a_few(pooled)}): they are in "
-            f"what is said of all samples, and in nothing by {strata.by}"
-        )
-    if settings.clusters is not None:
-        found.append(
-            f"thresholds are by cluster: what is proved holds for each cluster of "
-            f"{'classes' if settings.by == 'class' else 'groups'}, not for each of them by itself"
-        )
-    return tuple(found)
-
-
-def _plain_mix(mix: Any) -> Any:
-    """A label mix in plain numbers, so that it is the same once written and read."""
-    if isinstance(mix, Mapping):
-        return {str(name): _plain_mix(share) for name, share in mix.items()}
-    if isinstance(mix, np.ndarray):
-        return _plain_mix(mix.tolist())
-    if isinstance(mix, Sequence) and not isinstance(mix, str):
-        return [_plain_mix(one) for one in mix]
-    if isinstance(mix, (int, float, np.number)) and not isinstance(mix, bool):
-        return float(mix)
-    return mix
-
-
-def _written(clusters: Mapping[str, str] | Sequence[str] | None) -> WrittenClusters | None:
-    """The clusters as a calibration's settings keep them."""
-    if clusters is None:
-        return None
-    if isinstance(clusters, Mapping):
-        return {str(name): str(cluster) for name, cluster in clusters.items()}
-    return [str(name) for name in clusters]
-
-
-def _mix_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
-    """A warning where sites are declared alike but their label mixes are not."""
-    strata = federation.exact_strata
-    if settings.guarantee != "pac-homogeneous" or strata is None:
-        return ()
-    if mixes_differ(strata.sizes) > UNLIKE:
-        return ()
-    return (
-        "pac-homogeneous declares the sites alike, but their label mixes differ beyond chance: it "
-        "may cover less than promised; use guarantee='pac' with label_shift=",
-    )
-
-
-def _classes(federation: Federation) -> Names | None:
-    """The classes the reports name, "(other)" left out; None where they do not."""
-    strata = federation.strata
-    if strata is None or strata.by != "class":
-        return None
-    if isinstance(strata.names, int) or OTHER not in strata.names:
-        return strata.names
-    return tuple(name for name in strata.names if name != OTHER)
-
-
-def _by_stratum(
-    evidence: Evidence,
-    level: Fraction,
-    n_malicious: int,
-    settings: Settings,
-) -> Level:
-    """The thresholds of all classes or groups at one level."""
-    found = stratum_levels(evidence.federation, evidence.trusted_mask, level, n_malicious, settings)
-    survived = [one.tolerance for one in found]
-    return Level(
-        level,
-        max(one.threshold for one in found),
-        None if None in survived else min(number for number in survived if number is not None),
-        worst_of(found, settings, evidence.federation),
-        strata=found,
-    )

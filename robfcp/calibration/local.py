@@ -78,7 +78,7 @@ def covered_by_stratum(
     strata: Stratified, grid: Grid, level: Level
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(R, C) counts at or below each class's threshold, and all counts; what noise left of them."""
-    edges = np.searchsorted(grid.upper, stratum_limits(strata, level)).clip(max=grid.n_bins - 1)
+    edges = grid.edge_at(stratum_limits(strata, level))
     first = np.arange(strata.n_strata) * strata.n_bins
     ends = np.unique(np.concatenate([first + edges, first + strata.n_bins - 1]))
     merged = np.cumsum(strata.table.merged(ends), axis=1)
@@ -91,8 +91,7 @@ def covered_by_stratum(
 
 def site_coverage(federation: Federation, thresholds: Sequence[float]) -> NDArray[np.float64]:
     """(K, L) the share of each site's own reported scores at or below each threshold."""
-    upper = federation.grid.upper
-    edges = np.searchsorted(upper, thresholds).clip(max=len(upper) - 1)
+    edges = federation.grid.edge_at(thresholds)
     below = np.stack([federation.below(int(edge)) for edge in edges], axis=1)
     covered = np.clip(below / federation.masses[:, None], 0, 1)
     return np.where(np.isinf(np.asarray(thresholds)), 1.0, covered)

@@ -71,7 +71,7 @@ def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> flo
     """
     report.disclosure.check_exact(report.client)
     grid, delta = report.grid, 1 - share("confidence", confidence, "give 0.95, say")
-    edge = int(np.searchsorted(grid.upper, threshold).clip(max=grid.n_bins - 1))
+    edge = int(grid.edge_at(threshold))
     alone = bounds_of(Federation.from_reports([report]))
     low, _ = coverage_interval(alone, np.array([edge]), 0, delta, grid.n_bins)
     return float(low[0])

@@ -21,7 +21,7 @@ from robfcp.guarantees import (
     liars_assumption,
     tolerance,
 )
-from robfcp.reports import OTHER
+from robfcp.reports import OTHER, Names
 
 UNPROTECTED, HARDLY = "unprotected", "hardly protected"
 
@@ -80,6 +80,16 @@ def clusters_of(
         wanted = [given.get(name, OTHER) for name in labels]
     names = tuple(dict.fromkeys(wanted))
     return [names.index(name) for name in wanted], names
+
+
+def class_names(federation: Federation) -> Names | None:
+    """The classes the reports name, "(other)" left out; None where they do not."""
+    strata = federation.strata
+    if strata is None or strata.by != "class":
+        return None
+    if isinstance(strata.names, int) or OTHER not in strata.names:
+        return strata.names
+    return tuple(name for name in strata.names if name != OTHER)
 
 
 def stratum_levels(

@@ -167,9 +167,8 @@ def _read(
     if evidence is not None:
         calibration = calibration.with_evidence(evidence)
     federation, trusted = calibration.federation, calibration.trusted_mask
-    upper = federation.grid.upper
     edges = {
-        level.confidence_level: int(np.searchsorted(upper, level.threshold))
+        level.confidence_level: int(federation.grid.edge_at(level.threshold))
         if np.isfinite(level.threshold)
         else None
         for level in calibration.levels

@@ -17,7 +17,8 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.lab import outputs
 from robfcp.lab.attacks import named_attack
-from robfcp.lab.simulation import apply_attack, make_world, records, simulate, summarise
+from robfcp.lab.simulation import records, simulate, summarise
+from robfcp.lab.worlds import apply_attack, make_world
 from robfcp.scores import LAC
 
 ATTACKS = ("coverage", "efficiency")

@@ -16,7 +16,8 @@ from robfcp.calibration import calibrate, letters
 from robfcp.federation import Federation
 from robfcp.lab import partitions
 from robfcp.lab.natural import MIN_SIZE, NaturalFederation
-from robfcp.lab.simulation import federation_of, thresholds_of
+from robfcp.lab.simulation import thresholds_of
+from robfcp.lab.worlds import federation_of
 from robfcp.scores import LAC, check_labels, check_probabilities
 
 ALLOWED = 0.1  # the share of the sites that letters allow to lie

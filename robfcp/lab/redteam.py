@@ -15,7 +15,8 @@ from robfcp.federation import Federation
 from robfcp.figures import new_axes, plot_heatmap
 from robfcp.guarantees import Exchangeability
 from robfcp.lab.attacks import ATTACKS, Adaptive, named_attack
-from robfcp.lab.simulation import ByClass, Row, Told, World, apply_attack, make_world, verdicts
+from robfcp.lab.simulation import ByClass, Row, Told, verdicts
+from robfcp.lab.worlds import World, apply_attack, make_world
 from robfcp.scores import ClassificationScore
 
 DEFENCES = ("none", "rob-fcp", "band")

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp._version import __version__
 from robfcp.calibration import Calibration, Level, Settings
 from robfcp.federation import comparable, smoothed_below, whole
+from robfcp.grid import Grid
 from robfcp.guarantees import Certificate
 from robfcp.page.offers import Offers, Table, what_if
 from robfcp.page.strata import strata_data, strata_notes
@@ -26,7 +27,7 @@ VIEW = 160  # edges a distribution is drawn with
 def page_data(calibration: Calibration) -> dict[str, Any]:
     """Everything the page shows, as JSON values; arrays of counts as base64 varints."""
     federation, grid = calibration.federation, calibration.federation.grid
-    view = view_edges(whole(federation).pooled(), grid.upper)
+    view = view_edges(whole(federation).pooled(), grid)
     offers = what_if(calibration, view)
     used = np.unique(
         np.concatenate([view, *(t.index[t.index >= 0] for t in offers.tables.values())])
@@ -65,9 +66,9 @@ def page_data(calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def view_edges(pooled: NDArray[np.int64], upper: NDArray[np.float64]) -> NDArray[np.intp]:
+def view_edges(pooled: NDArray[np.int64], grid: Grid) -> NDArray[np.intp]:
     """About VIEW bins to draw a distribution with: half equiprobable, half spread evenly."""
-    n_bins = len(pooled)
+    n_bins, upper = grid.n_bins, grid.upper
     if n_bins <= VIEW:
         return np.arange(n_bins)
     wanted = np.linspace(0, 1, VIEW // 2)
@@ -76,7 +77,7 @@ def view_edges(pooled: NDArray[np.int64], upper: NDArray[np.float64]) -> NDArray
     places = occupied
     if occupied.size:
         places = np.linspace(occupied[0], occupied[-1], VIEW // 4)
-    spread = np.searchsorted(upper, places).clip(max=n_bins - 1)
+    spread = grid.edge_at(places)
     steps = np.linspace(0, n_bins - 1, VIEW // 4).astype(np.intp)
     return np.unique(np.concatenate([equiprobable, spread, steps, [n_bins - 1]]))
 
@@ -180,8 +181,7 @@ def _level(level: Level) -> dict[str, Any]:
 def _clients(calibration: Calibration, level: Level, below: NDArray[np.int64]) -> dict[str, Any]:
     """Columns: name, size, maliciousness, trusted, share at or below the threshold, reason."""
     federation = calibration.federation
-    upper = federation.grid.upper
-    edge = min(int(np.searchsorted(upper, level.threshold)), len(upper) - 1)
+    edge = federation.grid.edge_at(level.threshold)
     covered = np.clip(below[:, edge] / federation.masses, 0, 1)
     return {
         "id": list(federation.ids),

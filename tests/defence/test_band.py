@@ -23,7 +23,7 @@ from robfcp.defence.band.views import (
     without_self,
 )
 from robfcp.lab.attacks import Coverage, Displacement, Efficiency, Gaussian, Mimic, MimicLow
-from robfcp.lab.simulation import federation_of
+from robfcp.lab.worlds import federation_of
 
 
 def federation(n_clients=30, n=100, seed=0, spread=0.0, sizes=None):

@@ -9,7 +9,7 @@ from robfcp.defence import MaliciousCount, estimate_malicious
 from robfcp.defence.counting import METHODS
 from robfcp.defence.likelihood import COVARIANCES, RIDGE, contrasts, likelihood_count
 from robfcp.lab.attacks import Coverage, Decoy, Efficiency, Gaussian, Mimic
-from robfcp.lab.simulation import federation_of
+from robfcp.lab.worlds import federation_of
 
 
 def federation(n_clients=40, n=200, seed=0, spread=0.0):

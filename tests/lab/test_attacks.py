@@ -36,7 +36,7 @@ from robfcp.lab.attacks import (
 )
 from robfcp.lab.attacks.adaptive import families
 from robfcp.lab.attacks.base import pairs_of, scores_of, with_pairs, with_scores
-from robfcp.lab.simulation import federation_of
+from robfcp.lab.worlds import federation_of
 
 BAD = np.array([1, 3, 4])
 SCORE_ATTACKS = {name: attack for name, attack in ATTACKS.items() if attack.on == "scores"}

@@ -15,8 +15,9 @@ from robfcp.lab import outputs, simulate
 from robfcp.lab.attacks import ATTACKS, Attack, Coverage
 from robfcp.lab.attacks.base import with_counts
 from robfcp.lab.redteam import redteam
-from robfcp.lab.simulation import World, apply_attack, federation_of, make_world, summarise
+from robfcp.lab.simulation import summarise
 from robfcp.lab.strata import shares_of, spread
+from robfcp.lab.worlds import World, apply_attack, federation_of, make_world
 
 SMALL = {"n_clients": 12, "share": 0.3, "beta": 0.5, "score": None, "grid": None}
 

@@ -15,7 +15,7 @@ from robfcp.cli import app
 from robfcp.lab import natural, natural_sites, outputs, partitions, simulate
 from robfcp.lab.datasets import SiteTable
 from robfcp.lab.leave_out import LeaveOutSettings, leave_out_recipe, leave_sites_out, thinned
-from robfcp.lab.simulation import make_world
+from robfcp.lab.worlds import make_world
 
 NATURAL = [entry for entry in outputs.entries() if entry["split"] == outputs.NATURAL]
 

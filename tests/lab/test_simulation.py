@@ -10,7 +10,8 @@ import robfcp
 from robfcp.cli import app
 from robfcp.lab import outputs, simulate
 from robfcp.lab.attacks import ATTACKS
-from robfcp.lab.simulation import apply_attack, make_world, records, summarise
+from robfcp.lab.simulation import records, summarise
+from robfcp.lab.worlds import apply_attack, make_world
 from robfcp.scores import APS, LAC
 
 

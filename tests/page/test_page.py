@@ -234,12 +234,12 @@ def test_view_of_an_open_ended_grid_stays_where_the_scores_are() -> None:
     grid = Grid.open_ended()
     scores = np.random.default_rng(0).normal(0, 0.01, 5000)
     counts = np.bincount(grid.index(scores), minlength=grid.n_bins)
-    view = view_edges(counts, grid.upper)
+    view = view_edges(counts, grid)
     inside = np.abs(grid.upper[view]) < 0.05
     assert inside.sum() > 80
     everything_beyond = np.zeros(grid.n_bins, dtype=np.int64)
     everything_beyond[-1] = 7
-    assert view_edges(everything_beyond, grid.upper)[-1] == grid.n_bins - 1
+    assert view_edges(everything_beyond, grid)[-1] == grid.n_bins - 1
 
 
 def test_headline_states_the_guarantee_in_words() -> None:

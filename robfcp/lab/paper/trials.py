@@ -15,7 +15,7 @@ from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import ATTACKS, Gaussian
 from robfcp.lab.attacks.base import Array, Bounds, Indices, ScoreAttack
 from robfcp.lab.outputs import Outputs
-from robfcp.lab.simulation import federation_of
+from robfcp.lab.worlds import federation_of
 from robfcp.scores import APS, LAC, ClassificationScore
 
 CLIENTS = 100

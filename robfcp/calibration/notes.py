@@ -1,0 +1,42 @@
+"""What a calibration says beside its figures: what the reports do not show, what to look at."""
+
+from __future__ import annotations
+
+from robfcp._util.names import a_few
+from robfcp.calibration.settings import Settings
+from robfcp.federation import Federation
+from robfcp.guarantees import mixes_differ
+
+UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
+
+
+def strata_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
+    """Who reports no classes where others do, and that a cluster's promise is not a class's."""
+    found = []
+    strata = federation.strata
+    if strata is not None and len(strata.rows) < federation.n_clients:
+        held = set(strata.rows.tolist())
+        pooled = [name for k, name in enumerate(federation.ids) if k not in held]
+        found.append(
+            f"{len(pooled)} sites keep their {strata.by} back ({a_few(pooled)}): they are in "
+            f"what is said of all samples, and in nothing by {strata.by}"
+        )
+    if settings.clusters is not None:
+        found.append(
+            f"thresholds are by cluster: what is proved holds for each cluster of "
+            f"{'classes' if settings.by == 'class' else 'groups'}, not for each of them by itself"
+        )
+    return tuple(found)
+
+
+def mix_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
+    """A warning where sites are declared alike but their label mixes are not."""
+    strata = federation.exact_strata
+    if settings.guarantee != "pac-homogeneous" or strata is None:
+        return ()
+    if mixes_differ(strata.sizes) > UNLIKE:
+        return ()
+    return (
+        "pac-homogeneous declares the sites alike, but their label mixes differ beyond chance: it "
+        "may cover less than promised; use guarantee='pac' with label_shift=",
+    )
