@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow test-train test-flower test-flower-range test-browser lint docs release benchmark clean
+.PHONY: demo test test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-browser lint docs release benchmark clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -11,8 +11,9 @@ demo: .venv/installed  ## the main job on embedded real data, ends with a page t
 test: .venv/dev  ## lint, types and the quick tests with coverage
 	$(MAKE) --no-print-directory lint
 	OMP_NUM_THREADS=1 COVERAGE_WITHOUT_FLOWER="robfcp/flower/*" COVERAGE_WITHOUT_ENGINES="robfcp/engines/*" \
+	COVERAGE_WITHOUT_NVFLARE="robfcp/nvflare/*" \
 	COVERAGE_WITHOUT_TORCH="robfcp/lab/training/*" \
-	$(BIN)/python -m pytest -n 2 -m "not slow and not train and not flower and not browser" \
+	$(BIN)/python -m pytest -n 2 -m "not slow and not train and not flower and not nvflare and not browser" \
 		--cov --cov-report=term:skip-covered --cov-fail-under=95
 
 lint: .venv/dev
@@ -22,7 +23,7 @@ lint: .venv/dev
 	$(BIN)/lint-imports --no-cache
 
 test-slow: .venv/dev  ## seeded simulations that would fail if a theorem were wrong
-	$(BIN)/python -m pytest -n 2 -m "slow and not train and not flower and not browser"
+	$(BIN)/python -m pytest -n 2 -m "slow and not train and not flower and not nvflare and not browser"
 
 test-train: .venv/train  ## a short real federated training run
 	$(BIN)/python -m pytest -m train --cov=robfcp/lab/training --cov-report=term --cov-fail-under=80
@@ -40,6 +41,19 @@ test-flower-range:  ## rounds in this process on the lowest and the highest flwr
 			"flwr==$$version" -e ".[flower,sklearn,privacy,demo]" && \
 		.venv-flower-$$version/bin/python -m pytest tests/flower/test_flower_faults.py \
 			tests/flower/test_flower_apps.py || exit 1; \
+	done
+
+test-nvflare: .venv-nvflare/installed  ## NVFlare: faults, simulator, local and secured deployments
+	.venv-nvflare/bin/python -m pytest tests/nvflare \
+		--cov=robfcp/nvflare --cov-report=term --cov-fail-under=85
+
+NVFLARE_RANGE ?= 2.8.0
+test-nvflare-range:  ## rounds in this process on the other nvflare of the range
+	for version in $(NVFLARE_RANGE); do \
+		$(PYTHON) -m venv .venv-nvflare-$$version && \
+		.venv-nvflare-$$version/bin/pip install --quiet --disable-pip-version-check pytest \
+			"nvflare==$$version" -e ".[nvflare,sklearn,privacy,demo]" && \
+		.venv-nvflare-$$version/bin/python -m pytest tests/nvflare -m "not slow" || exit 1; \
 	done
 
 test-browser: .venv/browser  ## the calibration page in a real headless Chromium
@@ -79,6 +93,12 @@ clean:
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 pytest \
 		pytest-cov "flwr[simulation]==1.41.0" -e ".[flower,sklearn,privacy,demo]"
+	@touch $@
+
+.venv-nvflare/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-nvflare
+	.venv-nvflare/bin/pip install --quiet --disable-pip-version-check pytest pytest-cov \
+		"nvflare==2.9.0" -e ".[nvflare,sklearn,privacy,demo]"
 	@touch $@
 
 # Debian's Chromium; playwright only drives it.

@@ -4,7 +4,7 @@ May import the rooms from `_util` to `calibration`; the engines' own adapters bu
 no engine: nothing here imports one.
 """
 
-from robfcp.engines.answering import Part, Question, answer, guarded
+from robfcp.engines.answering import Part, Question, answer, guarded_reply
 from robfcp.engines.asking import Carrier, Collection, Failed, Reply, ask_all
 from robfcp.engines.configured import (
     DEFAULTS,
@@ -49,13 +49,14 @@ from robfcp.engines.serving import (
     register_sizes,
     send_letters,
 )
-from robfcp.engines.site import SiteRules
+from robfcp.engines.site import SITE_WORDS, SiteRules
 from robfcp.engines.workers import bounded
 
 __all__ = [
     "DEFAULTS",
     "FAILURES",
     "PROTOCOL",
+    "SITE_WORDS",
     "Carrier",
     "Collection",
     "Engine",
@@ -85,7 +86,7 @@ __all__ = [
     "check_ledger",
     "client_records",
     "federation_of_replies",
-    "guarded",
+    "guarded_reply",
     "merged_replies",
     "model_digest",
     "monitor_request",

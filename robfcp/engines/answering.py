@@ -30,6 +30,7 @@ from robfcp.engines.requests import (
     ThresholdReply,
     ThresholdRequest,
     read_request,
+    reply_record,
 )
 from robfcp.engines.site import SiteRules
 from robfcp.errors import RobfcpError
@@ -42,10 +43,6 @@ Part = Literal["calibration", "test"]
 Scores = NDArray[np.float64]
 
 log = logging.getLogger(__name__)
-
-
-def _nothing_fresh() -> tuple[ArrayLike, ArrayLike, ArrayLike]:
-    raise Refused(1, "this site does not watch calibrations")
 
 
 @dataclass(frozen=True)
@@ -61,25 +58,49 @@ class Question:
     """
 
     body: bytes
-    outputs: Callable[[Part], tuple[ArrayLike, ArrayLike]]
-    fresh: Callable[[], tuple[ArrayLike, ArrayLike, ArrayLike]] = _nothing_fresh
+    outputs: Callable[[Part], tuple[ArrayLike, ArrayLike]] | None = None
+    fresh: Callable[[], tuple[ArrayLike, ArrayLike, ArrayLike]] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
     memory: MutableMapping[str, Any] = field(default_factory=dict)
     seed: Sequence[int] | None = None
     attack: Callable[[Scores], ArrayLike] | None = None
 
+    def data(self, part: Part) -> tuple[ArrayLike, ArrayLike]:
+        """Predictions and targets of one part of the site's data."""
+        if self.outputs is None:
+            raise RobfcpError("outputs: this site has none; say where they come from")
+        return self.outputs(part)
+
     def rng(self) -> np.random.Generator:
         """A generator for randomised scores."""
         return np.random.default_rng(self.seed)
 
 
-def answer(kind: Kind, site: SiteRules, question: Question) -> bytes | int:
-    """The site's answer, or the code of its failure."""
-    return guarded(lambda: _ANSWERS[kind](site.with_config(question.config), question))
+def answer(kind: Kind, site: SiteRules, question: Question) -> bytes:
+    """The site's answer to one kind of request; raises where it gives none."""
+    if kind not in _ANSWERS:
+        raise Refused(1, "a request of an unknown kind; update robfcp")
+    return _ANSWERS[kind](site.with_config(question.config), question)
 
 
-def guarded(make: Callable[[], bytes | int]) -> bytes | int:
+def guarded_reply(opened: Callable[[], tuple[str, Callable[[], bytes]]]) -> dict[str, Any]:
+    """What goes back: the nonce of the request, and the answer or a code.
+
+    opened(): the nonce, and what makes the answer. No exception of either leaves the site.
+    """
+    nonce = ""
+
+    def make() -> bytes:
+        nonlocal nonce
+        nonce, make_answer = opened()
+        return make_answer()
+
+    found = _guarded(make)  # first: it learns the nonce
+    return reply_record(nonce, found)
+
+
+def _guarded(make: Callable[[], bytes]) -> bytes | int:
     """The answer, every exception turned into a generic code; its text stays in the site's log."""
     try:
         return make()
@@ -100,7 +121,7 @@ def _size(rules: SiteRules, question: Question) -> bytes:
     if rules.samples is not None:
         return msgspec.json.encode(SizeReply(rules.samples))
     with rules.discretion.on_its_data():
-        _, targets = question.outputs("calibration")
+        _, targets = question.data("calibration")
         return msgspec.json.encode(SizeReply(len(np.asarray(targets))))
 
 
@@ -120,7 +141,7 @@ def _report(
     rules: SiteRules, question: Question, request: SketchRequest, grid: Grid, score: Score
 ) -> Report:
     how = disclosure_of(rules.privacy)
-    predictions, targets = question.outputs("calibration")
+    predictions, targets = question.data("calibration")
     scores = how.scores(score, predictions, targets, question.rng())
     if question.attack is not None:
         scores = np.asarray(question.attack(scores), dtype=np.float64)
@@ -143,7 +164,7 @@ def _threshold(rules: SiteRules, question: Question) -> bytes:
     rules.discretion.check_protected("test data are protected")
     score = read_score(request.score)
     assert score is not None
-    predictions, targets = question.outputs("test")
+    predictions, targets = question.data("test")
     limits = _limits(request.thresholds)
     return msgspec.json.encode(_check(score, predictions, targets, limits, question.rng()))
 
@@ -162,6 +183,8 @@ def _letter(rules: SiteRules, question: Question) -> bytes:
 
 def _monitor(rules: SiteRules, question: Question) -> bytes:
     request: MonitorRequest = read_request(question.body, MonitorRequest)
+    if question.fresh is None:
+        raise Refused(1, "this site does not watch calibrations")
     rules.discretion.check_protected("wealth tells of protected samples")
     calibration = Calibration.from_json(bytes(request.calibration))
     name = f"monitor-{calibration.identity[:16]}-{request.level}.json"

@@ -27,6 +27,7 @@ DEFAULTS: Mapping[str, Any] = {
     "deadline": 60.0,
     "poll": 1.0,
     "invited": "",  # all registered sites' names, with blanks between: who is offline is missing
+    "check": True,  # tell the sites the threshold and note what they claim to cover
     "letters": False,  # send each site its letter afterwards
     "output": "",  # absolute path of the calibration
 }
@@ -65,6 +66,7 @@ def calibrate_as_configured(
         sizes=sizes,
         keys=read_keys(str(config["keys"])) if config["keys"] else None,
         quorum=config["quorum"],
+        check=bool(config["check"]),
         run_id=run_id,
         invited=str(config["invited"]).split(),
         confidence_level=config["confidence-level"],

@@ -18,6 +18,12 @@ from robfcp.scores import Score, named_score
 
 BUDGET_KEYS = ("delta", "neighbours", "samples-per-patient", "rounds")
 DATASET = "calibration data"
+SITE_WORDS = (  # all that a site's own configuration may hold
+    "epsilon",
+    *BUDGET_KEYS,
+    *("privacy-ledger", "privacy-dataset", "privacy-grid", "privacy-score", "privacy-samples"),
+    *("pooled", "least", "bins-per-sample", "signing-key", "letter-folder", "monitor-folder"),
+)
 
 
 @dataclass(frozen=True)

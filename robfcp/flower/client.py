@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any, get_args
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.engines import Kind, Part, Question, SiteRules, answer, check_ledger, guarded
-from robfcp.errors import RobfcpError
-from robfcp.flower._messages import RECORD, digest_of, open_request, reply_content
+from robfcp.engines import Kind, Part, Question, SiteRules, answer, check_ledger, guarded_reply
+from robfcp.flower._messages import RECORD, digest_of, open_request
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
 from robfcp.scores import Score
@@ -22,7 +21,7 @@ from robfcp.scores import Score
 NodeOutputs = Callable[[Part, ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike]]
 FreshSamples = Callable[[ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike, ArrayLike]]
 Attack = Callable[[NDArray[np.float64], Context], ArrayLike]
-Answer = Callable[[bytes, ArrayRecord | None, Context], bytes | int]
+Answer = Callable[[bytes, ArrayRecord | None, Context], bytes]
 
 
 def add_calibration(
@@ -58,7 +57,7 @@ def add_calibration(
     site = SiteRules(privacy, ledger, dataset, grid, score)
     check_ledger(privacy, ledger)
 
-    def ask(kind: Kind, body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes | int:
+    def ask(kind: Kind, body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
         empty = ConfigRecord({"request": b"", "report": b""})
         question = Question(
             body,
@@ -92,30 +91,23 @@ def add_monitor(
     privacy: a site that states a budget does not answer: wealth tells of its samples.
     """
 
-    def watch(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes | int:
+    def watch(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
         config: dict[str, Any] = {"monitor-folder": folder, **context.node_config}
-        question = Question(body, _none, lambda: fresh(arrays, context), config)
+        question = Question(body, fresh=lambda: fresh(arrays, context), config=config)
         return answer("monitor", SiteRules(privacy), question)
 
     app.query("monitor")(action(watch))
-
-
-def _none(part: Part) -> tuple[ArrayLike, ArrayLike]:
-    raise RobfcpError("outputs: a monitor has none; call add_calibration, too")
 
 
 def action(answer: Answer) -> Callable[[Message, Context], Message]:
     """An action that echoes the nonce and turns every exception into a generic code."""
 
     def act(message: Message, context: Context) -> Message:
-        nonce = ""
-
-        def make() -> bytes | int:
-            nonlocal nonce
+        def opened() -> tuple[str, Callable[[], bytes]]:
             nonce, body, arrays = open_request(message.content)
-            return answer(body, arrays, context)
+            return nonce, lambda: answer(body, arrays, context)
 
-        found = guarded(make)  # first: it learns the nonce
-        return Message(reply_content(nonce, found), reply_to=message)
+        record = ConfigRecord(guarded_reply(opened))
+        return Message(RecordDict({RECORD: record}), reply_to=message)
 
     return act

@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 tomllib = pytest.importorskip("tomllib")
 pytestmark = pytest.mark.flower
 
-from flower_faults import client_data, core_reports  # noqa: E402
+from engine_data import client_data, core_reports  # noqa: E402
 
 from robfcp.errors import RobfcpError  # noqa: E402
 from robfcp.flower import (  # noqa: E402

@@ -10,12 +10,11 @@ import robfcp
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.flower
 
+from engine_data import client_data, core_reports  # noqa: E402
 from flower_faults import (  # noqa: E402
     FaultyNetwork,
     altered,
     body_of,
-    client_data,
-    core_reports,
     error,
     forged,
     huge,

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.flower
 
-from flower_faults import client_data  # noqa: E402
+from engine_data import client_data  # noqa: E402
 
 import robfcp  # noqa: E402
 from robfcp.calibration import Letter, load_letter  # noqa: E402

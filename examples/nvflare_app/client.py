@@ -1,0 +1,36 @@
+"""A site: trains on its own images when asked to, and answers calibration rounds."""
+
+import argparse
+
+import nvflare.client as flare
+from rogues import attack, tamper
+from task import KEY, common_model, fit, load_split, predict
+
+from robfcp.nvflare import calibrate_client
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--sites", type=int, default=12)
+parser.add_argument("--rogues", action="store_true")
+options, _ = parser.parse_known_args()
+
+flare.init()
+site = flare.get_site_name()
+data = load_split(site, options.sites)
+
+
+def train(model):
+    """Fit the received model to this site's training images."""
+    images, labels = data["train"]
+    weights = fit(model.params[KEY], images, labels, 30)
+    return flare.FLModel(params={KEY: weights}, meta={"NUM_STEPS_CURRENT_ROUND": len(labels)})
+
+
+def outputs(part, params):
+    """Probabilities and labels on this site's calibration or test images."""
+    images, labels = data[part]
+    return predict(common_model() if params is None else params[KEY], images), labels
+
+
+if options.rogues:
+    tamper(site)
+calibrate_client(outputs, train, attack=attack(site) if options.rogues else None)

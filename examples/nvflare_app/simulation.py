@@ -1,0 +1,72 @@
+"""Twelve sites in NVFlare's simulator; two lie, one forges a name, one sends half a report.
+
+python simulation.py WORKSPACE [--rounds 2]      with --rounds, train first, in the same job
+"""
+
+import argparse
+from pathlib import Path
+
+from nvflare.app_common.np.np_model_persistor import NPModelPersistor
+from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.client.config import ExchangeFormat
+from nvflare.fuel.utils.constants import FrameworkType
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.script_runner import ScriptRunner
+from nvflare.recipe import SimEnv
+from nvflare.recipe.spec import Recipe
+from show import show
+from task import CLASSES, FEATURES
+
+from robfcp.nvflare import CalibrationRecipe, add_calibration
+
+HERE = Path(__file__).parent
+SCRIPT, HELPERS = str(HERE / "client.py"), [str(HERE / name) for name in ("task.py", "rogues.py")]
+SITES = 12
+ARGUMENTS = f"--sites {SITES} --rogues"
+
+
+def calibration(deadline):
+    """Calibration alone, of the model everybody has."""
+    return CalibrationRecipe(
+        min_clients=SITES,
+        script=SCRIPT,
+        script_args=ARGUMENTS,
+        helpers=HELPERS,
+        malicious=2,
+        deadline=deadline,
+    )
+
+
+def training(rounds, deadline):
+    """Federated averaging, then calibration with the model it leaves."""
+    job = FedJob(name="calibration", min_clients=SITES)
+    first = [[0.0] * CLASSES] * (FEATURES + 1)
+    job.to_server(NPModelPersistor(model=first), id="persistor")
+    job.to_server(FedAvg(num_clients=SITES, num_rounds=rounds, persistor_id="persistor"))
+    add_calibration(job, malicious=2, deadline=deadline)
+    runner = ScriptRunner(
+        script=SCRIPT,
+        script_args=ARGUMENTS,
+        framework=FrameworkType.NUMPY,
+        server_expected_format=ExchangeFormat.NUMPY,
+    )
+    job.to_clients(runner, tasks=["train", "calibrate"])
+    for helper in HELPERS:
+        job.to_clients(helper)
+    return Recipe(job)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--deadline", type=float, default=60.0)
+    options = parser.parse_args()
+    recipe = (
+        training(options.rounds, options.deadline)
+        if options.rounds
+        else calibration(options.deadline)
+    )
+    env = SimEnv(num_clients=SITES, workspace_root=str(options.workspace))
+    run = recipe.execute(env)
+    show(Path(run.get_result()) / "server" / "simulate_job" / "calibration.json")
