@@ -36,9 +36,11 @@ from robfcp.calibration.local import (
     stratum_limits,
 )
 from robfcp.calibration.monitoring.alarms import Merged, listed, merge, read_alarms
+from robfcp.calibration.monitoring.history import AlarmHistory, Heard, Look, record_look
 from robfcp.calibration.monitoring.monitor import Monitor
-from robfcp.calibration.monitoring.reading import Reading
-from robfcp.calibration.monitoring.state import Point
+from robfcp.calibration.monitoring.reading import Reading, reading_of
+from robfcp.calibration.monitoring.state import Point, decode_state
+from robfcp.calibration.monitoring.state import State as MonitorState
 from robfcp.calibration.promise import Promise, own_floor, promise_of
 from robfcp.calibration.sealed import digest_of, kind_of
 from robfcp.calibration.settings import Guarantee, Settings
@@ -49,6 +51,7 @@ from robfcp.calibration.what_if import Budget, Budgets, default_budgets, what_if
 __all__ = [
     "MAX_CALIBRATION_BYTES",
     "Admission",
+    "AlarmHistory",
     "AuditLog",
     "Budget",
     "Budgets",
@@ -60,14 +63,17 @@ __all__ = [
     "Evidence",
     "FromOthers",
     "Guarantee",
+    "Heard",
     "Letter",
     "Level",
     "LevelLike",
     "Link",
     "LocalThreshold",
     "Localised",
+    "Look",
     "Merged",
     "Monitor",
+    "MonitorState",
     "Part",
     "Point",
     "Promise",
@@ -83,6 +89,7 @@ __all__ = [
     "clopper_pearson",
     "covered_at_sites",
     "covered_by_stratum",
+    "decode_state",
     "default_budgets",
     "diagnose",
     "digest_of",
@@ -98,6 +105,8 @@ __all__ = [
     "own_floor",
     "promise_of",
     "read_alarms",
+    "reading_of",
+    "record_look",
     "samples_to_tell",
     "save_letters",
     "sign_sealed",

@@ -18,7 +18,8 @@ import numpy as np
 from robfcp._util.files import read_limited, write_atomically
 from robfcp._util.numbers import share
 from robfcp.calibration.calibration import Calibration, FilePath
-from robfcp.calibration.over_rounds import FixedIntervals, drifted, spent
+from robfcp.calibration.monitoring.history import AlarmHistory
+from robfcp.calibration.over_rounds import FixedIntervals, drifted, repeated, spent
 from robfcp.calibration.sealed import decode_body, digest_of, seal, unseal
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
@@ -35,7 +36,9 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `out` are the sites that stay out, with the round since when; `left_out` those that joined them
     now, with the reason; `drifted` the Kolmogorov distance to the own report of the round before,
-    where it is more than chance.
+    where it is more than chance; `repeated` those that sent that very report again. `alarms` is the
+    digest of the record of alarms on the calibration before, `rang` when each rang there, `alarmed`
+    the sites that alarmed by themselves at its last look.
     """
 
     number: int
@@ -52,6 +55,10 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left_out: dict[str, str] = {}
     readmitted: list[str] = []
     drifted: dict[str, float] = {}
+    repeated: list[str] = []
+    alarms: str | None = None
+    rang: dict[str, int] = {}
+    alarmed: list[str] = []
 
 
 class ChainBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,7 +72,8 @@ class ChainBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Reputation:
-    """What the rounds say of one site: how often it reported, was flagged, drifted; if it is out.
+    """What the rounds say of one site: how often it reported, was flagged, drifted, alarmed; if it
+    is out.
 
     Being flagged proves nothing. Being out does, under the stated sigma, at the error spent.
     """
@@ -73,6 +81,7 @@ class Reputation:
     reported: int
     flagged: int
     drifted: int
+    alarmed: int
     out_since: int | None
 
 
@@ -152,9 +161,14 @@ class Chain:
         return Admission(kept, bound, out, left, back, sigma, tuple(notes))
 
     def extended(
-        self, calibration: Calibration, previous: Calibration, admission: Admission
+        self,
+        calibration: Calibration,
+        previous: Calibration,
+        admission: Admission,
+        alarms: AlarmHistory | None = None,
     ) -> Chain:
-        """The chain with one more link; `previous` must be the calibration of the last one."""
+        """The chain with one more link; `previous` must be the calibration of the last one, and
+        `alarms` the record of it."""
         last = self.links[-1]
         if previous.identity != last.calibration:
             raise RobfcpError(
@@ -167,6 +181,10 @@ class Chain:
             left_out=admission.left_out,
             readmitted=list(admission.readmitted),
             drifted=drifted(previous.federation, calibration.federation, self.error),
+            repeated=repeated(previous.federation, calibration.federation),
+            alarms=None if alarms is None else alarms.digest,
+            rang={} if alarms is None else dict(alarms.rang or {}),
+            alarmed=[] if alarms is None else list(alarms.alarmed),
         )
         return replace(self, links=(*self.links, link))
 
@@ -178,6 +196,7 @@ class Chain:
                 reported=sum(name in link.clients for link in self.links),
                 flagged=sum(name in link.flagged for link in self.links),
                 drifted=sum(name in link.drifted for link in self.links),
+                alarmed=sum(name in link.alarmed for link in self.links),
                 out_since=self.links[-1].out.get(name),
             )
             for name in names
@@ -203,7 +222,14 @@ class Chain:
             ("left out for good", set(new.left_out)),
             ("readmitted", set(new.readmitted)),
             ("drifted since", set(new.drifted)),
+            ("alarmed by themselves before", set(new.alarmed)),
+            ("sent the report of the round before again", set(new.repeated)),
         )
+        lines += [
+            f"the {'alarm' if name == 'coverage' else 'drift alarm'} on the calibration before "
+            f"rang at step {step}"
+            for name, step in new.rang.items()
+        ]
         return lines + [f"{word}: {', '.join(sorted(names))}" for word, names in groups if names]
 
     def to_json(self) -> bytes:
@@ -237,6 +263,15 @@ class Chain:
         if previous.identity != chain.links[-1].calibration:
             raise RobfcpError(f"{beside}: is not the chain of {path}; pass the newest calibration")
         return previous, chain
+
+    def alarms_of(self, path: FilePath) -> AlarmHistory:
+        """The record of alarms on the last calibration of the chain; refused if of another."""
+        found = AlarmHistory.load(path)
+        if found.calibration != self.links[-1].calibration:
+            raise RobfcpError(
+                f"{path}: watches another calibration than the last of this chain; pass its own"
+            )
+        return found
 
     def _refuted(self, federation: Federation, m: int, sigma: float) -> dict[str, str]:
         """The sites that cannot be honest at the fixed edges, and why."""

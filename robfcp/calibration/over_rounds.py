@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from robfcp.federation import Federation
 from robfcp.guarantees import ClientIntervals
 
+LEAST = 30  # samples of a report that does not come twice by chance
+
 
 class FixedIntervals(ClientIntervals):
     """Clopper-Pearson ends at edges fixed before the reports; all hold with chance 1 - beta."""
@@ -52,3 +54,21 @@ def drifted(before: Federation, now: Federation, error: float) -> dict[str, floa
     return {
         name: float(d) for name, d, most in zip(common, distance, slack, strict=True) if d > most
     }
+
+
+def repeated(before: Federation, now: Federation) -> list[str]:
+    """Sites whose two reports are equal to the last count: no fresh samples went into the later.
+
+    Fewer than 30 samples may fall alike by chance, and are not named.
+    """
+    if before.grid != now.grid:
+        return []
+    place = {name: k for k, name in enumerate(before.ids)}
+    both = [(place[name], k) for k, name in enumerate(now.ids) if name in place]
+    if not both:
+        return []
+    old, new = (np.array(rows, dtype=np.intp) for rows in zip(*both, strict=True))
+    every = np.arange(now.grid.n_bins)
+    same = (before.cumulative(every)[old] == now.cumulative(every)[new]).all(axis=1)
+    same &= now.sizes[new] >= LEAST
+    return [now.ids[k] for k in new[same]]

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from robfcp._util.names import a_few
 from robfcp.calibration import Admission, Calibration, Chain, chain_path
 from robfcp.cli._common import Printer
 from robfcp.federation import Federation
@@ -14,8 +15,9 @@ from robfcp.federation import Federation
 class Rounds:
     """The rounds before this one, and what this one adds to them."""
 
-    def __init__(self, previous: Path) -> None:
+    def __init__(self, previous: Path, alarms: Path | None = None) -> None:
         self.previous, self.chain = Chain.of(previous)
+        self.alarms = None if alarms is None else self.chain.alarms_of(alarms)
         self.admission: Admission
 
     def admit(
@@ -32,7 +34,7 @@ class Rounds:
     def close(self, calibration: Calibration) -> Calibration:
         """The calibration with the chain's notes; it becomes the last link."""
         noted = replace(calibration, notes=(*calibration.notes, *self.admission.notes))
-        self.chain = self.chain.extended(noted, self.previous, self.admission)
+        self.chain = self.chain.extended(noted, self.previous, self.admission, self.alarms)
         return noted
 
     def save(self, output: Path) -> None:
@@ -45,6 +47,12 @@ class Rounds:
         printer.line(f"round {link.number} of its chain; since the one before:")
         for line in self.chain.changes():
             printer.line(f"  {line}")
+        stale = [name for name in link.repeated if link.rang or name in link.alarmed]
+        if stale:
+            printer.line(
+                "  an alarm is answered by fresh samples only: ask "
+                f"{a_few(stale)} for a new report, then calibrate again"
+            )
 
     def as_data(self) -> dict[str, Any]:
         """What changed, for programs."""
@@ -56,6 +64,9 @@ class Rounds:
             "changes": self.chain.changes(),
             "out": link.out,
             "drifted": link.drifted,
+            "repeated": link.repeated,
+            "rang": link.rang,
+            "alarmed": link.alarmed,
             "error": link.error,
             "reputations": {name: asdict(reputation) for name, reputation in found.items()},
         }

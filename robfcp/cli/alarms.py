@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from robfcp.calibration import merge, read_alarms
+from robfcp.calibration import AlarmHistory, Merged, merge, read_alarms, record_look
 from robfcp.cli._common import Json, Output, Printer, Quiet, save_json
+from robfcp.errors import RobfcpError
+from robfcp.page import History, write_history_page
 from robfcp.reports import read_keys
 
 SHOWN = 12
@@ -29,7 +31,9 @@ def alarms(
     sites: Annotated[
         int | None, typer.Option(help="How many are watched; silent ones are no evidence.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="Chance of a false alarm, ever.")] = 0.05,
+    delta: Annotated[
+        float | None, typer.Option(help="Chance of a false alarm, ever; 0.05 unless stated.")
+    ] = None,
     independent: Annotated[
         bool, typer.Option("--independent", help="Sites' samples are independent: also multiply.")
     ] = False,
@@ -37,6 +41,15 @@ def alarms(
         Path | None, typer.Option(help="registry.toml of public keys; unsigned ones are refused.")
     ] = None,
     round: Annotated[str | None, typer.Option(help="Refuse e-reports of another round.")] = None,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Refuse e-reports of another reporting date.")
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="Keep every look in this file; needs --step.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a page of the history; needs --history.")
+    ] = None,
     output: Output = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -46,29 +59,66 @@ def alarms(
     [dim]Example: robfcp alarms e-*.json -m 2[/dim]
     """
     printer = Printer(as_json, quiet)
+    if history is not None and step is None:
+        raise RobfcpError("--history: needs --step, the number of the reporting date")
+    if html is not None and history is None:
+        raise RobfcpError("--html: shows a history; pass --history, where it is kept")
     public = None if keys is None else read_keys(keys)
-    found, faults = read_alarms(reports, keys=public, round=round)
+    known = AlarmHistory.load(history) if history is not None and history.exists() else None
+    found, faults = read_alarms(
+        reports,
+        keys=public,
+        round=round,
+        calibration=None if known is None else known.calibration,
+        step=step,
+    )
     if sites is None and public is not None:
         sites = len(public)
-    merged = merge(
-        found, malicious, n_sites=sites, delta=delta, independent=independent, faulty=faults
-    )
-    data = {**asdict(merged), "alarm": merged.alarm, "drift": merged.drift, "line": merged.line}
+    if history is None or step is None:
+        level = 0.05 if delta is None else delta
+        merged = merge(
+            found, malicious, n_sites=sites, delta=level, independent=independent, faulty=faults
+        )
+        line, data = merged.line, _as_data(merged)
+    else:
+        merged, known = record_look(
+            history,
+            found,
+            malicious,
+            step=step,
+            round=round,
+            n_sites=sites,
+            delta=delta,
+            independent=independent or None,
+            faulty=faults,
+        )
+        line = known.line
+        data = {**_as_data(merged), "line": line, "rang": known.rang, "looks": len(known.looks)}
+        if html is not None:
+            write_history_page(History(alarms=known), html)
     if output is not None:
         save_json(output, data)
     rows = [
         ("mean of the K - m smallest", f"{_tens(merged.log_mean)}", "any dependence"),
         ("product of (0.9 + 0.1 W)", f"{_tens(merged.log_product)}", "independent sites only"),
         ("drift, mean of the K - m smallest", f"{_tens(merged.log_drift)}", "any dependence"),
-        ("alarm at", f"{-math.log10(delta):.2f}", f"delta {delta:g}"),
+        ("alarm at", f"{-math.log10(merged.delta):.2f}", f"delta {merged.delta:g}"),
     ]
     printer.table(f"{merged.n_sites} sites", ["evidence", "log10", "holds under"], rows)
-    for line in [*(f"alarms  {name}" for name in merged.alarmed)][:SHOWN]:
-        printer.line(line)
-    for fault in faults[:SHOWN]:
+    for name in merged.alarmed[:SHOWN]:
+        printer.line(f"alarms  {name}")
+    for fault in merged.faulty[:SHOWN]:
         printer.line(f"faulty  {fault.reason}")
-    printer.line(merged.line)
+    printer.line(line)
+    for written in (history, html):
+        if written is not None:
+            printer.line(f"-> {written}")
     printer.json(data)
+
+
+def _as_data(merged: Merged) -> dict[str, Any]:
+    """The evidence for programs."""
+    return {**asdict(merged), "alarm": merged.alarm, "drift": merged.drift, "line": merged.line}
 
 
 def _tens(log: float) -> str:

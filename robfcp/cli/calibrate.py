@@ -37,7 +37,7 @@ from robfcp.defence import DEFAULT, DEFENCES
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.guarantees import Certificate, CurvePoint, at_least, at_most, tolerance_statement
-from robfcp.page import write_page
+from robfcp.page import History, write_page
 from robfcp.reports import load_key
 
 SHOWN = 12
@@ -145,6 +145,10 @@ def calibrate(
     previous: Annotated[
         Path | None, typer.Option(help="The calibration before: keep the chain, say what changed.")
     ] = None,
+    alarms: Annotated[
+        Path | None,
+        typer.Option(help="The record of alarms on --previous, as robfcp alarms --history kept."),
+    ] = None,
     readmit: Annotated[
         list[str] | None, typer.Option(help="Take back a site that is out; may be repeated.")
     ] = None,
@@ -170,6 +174,8 @@ def calibrate(
     printer = Printer(as_json, quiet)
     if readmit and previous is None:
         raise RobfcpError("--readmit: nobody is out without a chain; pass --previous")
+    if alarms is not None and previous is None:
+        raise RobfcpError("--alarms: rang on a calibration before this one; pass it as --previous")
     key = None if sign is None else load_key(sign)
     with printer.busy(f"calibrating {len(reports)} reports"):
         agreed = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)
@@ -186,7 +192,7 @@ def calibrate(
             grid=agreed.agreed_grid,
         )
         number = read_number(malicious)
-        rounds = None if previous is None else Rounds(previous)
+        rounds = None if previous is None else Rounds(previous, alarms)
         if rounds is not None:
             federation, number = rounds.admit(federation, number, heterogeneity, readmit or [])
         calibration = run(
@@ -220,7 +226,7 @@ def calibrate(
             settings = asdict(calibration.settings)
             log_round(AuditLog(audit), calibration, {**stated, "settings": settings})
         if html is not None:
-            write_page(calibration, html)
+            write_page(calibration, html, None if rounds is None else History(chain=rounds.chain))
         if letters is not None:
             save_letters(calibration, letters, key)
         found = diagnose(calibration)

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from robfcp._util.files import read_limited
-from robfcp.calibration import Monitor, load_calibration, own_floor, promise_of
+from robfcp.calibration import Monitor, decode_state, load_calibration, own_floor, promise_of
 from robfcp.cli._common import Json, Printer, Quiet
 from robfcp.cli._data import read_outputs
 from robfcp.errors import RobfcpError
+from robfcp.page import History, write_history_page
 from robfcp.reports import Report, load_key, unwrap
 
 
@@ -57,6 +58,7 @@ def monitor(
         Path | None, typer.Option(help="Sign the e-report with this key; needs --round.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the wealth: .png, .svg, .pdf.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page of what was seen.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -93,10 +95,14 @@ def monitor(
             watch.e_report(round, step).save(report, None if sign is None else load_key(sign))
         if plot is not None:
             _draw(watch, plot)
+        if html is not None:
+            write_history_page(
+                History(monitors=((client or state.stem, decode_state(watch.to_json())),)), html
+            )
     printer.line(f"{new} new samples -> {state}")
     printer.line(f"floor: {watch.source}")
     printer.line(reading.line)
-    for written in (report, plot):
+    for written in (report, plot, html):
         if written is not None:
             printer.line(f"-> {written}")
     printer.json({**asdict(reading), "new": new, "alarm": reading.alarm, "curve": _curve(watch)})

@@ -9,19 +9,30 @@ import base64
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from importlib.resources import files
 
 from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
 from robfcp.page.data import page_data
+from robfcp.page.history import History, history_data
+
+__all__ = [
+    "History",
+    "page_data",
+    "render",
+    "render_history",
+    "safe_json",
+    "write_history_page",
+    "write_page",
+]
 
 MAX_CLIENTS = 20_000
+_SHARED = ("uplot/uPlot.iife.min.js", "embedded.js", "format.js", "charts.js", "history.js")
 _SCRIPTS = (
-    "uplot/uPlot.iife.min.js",
     "data.js",
-    "format.js",
-    "charts.js",
+    "scores.js",
     "clients.js",
     "distributions.js",
     "whatif.js",
@@ -39,23 +50,37 @@ _ESCAPES = {
 }
 
 
-def render(calibration: Calibration) -> str:
+def render(calibration: Calibration, history: History | None = None) -> str:
     """The page as HTML: no network, no inline handlers, client names only ever as text."""
     if calibration.federation.n_clients > MAX_CLIENTS:
         raise RobfcpError(
             f"page: {calibration.federation.n_clients} clients are more than the {MAX_CLIENTS} a "
             "page can show; use robfcp certify and calibrate --json"
         )
+    data = {**page_data(calibration), "history": history_data(history)}
+    return _assembled("page.html", _SCRIPTS, data)
+
+
+def render_history(history: History) -> str:
+    """The page of a history alone, made as the calibration's page is."""
+    data = history_data(history)
+    if data is None:
+        raise RobfcpError("history: there is none; pass alarms, a monitor's state or a chain")
+    return _assembled("history.html", ("history-page.js",), {"history": data})
+
+
+def _assembled(template: str, scripts: Sequence[str], data: object) -> str:
     licence = f"/*! uPlot\n{_asset('uplot/LICENSE')}*/"
-    script = "\n".join([licence, *(_asset(name) for name in _SCRIPTS)])
+    script = "\n".join([licence, *(_asset(name) for name in (*_SHARED, *scripts))])
     style = "\n".join(_asset(name) for name in _STYLES)
     parts = {
         "{{policy}}": policy(script, style),
         "{{style}}": style,
+        "{{history}}": _asset("history-section.html"),
         "{{script}}": script,
-        "{{data}}": safe_json(page_data(calibration)),
+        "{{data}}": safe_json(data),
     }
-    page = _asset("page.html")
+    page = _asset(template)
     for place, text in parts.items():
         head, found, tail = page.partition(place)
         assert found
@@ -63,9 +88,16 @@ def render(calibration: Calibration) -> str:
     return page
 
 
-def write_page(calibration: Calibration, path: str | os.PathLike[str]) -> None:
+def write_page(
+    calibration: Calibration, path: str | os.PathLike[str], history: History | None = None
+) -> None:
     """Write the page whole or not at all."""
-    write_atomically(path, render(calibration))
+    write_atomically(path, render(calibration, history))
+
+
+def write_history_page(history: History, path: str | os.PathLike[str]) -> None:
+    """Write the page of a history whole or not at all."""
+    write_atomically(path, render_history(history))
 
 
 def safe_json(value: object) -> str:

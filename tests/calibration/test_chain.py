@@ -171,7 +171,7 @@ def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch
     back = json.loads(go(3, "--previous", "c2.json", "--readmit", "site-00", "--json"))["chain"]
     assert (back["number"], back["out"]) == (4, {"site-05": 2})
     assert back["reputations"]["site-05"] == {
-        "reported": 1, "flagged": 0, "drifted": 0, "out_since": 2,
+        "reported": 1, "flagged": 0, "drifted": 0, "alarmed": 0, "out_since": 2,
     }  # fmt: skip
     alone = run(app, ["calibrate", *files[0], "--readmit", "site-00"])
     assert "pass --previous" in str(alone.exception)

@@ -171,11 +171,13 @@ def read_alarms(
     keys: Mapping[str, str] | str | os.PathLike[str] | None = None,
     round: str | None = None,
     calibration: str | None = None,
+    step: int | None = None,
 ) -> tuple[list[EReport], list[Fault]]:
     """The valid e-reports in files and the faults of the others.
 
-    All must be about one calibration (that of most, if none is stated) and one round. A file that
-    is not genuine is charged to the client it names only where that sent no genuine one.
+    All must be about one calibration (that of most, if none is stated), one round and, where it is
+    stated, one step. A file that is not genuine is charged to the client it names only where that
+    sent no genuine one.
     """
     if keys is not None and round is None:
         raise RobfcpError("--keys: needs --round, or an old e-report could be used again")
@@ -192,7 +194,7 @@ def read_alarms(
     expected = calibration or _most([report.calibration for report in found])
     good: list[EReport] = []
     for report in found:
-        problem = _other_context(report, expected, round)
+        problem = _other_context(report, expected, round, step)
         if problem is None:
             good.append(report)
         else:
@@ -203,13 +205,18 @@ def read_alarms(
     return good, [fault for fault in faults if fault.client not in heard]
 
 
-def _other_context(report: EReport, calibration: str, round: str | None) -> Fault | None:
+def _other_context(
+    report: EReport, calibration: str, round: str | None, step: int | None
+) -> Fault | None:
     if report.calibration != calibration:
         reason = f"{report.client}: watches another calibration; send one of this round"
         return Fault(report.client, "calibration", reason)
     if round is not None and report.round != round:
         reason = f"{report.client}: of round {report.round}, not {round}; send one of this round"
         return Fault(report.client, "round", reason)
+    if step is not None and report.step != step:
+        reason = f"{report.client}: of step {report.step}, not {step}; send one of this step"
+        return Fault(report.client, "step", reason)
     return None
 
 

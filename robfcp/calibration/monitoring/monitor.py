@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp._util.numbers import array, share, whole
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.check import class_limits
-from robfcp.calibration.monitoring.reading import Reading
+from robfcp.calibration.monitoring.reading import Reading, reading_of
 from robfcp.calibration.monitoring.state import (
     Point,
     State,
@@ -174,7 +174,7 @@ class Monitor:
     @property
     def reading(self) -> Reading:
         """Where it stands."""
-        return self._reading(0)
+        return reading_of(self._state)
 
     @property
     def source(self) -> str:
@@ -274,7 +274,7 @@ class Monitor:
         """Add what is new to the state, in one step."""
         state = self._state
         if key is not None and key in state.batches:
-            return self._reading(0)
+            return reading_of(self._state)
         rng = np.random.default_rng([state.seed, state.n])
         scores = np.asarray(rule(predictions, targets, rng), dtype=np.float64)
         limits = self._limits
@@ -285,26 +285,10 @@ class Monitor:
             scores = scores[fresh]
             limits = limits[fresh] if len(limits) > 1 else limits
         if not len(scores):
-            return self._reading(0)
+            return reading_of(self._state)
         self._state = msgspec.structs.replace(
             advanced(state, scores, limits, self._grid),
             batches=state.batches if key is None else [*state.batches, key],
             rows=state.rows + rows,
         )
-        return self._reading(len(scores))
-
-    def _reading(self, new: int) -> Reading:
-        state = self._state
-        last = state.curve[-1] if state.curve else Point(0, 0.0, -math.inf, None)
-        start = None if state.exchange is None else 0.0
-        return Reading(
-            new=new,
-            n=state.n,
-            misses=state.misses,
-            floor=state.floor,
-            delta=state.delta,
-            log_coverage=last.coverage,
-            log_change=last.change,
-            log_exchangeability=last.exchangeability if state.n else start,
-            alarms=dict(state.alarms),
-        )
+        return reading_of(self._state, len(scores))

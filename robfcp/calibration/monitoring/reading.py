@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from robfcp.calibration.monitoring.state import Point, State
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -58,6 +60,23 @@ class Reading:
             return f"no alarm: {seen}, wealth {_power(self.log_coverage)} of {1 / self.delta:g}"
         rung = ", ".join(f"{name} at sample {step}" for name, step in self.alarms.items())
         return f"alarm ({rung}): {seen}; recalibrate now, with --previous to keep the record"
+
+
+def reading_of(state: State, new: int = 0) -> Reading:
+    """Where a monitor with this state stands."""
+    last = state.curve[-1] if state.curve else Point(0, 0.0, -math.inf, None)
+    start = None if state.exchange is None else 0.0
+    return Reading(
+        new=new,
+        n=state.n,
+        misses=state.misses,
+        floor=state.floor,
+        delta=state.delta,
+        log_coverage=last.coverage,
+        log_change=last.change,
+        log_exchangeability=last.exchangeability if state.n else start,
+        alarms=dict(state.alarms),
+    )
 
 
 def _power(log: float) -> str:

@@ -1,6 +1,4 @@
-"use strict";
-// What the library embedded, and the few ways the page looks things up in it.
-const DATA = JSON.parse(document.getElementById("data").textContent);
+// The few ways the page looks things up in what the library embedded.
 const CLIENTS = DATA.clients;
 const K = CLIENTS.id.length;
 const VIEW = DATA.view;

@@ -19,6 +19,7 @@ function drawAll() {
   drawClients();
   drawCurve();
   showClient();
+  drawHistory();
   refresh();
 }
 
@@ -34,6 +35,10 @@ function showWords() {
     ...DATA.audit.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))),
   );
   if (DATA.levels.length > 1) showLevels();
+  if (DATA.history?.alarm) {
+    byId("since").textContent = `${DATA.history.claim}. ${DATA.history.todo}`;
+    byId("since").hidden = false;
+  }
 }
 
 function showLevels() {
@@ -72,6 +77,7 @@ function setUpPrinting() {
 state.client = ORDER.at(-1);
 showWords();
 showStrata();
+showHistory(DATA.history);
 setUpWhatIf();
 setUpScales();
 setUpTable();

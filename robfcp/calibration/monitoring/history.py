@@ -1,0 +1,409 @@
+"""The server's record of its monitored sites: every look, and when each alarm rang first.
+
+K, m and delta are fixed with the first look, steps only rise, a site never counts fewer samples
+than before: what the proof of the common alarm asks for is checked, not hoped for.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from robfcp._util.files import read_limited, write_atomically
+from robfcp._util.numbers import whole
+from robfcp.calibration.monitoring.alarms import Merged, merge
+from robfcp.calibration.monitoring.state import locked
+from robfcp.calibration.sealed import decode_body, digest_of, seal, unseal
+from robfcp.errors import RobfcpError
+from robfcp.federation import Fault
+from robfcp.reports import MAX_SAMPLES, EReport, check_client
+
+KIND = "alarms"
+SCHEMA = 1
+MAX_HISTORY_BYTES = 2**28
+RINGS = ("coverage", "drift")
+_REMEDY = "pass the file that robfcp alarms --history wrote"
+FilePath = str | os.PathLike[str]
+
+
+class Heard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """What one site reported at one look: floor, samples, natural logarithms of its wealths."""
+
+    floor: float
+    n: int
+    coverage: float
+    change: float | None = None
+    drift: float | None = None
+
+
+class Look(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One reporting date: the merged evidence (None for ln 0) and what every site reported."""
+
+    step: int
+    coverage: float | None
+    product: float
+    drift: float | None
+    alarmed: list[str]
+    sites: dict[str, Heard]
+    faulty: dict[str, str] = {}
+
+
+class HistoryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything the digest covers."""
+
+    calibration: str
+    round: str | None
+    n_sites: int
+    m: int
+    delta: float
+    independent: bool
+    rang: dict[str, int]
+    looks: list[Look]
+
+
+@dataclass(frozen=True)
+class AlarmHistory:
+    """Every look at the sites of one calibration, the first one first.
+
+    Parameters
+    ----------
+    calibration
+        The SHA-256 of the calibration watched.
+    round
+        The name of the round; None where the sites gave none.
+    n_sites
+        K, fixed with the first look.
+    m
+        How many of them may lie.
+    delta
+        The chance of a false alarm, ever.
+    independent
+        Whether the sites were stated to be independent.
+    rang
+        `coverage` and `drift`: the step at which the common alarm first rang.
+    looks
+        What was seen.
+    """
+
+    calibration: str
+    round: str | None
+    n_sites: int
+    m: int
+    delta: float
+    independent: bool = False
+    rang: dict[str, int] | None = None
+    looks: tuple[Look, ...] = ()
+
+    @property
+    def alarmed(self) -> tuple[str, ...]:
+        """The sites that alarm by themselves at the last look."""
+        return tuple(self.looks[-1].alarmed) if self.looks else ()
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the common alarm has rung at any look."""
+        return "coverage" in (self.rang or {})
+
+    @property
+    def drift(self) -> bool:
+        """Whether the common drift alarm has rung at any look."""
+        return "drift" in (self.rang or {})
+
+    @property
+    def line(self) -> str:
+        """Where the sites stand and what to do, in one line.
+
+        Examples
+        --------
+        >>> from robfcp.calibration import AlarmHistory
+        >>> AlarmHistory("ab" * 32, "spring", 20, 2, 0.05).line
+        'no alarm in 0 looks at 20 sites of which at most 2 lie'
+        """
+        whom = f"{self.n_sites} sites of which at most {self.m} lie"
+        rang = self.rang or {}
+        if self.alarm:
+            return (
+                f"alarm since step {rang['coverage']}: {whom}, and coverage has fallen below its "
+                "floor at an honest one at least; recalibrate now, with --previous and --alarms"
+            )
+        if self.drift:
+            return (
+                f"drift since step {rang['drift']}: {whom}, and scores no longer are like the own "
+                "report at an honest one at least; check coverage there"
+            )
+        words = f"no alarm in {len(self.looks)} looks at {whom}"
+        if self.alarmed:
+            return f"{words}, but {len(self.alarmed)} alarm by themselves: look there"
+        return words
+
+    def fitting(
+        self, reports: Iterable[EReport], step: int
+    ) -> tuple[dict[str, EReport], list[Fault]]:
+        """The e-reports of this step that go on from what was recorded; and the others' faults."""
+        good: dict[str, EReport] = {}
+        faults = []
+        last: dict[str, tuple[int, Heard]] = {}
+        for look in self.looks:
+            last |= {name: (look.step, heard) for name, heard in look.sites.items()}
+        for report in sorted(reports, key=lambda r: (r.client, r.n_samples)):
+            problem = _problem(report, step, last.get(report.client), self)
+            if problem is None:
+                good[report.client] = report
+            else:
+                faults.append(Fault(report.client, "history", f"{report.client}: {problem}"))
+        return good, faults
+
+    def looked(
+        self, reports: Iterable[EReport], step: int, faulty: Sequence[Fault] = ()
+    ) -> tuple[Merged, AlarmHistory]:
+        """The evidence at this step, and the history with it.
+
+        The last step may be looked at again, as e-reports come late: what was recorded of it stays.
+
+        Parameters
+        ----------
+        reports
+            Of this step; others are refused.
+        step
+            The number of the reporting date.
+        faulty
+            E-reports that were refused before.
+
+        Returns
+        -------
+        Merged, AlarmHistory
+            What the evidence comes to, and the longer history.
+
+        Examples
+        --------
+        >>> from robfcp.calibration import AlarmHistory
+        >>> from robfcp.reports import EReport
+        >>> history = AlarmHistory("ab" * 32, None, n_sites=3, m=1, delta=0.05)
+        >>> reports = [EReport(f"s{k}", "ab" * 32, 0.9, 500, 4.0, step=1) for k in range(3)]
+        >>> merged, history = history.looked(reports, 1)
+        >>> merged.alarm, history.rang
+        (True, {'coverage': 1})
+        """
+        whole("step", step, "give the number of the reporting date")
+        newest = self.looks[-1].step if self.looks else -1
+        if step < newest:
+            raise RobfcpError(
+                f"step: {step} comes before step {newest}, which is recorded; steps only rise"
+            )
+        good, faults = self.fitting(reports, step)
+        if step == newest:
+            good = {**self._recorded(), **good}
+        named = [*faulty, *faults]
+        merged = merge(
+            good.values(),
+            self.m,
+            n_sites=self.n_sites,
+            delta=self.delta,
+            independent=self.independent,
+            faulty=[fault for fault in named if fault.client not in good],
+        )
+        rang = dict(self.rang or {})
+        for name, rings in zip(RINGS, (merged.alarm, merged.drift), strict=True):
+            if rings:
+                rang.setdefault(name, step)
+        look = Look(
+            step=step,
+            coverage=_finite(merged.log_mean),
+            product=merged.log_product,
+            drift=_finite(merged.log_drift),
+            alarmed=list(merged.alarmed),
+            sites={name: _heard(good[name]) for name in sorted(good)},
+            faulty={fault.client: fault.reason for fault in merged.faulty},
+        )
+        kept = self.looks[:-1] if step == newest else self.looks
+        return merged, replace(self, rang=rang, looks=(*kept, look))
+
+    def _recorded(self) -> dict[str, EReport]:
+        """The e-reports of the last look."""
+        look = self.looks[-1]
+        return {
+            name: EReport(
+                client=name,
+                calibration=self.calibration,
+                floor=heard.floor,
+                n_samples=heard.n,
+                log_wealth=heard.coverage,
+                round=self.round,
+                step=look.step,
+                log_change=heard.change,
+                log_exchangeability=heard.drift,
+            )
+            for name, heard in look.sites.items()
+        }
+
+    def check_settings(self, source: FilePath, **stated: object) -> None:
+        """Refuse settings that are not those of the first look; None says nothing."""
+        for name, value in stated.items():
+            if value is not None and getattr(self, name) != value:
+                raise RobfcpError(
+                    f"{source}: was begun with {name} {getattr(self, name)}, not {value}; what is "
+                    "watched is fixed beforehand: keep it, or begin another file"
+                )
+
+    def to_json(self) -> bytes:
+        """The history as sealed JSON."""
+        body = HistoryBody(
+            self.calibration, self.round, self.n_sites, self.m, self.delta, self.independent,
+            dict(self.rang or {}), list(self.looks),
+        )  # fmt: skip
+        return seal(KIND, SCHEMA, body)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        return digest_of(self.to_json())
+
+    @staticmethod
+    def from_json(data: bytes | str, source: str = "alarms") -> AlarmHistory:
+        """A history from JSON, or one line that says what is wrong with it."""
+        _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
+        body = decode_body(raw, HistoryBody, KIND, source, _REMEDY)
+        problem = _body_problem(body)
+        if problem:
+            raise RobfcpError(f"{source}: {problem}; {_REMEDY}")
+        return AlarmHistory(
+            body.calibration, body.round, body.n_sites, body.m, body.delta, body.independent,
+            body.rang, tuple(body.looks),
+        )  # fmt: skip
+
+    def save(self, path: FilePath) -> None:
+        """Write it whole or not at all, and never more than can be read back."""
+        data = self.to_json()
+        if len(data) > MAX_HISTORY_BYTES:
+            raise RobfcpError(f"{path}: holds too many looks; calibrate again and begin another")
+        write_atomically(path, data)
+
+    @staticmethod
+    def load(path: FilePath) -> AlarmHistory:
+        """The history in a file."""
+        return AlarmHistory.from_json(read_limited(path, MAX_HISTORY_BYTES), os.fspath(path))
+
+
+def record_look(
+    path: FilePath,
+    reports: Sequence[EReport],
+    m: int,
+    *,
+    step: int,
+    round: str | None = None,
+    n_sites: int | None = None,
+    delta: float | None = None,
+    independent: bool | None = None,
+    faulty: Sequence[Fault] = (),
+) -> tuple[Merged, AlarmHistory]:
+    """Look at the sites and keep it in a file, which is begun where there is none.
+
+    Two processes wait for each other. `n_sites` must be stated at the first look, or is the number
+    that sent something. A look that finds no valid e-report is refused: a wrong step must not
+    move the clock.
+    """
+    with locked(path):
+        if Path(path).exists():
+            history = AlarmHistory.load(path)
+            history.check_settings(
+                path, m=m, round=round, n_sites=n_sites, delta=delta, independent=independent
+            )
+        else:
+            heard = {r.client for r in reports} | {fault.client for fault in faulty}
+            if not reports:
+                raise RobfcpError(f"{path}: the first look needs a valid e-report{_first(faulty)}")
+            history = AlarmHistory(
+                calibration=reports[0].calibration,
+                round=round,
+                n_sites=len(heard) if n_sites is None else n_sites,
+                m=m,
+                delta=0.05 if delta is None else delta,
+                independent=bool(independent),
+            )
+        merged, history = history.looked(reports, step, faulty)
+        if not history.looks[-1].sites:
+            raise RobfcpError(
+                f"step: none of the e-reports is a valid one of step {step}, nothing was recorded"
+                + _first(merged.faulty)
+            )
+        history.save(path)
+    return merged, history
+
+
+def _first(faults: Sequence[Fault]) -> str:
+    """The first of some faults, to end a message with."""
+    return f": {faults[0].reason}" if faults else "; pass some"
+
+
+def _problem(
+    report: EReport, step: int, before: tuple[int, Heard] | None, history: AlarmHistory
+) -> str | None:
+    """Why an e-report does not go on from the record; None where it does."""
+    if report.calibration != history.calibration:
+        return "watches another calibration; send one of this round"
+    if report.step != step:
+        return f"of step {report.step}, not {step}; send one of this step"
+    if before is None:
+        return None
+    when, heard = before
+    if report.floor != heard.floor:
+        return f"its floor is {report.floor}, at step {when} it was {heard.floor}; keep that"
+    if when == step and _heard(report) != heard:
+        return f"another e-report of step {step} is recorded; wait for the next step"
+    if report.n_samples < heard.n:
+        return (
+            f"counts {report.n_samples} samples, at step {when} it was {heard.n}; "
+            "go on with the same state file"
+        )
+    if report.n_samples == heard.n and _heard(report) != heard:
+        return f"counts no new samples since step {when}, but tells otherwise; send it again"
+    return None
+
+
+def _heard(report: EReport) -> Heard:
+    return Heard(
+        report.floor,
+        report.n_samples,
+        report.log_wealth,
+        report.log_change,
+        report.log_exchangeability,
+    )
+
+
+def _finite(log: float) -> float | None:
+    return log if math.isfinite(log) else None
+
+
+def _body_problem(body: HistoryBody) -> str:
+    """What is wrong with a history beyond its types; empty where nothing is."""
+    hexadecimal = len(body.calibration) == 64 and not set(body.calibration) - set(
+        "0123456789abcdef"
+    )
+    if not hexadecimal or not 0 < body.delta < 1 or not 0 <= body.m < body.n_sites <= MAX_SAMPLES:
+        return "calibration, delta, m or n_sites make no sense"
+    steps = [look.step for look in body.looks]
+    if steps != sorted(set(steps)) or (steps and not 0 <= steps[0] <= steps[-1] <= MAX_SAMPLES):
+        return "steps do not rise"
+    if not set(body.rang) <= set(RINGS) or not set(body.rang.values()) <= set(steps):
+        return "an alarm rang at no step"
+    for look in body.looks:
+        if len(look.sites) > body.n_sites or set(look.alarmed) - set(look.sites):
+            return f"step {look.step}: more sites than are watched, or one that sent nothing alarms"
+        merged = (look.coverage, look.product, look.drift)
+        if not all(value is None or math.isfinite(value) for value in merged):
+            return f"step {look.step}: evidence is no finite number"
+        for name, heard in look.sites.items():
+            try:
+                check_client(name)
+                EReport(
+                    name, body.calibration, heard.floor, heard.n, heard.coverage, body.round,
+                    look.step, heard.change, heard.drift,
+                )  # fmt: skip
+            except RobfcpError as error:
+                return f"step {look.step}: {error}"
+    return ""

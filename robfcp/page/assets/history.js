@@ -1,0 +1,132 @@
+// What became of a calibration: evidence over time by site, who alarms, what to do, round by round.
+const HISTORY_RANGE = [-4, 9]; // log10 of the wealth; what lies beyond is drawn at the rim
+let historyKind = "coverage";
+
+function showHistory(found) {
+  if (!found) return;
+  if (found.evidence) showEvidence(found.evidence);
+  if (found.rounds) showRounds(found.rounds);
+}
+
+/** A table from column names and rows of texts or cells. */
+function fillTable(id, names, rows) {
+  const cells = (kind, values) => element("tr", {}, ...values.map((value) => (value instanceof Node ? value : element(kind, { text: value }))));
+  byId(id).replaceChildren(element("thead", {}, cells("th", names)), element("tbody", {}, ...rows.map((row) => cells("td", row))));
+}
+
+function showEvidence(found) {
+  byId("history-section").hidden = false;
+  byId("history-line").textContent = found.line;
+  const kinds = found.kinds.filter((kind) => kind.lines.length);
+  historyKind = kinds[0]?.key ?? historyKind;
+  segments("history-kinds", kinds.map((kind) => [kind.key, kind.word, kind.title]), historyKind, (key) => {
+    historyKind = key;
+    drawHistory();
+  });
+  const log = (value) => (value === null ? "–" : value.toFixed(2));
+  const counted = found.sites.some((site) => site.covered !== null); // known at the site only
+  fillTable(
+    "history-sites",
+    ["site", "samples", ...(counted ? ["covered"] : []), "log10 of the wealth", "drift", "state", "what to do"],
+    found.sites.map((site) => [
+      element("td", { text: site.name, className: "col-id" }),
+      number(site.samples),
+      ...(counted ? [site.covered === null ? "–" : percent(site.covered)] : []),
+      log(site.coverage),
+      log(site.drift),
+      verdictCell(site),
+      site.todo,
+    ]),
+  );
+  byId("history-count").textContent = found.more ? `The ${number(found.sites.length)} sites with most evidence; ${number(found.more)} more are not shown.` : "";
+  if (found.looks.length) {
+    fillTable(
+      "history-looks",
+      ["step", "sites heard", "refused", "mean of the K − m smallest, log10", "drift, log10", "alarm by themselves"],
+      found.looks.map((look) => [String(look.step), number(look.heard), number(look.refused), log(look.coverage), log(look.drift), look.alarmed]),
+    );
+  }
+}
+
+function verdictCell(site) {
+  const looks = { alarm: "flagged", drift: "faulty", silent: "missing", quiet: "trusted" };
+  return element("td", {}, element("span", { text: site.word, className: `verdict ${looks[site.state]}` }));
+}
+
+function drawHistory() {
+  const found = DATA.history?.evidence;
+  if (!found) return;
+  const kind = found.kinds.find((one) => one.key === historyKind);
+  if (!kind?.lines.length) return;
+  const [low, high] = HISTORY_RANGE;
+  const within = (value) => Math.min(high, Math.max(low, value));
+  const joined = uPlot.join(kind.lines.map((line) => [line.x, line.y.map(within)]));
+  const strokes = { alarm: colour("flagged"), quiet: colour("crowd"), together: colour("text") };
+  draw(
+    "history-chart",
+    {
+      scales: { x: { time: false }, y: { range: () => [low - 0.3, high + 0.3] } },
+      axes: [
+        axis({ label: found.axis, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? number(t) : "")) }),
+        axis({ label: "log10 of the wealth", size: 46 }),
+      ],
+      series: [
+        {},
+        ...kind.lines.map((line) => ({
+          stroke: strokes[line.state],
+          width: line.state === "quiet" ? 1.4 : 2.4,
+          dash: line.state === "together" ? [7, 4] : undefined,
+          spanGaps: true,
+          points: { show: line.x.length < 40 && line.state !== "quiet", size: 5 },
+        })),
+      ],
+      hooks: { draw: [(chart) => rule(chart, { y: kind.limit, stroke: colour("flagged"), text: "alarm" })] },
+      read: (i) => readHistory(found, kind, joined[0][i]),
+    },
+    joined,
+  );
+  byId("history-words").textContent = kind.words;
+}
+
+/** What stands at one place of the axis: together first, then the largest. */
+function readHistory(found, kind, x) {
+  const here = kind.lines
+    .map((line) => ({ line, value: line.y[line.x.indexOf(x)] }))
+    .filter(({ value }) => value !== undefined)
+    .sort((a, b) => (b.line.state === "together") - (a.line.state === "together") || b.value - a.value);
+  const words = here.slice(0, 3).map(({ line, value }) => `${line.name} ${value.toFixed(2)}`);
+  return `${found.unit} ${number(x)}: ${words.join(", ")}`;
+}
+
+function showRounds(found) {
+  byId("rounds-section").hidden = false;
+  fillTable(
+    "rounds",
+    ["round", "threshold", "proved at least", "sites", "flagged", "left out", "drifted", "alarms before it", "calibration"],
+    found.links.map((link) => [
+      link.name,
+      link.thresholds.map(shown).join(", "),
+      link.lowers.map(atLeast).join(", "),
+      number(link.sites),
+      link.flagged,
+      link.out,
+      link.drifted,
+      link.alarms,
+      element("td", { text: link.digest.slice(0, 12), title: link.digest }),
+    ]),
+  );
+  byId("rounds-words").textContent = found.words;
+  if (!found.reputations.length) return;
+  fillTable(
+    "reputations",
+    ["site", "reported", "flagged", "drifted", "alarmed", "out since round"],
+    found.reputations.map((site) => [
+      element("td", { text: site.name, className: "col-id" }),
+      number(site.reported),
+      number(site.flagged),
+      number(site.drifted),
+      number(site.alarmed),
+      site.out === null ? "–" : number(site.out),
+    ]),
+  );
+}

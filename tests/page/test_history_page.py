@@ -1,0 +1,235 @@
+"""The page of a history says what the files hold, to anybody, whatever sites call themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import robfcp
+from robfcp.calibration import AlarmHistory, Chain, decode_state
+from robfcp.cli import app
+from robfcp.page import History, render, render_history
+from robfcp.page.history import MOST_LINES, MOST_SITES
+from robfcp.reports import EReport
+
+DIGEST = "ab" * 32
+LAC = robfcp.LAC()
+
+
+def embedded(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found.group(1))
+
+
+def looks(calibration: str = DIGEST, rising: int = 3, sites: int = 6) -> AlarmHistory:
+    """Six sites over four steps: some rise, the last falls silent, one is refused at the end."""
+    history = AlarmHistory(calibration, "spring", sites, 1, 0.05)
+    for step in range(1, 5):
+        sent = [
+            EReport(
+                f"site-{k}", calibration, 0.9, 500 * step, 4.0 * step if k < rising else -0.5,
+                "spring", step, None, 0.25 * step,
+            )
+            for k in range(sites)
+            if not (k == sites - 1 and step > 2)
+        ]  # fmt: skip
+        if step == 4:
+            sent[-1] = EReport(sent[-1].client, calibration, 0.9, 3, 0.0, "spring", step)
+        _, history = history.looked(sent, step)
+    return history
+
+
+def federation(seed: int) -> robfcp.Federation:
+    rng = np.random.default_rng(seed)
+    return robfcp.Federation.from_reports(
+        robfcp.Report.from_scores(f"site-{k}", rng.beta(0.6, 2.5, 300), score=LAC) for k in range(6)
+    )
+
+
+def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
+    history = looks()
+    data = embedded(render_history(History(history)))["history"]
+    assert data["alarm"]
+    assert data["claim"].startswith("Alarm: coverage has fallen below its floor (step 1")
+    assert "Recalibrate now" in data["todo"]
+    evidence = data["evidence"]
+    coverage = evidence["kinds"][0]
+    assert coverage["limit"] == pytest.approx(-math.log10(0.05), abs=1e-4)
+    lines = {line["name"]: line for line in coverage["lines"]}
+    assert lines["site-0"]["state"] == "alarm"
+    assert lines["site-0"]["y"] == [round(4 * s / math.log(10), 3) for s in range(1, 5)]
+    assert lines["site-5"]["x"] == [1, 2]
+    merged = [round(look.coverage / math.log(10), 3) for look in history.looks if look.coverage]
+    assert lines["all sites together"]["y"] == merged
+    rows = {row["name"]: row for row in evidence["sites"]}
+    assert rows["site-0"]["word"] == "alarms"
+    assert rows["site-5"]["word"] == "silent since step 2"
+    assert "ask for its e-report" in rows["site-5"]["todo"]
+    assert "counts 3 samples" in rows["site-4"]["todo"]
+    assert rows["site-3"]["todo"] == "nothing"
+    assert [look["heard"] for look in evidence["looks"]] == [6, 6, 5, 4]
+    audit = dict(data["audit"])
+    assert history.digest in audit.values()
+    assert DIGEST in audit.values()
+
+
+@pytest.mark.parametrize(
+    ("rising", "claim", "todo"),
+    [(0, "No alarm in 4 looks", "Nothing."), (1, "No common alarm in 4 looks", "told from m")],
+)
+def test_a_quiet_history_says_so(rising: int, claim: str, todo: str) -> None:
+    data = embedded(render_history(History(looks(rising=rising))))["history"]
+    assert not data["alarm"]
+    assert data["claim"].startswith(claim)
+    assert todo in data["todo"]
+
+
+def test_drift_alone_asks_for_a_check() -> None:
+    history = AlarmHistory(DIGEST, None, 3, 0, 0.05, independent=True)
+    sent = [EReport(f"s{k}", DIGEST, 0.9, 500, -1.0, None, 1, None, 9.0) for k in range(3)]
+    data = embedded(render_history(History(history.looked(sent, 1)[1])))["history"]
+    assert data["claim"].startswith("Scores have drifted (step 1")
+    assert "robfcp check" in data["todo"]
+    assert data["evidence"]["sites"][0]["word"] == "scores changed"
+    assert "samples of different sites are independent" in data["assumptions"]
+
+
+def monitor(name: str, missed: float, own: bool = True) -> robfcp.Monitor:
+    calibration = robfcp.calibrate(federation(0), defence="none", malicious=1)
+    report = next(r for r in federation(0) if r.client == "site-0") if own else None
+    found = robfcp.Monitor(calibration, report=report, client=name, floor=0.85, seed=0)
+    rng = np.random.default_rng(1)
+    scores = np.where(rng.random(400) < missed, 0.99, rng.choice([0.02, 0.1, 0.3], 400))
+    probabilities = np.column_stack([1 - scores, scores])
+    found.update(probabilities, np.zeros(400, int), batch="first")
+    return found
+
+
+def test_a_sites_own_monitors_have_a_page() -> None:
+    states = [
+        (name, decode_state(monitor(name, missed).to_json()))
+        for name, missed in (("bad", 0.5), ("good", 0.05))
+    ]
+    data = embedded(render_history(History(monitors=tuple(states))))["history"]
+    assert data["claim"] == "Alarm: coverage has fallen below its floor at bad"
+    assert [kind["key"] for kind in data["evidence"]["kinds"] if kind["lines"]] == [
+        "coverage",
+        "drift",
+    ]
+    bad = data["evidence"]["sites"][0]
+    assert bad["name"] == "bad"
+    assert "coverage at sample" in bad["word"]
+    assert bad["covered"] == pytest.approx(1 - states[0][1].misses / 400, abs=1e-5)
+    drift_only = embedded(render_history(History(monitors=(states[1],))))["history"]
+    assert drift_only["claim"].startswith("Scores have drifted at good")
+    assert not drift_only["alarm"]
+    quiet = decode_state(monitor("quiet", 0.05, own=False).to_json())
+    data = embedded(render_history(History(monitors=(("quiet", quiet),))))["history"]
+    assert data["claim"] == "No alarm after 400 fresh samples"
+    assert data["evidence"]["kinds"][1]["lines"] == []
+    empty = robfcp.Monitor(robfcp.calibrate(federation(0), defence="none", malicious=1))
+    nothing = History(monitors=(("new", decode_state(empty.to_json())),))
+    assert "no samples yet" in embedded(render_history(nothing))["history"]["evidence"]["line"]
+
+
+def chained() -> tuple[robfcp.Calibration, Chain]:
+    first = robfcp.calibrate(federation(0), defence="none", malicious=1)
+    chain = Chain.begin(first)
+    admitted = chain.admit(federation(1), 1)
+    second = robfcp.calibrate(admitted.federation, defence="none", malicious=1)
+    return second, chain.extended(second, first, admitted, looks(first.identity))
+
+
+def test_rounds_are_shown_with_the_alarms_before_them() -> None:
+    calibration, chain = chained()
+    page = render(calibration, History(looks(calibration.identity), (), chain))
+    data = embedded(page)["history"]
+    newest, oldest = data["rounds"]["links"]
+    assert (newest["name"], oldest["name"]) == ("2", "1")
+    assert newest["alarms"] == "coverage at step 1"
+    assert oldest["alarms"] == "–"
+    assert {row["name"] for row in data["rounds"]["reputations"]} == {"site-0", "site-1", "site-2"}
+    assert embedded(render(calibration))["history"] is None
+    alone = embedded(render_history(History(chain=chain)))["history"]
+    assert alone["claim"] == "2 rounds of calibration"
+    assert alone["evidence"] is None
+    with pytest.raises(robfcp.RobfcpError, match="there is none"):
+        render_history(History())
+
+
+def test_hostile_names_and_many_sites_stay_inside() -> None:
+    hostile = "</script><script>alert(1)</script>&"
+    history = AlarmHistory(DIGEST, hostile, 700, 1, 0.05)
+    sent = [EReport(f"s{k}", DIGEST, 0.9, 500, -1.0, None, 1) for k in range(699)]
+    sent.append(EReport(hostile, DIGEST, 0.9, 500, 60.0, None, 1))
+    page = render_history(History(history.looked(sent, 1)[1]))
+    assert hostile not in page
+    assert page.count("<script") == 2
+    assert not re.search(r"""(src|href|action)\s*=\s*["']?(https?:|//)""", page)
+    evidence = embedded(page)["history"]["evidence"]
+    assert evidence["sites"][0]["name"] == hostile
+    assert len(evidence["kinds"][0]["lines"]) == MOST_LINES + 1
+    assert (len(evidence["sites"]), evidence["more"]) == (MOST_SITES, 700 - MOST_SITES)
+    assert len(page) < 300_000
+
+
+def test_the_page_command_takes_what_it_is_given(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    calibration, chain = chained()
+    calibration.save("c.json")
+    chain.save("c.chain.json")
+    looks(calibration.identity).save("alarms.json")
+    looks().save("other.json")
+    (tmp_path / "m.json").write_bytes(monitor("bad", 0.5).to_json())
+    run = CliRunner().invoke
+
+    def go(*words: str) -> dict[str, Any]:
+        result = run(app, ["page", *words, "-o", "p.html", "--json"])
+        assert result.exit_code == 0, result.exception
+        page = (tmp_path / "p.html").read_text()
+        assert json.loads(result.stdout)["bytes"] == len(page.encode())
+        return embedded(page)
+
+    assert go("c.json")["history"]["rounds"]["links"][0]["sites"] == 6  # the chain lies beside it
+    assert go("c.json", "--history", "alarms.json")["history"]["alarm"]
+    assert set(go("alarms.json")) == {"history"}
+    assert go("m.json")["history"]["claim"].endswith("at bad")
+    assert go("c.chain.json", "--history", "alarms.json")["history"]["evidence"]
+    (tmp_path / "junk.json").write_text('{"kind": "alarms", "schema": 1}')
+    (tmp_path / "report.json").write_text("{}")
+    for words, refusal in (
+        (["c.json", "--history", "other.json"], "the history is that of another calibration"),
+        (["c.json", "--history", "report.json"], "is no history"),
+        (["alarms.json", "--history", "other.json"], "is the second alarms file"),
+        (["alarms.json", "--history", "m.json"], "different pages"),
+        (["junk.json"], "not an alarms"),
+    ):
+        result = run(app, ["page", *words, "-o", "x.html"])
+        assert refusal in str(result.exception)
+    assert not (tmp_path / "x.html").exists()
+    robfcp.calibrate(federation(3), malicious=1).save("c.json")
+    assert "is not the chain of" in str(run(app, ["page", "c.json", "-o", "x.html"]).exception)
+
+
+def test_the_monitor_command_writes_its_page(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    robfcp.calibrate(federation(0), defence="none", malicious=1).save("c.json")
+    rng = np.random.default_rng(0)
+    scores = rng.choice([0.02, 0.1, 0.3], 60)
+    np.savez("d.npz", probabilities=np.column_stack([1 - scores, scores]), labels=np.zeros(60, int))
+    words = ["monitor", "c.json", "d.npz", "--html", "m.html", "-c", "ward"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.exception
+    data = embedded((tmp_path / "m.html").read_text())["history"]
+    assert data["evidence"]["sites"][0]["name"] == "ward"
