@@ -63,6 +63,10 @@ class Grid:
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again from its parts: copies and pickles of estimators hold grids."""
+        return Grid, (self.edges, self.name, dict(self.parameters))
+
     @staticmethod
     def default() -> Grid:
         """About 1000 bins on [0, 1], fine at both ends, with every k/100 among its edges.

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._util.names import a_few
 from robfcp._util.numbers import array, floats, share, whole
 from robfcp.errors import RobfcpError
-from robfcp.scores import check_labels
+from robfcp.scores import check_labels, column_names
 
 Sets = NDArray[np.bool_]
+Classes = Sequence[object] | NDArray[np.generic] | None
 
 
 def _members(sets: ArrayLike) -> Sets:
@@ -23,6 +25,30 @@ def _members(sets: ArrayLike) -> Sets:
     return members
 
 
+def _numbers(sets: ArrayLike, labels: ArrayLike, classes: Classes) -> NDArray[np.intp]:
+    """(n,) each label's column, looked up where the classes have names."""
+    members = _members(sets)
+    names = column_names(sets) if classes is None else tuple(str(name) for name in classes)
+    if not names:
+        return check_labels(labels, *members.shape)
+    if len(set(names)) != members.shape[1]:
+        raise RobfcpError(f"classes: need {members.shape[1]} different names, one a column of sets")
+    found = array("labels", labels)
+    if found.shape != (len(members),):
+        raise RobfcpError(
+            f"labels: shape {found.shape} does not fit {len(members)} samples; give one per row"
+        )
+    known = {name: column for column, name in enumerate(names)}
+    each, which = np.unique(found.astype(str), return_inverse=True)
+    strange = [str(label) for label in each if str(label) not in known]
+    if strange:
+        raise RobfcpError(
+            f"labels: {strange[0]:.40} is none of the classes {a_few(names)}; check the names"
+        )
+    columns = np.array([known[str(label)] for label in each], dtype=np.intp)
+    return columns[which.reshape(found.shape)]
+
+
 def _ends(intervals: ArrayLike) -> NDArray[np.float64]:
     ends = floats("intervals", intervals)
     if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends) or np.isnan(ends).any():
@@ -30,7 +56,7 @@ def _ends(intervals: ArrayLike) -> NDArray[np.float64]:
     return ends
 
 
-def covered(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
+def covered(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> NDArray[np.bool_]:
     """(n,) whether each sample's set holds its label.
 
     Parameters
@@ -38,7 +64,9 @@ def covered(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
     sets
         (n, C) membership, as `Calibration.predict_set` gives it.
     labels
-        (n,) true class numbers.
+        (n,) true class numbers, or names where `classes` or a frame's columns name them.
+    classes
+        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -52,11 +80,10 @@ def covered(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
     array([False,  True])
     """
     members = _members(sets)
-    label = check_labels(labels, *members.shape)
-    return members[np.arange(len(members)), label]
+    return members[np.arange(len(members)), _numbers(sets, labels, classes)]
 
 
-def coverage(sets: ArrayLike, labels: ArrayLike) -> float:
+def coverage(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
     """Share of samples whose set holds the true label.
 
     Parameters
@@ -64,7 +91,9 @@ def coverage(sets: ArrayLike, labels: ArrayLike) -> float:
     sets
         (n, C) membership, as `Calibration.predict_set` gives it.
     labels
-        (n,) true class numbers.
+        (n,) true class numbers, or names where `classes` or a frame's columns name them.
+    classes
+        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -76,8 +105,10 @@ def coverage(sets: ArrayLike, labels: ArrayLike) -> float:
     >>> from robfcp import metrics
     >>> metrics.coverage([[True, False], [True, True]], [1, 1])
     0.5
+    >>> metrics.coverage([[True, False], [True, True]], ["flu", "cold"], classes=["flu", "cold"])
+    1.0
     """
-    return float(covered(sets, labels).mean())
+    return float(covered(sets, labels, classes=classes).mean())
 
 
 def set_size(sets: ArrayLike) -> float:
@@ -102,7 +133,9 @@ def set_size(sets: ArrayLike) -> float:
     return float(_members(sets).sum(axis=1).mean())
 
 
-def class_coverage(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
+def class_coverage(
+    sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None
+) -> NDArray[np.float64]:
     """(C,) coverage of the samples of each class; NaN for a class without samples.
 
     Parameters
@@ -110,7 +143,9 @@ def class_coverage(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
     sets
         (n, C) membership, as `Calibration.predict_set` gives it.
     labels
-        (n,) true class numbers.
+        (n,) true class numbers, or names where `classes` or a frame's columns name them.
+    classes
+        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -123,14 +158,16 @@ def class_coverage(sets: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
     >>> metrics.class_coverage([[True, False], [True, True], [True, False]], [0, 1, 1])
     array([1. , 0.5])
     """
-    hit, label = covered(sets, labels), np.asarray(labels)
-    n_classes = np.asarray(sets).shape[1]
+    members, label = _members(sets), _numbers(sets, labels, classes)
+    hit, n_classes = members[np.arange(len(members)), label], members.shape[1]
     size = np.bincount(label, minlength=n_classes)
     hits = np.bincount(label, weights=hit, minlength=n_classes)
     return np.where(size > 0, hits / np.maximum(size, 1), np.nan)
 
 
-def coverage_gap(sets: ArrayLike, labels: ArrayLike, level: float) -> float:
+def coverage_gap(
+    sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes = None
+) -> float:
     """Mean |class coverage - level| over the classes that occur (CovGap).
 
     Parameters
@@ -138,9 +175,11 @@ def coverage_gap(sets: ArrayLike, labels: ArrayLike, level: float) -> float:
     sets
         (n, C) membership, as `Calibration.predict_set` gives it.
     labels
-        (n,) true class numbers.
+        (n,) true class numbers, or names where `classes` or a frame's columns name them.
     level
         The coverage that was asked for.
+    classes
+        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -159,11 +198,15 @@ def coverage_gap(sets: ArrayLike, labels: ArrayLike, level: float) -> float:
     0.25
     """
     wanted = share("level", level, "give 0.9, say")
-    return float(np.nanmean(np.abs(class_coverage(sets, labels) - wanted)))
+    return float(np.nanmean(np.abs(class_coverage(sets, labels, classes=classes) - wanted)))
 
 
 def size_stratified_coverage(
-    sets: ArrayLike, labels: ArrayLike, strata: Sequence[int] = (0, 1, 2, 3, 5, 10)
+    sets: ArrayLike,
+    labels: ArrayLike,
+    strata: Sequence[int] = (0, 1, 2, 3, 5, 10),
+    *,
+    classes: Classes = None,
 ) -> dict[str, tuple[int, float]]:
     """For each range of set sizes the number of samples and their coverage.
 
@@ -172,9 +215,11 @@ def size_stratified_coverage(
     sets
         (n, C) membership, as `Calibration.predict_set` gives it.
     labels
-        (n,) true class numbers.
+        (n,) true class numbers, or names where `classes` or a frame's columns name them.
     strata
         The upper ends of the ranges: (0, 1, 2, 3, 5, 10) means 0, 1, 2, 3, 4-5, 6-10, 11+.
+    classes
+        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -187,7 +232,7 @@ def size_stratified_coverage(
     >>> metrics.size_stratified_coverage([[True, False], [True, True], [True, False]], [0, 1, 1])
     {'1': (2, 0.5), '2': (1, 1.0)}
     """
-    hit, size = covered(sets, labels), np.asarray(sets).sum(axis=1)
+    hit, size = covered(sets, labels, classes=classes), _members(sets).sum(axis=1)
     strata = [whole("strata", end, "give rising set sizes") for end in strata]
     if sorted(set(strata)) != strata:
         raise RobfcpError(f"strata: {strata} do not rise; sort them and drop repeats")
@@ -202,7 +247,9 @@ def size_stratified_coverage(
     return result
 
 
-def size_stratified_violation(sets: ArrayLike, labels: ArrayLike, level: float) -> float:
+def size_stratified_violation(
+    sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes = None
+) -> float:
     """Largest |coverage - level| over the strata of set size (SSCV).
 
     Parameters
@@ -210,9 +257,11 @@ def size_stratified_violation(sets: ArrayLike, labels: ArrayLike, level: float) 
     sets
         (n, C) membership, as `Calibration.predict_set` gives it.
     labels
-        (n,) true class numbers.
+        (n,) true class numbers, or names where `classes` or a frame's columns name them.
     level
         The coverage that was asked for.
+    classes
+        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -231,7 +280,8 @@ def size_stratified_violation(sets: ArrayLike, labels: ArrayLike, level: float) 
     0.25
     """
     wanted = share("level", level, "give 0.9, say")
-    return max(abs(c - wanted) for _, c in size_stratified_coverage(sets, labels).values())
+    found = size_stratified_coverage(sets, labels, classes=classes)
+    return max(abs(share - wanted) for _, share in found.values())
 
 
 def singleton_share(sets: ArrayLike) -> float:
@@ -279,7 +329,7 @@ def empty_share(sets: ArrayLike) -> float:
 
 
 def client_coverage(
-    sets: ArrayLike, labels: ArrayLike, clients: ArrayLike
+    sets: ArrayLike, labels: ArrayLike, clients: ArrayLike, *, classes: Classes = None
 ) -> dict[str, tuple[int, float]]:
     """For each client the number of its samples and their coverage.
 
@@ -288,9 +338,11 @@ def client_coverage(
     sets
         (n, C) membership, as `Calibration.predict_set` gives it.
     labels
-        (n,) true class numbers.
+        (n,) true class numbers, or names where `classes` or a frame's columns name them.
     clients
         (n,) whose sample each is.
+    classes
+        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -303,11 +355,11 @@ def client_coverage(
     >>> metrics.client_coverage([[True, False], [True, True]], [1, 1], ["a", "b"])
     {'a': (1, 0.0), 'b': (1, 1.0)}
     """
-    return _coverage_by("client", sets, labels, clients)
+    return _coverage_by("client", sets, labels, clients, classes)
 
 
 def group_coverage(
-    sets: ArrayLike, labels: ArrayLike, groups: ArrayLike
+    sets: ArrayLike, labels: ArrayLike, groups: ArrayLike, *, classes: Classes = None
 ) -> dict[str, tuple[int, float]]:
     """For each group (scanner, sex, age band) the number of its samples and their coverage.
 
@@ -316,9 +368,11 @@ def group_coverage(
     sets
         (n, C) membership, as `Calibration.predict_set` gives it.
     labels
-        (n,) true class numbers.
+        (n,) true class numbers, or names where `classes` or a frame's columns name them.
     groups
         (n,) the group of each sample.
+    classes
+        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -331,14 +385,15 @@ def group_coverage(
     >>> metrics.group_coverage([[True, False], [True, True]], [1, 1], ["new", "old"])
     {'new': (1, 0.0), 'old': (1, 1.0)}
     """
-    return _coverage_by("group", sets, labels, groups)
+    return _coverage_by("group", sets, labels, groups, classes)
 
 
 def _coverage_by(
-    kind: str, sets: ArrayLike, labels: ArrayLike, given: ArrayLike
+    kind: str, sets: ArrayLike, labels: ArrayLike, given: ArrayLike, classes: Classes
 ) -> dict[str, tuple[int, float]]:
     """Samples and coverage by name."""
-    hit, name = covered(sets, labels), array(f"{kind}s", given).astype(str)
+    hit = covered(sets, labels, classes=classes)
+    name = array(f"{kind}s", given).astype(str)
     if name.shape != hit.shape:
         raise RobfcpError(f"{kind}s: need one {kind} a sample")
     names, which = np.unique(name, return_inverse=True)
@@ -396,7 +451,7 @@ def interval_width(intervals: ArrayLike) -> float:
     return float(np.maximum(ends[:, 1] - ends[:, 0], 0).mean())
 
 
-def summary(sets: ArrayLike, labels: ArrayLike) -> Mapping[str, float]:
+def summary(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> Mapping[str, float]:
     """The figures most people ask for.
 
     Parameters
@@ -404,7 +459,9 @@ def summary(sets: ArrayLike, labels: ArrayLike) -> Mapping[str, float]:
     sets
         (n, C) membership, as `Calibration.predict_set` gives it.
     labels
-        (n,) true class numbers.
+        (n,) true class numbers, or names where `classes` or a frame's columns name them.
+    classes
+        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -423,9 +480,9 @@ def summary(sets: ArrayLike, labels: ArrayLike) -> Mapping[str, float]:
     worst_class_coverage 0.5
     """
     return {
-        "coverage": coverage(sets, labels),
+        "coverage": coverage(sets, labels, classes=classes),
         "set_size": set_size(sets),
         "singletons": singleton_share(sets),
         "empty": empty_share(sets),
-        "worst_class_coverage": float(np.nanmin(class_coverage(sets, labels))),
+        "worst_class_coverage": float(np.nanmin(class_coverage(sets, labels, classes=classes))),
     }
