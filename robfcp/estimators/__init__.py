@@ -1,7 +1,7 @@
 """The scikit-learn shaped front: an estimator, its sites' calibration data, prediction sets.
 
-May use every room up to `calibration`; nothing but the command line and the lab may use it. It
-needs scikit-learn, which is loaded when this room is.
+May import every room up to `calibration`; nothing but the command line and the lab may use it.
+It needs scikit-learn, which is loaded when this room is.
 """
 
 try:
