@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.defence import Exclude, named_defence
+from robfcp.defence import DEFAULT, Exclude, named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.figures import new_axes, plot_heatmap
-from robfcp.guarantees import Exchangeability
+from robfcp.guarantees import Exchangeability, exact_level
+from robfcp.lab import quantile_of_quantiles
 from robfcp.lab.attacks import ATTACKS, Adaptive, named_attack
 from robfcp.lab.simulation import ByClass, Row, Told, verdicts
 from robfcp.lab.worlds import World, apply_attack, make_world
 from robfcp.scores import ClassificationScore
 
-DEFENCES = ("none", "rob-fcp", "band")
+DEFENCES = ("none", quantile_of_quantiles.NAME, "rob-fcp", "rob-fcp-released", DEFAULT)
 SHARES = (0.1, 0.2, 0.4)
 
 
@@ -190,10 +192,15 @@ def _attacked(
     if not isinstance(rule, Adaptive):
         return [(apply_attack(rule, world, np.random.default_rng(seed)), defences)]
     found: list[tuple[Federation, Sequence[str]]] = []
+    level = exact_level(confidence_level)
     for defence in defences:
         against = replace(
             rule,
-            against=named_defence(defence, exclude=exclude),
+            against=(
+                partial(quantile_of_quantiles.fedcp_qq_index, level=level)
+                if defence == quantile_of_quantiles.NAME
+                else named_defence(defence, exclude=exclude)
+            ),
             confidence_level=confidence_level,
             trials=trials,
         )

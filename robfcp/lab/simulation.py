@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from robfcp._util.numbers import whole
 from robfcp.calibration import Level, calibrate
-from robfcp.defence import Defence, Exclude
+from robfcp.defence import DEFAULT, Defence, Exclude
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import Exchangeability
+from robfcp.guarantees import Exchangeability, exact_level
+from robfcp.lab import quantile_of_quantiles
 from robfcp.lab.attacks import Attack, named_attack
 from robfcp.lab.worlds import Thresholds, World, apply_attack, make_world
 from robfcp.scores import ClassificationScore
@@ -63,7 +64,7 @@ def simulate(
     attack: str | Attack = "coverage",
     share: float = 0.4,
     n_clients: int = 100,
-    defences: Sequence[str | Defence] = ("none", "rob-fcp", "band"),
+    defences: Sequence[str | Defence] = ("none", "rob-fcp", DEFAULT),
     beta: float | None = None,
     sites: ArrayLike | None = None,
     min_size: int = 20,
@@ -97,7 +98,7 @@ def simulate(
     n_clients
         How many clients there are; with `sites` as many as there are sites.
     defences
-        Names of defences, or defences of your own.
+        Names of defences, "fedcp-qq" (a quantile of the sites' quantiles), or your own.
     beta
         How unlike clients are, smaller is less alike; iid if None.
     sites
@@ -213,33 +214,41 @@ def verdicts(
     present = sum(client in world.liars for client in attacked.ids)
     rows = []
     for defence in defences:
-        calibration = calibrate(
-            attacked,
-            confidence_level=confidence_level,
-            defence=defence,
-            malicious=present if malicious == "known" else "estimate",
-            exclude=exclude,
-            exchangeability=exchangeability,
-            by=by,
-        )
-        level = calibration.levels[0]
-        found = world.measured(thresholds_of(level))
+        if defence == quantile_of_quantiles.NAME:
+            made = _Made(quantile_of_quantiles.NAME, _qq(attacked, confidence_level, by), 0, ())
+        else:
+            calibration = calibrate(
+                attacked,
+                confidence_level=confidence_level,
+                defence=defence,
+                malicious=present if malicious == "known" else "estimate",
+                exclude=exclude,
+                exchangeability=exchangeability,
+                by=by,
+            )
+            made = _Made(
+                calibration.settings.defence,
+                thresholds_of(calibration.levels[0]),
+                calibration.n_malicious,
+                calibration.flagged,
+            )
+        found = world.measured(made.thresholds)
         rows.append(
             Row(
                 attack=attack,
-                defence=calibration.settings.defence,
+                defence=made.name,
                 share=share,
                 n_clients=world.federation.n_clients,
                 n_malicious=len(world.malicious),
                 seed=seed,
                 coverage=found.coverage,
                 set_size=found.set_size,
-                threshold=level.threshold,
+                threshold=float(np.max(made.thresholds)),
                 honest_coverage=honest.coverage,
                 honest_set_size=honest.set_size,
-                assumed=calibration.n_malicious,
-                flagged=len(calibration.flagged),
-                caught=len(world.liars.intersection(calibration.flagged)),
+                assumed=made.assumed,
+                flagged=len(made.flagged),
+                caught=len(world.liars.intersection(made.flagged)),
                 by=by,
                 worst_class_coverage=found.worst_class_coverage,
                 honest_worst_class_coverage=honest.worst_class_coverage,
@@ -247,6 +256,27 @@ def verdicts(
         )
         progress()
     return rows
+
+
+class _Made(NamedTuple):
+    """What a method made of the reports: thresholds, the liars it assumed, whom it left out."""
+
+    name: str
+    thresholds: Thresholds
+    assumed: int
+    flagged: tuple[str, ...]
+
+
+def _qq(federation: Federation, confidence_level: float, by: ByClass | None) -> Thresholds:
+    """FedCP-QQ's threshold, or its (C,) thresholds by class."""
+
+    def threshold(reports: Federation) -> float:
+        index = quantile_of_quantiles.fedcp_qq_index(reports, exact_level(confidence_level))
+        return reports.threshold_at(index)
+
+    if by is None or federation.strata is None:
+        return threshold(federation)
+    return np.array([threshold(federation.stratum(c)) for c in range(federation.strata.n_strata)])
 
 
 def thresholds_of(level: Level) -> Thresholds:

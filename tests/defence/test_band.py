@@ -22,7 +22,7 @@ from robfcp.defence.band.views import (
     trusted_core,
     without_self,
 )
-from robfcp.lab.attacks import Coverage, Displacement, Efficiency, Gaussian, Mimic, MimicLow
+from robfcp.lab.attacks import Coverage, Displacement, Efficiency, GaussianRelative, Mimic, MimicLow
 from robfcp.lab.worlds import federation_of
 
 
@@ -143,10 +143,10 @@ def test_few_clients_and_equal_values_never_stand_out():
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
-@pytest.mark.parametrize("attack", [Coverage(), Efficiency(), Gaussian(), Mimic()])
+@pytest.mark.parametrize("attack", [Coverage(), Efficiency(), GaussianRelative(), Mimic()])
 @pytest.mark.parametrize("share", [0.1, 0.45])
 def test_attackers_stand_out_with_a_reason_each(attack, share, spread):
-    if isinstance(attack, Gaussian) and share < 0.2:
+    if isinstance(attack, GaussianRelative) and share < 0.2:
         spread = 0.0  # four noisy clients are lost among honest ones that differ
     honest = federation(40, 400, 8, spread)
     bad = np.arange(round(40 * share))
@@ -224,7 +224,7 @@ def test_a_huge_size_buys_no_weight_in_the_core():
 
 
 def test_the_verdict_does_not_depend_on_the_order_of_clients():
-    attacked = Gaussian()(federation(40, 300, 13, 0.2), np.arange(12), 0)
+    attacked = GaussianRelative()(federation(40, 300, 13, 0.2), np.arange(12), 0)
     order = np.random.default_rng(0).permutation(40)
     shuffled = Federation.from_counts(
         attacked.counts[order], attacked.grid, [attacked.ids[k] for k in order]
@@ -262,7 +262,7 @@ def test_honest_clients_are_left_alone_in_95_of_100_runs(n_clients, n, spread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attack", [Coverage(), Efficiency(), Gaussian()])
+@pytest.mark.parametrize("attack", [Coverage(), Efficiency(), GaussianRelative()])
 @pytest.mark.parametrize("spread", [0.0, 0.3])
 def test_the_threshold_stays_that_of_the_honest_clients(attack, spread):
     for n in (50, 500):

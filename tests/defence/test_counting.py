@@ -8,7 +8,7 @@ from robfcp import Federation, Grid, RobfcpError
 from robfcp.defence import MaliciousCount, estimate_malicious
 from robfcp.defence.counting import METHODS
 from robfcp.defence.likelihood import COVARIANCES, RIDGE, contrasts, likelihood_count
-from robfcp.lab.attacks import Coverage, Decoy, Efficiency, Gaussian, Mimic
+from robfcp.lab.attacks import Coverage, Decoy, Efficiency, GaussianRelative, Mimic
 from robfcp.lab.worlds import federation_of
 
 
@@ -51,7 +51,7 @@ def test_calibrate_uses_the_estimate_and_names_the_flagged():
 
 def test_the_upward_method_never_counts_fewer():
     for seed in range(5):
-        attacked = Gaussian()(federation(30, 60, seed, 0.2), np.arange(9), seed)
+        attacked = GaussianRelative()(federation(30, 60, seed, 0.2), np.arange(9), seed)
         low, high = (estimate_malicious(attacked, m) for m in ("groups", "groups-upward"))
         assert low <= high <= 14
         assert set(low.flagged) <= set(high.flagged)
@@ -59,7 +59,7 @@ def test_the_upward_method_never_counts_fewer():
 
 
 def test_a_stricter_level_flags_no_more():
-    attacked = Gaussian()(federation(40, 50, 3), np.arange(12), 3)
+    attacked = GaussianRelative()(federation(40, 50, 3), np.arange(12), 3)
     counts = [estimate_malicious(attacked, false_alarm=level) for level in (0.2, 0.05, 0.002)]
     assert counts[0] >= counts[1] >= counts[2]
 
@@ -145,7 +145,8 @@ def test_gross_attacks_are_counted_exactly_in_95_of_100_runs(attack, spread):
 def test_the_gaussian_attack_is_counted_at_500_samples_and_often_at_50():
     for n, least in ((500, 0.8), (50, 0.1)):
         hits = [
-            estimate_malicious(Gaussian()(federation(60, n, seed), np.arange(24), seed)) == 24
+            estimate_malicious(GaussianRelative()(federation(60, n, seed), np.arange(24), seed))
+            == 24
             for seed in range(20)
         ]
         assert np.mean(hits) >= least

@@ -16,12 +16,14 @@ from robfcp.lab.attacks import (
     Displacement,
     Efficiency,
     Gaussian,
+    GaussianRelative,
     LabelPoisoning,
     Lift,
     Malformed,
     Mimic,
     MimicHigh,
     MimicLow,
+    NearCoverage,
     OldModel,
     OtherClassOrder,
     PairMimic,
@@ -192,11 +194,18 @@ def test_coverage_and_efficiency_send_only_the_ends_of_the_range(scores, federat
     assert np.array_equal(Efficiency()(federation, BAD).counts[BAD, -1], federation.sizes[BAD])
 
 
-def test_gaussian_adds_noise_of_half_the_standard_deviation_and_clips(scores):
+def test_gaussian_adds_the_papers_noise_and_the_relative_one_that_of_the_scores(scores):
     wide = [np.full(4, 0.5), np.linspace(0.2, 0.8, 50_000)]
-    change = Gaussian()(wide, [1], 3)[1] - wide[1]
+    change = GaussianRelative()(wide, [1], 3)[1] - wide[1]
     assert change.std() == pytest.approx(0.5 * wide[1].std(), rel=0.02)
-    assert Gaussian(50.0)(scores, BAD, 3)[1].max() == 1
+    noise = np.random.default_rng(3).normal(0, 0.5, 50_000)
+    assert np.array_equal(Gaussian()(wide, [1], 3)[1], np.clip(wide[1] + noise, 0, 1))
+    for rule in (Gaussian(50.0), GaussianRelative(50.0)):
+        assert rule(scores, BAD, 3)[1].max() == 1
+
+
+def test_near_coverage_stays_a_step_above_the_minimum(scores):
+    assert (np.concatenate([NearCoverage()(scores, BAD)[k] for k in BAD]) == 0.001).all()
 
 
 def test_truncation_and_lift_move_only_the_mass_beyond_the_honest_quantile(scores):

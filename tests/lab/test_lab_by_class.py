@@ -14,7 +14,7 @@ from robfcp.federation import SparseCounts
 from robfcp.lab import outputs, simulate
 from robfcp.lab.attacks import ATTACKS, Attack, Coverage
 from robfcp.lab.attacks.base import with_counts
-from robfcp.lab.redteam import redteam
+from robfcp.lab.redteam import DEFENCES, redteam
 from robfcp.lab.simulation import summarise
 from robfcp.lab.strata import shares_of, spread
 from robfcp.lab.worlds import World, apply_attack, federation_of, make_world
@@ -241,7 +241,7 @@ def test_the_red_team_works_by_class_and_has_the_new_attacks(data):
         trials=1,
         seeds=1,
     )
-    assert len(cells) == 9
+    assert len(cells) == 3 * len(DEFENCES)
     assert all(cell.by == "class" for cell in cells)
     assert all(0 <= cell.worst_class_coverage <= cell.coverage for cell in cells)
     assert {"class-capture", "class-capture-low", "pair-mimic"} <= set(ATTACKS)

@@ -22,7 +22,16 @@ from robfcp.lab.attacks.everyday import (
 )
 from robfcp.lab.attacks.labelled import ClassCapture, PairMimic
 from robfcp.lab.attacks.mimicry import Clones, Displacement, Mimic, MimicHigh, MimicLow
-from robfcp.lab.attacks.simple import Coverage, Efficiency, Gaussian, Lift, Partial, Truncation
+from robfcp.lab.attacks.simple import (
+    Coverage,
+    Efficiency,
+    Gaussian,
+    GaussianRelative,
+    Lift,
+    NearCoverage,
+    Partial,
+    Truncation,
+)
 
 __all__ = [
     "ATTACKS",
@@ -37,12 +46,14 @@ __all__ = [
     "Efficiency",
     "Found",
     "Gaussian",
+    "GaussianRelative",
     "LabelPoisoning",
     "Lift",
     "Malformed",
     "Mimic",
     "MimicHigh",
     "MimicLow",
+    "NearCoverage",
     "OldModel",
     "OtherClassOrder",
     "PairAttack",
@@ -72,7 +83,9 @@ EVERYDAY = (  # mistakes that happen at honest sites
 ATTACKS: dict[str, Attack] = {
     "coverage": Coverage(),
     "efficiency": Efficiency(),
+    "near-coverage": NearCoverage(),
     "gaussian": Gaussian(),
+    "gaussian-relative": GaussianRelative(),
     "mimic": Mimic(),
     "mimic-low": MimicLow(),
     "mimic-low-exact": MimicLow("exact"),

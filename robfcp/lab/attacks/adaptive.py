@@ -16,7 +16,16 @@ from robfcp.guarantees import exact_level, fcp_index
 from robfcp.lab.attacks.base import Indices, ScoreAttack, Stage, attackers, honest, with_counts
 from robfcp.lab.attacks.collusion import Decoy
 from robfcp.lab.attacks.mimicry import Clones, Displacement, MimicHigh, MimicLow
-from robfcp.lab.attacks.simple import Coverage, Efficiency, Gaussian, Lift, Partial, Truncation
+from robfcp.lab.attacks.simple import (
+    Coverage,
+    Efficiency,
+    Gaussian,
+    GaussianRelative,
+    Lift,
+    NearCoverage,
+    Partial,
+    Truncation,
+)
 from robfcp.scores import Rng
 
 Rule = Callable[[Federation], int | None]
@@ -109,7 +118,11 @@ def families(direction: str) -> Iterator[tuple[ScoreAttack, str]]:
     yield gross, gross.name
     yield Decoy(gross), "decoy"
     for scale in (0.5, 1.0, 2.0):
-        yield Gaussian(scale), f"gaussian {scale:g}"
+        yield GaussianRelative(scale), f"gaussian-relative {scale:g}"
+    yield Gaussian(), "gaussian"
+    for step in (0.0005, 0.001, 0.01):
+        near = NearCoverage(step if down else 1 - step)
+        yield near, f"{near.name} {near.step:g}"
     for level in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9):
         shift: ScoreAttack = Truncation(level) if down else Lift(1 - level)
         yield shift, f"{shift.name} {level if down else 1 - level:.2g}"

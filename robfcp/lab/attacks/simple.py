@@ -38,11 +38,46 @@ class Efficiency(ScoreAttack):
 
 
 @dataclass(frozen=True)
+class NearCoverage(ScoreAttack):
+    """All scores a little above the minimum: s' = low + step (high - low).
+
+    What a rule that singles out the very ends of the range does not see.
+    """
+
+    step: float = 0.001
+    name: ClassVar[str] = "near-coverage"
+
+    def forge(
+        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
+    ) -> list[Array]:
+        """As many equal scores as the client had."""
+        value = bounds[0] + self.step * (bounds[1] - bounds[0])
+        return [np.full(len(scores[k]), value) for k in malicious]
+
+
+@dataclass(frozen=True)
 class Gaussian(ScoreAttack):
-    """s' = clip(s + N(0, (scale sd(s))^2), low, high)."""
+    """The paper's: s' = clip(s + N(0, deviation^2), low, high), in units of the score."""
+
+    deviation: float = 0.5
+    name: ClassVar[str] = "gaussian"
+
+    def forge(
+        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
+    ) -> list[Array]:
+        """The client's own scores with noise."""
+        return [
+            np.clip(scores[k] + rng.normal(0, self.deviation, len(scores[k])), *bounds)
+            for k in malicious
+        ]
+
+
+@dataclass(frozen=True)
+class GaussianRelative(ScoreAttack):
+    """Milder where scores vary little: s' = clip(s + N(0, (scale sd(s))^2), low, high)."""
 
     scale: float = 0.5
-    name: ClassVar[str] = "gaussian"
+    name: ClassVar[str] = "gaussian-relative"
 
     def forge(
         self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
