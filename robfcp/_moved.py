@@ -82,7 +82,12 @@ PACKAGES = ("attacks", "datasets", "outputs", "paper", "training")
 
 # Modules whose name is now a room's: names the room no longer re-exports.
 ROOMS: dict[str, tuple[str, ...]] = {
-    "calibration": ("calibration.calibration", "calibration.settings", "calibration.document"),
+    "calibration": (
+        "calibration.calibration",
+        "calibration.predicting",
+        "calibration.settings",
+        "calibration.document",
+    ),
     "federation": ("federation.federation", "federation.intake", "federation.marks"),
     "guarantees": ("guarantees.marginal", "guarantees.pac", "guarantees.alike"),
     "privacy": ("privacy.budget",),

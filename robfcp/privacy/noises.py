@@ -7,7 +7,7 @@ answer is that nothing has to be allowed for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from robfcp.privacy.noise import Noise
 Marks = tuple[Privacy | None, ...]
 Laws = tuple[Noise | None, ...]
 Whole = NDArray[np.int64]
+Rows = Sequence[int] | NDArray[np.integer[Any]]
 T = TypeVar("T")
 
 
@@ -36,9 +37,9 @@ class NoNoise:
     open_bins = 0  # at the top, whose upper edge bounds nothing
     keeps_sizes = True  # of a class, say, which are then sums of the counts
 
-    def of(self, rows: Iterable[int]) -> NoNoise:
+    def of(self, rows: Rows) -> NoNoise:
         """That of some clients."""
-        return NoNoise((), sum(1 for _ in rows))
+        return NoNoise((), len(rows))
 
     def mark(self, client: int) -> Privacy | None:
         """What one client states."""
@@ -141,7 +142,7 @@ class ClientNoise(NoNoise):
         """The number of clients whose counts hold noise."""
         return sum(mark is not None for mark in self.marks)
 
-    def of(self, rows: Iterable[int]) -> NoNoise:
+    def of(self, rows: Rows) -> NoNoise:
         """That of some clients, who may have none."""
         chosen = [self.marks[k] for k in rows]
         return noise_of(chosen, len(chosen))
