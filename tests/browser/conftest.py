@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import robfcp
-from robfcp.page import write_page
+from robfcp.page import History, write_page
 
 FLAGS = [
     "--no-sandbox",
@@ -66,13 +66,21 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """Open a calibration's page; at the end it must have kept quiet and to itself."""
+    """Open a calibration's page, or one that a function writes; at the end it must have kept quiet
+    and to itself."""
     opened: list[Opened] = []
     contexts = []
 
-    def open_page(calibration: robfcp.Calibration, **options: Any) -> Opened:
+    def open_page(
+        shown: robfcp.Calibration | Callable[[Path], None],
+        history: History | None = None,
+        **options: Any,
+    ) -> Opened:
         path = tmp_path / f"page{len(opened)}.html"
-        write_page(calibration, path)
+        if isinstance(shown, robfcp.Calibration):
+            write_page(shown, path, history)
+        else:
+            shown(path)
         settings = {"viewport": {"width": 1280, "height": 900}, **options}
         context = browser.new_context(**settings)
         contexts.append(context)

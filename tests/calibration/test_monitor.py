@@ -380,3 +380,18 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     assert "70 new samples -> i.json" in named.output
     own = run(app, ["monitor", "c.json", "--own", "own.json", "--floor", "own", "-s", "x.json"])
     assert own.exit_code == 0, own.exception
+
+
+def test_the_curve_keeps_the_sample_at_which_an_alarm_rang():
+    rng = np.random.default_rng(0)
+    monitor = robfcp.Monitor(calibration(), floor=0.9, seed=0)
+    for number in range(30):
+        labels = (rng.random(500) < (0.5 if number == 3 else 0.02)).astype(int)
+        monitor.update(np.tile([0.999, 0.001], (500, 1)), labels, batch=str(number))
+    reading = monitor.reading
+    rang = reading.alarms["coverage"]
+    assert 1500 < rang < 2000
+    points = {point.n: point.coverage for point in monitor.curve}
+    assert points[rang] >= -np.log(reading.delta)
+    assert len(points) <= 401
+    assert reading.log_coverage < points[rang]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -116,10 +116,12 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
 
 
-def thinned(curve: list[Point]) -> list[Point]:
-    """At most MAX_POINTS points: every second is dropped, never the last."""
-    while len(curve) > MAX_POINTS:
-        curve = curve[len(curve) % 2 ^ 1 :: 2]
+def thinned(curve: list[Point], kept: Collection[int] = ()) -> list[Point]:
+    """About MAX_POINTS points at most: every second is dropped, never the last nor the samples
+    kept, at which an alarm rang."""
+    while len(curve) > MAX_POINTS + len(kept):
+        odd = len(curve) % 2 ^ 1
+        curve = [p for k, p in enumerate(curve) if k % 2 == odd or p.n in kept]
     return curve
 
 

@@ -64,7 +64,9 @@ def advanced(state: State, scores: Vector, limits: Vector, grid: Grid | None) ->
         _ring(alarms, "change", change >= np.log(state.run_length), n)
     if wealth is not None:
         _ring(alarms, "exchangeability", wealth >= limit, n)
-    shown = np.unique(np.linspace(0, len(n) - 1, min(len(n), _INSIDE)).round().astype(np.intp))
+    shown = np.linspace(0, len(n) - 1, min(len(n), _INSIDE)).round().astype(np.intp)
+    rung = [step - state.n - 1 for step in alarms.values() if step > state.n]
+    shown = np.unique(np.append(shown, np.array(rung, dtype=np.intp)))
     points = [Point(int(n[t]), float(coverage[t]), float(change[t]), _at(wealth, t)) for t in shown]
     return msgspec.structs.replace(
         state,
@@ -73,7 +75,7 @@ def advanced(state: State, scores: Vector, limits: Vector, grid: Grid | None) ->
         started=started[-1].tolist(),
         changes=changes[-1].tolist(),
         alarms=alarms,
-        curve=thinned([*state.curve, *points]),
+        curve=thinned([*state.curve, *points], set(alarms.values())),
         exchange=bag,
     )
 

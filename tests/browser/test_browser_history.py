@@ -1,0 +1,77 @@
+"""The history in a real browser: curves, alarms and advice, alone and on a calibration's page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp.calibration import AlarmHistory, Chain
+from robfcp.page import History, write_history_page
+from robfcp.reports import EReport
+
+pytestmark = pytest.mark.browser
+HOSTILE = "<img src=x onerror=alert(2)>"
+
+
+def calibration(seed: int = 0) -> robfcp.Calibration:
+    rng, score = np.random.default_rng(seed), robfcp.LAC()
+    reports = [
+        robfcp.Report.from_scores(f"site-{k}", rng.beta(0.6, 2.5, 300), score=score)
+        for k in range(6)
+    ]
+    return robfcp.calibrate(reports, defence="none", malicious=1)
+
+
+def watched(identity: str) -> AlarmHistory:
+    history = AlarmHistory(identity, "spring", 6, 1, 0.05)
+    for step in range(1, 6):
+        sent = [
+            EReport(
+                HOSTILE if k == 0 else f"site-{k}", identity, 0.9, 100 * step,
+                2.0 * step if k < 3 else -0.4 * step, "spring", step, None, 0.1 * step,
+            )
+            for k in range(6)
+        ]  # fmt: skip
+        _, history = history.looked(sent, step)
+    return history
+
+
+def test_the_page_of_a_history_draws_switches_and_keeps_names_as_text(
+    show: Callable[..., Any], tmp_path: Any
+) -> None:
+    history = History(watched("ab" * 32))
+    opened = show(lambda path: write_history_page(history, path))
+    assert opened.text("claim").startswith("Alarm: coverage has fallen below its floor")
+    assert "Recalibrate now" in opened.text("todo")
+    assert opened.page.locator("#history-chart canvas").count() == 1
+    rows = opened.page.locator("#history-sites tbody tr")
+    assert rows.count() == 6
+    assert HOSTILE in rows.nth(0).inner_text() + rows.nth(1).inner_text() + rows.nth(2).inner_text()
+    assert opened.page.locator("#history-looks tbody tr").count() == 5
+    words = opened.text("history-words")
+    opened.page.locator("#history-kinds button", has_text="drift").click()
+    assert opened.text("history-words") != words
+    box = opened.page.locator("#history-chart .u-over").bounding_box()
+    opened.page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 20)
+    assert opened.page.locator("#history-chart .readout").inner_text().startswith("step 5: all")
+    assert not opened.page.locator("#rounds-section").is_visible()
+
+
+def test_the_calibrations_page_warns_of_an_alarm_and_shows_its_rounds(
+    show: Callable[..., Any],
+) -> None:
+    first, fresh = calibration(0), calibration(1)
+    chain = Chain.begin(first)
+    admitted = chain.admit(fresh.federation, 1)
+    chain = chain.extended(fresh, first, admitted, watched(first.identity))
+    opened = show(fresh, history=History(watched(fresh.identity), (), chain))
+    assert "coverage has fallen" in opened.text("since")
+    assert opened.page.locator("#rounds tbody tr").count() == 2
+    assert "coverage at step" in opened.text("rounds")
+    quiet = show(fresh)
+    for part in ("since", "history-section", "rounds-section"):
+        assert not quiet.page.locator(f"#{part}").is_visible()
