@@ -5,7 +5,7 @@ import pytest
 
 import robfcp
 
-pytest.importorskip("nvflare")
+pytest.importorskip("nvflare.apis")
 pytestmark = pytest.mark.nvflare
 
 from engine_data import core_reports  # noqa: E402

@@ -9,7 +9,7 @@ import pytest
 
 import robfcp
 
-pytest.importorskip("nvflare")
+pytest.importorskip("nvflare.apis")
 pytestmark = pytest.mark.nvflare
 
 import nvflare_faults  # noqa: E402
