@@ -62,6 +62,8 @@ class WireStratum(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     holders: int
     samples: int
     protection: str = ""
+    curve: list[CurvePoint] = []
+    empty_from: int | None = None
 
 
 class WireLevel(msgspec.Struct, forbid_unknown_fields=True):
@@ -171,6 +173,8 @@ def wire_level(level: Level) -> WireLevel:
                 holders=one.holders,
                 samples=one.samples,
                 protection=one.protection,
+                curve=list(one.curve),
+                empty_from=one.empty_from,
             )
             for one in level.strata
         ],
@@ -232,6 +236,8 @@ def _level(level: Any, certificate: Certificate) -> Level:
                 holders=one.holders,
                 samples=one.samples,
                 protection=one.protection,
+                curve=tuple(one.curve),
+                empty_from=one.empty_from,
             )
             for one in getattr(level, "strata", ())
         ),

@@ -13,12 +13,13 @@ from robfcp._util.numbers import array
 from robfcp.calibration.levels import Level
 from robfcp.calibration.settings import Settings
 from robfcp.errors import RobfcpError
-from robfcp.guarantees import Certificate, curve_assumptions
+from robfcp.guarantees import Certificate, CurvePoint, curve_assumptions
 from robfcp.prediction import in_order, iterate_sets, predict_intervals, predict_sets
 from robfcp.reports import By, Names
 from robfcp.scores import Risk, Rng, Score, check_multilabel
 
 T = TypeVar("T")
+Curves = Mapping[int, Certificate] | Mapping[str, Mapping[int, Certificate]]
 
 
 class Predicting:
@@ -63,8 +64,11 @@ class Predicting:
         return self._single(tuple(level.certificate for level in self.levels))
 
     @property
-    def certificates(self) -> Mapping[int, Certificate] | tuple[Mapping[int, Certificate], ...]:
+    def certificates(self) -> Curves | tuple[Curves, ...]:
         """For each number of liars what coverage is proved; one event makes all of them true.
+
+        By class or group, those of each of them by its name, about the clients that hold it; with
+        `joint` one event makes all of these true.
 
         Examples
         --------
@@ -74,7 +78,7 @@ class Predicting:
         >>> print(found[2].statement[:67])
         with 95% confidence, either more than 2 of the 20 clients lie or co
         """
-        return self._single(tuple(self._curve(level) for level in self.levels))
+        return self._single(tuple(self._curves(level) for level in self.levels))
 
     @property
     def confidence_level(self) -> float | tuple[float, ...]:
@@ -328,8 +332,14 @@ class Predicting:
     def _single(self, values: tuple[T, ...]) -> T | tuple[T, ...]:
         return values if self.several else values[0]
 
-    def _curve(self, level: Level) -> Mapping[int, Certificate]:
-        stated = level.certificate
+    def _curves(self, level: Level) -> Curves:
+        if self.by is None:
+            return self._curve(level.certificate, level.curve)
+        return {one.name: self._curve(one.certificate, one.curve) for one in level.strata}
+
+    def _curve(
+        self, stated: Certificate, points: tuple[CurvePoint, ...]
+    ) -> Mapping[int, Certificate]:
         return {
             point.m: replace(
                 stated,
@@ -343,5 +353,5 @@ class Predicting:
                 note="",
                 size_budget=None,
             )
-            for point in level.curve
+            for point in points
         }

@@ -15,8 +15,13 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
 from robfcp.guarantees import (
     Certificate,
+    CurvePoint,
     FcpThreshold,
     certify,
+    coverage_curve,
+    curve_assumptions,
+    curve_budgets,
+    empty_from,
     guaranteed,
     liars_assumption,
     tolerance,
@@ -24,6 +29,8 @@ from robfcp.guarantees import (
 from robfcp.reports import OTHER, Names
 
 UNPROTECTED, HARDLY = "unprotected", "hardly protected"
+FEW_STRATA = 25  # whose curves have all their points; those of more have the first few
+FIRST = 5
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,9 @@ class StratumLevel:
 
     `holders` is the number of clients that hold it. With at most m of them lying it is
     "unprotected" where m or fewer hold it, which nobody can protect, and "hardly protected" where
-    2m or fewer do.
+    2m or fewer do. `curve` says where its coverage lies for each number of liars among them, all of
+    it true at once; `empty_from` is the number from which on nothing is proved, None where
+    something always is.
     """
 
     name: str
@@ -42,6 +51,8 @@ class StratumLevel:
     holders: int
     samples: int
     protection: str = ""
+    curve: tuple[CurvePoint, ...] = ()
+    empty_from: int | None = None
 
 
 def strata_of(federation: Federation, by: str) -> Stratified:
@@ -129,6 +140,7 @@ def stratum_levels(
             m=m,
             settings=settings,
             confidence=confidence,
+            points=None if len(used) <= FEW_STRATA else FIRST,
         )
         for c in used
     }
@@ -149,14 +161,15 @@ def _one(
     m: int,
     settings: Settings,
     confidence: float,
+    points: int | None,
 ) -> StratumLevel:
-    """One stratum from the clients that hold it."""
+    """One stratum from the clients that hold it, its curve with so many points."""
     holders, samples = held.n_clients, int(held.sizes.sum())
     protection = UNPROTECTED if holders <= m else HARDLY if m and holders <= 2 * m else ""
-    if not holders or holders <= m:
+    if not holders or (holders <= m and settings.guarantee is not None):
         nothing = _nothing(held, m, confidence, settings)
-        if not holders or settings.guarantee is not None:
-            return StratumLevel(name, np.inf, None, nothing, holders, samples, UNPROTECTED)
+        full = coverage_curve(held, None, curve_budgets(holders, m)[:points]) if holders else ()
+        return StratumLevel(name, np.inf, None, nothing, holders, samples, UNPROTECTED, full)
     place = {client: k for k, client in enumerate(ids)}
     mask = np.array([trusted[place[client]] for client in held.ids], dtype=bool)
     if settings.guarantee is None:
@@ -179,19 +192,31 @@ def _one(
             exchangeability=settings.exchangeability,
         )
     threshold = np.inf if index is None else float(held.grid.upper[index])
-    survived = tolerance(held, index, level)
-    return StratumLevel(name, threshold, survived, certificate, holders, samples, protection)
+    return StratumLevel(
+        name,
+        threshold,
+        tolerance(held, index, level),
+        certificate,
+        holders,
+        samples,
+        protection,
+        coverage_curve(held, index, curve_budgets(holders, m)[:points], confidence),
+        empty_from(held, index, confidence),
+    )
 
 
 def _nothing(held: Federation, m: int, confidence: float, settings: Settings) -> Certificate:
     """A certificate that proves nothing: nobody can protect what at most m clients hold."""
+    n_clients = max(held.n_clients, 1)
+    stated = certify(held, None, 0, confidence).assumptions if held.n_clients else ()
     return Certificate(
         kind="any-threshold" if settings.guarantee is None else settings.guarantee,
         lower=0.0,
         upper=1.0,
         confidence=None if settings.guarantee == "marginal" else confidence,
         m=m,
-        n_clients=max(held.n_clients, 1),
+        n_clients=n_clients,
+        assumptions=curve_assumptions(stated, m, n_clients) if stated else (),
         note=f"held by {held.n_clients} clients, so that {m} liars decide it",
     )
 

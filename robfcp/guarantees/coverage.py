@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import log
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,7 @@ from robfcp.guarantees.budgets import check_budget, check_delta
 from robfcp.guarantees.pac import NOISE_SHARE
 
 Vector = NDArray[np.float64]
+STEPS = 50  # of bisection
 
 
 def coverage_interval(
@@ -36,14 +39,34 @@ def coverage_interval(
 def kl_lower(share: NDArray[np.float64], radius: float) -> NDArray[np.float64]:
     """The least p <= share with kl(share, p) <= radius, from below, by bisection."""
     share = np.asarray(share, dtype=float)
+    if share.size == 1:  # what certificates of one threshold ask, often
+        return np.full(share.shape, _kl_lower_one(float(share.reshape(())), radius))
     low, high = np.zeros_like(share), share.copy()
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = _xlog(share, share) + _xlog(1 - share, 1 - share)
-        for _ in range(50):
+        for _ in range(STEPS):
             middle = (low + high) / 2
             far = entropy - _xlog(share, middle) - _xlog(1 - share, 1 - middle) > radius
             low, high = np.where(far, middle, low), np.where(far, high, middle)
     return np.asarray(np.where(share > 0, low, 0.0))
+
+
+def _kl_lower_one(share: float, radius: float) -> float:
+    """The same of one number, without arrays."""
+    if share <= 0:
+        return 0.0
+    low, high, rest = 0.0, share, 1 - share
+    entropy = share * log(share) + (rest * log(rest) if rest > 0 else 0.0)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        if middle <= 0:
+            break
+        beyond = rest * log(1 - middle) if rest > 0 else 0.0
+        if entropy - share * log(middle) - beyond > radius:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _xlog(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from math import ceil
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import binom
 
 import robfcp
@@ -165,6 +166,110 @@ def test_guaranteed_thresholds_are_the_worst_over_all_removals_of_holders():
 def test_guaranteed_thresholds_are_the_worst_over_all_removals_on_3000_tables():
     seen = check_against_brute_force(3000, 3)
     assert min(seen.values()) > 300
+
+
+# Certificates of every class
+
+
+def kl(share, p):
+    """The divergence of two coins."""
+    parts = ((share, p), (1 - share, 1 - p))
+    return sum(x * np.log(x / y) if x else 0.0 for x, y in parts)
+
+
+def least_within(share, radius):
+    """The least p with kl(share, p) <= radius, by a root finder."""
+    if share == 0:
+        return 0.0
+    return brentq(lambda p: kl(share, p) - radius, share * 1e-18, share) if radius else share
+
+
+def interval_by_hand(held, edge, m, delta, bins):
+    """Where coverage lies over all removals of at most m holders, and what chance adds."""
+    shares, totals = [], []
+    for kept in removals(len(held), m):
+        total = sum(sum(held[k]) for k in kept)
+        shares.append(sum(sum(held[k][: edge + 1]) for k in kept) / total)
+        totals.append(total)
+    radius = np.log(2 * bins / delta) / min(totals)
+    return least_within(min(shares), radius), 1 - least_within(1 - max(shares), radius)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("guarantee", [None, "marginal"])
+def test_every_class_has_its_certificates_for_every_number_of_liars_among_its_holders(
+    joint, guarantee
+):
+    rng = np.random.default_rng(5)
+    compared = infinite = 0
+    for trial in range(40):
+        tables = random_tables(rng)
+        present = np.count_nonzero(tables.any(axis=(1, 2)))
+        if not present:
+            continue
+        level = LEVELS[trial % len(LEVELS)]
+        found = calibrate(
+            federation_of(tables),
+            by="class",
+            confidence_level=level,
+            malicious=int(rng.integers(0, present)),
+            guarantee=guarantee,
+            joint=joint,
+            defence="none",
+        )
+        bins = tables.shape[2]
+        edges = as_edges(found.threshold, bins)
+        parts = tables.shape[1] if joint else 1
+        assert tuple(found.certificates) == found.strata
+        for c, one in enumerate(found.levels[0].strata):
+            held = [row for row in tables[:, c].tolist() if any(row)]
+            curve = found.certificates[one.name]
+            empty = []
+            for m in range(len(held)):
+                if edges[c] == np.inf:
+                    wanted = (1.0, 1.0)
+                else:
+                    wanted = interval_by_hand(held, edges[c], m, 0.05 / parts, bins)
+                empty += [m] if wanted == (0, 1) else []
+                if m not in curve:
+                    continue
+                stated = curve[m]
+                assert (stated.lower, stated.upper) == pytest.approx(wanted, abs=1e-9)
+                assert (stated.m, stated.n_clients, stated.confidence) == (m, len(held), 0.95)
+                assert {"liars", "samples"} <= {each.name for each in stated.assumptions}
+                infinite += edges[c] == np.inf
+                compared += 1
+            assert set(range((len(held) + 1) // 2)) <= set(curve)
+            if edges[c] != np.inf:
+                assert one.empty_from == (empty[0] if empty else None)
+                survived = [
+                    m
+                    for m in range(len(held))
+                    if all(
+                        order_statistic([held[k] for k in kept], level, len(held) == 1) <= edges[c]
+                        for kept in removals(len(held), m)
+                    )
+                ]
+                assert one.tolerance == (max(survived) if survived else None)
+    assert compared > 80
+    assert infinite > 10
+
+
+def test_certificates_by_class_travel_with_the_calibration(tmp_path):
+    found = calibrate(SITES, by="class", malicious=1, confidence_level=[0.8, 0.9])
+    found.save(tmp_path / "c.json")
+    again = Calibration.load(tmp_path / "c.json")
+    assert again.certificates == found.certificates
+    assert [tuple(each) for each in again.certificates] == [NAMES, NAMES]
+    assert len(found.certificates[0]["dog"]) == 4
+    assert "either more than 2 of the 8 clients lie" in found.certificates[0]["dog"][2].statement
+
+
+def test_curves_of_very_many_classes_have_their_first_points_only():
+    sites = [site(k, 40, n=400) for k in range(14)]
+    found = calibrate(sites, by="class", malicious=1, defence="none")
+    assert {len(curve) for curve in found.certificates.values()} == {5}
+    assert {len(curve) for curve in calibrate(SITES, by="class").certificates.values()} == {4}
 
 
 def pac_by_hand(held, level, m, delta, bins):
