@@ -33,6 +33,7 @@ from robfcp.cli._common import (
 )
 from robfcp.cli._private import read_privacy
 from robfcp.cli._rounds import Rounds
+from robfcp.cli.page import RunBy, Study, Title, about
 from robfcp.defence import DEFAULT, DEFENCES
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
@@ -155,6 +156,9 @@ def calibrate(
     html: Annotated[
         Path | None, typer.Option(help="Also make a page of it, as robfcp page does.")
     ] = None,
+    title: Title = "",
+    study: Study = "",
+    run_by: RunBy = "",
     sign: Annotated[
         Path | None, typer.Option(help="Sign calibration and letters with this key of keygen.")
     ] = None,
@@ -226,7 +230,8 @@ def calibrate(
             settings = asdict(calibration.settings)
             log_round(AuditLog(audit), calibration, {**stated, "settings": settings})
         if html is not None:
-            write_page(calibration, html, None if rounds is None else History(chain=rounds.chain))
+            past = None if rounds is None else History(chain=rounds.chain)
+            write_page(calibration, html, past, about(title, study, run_by))
         if letters is not None:
             save_letters(calibration, letters, key)
         found = diagnose(calibration)

@@ -15,10 +15,12 @@ from importlib.resources import files
 from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
+from robfcp.page.about import About
 from robfcp.page.data import page_data
 from robfcp.page.history import History, history_data
 
 __all__ = [
+    "About",
     "History",
     "page_data",
     "render",
@@ -34,6 +36,7 @@ _SCRIPTS = (
     "data.js",
     "scores.js",
     "clients.js",
+    "diagnoses.js",
     "distributions.js",
     "whatif.js",
     "table.js",
@@ -50,14 +53,16 @@ _ESCAPES = {
 }
 
 
-def render(calibration: Calibration, history: History | None = None) -> str:
+def render(
+    calibration: Calibration, history: History | None = None, about: About | None = None
+) -> str:
     """The page as HTML: no network, no inline handlers, client names only ever as text."""
     if calibration.federation.n_clients > MAX_CLIENTS:
         raise RobfcpError(
             f"page: {calibration.federation.n_clients} clients are more than the {MAX_CLIENTS} a "
             "page can show; use robfcp certify and calibrate --json"
         )
-    data = {**page_data(calibration), "history": history_data(history)}
+    data = {**page_data(calibration, about or About()), "history": history_data(history)}
     return _assembled("page.html", _SCRIPTS, data)
 
 
@@ -89,10 +94,13 @@ def _assembled(template: str, scripts: Sequence[str], data: object) -> str:
 
 
 def write_page(
-    calibration: Calibration, path: str | os.PathLike[str], history: History | None = None
+    calibration: Calibration,
+    path: str | os.PathLike[str],
+    history: History | None = None,
+    about: About | None = None,
 ) -> None:
     """Write the page whole or not at all."""
-    write_atomically(path, render(calibration, history))
+    write_atomically(path, render(calibration, history, about))
 
 
 def write_history_page(history: History, path: str | os.PathLike[str]) -> None:

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._version import __version__
-from robfcp.calibration import Calibration, Level, Settings
+from robfcp.calibration import Calibration, Level, Settings, diagnose
 from robfcp.federation import comparable, smoothed_below, whole
 from robfcp.grid import Grid
 from robfcp.guarantees import Certificate
+from robfcp.page.about import About
+from robfcp.page.message import diagnoses_data, message
 from robfcp.page.offers import Offers, Table, what_if
 from robfcp.page.strata import strata_data, strata_notes
 from robfcp.page.words import headline, loss_notes, percent
@@ -24,7 +26,7 @@ from robfcp.page.words import headline, loss_notes, percent
 VIEW = 160  # edges a distribution is drawn with
 
 
-def page_data(calibration: Calibration) -> dict[str, Any]:
+def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
     """Everything the page shows, as JSON values; arrays of counts as base64 varints."""
     federation, grid = calibration.federation, calibration.federation.grid
     view = view_edges(whole(federation).pooled(), grid)
@@ -36,9 +38,12 @@ def page_data(calibration: Calibration) -> dict[str, Any]:
     below = smoothed_below(federation)
     drawn = smoothed_below(comparable(federation))
     shares = rising_shares(below[:, view], federation.masses[:, None])
-    top = headline(calibration, first)
+    found = diagnose(calibration)
     return {
-        "headline": asdict(top),
+        "about": {"title": about.title, "lines": about.lines},
+        "message": asdict(message(calibration, found)),
+        "headline": asdict(headline(calibration, first)),
+        "diagnoses": diagnoses_data(found),
         "levels": [_level(level) for level in calibration.levels],
         "grid": {
             "name": grid.name,

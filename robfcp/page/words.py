@@ -11,7 +11,7 @@ from robfcp.guarantees import at_least, loss_at_most, tolerance_statement
 
 @dataclass(frozen=True)
 class Headline:
-    """The page's first lines: what holds, the exact promise, and what became of the reports."""
+    """What holds, the exact promise, and what became of the reports."""
 
     claim: str
     promise: str
@@ -90,10 +90,11 @@ def _defended(calibration: Calibration, level: Level) -> str:
     if math.isinf(level.threshold):
         return f"Too few samples for {wanted}: every prediction set is full"
     if flagged == 0:
-        whom = f"all {clients} sites are trusted" if clients > 1 else "the one site is trusted"
+        whom = f"all {clients} sites" if clients > 1 else "the one site"
     else:
-        whom = f"{flagged} of {clients} sites {'was' if flagged == 1 else 'were'} excluded"
-    return f"{'The thresholds aim' if calibration.by else 'The threshold aims'} at {wanted}; {whom}"
+        whom = f"the {clients - flagged} of {clients} sites that were kept"
+    aim = "The thresholds aim" if calibration.by else "The threshold aims"
+    return f"{aim} at {wanted}, from {whom}"
 
 
 def _reports(calibration: Calibration) -> str:
@@ -101,7 +102,7 @@ def _reports(calibration: Calibration) -> str:
     federation = calibration.federation
     words = (
         f"{count(federation.n_clients, 'valid report')} with {federation.n_samples:,} samples; "
-        f"{len(calibration.trusted)} trusted, {len(calibration.flagged)} flagged"
+        f"{len(calibration.trusted)} used, {len(calibration.flagged)} flagged"
     )
     if calibration.faulty:
         words += f", {len(calibration.faulty)} refused as faulty"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import robfcp
-from robfcp.page import History, write_page
+from robfcp.page import About, History, write_page
 
 FLAGS = [
     "--no-sandbox",
@@ -74,11 +74,12 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     def open_page(
         shown: robfcp.Calibration | Callable[[Path], None],
         history: History | None = None,
+        about: About | None = None,
         **options: Any,
     ) -> Opened:
         path = tmp_path / f"page{len(opened)}.html"
         if isinstance(shown, robfcp.Calibration):
-            write_page(shown, path, history)
+            write_page(shown, path, history, about)
         else:
             shown(path)
         settings = {"viewport": {"width": 1280, "height": 900}, **options}

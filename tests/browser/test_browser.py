@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 import robfcp
 from robfcp import LAC, Calibration, Fault, Federation, Grid, Report
 from robfcp.lab import outputs
+from robfcp.lab.story import stroke_story
+from robfcp.page import About
 
 pytestmark = pytest.mark.browser
 Show = Callable[..., Any]
@@ -46,6 +49,12 @@ def calibration() -> Calibration:
     return robfcp.calibrate(hospitals())
 
 
+@pytest.fixture(scope="module")
+def stroke() -> Calibration:
+    """Real hospitals with faults as they happen, by class."""
+    return robfcp.calibrate(stroke_story(seed=1).reports)
+
+
 def hostile_federation() -> Federation:
     reports = hospitals()
     ids = (HOSTILE, *reports.ids[1:])
@@ -73,7 +82,9 @@ def shown_numbers(opened: Any) -> tuple[float, int, int | None, float, float]:
 
 def test_page_opens_quietly_and_says_the_headline(show: Show, calibration: Calibration) -> None:
     opened = show(calibration)
-    assert f"{len(calibration.flagged)} of 39 sites were excluded" in opened.text("claim")
+    assert f"{len(calibration.flagged)} of 39 sites were left out: " in opened.text("message")
+    assert "Ask each of them" in opened.text("advice")
+    assert f"the {39 - len(calibration.flagged)} of 39 sites that were kept" in opened.text("claim")
     assert calibration.certificate.statement[1:] in opened.text("promise")  # "With", not "with"
     assert "1 refused as faulty, 1 missing" in opened.text("reports")
     assert opened.page.locator(".chart canvas").count() == 5
@@ -132,18 +143,22 @@ def test_click_on_a_flagged_client_shows_its_reason(show: Show, calibration: Cal
     assert opened.page.locator("#table tbody tr[data-client]").count() == len(calibration.flagged)
     opened.page.locator("#table tbody tr[data-client]", has_text=flagged).click()
     assert opened.text("client-title") == flagged
-    assert opened.text("client-verdict") == "flagged"
+    assert opened.text("client-verdict") == "left out"
+    assert opened.text("client-finding").startswith("All its scores are equal")
+    assert not opened.page.locator("#client-reason").is_visible()
+    opened.page.locator("#client-technical summary").click()
     assert opened.text("client-reason") == calibration.reasons[flagged]
 
 
 def test_click_in_the_chart_chooses_the_client_there(show: Show, calibration: Calibration) -> None:
     opened = show(calibration)
+    opened.page.locator("#clients-chart").scroll_into_view_if_needed()
     box = opened.page.locator("#clients-chart .u-over").bounding_box()
     names = set()
     for share in (0.05, 0.5):
         opened.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
         names.add(opened.text("client-title"))
-        assert opened.text("client-verdict") == "trusted"
+        assert opened.text("client-verdict") == "used"
     opened.page.mouse.click(box["x"] + box["width"] - 6, box["y"] + box["height"] / 2)
     names.add(opened.text("client-title"))
     assert opened.text("client-verdict") in ("faulty", "missing")
@@ -266,19 +281,70 @@ def test_phone_shows_everything_without_scrolling_sideways(
     assert opened.page.locator("#out-threshold").is_visible()
 
 
-def test_dark_page_is_dark_and_printed_page_is_light_and_whole(
-    show: Show, calibration: Calibration
-) -> None:
+def test_dark_page_is_dark_and_printed_page_is_light(show: Show, calibration: Calibration) -> None:
     opened = show(calibration, color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
     assert opened.page.evaluate(ground) == "rgb(20, 24, 29)"
-    assert len(opened.page.pdf()) > 10_000
     opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     rows = opened.page.locator("#table tbody tr[data-client]").count()
-    assert rows == calibration.federation.n_clients + 2
+    assert rows == 8  # of seven flagged, one faulty and one missing
+    assert "more sites are in this page's file" in opened.text("table-count")
     colour = "getComputedStyle(document.documentElement).getPropertyValue('--text')"
     assert opened.page.evaluate(colour) == "#1d232b"
     opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert opened.text("table-count") == "41 of 41 sites"
+
+
+def test_print_fits_two_pages(show: Show, calibration: Calibration, stroke: Calibration) -> None:
+    for one in (calibration, stroke):
+        pdf = show(one).page.pdf(format="A4", prefer_css_page_size=True)
+        assert len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 2
+
+
+def test_culprits_stand_before_the_sliders(show: Show, stroke: Calibration) -> None:
+    for size in ({"width": 1280, "height": 900}, {"width": 375, "height": 812}):
+        opened = show(stroke, viewport=size)
+        top = {
+            part: opened.page.locator(f"#{part}").bounding_box()["y"]
+            for part in ("message", "diagnoses-section", "client", "whatif")
+        }
+        assert top["message"] < top["diagnoses-section"] < top["client"] < top["whatif"]
+        assert top["diagnoses-section"] < size["height"]
+        assert 2 <= opened.page.locator("#diagnoses li").count() <= 6
+    opened.page.locator("#diagnoses-more").click()
+    shown = opened.page.locator("#diagnoses li .site").all_inner_texts()
+    assert set(shown) == set(robfcp.diagnose(stroke))
+    first = opened.page.locator("#diagnoses li").first
+    assert not first.locator("details p").first.is_visible()
+    first.locator("summary").click()
+    assert first.locator("details p").first.inner_text().endswith(stroke.reasons[shown[0]])
+
+
+def test_a_card_leads_to_the_sites_scores(show: Show, stroke: Calibration) -> None:
+    opened = show(stroke)
+    name = opened.page.locator("#diagnoses li .site").nth(2).inner_text()
+    opened.page.locator("#diagnoses li .site").nth(2).click()
+    assert opened.text("client-title") == name
+
+
+def test_a_missed_liar_is_used_but_to_be_looked_at(show: Show) -> None:
+    story = stroke_story(faults=("other-class-order",), liars=0, seed=1)
+    (liar,) = story.faults
+    calibration = robfcp.calibrate(story.reports, defence="none", malicious=0)
+    opened = show(calibration)
+    assert opened.text("message").startswith(f"All 49 sites were used, but look at {liar}: only ")
+    assert opened.text("client-title") == liar
+    assert opened.text("client-verdict") == "used, but look"
+    opened.page.locator("#verdicts [data-key=look]").click()
+    assert opened.page.locator("#table tbody tr[data-client]").count() == 1
+
+
+def test_title_study_and_who_ran_it_stand_on_top(show: Show, calibration: Calibration) -> None:
+    about = About("Outcome <b>", study="IST", by="A. Analyst", date="1 May 2026")
+    opened = show(calibration, about=about)
+    assert opened.text("about-title") == "Outcome <b>"
+    assert opened.text("about-lines") == "IST · 1 May 2026 · run by A. Analyst"
+    assert opened.page.title() == "Outcome <b>"
 
 
 @pytest.mark.parametrize("scores", ["open-ended", "one client", "accurate"])
@@ -317,9 +383,15 @@ def test_a_stated_guarantee_has_its_own_mode(show: Show) -> None:
     ],
 )
 def test_pictures_for_the_documentation(
-    show: Show, calibration: Calibration, name: str, options: dict[str, Any]
+    show: Show, stroke: Calibration, name: str, options: dict[str, Any]
 ) -> None:
-    opened = show(calibration, **options)
+    about = About(
+        "Outcome after stroke, 49 hospitals",
+        study="International Stroke Trial",
+        by="the demo",
+        date="15 November 2026",
+    )
+    opened = show(stroke, about=about, **options)
     IMAGES.mkdir(parents=True, exist_ok=True)
     opened.page.screenshot(path=IMAGES / f"{name}.png")
     assert (IMAGES / f"{name}.png").stat().st_size > 20_000

@@ -75,15 +75,15 @@ def test_swapped_classes_are_named_with_what_to_do() -> None:
     found = told(site("dresden", 77, change=swapped))
     assert found.classes == ("mild", "grave")
     assert found.sentence.startswith("dresden was used, but look: only ")
-    assert "the labels mild and grave look swapped" in found.sentence
-    assert found.advice.startswith("check how it codes mild and grave")
-    assert found.short == "labels swapped: mild and grave"
+    assert 'the labels "mild" and "grave" look swapped' in found.sentence
+    assert found.advice.startswith('check how it codes "mild" and "grave"')
+    assert found.short == 'labels swapped: "mild" and "grave"'
 
 
 def test_another_mix_of_the_same_cases_is_no_fault() -> None:
     found = told(site("dresden", 5, n=600, mix=(0.05, 0.05, 0.9)))
     assert found.cause == "other mix of classes"
-    assert "grave where the others have 2" in found.finding
+    assert '"grave" where the others have 2' in found.finding
 
 
 def test_honest_sites_are_not_told_of_faults_and_not_looked_at() -> None:
@@ -230,7 +230,8 @@ def test_wrong_labels_are_expected_where_two_classes_put_them() -> None:
         (1.0, "all of its own cases are covered where 90% should be"),
         (0.0, "none of its own cases are covered where 90% should be"),
         (0.996, "99.6% of its own cases are covered where 90% should be"),
-        (0.905, ""),
+        (0.94, ""),
+        (0.88, ""),
         (float("nan"), ""),
     ],
 )

@@ -293,7 +293,8 @@ def test_one_client_and_several_levels_have_a_page() -> None:
     data = embedded(render(calibration))
     assert [level["level"] for level in data["levels"]] == ["80%", "90%"]
     assert data["whatif"]["liars"] == [0]
-    assert "the one site is trusted" in data["headline"]["claim"]
+    assert data["headline"]["claim"].endswith("from the one site")
+    assert data["message"]["first"] == "The one site was used; nothing in its report looks wrong."
 
 
 def test_audit_lists_digests_versions_and_parameters() -> None:

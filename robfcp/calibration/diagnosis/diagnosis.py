@@ -21,7 +21,7 @@ from robfcp.federation import comparable
 FAR = 0.1  # how much less of its own cases than asked a trusted site must cover to be looked at
 CHANCE = 1e-3  # ... and how rarely any site does by chance
 CLEAR = 3.0  # the next best explanation is less likely by e^3
-CERTAIN = 12.0  # a trusted site is looked at where "alike" is less likely by e^12
+CERTAIN = 20.0  # a trusted site is looked at where "alike" is less likely by e^20
 FEW_SCORES = 10
 EQUAL = 0.95
 HARMLESS = ("alike", "unclear")
@@ -186,8 +186,8 @@ def _certain(ranked: Sequence[Explanation]) -> bool:
     """Whether a report shows a fault far better than it looks like the others'."""
     if not ranked or ranked[0].kind in HARMLESS:
         return False
-    harmless = max(one.likelihood for one in ranked if one.kind in HARMLESS)
-    return ranked[0].likelihood - harmless > CERTAIN
+    alike = next(one.likelihood for one in ranked if one.kind == "alike")
+    return ranked[0].likelihood - alike > CERTAIN
 
 
 def _in_words(plain: Diagnosis, best: Explanation, sure: bool, names: tuple[str, ...]) -> Diagnosis:

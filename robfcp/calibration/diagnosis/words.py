@@ -85,7 +85,7 @@ equal (the smallest there is).
                 f"{self.cause} of {self.other}" if self.cause == "copy" else f"part of {self.other}"
             )
         if self.cause == "labels swapped":
-            return f"labels swapped: {' and '.join(self.classes)}"
+            return f"labels swapped: {' and '.join(map(quoted, self.classes))}"
         return "cause unclear" if self.cause == "not told" else self.cause
 
     @property
@@ -103,7 +103,7 @@ equal (the smallest there is).
 
 def coverage_words(covered: float, wanted: float) -> str:
     """'only 40% of its own cases are covered where 90% should be', or nothing if all is well."""
-    if math.isnan(covered) or abs(covered - wanted) < 0.015:
+    if math.isnan(covered) or -0.03 < covered - wanted < 0.05:
         return ""
     if covered > 0.9995:
         return f"all of its own cases are covered where {_percent(wanted)} should be"
@@ -121,9 +121,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.{digits}f}%"
 
 
+def quoted(name: str) -> str:
+    """A class's name in a sentence: numbers as they are, words in quotation marks."""
+    return name if name.isdigit() else f'"{name}"'
+
+
 def swapped(names: Sequence[str], sure: bool) -> tuple[str, str]:
     """Two classes exchanged."""
-    first, second = names
+    first, second = map(quoted, names)
     seem = "look" if sure else "may be"
     return (
         f"the labels {first} and {second} {seem} swapped",
@@ -140,7 +145,7 @@ def mixed_up(classes: bool) -> tuple[str, str]:
         )
     return (
         "its labels do not fit its probabilities in most classes",
-        "check its label column and the order of its classes",
+        "check its label column, the order of its classes and the version of its model",
     )
 
 
@@ -171,7 +176,7 @@ MODEL_WORDS: dict[str, tuple[Cause, str, str]] = {
 def other_mix(name: str, own: float, usual: float) -> tuple[str, str]:
     """Another population that differs in its classes."""
     return (
-        f"its mix of classes is another: {_percent(own)} {name} where the others have "
+        f"its mix of classes is another: {_percent(own)} {quoted(name)} where the others have "
         f"{_percent(usual)}",
         "ask whether it sees other cases; if it does, nothing is wrong: consider thresholds by "
         "class, or one of its own",
@@ -180,7 +185,7 @@ def other_mix(name: str, own: float, usual: float) -> tuple[str, str]:
 
 def other_cases(names: Sequence[str]) -> tuple[str, str]:
     """Scores that differ in some classes, in no way that has a name here."""
-    where = f" in {' and '.join(names)}" if 0 < len(names) <= 3 else ""
+    where = f" in {' and '.join(map(quoted, names))}" if 0 < len(names) <= 3 else ""
     return (
         f"its scores differ from the others'{where}, as with other cases or another device",
         "compare its cases, its model and its labels with another site's",

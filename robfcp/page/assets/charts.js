@@ -100,6 +100,13 @@ function mark(ctx, verdict, x, y, size) {
   } else if (verdict === "trusted") {
     ctx.arc(x, y, size * 0.85, 0, 2 * Math.PI);
     ctx.fill();
+  } else if (verdict === "look") {
+    ctx.moveTo(x, y - size * 1.25);
+    ctx.lineTo(x + size * 1.1, y);
+    ctx.lineTo(x, y + size * 1.25);
+    ctx.lineTo(x - size * 1.1, y);
+    ctx.closePath();
+    ctx.fill();
   } else if (verdict === "faulty") {
     ctx.moveTo(x - size, y - size);
     ctx.lineTo(x + size, y + size);

@@ -9,9 +9,9 @@ const ABSENT = [
 
 /** Client k's row; numbers from K on are those without a valid report. */
 function client(k) {
-  if (k >= K) return { k, rank: null, size: null, maliciousness: null, covered: null, ...ABSENT[k - K] };
+  if (k >= K) return { k, rank: null, size: null, maliciousness: null, covered: null, diagnosis: "", ...ABSENT[k - K] };
   const id = CLIENTS.id[k];
-  const verdict = CLIENTS.trusted[k] ? "trusted" : "flagged";
+  const verdict = !CLIENTS.trusted[k] ? "flagged" : Object.hasOwn(DATA.diagnoses, id) ? "look" : "trusted";
   return {
     k,
     id,
@@ -21,6 +21,7 @@ function client(k) {
     maliciousness: CLIENTS.maliciousness[k],
     covered: CLIENTS.covered[k],
     reason: verdict === "flagged" ? CLIENTS.reason[id] : "",
+    diagnosis: Object.hasOwn(DATA.diagnoses, id) ? `${DATA.diagnoses[id].finding}.` : "",
   };
 }
 
@@ -44,7 +45,7 @@ function drawClients() {
         y: { distr: log ? 3 : 1, range: log ? undefined : (_, low, high) => [0, high * 1.08 || 1] },
       },
       axes: [
-        axis({ label: "clients, least malicious first", values: (_, ticks) => ticks.map((t) => (t > 0 && t <= K && Number.isInteger(t) ? t : "")) }),
+        axis({ label: "sites, the strangest on the right", values: (_, ticks) => ticks.map((t) => (t > 0 && t <= K && Number.isInteger(t) ? t : "")) }),
         axis({ label: log ? "maliciousness (log)" : "maliciousness", size: 52, splits: log ? powers : undefined, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(shown) }),
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
@@ -56,9 +57,10 @@ function drawClients() {
   chart.over.addEventListener("click", () => {
     if (chart.cursor.idx !== null) select(drawn[chart.cursor.idx]);
   });
-  const kinds = ["trusted", "flagged", ...(DATA.faulty.length ? ["faulty"] : []), ...(DATA.missing.length ? ["missing"] : [])];
+  const present = new Set([...ORDER.map((k) => client(k).verdict), ...ABSENT.map((one) => one.verdict), "trusted", "flagged"]);
+  const kinds = ["trusted", "look", "flagged", "faulty", "missing"].filter((kind) => present.has(kind));
   byId("clients-legend").replaceChildren(
-    ...kinds.map((kind) => element("li", { className: `verdict ${kind}`, text: kind })),
+    ...kinds.map((kind) => element("li", {}, verdictMark(kind))),
   );
 }
 
@@ -79,11 +81,11 @@ function drawMarks(chart, xs, ys, drawn) {
   const bottom = bbox.top + bbox.height - 8 * ratio;
   ctx.save();
   ctx.lineWidth = 1.6 * ratio;
-  for (const wanted of ["trusted", "flagged", "faulty", "missing"]) {
+  for (const wanted of ["trusted", "look", "flagged", "faulty", "missing"]) {
     ctx.fillStyle = ctx.strokeStyle = colour(wanted);
     ctx.globalAlpha = wanted === "trusted" ? 0.75 : 1;
     drawn.forEach((k, i) => {
-      const verdict = k < K ? (excluded.has(k) ? "flagged" : "trusted") : ABSENT[k - K].verdict;
+      const verdict = k < K ? (excluded.has(k) ? "flagged" : client(k).verdict === "look" ? "look" : "trusted") : ABSENT[k - K].verdict;
       if (verdict !== wanted) return;
       const y = ys[i] === null ? bottom : chart.valToPos(ys[i], "y", true);
       mark(ctx, verdict, chart.valToPos(xs[i], "x", true), y, size);
@@ -102,17 +104,22 @@ function drawMarks(chart, xs, ys, drawn) {
 }
 
 function describe({ id, verdict, maliciousness }) {
-  return `${id}: ${verdict}${maliciousness === null ? "" : `, maliciousness ${shown(maliciousness)}`}`;
+  return `${id}: ${verdictWords(verdict)}${maliciousness === null ? "" : `, maliciousness ${shown(maliciousness)}`}`;
 }
 
 function showClient() {
   const chosen = client(state.client);
   byId("client-title").textContent = chosen.id;
   const verdict = byId("client-verdict");
-  verdict.textContent = chosen.verdict;
+  verdict.textContent = verdictWords(chosen.verdict);
   verdict.className = `verdict ${chosen.verdict}`;
-  byId("client-reason").textContent =
-    chosen.reason || "Trusted: the defence found no reason to exclude it.";
+  const found = DIAGNOSES.get(chosen.id);
+  const told = chosen.k < K && found;
+  byId("client-finding").textContent = told
+    ? [found.finding, found.fact, found.advice.slice(0, -1)].filter(Boolean).join(". ") + "."
+    : chosen.k < K ? "Used: nothing in its report looks wrong." : chosen.reason;
+  byId("client-reason").textContent = chosen.reason;
+  byId("client-technical").hidden = chosen.k >= K || !chosen.reason;
   const facts =
     chosen.size === null
       ? []
@@ -120,7 +127,7 @@ function showClient() {
           ["samples", number(chosen.size)],
           ["maliciousness", shown(chosen.maliciousness)],
           ["strangest first", `${chosen.rank} of ${K}`],
-          ["own scores within the threshold", percent(chosen.covered)],
+          ["own cases covered", percent(chosen.covered)],
         ];
   byId("client-facts").replaceChildren(
     ...facts.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))),

@@ -16,7 +16,7 @@ function scoreAt(i) {
 /** One client's CDF against the middle 90% of the trusted clients'. */
 function drawClient(k) {
   const { low, middle, high } = DATA.crowd;
-  const shades = client(k).verdict === "flagged" ? "flagged" : "trusted";
+  const shades = client(k).verdict;
   const now = outcome();
   const own = [0, ...clientShares(k)];
   const data = [shownPlaces(), [0, ...low], [0, ...high], [0, ...middle], own];
@@ -68,7 +68,7 @@ function drawPooled() {
   );
   const sure = percent(DATA.own.certificate_confidence);
   byId("pooled-words").textContent =
-    `The shaded range holds the honest clients' coverage at every score, with ${sure} confidence, ${whatever(DATA.whatif.liars[row])}.`;
+    `The shaded range holds the honest sites' coverage at every score, with ${sure} confidence, ${whatever(DATA.whatif.liars[row])}.`;
 }
 
 /** The threshold that is guaranteed against each number of liars; below the line is survived. */
@@ -86,7 +86,7 @@ function drawTolerance() {
     "tolerance-chart",
     {
       axes: [
-        axis({ label: "liars to survive", values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) }),
+        axis({ label: "sites that may lie", values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) }),
         scoreAxis("guaranteed threshold", { size: 60, side: 3 }),
       ],
       scales: { x: { time: false, range: (_, low, high) => [low, Math.max(high, low + 1)] }, y: { range: (_, low, high) => widened(low, high) } },
@@ -96,7 +96,7 @@ function drawTolerance() {
           (chart) => {
             if (full >= 0) rule(chart, { x: xs[Math.min(full, last)], stroke: colour("quiet"), text: "every set full", dash: [2, 3] });
             if (now.tolerance !== null && now.threshold !== Infinity) {
-              rule(chart, { y: place(now.index), stroke: colour("accent"), text: `threshold ${shown(now.threshold)}: tolerance ${now.tolerance}`, right: 2 * now.tolerance < xs.at(-1) });
+              rule(chart, { y: place(now.index), stroke: colour("accent"), text: `threshold ${shown(now.threshold)}: survives ${now.tolerance}`, right: 2 * now.tolerance < xs.at(-1) });
             }
           },
         ],
@@ -106,8 +106,8 @@ function drawTolerance() {
     [xs, ys],
   );
   const words = now.tolerance === null
-    ? "m*: none. Were every client honest, excluded ones too, a guarantee would need a larger threshold."
-    : `m* = ${now.tolerance}: the chance that the true label is missed while m* is at least the true number of liars is at most ${percent(1 - now.level)}.`;
+    ? "None: were every site honest, those left out too, a guarantee would need a larger threshold."
+    : `Liars survived (m*): ${now.tolerance}. The chance that the true label is missed while m* is at least the true number of liars is at most ${percent(1 - now.level)}.`;
   const limit = full < 0 ? "" : ` From ${liarsWord(table.liars[full])} on, these reports leave no finite guaranteed threshold at ${percent(now.level)}.`;
   byId("tolerance-words").textContent = words + limit;
 }
@@ -122,7 +122,7 @@ function drawCurve() {
     "curve-chart",
     {
       axes: [
-        axis({ label: "clients that may lie", values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) }),
+        axis({ label: "sites that may lie", values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) }),
         axis({ label: "coverage proved", size: 60, side: 3, values: (_, ticks) => ticks.map((t) => percent(t)) }),
       ],
       scales: { x: { time: false }, y: { range: (_, low) => [Math.max(0, low - 0.02), 1] } },
@@ -139,7 +139,7 @@ function drawCurve() {
   );
   const empty = first.empty_from === null ? "" : ` From ${liarsWord(first.empty_from)} on nothing is proved.`;
   byId("curve-words").textContent =
-    `With ${percent(DATA.own.certificate_confidence)} confidence all of it is true at once: for every number, either more clients lie or the honest clients' coverage lies in the range.${empty}`;
+    `With ${percent(DATA.own.certificate_confidence)} confidence all of it is true at once: for every number, either more sites lie or the honest sites' coverage lies in the range.${empty}`;
 }
 
 function widened(low, high) {

@@ -24,7 +24,13 @@ function drawAll() {
 }
 
 function showWords() {
-  byId("claim").textContent = DATA.headline.claim;
+  const { title, lines } = DATA.about;
+  if (title) document.title = title;
+  byId("about-title").textContent = title || "calibration";
+  byId("about-lines").textContent = lines.join(" · ");
+  byId("message").textContent = DATA.message.first;
+  byId("advice").textContent = DATA.message.then;
+  byId("claim").textContent = `${DATA.headline.claim}.`;
   byId("promise").textContent = DATA.headline.promise;
   byId("reports").textContent = DATA.headline.reports;
   const first = DATA.levels[0];
@@ -41,10 +47,16 @@ function showWords() {
   }
 }
 
+/** Whom the page opens on: the strangest site left out, else one to look at, else the strangest. */
+function culprit() {
+  const strangest = (wanted) => ORDER.findLast((k) => client(k).verdict === wanted);
+  return strangest("flagged") ?? strangest("look") ?? ORDER.at(-1);
+}
+
 function showLevels() {
   const cells = (kind, values) => element("tr", {}, ...values.map((text) => element(kind, { text })));
   byId("levels").replaceChildren(
-    element("thead", {}, cells("th", ["confidence level", "threshold", "tolerance m*", "coverage proved"])),
+    element("thead", {}, cells("th", ["confidence level", "threshold", "liars survived", "coverage proved"])),
     element("tbody", {}, ...DATA.levels.map((level) =>
       cells("td", [level.level, shown(level.threshold), level.tolerance ?? "none", proved(level.lower, level.upper)]))),
   );
@@ -64,18 +76,19 @@ function setUpPrinting() {
   addEventListener("beforeprint", () => {
     document.documentElement.dataset.theme = "light";
     drawAll();
-    showRows(true);
+    showRowsInPrint();
   });
   addEventListener("afterprint", () => {
     delete document.documentElement.dataset.theme;
     drawAll();
-    showRows();
+    arrange();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 }
 
-state.client = ORDER.at(-1);
+state.client = culprit();
 showWords();
+showDiagnoses();
 showStrata();
 showHistory(DATA.history);
 setUpWhatIf();

@@ -1,20 +1,22 @@
 // The table of all clients: only the rows in sight exist.
 const ROW = 36;
+const PRINTED = 8;
 const COLUMNS = [
-  ["id", "client", (row) => row.id],
-  ["verdict", "verdict", (row) => row.verdict],
+  ["id", "site", (row) => row.id],
+  ["verdict", "verdict", (row) => verdictWords(row.verdict)],
   ["maliciousness", "maliciousness", (row) => (row.maliciousness === null ? "–" : shown(row.maliciousness))],
   ["size", "samples", (row) => (row.size === null ? "–" : number(row.size))],
-  ["covered", "within threshold", (row) => (row.covered === null ? "–" : percent(row.covered))],
-  ["reason", "reason", (row) => row.reason],
+  ["covered", "own cases covered", (row) => (row.covered === null ? "–" : percent(row.covered))],
+  ["diagnosis", "what it looks like", (row) => row.diagnosis || (row.k >= K ? row.reason : "")],
 ];
+const EXPORTED = [...COLUMNS.map(([key]) => key), "reason"];
 const NUMBERS = new Set(["maliciousness", "size", "covered"]);
 const ROWS = Array.from({ length: K + ABSENT.length }, (_, k) => client(k));
 const view = { sort: "maliciousness", down: true, text: "", verdict: "all", rows: ROWS };
 
 function setUpTable() {
-  const kinds = ["trusted", "flagged", "faulty", "missing"].filter((kind) => ROWS.some((row) => row.verdict === kind));
-  segments("verdicts", [["all", "all"], ...kinds.map((kind) => [kind, kind])], "all", (key) => {
+  const kinds = ["trusted", "look", "flagged", "faulty", "missing"].filter((kind) => ROWS.some((row) => row.verdict === kind));
+  segments("verdicts", [["all", "all"], ...kinds.map((kind) => [kind, verdictWords(kind)])], "all", (key) => {
     view.verdict = key;
     arrange();
   });
@@ -54,13 +56,13 @@ function arrange() {
   view.rows = ROWS.filter(
     (row) =>
       (view.verdict === "all" || row.verdict === view.verdict) &&
-      (!view.text || row.id.toLowerCase().includes(view.text) || row.reason.toLowerCase().includes(view.text)),
+      (!view.text || [row.id, row.diagnosis, row.reason].some((words) => words.toLowerCase().includes(view.text))),
   ).sort((a, b) => sign * compare(a[view.sort], b[view.sort]) || a.k - b.k);
   for (const head of byId("table").tHead.rows[0].cells) {
     const key = head.firstChild.dataset.key;
     head.setAttribute("aria-sort", key !== view.sort ? "none" : view.down ? "descending" : "ascending");
   }
-  byId("table-count").textContent = `${number(view.rows.length)} of ${number(ROWS.length)} clients`;
+  byId("table-count").textContent = `${number(view.rows.length)} of ${number(ROWS.length)} sites`;
   byId("scroll").scrollTop = 0;
   showRows();
 }
@@ -70,17 +72,25 @@ function compare(a, b) {
   return typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
 }
 
-/** The rows in sight, between two spacers; all of them for the printer. */
-function showRows(everything = false) {
+/** The rows in sight, between two spacers. */
+function showRows() {
   const box = byId("scroll");
   const total = view.rows.length;
-  const first = everything ? 0 : Math.max(0, Math.floor(box.scrollTop / ROW) - 6);
-  const last = everything ? total : Math.min(total, first + Math.ceil(box.clientHeight / ROW) + 12);
+  const first = Math.max(0, Math.floor(box.scrollTop / ROW) - 6);
+  const last = Math.min(total, first + Math.ceil(box.clientHeight / ROW) + 12);
   byId("table").tBodies[0].replaceChildren(
     spacer(first),
     ...view.rows.slice(first, last).map(tableRow),
     spacer(total - last),
   );
+}
+
+/** For the printer: whoever was not simply used, as many as fit; the file holds the rest. */
+function showRowsInPrint() {
+  const odd = ROWS.filter((row) => row.verdict !== "trusted").sort((a, b) => compare(b.maliciousness, a.maliciousness) || a.k - b.k);
+  byId("table").tBodies[0].replaceChildren(...odd.slice(0, PRINTED).map(tableRow));
+  const left = ROWS.length - Math.min(odd.length, PRINTED);
+  byId("table-count").textContent = left ? `${number(left)} more sites are in this page's file, to sort, filter and export.` : "";
 }
 
 function spacer(rows) {
@@ -95,9 +105,9 @@ function tableRow(row) {
   const cells = COLUMNS.map(([key, , text]) => {
     const cell = element("td", { className: `col-${key}` });
     const words = text(row);
-    if (key === "verdict") cell.append(element("span", { className: `verdict ${row.verdict}`, text: words }));
+    if (key === "verdict") cell.append(verdictMark(row.verdict));
     else cell.textContent = words;
-    if (key === "reason" || key === "id") cell.title = words;
+    if (key === "diagnosis" || key === "id") cell.title = words;
     return cell;
   });
   return element("tr", { "data-client": row.k, tabindex: 0, className: row.k === state.client ? "chosen" : "" }, ...cells);
@@ -105,9 +115,8 @@ function tableRow(row) {
 
 /** The rows as filtered and sorted, as CSV that no spreadsheet takes for formulas. */
 function exportRows() {
-  const keys = COLUMNS.map(([key]) => key);
-  const lines = view.rows.map((row) => keys.map((key) => csv(row[key])).join(","));
-  const text = `${keys.map((key) => (key === "size" ? "samples" : key === "id" ? "client" : key)).join(",")}\r\n${lines.join("\r\n")}\r\n`;
+  const lines = view.rows.map((row) => EXPORTED.map((key) => csv(row[key])).join(","));
+  const text = `${EXPORTED.map((key) => (key === "size" ? "samples" : key === "id" ? "client" : key)).join(",")}\r\n${lines.join("\r\n")}\r\n`;
   const link = element("a", { download: "clients.csv", href: URL.createObjectURL(new Blob([text], { type: "text/csv" })) });
   link.click();
   URL.revokeObjectURL(link.href);

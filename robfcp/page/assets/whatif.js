@@ -1,8 +1,8 @@
 // The sliders: every position is an entry of a table the library computed.
 const TABLES = DATA.whatif.tables;
 const MODE_WORDS = {
-  defence: ["Defended", "The threshold of the clients the defence trusts"],
-  marginal: ["Guaranteed", "The threshold that covers whatever any so many clients do"],
+  defence: ["Defended", "The threshold of the sites that are kept"],
+  marginal: ["Guaranteed", "The threshold that covers whatever any so many sites do"],
   stated: [DATA.own.guarantee ?? "", "The guarantee that was stated, at the settings computed for it"],
 };
 const OWN_MODE = TABLES.stated ? "stated" : (DATA.own.guarantee ?? "defence");
@@ -76,7 +76,7 @@ function showOutcome() {
   byId("liars-value").textContent = `${number(now.m)} of ${number(K)}`;
   byId("level").setAttribute("aria-valuetext", percent(now.level));
   byId("liars").setAttribute("aria-valuetext", `${now.m} of ${K}`);
-  byId("excluded-word").textContent = state.mode === "defence" ? "Excluded clients" : "Flagged clients";
+  byId("excluded-word").textContent = state.mode === "defence" ? "Sites left out" : "Sites flagged";
   const rows = {
     threshold: [shown(now.threshold), shown(RECORDED.threshold), now.threshold],
     excluded: [number(now.excluded.size), number(RECORDED.excluded.size), now.excluded.size],
@@ -98,10 +98,10 @@ function modeWords(now) {
   if (state.mode === "defence") {
     const certificate = proved(now.lower, now.upper) === "nothing" ? "nothing is proved about coverage" : `coverage is proved to lie in ${atLeast(now.lower)} – ${atMost(now.upper)}`;
     const told = DATA.whatif.frozen
-      ? `The defence cannot be run again from its record, so the recorded ${number(now.excluded.size)} stay excluded`
-      : `Told that ${number(now.m)} of ${number(K)} clients may lie, the defence excludes ${number(now.excluded.size)}`;
-    return `${told}; ${now.m ? `whatever at most ${number(now.m)} clients do` : "if nobody lies"}, ${certificate}, with ${percent(DATA.own.certificate_confidence)} confidence.`;
+      ? `The defence cannot be run again from its record, so the recorded ${number(now.excluded.size)} stay out`
+      : `Told that ${number(now.m)} of ${number(K)} sites may lie, the defence leaves ${number(now.excluded.size)} out`;
+    return `${told}; ${now.m ? `whatever at most ${number(now.m)} sites do` : "if nobody lies"}, ${certificate}, with ${percent(DATA.own.certificate_confidence)} confidence.`;
   }
   const sure = state.mode === "stated" && DATA.own.guarantee !== "marginal" ? ` with ${percent(DATA.own.certificate_confidence)} confidence` : "";
-  return `Coverage of at least ${atLeast(now.lower)} is guaranteed${sure} ${now.m ? `whatever any ${number(now.m)} of ${number(K)} clients do, if that number is fixed before the reports are seen` : "if nobody lies"}.`;
+  return `Coverage of at least ${atLeast(now.lower)} is guaranteed${sure} ${now.m ? `whatever any ${number(now.m)} of ${number(K)} sites do, if that number is fixed before the reports are seen` : "if nobody lies"}.`;
 }
