@@ -72,7 +72,7 @@ def stroke_story(
     min_size: int = 100,
     faults: Sequence[str] = FAULTS,
     repeats: int = 1,
-    liars: int = 8,
+    liars: int = 14,
     seed: int = 0,
 ) -> Story:
     """Hospitals with at least `min_size` patients; `repeats` of them make each fault.

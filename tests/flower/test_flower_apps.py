@@ -168,7 +168,18 @@ def test_the_demo_runs_its_round_through_flower(tmp_path):
 
     from robfcp.cli import app
 
-    common = ["demo", "--seeds", "1", "--clients", "20", "-o", str(tmp_path), "--quiet"]
+    common = [
+        "demo",
+        "--data",
+        "pathmnist",
+        "--seeds",
+        "1",
+        "--clients",
+        "20",
+        "-o",
+        str(tmp_path),
+        "--quiet",
+    ]
     thresholds = []
     for engine in ("none", "flower"):
         result = CliRunner().invoke(app, [*common, "--engine", engine])

@@ -129,7 +129,8 @@ def test_simulate_command_reads_files(tmp_path, data):
 
 
 def test_demo_ends_with_a_page_a_figure_and_a_calibration(tmp_path):
-    result = invoke("demo", "-o", tmp_path / "out", "--seeds", 1, "--json")
+    wanted = ("demo", "--data", "pathmnist", "-o", tmp_path / "out", "--seeds", 1, "--json")
+    result = invoke(*wanted)
     assert result.exit_code == 0, result.output
     summary = json.loads(result.output)
     for attack in ("coverage", "efficiency"):

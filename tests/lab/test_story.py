@@ -1,0 +1,61 @@
+"""The demo's story: real hospitals, what is wrong at some, and what it costs the others."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import robfcp
+from robfcp.cli import app
+from robfcp.lab.story import FAULTS, HONEST, LIE, compared, stroke_story
+
+
+def test_every_fault_happens_once_and_the_rest_is_honest() -> None:
+    story = stroke_story(liars=3, seed=4)
+    assert sorted(story.faults.values()) == sorted([*FAULTS, *[LIE] * 3])
+    assert len(story.honest) == len(story.reports) - 8
+    assert {report.client for report in story.reports} == set(story.tests)
+    for report in story.reports:
+        wrong = story.faults.get(report.client)
+        everything_low = report.counts[0] == report.n_samples
+        assert everything_low == (wrong == LIE)
+
+
+def test_lines_are_what_the_thresholds_give_on_the_test_patients() -> None:
+    story = stroke_story(seed=2)
+    lines = {line.defence: line for line in compared(story, ("none", "rob-fcp"))}
+    pooled = robfcp.calibrate(story.reports, defence="none")
+    score = robfcp.LAC()
+    own = [score(*story.tests[report.client]) for report in story.honest]
+    everybody = np.concatenate(own) <= pooled.threshold
+    assert lines["none"].coverage == pytest.approx(everybody.mean())
+    assert lines["none"].worst_site == min((part <= pooled.threshold).mean() for part in own)
+    assert lines["none"].coverage < lines[HONEST].coverage - 0.02
+    assert lines["rob-fcp"].found >= 14
+    assert lines[HONEST].found == lines[HONEST].false_alarms == 0
+
+
+def test_demo_ends_with_a_page_and_the_reports(tmp_path) -> None:
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, ["demo", "-o", str(out), "--json"])
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert [line["defence"] for line in told["lines"]][:2] == [HONEST, "none"]
+    liars = [name for name, fault in told["faults"].items() if fault == LIE]
+    assert all(told["said"][name] == "scores all equal" for name in liars)
+    assert {path.name for path in out.iterdir()} == {
+        "calibration.evidence.json",
+        "calibration.json",
+        "demo.json",
+        "page.html",
+        "reports",
+    }
+    assert len(list((out / "reports").iterdir())) == 49
+    again = robfcp.calibrate([robfcp.Report.load(path) for path in (out / "reports").iterdir()])
+    assert again.threshold == robfcp.Calibration.load(out / "calibration.json").threshold
+    plain = CliRunner().invoke(app, ["demo", "-o", str(out)])
+    assert "what became of the others" in plain.stdout
+    assert "lies: all scores zero" in " ".join(plain.stdout.split())
