@@ -7,6 +7,7 @@ server writes to.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -17,9 +18,9 @@ import numpy as np
 import nvflare.client as flare
 from numpy.typing import ArrayLike, NDArray
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
@@ -103,7 +104,17 @@ class CalibrationExecutor(Executor):
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
     ) -> Shareable:
-        """The reply to one request."""
+        """The reply to one request; a site that hangs is freed when its time is up."""
+        found: list[Shareable] = []
+        worker = threading.Thread(
+            target=lambda: found.append(self._answer(shareable, fl_ctx)), daemon=True
+        )
+        worker.start()
+        while worker.is_alive() and not abort_signal.triggered:
+            worker.join(0.2)
+        return found[0] if found else make_reply(ReturnCode.TASK_ABORTED)
+
+    def _answer(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         local = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_site_config_dir())
 
         def ask(body: bytes, params: Params | None) -> Question:

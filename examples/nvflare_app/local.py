@@ -1,0 +1,39 @@
+"""NVFlare's local deployment (POC): a server and five sites as processes of their own.
+
+python local.py WORKSPACE      takes NVFlare's default ports, 8002 and 8003
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("workspace", type=Path)
+parser.add_argument("--deadline", type=float, default=60.0)
+options = parser.parse_args()
+os.environ["NVFLARE_POC_WORKSPACE"] = str(options.workspace.resolve())
+
+from nvflare.recipe import PocEnv  # noqa: E402
+from show import show  # noqa: E402
+
+from robfcp.nvflare import CalibrationRecipe  # noqa: E402
+
+HERE = Path(__file__).parent
+SITES = 5  # of which site-2 and site-5 lie
+
+recipe = CalibrationRecipe(
+    min_clients=SITES,
+    script=str(HERE / "client.py"),
+    script_args=f"--sites {SITES} --rogues",
+    helpers=[str(HERE / "task.py"), str(HERE / "rogues.py")],
+    malicious=2,
+    deadline=options.deadline,
+)
+env = PocEnv(num_clients=SITES)
+try:
+    job = recipe.execute(env).get_job_id()
+    result = Path(env.get_job_result(job, timeout=600))
+    print(env.get_job_status(job))
+    show(next(result.rglob("calibration.json")))  # before the workspace goes
+finally:
+    env.stop(clean_up=True)

@@ -1,0 +1,108 @@
+"""The examples as they stand: the simulator, the local deployment, and one over mutual TLS."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import robfcp
+
+pytest.importorskip("nvflare")
+pytestmark = [pytest.mark.nvflare, pytest.mark.slow]
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "nvflare_app"
+PATIENCE = 600
+
+
+def example(name, *arguments):
+    """What an example prints; nothing that it started is left when it ends, or is ended."""
+    process = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=PATIENCE)
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+        raise
+    assert process.returncode == 0, output[-5000:]
+    return output
+
+
+def left(place):
+    """Processes that were started with this place on their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and str(place).encode() in (entry / "cmdline").read_bytes():
+                found.append(entry.name)
+    return found
+
+
+def test_training_and_calibration_in_one_job_in_the_simulator(tmp_path):
+    output = example("simulation.py", tmp_path / "w", "--rounds", 1, "--deadline", 120)
+    (path,) = (tmp_path / "w").rglob("calibration.json")
+    calibration = robfcp.Calibration.load(path)
+    clients = calibration.provenance["clients"]
+    assert calibration.flagged == ("site-2", "site-5")
+    assert "reports under another name" in clients["site-8"]["reason"]
+    assert "not a valid report" in clients["site-11"]["reason"]
+    faulty = {"site-8", "site-11"}
+    assert {c: e["status"] for c, e in clients.items()} == {
+        f"site-{k}": "faulty" if f"site-{k}" in faulty else "ok" for k in range(1, 13)
+    }
+    assert len(calibration.federation.model) == 64
+    assert calibration.federation.registered
+    core = robfcp.calibrate(
+        list(calibration.federation), malicious=2, defence=calibration.settings.defence
+    )
+    assert core.threshold == calibration.threshold
+    assert "site-8: faulty" in output
+    assert left(tmp_path) == []
+
+
+def test_the_local_deployment_with_processes_of_their_own(tmp_path):
+    for port in (8002, 8003):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                pytest.skip(f"port {port} is in use")
+    output = example("local.py", tmp_path / "w", "--deadline", 120)
+    assert "FINISHED:COMPLETED" in output
+    assert "site-2: flagged" in output
+    assert "site-5: flagged" in output
+    for site in ("site-1", "site-3", "site-4"):
+        assert f"{site}: ok, covered" in output
+    assert left(tmp_path) == []
+
+
+def test_a_secured_deployment_survives_a_killed_and_a_hanging_site(tmp_path):
+    """Its own checks: nobody's code travels, who lies is flagged, who is silent is missing."""
+    output = example("secured.py", tmp_path / "s", "--deadline", 30)
+    assert "as it should be" in output
+    assert left(tmp_path) == []
+    kits = tmp_path / "s" / "kits" / "robfcp" / "prod_00"
+    for site in ("site-1", "localhost"):
+        resources = json.loads((kits / site / "local" / "resources.json").read_text())
+        assert resources["class_allow_list"][-1] == "robfcp.nvflare."
+
+
+def test_the_deployed_job_carries_no_code(tmp_path):
+    from robfcp.nvflare import CalibrationRecipe
+
+    CalibrationRecipe(min_clients=2, malicious=1).export(str(tmp_path))
+    files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json"}
+    text = "".join(path.read_text() for path in tmp_path.rglob("*.json"))
+    assert "robfcp.nvflare.server.CalibrationController" in text
+    assert "robfcp.nvflare.client.CalibrationExecutor" in text
