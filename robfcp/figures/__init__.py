@@ -12,6 +12,7 @@ from robfcp.figures.calibrations import (
 )
 from robfcp.figures.charts import plot_heatmap, plot_lines
 from robfcp.figures.monitors import plot_wealth
+from robfcp.figures.strata import plot_by_class
 from robfcp.figures.style import (
     BLUE,
     CYCLE,
@@ -35,6 +36,7 @@ __all__ = [
     "VERMILION",
     "looks",
     "new_axes",
+    "plot_by_class",
     "plot_cdf",
     "plot_certificates",
     "plot_heatmap",

@@ -140,3 +140,73 @@ def test_figures_leave_global_state_alone() -> None:
 def test_axes_given_are_drawn_into() -> None:
     ax = figures.new_axes()[0]
     assert figures.plot_lines([0, 1], {"a": [1, 2]}, ax=ax) is ax
+
+
+def labelled_sites(rare: int = 2) -> list[robfcp.Report]:
+    rng = np.random.default_rng(1)
+    found = []
+    for k in range(8):
+        labels = rng.choice(3, 150, p=[0.6, 0.4, 0.0] if k >= rare else [0.5, 0.3, 0.2])
+        scores = rng.random(150) ** np.array([3.0, 1.0, 1.0])[labels]
+        names = ["easy", "hard", "rare"]
+        found.append(robfcp.Report.from_scores(f"s{k}", scores, labels=labels, classes=names))
+    return found
+
+
+def test_classes_are_shown_with_what_is_reported_proved_and_set() -> None:
+    calibration = robfcp.calibrate(
+        labelled_sites(), by="class", malicious=1, guarantee="marginal", defence="none"
+    )
+    coverage, thresholds = figures.plot_by_class(calibration)
+    names = [tick.get_text() for tick in coverage.get_yticklabels()]
+    assert sorted(names) == ["easy", "hard", "rare"]
+    shares = dict(zip(names, coverage.collections[0].get_offsets()[:, 0], strict=True))
+    limit = dict(zip(calibration.strata, calibration.threshold, strict=True))
+    grid = calibration.federation.grid
+    for c, name in enumerate(("easy", "hard", "rare")):
+        tables = [report.strata.dense()[c] for report in labelled_sites()]
+        edge = np.searchsorted(grid.upper, limit[name]).clip(max=grid.n_bins - 1)
+        wanted = sum(t[: edge + 1].sum() for t in tables) / sum(t.sum() for t in tables)
+        assert shares[name] == pytest.approx(wanted)
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    bars = [line for line in coverage.lines if line.get_linewidth() == 6]
+    assert {tuple(bar.get_xdata()) for bar in bars} == {(0.9, 1.0)}
+    labels = coverage.get_legend_handles_labels()[1]
+    assert {"proved", "proved, held by few", "reported samples", "wanted, 0.9"} == set(labels)
+    assert thresholds.collections[0].get_offsets().shape[0] == 3
+
+
+def test_a_class_that_is_in_every_set_is_marked() -> None:
+    calibration = robfcp.calibrate(
+        labelled_sites(rare=1), by="class", malicious=1, guarantee="marginal", defence="none"
+    )
+    coverage, thresholds = figures.plot_by_class(calibration)
+    assert "infinite: in every set" in thresholds.get_legend_handles_labels()[1]
+    assert [len(drawn.get_offsets()) for drawn in thresholds.collections] == [2, 1]
+    assert len([line for line in coverage.lines if line.get_linewidth() == 6]) == 2
+
+
+def test_one_threshold_is_shown_for_all_classes_and_nothing_is_proved_of_them() -> None:
+    calibration = robfcp.calibrate(labelled_sites(), defence="none", confidence_level=[0.8, 0.9])
+    for place, level in enumerate(calibration.levels):
+        coverage, thresholds = figures.plot_by_class(calibration, level=place)
+        assert not [line for line in coverage.lines if line.get_linewidth() == 6]
+        assert set(thresholds.collections[0].get_offsets()[:, 0]) == {level.threshold}
+
+
+def test_of_very_many_classes_the_least_covered_are_shown() -> None:
+    rng = np.random.default_rng(2)
+    reports = [
+        robfcp.Report.from_scores(
+            f"s{k}", rng.random(2000), labels=rng.integers(0, 60, 2000), classes=60
+        )
+        for k in range(3)
+    ]
+    coverage, _ = figures.plot_by_class(robfcp.calibrate(reports, defence="none"))
+    assert "the 40 covered least" in coverage.get_title(loc="left")
+    assert len(coverage.get_yticklabels()) == 40
+
+
+def test_reports_without_classes_have_no_figure_by_class() -> None:
+    with pytest.raises(RobfcpError, match="keep no classes or groups"):
+        figures.plot_by_class(robfcp.calibrate(federation(), defence="none"))
