@@ -46,7 +46,14 @@ from robfcp.calibration.sealed import digest_of, kind_of
 from robfcp.calibration.settings import Guarantee, Settings
 from robfcp.calibration.signed import check_signer, sign_sealed, signer_of
 from robfcp.calibration.verify import Difference, check_own_report, verify_calibration
-from robfcp.calibration.what_if import Budget, Budgets, default_budgets, what_if
+from robfcp.calibration.what_if import (
+    Budget,
+    Budgets,
+    StratumBudgets,
+    default_budgets,
+    what_if,
+    what_if_by,
+)
 
 __all__ = [
     "MAX_CALIBRATION_BYTES",
@@ -80,6 +87,7 @@ __all__ = [
     "Reading",
     "Reputation",
     "Settings",
+    "StratumBudgets",
     "Summary",
     "at_stranger",
     "calibrate",
@@ -115,6 +123,7 @@ __all__ = [
     "stratum_limits",
     "verify_calibration",
     "what_if",
+    "what_if_by",
 ]
 
 __getattr__ = old_names(__name__)

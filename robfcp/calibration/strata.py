@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +104,44 @@ def class_names(federation: Federation) -> Names | None:
     return tuple(name for name in strata.names if name != OTHER)
 
 
+class Held(NamedTuple):
+    """One class, group or cluster of them, and the names of its members."""
+
+    name: str
+    members: tuple[str, ...]
+    number: int
+    every: Federation
+
+    def federation(self) -> Federation:
+        """A round of those who hold it; made when asked for, since there may be thousands."""
+        return self.every.stratum(self.number)
+
+
+def held_strata(
+    federation: Federation, by: str, clusters: Mapping[str, str] | Sequence[str] | None = None
+) -> tuple[Held, ...]:
+    """Every class or group, or every cluster of them; "(other)" left out."""
+    strata = strata_of(federation, by)
+    cluster, names = clusters_of(strata, clusters)
+    if len(names) < len(cluster):
+        federation.noise.of(strata.rows).refuse(
+            "clusters: private reports hold noise for every class; let the sites report by cluster"
+        )
+    members: dict[int, list[str]] = {}
+    for c, name in zip(cluster, strata.labels, strict=True):
+        if name != OTHER:
+            members.setdefault(c, []).append(name)
+    if not members:
+        raise RobfcpError(f"by: no {by} has a name; every site merged all of them")
+    joined = replace(federation, strata=strata.clustered(cluster, names))
+    return tuple(Held(names[c], tuple(members[c]), c, joined) for c in sorted(members))
+
+
+def confidence_of_each(confidence: float, parts: int, joint: bool) -> float:
+    """Of every one of so many certificates, where all are to hold at once."""
+    return 1 - (1 - confidence) / parts if joint else confidence
+
+
 def stratum_levels(
     federation: Federation,
     trusted: NDArray[np.bool_],
@@ -115,40 +154,27 @@ def stratum_levels(
     The certificates hold all at once with the stated confidence where `joint`, each by itself
     otherwise; thresholds that cover on average hold for all of them anyway.
     """
-    strata = strata_of(federation, str(settings.by))
     if settings.size_budget is not None:
         raise RobfcpError("size_budget: is not for thresholds by class or group; state malicious=m")
-    cluster, names = clusters_of(strata, settings.clusters)
-    if len(names) < len(cluster):
-        federation.noise.of(strata.rows).refuse(
-            "clusters: private reports hold noise for every class; let the sites report by cluster"
-        )
-    joined = replace(federation, strata=strata.clustered(cluster, names))
-    shown = [name for name in strata.labels if name != OTHER]
-    used = sorted({cluster[c] for c, name in enumerate(strata.labels) if name != OTHER})
-    if not used:
-        raise RobfcpError(f"by: no {settings.by} has a name; every site merged all of them")
-    parts = len(used) if settings.joint else 1
-    confidence = 1 - (1 - settings.certificate_confidence) / parts
+    every = held_strata(federation, str(settings.by), settings.clusters)
+    confidence = confidence_of_each(settings.certificate_confidence, len(every), settings.joint)
     found = {
-        c: _one(
-            joined.stratum(c),
-            names[c],
+        held.name: _one(
+            held.federation(),
+            held.name,
             trusted,
             federation.ids,
             level=level,
             m=m,
             settings=settings,
             confidence=confidence,
-            points=None if len(used) <= FEW_STRATA else FIRST,
+            points=None if len(every) <= FEW_STRATA else FIRST,
         )
-        for c in used
+        for held in every
     }
-    return tuple(
-        replace(found[cluster[c]], name=name)
-        for c, name in enumerate(strata.labels)
-        if name in shown
-    )
+    own = {name: replace(found[held.name], name=name) for held in every for name in held.members}
+    order = strata_of(federation, str(settings.by)).labels
+    return tuple(own[name] for name in order if name != OTHER)
 
 
 def _one(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from robfcp.calibration.strata import Held, confidence_of_each, held_strata
 from robfcp.federation import Federation
 from robfcp.guarantees import (
     Certificate,
@@ -71,6 +72,50 @@ def what_if(
     survives = tolerance(federation, index, level)
     empty = empty_from(federation, index, confidence, sigma=sigma)
     return Budgets(level, _edge(federation, index), survives, rows, empty)
+
+
+@dataclass(frozen=True)
+class StratumBudgets:
+    """The same of one class or group, about the clients that hold it.
+
+    `outcome` has rows for the numbers of liars below that of its holders: as many as hold it can
+    make anything of it. None where there is no such row.
+    """
+
+    name: str
+    holders: int
+    samples: int
+    outcome: Budgets | None
+
+
+def what_if_by(
+    federation: Federation,
+    by: str,
+    level: Fraction,
+    edge_of: Callable[[tuple[str, ...], Federation], int | None],
+    budgets: Sequence[int],
+    *,
+    confidence: float = 0.95,
+    joint: bool = True,
+    sigma: float | None = None,
+    clusters: Mapping[str, str] | Sequence[str] | None = None,
+    track: Callable[[Sequence[Held]], Iterable[Held]] = iter,
+) -> tuple[StratumBudgets, ...]:
+    """Every certificate of every class or group, of the threshold at each one's own edge.
+
+    `edge_of` is told the names that share a threshold (one, or those of a cluster) and the round of
+    those who hold them. With `joint` all hold at once with the stated confidence.
+    """
+    every = held_strata(federation, by, clusters)
+    sure = confidence_of_each(confidence, len(every), joint)
+    found = []
+    for held in track(every):
+        own = held.federation()
+        below = [m for m in budgets if m < own.n_clients]
+        edge = edge_of(held.members, own)
+        outcome = what_if(own, level, edge, below, confidence=sure, sigma=sigma) if below else None
+        found.append(StratumBudgets(held.name, own.n_clients, int(own.sizes.sum()), outcome))
+    return tuple(found)
 
 
 def _budget(

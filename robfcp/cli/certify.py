@@ -6,7 +6,7 @@ from dataclasses import asdict
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
 import typer
@@ -16,12 +16,12 @@ from robfcp.calibration import (
     MAX_CALIBRATION_BYTES,
     Budgets,
     Calibration,
-    covered_at_sites,
     default_budgets,
     kind_of,
-    site_coverage,
     what_if,
 )
+from robfcp.cli._certify_by import ByStratum, judged, show_strata, strata_levels
+from robfcp.cli._certify_sites import by_site, show_sites, within_classes
 from robfcp.cli._common import (
     EvidenceOption,
     Json,
@@ -35,7 +35,6 @@ from robfcp.cli._common import (
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, read_federation
 from robfcp.guarantees import (
-    MOST_COMPARED,
     FcpThreshold,
     HeterogeneityEstimate,
     at_least,
@@ -43,14 +42,11 @@ from robfcp.guarantees import (
     estimate_heterogeneity,
     exact_level,
     least_liars,
-    least_shift,
     liars_no_rule_survives,
     outside_of,
     tolerance_statement,
 )
 from robfcp.lab.published_bounds import PublishedBound, bound_for
-
-SHOWN_SITES = 10
 
 
 class Round(NamedTuple):
@@ -82,6 +78,10 @@ def certify(
     heterogeneity: Annotated[
         float | None, typer.Option(help="Stated bound on how much honest clients differ.")
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(help="'class' or 'group': judge each by itself; as the calibration, if so."),
+    ] = None,
     sizes: Annotated[
         Path | None, typer.Option(help="JSON registry {client: samples}; others are refused.")
     ] = None,
@@ -106,48 +106,68 @@ def certify(
     levels = [exact_level(text) for text in confidence] if confidence else None
     wanted = levels or list(thresholds) or [exact_level(0.9)]
     printer = Printer(as_json, quiet)
-    with printer.progress() as progress:
-        outcomes = [
-            what_if(
-                federation,
-                level,
-                thresholds[level] if level in thresholds else plain.index(level),
-                budgets,
-                confidence=certificate_confidence,
-                sigma=heterogeneity,
-                track=partial(progress.track, description=f"level {float(level):g}"),
-            )
-            for level in wanted
-        ]
+    if by is None and calibration is not None:
+        by = calibration.by
+    if plot is not None and by is not None and (calibration is None or levels):
+        raise RobfcpError(f"--plot: by {by} a calibration's own thresholds are drawn; pass that")
     diagnostic = estimate_heterogeneity(federation, max(budgets), certificate_confidence)
     if heterogeneity is not None:
-        unlike = least_liars(federation, heterogeneity, certificate_confidence)
-        words = "every site is as alike as stated, as far as the reports tell"
-        if unlike:
-            sites = "1 site is" if unlike == 1 else f"{unlike} sites are"
-            words = f"at least {sites} not as alike as stated"
-        printer.line(f"With {at_least(certificate_confidence)} confidence, {words}.")
-    if calibration is not None and calibration.by is not None and not levels:
-        printer.line(
-            f"The calibration has a threshold for each {calibration.by}, and what is proved of "
-            "each stands in it; the table holds the largest of them against all samples."
-        )
-    for outcome in outcomes:
-        _show(printer, federation, outcome, _source(outcome.level in thresholds, everybody))
-    _explain(printer, federation, outcomes, diagnostic)
-    by_site = _by_site(federation, outcomes, None if levels else calibration)
-    _show_sites(printer, by_site)
-    shift = _within_classes(printer, federation, max(budgets), certificate_confidence)
+        _show_unlike(printer, federation, heterogeneity, certificate_confidence)
+    sure: dict[str, Any] = {"confidence": certificate_confidence, "sigma": heterogeneity}
+    if by is not None:
+        found = judged(federation, calibration, by, wanted, budgets, printer, **sure)
+        for one in found:
+            show_strata(printer, one)
+        limits = [_largest(one) for one in found]
+        data = _frame(federation, strata_levels(found), diagnostic)
+    else:
+        with printer.progress() as progress:
+            outcomes = [
+                what_if(
+                    federation,
+                    level,
+                    thresholds[level] if level in thresholds else plain.index(level),
+                    budgets,
+                    track=partial(progress.track, description=f"level {float(level):g}"),
+                    **sure,
+                )
+                for level in wanted
+            ]
+        for outcome in outcomes:
+            _show(printer, federation, outcome, _source(outcome.level in thresholds, everybody))
+        _explain(printer, federation, outcomes)
+        limits = [outcome.threshold for outcome in outcomes]
+        data = _frame(federation, _level_data(federation, outcomes), diagnostic)
+    _show_diagnostic(printer, federation, diagnostic)
+    sites_data = by_site(federation, limits, None if levels else calibration)
+    show_sites(printer, sites_data)
+    shift = within_classes(printer, federation, max(budgets), certificate_confidence)
     if plot is not None:
-        from robfcp.figures import plot_certificates, save
+        from robfcp.figures import plot_by_class, plot_certificates, save
 
-        save(plot_certificates(outcomes), plot)
+        drawn = plot_certificates(outcomes) if by is None else plot_by_class(cast(Any, calibration))
+        save(drawn, plot)
         printer.line(f"-> {plot}")
-    data = {**_data(federation, outcomes, diagnostic), "sites": by_site, "classes": shift}
+    data = {**data, "sites": sites_data, "classes": shift}
     if output is not None:
         save_json(output, data)
         printer.line(f"-> {output}")
     printer.json(data)
+
+
+def _show_unlike(printer: Printer, federation: Federation, sigma: float, confidence: float) -> None:
+    """How many sites, at least, are not as alike as stated."""
+    unlike = least_liars(federation, sigma, confidence)
+    words = "every site is as alike as stated, as far as the reports tell"
+    if unlike:
+        sites = "1 site is" if unlike == 1 else f"{unlike} sites are"
+        words = f"at least {sites} not as alike as stated"
+    printer.line(f"With {at_least(confidence)} confidence, {words}.")
+
+
+def _largest(found: ByStratum) -> float:
+    """Of the thresholds of all classes: what a site without classes is held to."""
+    return max((one.outcome.threshold for one in found.strata if one.outcome), default=np.inf)
 
 
 def _read(
@@ -239,9 +259,8 @@ def _explain(
     printer: Printer,
     federation: Federation,
     outcomes: list[Budgets],
-    diagnostic: HeterogeneityEstimate,
 ) -> None:
-    """What the columns mean, and the diagnostic that is never used by itself."""
+    """What the columns mean, and where nothing is proved."""
     printer.line(
         "from, to: either more than m clients lie or the honest clients' coverage with this "
         "threshold (each weighted by its n_k) lies there; all rows are true at once with the "
@@ -264,6 +283,12 @@ def _explain(
             f"whatever rule promises {float(outcomes[0].level):g}, unless a heterogeneity bound "
             "is stated."
         )
+
+
+def _show_diagnostic(
+    printer: Printer, federation: Federation, diagnostic: HeterogeneityEstimate
+) -> None:
+    """What is never used by itself, and of whom nothing is said."""
     printer.line(
         f"heterogeneity the reports suggest ({diagnostic.label}): {diagnostic.suggested:.3f}; "
         f"seen {diagnostic.observed:.3f}, by chance {diagnostic.by_chance:.3f}, "
@@ -274,68 +299,12 @@ def _explain(
         printer.line(f"outside every certificate (missing or faulty): {', '.join(outside)}")
 
 
-def _by_site(
-    federation: Federation, outcomes: list[Budgets], calibration: Calibration | None
-) -> list[dict[str, Any]]:
-    """Each site's own reported scores under the thresholds; worst first."""
-    if calibration is None:
-        covered = site_coverage(federation, [outcome.threshold for outcome in outcomes])
-    else:
-        covered = covered_at_sites(calibration)
-    order = np.argsort(covered[:, 0], kind="stable")
-    return [
-        {
-            "client": federation.ids[k],
-            "samples": int(federation.sizes[k]),
-            "coverage": covered[k].tolist(),
-        }
-        for k in order.tolist()
-    ]
-
-
-def _show_sites(printer: Printer, sites: list[dict[str, Any]]) -> None:
-    shown = sites[:SHOWN_SITES]
-    more = f", the {len(shown)} lowest of {len(sites)}" if len(shown) < len(sites) else ""
-    printer.table(
-        f"coverage each site reports of its own samples{more}",
-        ["site", "samples", "covered"],
-        [
-            (one["client"], one["samples"], ", ".join(f"{c:.3f}" for c in one["coverage"]))
-            for one in shown
-        ],
-    )
-
-
-def _within_classes(
-    printer: Printer, federation: Federation, m: int, confidence: float
-) -> dict[str, Any] | None:
-    """What reports by class tell: who is alike within classes, and which classes liars can own."""
-    strata = federation.strata
-    if strata is None or strata.by != "class":
-        return None
-    holders = (strata.sizes > 0).sum(axis=0)
-    thin = [strata.labels[c] for c in np.flatnonzero((holders > 0) & (holders <= 2 * m))]
-    if thin:
-        named = ", ".join(thin[:SHOWN_SITES]) + (", ..." if len(thin) > SHOWN_SITES else "")
-        printer.line(f"Against {m} liars hardly protected, held by at most {2 * m} sites: {named}.")
-    shift = None
-    if federation.exact_strata is not None and m < len(strata.rows) <= MOST_COMPARED:
-        shift = least_shift(federation, m, confidence)
-        printer.line(
-            f"Label shift: the smallest at which none of them would be dropped is {shift:.3f} "
-            "(a diagnostic, liars included; it is not used by itself)."
-        )
-    return {"hardly_protected": thin, "least_shift": shift}
-
-
 def _tolerance(number: int | None) -> str:
     return "none" if number is None else str(number)
 
 
-def _data(
-    federation: Federation, outcomes: list[Budgets], diagnostic: HeterogeneityEstimate
-) -> dict[str, Any]:
-    """Everything for programs."""
+def _level_data(federation: Federation, outcomes: list[Budgets]) -> list[dict[str, Any]]:
+    """The tables for programs."""
     levels = []
     for outcome in outcomes:
         rows = []
@@ -357,6 +326,13 @@ def _data(
                 "empty_from": outcome.empty_from,
             }
         )
+    return levels
+
+
+def _frame(
+    federation: Federation, levels: list[dict[str, Any]], diagnostic: HeterogeneityEstimate
+) -> dict[str, Any]:
+    """Everything for programs."""
     return {
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,

@@ -134,3 +134,134 @@ def test_a_figure_of_an_unknown_kind_is_refused(reports, tmp_path):
     result = run(*reports, "--plot", tmp_path / "c.gif")
     assert isinstance(result.exception, RobfcpError)
     assert "use .png" in str(result.exception)
+
+
+# By class
+
+
+NAMES = ["easy", "hard", "rare"]
+
+
+@pytest.fixture(scope="module")
+def classed(tmp_path_factory):
+    """Report files by class; two of the ten sites hold the rare class."""
+    folder = tmp_path_factory.mktemp("classed")
+    rng = np.random.default_rng(3)
+    paths = []
+    for k in range(10):
+        mix = [0.5, 0.3, 0.2] if k < 2 else [0.6, 0.4, 0.0]
+        labels = rng.choice(3, 200, p=mix)
+        scores = rng.random(200) ** np.array([3.0, 1.0, 1.5])[labels]
+        paths.append(folder / f"{k}.json")
+        Report.from_scores(f"site-{k}", scores, score=LAC(), labels=labels, classes=NAMES).save(
+            paths[-1]
+        )
+    return paths
+
+
+def test_a_calibration_by_class_is_judged_class_by_class(classed, tmp_path):
+    calibration = calibrate(
+        Federation.from_reports([path.read_bytes() for path in classed]),
+        by="class",
+        confidence_level=[0.8, 0.9],
+        malicious=1,
+        guarantee="marginal",
+        defence="none",
+    )
+    calibration.save(tmp_path / "c.json")
+    found = json.loads(run(tmp_path / "c.json", "-m", "0,1,3", "--json").stdout)
+    federation = calibration.federation
+    for level, stored in zip(found["levels"], calibration.levels, strict=True):
+        assert (level["by"], level["joint"]) == ("class", True)
+        for c, (told, one) in enumerate(zip(level["strata"], stored.strata, strict=True)):
+            held = federation.stratum(c)
+            assert (told["name"], told["sites"], told["samples"]) == (
+                one.name,
+                one.holders,
+                one.samples,
+            )
+            assert told["threshold"] == one.threshold
+            assert told["tolerance"] == one.tolerance
+            index = int(held.grid.edge_at(one.threshold))
+            assert [row["m"] for row in told["budgets"]] == [
+                m for m in (0, 1, 3) if m < one.holders
+            ]
+            for row in told["budgets"]:
+                wanted = certify(held, index, row["m"], 1 - 0.05 / 3)
+                assert row["certificate"]["lower"] == pytest.approx(wanted.lower)
+                assert row["certificate"]["upper"] == pytest.approx(wanted.upper)
+                edge = marginal_threshold(held, stored.confidence_level, row["m"])
+                assert row["marginal"] == (None if edge is None else held.grid.upper[edge])
+    text = run(tmp_path / "c.json", "-m", "0,1,3").stdout
+    assert "by class at 0.8" in text
+    assert "by class at 0.9" in text
+    assert "95% sure at once" in text
+    assert "largest of them" not in text
+
+
+def test_reports_can_be_judged_class_by_class_and_for_other_levels(classed, tmp_path):
+    found = json.loads(run(*classed, "--by", "class", "-m", "1", "--json").stdout)
+    federation = Federation.from_reports([path.read_bytes() for path in classed])
+    for c, told in enumerate(found["levels"][0]["strata"]):
+        held = federation.stratum(c)
+        index = fcp_index(held, LEVEL)
+        assert told["threshold"] == held.grid.upper[index]
+    calibration = calibrate(federation, by="class", defence="none")
+    calibration.save(tmp_path / "c.json")
+    other = json.loads(run(tmp_path / "c.json", "--confidence", "0.7", "-m", "1", "--json").stdout)
+    for c, told in enumerate(other["levels"][0]["strata"]):
+        held = federation.stratum(c)
+        assert told["threshold"] == held.grid.upper[fcp_index(held, Fraction(7, 10))]
+
+
+def test_a_class_that_nobody_holds_and_very_many_classes_are_shown_in_words(tmp_path):
+    rng = np.random.default_rng(4)
+    paths = []
+    for k in range(4):
+        labels = rng.integers(0, 14, 300)
+        paths.append(tmp_path / f"{k}.json")
+        Report.from_scores(f"s{k}", rng.random(300), labels=labels, classes=15).save(paths[-1])
+    text = run(*paths, "--by", "class", "-m", "0").stdout
+    assert "the 10 weakest of 15" in text
+    assert "nothing" in text
+    found = json.loads(run(*paths, "--by", "class", "-m", "0", "--json").stdout)
+    nobody = found["levels"][0]["strata"][14]
+    assert nobody == {
+        "name": "14",
+        "sites": 0,
+        "samples": 0,
+        "threshold": None,
+        "tolerance": None,
+        "budgets": [],
+    }
+
+
+def test_classes_are_drawn_where_a_calibration_has_them(classed, tmp_path):
+    calibrate([Report.load(path) for path in classed], by="class").save(tmp_path / "c.json")
+    assert run(tmp_path / "c.json", "-m", "0,1", "--plot", tmp_path / "c.png").exit_code == 0
+    assert (tmp_path / "c.png").stat().st_size > 5000
+    for arguments in (classed, [tmp_path / "c.json", "--confidence", "0.8"]):
+        refused = run(*arguments, "--by", "class", "-m", "0", "--plot", tmp_path / "d.png")
+        assert isinstance(refused.exception, RobfcpError)
+        assert "own thresholds are drawn" in str(refused.exception)
+        assert not (tmp_path / "d.png").exists()
+
+
+def test_clusters_are_judged_as_such(classed, tmp_path):
+    joined = {"easy": "common", "hard": "serious", "rare": "serious"}
+    reports = [Report.load(path) for path in classed]
+    calibration = calibrate(reports, by="class", clusters=joined, malicious=1, defence="none")
+    calibration.save(tmp_path / "c.json")
+    found = json.loads(run(tmp_path / "c.json", "-m", "0", "--json").stdout)
+    told = found["levels"][0]["strata"]
+    assert [one["name"] for one in told] == ["common", "serious"]
+    assert [one["threshold"] for one in told] == [
+        calibration.threshold[0],
+        calibration.threshold[1],
+    ]
+
+
+def test_another_grouping_than_the_reports_keep_is_refused(classed):
+    refused = run(*classed, "--by", "group")
+    assert refused.exit_code != 0
+    assert "not by group" in str(refused.exception)
