@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._util.numbers import array, share
-from robfcp.calibration.promise import Promise, level_of, promise_of
+from robfcp.calibration.promise import Promise, level_of, local_promise, promise_of
 from robfcp.errors import RobfcpError
 from robfcp.prediction import predict_intervals, predict_sets
 from robfcp.scores import ClassificationScore, Rng, Score, check_labels
 
 if TYPE_CHECKING:
     from robfcp.calibration.calibration import Calibration
+    from robfcp.calibration.local import LocalThreshold
 
 Verdict = Literal["within", "below", "cannot tell yet"]
 MOST_SAMPLES = 200_000  # beyond which no number of samples is looked for
@@ -102,15 +103,17 @@ def check(
     confidence: float = 0.95,
     rng: Rng = None,
     score: Score | None = None,
+    own: LocalThreshold | None = None,
 ) -> Check:
-    """How the calibration covers fresh labelled samples; see `Calibration.check`."""
+    """How the calibration, or a site's own threshold, covers fresh labelled samples; see
+    `Calibration.check`."""
     share("confidence", confidence, "give 0.95, say")
-    threshold = level_of(calibration, level).threshold
-    limits = class_limits(calibration, level)
+    threshold = level_of(calibration, level).threshold if own is None else own.threshold
+    limits = class_limits(calibration, level) if own is None else np.array([own.threshold])
     hit, sizes = covered_by(calibration.score_of(score), predictions, targets, limits, rng)
     if not len(hit):
         raise RobfcpError("samples: there are none; pass at least one")
-    promise = promise_of(calibration, level, floor)
+    promise = promise_of(calibration, level, floor) if own is None else local_promise(own, floor)
     overall = _part("all", hit, confidence)
     verdict = _verdict(overall, promise.floor, bool(np.isfinite(threshold)))
     enough = None

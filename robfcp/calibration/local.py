@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.calibration.calibration import Calibration
+from robfcp.calibration.check import Check, check
 from robfcp.calibration.levels import Level
+from robfcp.calibration.promise import level_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
 from robfcp.grid import Grid
@@ -23,6 +25,8 @@ from robfcp.guarantees import (
 )
 from robfcp.prediction import predict_sets
 from robfcp.scores import ClassificationScore, Rng
+
+STRANGER = "this site"  # what a site that sent no report is called
 
 
 @dataclass(frozen=True)
@@ -295,6 +299,73 @@ class Localised:
         sets = predict_sets(self.calibration.score_of(), probabilities, limits, rng)
         return sets if self.calibration.several else sets[:, :, 0]
 
+    def check(
+        self,
+        probabilities: ArrayLike,
+        labels: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        level: int = 0,
+        floor: float | None = None,
+        confidence: float = 0.95,
+        rng: Rng = None,
+    ) -> Check:
+        """Whether the site's own threshold covers fresh labelled samples as its own data prove.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) class probabilities of samples that took no part in the threshold.
+        labels
+            (n,) their true classes.
+        groups
+            (n,) any further split: ward, scanner, night.
+        level
+            Which confidence level, counted from 0.
+        floor
+            The coverage to hold; what the site's own samples prove with 95% confidence if None.
+        confidence
+            Of the exact intervals.
+        rng
+            A seed or generator, for randomised scores.
+
+        Returns
+        -------
+        Check
+            As `Calibration.check` gives it.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> rng = np.random.default_rng(0)
+        >>> p = rng.dirichlet([0.3, 0.3], 1000)
+        >>> y = (rng.random(1000) < p[:, 1]).astype(int)
+        >>> lac = robfcp.LAC()
+        >>> reports = [
+        ...     robfcp.Report.from_scores(
+        ...         f"site-{k}", lac(p[k::5], y[k::5]), score=lac, labels=y[k::5], classes=2
+        ...     )
+        ...     for k in range(4)
+        ... ]
+        >>> calibration = robfcp.calibrate(reports, malicious=0)
+        >>> local = calibration.letter("site-1").at_site(p[1::5], y[1::5])
+        >>> local.check(p[4::5], y[4::5]).verdict
+        'within'
+        """
+        level_of(self.calibration, level)
+        return check(
+            self.calibration,
+            probabilities,
+            labels,
+            groups=groups,
+            level=level,
+            floor=floor,
+            confidence=confidence,
+            rng=rng,
+            own=self.levels[level],
+        )
+
 
 def localised(
     client: str,
@@ -394,7 +465,7 @@ def at_stranger(
         limits.append(np.inf if edge is None else float(upper[edge]))
     stated = calibration.settings.malicious != "estimate"
     others = FromOthers(tuple(limits), tuple(sizes.tolist()), m, sigma, stated)
-    return localised("this site", calibration, others, probabilities, labels, rng)
+    return localised(STRANGER, calibration, others, probabilities, labels, rng)
 
 
 def _one(

@@ -16,6 +16,9 @@ from robfcp.reports import Report
 if TYPE_CHECKING:
     from robfcp.calibration.calibration import Calibration
     from robfcp.calibration.levels import Level
+    from robfcp.calibration.local import LocalThreshold
+
+LOCAL_DELTA = 0.05  # the chance that a site's own threshold covers less than its floor
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,18 @@ def promise_of(calibration: Calibration, level: int = 0, floor: float | None = N
     return Promise(float(chosen.confidence_level), words, False)
 
 
-def firm_promise(calibration: Calibration, level: int = 0, floor: float | None = None) -> Promise:
-    """A promise that this very calibration makes and that a miss can speak against."""
-    chosen = level_of(calibration, level)
-    if not np.isfinite(chosen.threshold):
+def firm_promise(
+    calibration: Calibration,
+    level: int = 0,
+    floor: float | None = None,
+    own: LocalThreshold | None = None,
+) -> Promise:
+    """A promise that this very calibration, or the site's own threshold, makes and that a miss can
+    speak against."""
+    threshold = level_of(calibration, level).threshold if own is None else own.threshold
+    if not np.isfinite(threshold):
         raise RobfcpError("threshold: every set is full, so nothing can be missed; no need to look")
-    promise = promise_of(calibration, level, floor)
+    promise = promise_of(calibration, level, floor) if own is None else local_promise(own, floor)
     if not promise.holds:
         raise RobfcpError(
             f"floor: the calibration promises {promise.source}; state a floor that this very "
@@ -67,14 +76,33 @@ def firm_promise(calibration: Calibration, level: int = 0, floor: float | None =
 def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> float:
     """What a site's own report proves of its coverage at a threshold, whoever chose that.
 
-    The p with n kl(c/n, p) = ln(2 H/delta) below the share c/n: at all H edges at once.
+    The p with n kl(c/n, p) = ln(2 H/delta) below the share c/n: at all H edges at once. A threshold
+    between two edges has the floor of the lower one.
     """
     report.disclosure.check_exact(report.client)
     grid, delta = report.grid, 1 - share("confidence", confidence, "give 0.95, say")
-    edge = int(grid.edge_at(threshold))
+    edge = int(np.searchsorted(grid.upper, threshold, side="right")) - 1
+    if edge < 0:
+        return 0.0
     alone = bounds_of(Federation.from_reports([report]))
     low, _ = coverage_interval(alone, np.array([edge]), 0, delta, grid.n_bins)
     return float(low[0])
+
+
+def local_promise(own: LocalThreshold, floor: float | None = None) -> Promise:
+    """The stated floor, else what the site's own samples prove of its own threshold.
+
+    That is never below X_(a) of the site's n scores, and P(F(X_(a)) < q) <= P(Beta(a, n+1-a) < q)
+    whatever anybody does; q is the 0.05 quantile.
+    """
+    if floor is not None:
+        return Promise(share("floor", floor, "give 0.85, say"), "stated floor", True)
+    from scipy.special import betaincinv
+
+    a = round(own.floor * (own.n + 1))
+    proved = float(betaincinv(a, own.n + 1 - a, LOCAL_DELTA))
+    words = f"what the site's own {own.n} samples prove of its own threshold, 0.95 confidence"
+    return Promise(proved, words, True)
 
 
 def level_of(calibration: Calibration, level: int) -> Level:

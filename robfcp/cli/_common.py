@@ -30,6 +30,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the result to this file.")
 ]
+LocalOption = Annotated[
+    Path | None,
+    typer.Option("--local", help="The site's calibration outputs: its own threshold is meant."),
+]
 EvidenceOption = Annotated[
     Path | None,
     typer.Option("--evidence", help="The calibration's evidence file, if not beside it."),

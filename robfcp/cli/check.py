@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from robfcp.calibration import Check, Part, load_calibration
-from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, save_json
+from robfcp.calibration import Calibration, Check, Localised, Part, load_calibration
+from robfcp.cli._common import Json, LocalOption, Output, Printer, Quiet, Seed, save_json
 from robfcp.cli._data import read_outputs
+from robfcp.cli._local import localised_from
+from robfcp.cli._sets import in_order
 
 Level = Annotated[
     int, typer.Option(help="Which confidence level of the calibration, counted from 0.")
@@ -32,6 +34,7 @@ def check(
     floor: Annotated[
         float | None, typer.Option(help="Hold coverage against this, not the certificate.")
     ] = None,
+    local: LocalOption = None,
     confidence: Annotated[float, typer.Option(help="Of the exact intervals.")] = 0.95,
     level: Level = 0,
     seed: Seed = 0,
@@ -45,9 +48,12 @@ def check(
     printer = Printer(as_json, quiet)
     with printer.busy("checking"):
         loaded = load_calibration(calibration)
-        outputs = read_outputs(data, needs_targets=True, columns=[group])
+        outputs = in_order(loaded, read_outputs(data, needs_targets=True, columns=[group]))
         assert outputs.targets is not None
-        found = loaded.check(
+        watched: Calibration | Localised = loaded
+        if local is not None:
+            watched = localised_from(calibration, read_outputs(local, needs_targets=True))
+        found = watched.check(
             outputs.predictions,
             outputs.targets,
             groups=None if group is None else outputs.columns[group],

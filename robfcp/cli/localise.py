@@ -8,17 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from robfcp._util.files import read_limited
 from robfcp.calibration import (
-    MAX_CALIBRATION_BYTES,
-    Calibration,
     Localised,
-    at_stranger,
-    kind_of,
-    load_letter,
 )
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, ServerKey, pinned_key
-from robfcp.cli._data import FileOutputs, read_outputs
+from robfcp.cli._data import read_outputs
+from robfcp.cli._local import localised_from
 from robfcp.cli._sets import in_order, sets_as_csv, write_result
 from robfcp.errors import RobfcpError
 
@@ -64,7 +59,7 @@ def localise(
         raise RobfcpError("--predict: goes with -o, where the sets are written; pass both")
     with printer.busy("localising"):
         own = read_outputs(data, needs_targets=True)
-        local = _localised(letter, own, pinned_key(server_key), seed)
+        local = localised_from(letter, own, pinned_key(server_key), seed)
         if not 0 <= level < len(local.levels):
             raise RobfcpError(f"--level: {level} is not 0 to {len(local.levels) - 1}")
         if predict is not None and output is not None:
@@ -82,19 +77,6 @@ def localise(
     if output is not None:
         printer.line(f"-> {output}")
     printer.json(as_data(local))
-
-
-def _localised(path: Path, own: FileOutputs, key: str | None, seed: int) -> Localised:
-    """From the site's letter, or for a stranger from the evidence beside a calibration."""
-    if kind_of(read_limited(path, MAX_CALIBRATION_BYTES)) == "letter":
-        letter = load_letter(path, key)
-        found = in_order(letter.calibration, own)
-        assert found.targets is not None
-        return letter.at_site(found.predictions, found.targets, seed)
-    calibration = Calibration.load(path, key)
-    found = in_order(calibration, own)
-    assert found.targets is not None
-    return at_stranger(calibration, found.predictions, found.targets, seed)
 
 
 def _write_sets(local: Localised, new: Path, output: Path, how: tuple[int, bool, int]) -> None:

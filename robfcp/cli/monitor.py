@@ -9,9 +9,19 @@ from typing import Annotated, Any
 import typer
 
 from robfcp._util.files import read_limited
-from robfcp.calibration import Monitor, decode_state, load_calibration, own_floor, promise_of
-from robfcp.cli._common import Json, Printer, Quiet
+from robfcp.calibration import (
+    Calibration,
+    Localised,
+    Monitor,
+    decode_state,
+    load_calibration,
+    own_floor,
+    promise_of,
+)
+from robfcp.cli._common import Json, LocalOption, Printer, Quiet
 from robfcp.cli._data import read_outputs
+from robfcp.cli._local import localised_from
+from robfcp.cli._sets import in_order
 from robfcp.errors import RobfcpError
 from robfcp.page import History, write_history_page
 from robfcp.reports import Report, load_key, unwrap
@@ -33,6 +43,7 @@ def monitor(
     own: Annotated[
         Path | None, typer.Option(help="This site's own report: also watch for drifting scores.")
     ] = None,
+    local: LocalOption = None,
     floor: Annotated[
         str | None, typer.Option(help="Coverage to hold; or 'own', what --own proves here.")
     ] = None,
@@ -71,19 +82,24 @@ def monitor(
         loaded = load_calibration(calibration)
         bag = None if own is None else Report.from_json(unwrap(read_limited(own)), str(own))
         promise_of(loaded, level)
+        watched: Calibration | Localised = loaded
+        threshold = loaded.levels[level].threshold
+        if local is not None:
+            watched = localised_from(calibration, read_outputs(local, needs_targets=True))
+            threshold = watched.levels[level].threshold
         watch = Monitor(
-            loaded,
+            watched,
             report=bag,
             client=client,
             level=level,
-            floor=_floor(floor, bag, loaded.levels[level].threshold),
+            floor=_floor(floor, bag, threshold),
             delta=delta,
             run_length=run_length,
             path=state,
         )
         new = 0
         for path in data or []:
-            outputs = read_outputs(path, needs_targets=True, columns=[ids])
+            outputs = in_order(loaded, read_outputs(path, needs_targets=True, columns=[ids]))
             assert outputs.targets is not None
             names = None if ids is None else outputs.columns[ids]
             counted = watch.update(outputs.predictions, outputs.targets, ids=names).new

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp._util.numbers import array, share, whole
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.check import class_limits
+from robfcp.calibration.local import STRANGER, Localised, LocalThreshold
 from robfcp.calibration.monitoring.reading import Reading, reading_of
 from robfcp.calibration.monitoring.state import (
     Point,
@@ -25,7 +26,7 @@ from robfcp.calibration.monitoring.state import (
     save_state,
 )
 from robfcp.calibration.monitoring.steps import advanced, bag_of, batch_key, new_rows
-from robfcp.calibration.promise import firm_promise
+from robfcp.calibration.promise import firm_promise, level_of
 from robfcp.errors import RobfcpError
 from robfcp.reports import EReport, Report, check_client
 from robfcp.scores import Score
@@ -44,7 +45,7 @@ class Monitor:
     Parameters
     ----------
     calibration
-        What is watched.
+        What is watched; or what a letter gave at the site, whose own threshold is watched then.
     report
         The site's own report of the round, without noise; needed for the second alarm only.
     client
@@ -52,7 +53,8 @@ class Monitor:
     level
         Which confidence level of the calibration, counted from 0.
     floor
-        The coverage this very calibration must hold; its certificate's lower end if None.
+        The coverage this very calibration must hold; its certificate's lower end if None, at a
+        site's own threshold what the site's own samples prove.
     delta
         The chance of a false alarm, ever, of each of the two; 0.05 if None.
     run_length
@@ -82,7 +84,7 @@ class Monitor:
 
     def __init__(
         self,
-        calibration: Calibration,
+        calibration: Calibration | Localised,
         *,
         report: Report | None = None,
         client: str | None = None,
@@ -96,12 +98,20 @@ class Monitor:
         chosen = share("delta", DELTA if delta is None else delta, "give 0.05, say")
         if run_length is not None and not 1 <= run_length < math.inf:
             raise RobfcpError(f"run_length: {run_length!r} is no number from 1; give 10000, say")
-        promise = firm_promise(calibration, level, floor)
+        own: LocalThreshold | None = None
+        if isinstance(calibration, Localised):
+            if client is None and report is None and calibration.client != STRANGER:
+                client = calibration.client
+            level_of(calibration.calibration, level)
+            own, calibration = calibration.levels[level], calibration.calibration
+        promise = firm_promise(calibration, level, floor, own)
         client = report.client if client is None and report is not None else client
         if client is not None:
             check_client(client)
         self._calibration, self._path = calibration, path
-        self._limits = class_limits(calibration, level)
+        self._limits = (
+            class_limits(calibration, level) if own is None else np.array([own.threshold])
+        )
         self._grid = None if report is None else report.grid
         self._state = State(
             calibration=calibration.identity,
@@ -113,6 +123,7 @@ class Monitor:
             run_length=None if run_length is None else float(run_length),
             seed=secrets.randbits(61) if seed is None else whole("seed", seed, "give one from 0"),
             exchange=None if report is None else bag_of(report, calibration),
+            threshold=None if own is None else own.threshold,
         )
         if path is not None and Path(path).exists():
             stated = {"client": client, "delta": delta, "run_length": run_length, "floor": floor}
@@ -249,6 +260,11 @@ class Monitor:
         mine = self._state
         if found.calibration != mine.calibration or found.level != mine.level:
             raise RobfcpError(f"{path}: watches another calibration; start a new state file")
+        if found.threshold != mine.threshold:
+            raise RobfcpError(
+                f"{path}: watches another threshold than the site's own; pass the samples it was "
+                "made from, or start a new state file"
+            )
         for name, value in stated.items():
             if value is not None and getattr(found, name) != value:
                 raise RobfcpError(

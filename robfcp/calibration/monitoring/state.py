@@ -66,6 +66,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batches: list[str] = []
     rows: list[str] = []
     exchange: Exchange | None = None
+    threshold: float | None = None  # the site's own, where that is watched
 
 
 def encode_state(state: State) -> bytes:
@@ -134,6 +135,8 @@ def _problem(state: State) -> str:
         return "run_length is no number from 1"
     if not (0 <= state.misses <= state.n <= MAX_SAMPLES and state.level >= 0):
         return "misses, n or level do not fit together"
+    if state.threshold is not None and not math.isfinite(state.threshold):
+        return "threshold is no finite number"
     if not 0 <= state.seed < 2**62:
         return "seed is no whole number"
     if {len(state.changes), len(state.started)} != {betting.N_BETS if state.n else 0}:
