@@ -8,8 +8,11 @@ from robfcp.engines.answering import Part, Question, answer, guarded_reply
 from robfcp.engines.asking import Carrier, Collection, Failed, Reply, ask_all
 from robfcp.engines.configured import (
     DEFAULTS,
+    MONITOR_DEFAULTS,
     calibrate_as_configured,
     check_config,
+    known_words,
+    monitor_as_configured,
     sizes_as_configured,
 )
 from robfcp.engines.discretion import check_ledger
@@ -50,11 +53,14 @@ from robfcp.engines.serving import (
     send_letters,
 )
 from robfcp.engines.site import SITE_WORDS, SiteRules
+from robfcp.engines.site_file import CODE_WORDS, own_code, read_site
 from robfcp.engines.workers import bounded
 
 __all__ = [
+    "CODE_WORDS",
     "DEFAULTS",
     "FAILURES",
+    "MONITOR_DEFAULTS",
     "PROTOCOL",
     "SITE_WORDS",
     "Carrier",
@@ -87,18 +93,22 @@ __all__ = [
     "client_records",
     "federation_of_replies",
     "guarded_reply",
+    "known_words",
     "merged_replies",
     "model_digest",
+    "monitor_as_configured",
     "monitor_request",
     "monitor_round",
     "named_participants",
     "open_reply_record",
     "open_request_record",
+    "own_code",
     "read_check",
     "read_e_reply",
     "read_reply",
     "read_report",
     "read_request",
+    "read_site",
     "read_size",
     "register_sizes",
     "reply_limit",

@@ -1,14 +1,24 @@
-"""A calibration round as a run's configuration says it, in the same words on every engine."""
+"""Rounds as a run's configuration says them, in the same words on every engine."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from robfcp.calibration import Calibration
-from robfcp.engines.serving import Engine, calibration_round, register_sizes, send_letters
+import msgspec
+
+from robfcp._util.files import write_atomically
+from robfcp.calibration import Calibration, Merged
+from robfcp.engines.serving import (
+    Engine,
+    calibration_round,
+    monitor_round,
+    register_sizes,
+    send_letters,
+)
 from robfcp.errors import RobfcpError
 from robfcp.privacy import grid_from_text
 from robfcp.reports import read_keys, read_sizes
@@ -32,7 +42,37 @@ DEFAULTS: Mapping[str, Any] = {
     "output": "",  # absolute path of the calibration
 }
 
+MONITOR_DEFAULTS: Mapping[str, Any] = {
+    "calibration": "",  # its absolute path
+    "malicious": 0,  # the most sites that may lie
+    "round": "",  # a name
+    "step": 0,  # the number of the date, fixed beforehand
+    "level": 0,
+    "floor": None,
+    "delta": 0.05,
+    "independent": False,
+    "deadline": 60.0,
+    "poll": 1.0,
+    "output": "",  # absolute path of what follows
+}
+
 log = logging.getLogger(__name__)
+
+
+def known_words(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with hyphens for underscores, refused where a word is unknown.
+
+    Examples
+    --------
+    >>> from robfcp.engines import DEFAULTS, known_words
+    >>> known_words({"confidence_level": 0.8}, DEFAULTS)
+    {'confidence-level': 0.8}
+    """
+    found = {word.replace("_", "-"): value for word, value in config.items()}
+    for word in found:
+        if word not in defaults:
+            raise RobfcpError(f"{word}: is unknown; use {', '.join(defaults)}")
+    return found
 
 
 def check_config(config: Mapping[str, Any]) -> None:
@@ -81,3 +121,19 @@ def calibrate_as_configured(
     if config["letters"]:
         send_letters(engine, calibration)
     return calibration
+
+
+def monitor_as_configured(engine: Engine, config: Mapping[str, Any]) -> Merged:
+    """Ask for the sites' e-reports, merge them, and write what follows."""
+    words = ("round", "step", "level", "floor", "delta", "independent")
+    merged = monitor_round(
+        engine,
+        Calibration.load(str(config["calibration"])),
+        int(config["malicious"]),
+        **{word: config[word] for word in words},
+    )
+    if config["output"]:
+        found = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line}
+        write_atomically(str(config["output"]), msgspec.json.encode({**found, **asdict(merged)}))
+    log.warning("%s", merged.line)
+    return merged

@@ -6,14 +6,11 @@ server writes to.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import nvflare.client as flare
 from numpy.typing import ArrayLike, NDArray
@@ -25,15 +22,16 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from robfcp._util.files import read_limited
 from robfcp.engines import (
-    SITE_WORDS,
+    CODE_WORDS,
     Part,
     Question,
     SiteRules,
     answer,
     guarded_reply,
     open_request_record,
+    own_code,
+    read_site,
 )
 from robfcp.errors import RobfcpError
 from robfcp.nvflare.tasks import RECORD, digest_of
@@ -43,7 +41,6 @@ SiteOutputs = Callable[[Part, Params | None], tuple[ArrayLike, ArrayLike]]
 FreshSamples = Callable[[Params | None], tuple[ArrayLike, ArrayLike, ArrayLike]]
 Attack = Callable[[NDArray[np.float64]], ArrayLike]
 CONFIG = Path("local", "robfcp.json")
-CODE = ("outputs", "fresh")  # where the site's own code is, as module:function
 
 
 def calibrate_client(
@@ -119,7 +116,7 @@ class CalibrationExecutor(Executor):
 
         def ask(body: bytes, params: Params | None) -> Question:
             config = read_site(local / CONFIG.name)
-            outputs, fresh = (own_code(config.get(word), local / "custom") for word in CODE)
+            outputs, fresh = (own_code(config.get(word), local / "custom") for word in CODE_WORDS)
             return Question(
                 body,
                 None if outputs is None else lambda part: outputs(part, params),
@@ -145,28 +142,3 @@ def _reply(
         return nonce, lambda: answer(kind, site, ask(body, received.params or None))
 
     return FLModel(metrics=guarded_reply(opened))
-
-
-def read_site(path: Path) -> dict[str, Any]:
-    """What the site's own file says; empty where there is none, refused where it is not clear."""
-    if not path.exists():
-        return {}
-    try:
-        found = msgspec.json.decode(read_limited(path), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise RobfcpError(f"{path}: not a JSON object ({error}); fix it") from None
-    for word in found:
-        if word not in (*SITE_WORDS, *CODE):
-            raise RobfcpError(f"{path}: {word!r} is unknown; use {', '.join(SITE_WORDS)}")
-    return found
-
-
-def own_code(place: str | None, folder: Path) -> Callable[..., Any] | None:
-    """The function that the site names as `module:function`."""
-    if place is None:
-        return None
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    module, _, name = place.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found

@@ -19,8 +19,8 @@ from nvflare_faults import play, run, silent  # noqa: E402
 from nvflare_sites import DATA  # noqa: E402
 
 from robfcp.calibration import Letter  # noqa: E402
+from robfcp.engines import read_site  # noqa: E402
 from robfcp.nvflare import CalibrationController, MonitorController  # noqa: E402
-from robfcp.nvflare.client import read_site  # noqa: E402
 from robfcp.privacy import Ledger, Privacy  # noqa: E402
 from robfcp.reports import generate_key  # noqa: E402
 
@@ -173,7 +173,14 @@ def test_the_monitor_is_one_more_workflow(tmp_path):
     own["site-1"] = {"fresh": "nvflare_sites:fresh_1"}  # no place for its state
     own["site-2"] = {}  # does not watch
     controller = MonitorController(
-        str(path), 2, "2026-11", floor=0.9, delta=0.05, deadline=20.0, poll=0.02
+        {
+            "calibration": str(path),
+            "malicious": 2,
+            "round": "2026-11",
+            "floor": 0.9,
+            "deadline": 20.0,
+            "poll": 0.02,
+        }
     )
     _, server = run(controller, tmp_path, configs=own)
     found = msgspec.json.decode((server.run_dir / "monitor.json").read_bytes())
