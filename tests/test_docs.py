@@ -36,8 +36,8 @@ def blocks(page: Path) -> Iterator[tuple[str, str, int]]:
     """Kind, code and line number of every block that is to be run."""
     text = page.read_text()
     for found in BLOCK.finditer(text):
-        flower = "robfcp.flower" in found["code"]
-        if found["kind"] in RUN and not found["skip"] and not flower:
+        engine = any(f"robfcp.{name}" in found["code"] for name in ("flower", "nvflare"))
+        if found["kind"] in RUN and not found["skip"] and not engine:
             yield found["kind"], found["code"], text[: found.start("code")].count("\n") + 1
 
 

@@ -39,7 +39,7 @@ class CalibrationRecipe(Recipe):
         **config: Any,
     ) -> None:
         job = FedJob(name=name, min_clients=min_clients)
-        _add_controller(job, CalibrationController(config))
+        job.to_server(CalibrationController(config))
         if script is None:
             job.to_clients(CalibrationExecutor(), tasks=[TASK])
         else:
@@ -62,10 +62,4 @@ def add_calibration(
 
     The sites' script must handle the task `calibrate`, as `calibrate_client(outputs, train)` does.
     """
-    _add_controller(job, CalibrationController(config, persistor_id))
-
-
-def _add_controller(job: FedJob, controller: CalibrationController) -> None:
-    """Add the workflow without a copy of robfcp, which is installed at server and sites."""
-    job.set_app_packages([*job.job.app_packages, "robfcp"])
-    job.to_server(controller)
+    job.to_server(CalibrationController(config, persistor_id))

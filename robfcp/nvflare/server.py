@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from nvflare.app_common.abstract.model import ModelLearnableKey
 from nvflare.app_common.workflows.model_controller import ModelController
+from nvflare.job_config.api import FedJob
 
 from robfcp.engines import (
     DEFAULTS,
@@ -36,6 +37,11 @@ class _Asking(ModelController):
         super().__init__(persistor_id=persistor_id)
         self.config = known_words(config or {}, self.defaults)
         self._numbers: dict[str, int] = {}
+
+    def add_to_fed_job(self, job: FedJob, ctx: Any) -> None:
+        """Join a job without a copy of robfcp, which is installed at server and sites."""
+        job.set_app_packages([*job.job.app_packages, "robfcp"])
+        super().add_to_fed_job(job, ctx)
 
     def run(self) -> None:
         """One round."""
