@@ -128,6 +128,20 @@ def test_what_is_watched_is_fixed_with_the_first_look(tmp_path):
     assert counted.n_sites == 4
 
 
+def test_junk_and_invented_names_cannot_stop_a_look(tmp_path):
+    _, history = begun().looked(reports(1, [0] * 5), 1)
+    junk = [Fault(f"e-{k}.json", "file", f"e-{k}.json: broken") for k in range(9)]
+    invented = [e_report(f"ghost-{k}", 2, 60.0) for k in range(9)]
+    merged, after = history.looked([*reports(2, [4] * 5), *invented], 2, junk)
+    assert merged == merge(reports(2, [4] * 5), 1, n_sites=6, faulty=merged.faulty)
+    assert merged.alarm
+    assert set(after.looks[-1].sites) == {f"s{k}" for k in range(5)}
+    assert "more than the 6 sites watched, of which 5 were heard" in merged.faulty[-1].reason
+    late, _ = history.looked(reports(2, [4] * 6), 2, junk)
+    assert late.alarm
+    assert merge(reports(1, [4] * 6), 1, n_sites=6, faulty=junk).alarm
+
+
 def test_a_file_cut_anywhere_or_altered_is_refused_in_one_line():
     history = begun()
     for step in (1, 2):

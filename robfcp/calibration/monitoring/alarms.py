@@ -115,8 +115,11 @@ def merge(
     names = [report.client for report in reports]
     heard = len(known | set(names))
     total = heard if n_sites is None else whole("sites", n_sites, "give how many are watched", 1)
-    if total < max(heard, 1):
-        raise RobfcpError(f"sites: {heard} sent e-reports but {total} are watched; raise it")
+    if total < max(len(names), 1):  # a broken file is nobody's: it never counts against the number
+        raise RobfcpError(
+            f"sites: {len(names)} sent e-reports but {total} are watched; raise it, or pass keys "
+            "so that nobody can pose as a site"
+        )
     if not 0 <= whole("m", m, "give the most sites that may lie") < total:
         raise RobfcpError(f"m: cannot tolerate {m} liars among {total} sites; state fewer")
     wealth = _padded([report.log_wealth for report in reports], total)

@@ -150,8 +150,16 @@ class AlarmHistory:
         last: dict[str, tuple[int, Heard]] = {}
         for look in self.looks:
             last |= {name: (look.step, heard) for name, heard in look.sites.items()}
+        reports = list(reports)
+        strangers = {report.client for report in reports} - set(last)
+        crowded = bool(last) and len(last) + len(strangers) > self.n_sites
         for report in sorted(reports, key=lambda r: (r.client, r.n_samples)):
             problem = _problem(report, step, last.get(report.client), self)
+            if crowded and report.client in strangers:
+                problem = (
+                    f"is more than the {self.n_sites} sites watched, of which {len(last)} were "
+                    "heard before; pass keys so that nobody can pose as a site"
+                )
             if problem is None:
                 good[report.client] = report
             else:
