@@ -5,6 +5,7 @@ page, figures and commands build on it.
 """
 
 from robfcp._moved import old_names
+from robfcp.calibration.at_sites import own_thresholds
 from robfcp.calibration.audit import AuditLog, log_round
 from robfcp.calibration.calibrating import LevelLike, calibrate
 from robfcp.calibration.calibration import (
@@ -111,6 +112,7 @@ __all__ = [
     "log_round",
     "merge",
     "own_floor",
+    "own_thresholds",
     "promise_of",
     "read_alarms",
     "reading_of",

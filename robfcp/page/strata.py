@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from robfcp.calibration import Calibration, covered_by_stratum, stratum_limits
+from robfcp.calibration import (
+    Calibration,
+    covered_by_stratum,
+    own_thresholds,
+    stratum_limits,
+)
 
 MOST_STRATA = 60
 MOST_SITES = 60
+WITH_OWN = 20  # sites shown, whose letters are worked out
 
 
 def strata_data(calibration: Calibration) -> dict[str, Any] | None:
@@ -28,6 +34,8 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
     own = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
     sites = np.argsort(own, kind="stable")[:MOST_SITES]
     levels = {one.name: one for one in calibration.levels[0].strata}
+    worst = [federation.ids[strata.rows[r]] for r in sites[:WITH_OWN]]
+    letters = own_thresholds(calibration, set(worst))
     return {
         "by": strata.by,
         "n_strata": strata.n_strata,
@@ -53,6 +61,7 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
                 "name": federation.ids[strata.rows[r]],
                 "samples": int(sizes[r].sum()),
                 "covered": round(float(own[r]), 5),
+                "own": _own(letters.get(federation.ids[strata.rows[r]])),
                 "mix": [_share(sizes[r, c], sizes[r].sum()) for c in order],
                 "by": [_share(covered[r, c], sizes[r, c]) for c in order],
             }
@@ -69,6 +78,13 @@ def strata_notes(calibration: Calibration) -> tuple[str, ...]:
         f"There is a threshold for each {calibration.by}; the sliders and charts above the table "
         "speak of one threshold for all of them.",
     )
+
+
+def _own(letter: Any) -> list[float | None] | None:
+    """The threshold that the site's letter comes to, and the share of its samples it covers."""
+    if letter is None:
+        return None
+    return [letter.threshold if np.isfinite(letter.threshold) else None, round(letter.covered, 5)]
 
 
 def _share(part: float, whole: float) -> float | None:

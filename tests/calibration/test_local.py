@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.calibration import Letter, at_stranger, site_coverage
+from robfcp.calibration import Letter, at_stranger, own_thresholds, site_coverage
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
+from robfcp.page.strata import strata_data
 
 LAC = robfcp.LAC()
 NAMES = ("flu", "cold", "none")
@@ -65,6 +66,42 @@ def test_a_letter_keeps_what_the_others_prove_and_at_site_clips_it(sites, calibr
     )
     assert one.set_sizes[2] == pytest.approx(local.predict_set(sites[3][0]).sum(axis=1).mean())
     assert any("at most 2 other sites lie" in text for text in one.statements)
+
+
+def test_the_server_knows_each_sites_own_threshold_up_to_one_bin(sites, calibration):
+    chosen = {"site-00", "site-03", "site-07"}
+    found = own_thresholds(calibration, chosen)
+    assert set(found) == chosen
+    edges = calibration.federation.grid.edges
+    for client, known in found.items():
+        own = sites[int(client[-2:])]
+        local = calibration.letter(client).at_site(*own)
+        bins = np.searchsorted(edges, [local.threshold, known.threshold], side="left")
+        assert bins[0] == bins[1]
+        assert local.threshold <= known.threshold
+        assert known.covered == np.mean(LAC(*own) <= known.threshold)
+
+
+def test_sites_without_letters_of_their_own_have_no_own_threshold(sites):
+    pooled = [
+        robfcp.Report.from_scores(f"s{k}", LAC(*own), score=LAC) for k, own in enumerate(sites)
+    ]
+    assert own_thresholds(robfcp.calibrate(pooled), {"s0"}) == {}
+
+
+def test_certify_and_the_page_show_each_site_under_its_own_threshold(calibration, tmp_path):
+    calibration.save(tmp_path / "c.json")
+    ran = CliRunner().invoke(app, ["certify", str(tmp_path / "c.json"), "-m", "2", "--json"])
+    shown = json.loads(ran.stdout)["sites"]
+    known = own_thresholds(calibration, set(calibration.federation.ids))
+    for one in shown[:10]:
+        assert one["own"] == known[one["client"]]._asdict()
+    assert shown[10]["own"] is None
+    text = CliRunner().invoke(app, ["certify", str(tmp_path / "c.json"), "-m", "2"]).stdout
+    assert "own threshold" in text
+    for site in strata_data(calibration)["sites"]:
+        assert site["own"][0] == known[site["name"]].threshold
+        assert site["own"][1] == round(known[site["name"]].covered, 5)
 
 
 def test_a_sites_own_report_does_not_move_what_the_others_prove(sites, calibration):

@@ -17,15 +17,18 @@ function showStrata() {
     return cell;
   };
   const names = found.rows.slice(0, 8).map((row) => row.name);
+  const letters = found.sites.some((site) => site.own);
+  const own = (site) => (letters ? (site.own ? [shown(site.own[0]), heat(site.own[1])] : ["–", "–"]) : []);
   byId("strata-sites").replaceChildren(
-    element("thead", {}, cells("th", ["site", "samples", "within", ...names])),
+    element("thead", {}, cells("th", ["site", "samples", "within", ...(letters ? ["own threshold", "within it"] : []), ...names])),
     element("tbody", {}, ...found.sites.slice(0, 20).map((site) =>
-      cells("td", [site.name, number(site.samples), heat(site.covered), ...names.map((_, c) => mixed(site, c, heat))]))),
+      cells("td", [site.name, number(site.samples), heat(site.covered), ...own(site), ...names.map((_, c) => mixed(site, c, heat))]))),
   );
   const more = found.n_strata > names.length ? ` The ${names.length} most frequent of ${found.n_strata} are shown.` : "";
   const pooled = found.pooled_only.length ? ` ${number(found.pooled_only.length)} sites withheld their labels and count for the pooled statements only.` : "";
+  const clipped = letters ? " Own threshold: what the site's letter comes to, up to one bin; within it: its own scores at or below that." : "";
   byId("strata-words").textContent =
-    `Share of each site's own scores at or below the threshold, worst sites first; in brackets how much of its data the ${word} is.${more}${pooled}`;
+    `Share of each site's own scores at or below the threshold, worst sites first; in brackets how much of its data the ${word} is.${clipped}${more}${pooled}`;
   byId("strata-section").hidden = false;
 }
 
