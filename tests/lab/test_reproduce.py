@@ -13,16 +13,19 @@ from typer.testing import CliRunner
 
 from robfcp import LAC, calibrate
 from robfcp.cli import app
-from robfcp.defence import Assessment, Band, RobFCP
+from robfcp.defence import DEFAULT, Assessment, Band, RobFCP, RobFCPReleased, named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.lab import outputs, paper
 from robfcp.lab.paper import extras, remarks, rows, trials
 from robfcp.lab.paper.cases import EXPERIMENTS, Case
+from robfcp.lab.paper.compare import AHEAD, Cell, beaten, cells, standings
+from robfcp.lab.paper.contradictions import contradictions
+from robfcp.lab.paper.methods import BY_CLASS, COMPARED, DETECTORS, FCP, OURS, RELEASED, TEXT
 from robfcp.lab.paper.published import table
 from robfcp.lab.paper.runner import collect, run_cases
-from robfcp.lab.paper.runs import Run, edge_of, expected_coverage, run_seed
+from robfcp.lab.paper.runs import Run, by_calibration, edge_of, expected_coverage, run_seed
 from robfcp.lab.paper.trials import PaperWorld, make_trial
 
 SMALL = PaperWorld("mnist", "beta0.5", "early", 0.5)
@@ -43,9 +46,14 @@ def test_every_published_number_has_a_cell_beside_it() -> None:
     assert sorted(found) == sorted(figures)
 
 
-def test_our_defence_stands_in_every_table_with_attacks() -> None:
+def test_every_table_has_all_methods_in_every_setting() -> None:
     for name, (_, make) in EXPERIMENTS.items():
-        assert any(case.run.method == "band" for case in make()), name
+        settings: dict[object, set[str]] = {}
+        for case in make():
+            key = (case.world, case.run.attack, case.run.ratio, case.run.told, case.variant)
+            settings.setdefault(key, set()).add(case.run.method)
+        needed = DETECTORS if name == "counting" else COMPARED
+        assert all(found >= set(needed) for found in settings.values()), name
 
 
 def brute_force(
@@ -74,12 +82,31 @@ def test_coverage_and_size_are_those_of_the_prediction_sets() -> None:
 def test_thresholds_are_those_of_calibrate(attack: str) -> None:
     trial = make_trial(SMALL, 1)
     federation = trial.attacked(attack, 30, np.random.default_rng(0))
-    for defence, rule in (("none", None), ("rob-fcp", RobFCP()), ("band", Band())):
+    rules = {"none": None, TEXT: RobFCP(), RELEASED: RobFCPReleased(), "band": Band()}
+    for defence, rule in rules.items():
         trusted = np.ones(100, bool) if rule is None else rule(federation, 30).trusted
         edge = edge_of(federation, trusted)
         assert edge is not None
         calibration = calibrate(federation, defence=defence, malicious=30, exchangeability="full")
         assert calibration.threshold == federation.grid.upper[edge]
+        verdict = by_calibration(federation, defence, 30)
+        assert verdict.edge == edge
+        assert np.array_equal(verdict.trusted, trusted)
+
+
+def test_reports_by_class_add_up_to_the_pooled_ones() -> None:
+    trial = make_trial(SMALL, 0)
+    scores = trial.forged("coverage", 30, np.random.default_rng(0))
+    by_class = trial.sketched(scores, by_class=True)
+    assert by_class.strata is not None
+    assert np.array_equal(by_class.counts, trial.sketched(scores).counts)
+    (outcome,) = run_seed(SMALL, [Run("coverage", 0.3, BY_CLASS, 0.3)], 0)
+    assert abs(outcome.coverage - outcome.honest_coverage) < 0.05
+
+
+def test_no_reports_that_reach_the_level_leave_every_label() -> None:
+    few = Federation.from_counts([[1, 1], [2, 0], [1, 0]])
+    assert by_calibration(few, "none", 0).edge is None
 
 
 def closed_form_z_scores(
@@ -155,7 +182,7 @@ def test_the_closed_form_is_the_one_known_for_equal_clients() -> None:
 
 
 def test_published_rob_fcp_fails_on_a_good_model_where_ours_does_not() -> None:
-    runs = [Run("coverage", 0.4, method, 0.4) for method in ("fcp", "rob-fcp", "band")]
+    runs = [Run("coverage", 0.4, method, 0.4) for method in (FCP, TEXT, OURS)]
     outcomes = [run_seed(PaperWorld("mnist", "iid"), runs, seed) for seed in range(3)]
     error = np.mean([[one.coverage - one.honest_coverage for one in row] for row in outcomes], 0)
     assert error[1] < -0.15
@@ -170,7 +197,10 @@ def test_attribute_clients_differ_in_their_share_of_the_stage(attribute: str) ->
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(given.labels)))
     stage = trials.STAGES.index(attribute)
     share = np.array([(given.labels[part] == stage).mean() for part in parts])
-    assert share[-20:].mean() > 1.5 * share[:20].mean()
+    assert len(parts) == trials.clients_of(world) == 13
+    assert share[-4:].mean() > 1.5 * share[:4].mean()
+    assert given.groups is not None
+    assert all(len(np.unique(given.groups[part])) == trials.SUBJECTS for part in parts)
     with pytest.raises(RobfcpError, match="no subjects"):
         trials.split(PaperWorld("mnist", "iid", attribute="wake"), outputs.load("mnist"), None)  # type: ignore[arg-type]
 
@@ -218,14 +248,21 @@ def test_the_command_writes_tables_figures_and_the_page(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "misstated" in result.output
     found = list(csv.DictReader((target / "misstated.csv").read_text().splitlines()))
-    assert len(found) == 18
-    assert {row["method"] for row in found} == {"rob-fcp", "band"}
+    assert len(found) == 9 * len(COMPARED)
+    assert {row["method"] for row in found} == set(COMPARED)
     content = json.loads((target / "misstated.json").read_text())
-    assert len(content["rows"]) == 18
+    assert len(content["rows"]) == len(found)
     assert content["remarks"]
     assert (target / "misstated.png").read_bytes().startswith(b"\x89PNG")
-    assert "| tinyimagenet |" in page.read_text()
-    assert (page.parent / "results" / "misstated.png").exists()
+    folder = page.parent / "results"
+    assert "| tinyimagenet |" in (folder / "misstated.md").read_text()
+    assert (folder / "misstated.png").exists()
+    for name in ("models", "contradictions", "rivals", "misstated"):
+        assert f"results/{name}.md" in page.read_text()
+        assert (folder / f"{name}.md").is_file()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert CliRunner().invoke(app, [*command, "--no-resume", "--page", str(page)]).exit_code == 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     listed = CliRunner().invoke(app, ["reproduce", "--json"])
     assert set(json.loads(listed.output)["experiments"]) == set(paper.NAMES)
 
@@ -242,46 +279,101 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
 def test_bounds_and_runtime_say_what_they_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "BOUND_DATASETS", ("pathmnist",))
+    monkeypatch.setattr(extras, "BOUND_WORLDS", (("pathmnist", "coverage"),))
     monkeypatch.setattr(extras, "BOUND_RATIOS", (0.0, 0.1))
-    paper.reproduce(["bounds", "runtime"], tmp_path, seeds=2)
+    paper.reproduce(["bounds", "theorem", "runtime"], tmp_path, seeds=2)
     content = json.loads((tmp_path / "bounds.json").read_text())
     for row in content["rows"]:
         assert row["theorem_1_lower"] < 0
         assert row["theorem_1_upper"] > 1
-        assert row["certificate_lower"] <= row["band_coverage"] <= row["certificate_upper"]
+        assert row["dkw_lower"] < 0
+        assert row["certificate_lower"] <= row["ours_coverage"] <= row["certificate_upper"]
     assert "2 of 2 cells" in content["remarks"][0]
     seconds = json.loads((tmp_path / "runtime.json").read_text())["rows"]
-    assert all(row["band"] < row["published"] * 10 for row in seconds)
+    assert all(row[DEFAULT] < row["published"] * 10 for row in seconds)
     paper.write_page(tmp_path, tmp_path / "page.md")
-    assert "theorem_1_lower" in (tmp_path / "page.md").read_text()
+    assert "theorem_1_lower" in (tmp_path / "page" / "bounds.md").read_text()
+    assert "What is proved" in (tmp_path / "page.md").read_text()
 
 
 def test_every_timed_repeat_sees_a_federation_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
 
-    class Watched(Band):
-        def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
-            seen.append(federation)  # kept, so that no two share an address
-            return super().__call__(federation, n_malicious)
+    def watched(name: str) -> object:
+        rule = named_defence(name)
 
-    monkeypatch.setattr(extras, "Band", Watched)
+        def call(federation: Federation, n_malicious: int) -> Assessment:
+            seen.append(federation)  # kept, so that no two share an address
+            return rule(federation, n_malicious)
+
+        return call
+
+    monkeypatch.setattr(extras, "named_defence", watched)
     monkeypatch.setattr(extras, "DATASETS", {"PathMNIST": "pathmnist"})
     extras.runtime(repeats=3)
-    assert len({id(federation) for federation in seen}) == 3
+    assert len({id(federation) for federation in seen}) == 3 * len(DETECTORS)
+
+
+def test_theorem_1_says_something_where_there_are_few_clients_bins_and_many_samples() -> None:
+    first = extras.theorem()[0]
+    assert (first["K"], first["K_m"], first["H"]) == (6, 1, 2)
+    assert first["at n_b = 80,000"] == "[0.868, 0.932]"
+    for row in extras.theorem():
+        n = row["n_b: lower end above 0"]
+        bound = extras._theorem_at(row["K"], row["K_m"], row["H"], n)
+        less = extras._theorem_at(row["K"], row["K_m"], row["H"], int(n * 0.98))
+        assert less[0] <= 0 < bound[0]
+
+
+def a_row(method: str, coverage: float, **more: object) -> dict[str, object]:
+    base = {
+        "dataset": "mnist", "model": "final", "split": "iid", "ratio": 0.4, "attack": "coverage",
+        "told": 0.4, "variant": "", "number": "known", "honest_coverage": 0.9, "set_size": 1.0,
+    }  # fmt: skip
+    return {**base, "method": method, "coverage": coverage, **more}
+
+
+def test_cells_in_which_a_rival_is_ahead_are_listed_by_their_lead() -> None:
+    contents = {
+        "main": {"rows": [a_row(FCP, 0.8), a_row(RELEASED, 0.9), a_row(OURS, 0.89)]},
+        "known": {"rows": [a_row(FCP, 0.8), a_row(OURS, 0.5)]},  # the same setting, counted once
+        "mimic": {"rows": [a_row(TEXT, 0.9, ratio=0.1), a_row(OURS, 0.9 - AHEAD / 2, ratio=0.1)]},
+        "scores": {
+            "rows": [a_row(TEXT, 0.9, variant="aps"), a_row(OURS, 0.95, variant="aps")],
+        },
+    }
+    found = cells(contents)
+    assert [cell.experiment for cell in found] == ["main", "mimic", "scores"]
+    leads = [(round(lead, 3), rival, cell.setting) for lead, rival, cell in beaten(found)]
+    assert leads == [
+        (0.05, TEXT, "mnist iid coverage 40% aps"),
+        (0.01, RELEASED, "mnist iid coverage 40%"),
+    ]
+    ours = next(one for one in standings(found) if one.method == OURS)
+    assert (ours.worst, ours.off, ours.total) == (pytest.approx(0.05), 1, 3)
+    assert isinstance(found[0], Cell)
+
+
+def test_contradictions_stand_beside_what_was_measured() -> None:
+    rows = [a_row(FCP, 0.834, split="beta=0.5", model="final")]
+    text = contradictions({"main": {"rows": rows}})
+    assert "0.805 / 1.284 (main); 0.833 / 1.384" in text
+    assert "| 0.834 / 1.00 |" in text
+    assert "not run" in text
+    assert text.count("\n|") >= 11
 
 
 def test_remarks_state_what_was_measured_in_the_worst_cells() -> None:
     world = PaperWorld("mnist", "iid")
     cases = [Case(world, Run("coverage", 0.4, m, 0.4), "known", "", p) for m, p in
-             (("fcp", (0.7, 1.0)), ("rob-fcp", (0.9, 1.0)), ("band", None))]  # fmt: skip
+             ((FCP, (0.7, 1.0)), (TEXT, (0.9, 1.0)), (OURS, None))]  # fmt: skip
     made = rows.make_rows(cases, run_cases(cases, seeds=2, workers=1))
     text = "\n".join(remarks.remarks(made))
     assert "1 of 1 published FCP coverages" in text
     robust = made[1]
     assert f"{robust.first_bin:.0%} of honest scores in the first of 100 bins" in text
     assert f"{robust.caught:.1f} of 40 liars" in text
-    assert "Band is within 0.02" in text
+    assert f"{OURS}, ours is within 0.02" in text
 
 
 def test_the_share_in_the_first_bin_is_that_of_the_honest_scores() -> None:
@@ -294,7 +386,7 @@ def test_the_share_in_the_first_bin_is_that_of_the_honest_scores() -> None:
 
 def test_a_misstated_number_is_named_as_the_cause() -> None:
     case = Case(PaperWorld("tinyimagenet", "beta0.5", "final", 0.5),
-                Run("coverage", 0.25, "band", 0.05), "misstated", "0.05")  # fmt: skip
+                Run("coverage", 0.25, OURS, 0.05), "misstated", "0.05")  # fmt: skip
     (row,) = rows.make_rows([case], run_cases([case], seeds=2, workers=1))
     (line,) = remarks.remarks([row])
     assert "told fewer liars than there are" in line

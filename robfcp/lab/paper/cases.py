@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from robfcp.defence import Characterisation, Metric
-from robfcp.lab.paper.published import DATASETS, Published, table
+from robfcp.lab.paper.methods import COMPARED, DETECTORS, EVERY, HISTORY, RELEASED, TEXT
+from robfcp.lab.paper.published import DATASETS, table
 from robfcp.lab.paper.runs import Run
 from robfcp.lab.paper.trials import PaperWorld
 
 ATTACKS = ("coverage", "efficiency", "gaussian")
 EARLY = {("mnist", "beta0.5"), ("cifar10", "iid"), ("cifar10", "beta0.5")}
+WAKE = "wake"  # what the paper's appendix splits its sleep data by where others are Dirichlet(0.5)
+Figure = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -23,60 +26,75 @@ class Case:
     run: Run
     number: str
     variant: str = ""
-    published: tuple[float, float] | None = None
+    published: Figure | None = None
 
 
 def worlds(dataset: str, beta: float, **more: object) -> Iterator[PaperWorld]:
-    """The shipped models for a data set: the final one and, where it ships, the early one."""
+    """The shipped models for a data set: the final one and, where it ships, the early one.
+
+    Sleep at beta 0.5 is split by the share of wake, as the paper did, and by Dirichlet(0.5) too.
+    """
     split = "iid" if beta == 0 else "beta0.5"
+    if dataset == "sleep" and beta > 0:
+        yield PaperWorld(dataset, split, "final", attribute=WAKE, **more)  # type: ignore[arg-type]
     yield PaperWorld(dataset, split, "final", beta, **more)  # type: ignore[arg-type]
     if (dataset, split) in EARLY:
         yield PaperWorld(dataset, split, "early", beta, **more)  # type: ignore[arg-type]
 
 
-def _told(number: str, ratio: float) -> float | None:
-    return None if number == "unknown" else ratio
+def compared(
+    world: PaperWorld,
+    attack: str,
+    ratio: float,
+    told: float | None,
+    number: str,
+    variant: str = "",
+    published: Mapping[str, Figure] | None = None,
+    methods: Sequence[str] = COMPARED,
+) -> Iterator[Case]:
+    """All methods in one setting, each with the figure published for it."""
+    figures = published or {}
+    for method in methods:
+        yield Case(world, Run(attack, ratio, method, told), number, variant, figures.get(method))
 
 
-def from_table(name: str) -> list[Case]:
-    """The cells of a published table, each followed by our defence in the same setting."""
-    cases: list[Case] = []
-    settings: dict[tuple[object, ...], Published] = {}
+def from_table(name: str, methods: Sequence[str] = COMPARED) -> list[Case]:
+    """The settings of a published table, all methods in each; liars' number as the table has it."""
+    settings: dict[tuple[str, float, float, str, str], dict[str, Figure]] = {}
     for row in table(name):
-        settings.setdefault((row.dataset, row.beta, row.ratio, row.number, row.attack), row)
-        for world in worlds(row.dataset, row.beta or 0.0):
-            run = Run(row.attack, row.ratio, row.method, _told(row.number, row.ratio))
-            cases.append(Case(world, run, row.number, "", (row.coverage, row.set_size)))
-    for row in settings.values():
-        for world in worlds(row.dataset, row.beta or 0.0):
-            told = None if row.attack == "none" else _told(row.number, row.ratio)
-            cases.append(Case(world, Run(row.attack, row.ratio, "band", told), row.number))
+        key = (row.dataset, row.beta or 0.0, row.ratio, row.number, row.attack)
+        settings.setdefault(key, {})[row.method] = (row.coverage, row.set_size)
+    cases: list[Case] = []
+    for (dataset, beta, ratio, number, attack), figures in settings.items():
+        told = None if "unknown" in number or attack == "none" else ratio
+        for place, world in enumerate(worlds(dataset, beta)):
+            second = dataset == "sleep" and place > 0
+            shown = {} if second else figures
+            cases += compared(world, attack, ratio, told, number, published=shown, methods=methods)
     return cases
 
 
 def attributes() -> list[Case]:
     """Clients by the share of a sleep stage in a subject's night."""
-    cases = []
+    figures: dict[str, dict[str, Figure]] = {}
     for row in table("shhs-attributes"):
-        name = row.table.split(":")[1]
-        world = PaperWorld("sleep", "iid", attribute=name)
-        figure = (row.coverage, row.set_size)
-        cases.append(Case(world, Run("coverage", 0.4, row.method, 0.4), "known", name, figure))
-        if row.method == "fcp":
-            cases.append(Case(world, Run("coverage", 0.4, "band", 0.4), "known", name))
+        stage = row.table.split(":")[1]
+        figures.setdefault(stage, {})[row.method] = (row.coverage, row.set_size)
+    cases: list[Case] = []
+    for stage, found in figures.items():
+        world = PaperWorld("sleep", "iid", attribute=stage)
+        cases += compared(world, "coverage", 0.4, 0.4, "known", stage, found)
     return cases
 
 
 def misstated() -> list[Case]:
     """A quarter of the clients lies, the method is told another share."""
-    cases = []
+    cases: list[Case] = []
     for row in table("assumed-ratio"):
         name = row.table.split(":")[1]
         world = PaperWorld(row.dataset, "beta0.5", "final", 0.5)
-        figure = (row.coverage, row.set_size)
-        for method, published in (("rob-fcp", figure), ("band", None)):
-            run = Run("coverage", 0.25, method, float(name))
-            cases.append(Case(world, run, "misstated", name, published))
+        figure = {TEXT: (row.coverage, row.set_size)}
+        cases += compared(world, "coverage", 0.25, float(name), "misstated", name, figure)
     return cases
 
 
@@ -89,75 +107,104 @@ def granularity() -> list[Case]:
             world = PaperWorld(dataset, "beta0.5", "final", 0.5, fine=True)
             for attack in ("gaussian", "coverage"):
                 same = attack == row.attack and dataset == row.dataset
-                figure = (row.coverage, row.set_size) if same else None
-                run = Run(attack, 0.4, "rob-fcp", 0.4, bins=bins)
-                cases.append(Case(world, run, "known", f"{bins}", figure))
-                cases.append(Case(world, Run(attack, 0.4, "band", 0.4), "known", f"{bins}"))
+                figure = {TEXT: (row.coverage, row.set_size)} if same else {}
+                for case in compared(world, attack, 0.4, 0.4, "known", f"{bins}", figure):
+                    viewed = case.run.method in (TEXT, RELEASED)
+                    run = replace(case.run, bins=bins) if viewed else case.run
+                    cases.append(replace(case, run=run))
     return cases
 
 
-def _variants(vary: Callable[[str], Iterator[tuple[str, Run]]]) -> list[Case]:
+def _variants(vary: Callable[[Run], Iterator[tuple[str, Run]]]) -> list[Case]:
+    """Variants of the paper's text beside everybody else, iid and at Dirichlet(0.5)."""
     cases = []
     for dataset in ("mnist", "tinyimagenet", "pathmnist"):
-        for world in worlds(dataset, 0.5):
+        for world in (*worlds(dataset, 0.0), *worlds(dataset, 0.5)):
             for attack in ATTACKS:
-                for variant, run in vary(attack):
-                    cases.append(Case(world, run, "known", variant))
-                cases.append(Case(world, Run(attack, 0.4, "band", 0.4), "known", "default"))
+                for variant, text in vary(Run(attack, 0.4, TEXT, 0.4)):
+                    for case in compared(world, attack, 0.4, 0.4, "known", variant):
+                        run = text if case.run.method == TEXT else case.run
+                        cases.append(replace(case, run=run))
     return cases
 
 
 def distances() -> list[Case]:
-    """Rob-FCP with other distances between histograms."""
-
-    def vary(attack: str) -> Iterator[tuple[str, Run]]:
-        for metric in get_args(Metric):
-            yield metric, Run(attack, 0.4, "rob-fcp", 0.4, distance=metric)
-
-    return _variants(vary)
+    """Rob-FCP's text with other distances between histograms."""
+    return _variants(lambda run: ((m, replace(run, distance=m)) for m in get_args(Metric)))
 
 
 def characterisations() -> list[Case]:
-    """Rob-FCP with other vectors than histograms."""
-
-    def vary(attack: str) -> Iterator[tuple[str, Run]]:
-        for how in get_args(Characterisation):
-            yield how, Run(attack, 0.4, "rob-fcp", 0.4, characterisation=how)
-
-    return _variants(vary)
+    """Rob-FCP's text with other vectors than histograms."""
+    return _variants(
+        lambda run: (
+            (how, replace(run, characterisation=how)) for how in get_args(Characterisation)
+        )
+    )
 
 
 def scores() -> list[Case]:
-    """LAC and APS under the three attacks."""
+    """LAC and APS under the three attacks, iid and at Dirichlet(0.5)."""
     return [
-        Case(world, Run(attack, 0.4, method, 0.4), "known", score)
+        case
         for dataset in DATASETS.values()
         for score in ("lac", "aps")
-        for world in worlds(dataset, 0.5, score=score)
+        for beta in (0.0, 0.5)
+        for world in worlds(dataset, beta, score=score)
         for attack in ATTACKS
-        for method in ("fcp", "rob-fcp", "band")
+        for case in compared(world, attack, 0.4, 0.4, "known", score, methods=HISTORY)
+    ]
+
+
+def evading() -> list[Case]:
+    """Liars just above the minimum, where the released code's last bin does not hold them."""
+    return [
+        case
+        for dataset in DATASETS.values()
+        for beta in (0.0, 0.5)
+        for world in worlds(dataset, beta)
+        for step in ("0.0005", "0.001", "0.01")
+        for case in compared(world, f"near-coverage:{step}", 0.4, 0.4, "known", step)
+    ]
+
+
+def noises() -> list[Case]:
+    """The gaussian attack as the paper's script, its text and its other text have it."""
+    return [
+        case
+        for dataset in ("tinyimagenet", "pathmnist", "mnist")
+        for beta in (0.0, 0.5)
+        for world in worlds(dataset, beta)
+        for name, deviation in (("0.02", 0.02), ("0.5", 0.5), ("variance 0.5", 0.5**0.5))
+        for case in compared(world, f"gaussian:{deviation:.6g}", 0.4, 0.4, "known", name)
     ]
 
 
 def counting() -> list[Case]:
-    """How many liars the paper's likelihood (rob-fcp) and our groups (band) find."""
+    """How many liars each method finds: iid, and at Dirichlet(0.5)."""
+    ratios = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
     return [
         Case(world, Run(attack if ratio else "none", ratio, method, None), "unknown", attack)
         for dataset in DATASETS.values()
-        for world in worlds(dataset, 0.5)
+        for beta in (0.0, 0.5)
+        for world in worlds(dataset, beta)
         for attack in ATTACKS
-        for ratio in (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
-        for method in ("rob-fcp", "band")
+        for ratio in (ratios if beta == 0 else ratios[::2])
+        for method in DETECTORS
     ]
 
 
 EXPERIMENTS: dict[str, tuple[str, Callable[[], list[Case]]]] = {
-    "main": ("40% malicious, number known, Dirichlet(0.5)", lambda: from_table("main")),
-    "known": ("10-30% malicious, number known", lambda: from_table("known")),
+    "main": ("40% malicious, number known, Dirichlet(0.5)", lambda: from_table("main", EVERY)),
+    "known": ("10-30% malicious, number known", lambda: from_table("known", HISTORY)),
     "unknown": ("10-40% malicious, number estimated", lambda: from_table("unknown")),
-    "benign": ("Nobody attacks", lambda: from_table("benign")),
-    "beta-sweep": ("Heterogeneity, 40% coverage attackers", lambda: from_table("beta-sweep")),
+    "benign": ("Nobody attacks, number estimated", lambda: from_table("benign")),
+    "beta-sweep": (
+        "Heterogeneity, 40% coverage attackers",
+        lambda: from_table("beta-sweep", HISTORY),
+    ),
     "mimic": ("All attackers copy one benign client", lambda: from_table("mimic")),
+    "evading": ("40% send a little more than the minimum (not in the paper)", evading),
+    "noises": ("Three readings of the gaussian attack, 40% malicious", noises),
     "attributes": ("Clients by sleep stage, 40% coverage attackers", attributes),
     "misstated": ("25% coverage attackers, 5-45% assumed", misstated),
     "granularity": ("Bins in Rob-FCP's view, 40% malicious", granularity),

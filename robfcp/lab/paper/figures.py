@@ -7,13 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from robfcp.figures import BLUE, GREY, ORANGE, VERMILION, new_axes, plot_heatmap, style
+from robfcp.figures import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    new_axes,
+    plot_heatmap,
+    style,
+)
+from robfcp.lab.paper.compare import Cell
+from robfcp.lab.paper.methods import BEFORE, BY_CLASS, FCP, OURS, QQ, RELEASED, TEXT
 from robfcp.lab.paper.rows import TableRow
 
 LOOKS = {
-    "fcp": (VERMILION, "^", "FCP"),
-    "rob-fcp": (ORANGE, "s", "Rob-FCP"),
-    "band": (BLUE, "o", "band (ours)"),
+    FCP: (VERMILION, "^", "FCP"),
+    QQ: (PURPLE, "v", "FedCP-QQ"),
+    TEXT: (ORANGE, "s", "Rob-FCP, text"),
+    RELEASED: (GREEN, "D", "Rob-FCP, code"),
+    BEFORE: (SKY, "P", f"{BEFORE} (ours before)"),
+    BY_CLASS: (GREY, "X", f"{OURS} (ours), by class"),
+    OURS: (BLUE, "o", f"{OURS} (ours)"),
 }
 SWEEPS = {  # experiments drawn as curves, and what runs along the axis
     "beta-sweep": "Dirichlet beta",
@@ -36,13 +53,14 @@ def _cells(title: str, rows: Sequence[TableRow]) -> Any:
     """Error against the honest clients, a dot a cell, one panel an attack."""
     attacks = list(dict.fromkeys(row.attack for row in rows))
     names = list(dict.fromkeys(_setting(row) for row in rows))
-    axes = new_axes(len(attacks), max(2.6, 0.24 * len(names) + 1.4))
+    methods = [method for method in LOOKS if any(row.method == method for row in rows)]
+    axes = new_axes(len(attacks), max(2.6, 0.3 * len(names) + 1.4))
     for ax, attack in zip(axes, attacks, strict=True):
         for method, (colour, marker, label) in LOOKS.items():
             chosen = [row for row in rows if (row.attack, row.method) == (attack, method)]
             if not chosen:
                 continue
-            shift = {"fcp": -0.22, "rob-fcp": 0.0, "band": 0.22}[method]
+            shift = 0.7 * ((methods.index(method) + 0.5) / len(methods) - 0.5)
             place = [names.index(_setting(row)) + shift for row in chosen]
             ax.errorbar(
                 [row.coverage for row in chosen],
@@ -80,7 +98,7 @@ def _setting(row: TableRow) -> str:
 
 def _sweep(name: str, title: str, rows: Sequence[TableRow]) -> Any:
     panels = list(dict.fromkeys(_panel(name, row) for row in rows))
-    columns = 3 if name == "counting" else -(-len(panels) // -(-len(panels) // 5))
+    columns = 6 if name == "counting" else -(-len(panels) // -(-len(panels) // 5))
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -108,7 +126,7 @@ def _sweep(name: str, title: str, rows: Sequence[TableRow]) -> Any:
         if name == "granularity":
             ax.set_xscale("log")
         if name == "counting":
-            ax.plot([0, 40], [0, 40], color=GREY, linestyle=":", linewidth=1)
+            ax.plot([0, 45], [0, 45], color=GREY, linestyle=":", linewidth=1)
         else:
             ax.axhline(0.9, color=GREY, linestyle=":", linewidth=1)
         ax.set_title(panel, fontsize=9)
@@ -124,7 +142,11 @@ def _sweep(name: str, title: str, rows: Sequence[TableRow]) -> Any:
 
 def _panel(name: str, row: TableRow) -> str:
     stage = "" if row.model == "final" else f" ({row.model})"
-    extra = {"counting": row.variant, "granularity": row.attack, "mimic": row.split}.get(name, "")
+    extra = {
+        "counting": f"{row.split} {row.variant}",
+        "granularity": row.attack,
+        "mimic": row.split,
+    }.get(name, "")
     return f"{row.dataset}{stage} {extra}".strip()
 
 
@@ -137,36 +159,34 @@ def _x(name: str, row: TableRow) -> float:
 
 
 def draw_bounds(rows: Sequence[dict[str, Any]]) -> Any:
-    """Measured coverage inside Theorem 1's interval, cut to [0, 1], and our certificate's."""
+    """Measured coverage inside the published intervals, cut to [0, 1], and our certificate's."""
     with style():
-        names = list(dict.fromkeys(row["dataset"] for row in rows))
-        axes = new_axes(len(names), 3.4)
-        for ax, name in zip(axes, names, strict=True):
-            chosen = [row for row in rows if row["dataset"] == name]
+        worlds = list(dict.fromkeys((row["dataset"], row["attack"]) for row in rows))
+        axes = new_axes(len(worlds), 3.4)
+        for ax, world in zip(axes, worlds, strict=True):
+            chosen = [row for row in rows if (row["dataset"], row["attack"]) == world]
             x = [row["ratio"] for row in chosen]
-            for low, high, colour, label in (
-                ("theorem_1_lower", "theorem_1_upper", ORANGE, "Theorem 1 (vacuous: all of 0..1)"),
-                ("certificate_lower", "certificate_upper", BLUE, "our certificate, 95%"),
+            for name, colour, label in (
+                ("theorem_1", ORANGE, "Theorem 1 (all of 0..1)"),
+                ("code", GREEN, "formula of the released code"),
+                ("certificate", BLUE, "our certificate, 95%"),
             ):
-                ends = [np.clip([row[end] for row in chosen], 0, 1) for end in (low, high)]
+                ends = [
+                    np.clip([row[f"{name}_{end}"] for row in chosen], 0, 1)
+                    for end in ("lower", "upper")
+                ]
                 ax.fill_between(x, *ends, color=colour, alpha=0.18, linewidth=0, label=label)
-            ax.plot(
-                x,
-                [row["rob_fcp_coverage"] for row in chosen],
-                color=ORANGE,
-                marker="s",
-                label="Rob-FCP, measured",
-            )
-            ax.plot(
-                x,
-                [row["band_coverage"] for row in chosen],
-                color=BLUE,
-                marker="o",
-                label="band, measured",
-            )
+            for end in ("lower", "upper"):
+                y = np.clip([row[f"dkw_{end}"] for row in chosen], 0, 1)
+                once = "Theorem 1, DKW variant" if end == "lower" else None
+                ax.plot(x, y, color=GREY, linestyle="--", linewidth=1, label=once)
+            for key, method in (("text", TEXT), ("ours", OURS)):
+                colour, marker, label = LOOKS[method]
+                y = [row[f"{key}_coverage"] for row in chosen]
+                ax.plot(x, y, color=colour, marker=marker, label=f"{label}, measured")
             ax.axhline(0.9, color=GREY, linestyle=":", linewidth=1)
-            ax.set(title=name, xlabel="share of coverage attackers", ylabel="coverage")
-        axes[0].legend(fontsize=7.5)
+            ax.set(title=" ".join(world), xlabel="share of attackers", ylabel="coverage")
+        axes[0].legend(fontsize=7)
         return axes[0].figure
 
 
@@ -175,18 +195,51 @@ def draw_runtime(rows: Sequence[dict[str, Any]]) -> Any:
     with style():
         ax = new_axes(1, 3.0)[0]
         y = np.arange(len(rows))
-        columns = (
-            ("published", GREY, "published (RTX A6000)"),
-            ("rob-fcp", ORANGE, "Rob-FCP, ours"),
-            ("band", BLUE, "band, ours"),
-        )
-        for shift, (key, colour, label) in zip((-0.25, 0.0, 0.25), columns, strict=True):
-            ax.barh(y + shift, [row[key] for row in rows], 0.22, color=colour, label=label)
+        columns = [("published", GREY, "published (RTX A6000)")]
+        columns += [(name, LOOKS[name][0], LOOKS[name][2]) for name in (TEXT, RELEASED, OURS)]
+        for place, (key, colour, label) in enumerate(columns):
+            shift = 0.8 * ((place + 0.5) / len(columns) - 0.5)
+            ax.barh(y + shift, [row[key] for row in rows], 0.18, color=colour, label=label)
         ax.set_yticks(y, [row["dataset"] for row in rows])
         ax.set_xscale("log")
         ax.set(xlabel="seconds", title="From 100 reports to a threshold")
         ax.legend(fontsize=7.5)
         return ax.figure
+
+
+def draw_theorem(rows: Sequence[dict[str, Any]]) -> Any:
+    """Samples a client from which Theorem 1's lower end exceeds 0 and its upper end is below 1."""
+    with style():
+        ax = new_axes(1, 0.3 * len(rows) + 1.2)[0]
+        y = np.arange(len(rows))
+        low = [row["n_b: lower end above 0"] for row in rows]
+        high = [row["n_b: upper end below 1"] for row in rows]
+        ax.plot(low, y, color=ORANGE, marker="s", linestyle="none", label="lower end above 0")
+        ax.plot(high, y, color=VERMILION, marker="^", linestyle="none", label="upper end below 1")
+        ax.axvspan(50, 25_000, color=GREY, alpha=0.12, linewidth=0, label="50 to 25,000")
+        ax.set_yticks(y, [f"K={row['K']} K_m={row['K_m']} H={row['H']}" for row in rows])
+        ax.set_xscale("log")
+        ax.set(xlabel="samples a client from which Theorem 1 says it", title="Theorem 1")
+        ax.legend(fontsize=7.5)
+        return ax.figure
+
+
+def draw_overview(cells: Sequence[Cell]) -> Any:
+    """|coverage - honest| of ours against each rival's, a dot a cell: below the line ours wins."""
+    rivals = (FCP, TEXT, RELEASED)
+    with style():
+        axes = new_axes(len(rivals), 3.6)
+        for ax, rival in zip(axes, rivals, strict=True):
+            colour, marker, label = LOOKS[rival]
+            own = [cell for cell in cells if rival in cell.rows]
+            x = [abs(cell.error(rival)) for cell in own]
+            y = [abs(cell.error(OURS)) for cell in own]
+            top = max(0.05, *x, *y) * 1.05 if own else 1.0
+            ax.plot([0, top], [0, top], color=GREY, linestyle=":", linewidth=1)
+            ax.plot(x, y, color=colour, marker=marker, markersize=3.5, alpha=0.6, linestyle="none")
+            ax.set(xlim=(-0.005, top), ylim=(-0.005, top), title=label)
+            ax.set(xlabel="its distance from the honest coverage", ylabel=f"ours ({OURS})")
+        return axes[0].figure
 
 
 def draw_natural(rows: Sequence[dict[str, Any]]) -> Any:
@@ -213,5 +266,5 @@ def _mark_published(
         color="none",
         markeredgecolor=colour,
         linestyle="none",
-        label=f"{label}, published",
+        label=f"{label.partition(',')[0]}, published",
     )

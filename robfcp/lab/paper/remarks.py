@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from robfcp.lab.paper.methods import FCP, LABELS, OURS, RELEASED, TEXT
 from robfcp.lab.paper.rows import TableRow
 
 APART = 0.02  # coverage, from that of the honest clients alone
@@ -18,8 +19,8 @@ APART = 0.02  # coverage, from that of the honest clients alone
 def remarks(rows: Sequence[TableRow]) -> list[str]:
     """A line for each kind of difference, with the measurements of its worst cell."""
     lines = [*_closed_form(rows), *_sizes(rows)]
-    for method, name in (("rob-fcp", "Rob-FCP"), ("band", "Band")):
-        lines += _off(rows, method, name)
+    for method in (TEXT, RELEASED, OURS):
+        lines += _off(rows, method, LABELS[method])
     return lines
 
 
@@ -37,15 +38,15 @@ def _closed_form(rows: Sequence[TableRow]) -> list[str]:
         f"{len(off)} of {len(compared)} published FCP coverages are over 0.01 from the closed form "
         f"(most: {cell(worst)}, published {worst.published_coverage:.3f}, closed form "
         f"{worst.expected:.3f}, ours {worst.coverage:.3f}). The gap there is {gap:.3f}, the "
-        f"standard deviation of our single runs {worst.coverage_sd:.3f}; its cause is not known."
+        f"standard deviation of our single runs {worst.coverage_sd:.3f}. Where the paper "
+        "contradicts "
+        "itself is listed on a page of its own."
     ]
 
 
 def _sizes(rows: Sequence[TableRow]) -> list[str]:
     benign = [
-        row
-        for row in rows
-        if row.attack == "none" and row.published_set_size and row.method == "fcp"
+        row for row in rows if row.attack == "none" and row.published_set_size and row.method == FCP
     ]
     other = [
         row for row in benign if abs(np.log(row.set_size / (row.published_set_size or 1))) > 0.15
@@ -100,7 +101,7 @@ def _found(row: TableRow) -> str:
 
 def _measured(row: TableRow) -> str:
     """What was seen of the worst cell: who was left out, how odd the liars looked, the end bins."""
-    n_liars = 100 * row.ratio
+    n_liars = round(row.clients * row.ratio)
     text = (
         f"; {row.caught:.1f} of {n_liars:.0f} liars and {row.flagged - row.caught:.1f} honest out"
     )

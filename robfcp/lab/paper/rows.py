@@ -12,6 +12,7 @@ import numpy as np
 from robfcp.lab.outputs import entries
 from robfcp.lab.paper.cases import Case
 from robfcp.lab.paper.runner import Results
+from robfcp.lab.paper.trials import clients_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class TableRow:
     model: str  # of the shipped outputs: final or early
     accuracy: float
     split: str  # of the calibration data: iid, beta=... or a sleep stage
+    clients: int
     ratio: float
     number: str
     attack: str
@@ -33,6 +35,7 @@ class TableRow:
     set_size_sd: float
     honest_coverage: float
     honest_set_size: float
+    everywhere: float  # coverage on all clients' test halves
     expected: float | None
     published_coverage: float | None
     published_set_size: float | None
@@ -61,6 +64,7 @@ def make_rows(cases: Sequence[Case], results: Results) -> list[TableRow]:
             model=world.stage,
             accuracy=_accuracy(world.dataset, world.split, world.stage),
             split=split,
+            clients=clients_of(world),
             ratio=case.run.ratio,
             number=case.number,
             attack=case.run.attack,
@@ -72,6 +76,7 @@ def make_rows(cases: Sequence[Case], results: Results) -> list[TableRow]:
             set_size_sd=set_size_sd,
             honest_coverage=float(np.mean([one.honest_coverage for one in found])),
             honest_set_size=float(np.mean([one.honest_set_size for one in found])),
+            everywhere=float(np.mean([one.everywhere for one in found])),
             expected=_mean([one.expected for one in found]),
             published_coverage=case.published[0] if case.published else None,
             published_set_size=case.published[1] if case.published else None,

@@ -1,27 +1,30 @@
-"""Running attacks and defences on the clients of one seed, by the paper's rules."""
+"""Running attacks and methods on the clients of one seed, by the paper's rules."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.calibration import calibrate
 from robfcp.defence import (
-    Assessment,
     Band,
     Characterisation,
     Finding,
     Metric,
-    NoDefence,
     RobFCP,
+    RobFCPReleased,
     estimate_malicious,
 )
 from robfcp.federation import Federation
 from robfcp.guarantees import conformal_rank, fcp_index
+from robfcp.lab.paper.methods import BEFORE, BY_CLASS, FCP, OURS, QQ, RELEASED, TEXT
 from robfcp.lab.paper.trials import PaperWorld, Trial, make_trial, world_key
+from robfcp.lab.quantile_of_quantiles import fedcp_qq_index
 
 LEVEL = Fraction(9, 10)
 
@@ -32,7 +35,7 @@ class Run:
 
     attack: str
     ratio: float
-    method: str  # fcp, rob-fcp or band
+    method: str  # one of `methods.COMPARED`
     told: float | None  # None: the method's own estimate
     distance: Metric = "l2"
     characterisation: Characterisation = "histogram"
@@ -47,6 +50,7 @@ class RunOutcome:
     set_size: float
     honest_coverage: float
     honest_set_size: float
+    everywhere: float  # coverage on all clients' test halves, attackers' too
     expected: float | None
     assumed: int
     caught: int
@@ -57,6 +61,16 @@ class RunOutcome:
     last_bin: float
 
 
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """The threshold's bin, whom the method trusts, how malicious all look, the liars assumed."""
+
+    edge: int | None
+    trusted: NDArray[np.bool_]
+    maliciousness: NDArray[np.float64]
+    assumed: int
+
+
 class _Scene:
     """One attack on one trial; what several methods need of it is worked out once."""
 
@@ -64,38 +78,45 @@ class _Scene:
         self.trial = trial
         self.n_malicious = round(ratio * trial.federation.n_clients)
         self.benign = trial.benign(self.n_malicious)
-        self.federation = trial.attacked(attack, self.n_malicious, rng)
-        self.attack = attack
-        self._finding: Finding | None = None
-        self._likelihood: int | None = None
+        self.scores = trial.forged(attack, self.n_malicious, rng)
+        self.federation = trial.sketched(self.scores)
 
-    @property
+    @cached_property
     def finding(self) -> Finding:
-        if self._finding is None:
-            self._finding = Band().look(self.federation)
-        return self._finding
+        return Band().look(self.federation)
 
-    @property
+    @cached_property
     def likelihood(self) -> int:
-        if self._likelihood is None:
-            self._likelihood = int(estimate_malicious(self.federation, "likelihood"))
-        return self._likelihood
+        return int(estimate_malicious(self.federation, "likelihood"))
 
-    def assess(self, run: Run) -> tuple[Assessment, int]:
-        """The method's verdict, and how many liars it assumed."""
-        told = None if run.told is None else round(run.told * self.federation.n_clients)
-        if run.method == "fcp":
-            return NoDefence()(self.federation, 0), 0
-        if run.method == "rob-fcp":
+    def judge(self, run: Run) -> Verdict:
+        """What the method makes of the reports."""
+        reports = self.federation
+        told = None if run.told is None else round(run.told * reports.n_clients)
+        everybody, nothing = np.ones(reports.n_clients, bool), np.zeros(reports.n_clients)
+        if run.method == FCP:
+            return Verdict(edge_of(reports, everybody), everybody, nothing, 0)
+        if run.method == QQ:
+            return Verdict(fedcp_qq_index(reports, LEVEL), everybody, nothing, 0)
+        if run.method == TEXT:
             assumed = self.likelihood if told is None else told
             rule = RobFCP(run.distance, run.characterisation, run.bins)
-            return rule(self.federation, assumed), assumed
-        assumed = int(self.finding.outstanding.sum()) if told is None else told
-        return Band().judge(self.federation, self.finding, assumed), assumed
+            found = rule(reports, assumed)
+        elif run.method == RELEASED:
+            code = RobFCPReleased(run.bins)
+            assumed = code.estimate(reports) if told is None else told
+            found = code(reports, assumed)
+        elif run.method == BEFORE:
+            assumed = int(self.finding.outstanding.sum()) if told is None else told
+            found = Band().judge(reports, self.finding, assumed)
+        elif run.method == BY_CLASS:
+            return by_calibration(self.trial.sketched(self.scores, by_class=True), OURS, told)
+        else:
+            return by_calibration(reports, run.method, told)
+        return Verdict(edge_of(reports, found.trusted), found.trusted, found.maliciousness, assumed)
 
-    def oddities(self, assessment: Assessment) -> tuple[float | None, float | None]:
+    def oddities(self, number: NDArray[np.float64]) -> tuple[float | None, float | None]:
         """Mean maliciousness of the attackers and of the honest clients."""
-        number = assessment.maliciousness
         if self.benign.all() or not number.any():
             return None, None
         return float(number[~self.benign].mean()), float(number[self.benign].mean())
@@ -106,6 +127,25 @@ class _Scene:
         upper = self.trial.federation.grid.upper
         first, last = pooled[upper <= 0.01].sum(), pooled[upper > 0.99].sum()
         return float(first / pooled.sum()), float(last / pooled.sum())
+
+
+def by_calibration(federation: Federation, defence: str, told: int | None) -> Verdict:
+    """What `calibrate` makes of the reports: the product itself, its threshold included."""
+    calibration = calibrate(
+        federation,
+        confidence_level=LEVEL,
+        defence=defence,
+        malicious="estimate" if told is None else told,
+        exchangeability="full",
+    )
+    threshold = calibration.threshold
+    edge = int(np.searchsorted(federation.grid.upper, threshold))
+    return Verdict(
+        edge if edge < federation.grid.n_bins and np.isfinite(threshold) else None,
+        np.isin(np.array(federation.ids), calibration.trusted),
+        np.asarray(calibration.maliciousness),
+        calibration.n_malicious,
+    )
 
 
 def edge_of(federation: Federation, trusted: NDArray[np.bool_]) -> int | None:
@@ -121,7 +161,7 @@ def expected_coverage(
 
     With f = N_m/N this is (0.9 - f)/(1 - f) and min(1, 0.9/(1 - f)) up to terms in 1/N.
     """
-    if run.method != "fcp" or run.attack not in ("none", "coverage", "efficiency"):
+    if run.method != FCP or run.attack not in ("none", "coverage", "efficiency"):
         return None
     total, honest = int(scene_sizes.sum()), int(scene_sizes[benign].sum())
     rank = conformal_rank(LEVEL, total, len(scene_sizes), "full")
@@ -142,22 +182,22 @@ def run_seed(world: PaperWorld, runs: Sequence[Run], seed: int) -> list[RunOutco
             rng = np.random.default_rng(noise)
             scenes[key] = _Scene(trial, *key, rng)
         scene = scenes[key]
-        assessment, assumed = scene.assess(run)
-        trusted = assessment.trusted
-        edge = edge_of(scene.federation, trusted)
-        coverage, size = trial.measure(edge, scene.benign)
+        verdict = scene.judge(run)
+        coverage, size = trial.measure(verdict.edge, scene.benign)
         honest = trial.measure(edge_of(trial.federation, scene.benign), scene.benign)
-        oddities, ends = scene.oddities(assessment), scene.ends()
+        everybody = np.ones(len(scene.benign), bool)
+        oddities, ends = scene.oddities(verdict.maliciousness), scene.ends()
         outcomes.append(
             RunOutcome(
                 coverage=coverage,
                 set_size=size,
                 honest_coverage=honest[0],
                 honest_set_size=honest[1],
+                everywhere=trial.measure(verdict.edge, everybody)[0],
                 expected=expected_coverage(trial.federation.sizes, scene.benign, run),
-                assumed=assumed,
-                caught=int((~trusted & ~scene.benign).sum()),
-                flagged=int((~trusted).sum()),
+                assumed=verdict.assumed,
+                caught=int((~verdict.trusted & ~scene.benign).sum()),
+                flagged=int((~verdict.trusted).sum()),
                 liar_oddity=oddities[0],
                 honest_oddity=oddities[1],
                 first_bin=ends[0],

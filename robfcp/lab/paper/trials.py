@@ -12,13 +12,13 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.lab import outputs, partitions
-from robfcp.lab.attacks import ATTACKS, Gaussian
-from robfcp.lab.attacks.base import Array, Bounds, Indices, ScoreAttack
+from robfcp.lab.attacks import Attack, Gaussian, NearCoverage, named_attack
 from robfcp.lab.outputs import Outputs
 from robfcp.lab.worlds import federation_of
 from robfcp.scores import APS, LAC, ClassificationScore
 
 CLIENTS = 100
+SUBJECTS = 3  # whole nights a client, where clients are made of subjects
 LEAST = 20  # samples a client: ten to calibrate with, ten to test on
 STAGES = ("wake", "N1", "N2", "N3", "REM")
 
@@ -26,7 +26,7 @@ STAGES = ("wake", "N1", "N2", "N3", "REM")
 @dataclass(frozen=True)
 class PaperWorld:
     """Which model's outputs are split how: Dirichlet(beta) over labels (0: iid), or by the share
-    of a sleep stage in each subject's night."""
+    of a sleep stage in each subject's night, subjects kept whole."""
 
     dataset: str
     split: str
@@ -37,16 +37,13 @@ class PaperWorld:
     fine: bool = False  # a grid that holds every k/10000, to merge views of any granularity from
 
 
-class PublishedGaussian(ScoreAttack):
-    """s' = clip(s + N(0, 0.5^2), low, high): the paper's noise, read as standard deviation 0.5."""
-
-    name = "gaussian"
-
-    def forge(
-        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
-    ) -> list[Array]:
-        """The client's own scores with noise."""
-        return [np.clip(scores[k] + rng.normal(0, 0.5, len(scores[k])), *bounds) for k in malicious]
+def paper_attack(name: str) -> Attack:
+    """The attack by its name, in another strength where one follows: `gaussian:0.02`."""
+    kind, _, strength = name.partition(":")
+    if not strength:
+        return named_attack(kind)
+    strengths = {Gaussian.name: Gaussian, NearCoverage.name: NearCoverage}
+    return strengths[kind](float(strength))
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +56,7 @@ class Trial:
 
     federation: Federation
     scores: list[NDArray[np.float64]]
+    labels: list[NDArray[np.intp]]
     covered: NDArray[np.int64]
     members: NDArray[np.int64]
     tested: NDArray[np.int64]
@@ -85,11 +83,26 @@ class Trial:
         """What the server receives."""
         if attack == "none" or not n_malicious:
             return self.federation
-        rule = PublishedGaussian() if attack == Gaussian.name else ATTACKS[attack]
-        forged = rule(self.scores, self.order[:n_malicious], rng)
+        return self.sketched(self.forged(attack, n_malicious, rng))
+
+    def forged(
+        self, attack: str, n_malicious: int, rng: np.random.Generator
+    ) -> list[NDArray[np.float64]]:
+        """Everybody's scores, the attackers' forged."""
+        if attack == "none" or not n_malicious:
+            return self.scores
+        scores: list[NDArray[np.float64]] = paper_attack(attack)(
+            self.scores, self.order[:n_malicious], rng
+        )
+        return scores
+
+    def sketched(self, scores: list[NDArray[np.float64]], by_class: bool = False) -> Federation:
+        """The reports of these scores, by class too if wanted; attackers keep their labels."""
         score = self.federation.score
         assert isinstance(score, ClassificationScore)
-        return federation_of(forged, self.federation.grid, score)
+        labels = self.labels if by_class else None
+        grid = self.federation.grid
+        return federation_of(scores, grid, score, labels=labels, n_classes=self.n_classes)
 
 
 def make_trial(world: PaperWorld, seed: int) -> Trial:
@@ -115,6 +128,7 @@ def make_trial(world: PaperWorld, seed: int) -> Trial:
     return Trial(
         federation=federation_of(scores, grid, rule),
         scores=scores,
+        labels=[given.labels[calibration] for calibration, _ in halves],
         covered=covered.cumsum(axis=1),
         members=members.cumsum(axis=1),
         tested=np.array([len(test) for _, test in halves]),
@@ -131,6 +145,14 @@ def world_key(world: PaperWorld) -> list[int]:
     return list(sha256(words.encode()).digest()[:8])
 
 
+def clients_of(world: PaperWorld) -> int:
+    """How many clients its samples are split among."""
+    if not world.attribute:
+        return CLIENTS
+    groups = _outputs(world.dataset, world.split, world.stage).groups
+    return CLIENTS if groups is None else -(-len(np.unique(groups)) // SUBJECTS)
+
+
 @lru_cache(maxsize=4)
 def _outputs(dataset: str, split_name: str, stage: str) -> Outputs:
     return outputs.load(dataset, split_name, stage)  # type: ignore[arg-type]
@@ -142,12 +164,12 @@ def split(world: PaperWorld, given: Outputs, rng: np.random.Generator) -> list[N
     if world.attribute:
         if given.groups is None:
             raise RobfcpError(f"{world.dataset}: has no subjects to split by; use sleep")
+        _, subject = np.unique(given.groups, return_inverse=True)
         stage = STAGES.index(world.attribute)
-        share = np.bincount(given.groups, given.labels == stage) / np.maximum(
-            np.bincount(given.groups), 1
-        )
-        jitter = rng.random(len(given.labels)) * 1e-9  # epochs of a subject in random order
-        return partitions.by_attribute(share[given.groups] + jitter, CLIENTS)
+        share = np.bincount(subject, given.labels == stage) / np.bincount(subject)
+        client = np.argsort(np.argsort(share, kind="stable"), kind="stable") // SUBJECTS
+        owner = client[subject]
+        return [np.flatnonzero(owner == number) for number in range(owner.max() + 1)]
     if world.beta == 0:
         return partitions.iid(len(given.labels), CLIENTS, rng)
     try:
