@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-browser lint docs release benchmark clean
+.PHONY: demo test test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-browser lint docs notebooks release benchmark clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -30,6 +30,7 @@ test-train: .venv/train  ## a short real federated training run
 
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
 	.venv-flower/bin/python -m pytest tests/flower tests/test_fuzz.py::test_some_hostile_rounds \
+		"tests/test_notebooks.py::test_a_notebook_runs_and_its_page_is_up_to_date[flower]" \
 		--cov=robfcp/flower --cov=robfcp/engines \
 		--cov-report=term --cov-fail-under=85
 
@@ -61,6 +62,10 @@ test-browser: .venv/browser  ## the calibration page in a real headless Chromium
 
 docs: .venv/docs  ## build the documentation strictly into site/ (--quiet would hide its warnings from --strict)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+notebooks: .venv/dev .venv-flower/installed  ## run the notebooks, keep their outputs, write their pages
+	$(BIN)/python scripts/notebooks.py
+	.venv-flower/bin/python scripts/notebooks.py flower
 
 release: .venv/dev  ## wheel, source and bill of materials into dist/
 	$(BIN)/pip install --quiet --disable-pip-version-check build

@@ -1,0 +1,45 @@
+"""Every notebook runs from top to bottom, and its page in the documentation is that notebook."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SPEC = importlib.util.spec_from_file_location("notebooks", ROOT / "scripts" / "notebooks.py")
+assert SPEC
+assert SPEC.loader
+notebooks = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(notebooks)
+PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_its_page_is_up_to_date(path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    notebook = json.loads(path.read_text())
+    text, pictures = notebooks.page(notebook, path.stem)
+    assert (ROOT / "docs" / "notebooks" / f"{path.stem}.md").read_text() == text
+    for file, data in pictures.items():
+        assert (ROOT / "docs" / "notebooks" / file).read_bytes() == data
+    absent = notebooks.missing(notebook)
+    if absent:
+        pytest.skip(f"{', '.join(absent)} is not installed")
+    notebooks.run(notebook, pictures=False)
+
+
+def test_all_five_are_in_the_navigation_and_the_gallery() -> None:
+    assert {path.stem for path in PATHS} == {"tour", "hospitals", "mapie", "flower", "attack"}
+    gallery, navigation = (ROOT / "docs/gallery.md").read_text(), (ROOT / "mkdocs.yml").read_text()
+    for path in PATHS:
+        assert f"notebooks/{path.stem}.md" in gallery
+        assert f"notebooks/{path.stem}.md" in navigation
+
+
+def test_a_notebook_holds_no_machine_paths() -> None:
+    for path in PATHS:
+        assert not re.search(r"/(home|root|tmp|work|Users)/", path.read_text()), path.name
