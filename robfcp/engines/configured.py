@@ -53,6 +53,7 @@ MONITOR_DEFAULTS: Mapping[str, Any] = {
     "independent": False,
     "deadline": 60.0,
     "poll": 1.0,
+    "history": "",  # absolute path of a file that keeps every date
     "output": "",  # absolute path of what follows
 }
 
@@ -131,6 +132,7 @@ def monitor_as_configured(engine: Engine, config: Mapping[str, Any]) -> Merged:
         Calibration.load(str(config["calibration"])),
         int(config["malicious"]),
         **{word: config[word] for word in words},
+        history=str(config["history"]) or None,
     )
     if config["output"]:
         found = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
-from robfcp.calibration import Calibration, Merged, merge
+from robfcp.calibration import Calibration, Merged, merge, record_look
 from robfcp.engines.outcomes import Outcome
 from robfcp.engines.requests import PROTOCOL
 from robfcp.errors import ReportError
@@ -52,9 +54,20 @@ def read_e_reply(body: bytes, client: str, *, round: str, step: int, calibration
 
 
 def merged_replies(
-    outcomes: Iterable[Outcome[EReport]], m: int, *, delta: float, independent: bool = False
+    outcomes: Iterable[Outcome[EReport]],
+    m: int,
+    *,
+    delta: float,
+    independent: bool = False,
+    history: str | os.PathLike[str] | None = None,
+    round: str | None = None,
+    step: int = 0,
 ) -> Merged:
-    """The evidence of all nodes asked; those without a valid answer count as no evidence."""
+    """The evidence of all nodes asked; those without a valid answer count as no evidence.
+
+    history: a file that keeps every look, as `robfcp alarms --history` does; the nodes asked at the
+        first one are how many are watched.
+    """
     reports, faults, total = [], [], 0
     for outcome in outcomes:
         total += 1
@@ -62,4 +75,17 @@ def merged_replies(
             reports.append(outcome.answer)
         else:
             faults.append(Fault(outcome.participant.client, outcome.status, outcome.line))
-    return merge(reports, m, n_sites=total, delta=delta, independent=independent, faulty=faults)
+    if history is None or not reports:
+        return merge(reports, m, n_sites=total, delta=delta, independent=independent, faulty=faults)
+    merged, _ = record_look(
+        history,
+        reports,
+        m,
+        step=step,
+        round=round,
+        n_sites=None if Path(history).exists() else total,
+        delta=delta,
+        independent=independent,
+        faulty=faults,
+    )
+    return merged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -219,11 +220,13 @@ def monitor_round(
     floor: float | None = None,
     delta: float = 0.05,
     independent: bool = False,
+    history: str | os.PathLike[str] | None = None,
 ) -> Merged:
     """Ask all sites for their wealth and merge it, when at most `malicious` of them lie.
 
     Ask at dates fixed beforehand, `step` their number. A site that does not answer, or not as
-    asked, counts as no evidence.
+    asked, counts as no evidence. `history` is a file that keeps every date, for the page and for
+    `calibrate --alarms`.
     """
     expected = calibration.identity
     found = engine.ask(
@@ -236,7 +239,15 @@ def monitor_round(
             body, client, round=round, step=step, calibration=expected
         ),
     )
-    return merged_replies(found.outcomes, malicious, delta=delta, independent=independent)
+    return merged_replies(
+        found.outcomes,
+        malicious,
+        delta=delta,
+        independent=independent,
+        history=history,
+        round=round,
+        step=step,
+    )
 
 
 def _joined(engine: Engine, asked: list[Participant]) -> list[Participant]:

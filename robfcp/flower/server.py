@@ -99,7 +99,7 @@ def monitor_round(
     """Ask all nodes for their wealth and merge it, when at most `malicious` of them lie.
 
     options: round (a name), step (the number of the date, fixed beforehand), level, floor, delta
-        and independent, as the monitor has them.
+        and independent, as the monitor has them; history, a file that keeps every date.
     A node that does not answer, or not as asked, counts as no evidence.
     """
     return engines.monitor_round(

@@ -88,3 +88,19 @@ def test_an_answer_about_something_else_is_refused(tmp_path):
     merged = ask(found, 0)
     assert {fault.client for fault in merged.faulty} == {"site-0", "b"}
     assert "round is old, not r" in merged.faulty[1].reason + merged.faulty[0].reason
+
+
+def test_every_date_is_kept_and_an_alarm_stays(tmp_path):
+    record = tmp_path / "alarms.json"
+    found = network(tmp_path / "nodes", [0.3] * 6 + [None, 0.1])
+    for step in (1, 2):
+        merged = ask(found, step=step, history=record)
+    history = robfcp.calibration.AlarmHistory.load(record)
+    assert [look.step for look in history.looks] == [1, 2]
+    assert (history.n_sites, history.alarm) == (8, merged.alarm)
+    assert list(history.looks[-1].faulty) == ["site-6"]
+    with pytest.raises(robfcp.RobfcpError, match="steps only rise"):
+        ask(found, step=1, history=record)
+    silent = network(tmp_path / "silent", [None] * 2)
+    assert ask(silent, 0, step=3, history=record).log_mean == -np.inf
+    assert robfcp.calibration.AlarmHistory.load(record) == history
