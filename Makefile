@@ -100,10 +100,11 @@ clean:
 		pytest-cov "flwr[simulation]==1.41.0" -e ".[flower,sklearn,privacy,demo]"
 	@touch $@
 
+# With Flower beside it, so that both engines can be compared on the same reports.
 .venv-nvflare/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-nvflare
 	.venv-nvflare/bin/pip install --quiet --disable-pip-version-check pytest pytest-cov \
-		"nvflare==2.9.0" -e ".[nvflare,sklearn,privacy,demo]"
+		"nvflare==2.9.0" "flwr==1.41.0" -e ".[nvflare,sklearn,privacy,demo]"
 	@touch $@
 
 # Debian's Chromium; playwright only drives it.

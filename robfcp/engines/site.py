@@ -23,6 +23,7 @@ SITE_WORDS = (  # all that a site's own configuration may hold
     *BUDGET_KEYS,
     *("privacy-ledger", "privacy-dataset", "privacy-grid", "privacy-score", "privacy-samples"),
     *("pooled", "least", "bins-per-sample", "signing-key", "letter-folder", "monitor-folder"),
+    "output-folder",  # of a server: where results go instead of the job's own folder
 )
 
 

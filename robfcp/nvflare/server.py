@@ -11,6 +11,7 @@ from nvflare.app_common.abstract.model import ModelLearnableKey
 from nvflare.app_common.workflows.model_controller import ModelController
 from nvflare.job_config.api import FedJob
 
+from robfcp._util.files import make_folder
 from robfcp.engines import (
     DEFAULTS,
     MONITOR_DEFAULTS,
@@ -22,8 +23,10 @@ from robfcp.engines import (
     known_words,
     monitor_as_configured,
     named_participants,
+    read_site,
     sizes_as_configured,
 )
+from robfcp.nvflare.client import CONFIG
 from robfcp.nvflare.tasks import Tasks, digest_of
 
 
@@ -35,7 +38,8 @@ class _Asking(ModelController):
 
     def __init__(self, config: dict[str, Any] | None = None, persistor_id: str = "") -> None:
         super().__init__(persistor_id=persistor_id)
-        self.config = known_words(config or {}, self.defaults)
+        words = {word: value for word, value in self.defaults.items() if word != "output"}
+        self.config = known_words(config or {}, words)
         self._numbers: dict[str, int] = {}
 
     def add_to_fed_job(self, job: FedJob, ctx: Any) -> None:
@@ -45,9 +49,16 @@ class _Asking(ModelController):
 
     def run(self) -> None:
         """One round."""
-        config = {**self.defaults, **self.config}
-        config["output"] = config["output"] or str(Path(self.get_run_dir()) / self.result)
+        config = {**self.defaults, **self.config, "output": str(self.place() / self.result)}
         self.ask(self.network(float(config["deadline"]), float(config["poll"])), config)
+
+    def place(self) -> Path:
+        """Where results go: the job's folder, or the server's choice; never the submitter's."""
+        local = Path(self.engine.get_workspace().get_site_config_dir())
+        chosen = read_site(local / CONFIG.name).get("output-folder")
+        if not chosen:
+            return Path(self.get_run_dir())
+        return make_folder(str(Path(chosen) / self.fl_ctx.get_job_id()))
 
     def ask(self, network: Engine, config: dict[str, Any]) -> None:
         """What this workflow is for."""
@@ -82,8 +93,9 @@ class _Asking(ModelController):
 class CalibrationController(_Asking):
     """A workflow that collects reports, calibrates, and writes calibration and evidence.
 
-    config: any of `robfcp.engines.DEFAULTS`, the words of Flower's run config. Without `output`
-        both files go to the job's folder at the server, which whoever submitted it can download.
+    config: any of `robfcp.engines.DEFAULTS`, the words of Flower's run config, but `output`: both
+        files go to the job's folder at the server, which whoever submitted it can download, or
+        below the `output-folder` that the server names in its own `local/robfcp.json`.
     persistor_id: of the model that the workflow before this one has trained; empty for the sites'
         own models.
     """
@@ -100,8 +112,8 @@ class CalibrationController(_Asking):
 class MonitorController(_Asking):
     """A workflow that asks all sites for their e-reports about a calibration, and merges them.
 
-    config: any of `robfcp.engines.MONITOR_DEFAULTS`, `calibration` and `round` among them. Without
-        `output` what follows is written to monitor.json in the job's folder.
+    config: any of `robfcp.engines.MONITOR_DEFAULTS` but `output`, `calibration` and `round` among
+        them. What follows is written to monitor.json in the job's folder, or the server's.
     """
 
     defaults, result = MONITOR_DEFAULTS, "monitor.json"

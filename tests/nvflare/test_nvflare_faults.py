@@ -1,5 +1,7 @@
 """Whatever sites do, the round ends by its deadline and says of everyone what it did."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
@@ -116,30 +118,33 @@ def test_every_site_is_classified_and_the_rest_calibrates(case, tmp_path):
     assert calibration.provenance["run_id"] == "job"
 
 
-def test_the_files_and_both_engines_give_the_same_threshold_to_the_bit(tmp_path):
-    """What Flower's tests compare with the core as well: files, messages and tasks end alike."""
-    for number, options in enumerate(
-        (
-            {"malicious": 2},
-            {"defence": "rob-fcp", "malicious": 3},
-            {"malicious": 2, "guarantee": "marginal"},
-            {"defence": "none", "malicious": 0, "confidence_level": [0.8, 0.9, 0.95]},
-        )
-    ):
-        calibration, _, _ = play(
-            tmp_path / str(number), defence=options.pop("defence", "band"), **options
-        )
-        settings = {"defence": calibration.settings.defence, **options}
-        folder = tmp_path / str(number) / "files"
-        folder.mkdir()
-        for report in calibration.federation:
-            report.save(folder / f"{report.client}.json")
-        federation = robfcp.read_federation(sorted(folder.iterdir()))
-        assert [r.counts.tolist() for r in federation] == [
-            r.counts.tolist() for r in core_reports(DATA)
-        ]
-        files = robfcp.calibrate(federation, **settings)
-        assert files.threshold == calibration.threshold
-        assert np.array_equal(files.maliciousness, calibration.maliciousness)
-        for ours, theirs in zip(calibration.levels, files.levels, strict=True):
+OPTIONS = {
+    "the default": {"malicious": 2},
+    "the paper's": {"defence": "rob-fcp", "malicious": 3},
+    "a guarantee": {"malicious": 2, "guarantee": "marginal"},
+    "three levels": {"defence": "none", "malicious": 0, "confidence_level": [0.8, 0.9, 0.95]},
+}
+
+
+@pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")  # flwr on a newer click
+@pytest.mark.parametrize("case", OPTIONS)
+def test_files_flower_and_nvflare_end_alike_to_the_bit(case, tmp_path):
+    options = {"defence": "band", **OPTIONS[case]}
+    nvflare, _, _ = play(tmp_path, **options)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for report in core_reports(DATA):
+        report.save(folder / f"{report.client}.json")
+    others = [robfcp.calibrate(robfcp.read_federation(sorted(folder.iterdir())), **options)]
+    if find_spec("flwr") is not None:
+        from robfcp.flower import calibrate_in_process
+
+        others.append(calibrate_in_process(DATA, sizes=None, **options))
+    for other in others:
+        assert other.threshold == nvflare.threshold
+        assert other.trusted == nvflare.trusted
+        assert np.array_equal(other.maliciousness, nvflare.maliciousness)
+        assert np.array_equal(other.federation.counts, nvflare.federation.counts)
+        for ours, theirs in zip(nvflare.levels, other.levels, strict=True):
             assert ours.curve == theirs.curve
+            assert ours.certificate.statement == theirs.certificate.statement

@@ -190,6 +190,18 @@ def test_the_monitor_is_one_more_workflow(tmp_path):
     assert set(found["alarmed"]) == {name for name in DATA if name not in ("site-1", "site-2")}
 
 
+def test_the_server_says_where_results_go_and_no_job_does(tmp_path):
+    with pytest.raises(robfcp.RobfcpError, match="output: is unknown"):
+        CalibrationController({"output": "/etc/passwd"})
+    controller = CalibrationController({"malicious": 1, "deadline": 20.0, "poll": 0.02})
+    local = tmp_path / "server" / "local"
+    local.mkdir(parents=True)
+    (local / "robfcp.json").write_text(json.dumps({"output-folder": str(tmp_path / "kept")}))
+    _, server = run(controller, tmp_path)
+    assert robfcp.Calibration.load(tmp_path / "kept" / "job" / "calibration.json").trusted
+    assert not list(server.run_dir.rglob("calibration*"))
+
+
 def test_words_that_nobody_knows_are_refused():
     with pytest.raises(robfcp.RobfcpError, match="malicius: is unknown; use score, "):
         CalibrationController({"malicius": 2})
