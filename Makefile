@@ -23,7 +23,8 @@ lint: .venv/dev
 	$(BIN)/lint-imports --no-cache
 
 test-slow: .venv/dev  ## seeded simulations that would fail if a theorem were wrong
-	$(BIN)/python -m pytest -n 2 -m "slow and not train and not flower and not nvflare and not browser"
+	EFFORT=8 $(BIN)/python -m pytest -n 2 \
+		-m "(slow or effort) and not train and not flower and not nvflare and not browser"
 
 test-train: .venv/train  ## a short real federated training run
 	$(BIN)/python -m pytest -m train --cov=robfcp/lab/training --cov-report=term --cov-fail-under=80

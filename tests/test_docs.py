@@ -11,12 +11,14 @@ from __future__ import annotations
 import glob
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from effort import thorough
 from typer.testing import CliRunner
 
 import robfcp
@@ -41,8 +43,10 @@ def blocks(page: Path) -> Iterator[tuple[str, str, int]]:
             yield found["kind"], found["code"], text[: found.start("code")].count("\n") + 1
 
 
-def prepared(folder: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Forty sites of one model, one of which lies, as objects and as files."""
+    folder = tmp_path_factory.mktemp("prepared")
     rng = np.random.default_rng(0)
     probabilities = rng.dirichlet(np.full(4, 0.3), 2400)
     labels = (probabilities.cumsum(axis=1) > rng.random((2400, 1))).argmax(axis=1)
@@ -59,7 +63,7 @@ def prepared(folder: Path) -> dict[str, Any]:
         write_csv(folder / f"site-{k + 1}.csv", probabilities[rows], labels[rows])
     write_csv(folder / "test.csv", probabilities[2000:], labels[2000:])
     robfcp.calibrate(reports).save(folder / "calibration.json")
-    return {
+    return folder, {
         "__name__": "__main__",
         "np": np,
         "robfcp": robfcp,
@@ -92,11 +96,20 @@ def commands(code: str) -> Iterator[list[str]]:
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_every_block_runs_as_printed(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    prepared: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    namespace = prepared(tmp_path)
+    folder, given = prepared
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    namespace = {
+        **given,
+        "reports": list(given["reports"]),
+        **{name: value.copy() for name, value in given.items() if isinstance(value, np.ndarray)},
+    }
     for kind, code, line in blocks(page):
         place = f"{page.name}:{line}"
         if kind == "python":
@@ -108,7 +121,9 @@ def test_every_block_runs_as_printed(
             assert max(map(len, result.output.splitlines()), default=0) <= 80, place
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "example", thorough(EXAMPLES, ROOT / "examples" / "tolerance.py"), ids=lambda path: path.name
+)
 def test_every_example_makes_its_figure(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

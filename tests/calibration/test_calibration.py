@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,8 @@ federations = st.integers(0, 10**6).map(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.mark.effort
+@settings(max_examples=cases(4), deadline=None)
 @given(reports=federations, seed=st.integers(0, 100))
 def test_the_order_of_the_reports_does_not_matter(reports, seed):
     shuffled = [reports[k] for k in np.random.default_rng(seed).permutation(len(reports))]
@@ -42,7 +44,8 @@ def test_the_order_of_the_reports_does_not_matter(reports, seed):
         assert robfcp.calibrate(reports, **arguments) == robfcp.calibrate(shuffled, **arguments)
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.mark.effort
+@settings(max_examples=cases(4), deadline=None)
 @given(reports=federations, levels=st.lists(st.integers(1, 199), min_size=2, max_size=5))
 def test_thresholds_grow_with_the_confidence_level(reports, levels):
     levels = [Fraction(level, 200) for level in sorted(levels)]
@@ -63,7 +66,8 @@ def test_merging_two_clients_leaves_fcp_unchanged_when_all_are_exchangeable(repo
     assert one.threshold == other.threshold
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.effort
+@settings(max_examples=cases(5), deadline=None)
 @given(reports=federations)
 def test_save_and_load_is_the_identity(reports):
     for arguments in (
@@ -240,13 +244,14 @@ def test_every_single_byte_change_of_a_file_is_noticed():
             Calibration.from_json(bytes(mutated))
 
 
+@pytest.mark.effort
 def test_hostile_reports_never_stop_a_round_or_slip_in():
-    """Thousands of mutated reports beside honest ones: listed as faulty or valid, never a crash."""
+    """Mutated reports beside honest ones: listed as faulty or valid, never a crash."""
     rng = np.random.default_rng(3)
     honest = make_reports()
     message = json.loads(honest[0].to_json())
     values = [None, -1, 0, 1.5, 2**70, "x", [], {}, [1], True, 1e300, "9" * 300]
-    for _ in range(250):
+    for _ in range(cases(40)):
         hostile = []
         for number in range(12):
             changed = json.loads(json.dumps(message)) | {"client": f"mallory-{number}"}

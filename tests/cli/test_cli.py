@@ -1,11 +1,13 @@
 """Files alone carry a federation; user errors are one line and exit code 1."""
 
 import json
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from in_process import run
 from typer.testing import CliRunner
 
 import robfcp
@@ -27,8 +29,7 @@ def write_csv(path, n, seed, c=4, broken=False):
 
 def call(*words, code=0):
     """Run as `main` does: the exit code, stdout and the one line on stderr."""
-    command = [sys.executable, "-m", "robfcp", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run(*words)
     assert done.returncode == code, done.stderr
     if code == 1:
         assert done.stderr.startswith("robfcp: ")
@@ -43,20 +44,22 @@ def invoke(*words):
     return result.output
 
 
-@pytest.fixture
-def sites(tmp_path):
-    (tmp_path / "reports").mkdir()
+@pytest.fixture(scope="module")
+def sketched(tmp_path_factory):
+    """Seven sites' tables and their reports, made once."""
+    folder = tmp_path_factory.mktemp("sites")
+    (folder / "reports").mkdir()
     for k in range(7):
-        write_csv(tmp_path / f"site-{k}.csv", 300, k, broken=k == 2)
-        invoke(
-            "sketch",
-            tmp_path / f"site-{k}.csv",
-            "--client",
-            f"site-{k}",
-            "-o",
-            tmp_path / "reports" / f"{k}.json",
-        )
-    return tmp_path
+        table, report = folder / f"site-{k}.csv", folder / "reports" / f"{k}.json"
+        write_csv(table, 300, k, broken=k == 2)
+        invoke("sketch", table, "--client", f"site-{k}", "-o", report)
+    return folder
+
+
+@pytest.fixture
+def sites(sketched, tmp_path):
+    """A copy that a test may change."""
+    return shutil.copytree(sketched, tmp_path, dirs_exist_ok=True)
 
 
 def reports(folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_process import run
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -21,10 +23,10 @@ from robfcp.cli import COMMANDS, _common, app
 RUNNER = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Reports with long names, a calibration and a table to predict from."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reports with long names, a calibration and a table to predict from, made once."""
+    tmp_path = tmp_path_factory.mktemp("made")
     rng = np.random.default_rng(0)
     probabilities = rng.dirichlet(np.full(4, 0.3), 1200)
     labels = (probabilities.cumsum(axis=1) > rng.random((1200, 1))).argmax(axis=1)
@@ -38,6 +40,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         reports[-1].save(tmp_path / f"report-{k}.json")
     robfcp.calibrate(reports, malicious=1).save(tmp_path / "c.json")
     return tmp_path
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy that a test may change, as the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 QUICK = {
@@ -103,30 +112,27 @@ def test_quiet_prints_nothing(command: str, folder: Path) -> None:
 )
 def test_shells_complete_words(command: str, option: str, typed: str, offered: list[str]) -> None:
     words = f"robfcp {command} --{option} {typed}"
-    environment = {
-        **os.environ,
-        "_ROBFCP_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": "3",
-    }
+    asked = {"_ROBFCP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "3"}
+    assert run(**asked).stdout.split() == offered
+
+
+def test_the_installed_command_completes_words_too() -> None:
+    asked = {"_ROBFCP_COMPLETE": "complete_bash", "COMP_WORDS": "robfcp sketch --score la"}
     done = subprocess.run(
-        [Path(sys.executable).parent / "robfcp"], capture_output=True, text=True, env=environment
+        [Path(sys.executable).parent / "robfcp"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **asked, "COMP_CWORD": "3"},
     )
-    assert done.stdout.split() == offered
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "robfcp", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["lac"]
 
 
 def test_user_errors_are_one_line_and_debug_shows_where() -> None:
     plain = run("page", "nowhere.json")
     assert plain.returncode == 1
     assert plain.stderr == "robfcp: nowhere.json: no such file; check the path\n"
-    debugged = run("--debug", "page", "nowhere.json")
-    assert debugged.returncode == 1
-    assert "Traceback" in debugged.stderr
+    with pytest.raises(robfcp.RobfcpError, match="no such file"):
+        run("--debug", "page", "nowhere.json")
 
 
 def test_the_old_name_of_a_command_works_and_names_the_new_one() -> None:

@@ -5,6 +5,7 @@ from fractions import Fraction
 import brute
 import numpy as np
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
@@ -29,7 +30,7 @@ def random_counts(rng, k_low=2, k_high=9):
 
 
 @pytest.mark.parametrize(
-    ("number", "seed"), [(200, 1), pytest.param(3000, 0, marks=pytest.mark.slow)]
+    ("number", "seed"), [(50, 1), pytest.param(3000, 0, marks=pytest.mark.slow)]
 )
 def test_published_method_equals_brute_force_on_thousands_of_federations(number, seed):
     rng = np.random.default_rng(seed)
@@ -163,8 +164,9 @@ def test_characterisations_are_what_they_say():
         characterise(federation, "nope")
 
 
+@pytest.mark.effort
 @pytest.mark.parametrize("name", ["none", "rob-fcp", "band"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(8), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_every_defence_keeps_the_protocol(name, seed):
     rng = np.random.default_rng(seed)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from effort import cases
 
 import robfcp
 from robfcp.defence.band.loners import few_p_values
@@ -20,17 +21,20 @@ def federation(n_clients, n, seed, liar=None):
     return robfcp.calibrate(reports)
 
 
+@pytest.mark.effort
 @pytest.mark.parametrize("n_clients", [5, 9, 20])
 @pytest.mark.parametrize("liar", [0.0, 1.0])
 def test_one_gross_liar_is_found_in_most_federations(n_clients, liar):
-    runs = [federation(n_clients, 100, seed, liar).flagged for seed in range(20)]
-    assert sum("site-00" in flagged for flagged in runs) >= 12
-    assert sum(len(flagged) > 1 for flagged in runs) <= 1
+    runs = [federation(n_clients, 100, seed, liar).flagged for seed in range(cases(5))]
+    assert np.mean(["site-00" in flagged for flagged in runs]) >= 0.6
+    assert sum(len(flagged) > 1 for flagged in runs) <= cases(5) / 20
 
 
+@pytest.mark.effort
 def test_honest_federations_are_left_alone():
-    runs = [federation(n_clients, 100, seed).flagged for n_clients in (5, 20) for seed in range(30)]
-    assert sum(map(bool, runs)) <= 3
+    seeds = range(cases(8))
+    runs = [federation(n_clients, 100, seed).flagged for n_clients in (5, 20) for seed in seeds]
+    assert np.mean([bool(flagged) for flagged in runs]) <= 0.05
 
 
 def test_p_values_of_student_logarithms_are_uniform_or_larger():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import thorough
 
 import robfcp
 from robfcp.defence import Band, RobFCP, find_copies, large, trust_lowest
@@ -127,13 +128,13 @@ def test_large_tables_are_sparse_where_that_is_smaller_and_survive_a_file(monkey
 
 def test_reports_are_taken_in_one_by_one(monkeypatch):
     monkeypatch.setattr(_counts, "DENSE_BYTES", 0)
-    drawn = scores(1500)
+    drawn = scores(600)
 
     def stream():
         for k, own in enumerate(drawn):
             yield robfcp.Report.from_scores(f"site-{k:04d}", own, GRID, score=robfcp.LAC())
 
-    dense_bytes = 8 * 1500 * GRID.n_bins
+    dense_bytes = 8 * 600 * GRID.n_bins
     assert peak(lambda: Federation.from_reports(stream())) < dense_bytes / 3
     assert peak(lambda: Federation.from_reports(list(stream()))) > dense_bytes
 
@@ -190,7 +191,7 @@ def agreement(n_clients, attack, n=50):
     return np.mean(verdicts[0] == verdicts[1]), errors
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", thorough(ATTACKS, "mimic"))
 def test_a_sample_of_references_keeps_nearly_the_same_clients(attack, monkeypatch):
     monkeypatch.setattr(large, "LARGE", 0)
     share, errors = agreement(2500, attack)
@@ -221,7 +222,7 @@ def test_references_are_secret_unless_a_seed_is_given(monkeypatch):
     assert robfcp.calibrate(dense, defence="rob-fcp", malicious=60).notes == ()
 
 
-@pytest.mark.parametrize("attack", ["none", "coverage", "efficiency", "mimic"])
+@pytest.mark.parametrize("attack", thorough(["none", "coverage", "efficiency", "mimic"], "mimic"))
 def test_the_band_defence_by_references_flags_whom_it_flags_exactly(attack, monkeypatch):
     dense, sparse = federations(1200, attack=attack, share=0.3)
     exact = Band()(dense, 400)
@@ -261,8 +262,9 @@ def test_the_chance_of_gaps_among_many_is_that_of_simulated_ones():
     assert spacings._p_value(1500, 0.0) == 1
 
 
-def test_nobody_is_flagged_among_many_honest_clients():
-    honest = Federation.from_counts(counts_of(scores(3000, seed=1)), GRID)
+@pytest.mark.parametrize("number", [1000, pytest.param(3000, marks=pytest.mark.slow)])
+def test_nobody_is_flagged_among_many_honest_clients(number):
+    honest = Federation.from_counts(counts_of(scores(number, seed=1)), GRID)
     assert robfcp.estimate_malicious(honest) == 0
 
 

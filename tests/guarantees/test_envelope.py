@@ -7,6 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from effort import cases
 
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import envelope
@@ -26,9 +27,10 @@ def random_counts(rng: np.random.Generator, n_clients: int, edges: int, largest:
     return below, sizes
 
 
+@pytest.mark.effort
 def test_envelope_is_the_least_and_largest_share_over_all_removals():
     rng = np.random.default_rng(1)
-    for _ in range(1500):
+    for _ in range(cases(250)):
         n_clients = int(rng.integers(2, 8))
         m = int(rng.integers(0, n_clients))
         below, sizes = random_counts(rng, n_clients, 3, int(rng.choice([3, 12, 400])))

@@ -64,7 +64,7 @@ def check_tables(number, seed):
 
 
 def test_pairs_and_pruning_are_those_of_plain_loops():
-    assert min(check_tables(200, 0).values()) > 5
+    assert min(check_tables(60, 0).values()) > 1
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from math import ceil
 
 import numpy as np
 import pytest
+from effort import cases
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -74,9 +75,9 @@ def as_number(index: int | None) -> float:
 @pytest.mark.parametrize(
     ("rule", "number"),
     [
-        ("partial", 1500),
-        ("full", 300),
-        ("published", 300),
+        ("partial", 300),
+        ("full", 100),
+        ("published", 100),
         pytest.param("partial", 6000, marks=pytest.mark.slow),
     ],
 )
@@ -95,9 +96,10 @@ def test_guaranteed_threshold_is_the_worst_plausible_fcp_threshold(rule, number)
     assert finite > 0.3 * number
 
 
+@pytest.mark.effort
 def test_tolerance_is_the_largest_budget_whose_guaranteed_threshold_is_not_higher():
     rng = np.random.default_rng(1)
-    for trial in range(800):
+    for trial in range(cases(150)):
         federation = random_federation(rng)
         level = LEVELS[trial % len(LEVELS)]
         index = int(rng.integers(0, federation.grid.n_bins))
@@ -114,10 +116,11 @@ def test_an_infinite_threshold_survives_everybody_but_the_one_benign_client():
     assert tolerance(federation, None, Fraction(9, 10)) == federation.n_clients - 1
 
 
+@pytest.mark.effort
 def test_size_budget_is_at_least_the_worst_fcp_threshold_over_sets_within_it():
     rng = np.random.default_rng(3)
     equal = total = 0
-    for trial in range(1200):
+    for trial in range(cases(200)):
         federation = random_federation(rng)
         level = LEVELS[trial % len(LEVELS)]
         budget = int(rng.integers(0, federation.n_samples))
@@ -196,9 +199,10 @@ def test_a_rule_told_more_liars_falls_to_fewer():
     assert liars_forcing_full_sets(sizes, level, m=0) == 10
 
 
+@pytest.mark.effort
 def test_forcing_liars_are_worst_as_the_largest_clients():
     rng = np.random.default_rng(7)
-    for _ in range(100):
+    for _ in range(cases(15)):
         sizes = rng.integers(5, 60, 7)
         level, m = Fraction(4, 5), int(rng.integers(0, 3))
         forced = [

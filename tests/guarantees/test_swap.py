@@ -6,6 +6,7 @@ from math import ceil
 
 import numpy as np
 import pytest
+from effort import cases
 
 import robfcp
 from robfcp.federation import Federation
@@ -97,6 +98,7 @@ def test_coverage_of_the_mixture_lies_between_the_ranks_whatever_clients_differ_
     assert (rank - 1) / total - error <= covered <= rank / total + error
 
 
+@pytest.mark.effort
 @pytest.mark.parametrize(
     ("n_clients", "n", "m", "most"), [(20, 50, 1, 0.906), (20, 5, 1, 0.93), (100, 50, 9, 0.911)]
 )
@@ -104,7 +106,7 @@ def test_no_penalty_for_the_number_of_clients(n_clients, n, m, most):
     """With nobody lying the guaranteed threshold covers little more than asked, and is finite."""
     rng = np.random.default_rng(3)
     grid, found = Grid.uniform(2000), []
-    for _ in range(200):
+    for _ in range(cases(60)):
         counts = [np.bincount(grid.index(rng.random(n)), minlength=2000) for _ in range(n_clients)]
         index = marginal_threshold(Federation.from_counts(np.array(counts), grid), LEVEL, m)
         assert index is not None
@@ -147,8 +149,9 @@ def federation(seed=0, n_clients=20, n=100, truncated=0):
     return Federation.from_counts(np.array(counts), grid)
 
 
+@pytest.mark.effort
 def test_the_interval_for_more_liars_holds_the_interval_for_fewer():
-    for seed in range(30):
+    for seed in range(cases(6)):
         here = federation(seed, n_clients=9, n=60, truncated=seed % 4)
         for sigma in (None, 0.15):
             curve = coverage_curve(here, 80, range(9), sigma=sigma)

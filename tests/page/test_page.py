@@ -7,10 +7,12 @@ import hashlib
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from effort import cases
 from typer.testing import CliRunner
 
 import robfcp
@@ -26,6 +28,7 @@ from robfcp.privacy.budget import Privacy
 HOSTILE = "</script><script>alert(1)</script>\u2028&"
 
 
+@cache
 def federation(n_clients: int = 24, attackers: int = 3, seed: int = 0) -> Federation:
     """Clients of unequal sizes, the first ones reporting zeros only."""
     rng = np.random.default_rng(seed)
@@ -35,6 +38,18 @@ def federation(n_clients: int = 24, attackers: int = 3, seed: int = 0) -> Federa
         scores = np.zeros_like(scores) if k < attackers else scores
         reports.append(Report.from_scores(f"site-{k:03d}", scores, Grid.default()))
     return Federation.from_reports(reports)
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    """The one that most tests look at, and may not change."""
+    return robfcp.calibrate(federation(), malicious=3)
+
+
+@pytest.fixture(scope="module")
+def page(calibration: Calibration) -> str:
+    """Its page."""
+    return render(calibration)
 
 
 def embedded(page: str) -> dict[str, Any]:
@@ -59,11 +74,13 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.effort
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_every_what_if_setting_is_what_calibrate_would_have_said(settings: dict[str, Any]) -> None:
-    check_tables(federation(), settings)
+    check_tables(federation(14), settings)
 
 
+@pytest.mark.effort
 @pytest.mark.parametrize("guarantee", [None, "pac"])
 def test_what_if_of_private_reports_allows_for_their_noise(guarantee: Any) -> None:
     rng = np.random.default_rng(0)
@@ -91,7 +108,7 @@ def check_tables(reports: Federation, settings: dict[str, Any]) -> None:
             changed |= {"guarantee": None, "size_budget": None}
         elif mode == "marginal":
             changed |= {"guarantee": "marginal", "heterogeneity": None, "size_budget": None}
-        for _ in range(6):
+        for _ in range(cases(3)):
             row = int(rng.integers(len(table["liars"])))
             column = int(rng.integers(len(table["levels"])))
             m = table["liars"][row]
@@ -142,7 +159,7 @@ def test_every_offered_number_of_liars_has_its_exclusions_and_what_is_proved() -
     ids=str,
 )
 def test_what_if_runs_the_defence_that_was_recorded(defence, tmp_path) -> None:
-    reports = federation()
+    reports = federation(14)
     calibration = robfcp.calibrate(reports, defence=defence, malicious=3)
     calibration.save(tmp_path / "c.json")
     what_if = embedded(render(Calibration.load(tmp_path / "c.json")))["whatif"]
@@ -180,8 +197,7 @@ def test_hostile_names_cannot_leave_the_data() -> None:
     assert data["faulty"][0]["client"] == fault.client
 
 
-def test_page_is_self_contained_and_its_policy_allows_only_itself() -> None:
-    page = render(robfcp.calibrate(federation(), malicious=3))
+def test_page_is_self_contained_and_its_policy_allows_only_itself(page: str) -> None:
     assert not re.search(r"""(src|href|action)\s*=\s*["']?(https?:|//)""", page)
     assert "innerHTML" not in page.split("uPlot=", 1)[1].split('"use strict";\n', 1)[1]
     script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
@@ -195,9 +211,8 @@ def test_page_is_self_contained_and_its_policy_allows_only_itself() -> None:
     assert "unsafe" not in page.split("</head>")[0].split("<style>")[0]
 
 
-def test_same_calibration_gives_the_same_page() -> None:
-    calibration = robfcp.calibrate(federation(), malicious=3)
-    assert render(calibration) == render(
+def test_same_calibration_gives_the_same_page(calibration: Calibration, page: str) -> None:
+    assert page == render(
         Calibration.from_json(calibration.to_json(), evidence=calibration.evidence)
     )
 
@@ -221,9 +236,8 @@ def test_varints_read_back_as_they_were() -> None:
     assert found == values.tolist()
 
 
-def test_counts_shown_add_up_to_the_sizes() -> None:
-    calibration = robfcp.calibrate(federation(), malicious=3)
-    data = embedded(render(calibration))
+def test_counts_shown_add_up_to_the_sizes(calibration: Calibration, page: str) -> None:
+    data = embedded(page)
     merged = calibration.federation.merged(np.array(data["view"]))
     assert base64.b64decode(data["counts"]) == varints(merged)
     assert (merged.sum(axis=1) == data["clients"]["size"]).all()
@@ -308,7 +322,7 @@ def test_audit_lists_digests_versions_and_parameters() -> None:
 
 def test_large_federations_get_a_bounded_page() -> None:
     rng = np.random.default_rng(0)
-    counts = rng.multinomial(100, np.full(50, 0.02), size=500)
+    counts = rng.multinomial(100, np.full(50, 0.02), size=300)
     calibration = robfcp.calibrate(Federation.from_counts(counts), defence="rob-fcp", malicious=70)
     page = render(calibration)
     assert len(page) < 700_000
