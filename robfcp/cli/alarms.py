@@ -57,6 +57,7 @@ def alarms(
     """Merge sites' e-reports into one alarm that at most m liars cannot ring, and list sites.
 
     [dim]Example: robfcp alarms e-*.json -m 2[/dim]
+    [dim]Example: robfcp alarms e-*.json -m 1 --step 1 --history alarms.json --html h.html[/dim]
     """
     printer = Printer(as_json, quiet)
     if history is not None and step is None:

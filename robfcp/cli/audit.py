@@ -26,6 +26,7 @@ def audit(
     """Check that no line of a server's log was altered, and show what it holds.
 
     [dim]Example: robfcp audit audit.jsonl[/dim]
+    [dim]Example: robfcp audit audit.jsonl --json[/dim]
     """
     printer = Printer(as_json, quiet)
     events = list(AuditLog(log).events())

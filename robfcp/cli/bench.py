@@ -44,6 +44,7 @@ def bench(
     """Time every stage from probabilities to prediction sets on simulated data.
 
     [dim]Example: robfcp bench --clients 1000 --samples 500[/dim]
+    [dim]Example: robfcp bench --clients 50 --samples 100 --repeat 1 --json[/dim]
     """
     if min(clients, samples, classes - 1, repeat) < 1:
         raise RobfcpError("bench: needs at least 1 client, 1 sample, 2 classes and 1 run")

@@ -174,6 +174,7 @@ def calibrate(
     """Find whom to trust, take one threshold, and say what is proved about it.
 
     [dim]Example: robfcp calibrate reports/*.json --malicious 5 --guarantee marginal -o c.json[/dim]
+    [dim]Example: robfcp calibrate reports/*.json -o c.json --html page.html --letters letters[/dim]
     """
     printer = Printer(as_json, quiet)
     if readmit and previous is None:

@@ -97,7 +97,8 @@ def certify(
 ) -> None:
     """Say what is proved if 0, 5, 9, ... clients lie, and what each promise would cost.
 
-    [dim]Example: robfcp certify calibration.json -m 0,5,9,20 --confidence 0.9 --plot c.png[/dim]
+    [dim]Example: robfcp certify calibration.json -m 0,2,5,9 --confidence 0.9 --plot c.png[/dim]
+    [dim]Example: robfcp certify calibration.json --json[/dim]
     """
     federation, plain, thresholds, everybody, calibration = _read(
         files, sizes, evidence, pinned_key(server_key)

@@ -44,6 +44,7 @@ def check(
     """Say whether fresh labelled samples are covered as promised, or how many more would tell.
 
     [dim]Example: robfcp check calibration.json fresh.csv --group night[/dim]
+    [dim]Example: robfcp check letter.json test.csv --floor 0.85[/dim]
     """
     printer = Printer(as_json, quiet)
     with printer.busy("checking"):

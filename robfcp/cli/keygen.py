@@ -28,6 +28,7 @@ def keygen(
     """Make a private key for this site and print the lines the server's registry needs.
 
     [dim]Example: robfcp keygen site-3 -o site-3.key[/dim]
+    [dim]Example: robfcp keygen server -o server.key[/dim]
     """
     from robfcp.reports import generate_key
 

@@ -53,6 +53,7 @@ def localise(
     """Clip the federation's threshold for this site's label mix to the site's own data.
 
     [dim]Example: robfcp localise letter.json own.csv --predict new.csv -o sets.csv[/dim]
+    [dim]Example: robfcp localise letter.json own.csv --no-clip[/dim]
     """
     printer = Printer(as_json, quiet)
     if (predict is None) != (output is None):

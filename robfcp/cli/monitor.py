@@ -76,6 +76,7 @@ def monitor(
     """Watch a calibration at a site: count fresh batches once each, ring when it no longer holds.
 
     [dim]Example: robfcp monitor calibration.json monday.csv --state monitor.json[/dim]
+    [dim]Example: robfcp monitor letter.json monday.csv -s 03.json -c site-03 --report e.json[/dim]
     """
     printer = Printer(as_json, quiet)
     with printer.busy("watching"):

@@ -44,6 +44,7 @@ def predict(
     """Turn model outputs into prediction sets (or intervals); with labels, say how well they cover.
 
     [dim]Example: robfcp predict calibration.json test.csv -o sets.csv[/dim]
+    [dim]Example: robfcp predict letter.json new.csv -o sets.csv --json[/dim]
     """
     printer = Printer(as_json, quiet)
     with printer.busy("predicting"):

@@ -67,6 +67,7 @@ def redteam(
     a star marks the worst of each defence. With --by class it ends with the worst class's coverage.
 
     [dim]Example: robfcp redteam mnist --share 0.4 --plot redteam.png[/dim]
+    [dim]Example: robfcp redteam heart --sites natural --attack subset --share 0.25 --seeds 1[/dim]
     """
     printer = Printer(as_json, quiet)
     attacks, defences, shares = attack or tuple(ATTACKS), defence or DEFENCES, share or SHARES

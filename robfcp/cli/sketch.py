@@ -167,6 +167,7 @@ def sketch(
     """Turn one site's calibration outputs into a report file to send to the server.
 
     [dim]Example: robfcp sketch site-3.csv --client site-3 -o reports/site-3.json[/dim]
+    [dim]Example: robfcp sketch site-3.csv -c site-3 --score aps --round r1 -o site-3.json[/dim]
     """
     printer = Printer(as_json, quiet)
     agreed = agreed_terms(

@@ -29,6 +29,7 @@ def terms(
     """Show the terms of a round; the server signs them, the sites check that it has.
 
     [dim]Example: robfcp terms round.toml --sign server.key[/dim]
+    [dim]Example: robfcp terms round.toml[/dim]
     """
     printer = Printer(as_json, quiet)
     agreed = {k: v for k, v in asdict(read_terms(file, pinned_key(server_key))).items() if v}

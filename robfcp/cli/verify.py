@@ -42,6 +42,7 @@ def verify(
     """Compute threshold, verdicts and certificates again from the reports and say what differs.
 
     [dim]Example: robfcp verify calibration.json calibration.evidence.json[/dim]
+    [dim]Example: robfcp verify calibration.json --report reports/site-03.json[/dim]
     """
     printer = Printer(as_json, quiet)
     with printer.busy("computing everything again"):
