@@ -73,6 +73,16 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
+def prepare_output(path: str | os.PathLike[str]) -> None:
+    """Make the folder of a file that will be written, or say now that it cannot be."""
+    target = Path(path)
+    if target.is_dir():
+        raise RobfcpError(f"{path}: is a folder; name a file in it")
+    make_folder(target.parent)
+    if not os.access(target.parent, os.W_OK):
+        raise RobfcpError(f"{path}: its folder cannot be written to; choose another place")
+
+
 def _replace(target: Path, data: bytes) -> None:
     """Rename a new file over the target, whose mode it keeps; else it has the umask's."""
     temporary = target.parent / f".robfcp-{secrets.token_hex(8)}"

@@ -6,7 +6,9 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
@@ -16,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from robfcp._util.files import write_atomically
-from robfcp.errors import plain
+from robfcp._util.files import prepare_output, write_atomically
+from robfcp.errors import RobfcpError, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,8 +50,48 @@ ServerKey = Annotated[
         help="The server's public key (ed25519:..., or its file): refuse what it has not signed.",
     ),
 ]
+LevelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--level", help="Which of the calibration's levels: 0.95, say; the first if none."
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
 PATIENCE_SECONDS = 2.0
+
+
+def prepare(*paths: Path | None, endings: Sequence[str] = ()) -> None:
+    """Make the folders of all outputs before the work starts, or refuse them."""
+    for path in paths:
+        if path is None:
+            continue
+        if endings and path.suffix.lower() not in endings:
+            known = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
+            raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use {known}")
+        prepare_output(path)
+
+
+def stream(seed: int, *words: str) -> np.random.Generator:
+    """Random numbers of one use: the same seed gives others at another site or for another task."""
+    digest = sha256("\0".join(words).encode()).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+
+
+def level_place(levels: Sequence[Fraction], text: str | None) -> int:
+    """The place of a confidence level: by its value, or by its number from 0."""
+    if text is None:
+        return 0
+    number = natural(text)
+    if number is not None and number < len(levels):
+        return number
+    try:
+        wanted = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        wanted = Fraction(-1)
+    if wanted not in levels:
+        known = ", ".join(f"{float(level):g}" for level in levels)
+        raise RobfcpError(f"--level: {text!r} is none of the calibration's levels {known}")
+    return list(levels).index(wanted)
 
 
 def completes(*words: str) -> Callable[[str], list[str]]:

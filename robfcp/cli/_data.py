@@ -1,27 +1,76 @@
-"""Model outputs from npz, npy or CSV files."""
+"""Model outputs from files: which column is what, and what is wrong with which cell."""
 
 from __future__ import annotations
 
-import csv
-import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import prod
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
+from robfcp._util.names import a_few
+from robfcp.cli._arrays import array_names, read_npy, read_npz
+from robfcp.cli._probabilities import checked_rows, softmax_rows, sums_to_one
+from robfcp.cli._tables import Table, read_csv, read_parquet
 from robfcp.errors import RobfcpError
+from robfcp.prediction import ordered_columns
+from robfcp.reports import Names
+from robfcp.scores import (
+    ClassColumns,
+    ClassificationScore,
+    Risk,
+    Score,
+    class_columns,
+    label_numbers,
+)
 
-if TYPE_CHECKING:
-    from robfcp.lab.outputs import Outputs
-
-PREDICTIONS = ("probabilities", "predictions")
+PREDICTIONS = ("probabilities", "predictions", "logits")
 MULTILABEL = ("label_", "label:")  # one column a label, 0 or 1
-MAX_ARRAY_BYTES = 2**34
-TARGETS = ("labels", "label", "targets", "target", "y")
+TARGETS = ("labels", "label", "targets", "target", "y", "y_true", "truth")
+IDS = ("ids", "id", "index", "patientid")
+_AN_ID = re.compile(r"|id|index|unnamed: 0|patientid|.+[_ -]id", re.IGNORECASE)
+_ENDS = (("low", "high"), ("lower", "upper"))
+_OTHERS = {
+    ".xlsx": "save it as CSV UTF-8 in the spreadsheet",
+    ".xls": "save it as CSV UTF-8 in the spreadsheet",
+    ".ods": "save it as CSV in the spreadsheet",
+    ".pt": "save arrays with numpy.savez; pickles are never opened",
+    ".pth": "save arrays with numpy.savez; pickles are never opened",
+    ".pkl": "save arrays with numpy.savez; pickles are never opened",
+}
+
+Expects = Literal["classes", "values", "labels"]  # one of C classes, a number, several labels
+IdColumn = Annotated[
+    str | None,
+    typer.Option("--id", help="The column that names the samples; 'id' and the like by itself."),
+]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label", help="The column with the truth, if not 'label' or 'y'.")
+]
+ClassesOption = Annotated[
+    str | None,
+    typer.Option("--classes", help="The probability columns as a,b,c; others are left out."),
+]
+Logits = Annotated[bool, typer.Option("--logits", help="The columns are logits: take softmax.")]
+Normalise = Annotated[
+    bool, typer.Option("--normalise", help="Divide rows by their sums: rounded, or in percent.")
+]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a file is to be read, as far as it does not say itself."""
+
+    ids: str | None = None
+    label: str | None = None
+    classes: Names | None = None
+    logits: bool = False
+    normalise: bool = False
+    lenient: bool = False  # one bad sample must not show by failing: it becomes NaN
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,209 +80,316 @@ class FileOutputs:
     predictions: NDArray[Any]
     targets: NDArray[Any] | None
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    names: tuple[str, ...] = ()  # of the prediction columns, where the file names them
+    names: tuple[str, ...] = ()  # of the classes, where they have names
+    ids: NDArray[Any] | None = None
+    rows: Sequence[int] = ()  # as a spreadsheet counts them
+    notes: tuple[str, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...] | int:
         """The classes' names, or their number where the file does not name them."""
         return self.names or int(self.predictions.shape[1])
 
+    @property
+    def sample_ids(self) -> list[str]:
+        """What the samples are called; their rows in the file where they have no names."""
+        return [str(name) for name in (self.rows if self.ids is None else self.ids)]
+
+
+def reading_of(
+    classes: str | None, logits: bool, normalise: bool, label: str | None = None
+) -> Reading:
+    """What the options of a command say about a file."""
+    names = None if classes is None else tuple(name.strip() for name in classes.split(","))
+    if logits and normalise:
+        raise RobfcpError("--normalise: the softmax of logits sums to 1 already; drop one of them")
+    return Reading(label=label, classes=names, logits=logits, normalise=normalise)
+
+
+def expects(score: Score | None, risk: Risk | str | None = None) -> Expects:
+    """What a score or a risk is computed from."""
+    if risk is not None:
+        return "labels"
+    return "classes" if score is None or isinstance(score, ClassificationScore) else "values"
+
 
 def read_outputs(
-    path: Path, *, needs_targets: bool, columns: Sequence[str | None] = ()
+    path: Path,
+    *,
+    needs_targets: bool,
+    columns: Sequence[str | None] = (),
+    expects: Expects | None = None,
+    reading: Reading | None = None,
 ) -> FileOutputs:
     """Predictions and targets of one file.
 
-    npz: arrays `probabilities` (or `predictions`) and `labels` (or `targets`). npy: predictions.
-    CSV: a header line; the column `label` (or `target`) is the target, the others predictions in
-    the order of the file; one prediction column means regression, two with low/high CQR.
-    `columns` are arrays or columns that are neither: a group, a sample's name. None is left out.
+    npz: arrays `probabilities` (or `predictions`, `logits`), `labels` (or `targets`) and, if there,
+    `classes` and `ids`. npy: predictions. CSV and parquet: named columns; `label` (or `target`)
+    is the truth, `id` names samples, the others are predictions, each class found by its name.
+    `columns` are arrays or columns that are none of these: a group. None is left out.
     """
-    wanted = [name for name in columns if name is not None]
+    how = reading or Reading()
+    aside = [name for name in columns if name is not None]
     if not path.is_file():
         raise RobfcpError(f"{path}: no such file; check the path")
     if not path.stat().st_size:
         raise RobfcpError(f"{path}: is empty; write it again")
-    readers = {".npz": _npz, ".npy": _npy, ".csv": _csv}
-    if path.suffix.lower() not in readers:
-        raise RobfcpError(f"{path}: cannot read {path.suffix or 'this'}; use .npz, .npy or .csv")
+    suffix = path.suffix.lower()
+    readers: dict[str, Callable[[Path], Table]] = {
+        ".csv": read_csv,
+        ".tsv": read_csv,
+        ".txt": read_csv,
+        ".parquet": read_parquet,
+    }
     try:
-        outputs = readers[path.suffix.lower()](path, wanted)
-    except RobfcpError:
-        raise
-    except Exception as error:  # zlib, tokenize, zipfile, csv, numpy: each has its own
-        remedy = "write it again"
-        if path.suffix.lower() == ".csv":
-            remedy = "use commas between columns, points in numbers, labels as column numbers"
-        raise RobfcpError(f"{path}: cannot be read ({error}); {remedy}") from error
-    if needs_targets and outputs.targets is None:
-        raise RobfcpError(f"{path}: holds no labels; add an array or column called 'label'")
-    return outputs
+        if suffix in readers:
+            table = readers[suffix](path)
+            found = _of_table(table, aside, expects, how)
+        elif suffix in (".npz", ".npy"):
+            found = _of_arrays(path, aside, expects, how)
+        else:
+            remedy = _OTHERS.get(suffix, "use .csv, .npz, .npy or .parquet")
+            raise RobfcpError(f"cannot read {suffix or 'a file without an ending'}; {remedy}")
+    except RobfcpError as error:
+        text = str(error)
+        raise RobfcpError(text if text.startswith(f"{path}: ") else f"{path}: {text}") from None
+    if needs_targets and found.targets is None:
+        raise RobfcpError(
+            f"{path}: holds no labels; call the column with the truth 'label', or name it with "
+            "--label"
+        )
+    return found
 
 
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """Class probabilities with the true labels and, where they are natural, each sample's site."""
-
-    predictions: NDArray[Any]
-    labels: NDArray[Any]
-    sites: NDArray[Any] | None = None
-
-
-def chosen_outputs(name: str, site_column: str | None = None) -> Labelled:
-    """Outputs that ship with the package, by name, or those of a file; with their own sites where
-    a column of them is named."""
-    from robfcp.lab import outputs
-
-    if name in outputs.names():
-        if site_column is None:
-            return _labelled(outputs.load(name), None)
-        if name not in outputs.natural_names():
-            known = ", ".join(outputs.natural_names())
-            raise RobfcpError(f"--sites: {name} has no sites of its own; use one of {known}")
-        return _labelled(outputs.load(name, outputs.NATURAL), site_column)
-    if not Path(name).suffix:
-        known = ", ".join(outputs.names())
-        raise RobfcpError(f"{name}: no outputs of that name ship; use one of {known}, or a file")
-    if "depth" in _arrays(Path(name)):
-        return _labelled(outputs.read(name), site_column)
-    found = read_outputs(Path(name), needs_targets=True)
-    assert found.targets is not None
-    sites = None if site_column is None else named_array(Path(name), site_column)
-    return Labelled(found.predictions, found.targets, sites)
-
-
-def _labelled(found: Outputs, site_column: str | None) -> Labelled:
-    sites = None if site_column is None else found.column(site_column)
-    return Labelled(found.probabilities, found.labels, sites)
-
-
-def _arrays(path: Path) -> list[str]:
-    """The names of the arrays in an npz file; none where it is no such file."""
-    if path.suffix.lower() != ".npz" or not zipfile.is_zipfile(path):
-        return []
-    with zipfile.ZipFile(path) as content:
-        return [name.removesuffix(".npy") for name in content.namelist()]
+def _of_table(
+    table: Table, aside: Sequence[str], kind: Expects | None, how: Reading
+) -> FileOutputs:
+    """The parts of a table by the names of its columns."""
+    further = {name: table.text(_place(table, name)) for name in aside}
+    taken = {_place(table, name) for name in aside}
+    label = _label_place(table, how, taken)
+    taken |= set() if label is None else {label}
+    ids = _id_place(table, how, taken)
+    taken |= set() if ids is None else {ids}
+    truths = [k for k, name in enumerate(table.names) if name.lower().startswith(MULTILABEL)]
+    places = [k for k in range(len(table.names)) if k not in taken and k not in truths]
+    found = FileOutputs(
+        np.zeros((len(table), 0)),
+        None,
+        further,
+        ids=None if ids is None else table.text(ids),
+        rows=table.rows,
+        notes=table.notes,
+    )
+    if kind == "labels" or (kind is None and truths):
+        truth = [table.numbers(k, lenient=how.lenient) for k in truths]
+        targets = np.stack(truth, axis=1).astype(np.int64) if truths else None
+        return replace(found, predictions=_matrix(table, places, how), targets=targets)
+    if kind == "classes":
+        raw = None if label is None else _labels(table, label)
+        return _classified(table, places, raw, label, found, how)
+    predictions = _matrix(table, _ends_in_order(table, places), how)
+    values = None if label is None else table.numbers(label, lenient=how.lenient)
+    if values is not None and predictions.shape[1] > 1:
+        whole = bool((np.abs(values) < 2**53).all()) and np.array_equal(values, np.round(values))
+        values = values.astype(np.int64) if whole else values
+    names = tuple(table.names[k] for k in places) if predictions.shape[1] > 1 else ()
+    flat = predictions[:, 0] if predictions.shape[1] == 1 else predictions
+    return replace(found, predictions=flat, targets=values, names=names)
 
 
-def named_array(path: Path, name: str) -> NDArray[Any]:
-    """The array of this name in an npz file."""
-    if name in _arrays(path):
-        with np.load(path, allow_pickle=False) as arrays:
-            return arrays[name]
-    raise RobfcpError(
-        f"{path}: holds no {name!r}; save an npz with an array {name!r}, one name a sample"
+def _classified(
+    table: Table,
+    places: list[int],
+    raw: NDArray[Any] | None,
+    label: int | None,
+    found: FileOutputs,
+    how: Reading,
+) -> FileOutputs:
+    """Class probabilities in the order of the classes, and each label's number."""
+    names = [table.names[k] for k in places]
+    columns = class_columns(names, raw)
+    numbered = not columns.names
+    if how.classes is not None:
+        order = ordered_columns(names, how.classes)
+        if order is None:
+            assert isinstance(how.classes, tuple)
+            lacking = sorted(set(how.classes) - set(names))
+            raise RobfcpError(
+                f"no column is called {lacking[0]!r:.40}; the classes are {a_few(how.classes)}, "
+                f"the columns {a_few(names)}; rename the columns"
+            )
+        columns = ClassColumns(tuple(order), how.classes if isinstance(how.classes, tuple) else ())
+    chosen = [places[k] for k in columns.order]
+    p = _matrix(table, chosen, how)
+    targets = None
+    if raw is not None:
+        by_number = numbered and raw.dtype.kind not in "US"
+        targets = label_numbers(raw, ClassColumns(columns.order, ()) if by_number else columns)
+    if targets is not None and label is not None and not how.lenient and (targets < 0).any():
+        raise RobfcpError(_no_class(table, raw, targets, label, columns))
+    where = [f"row {row}" for row in table.rows]
+    called = [table.names[k] for k in chosen]
+    p = _probabilities(p, where, how, lambda row, k: table.cell(row, chosen[k]), called)
+    return replace(found, predictions=p, targets=targets, names=columns.names)
+
+
+def _probabilities(
+    p: NDArray[Any],
+    where: Sequence[str],
+    how: Reading,
+    cell: Callable[[int, int], str],
+    names: Sequence[str] = (),
+) -> NDArray[Any]:
+    """Rows that are probabilities, by softmax or division where asked; else refused by place."""
+    if how.logits:
+        return softmax_rows(p, where, cell, lenient=how.lenient)
+    if how.normalise:
+        p = sums_to_one(p, where, lenient=how.lenient)
+    return p if how.lenient else checked_rows(p, where, cell, names)
+
+
+def _no_class(
+    table: Table,
+    raw: NDArray[Any] | None,
+    targets: NDArray[np.int64],
+    label: int,
+    columns: ClassColumns,
+) -> str:
+    """Which label is no class, and what the classes are."""
+    row = int(np.argmax(targets < 0))
+    shown = str(table.text(label)[row])
+    where = table.cell(row, label)
+    if not shown:
+        return f"{where}: the label is missing; fill it in or drop the row"
+    if columns.names:
+        classes = a_few(columns.names)
+    else:
+        classes = f"0 to {len(columns.order) - 1}, as the columns are counted"
+    return f"{where}: {shown!r:.40} is none of the classes {classes}; fix it or rename a column"
+
+
+def _labels(table: Table, place: int) -> NDArray[Any]:
+    """Labels as whole numbers where all are, else as text."""
+    if table.is_text(place):
+        return table.text(place)
+    values = table.numbers(place, lenient=True)
+    whole = np.isfinite(values) & (values == np.round(values)) & (np.abs(values) < 2**53)
+    return values.astype(np.int64) if whole.all() else values
+
+
+def _matrix(table: Table, places: Sequence[int], how: Reading) -> NDArray[np.float64]:
+    """(n, C) numbers of some columns."""
+    if not places:
+        raise RobfcpError("holds no predictions; add a column a class, or one of predictions")
+    if not how.lenient:
+        for place in places:
+            if table.is_text(place):
+                raise RobfcpError(_text_column(table, place))
+    return np.stack([table.numbers(k, lenient=how.lenient) for k in places], axis=1)
+
+
+def _text_column(table: Table, place: int) -> str:
+    name = table.names[place]
+    wrong = [row for row in range(len(table)) if table.is_text_cell(row, place)]
+    first = str(table.text(place)[0])
+    if len(wrong) < len(table) or first.replace(",", "", 1).isdigit():
+        return table.no_number(wrong[0], place)
+    return (
+        f"{table.cell(0, place)}: {first!r:.40} is no number; pass --id {name:.40} if it names "
+        f"samples, --label {name:.40} if it is the truth, or the probabilities' names as --classes"
     )
 
 
-def _npz(path: Path, columns: Sequence[str]) -> FileOutputs:
-    with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
-        names = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        predictions = next((_member(archive, names[n]) for n in PREDICTIONS if n in names), None)
-        targets = next((_member(archive, names[n]) for n in TARGETS if n in names), None)
-        _check_columns(path, columns, names)
-        further = {name: _member(archive, names[name]) for name in columns}
-    if predictions is None:
+def _place(table: Table, name: str) -> int:
+    place = table.find(name)
+    if place is None:
+        raise RobfcpError(f"has no column {name!r}; it has {a_few(table.names)}")
+    return place
+
+
+def _label_place(table: Table, how: Reading, taken: set[int]) -> int | None:
+    if how.label is not None:
+        return _place(table, how.label)
+    found = [table.find(name) for name in TARGETS]
+    return next((place for place in found if place is not None and place not in taken), None)
+
+
+def _id_place(table: Table, how: Reading, taken: set[int]) -> int | None:
+    if how.ids is not None:
+        return _place(table, how.ids)
+    wanted = how.classes if isinstance(how.classes, tuple) else ()
+    for place, name in enumerate(table.names):
+        if place not in taken and name not in wanted and _AN_ID.fullmatch(name):
+            return place
+    return None
+
+
+def _ends_in_order(table: Table, places: list[int]) -> list[int]:
+    """Two columns called low and high in that order, others as they stand."""
+    names = {table.names[k].lower(): k for k in places}
+    for low, high in _ENDS:
+        if set(names) == {low, high}:
+            return [names[low], names[high]]
+    return places
+
+
+def _of_arrays(path: Path, aside: Sequence[str], kind: Expects | None, how: Reading) -> FileOutputs:
+    """The parts of an npz archive by the names of its arrays, or the array of an npy file."""
+    if path.suffix.lower() == ".npy":
+        there: list[str] = []
+        arrays: Mapping[str, NDArray[Any]] = {"probabilities": read_npy(path)}
+    else:
+        there = array_names(path)
+        names = [how.ids, how.label, "classes", *IDS, *TARGETS, *PREDICTIONS, *aside]
+        arrays = read_npz(path, [name for name in names if name is not None])
+    for name in (*aside, how.ids, how.label):
+        if name is not None and name not in arrays:
+            raise RobfcpError(f"has no array {name!r}; it has {a_few(there) or 'none with a name'}")
+    given = next((arrays[name] for name in PREDICTIONS if name in arrays), None)
+    if given is None:
         raise RobfcpError(
-            f"{path}: has arrays {', '.join(sorted(names)) or '(none)'} but no 'probabilities'; "
+            f"has arrays {a_few(sorted(there)) or '(none)'} but no 'probabilities'; "
             "save it with numpy.savez(path, probabilities=..., labels=...)"
         )
-    return FileOutputs(predictions, targets, further)
+    label = [how.label] if how.label is not None else TARGETS
+    targets = next((arrays[name] for name in label if name in arrays), None)
+    ids = next((arrays[n] for n in ([how.ids] if how.ids else IDS) if n in arrays), None)
+    further = {name: arrays[name] for name in aside}
+    length = len(given) if given.ndim else 0
+    found = FileOutputs(given, targets, further, ids=ids, rows=range(1, length + 1))
+    if kind != "classes" or given.ndim != 2 or given.dtype.kind not in "fiu":
+        return found
+    named = arrays["classes"].astype(str).tolist() if "classes" in arrays else []
+    if named and len(named) != given.shape[1]:
+        raise RobfcpError(f"{len(named)} classes are named, but there are {given.shape[1]} columns")
+    logits = how.logits or next(name for name in PREDICTIONS if name in arrays) == "logits"
+    return _classified_arrays(found, named, replace(how, logits=logits))
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """One array, refused before it is expanded where it is larger than it can be."""
-    if info.file_size > MAX_ARRAY_BYTES:
-        raise ValueError(f"{info.filename} would have {info.file_size} bytes")
-    with archive.open(info) as stream:
-        return _array(stream, info.file_size)
-
-
-def _npy(path: Path, columns: Sequence[str]) -> FileOutputs:
-    _check_columns(path, columns, ())
-    with path.open("rb") as stream:
-        return FileOutputs(_array(stream, path.stat().st_size), None)
-
-
-def _array(stream: IO[bytes], size: int) -> NDArray[Any]:
-    """The array in a stream of so many bytes; what its header claims beyond them is refused."""
-    version = np.lib.format.read_magic(stream)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"npy version {version} is not known")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else _header_2
-    shape, fortran, dtype = read(stream)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    wanted = prod(shape) * dtype.itemsize
-    if not 0 <= wanted <= size:
-        raise ValueError(f"shape {shape} needs {wanted} bytes but the file has {size}")
-    data = stream.read(wanted)
-    if len(data) < wanted:
-        raise ValueError("it ends too early")
-    array = np.frombuffer(data, dtype=dtype)
-    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
-
-
-def _header_2(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    return np.lib.format.read_array_header_2_0(stream)
-
-
-def _csv(path: Path, columns: Sequence[str]) -> FileOutputs:
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        shown = [name.strip() for name in next(csv.reader(stream), [])]
-        lines = [line for line in stream.read().splitlines() if line.strip()]
-    header = [name.lower() for name in shown]
-    if not header or not lines:
-        raise RobfcpError(f"{path}: is empty; write a header line and one line a sample")
-    if len(set(header)) < len(header):
-        raise RobfcpError(f"{path}: two columns have the same name; rename one")
-    further: dict[str, NDArray[Any]] = {}
-    if columns:
-        aside = {name.lower() for name in columns}
-        shown = [name for name in shown if name.lower() not in aside]
-        rows, header, further = _set_apart(path, header, lines, columns)
-        table = np.array(rows, dtype=np.float64).reshape(len(lines), -1)
-    else:
-        table = np.loadtxt(
-            lines, delimiter=",", ndmin=2, dtype=np.float64, comments=None, quotechar='"'
-        )
-    if table.shape[1] != len(header):
-        raise RobfcpError(f"{path}: {len(header)} names in the header, {table.shape[1]} columns")
-    several = [place for place, name in enumerate(header) if name.startswith(MULTILABEL)]
-    if several:
-        truth = table[:, several].astype(np.int64)
-        return FileOutputs(np.delete(table, several, axis=1), truth)
-    target = next((header.index(name) for name in TARGETS if name in header), None)
-    names = tuple(name for place, name in enumerate(shown) if place != target)
-    if target is None:
-        return FileOutputs(_squeeze(table), None, further, names)
-    values = table[:, target]
-    predictions = np.delete(table, target, axis=1)
-    whole = bool((np.abs(values) < 2**53).all()) and np.array_equal(values, np.round(values))
-    if predictions.shape[1] > 1 and whole:
-        values = values.astype(np.int64)
-    return FileOutputs(_squeeze(predictions), values, further, names)
-
-
-def _set_apart(
-    path: Path, header: list[str], lines: list[str], columns: Sequence[str]
-) -> tuple[list[list[str]], list[str], dict[str, NDArray[Any]]]:
-    """The rows and header without the named columns, and these as text."""
-    _check_columns(path, columns, header)
-    rows = list(csv.reader(lines))
-    if any(len(row) != len(header) for row in rows):
-        raise RobfcpError(f"{path}: a line has not the {len(header)} columns of the header")
-    places = {name: header.index(name.lower()) for name in columns}
-    further = {name: np.array([row[k].strip() for row in rows]) for name, k in places.items()}
-    kept = [k for k in range(len(header)) if k not in places.values()]
-    return [[row[k] for k in kept] for row in rows], [header[k] for k in kept], further
-
-
-def _check_columns(path: Path, columns: Sequence[str], there: Any) -> None:
-    for name in columns:
-        if name not in there and name.lower() not in there:
-            raise RobfcpError(f"{path}: has no column {name!r}; name one of its own")
-
-
-def _squeeze(predictions: NDArray[Any]) -> NDArray[Any]:
-    return predictions[:, 0] if predictions.shape[1] == 1 else predictions
+def _classified_arrays(found: FileOutputs, named: list[str], how: Reading) -> FileOutputs:
+    """Class probabilities of arrays; the rows are counted from 1."""
+    names = named or [str(k) for k in range(found.predictions.shape[1])]
+    columns = ClassColumns(tuple(range(len(names))), tuple(named))
+    if named and isinstance(how.classes, tuple):
+        order = ordered_columns(names, how.classes)
+        if order is None:
+            raise RobfcpError(
+                f"the classes {a_few(names)} are not {a_few(how.classes)}; rename them"
+            )
+        columns = ClassColumns(tuple(order), how.classes)
+    p = found.predictions[:, list(columns.order)] if named else found.predictions
+    targets = found.targets
+    if targets is not None and targets.ndim == 1 and targets.dtype.kind in "US":
+        kept = how.classes if isinstance(how.classes, tuple) else columns.names
+        number = label_numbers(targets, ClassColumns(columns.order, kept))
+        if not how.lenient and (number < 0).any():
+            row = int(np.argmax(number < 0))
+            raise RobfcpError(
+                f"row {row + 1}: the label {targets[row]!s:.40} is none of the classes "
+                f"{a_few(kept or names)}; save their names as an array 'classes'"
+            )
+        targets = number
+    where = [f"row {row}" for row in found.rows]
+    p = _probabilities(p, where, how, lambda row, k: f"row {row + 1}, column {k + 1}")
+    return replace(found, predictions=p, targets=targets, names=columns.names)

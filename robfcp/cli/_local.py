@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from robfcp._util.files import read_limited
@@ -13,20 +15,39 @@ from robfcp.calibration import (
     kind_of,
     load_letter,
 )
-from robfcp.cli._data import FileOutputs
-from robfcp.cli._sets import in_order
+from robfcp.cli._common import stream
+from robfcp.cli._data import FileOutputs, Reading, expects, read_outputs
+
+
+def read_for(
+    calibration: Calibration,
+    data: Path,
+    reading: Reading,
+    *,
+    needs_targets: bool,
+    columns: Sequence[str | None] = (),
+) -> FileOutputs:
+    """Outputs for a calibration, in its order of classes."""
+    return read_outputs(
+        data,
+        needs_targets=needs_targets,
+        columns=columns,
+        expects=expects(calibration.score, calibration.risk),
+        reading=replace(reading, classes=calibration.classes),
+    )
 
 
 def localised_from(
-    path: Path, own: FileOutputs, key: str | None = None, seed: int = 0
+    path: Path, data: Path, reading: Reading, key: str | None = None, seed: int = 0
 ) -> Localised:
     """From the site's letter, or for a stranger from the evidence beside a calibration."""
+    rng = stream(seed, "localise")
     if kind_of(read_limited(path, MAX_CALIBRATION_BYTES)) == "letter":
         letter = load_letter(path, key)
-        found = in_order(letter.calibration, own)
+        found = read_for(letter.calibration, data, reading, needs_targets=True)
         assert found.targets is not None
-        return letter.at_site(found.predictions, found.targets, seed)
+        return letter.at_site(found.predictions, found.targets, rng)
     calibration = Calibration.load(path, key)
-    found = in_order(calibration, own)
+    found = read_for(calibration, data, reading, needs_targets=True)
     assert found.targets is not None
-    return at_stranger(calibration, found.predictions, found.targets, seed)
+    return at_stranger(calibration, found.predictions, found.targets, rng)

@@ -1,9 +1,10 @@
-"""Prediction sets as files, and outputs in the order of a calibration's classes."""
+"""Prediction sets and intervals as files."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,46 +12,69 @@ from numpy.typing import NDArray
 
 from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration
-from robfcp.cli._data import FileOutputs
 from robfcp.errors import RobfcpError
 
-
-def in_order(calibration: Calibration, outputs: FileOutputs) -> FileOutputs:
-    """The outputs with columns in the calibration's order of classes, where both name them."""
-    wanted = calibration.classes
-    if not isinstance(wanted, tuple) or not outputs.names or outputs.names == wanted:
-        return outputs
-    if set(outputs.names) != set(wanted):
-        odd = sorted(set(outputs.names) ^ set(wanted))[0]
-        raise RobfcpError(f"columns: {odd!r:.60} is not in both file and calibration; rename it")
-    place = [outputs.names.index(name) for name in wanted]
-    back = np.argsort(place)
-    targets = None if outputs.targets is None else back[outputs.targets]
-    return FileOutputs(outputs.predictions[:, place], targets, outputs.columns, wanted)
+ENDINGS = (".csv", ".npy")
+_OWN = ("id", "set", "size")
+_FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what spreadsheets compute, full-width ones too
 
 
-def sets_as_csv(sets: NDArray[np.bool_], names: tuple[str, ...] = ()) -> str:
-    """One line a sample: the number of its labels and the labels, separated by blanks.
+def class_names(calibration: Calibration) -> tuple[str, ...]:
+    """The names of a calibration's classes; none where it knows only their number."""
+    return calibration.classes if isinstance(calibration.classes, tuple) else ()
 
-    Labels are class names where the calibration knows them, column numbers where it does not.
+
+def sets_as_csv(sets: NDArray[np.bool_], ids: Sequence[str], names: tuple[str, ...] = ()) -> str:
+    """One line a sample: its id, its set in words, how many labels that are, and a column a class.
+
+    Classes are called by name where the calibration knows them, by number where it does not.
     """
     shown = names or tuple(map(str, range(sets.shape[1])))
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["size", "labels"])
-    for row in sets:
-        held = [shown[c] for c in np.flatnonzero(row)]
-        writer.writerow([len(held), " ".join(held)])
-    return buffer.getvalue()
+    heads = [f"class {name}" if name in _OWN else name for name in shown]
+    lines = (
+        [name, " | ".join(shown[c] for c in np.flatnonzero(row)), int(row.sum()), *map(int, row)]
+        for name, row in zip(ids, sets, strict=True)
+    )
+    return _csv([*_OWN, *heads], lines)
+
+
+def intervals_as_csv(ends: NDArray[np.float64], ids: Sequence[str]) -> str:
+    """One line a sample: its id and the ends of its interval."""
+    return _csv(
+        ["id", "low", "high"],
+        (
+            [name, repr(low), repr(high)]
+            for name, (low, high) in zip(ids, ends.tolist(), strict=True)
+        ),
+    )
 
 
 def write_result(path: Path, result: NDArray[np.generic], text: str) -> None:
     """The sets or intervals as .csv or .npy, whole or not at all."""
-    if path.suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         write_atomically(path, text)
-    elif path.suffix == ".npy":
+    elif path.suffix.lower() == ".npy":
         buffer = io.BytesIO()
         np.save(buffer, result, allow_pickle=False)
         write_atomically(path, buffer.getvalue())
     else:
         raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use .csv or .npy")
+
+
+def _csv(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([_harmless(name) for name in header])
+    writer.writerows([_harmless(cell) for cell in line] for line in lines)
+    return buffer.getvalue()
+
+
+def _harmless(cell: object) -> object:
+    """The cell, with a mark before text that a spreadsheet would compute."""
+    if not isinstance(cell, str) or not cell or cell[0] not in _FORMULA:
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return "'" + cell
+    return cell

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from robfcp.calibration import AlarmHistory, Merged, merge, read_alarms, record_look
-from robfcp.cli._common import Json, Output, Printer, Quiet, save_json
+from robfcp.cli._common import Json, Output, Printer, Quiet, prepare, save_json
+from robfcp.cli._paths import REPORTS, expanded
 from robfcp.errors import RobfcpError
 from robfcp.page import History, write_history_page
 from robfcp.reports import read_keys
@@ -24,7 +25,9 @@ def register(app: typer.Typer) -> None:
 
 
 def alarms(
-    reports: Annotated[list[Path], typer.Argument(help="The sites' e-report files.")],
+    reports: Annotated[
+        list[Path], typer.Argument(help="The sites' e-report files, or their folder.")
+    ],
     malicious: Annotated[
         int, typer.Option("--malicious", "-m", min=0, help="The most sites that may lie.")
     ],
@@ -64,6 +67,8 @@ def alarms(
         raise RobfcpError("--history: needs --step, the number of the reporting date")
     if html is not None and history is None:
         raise RobfcpError("--html: shows a history; pass --history, where it is kept")
+    reports = expanded(reports, REPORTS)
+    prepare(output, history, html)
     public = None if keys is None else read_keys(keys)
     known = AlarmHistory.load(history) if history is not None and history.exists() else None
     found, faults = read_alarms(

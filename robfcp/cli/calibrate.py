@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 import typer
 
+from robfcp._util.files import make_folder
 from robfcp.calibration import (
     AuditLog,
     Calibration,
@@ -30,7 +31,9 @@ from robfcp.cli._common import (
     agreed_terms,
     completes,
     natural,
+    prepare,
 )
+from robfcp.cli._paths import REPORTS, expanded
 from robfcp.cli._private import read_privacy
 from robfcp.cli._rounds import Rounds
 from robfcp.cli.page import RunBy, Study, Title, about
@@ -51,7 +54,9 @@ def register(app: typer.Typer) -> None:
 
 
 def calibrate(
-    reports: Annotated[list[Path], typer.Argument(help="The sites' report files.")],
+    reports: Annotated[
+        list[Path], typer.Argument(help="The sites' report files, or their folder.")
+    ],
     output: Output = None,
     confidence: Annotated[
         list[str] | None,
@@ -182,6 +187,10 @@ def calibrate(
     if alarms is not None and previous is None:
         raise RobfcpError("--alarms: rang on a calibration before this one; pass it as --previous")
     key = None if sign is None else load_key(sign)
+    reports = expanded(reports, REPORTS)
+    prepare(output, html, audit)
+    if letters is not None:
+        make_folder(letters)
     with printer.busy(f"calibrating {len(reports)} reports"):
         agreed = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)
         federation = read_federation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from fractions import Fraction
 from functools import partial
@@ -30,8 +31,10 @@ from robfcp.cli._common import (
     Quiet,
     ServerKey,
     pinned_key,
+    prepare,
     save_json,
 )
+from robfcp.cli._paths import FIGURES, REPORTS, expanded
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, read_federation
 from robfcp.guarantees import (
@@ -100,8 +103,10 @@ def certify(
     [dim]Example: robfcp certify calibration.json -m 0,2,5,9 --confidence 0.9 --plot c.png[/dim]
     [dim]Example: robfcp certify calibration.json --json[/dim]
     """
+    prepare(output)
+    prepare(plot, endings=FIGURES)
     federation, plain, thresholds, everybody, calibration = _read(
-        files, sizes, evidence, pinned_key(server_key)
+        expanded(files, REPORTS), sizes, evidence, pinned_key(server_key)
     )
     budgets = _budgets(malicious, federation.n_clients)
     levels = [exact_level(text) for text in confidence] if confidence else None
@@ -111,7 +116,9 @@ def certify(
         by = calibration.by
     if plot is not None and by is not None and (calibration is None or levels):
         raise RobfcpError(f"--plot: by {by} a calibration's own thresholds are drawn; pass that")
-    diagnostic = estimate_heterogeneity(federation, max(budgets), certificate_confidence)
+    diagnostics = {
+        m: estimate_heterogeneity(federation, m, certificate_confidence) for m in budgets
+    }
     if heterogeneity is not None:
         _show_unlike(printer, federation, heterogeneity, certificate_confidence)
     sure: dict[str, Any] = {"confidence": certificate_confidence, "sigma": heterogeneity}
@@ -120,7 +127,7 @@ def certify(
         for one in found:
             show_strata(printer, one)
         limits = [_largest(one) for one in found]
-        data = _frame(federation, strata_levels(found), diagnostic)
+        data = _frame(federation, strata_levels(found), diagnostics)
     else:
         with printer.progress() as progress:
             outcomes = [
@@ -138,8 +145,8 @@ def certify(
             _show(printer, federation, outcome, _source(outcome.level in thresholds, everybody))
         _explain(printer, federation, outcomes)
         limits = [outcome.threshold for outcome in outcomes]
-        data = _frame(federation, _level_data(federation, outcomes), diagnostic)
-    _show_diagnostic(printer, federation, diagnostic)
+        data = _frame(federation, _level_data(federation, outcomes), diagnostics)
+    _show_diagnostics(printer, federation, diagnostics)
     sites_data = by_site(federation, limits, None if levels else calibration)
     show_sites(printer, sites_data)
     shift = within_classes(printer, federation, max(budgets), certificate_confidence)
@@ -286,14 +293,24 @@ def _explain(
         )
 
 
-def _show_diagnostic(
-    printer: Printer, federation: Federation, diagnostic: HeterogeneityEstimate
+def _show_diagnostics(
+    printer: Printer, federation: Federation, diagnostics: Mapping[int, HeterogeneityEstimate]
 ) -> None:
-    """What is never used by itself, and of whom nothing is said."""
+    """What is never used by itself, why it falls with m, and of whom nothing is said."""
+    label = next(iter(diagnostics.values())).label
+    printer.table(
+        f"heterogeneity the reports suggest ({label})",
+        ["m", "suggested", "seen", "by chance", "at least"],
+        [
+            (m, *(f"{x:.3f}" for x in (one.suggested, one.observed, one.by_chance, one.at_least)))
+            for m, one in diagnostics.items()
+        ],
+    )
     printer.line(
-        f"heterogeneity the reports suggest ({diagnostic.label}): {diagnostic.suggested:.3f}; "
-        f"seen {diagnostic.observed:.3f}, by chance {diagnostic.by_chance:.3f}, "
-        f"at least {diagnostic.at_least:.3f}."
+        "If m may lie, the m reports farthest from the middle are set aside, since a liar can look "
+        "as unlike as it wants: seen is how far the next one is, so it falls as m grows. State a "
+        "heterogeneity with the m it was read at, from what you know of the sites: liars who "
+        "stay close to the others are not set aside, and honest sites that differ most are."
     )
     outside = outside_of(federation)
     if outside:
@@ -331,12 +348,15 @@ def _level_data(federation: Federation, outcomes: list[Budgets]) -> list[dict[st
 
 
 def _frame(
-    federation: Federation, levels: list[dict[str, Any]], diagnostic: HeterogeneityEstimate
+    federation: Federation,
+    levels: list[dict[str, Any]],
+    diagnostics: Mapping[int, HeterogeneityEstimate],
 ) -> dict[str, Any]:
     """Everything for programs."""
     return {
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
         "levels": levels,
-        "heterogeneity_estimate": asdict(diagnostic),
+        "heterogeneity_estimate": asdict(diagnostics[max(diagnostics)]),
+        "heterogeneity_estimates": {m: asdict(one) for m, one in diagnostics.items()},
     }

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from robfcp.calibration import Calibration, Check, Localised, Part, load_calibration
-from robfcp.cli._common import Json, LocalOption, Output, Printer, Quiet, Seed, save_json
-from robfcp.cli._data import read_outputs
-from robfcp.cli._local import localised_from
-from robfcp.cli._sets import in_order
-
-Level = Annotated[
-    int, typer.Option(help="Which confidence level of the calibration, counted from 0.")
-]
+from robfcp.cli._common import (
+    Json,
+    LevelOption,
+    LocalOption,
+    Output,
+    Printer,
+    Quiet,
+    Seed,
+    level_place,
+    prepare,
+    save_json,
+    stream,
+)
+from robfcp.cli._data import IdColumn, LabelColumn, Logits, Normalise, reading_of
+from robfcp.cli._local import localised_from, read_for
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def check(
     calibration: Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")],
-    data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .npz or .csv.")],
+    data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .csv, .npz or .parquet.")],
     output: Output = None,
     group: Annotated[
         str | None, typer.Option(help="A column to split by: night, ward, scanner.")
@@ -36,7 +43,11 @@ def check(
     ] = None,
     local: LocalOption = None,
     confidence: Annotated[float, typer.Option(help="Of the exact intervals.")] = 0.95,
-    level: Level = 0,
+    level: LevelOption = None,
+    ids: IdColumn = None,
+    label: LabelColumn = None,
+    logits: Logits = False,
+    normalise: Normalise = False,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -47,21 +58,23 @@ def check(
     [dim]Example: robfcp check letter.json test.csv --floor 0.85[/dim]
     """
     printer = Printer(as_json, quiet)
+    prepare(output)
     with printer.busy("checking"):
         loaded = load_calibration(calibration)
-        outputs = in_order(loaded, read_outputs(data, needs_targets=True, columns=[group]))
+        reading = replace(reading_of(None, logits, normalise, label), ids=ids)
+        outputs = read_for(loaded, data, reading, needs_targets=True, columns=[group])
         assert outputs.targets is not None
         watched: Calibration | Localised = loaded
         if local is not None:
-            watched = localised_from(calibration, read_outputs(local, needs_targets=True))
+            watched = localised_from(calibration, local, reading)
         found = watched.check(
             outputs.predictions,
             outputs.targets,
             groups=None if group is None else outputs.columns[group],
-            level=level,
+            level=level_place([one.confidence_level for one in loaded.levels], level),
             floor=floor,
             confidence=confidence,
-            rng=seed,
+            rng=stream(seed, "check"),
         )
         if output is not None:
             save_json(output, as_data(found))

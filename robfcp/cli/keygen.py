@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from robfcp.cli._common import Json, Printer, Quiet
+from robfcp.cli._common import Json, Printer, Quiet, prepare
 from robfcp.reports import check_client
 
 
@@ -33,6 +33,7 @@ def keygen(
     from robfcp.reports import generate_key
 
     check_client(client)
+    prepare(output)
     public = generate_key(output)
     printer = Printer(as_json, quiet)
     printer.line(f"# Private key -> {output} (keep it here). For the server's registry.toml:\n")

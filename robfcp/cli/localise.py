@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +12,22 @@ import typer
 from robfcp.calibration import (
     Localised,
 )
-from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, ServerKey, pinned_key
-from robfcp.cli._data import read_outputs
-from robfcp.cli._local import localised_from
-from robfcp.cli._sets import in_order, sets_as_csv, write_result
+from robfcp.cli._common import (
+    Json,
+    LevelOption,
+    Output,
+    Printer,
+    Quiet,
+    Seed,
+    ServerKey,
+    level_place,
+    pinned_key,
+    prepare,
+    stream,
+)
+from robfcp.cli._data import FileOutputs, IdColumn, LabelColumn, Logits, Normalise, reading_of
+from robfcp.cli._local import localised_from, read_for
+from robfcp.cli._sets import ENDINGS, class_names, sets_as_csv, write_result
 from robfcp.errors import RobfcpError
 
 
@@ -29,7 +42,8 @@ def localise(
         typer.Argument(help="The site's letter; without one, a calibration with its evidence."),
     ],
     data: Annotated[
-        Path, typer.Argument(help="The site's labelled calibration outputs: .npz or .csv.")
+        Path,
+        typer.Argument(help="The site's labelled calibration outputs: .csv, .npz or .parquet."),
     ],
     predict: Annotated[
         Path | None, typer.Option(help="New outputs: predict with the site's own threshold.")
@@ -42,9 +56,11 @@ def localise(
             help="Never above the site's own threshold, or keep the promise on average.",
         ),
     ] = True,
-    level: Annotated[
-        int, typer.Option(help="Which confidence level of the calibration, counted from 0.")
-    ] = 0,
+    level: LevelOption = None,
+    ids: IdColumn = None,
+    label: LabelColumn = None,
+    logits: Logits = False,
+    normalise: Normalise = False,
     server_key: ServerKey = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -58,13 +74,14 @@ def localise(
     printer = Printer(as_json, quiet)
     if (predict is None) != (output is None):
         raise RobfcpError("--predict: goes with -o, where the sets are written; pass both")
+    prepare(output, endings=ENDINGS)
     with printer.busy("localising"):
-        own = read_outputs(data, needs_targets=True)
-        local = localised_from(letter, own, pinned_key(server_key), seed)
-        if not 0 <= level < len(local.levels):
-            raise RobfcpError(f"--level: {level} is not 0 to {len(local.levels) - 1}")
+        reading = replace(reading_of(None, logits, normalise, label), ids=ids)
+        local = localised_from(letter, data, reading, pinned_key(server_key), seed)
+        place = level_place([Fraction(str(one.confidence_level)) for one in local.levels], level)
         if predict is not None and output is not None:
-            _write_sets(local, predict, output, (level, clip, seed))
+            outputs = read_for(local.calibration, predict, reading, needs_targets=False)
+            _write_sets(local, outputs, output, (place, clip, seed))
     for one in local.levels:
         printer.table(
             f"{local.client} at {one.confidence_level:g}, {one.n} samples of its own",
@@ -80,14 +97,14 @@ def localise(
     printer.json(as_data(local))
 
 
-def _write_sets(local: Localised, new: Path, output: Path, how: tuple[int, bool, int]) -> None:
+def _write_sets(
+    local: Localised, outputs: FileOutputs, output: Path, how: tuple[int, bool, int]
+) -> None:
     level, clip, seed = how
-    calibration = local.calibration
-    outputs = in_order(calibration, read_outputs(new, needs_targets=False))
-    sets = local.predict_set(outputs.predictions, seed, clip=clip)
-    chosen = sets[:, :, level] if calibration.several else sets
-    names = calibration.classes if isinstance(calibration.classes, tuple) else ()
-    write_result(output, chosen, sets_as_csv(chosen, names))
+    sets = local.predict_set(outputs.predictions, stream(seed, "predict"), clip=clip)
+    chosen = sets[:, :, level] if local.calibration.several else sets
+    text = sets_as_csv(chosen, outputs.sample_ids, class_names(local.calibration))
+    write_result(output, chosen, text)
 
 
 def as_data(local: Localised) -> dict[str, Any]:

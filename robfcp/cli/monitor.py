@@ -18,10 +18,18 @@ from robfcp.calibration import (
     own_floor,
     promise_of,
 )
-from robfcp.cli._common import Json, LocalOption, Printer, Quiet
-from robfcp.cli._data import read_outputs
-from robfcp.cli._local import localised_from
-from robfcp.cli._sets import in_order
+from robfcp.cli._common import (
+    Json,
+    LevelOption,
+    LocalOption,
+    Printer,
+    Quiet,
+    level_place,
+    prepare,
+)
+from robfcp.cli._data import LabelColumn, Logits, Normalise, reading_of
+from robfcp.cli._local import localised_from, read_for
+from robfcp.cli._paths import FIGURES, TABLES, expanded
 from robfcp.errors import RobfcpError
 from robfcp.page import History, write_history_page
 from robfcp.reports import Report, load_key, unwrap
@@ -35,7 +43,7 @@ def register(app: typer.Typer) -> None:
 def monitor(
     calibration: Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")],
     data: Annotated[
-        list[Path] | None, typer.Argument(help="Fresh labelled batches: .npz or .csv; or none.")
+        list[Path] | None, typer.Argument(help="Fresh labelled batches: .csv, .npz, .parquet.")
     ] = None,
     state: Annotated[
         Path, typer.Option("--state", "-s", help="What the monitor remembers; kept up to date.")
@@ -56,7 +64,10 @@ def monitor(
     ids: Annotated[
         str | None, typer.Option("--id", help="A column that names the samples; none counts twice.")
     ] = None,
-    level: Annotated[int, typer.Option(help="Which confidence level, counted from 0.")] = 0,
+    label: LabelColumn = None,
+    logits: Logits = False,
+    normalise: Normalise = False,
+    level: LevelOption = None,
     client: Annotated[
         str | None, typer.Option("--client", "-c", help="This site's name, for --report.")
     ] = None,
@@ -79,35 +90,39 @@ def monitor(
     [dim]Example: robfcp monitor letter.json monday.csv -s 03.json -c site-03 --report e.json[/dim]
     """
     printer = Printer(as_json, quiet)
+    prepare(state, report, html)
+    prepare(plot, endings=FIGURES)
     with printer.busy("watching"):
         loaded = load_calibration(calibration)
         bag = None if own is None else Report.from_json(unwrap(read_limited(own)), str(own))
-        promise_of(loaded, level)
+        reading = reading_of(None, logits, normalise, label)
+        place = level_place([one.confidence_level for one in loaded.levels], level)
+        promise_of(loaded, place)
         watched: Calibration | Localised = loaded
-        threshold = loaded.levels[level].threshold
+        threshold = loaded.levels[place].threshold
         if local is not None:
-            watched = localised_from(calibration, read_outputs(local, needs_targets=True))
-            threshold = watched.levels[level].threshold
+            watched = localised_from(calibration, local, reading)
+            threshold = watched.levels[place].threshold
         watch = Monitor(
             watched,
             report=bag,
             client=client,
-            level=level,
+            level=place,
             floor=_floor(floor, bag, threshold),
             delta=delta,
             run_length=run_length,
             path=state,
         )
         new = 0
-        for path in data or []:
-            outputs = in_order(loaded, read_outputs(path, needs_targets=True, columns=[ids]))
+        for path in expanded(data or [], TABLES):
+            outputs = read_for(loaded, path, reading, needs_targets=True, columns=[ids])
             assert outputs.targets is not None
             names = None if ids is None else outputs.columns[ids]
             counted = watch.update(outputs.predictions, outputs.targets, ids=names).new
             new += counted
             if not counted:
                 printer.line(f"{path}: was counted before; nothing was counted twice")
-        reading = watch.reading
+        seen = watch.reading
         if report is not None:
             watch.e_report(round, step).save(report, None if sign is None else load_key(sign))
         if plot is not None:
@@ -118,11 +133,11 @@ def monitor(
             )
     printer.line(f"{new} new samples -> {state}")
     printer.line(f"floor: {watch.source}")
-    printer.line(reading.line)
+    printer.line(seen.line)
     for written in (report, plot, html):
         if written is not None:
             printer.line(f"-> {written}")
-    printer.json({**asdict(reading), "new": new, "alarm": reading.alarm, "curve": _curve(watch)})
+    printer.json({**asdict(seen), "new": new, "alarm": seen.alarm, "curve": _curve(watch)})
 
 
 def _floor(text: str | None, report: Report | None, threshold: float) -> float | None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from robfcp.calibration import Calibration
-from robfcp.cli._common import EvidenceOption, Json, Printer, Quiet, ServerKey, pinned_key
+from robfcp.cli._common import EvidenceOption, Json, Printer, Quiet, ServerKey, pinned_key, prepare
 from robfcp.cli._history import KINDS, history_of, kind_of_file, read_history
 from robfcp.page import About, write_history_page, write_page
 
@@ -57,6 +57,7 @@ def page(
     [dim]Example: robfcp page alarms.json -o history.html[/dim]
     """
     printer = Printer(as_json, quiet)
+    prepare(output)
     if kind_of_file(calibration) in KINDS:
         found = read_history([calibration, *(history or [])])
         write_history_page(found, output)

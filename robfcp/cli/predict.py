@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +12,29 @@ from numpy.typing import NDArray
 
 from robfcp import metrics
 from robfcp.calibration import Calibration, load_calibration
-from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, ServerKey, pinned_key
-from robfcp.cli._data import FileOutputs, read_outputs
-from robfcp.cli._sets import in_order, sets_as_csv, write_result
+from robfcp.cli._common import (
+    Json,
+    LevelOption,
+    Printer,
+    Quiet,
+    Seed,
+    ServerKey,
+    level_place,
+    pinned_key,
+    prepare,
+    stream,
+)
+from robfcp.cli._data import (
+    FileOutputs,
+    IdColumn,
+    LabelColumn,
+    Logits,
+    Normalise,
+    expects,
+    read_outputs,
+    reading_of,
+)
+from robfcp.cli._sets import ENDINGS, class_names, intervals_as_csv, sets_as_csv, write_result
 from robfcp.errors import RobfcpError
 from robfcp.scores import RISKS, ClassificationScore
 
@@ -25,11 +46,21 @@ def register(app: typer.Typer) -> None:
 
 def predict(
     calibration: Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")],
-    data: Annotated[Path, typer.Argument(help="Model outputs: .npz, .npy or .csv.")],
-    output: Output = None,
-    level: Annotated[
-        int, typer.Option(help="Which confidence level of the calibration, counted from 0.")
-    ] = 0,
+    data: Annotated[Path, typer.Argument(help="Model outputs: .csv, .npz, .npy or .parquet.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Where sets go: .csv (id, set, size, classes) or .npy."
+        ),
+    ] = None,
+    level: LevelOption = None,
+    non_empty: Annotated[
+        bool, typer.Option("--non-empty", help="Put the likeliest label into empty sets.")
+    ] = False,
+    ids: IdColumn = None,
+    label: LabelColumn = None,
+    logits: Logits = False,
+    normalise: Normalise = False,
     group: Annotated[
         str | None, typer.Option(help="The column or npz array with each sample's group.")
     ] = None,
@@ -47,17 +78,38 @@ def predict(
     [dim]Example: robfcp predict letter.json new.csv -o sets.csv --json[/dim]
     """
     printer = Printer(as_json, quiet)
+    prepare(output, endings=ENDINGS)
     with printer.busy("predicting"):
         loaded = load_calibration(calibration, pinned_key(server_key))
         _check_model(calibration, loaded, model)
-        if not 0 <= level < len(loaded.levels):
-            raise RobfcpError(f"--level: {level} is not 0 to {len(loaded.levels) - 1}")
-        outputs = read_outputs(data, needs_targets=False, columns=[group])
+        place = level_place([one.confidence_level for one in loaded.levels], level)
+        reading = replace(
+            reading_of(None, logits, normalise, label), ids=ids, classes=loaded.classes
+        )
+        outputs = read_outputs(
+            data,
+            needs_targets=False,
+            columns=[group],
+            expects=expects(loaded.score, loaded.risk),
+            reading=reading,
+        )
         groups = None if group is None else outputs.columns[group]
-        result, figures, text = _predicted(loaded, in_order(loaded, outputs), level, seed, groups)
+        rng = stream(seed, "predict")
+        result, figures, text = _predicted(loaded, outputs, place, rng, groups, non_empty)
         if output is not None:
             write_result(output, result, text)
-    printer.table(f"{len(result)} samples", list(figures), [list(figures.values())])
+    printer.table(
+        f"{len(result)} samples at {float(loaded.levels[place].confidence_level):g}",
+        list(figures),
+        [list(figures.values())],
+    )
+    for note in outputs.notes:
+        printer.line(note)
+    if "filled" in figures:
+        printer.line(
+            f"{figures['filled']:.1%} of the sets were empty and hold their likeliest label now. "
+            "Coverage can only have risen: its lower bound holds, its upper one no longer."
+        )
     if output is not None:
         printer.line(f"-> {output}")
     printer.json(figures)
@@ -77,23 +129,31 @@ def _predicted(
     calibration: Calibration,
     outputs: FileOutputs,
     level: int,
-    seed: int,
-    groups: NDArray[Any] | None = None,
+    rng: np.random.Generator,
+    groups: NDArray[Any] | None,
+    non_empty: bool,
 ) -> tuple[NDArray[Any], dict[str, float], str]:
     """Sets or intervals at one level, how good they are, and the same as CSV."""
+    names, ids = class_names(calibration), outputs.sample_ids
     if calibration.risk is not None:
         sets = calibration.predict_multilabel(outputs.predictions)
         chosen = sets[:, :, level] if calibration.several else sets
-        return chosen, _risk_figures(calibration, chosen, outputs), sets_as_csv(chosen)
-    if isinstance(calibration.score, ClassificationScore):
-        sets = calibration.predict_set(outputs.predictions, seed, groups=groups)
+        return chosen, _risk_figures(calibration, chosen, outputs), sets_as_csv(chosen, ids)
+    if isinstance(calibration.score, ClassificationScore) or calibration.score is None:
+        kept = rng.bit_generator.state
+        sets = calibration.predict_set(outputs.predictions, rng, groups=groups, non_empty=non_empty)
         chosen = sets[:, :, level] if calibration.several else sets
-        names = calibration.classes if isinstance(calibration.classes, tuple) else ()
-        return chosen, _set_figures(chosen, outputs), sets_as_csv(chosen, names)
-    ends = calibration.predict_interval(outputs.predictions, groups=groups)
+        figures = _set_figures(chosen, outputs)
+        if non_empty:
+            rng.bit_generator.state = kept
+            bare = calibration.predict_set(outputs.predictions, rng, groups=groups)
+            figures["filled"] = metrics.empty_share(
+                bare[:, :, level] if calibration.several else bare
+            )
+        return chosen, figures, sets_as_csv(chosen, ids, names)
+    ends = calibration.predict_interval(outputs.predictions, groups=groups, non_empty=non_empty)
     pairs = ends[:, :, level] if calibration.several else ends
-    text = "low,high\n" + "".join(f"{low!r},{high!r}\n" for low, high in pairs.tolist())
-    return pairs, _interval_figures(pairs, outputs), text
+    return pairs, _interval_figures(pairs, outputs), intervals_as_csv(pairs, ids)
 
 
 def _set_figures(sets: NDArray[np.bool_], outputs: FileOutputs) -> dict[str, float]:

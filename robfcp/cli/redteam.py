@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -9,8 +10,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, save_json
-from robfcp.cli._data import chosen_outputs
+from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, prepare, save_json
+from robfcp.cli._paths import FIGURES
+from robfcp.cli._shipped import chosen_outputs
 from robfcp.cli.simulate import (
     By,
     MinSize,
@@ -21,7 +23,7 @@ from robfcp.cli.simulate import (
     range_options,
 )
 from robfcp.lab.attacks import ATTACKS, Adaptive
-from robfcp.lab.redteam import DEFENCES, SHARES, Cell, plot_redteam, records, worst
+from robfcp.lab.redteam import DEFENCES, SHARES, Cell, Stopped, plot_redteam, records, worst
 from robfcp.lab.redteam import redteam as run
 
 
@@ -51,7 +53,7 @@ def redteam(
     malicious: Annotated[str, typer.Option(help="known or estimate.")] = "known",
     exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
     confidence: Annotated[float, typer.Option(help="Wanted coverage.")] = 0.9,
-    score: Annotated[str, typer.Option(help="lac, aps or raps.")] = "lac",
+    score: Annotated[str, typer.Option(help="lac, aps, raps, saps or ordinal-aps.")] = "lac",
     by: By = None,
     trials: Annotated[int, typer.Option(help="Free steps of the adaptive attacker.")] = 50,
     seeds: Annotated[int, typer.Option(help="Number of runs.")] = 3,
@@ -70,31 +72,39 @@ def redteam(
     [dim]Example: robfcp redteam heart --sites natural --attack subset --share 0.25 --seeds 1[/dim]
     """
     printer = Printer(as_json, quiet)
+    prepare(output)
+    prepare(plot, endings=FIGURES)
     attacks, defences, shares = attack or tuple(ATTACKS), defence or DEFENCES, share or SHARES
     rule, told = range_options(score, malicious)
     outputs = chosen_outputs(data, natural_column(sites, site_column, beta))
     with printer.progress() as bar:
         task = bar.add_task("attacking", total=len(attacks) * len(defences) * len(shares) * seeds)
-        cells = run(
-            outputs.predictions,
-            outputs.labels,
-            attacks=attacks,
-            defences=defences,
-            shares=shares,
-            n_clients=clients,
-            beta=beta,
-            sites=outputs.sites,
-            min_size=min_size,
-            confidence_level=confidence,
-            score=rule,
-            malicious=told,
-            exclude=cast(Any, exclude),
-            by=chosen_by(by),
-            trials=trials,
-            seeds=seeds,
-            rng=seed,
-            progress=lambda: bar.advance(task),
-        )
+        whole = True
+        try:
+            cells = run(
+                outputs.predictions,
+                outputs.labels,
+                attacks=attacks,
+                defences=defences,
+                shares=shares,
+                n_clients=clients,
+                beta=beta,
+                sites=outputs.sites,
+                min_size=min_size,
+                confidence_level=confidence,
+                score=rule,
+                malicious=told,
+                exclude=cast(Any, exclude),
+                by=chosen_by(by),
+                trials=trials,
+                seeds=seeds,
+                rng=seed,
+                progress=lambda: bar.advance(task),
+            )
+        except Stopped as stopped:
+            cells, whole = stopped.cells, False
+            if not cells:
+                raise
     if not as_json:
         show(cells, printer)
     if output is not None:
@@ -106,6 +116,14 @@ def redteam(
         save(plot_redteam(cells), plot)
         printer.line(f"-> {plot}")
     printer.json(records(cells))
+    if not whole:
+        done = len({(cell.attack, cell.share) for cell in cells})
+        print(
+            f"robfcp: stopped by Ctrl-C; what is shown and written are the {done} of "
+            f"{len(attacks) * len(shares)} attacks that had a run",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130)
 
 
 def show(cells: tuple[Cell, ...], printer: Printer) -> None:
@@ -121,7 +139,7 @@ def show(cells: tuple[Cell, ...], printer: Printer) -> None:
         table.add_column(column, justify="left" if column == "attack" else "right")
     for (attack, share), row in lines.items():
         adaptive = isinstance(ATTACKS[attack], Adaptive)
-        texts = [_text(row[name], marked[name] is row[name]) for name in marked]
+        texts = [_text(row.get(name), marked[name] is row.get(name)) for name in marked]
         table.add_row(Text(attack, style="italic" if adaptive else ""), f"{share:.0%}", *texts)
     printer.console.print(table)
     for name, cell in marked.items():
@@ -132,7 +150,9 @@ def show(cells: tuple[Cell, ...], printer: Printer) -> None:
         )
 
 
-def _text(cell: Cell, is_worst: bool) -> Text:
+def _text(cell: Cell | None, is_worst: bool) -> Text:
+    if cell is None:
+        return Text("not run", style="dim")
     words = f"{cell.error:+.3f} {cell.growth:.2f}x"
     if cell.by:
         words += f" {cell.worst_class_coverage:.3f}"

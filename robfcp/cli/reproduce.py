@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from robfcp.cli._common import Json, Printer, Quiet
+from robfcp.cli._common import Json, Printer, Quiet, prepare
 from robfcp.errors import RobfcpError
 
 
@@ -51,6 +51,7 @@ def reproduce(
         return
     if workers is not None and workers < 1:
         raise RobfcpError(f"--workers: {workers} is not a number of processes; give 1 or more")
+    prepare(page, output / "any")
     chosen = list(known) if "all" in names else list(dict.fromkeys(names))
     with printer.progress() as bar:
         task = bar.add_task("running", total=None)
@@ -68,7 +69,8 @@ def reproduce(
     if page is not None:
         paper.write_page(output, page)
         printer.line(f"-> {page}")
-    printer.line(f"-> {output}/{{{','.join(chosen)}}}.csv .json .png")
+    for name in chosen:
+        printer.line(f"-> {output / name}.csv, .json and .png")
     printer.json(
         {
             name: [row if isinstance(row, dict) else asdict(row) for row in rows]

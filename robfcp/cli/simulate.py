@@ -10,8 +10,18 @@ from typing import Annotated, Any, cast
 import typer
 
 from robfcp._util.files import write_atomically
-from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, completes, json_text
-from robfcp.cli._data import chosen_outputs
+from robfcp.cli._common import (
+    Json,
+    Output,
+    Printer,
+    Quiet,
+    Seed,
+    completes,
+    json_text,
+    prepare,
+)
+from robfcp.cli._paths import FIGURES
+from robfcp.cli._shipped import chosen_outputs
 from robfcp.cli.sketch import chosen_score
 from robfcp.errors import RobfcpError
 from robfcp.lab.attacks import ATTACKS
@@ -68,7 +78,7 @@ def simulate(
     ] = "known",
     exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
     confidence: Annotated[float, typer.Option(help="Wanted coverage.")] = 0.9,
-    score: Annotated[str, typer.Option(help="lac, aps or raps.")] = "lac",
+    score: Annotated[str, typer.Option(help="lac, aps, raps, saps or ordinal-aps.")] = "lac",
     by: By = None,
     seeds: Annotated[int, typer.Option(help="Number of runs.")] = 5,
     seed: Seed = 0,
@@ -83,6 +93,8 @@ def simulate(
     [dim]Example: robfcp simulate stroke --sites natural --attack swapped-labels[/dim]
     """
     printer = Printer(as_json, quiet)
+    prepare(output, endings=(".json", ".csv"))
+    prepare(plot, endings=FIGURES)
     outputs = chosen_outputs(data, natural_column(sites, site_column, beta))
     rule, told = range_options(score, malicious)
     with printer.progress() as bar:
@@ -130,9 +142,11 @@ def natural_column(sites: str, column: str, beta: float | None) -> str | None:
 
 def range_options(score: str, malicious: str) -> tuple[ClassificationScore, Told]:
     """The score and what is told of the number of liars, as the test range takes them."""
-    rule = chosen_score(score, True, 0.01, 5)
+    rule = chosen_score(score)
     if not isinstance(rule, ClassificationScore):
-        raise RobfcpError(f"--score: {score} is a regression score; use lac, aps or raps")
+        raise RobfcpError(
+            f"--score: {score} is a regression score; use lac, aps, raps, saps or ordinal-aps"
+        )
     if malicious not in ("known", "estimate"):
         raise RobfcpError(f"--malicious: {malicious!r} is neither 'known' nor 'estimate'")
     return rule, cast(Told, malicious)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,20 @@ from robfcp.cli._common import (
     TermsFile,
     agreed_terms,
     completes,
+    prepare,
+    stream,
 )
-from robfcp.cli._data import FileOutputs, read_outputs
+from robfcp.cli._data import (
+    ClassesOption,
+    FileOutputs,
+    IdColumn,
+    LabelColumn,
+    Logits,
+    Normalise,
+    expects,
+    read_outputs,
+    reading_of,
+)
 from robfcp.cli._private import (
     DataSet,
     Delta,
@@ -35,8 +48,6 @@ from robfcp.grid import Grid
 from robfcp.privacy import grid_from_text
 from robfcp.reports import Exact, Report, check_client, disclosure_of, load_key, save_signed
 from robfcp.scores import (
-    APS,
-    RAPS,
     RISKS,
     SCORES,
     ClassificationScore,
@@ -49,15 +60,19 @@ def register(app: typer.Typer) -> None:
     app.command("sketch", no_args_is_help=True)(sketch)
 
 
-def chosen_score(name: str, randomized: bool, penalty: float, k_reg: int) -> Score:
-    """The score named on the command line."""
-    if name == "aps":
-        return APS(randomized)
-    if name == "raps":
-        return RAPS(penalty, k_reg, randomized)
+def chosen_score(name: str, **options: Any) -> Score:
+    """The score named on the command line, with those of the options that were given."""
     if name not in SCORES:
         raise RobfcpError(f"--score: {name!r} is unknown; use one of {', '.join(SCORES)}")
-    score: Score = SCORES[name]()
+    given = {key: value for key, value in options.items() if value is not None}
+    known = {field.name for field in fields(SCORES[name])}
+    for key in given:
+        if key not in known:
+            takers = [other for other in SCORES if key in {f.name for f in fields(SCORES[other])}]
+            raise RobfcpError(
+                f"--{key.replace('_', '-')}: {name} has none; it goes with {', '.join(takers)}"
+            )
+    score: Score = SCORES[name](**given)
     return score
 
 
@@ -94,19 +109,29 @@ def _strata(
 
 
 def sketch(
-    data: Annotated[Path, typer.Argument(help="Model outputs: .npz or .csv with labels.")],
+    data: Annotated[
+        Path, typer.Argument(help="Model outputs with labels: .csv, .npz or .parquet.")
+    ],
     client: Annotated[str, typer.Option("--client", "-c", help="This site's registered name.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the report goes.")],
     score: Annotated[
         str | None,
         typer.Option(
-            help="lac, aps, raps, absolute-residual or cqr; lac if not agreed otherwise.",
+            help=f"{', '.join(SCORES)}; lac if not agreed otherwise.",
             autocompletion=completes(*SCORES),
         ),
     ] = None,
-    randomized: Annotated[bool, typer.Option(help="For aps and raps.")] = False,
-    penalty: Annotated[float, typer.Option(help="For raps.")] = 0.01,
-    k_reg: Annotated[int, typer.Option(help="For raps.")] = 5,
+    randomized: Annotated[
+        bool | None, typer.Option(help="Draw u, as published; for aps, raps, saps, ordinal-aps.")
+    ] = None,
+    penalty: Annotated[float | None, typer.Option(help="For raps; 0.01 if not given.")] = None,
+    k_reg: Annotated[int | None, typer.Option(help="For raps; 5 if not given.")] = None,
+    weight: Annotated[float | None, typer.Option(help="For saps; 0.2 if not given.")] = None,
+    ids: IdColumn = None,
+    label: LabelColumn = None,
+    classes: ClassesOption = None,
+    logits: Logits = False,
+    normalise: Normalise = False,
     grid: Annotated[
         str | None,
         typer.Option(
@@ -175,19 +200,37 @@ def sketch(
     )
     round, model, grid = agreed.round, agreed.model, agreed.grid
     delta = agreed.delta or delta
+    prepare(output)
     with printer.busy("sketching"):
-        outputs = read_outputs(data, needs_targets=True, columns=[group])
-        rule = chosen_score(agreed.score or "lac", randomized, penalty, k_reg)
-        assert outputs.targets is not None
+        rule = chosen_score(
+            agreed.score or "lac",
+            randomized=randomized,
+            penalty=penalty,
+            k_reg=k_reg,
+            weight=weight,
+        )
         privacy = chosen_privacy(agreed.epsilon, delta, neighbours, samples_per_patient, rounds)
         how = disclosure_of(privacy)
+        outputs = read_outputs(
+            data,
+            needs_targets=True,
+            columns=[group],
+            expects=expects(rule, risk),
+            reading=replace(
+                reading_of(classes, logits, normalise, label),
+                ids=ids,
+                lenient=not how.refuses_samples,
+            ),
+        )
+        assert outputs.targets is not None
         edges = default_grid(privacy, rule) if grid is None else chosen_grid(grid)
         check_client(client)
         charge(ledger, dataset or data.name, privacy, round)
+        rng = stream(seed, "sketch", client)
         context: Any = {"round": round, "model": model, "privacy": privacy}
         try:
             if risk is None:
-                scores = how.scores(rule, outputs.predictions, outputs.targets, seed)
+                scores = how.scores(rule, outputs.predictions, outputs.targets, rng)
                 strata = _strata(outputs, rule, by_class, group, groups, how)
                 report = Report.from_scores(
                     client,
@@ -215,6 +258,8 @@ def sketch(
         f"{client}: {report.n_samples} {what} in {bins} of {report.grid.n_bins} bins "
         f"({output.stat().st_size} bytes) -> {output}"
     )
+    for note in outputs.notes:
+        printer.line(note)
     if report.strata is not None:
         held = int((report.strata.sizes > 0).sum())
         kept = f"{held} of {report.strata.n_strata}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from robfcp._util.files import write_atomically
-from robfcp.cli._common import Json, Printer, Quiet, Seed, json_text
+from robfcp.cli._common import Json, Printer, Quiet, Seed, json_text, prepare
 from robfcp.errors import RobfcpError
 from robfcp.lab import datasets, outputs
 
@@ -74,6 +74,7 @@ def train(
     [dim]Example: robfcp train stroke --model leave-sites-out --data-dir data -o stroke.npz[/dim]
     """
     printer = Printer(as_json, quiet)
+    prepare(output, checkpoint)
     natural_only = dataset in datasets.site_names() and dataset not in datasets.names()
     if model == "leave-sites-out" or (natural_only and model is None):
         unused = {

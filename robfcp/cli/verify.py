@@ -16,7 +16,7 @@ from robfcp.calibration import (
     digest_of,
     verify_calibration,
 )
-from robfcp.cli._common import Json, Printer, Quiet, ServerKey, pinned_key
+from robfcp.cli._common import Json, Printer, Quiet, ServerKey, pinned_key, prepare
 from robfcp.errors import RobfcpError
 from robfcp.reports import Report, unwrap
 
@@ -45,6 +45,7 @@ def verify(
     [dim]Example: robfcp verify calibration.json --report reports/site-03.json[/dim]
     """
     printer = Printer(as_json, quiet)
+    prepare(audit)
     with printer.busy("computing everything again"):
         loaded = Calibration.load(calibration, pinned_key(server_key))
         if evidence is not None:

@@ -54,6 +54,14 @@ class Cell:
         return self.set_size / self.honest_set_size if self.honest_set_size else float("nan")
 
 
+class Stopped(KeyboardInterrupt):
+    """Somebody pressed Ctrl-C; `cells` are those that had at least one run."""
+
+    def __init__(self, cells: tuple[Cell, ...]) -> None:
+        super().__init__("redteam was stopped; its cells so far are kept")
+        self.cells = cells
+
+
 def redteam(
     probabilities: ArrayLike,
     labels: ArrayLike,
@@ -80,51 +88,54 @@ def redteam(
 
     The adaptive attacks are sought against each defence by itself, in `trials` free steps. With
     `sites` the clients are the data's own, as in `simulate`; with by="class" each class has its own
-    threshold.
+    threshold. Ctrl-C raises `Stopped` with the cells there are.
     """
     for name in attacks:
         named_attack(name)
     if not attacks or not defences or not shares or seeds < 1:
         raise RobfcpError("redteam: give at least one attack, defence, share and seed")
     rows: list[Row] = []
-    for share in shares:
-        for seed in range(seeds):
-            world = make_world(
-                probabilities,
-                labels,
-                n_clients=n_clients,
-                share=share,
-                beta=beta,
-                score=score,
-                grid=None,
-                sites=sites,
-                min_size=min_size,
-                rng=np.random.default_rng([rng, seed]),
-            )
-            for number, attack in enumerate(attacks):
-                for attacked, faced in _attacked(
-                    world=world,
-                    attack=attack,
-                    defences=defences,
-                    confidence_level=confidence_level,
-                    exclude=exclude,
-                    trials=trials,
-                    seed=[rng, seed, number],
-                ):
-                    rows += verdicts(
-                        world,
-                        attacked,
-                        faced,
+    try:
+        for share in shares:
+            for seed in range(seeds):
+                world = make_world(
+                    probabilities,
+                    labels,
+                    n_clients=n_clients,
+                    share=share,
+                    beta=beta,
+                    score=score,
+                    grid=None,
+                    sites=sites,
+                    min_size=min_size,
+                    rng=np.random.default_rng([rng, seed]),
+                )
+                for number, attack in enumerate(attacks):
+                    for attacked, faced in _attacked(
+                        world=world,
                         attack=attack,
-                        share=share,
-                        seed=seed,
+                        defences=defences,
                         confidence_level=confidence_level,
-                        malicious=malicious,
                         exclude=exclude,
-                        exchangeability=exchangeability,
-                        by=by,
-                        progress=progress,
-                    )
+                        trials=trials,
+                        seed=[rng, seed, number],
+                    ):
+                        rows += verdicts(
+                            world,
+                            attacked,
+                            faced,
+                            attack=attack,
+                            share=share,
+                            seed=seed,
+                            confidence_level=confidence_level,
+                            malicious=malicious,
+                            exclude=exclude,
+                            exchangeability=exchangeability,
+                            by=by,
+                            progress=progress,
+                        )
+    except KeyboardInterrupt:
+        raise Stopped(_cells(rows, attacks, shares, defences)) from None
     return _cells(rows, attacks, shares, defences)
 
 
@@ -241,4 +252,5 @@ def _cells(
             honest_worst_class_coverage=mean(group, "honest_worst_class_coverage"),
         )
         for (attack, share, defence), group in groups.items()
+        if group
     )

@@ -48,6 +48,7 @@ class Exact:
     schema = 1  # the least that can hold such a report
     resolution = RESOLUTION  # parts of a loss
     keeps_classes = True  # unless told otherwise
+    refuses_samples = True  # one that cannot be used is named
     statement = ""  # what is said of it, in words
 
     def scores(self, score: Score, predictions: ArrayLike, targets: ArrayLike, rng: Rng) -> Any:
@@ -127,6 +128,7 @@ class Noisy(Exact):
     schema = 2
     resolution = NOISY_RESOLUTION
     keeps_classes = False  # noise is on every cell
+    refuses_samples = False  # that one was refused would tell of it
 
     def __init__(self, privacy: Privacy) -> None:
         self.privacy = privacy

@@ -68,18 +68,28 @@ def class_columns(names: Sequence[str], labels: ArrayLike | None = None) -> Clas
 
 
 def places(names: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
-    """The column of each wanted class; None where one has none."""
-    for called in _readings(names):
-        if set(wanted) <= set(called):
-            return [called.index(name) for name in wanted]
+    """The column of each wanted class; None where one has none.
+
+    Columns may all begin with the same letters (prob_), and differ in capitals where that is clear.
+    """
+    for spelled in (str, str.casefold):
+        there = [spelled(name) for name in names]
+        sought = [spelled(name) for name in wanted]
+        if len(set(there)) < len(there) or len(set(sought)) < len(sought):
+            continue
+        starts = {own[: len(own) - len(sought[0])] for own in there if own.endswith(sought[0])}
+        for start in sorted(starts, key=len):
+            if all(start + name in there for name in sought):
+                return [there.index(start + name) for name in sought]
     return None
 
 
 def label_numbers(labels: ArrayLike, columns: ClassColumns) -> NDArray[np.int64]:
     """(n,) each label's place among the classes; -1 where it is none of them.
 
-    Text is looked up among the names. So are numbers where the names are numbers; else they count
-    the classes from 0.
+    Text is looked up among the names. So are numbers where the names are numbers; beside names that
+    are words they count the classes' columns from 0, as these stand in the table; without names
+    they are the classes.
     """
     values = array("labels", labels)
     n_classes, names = len(columns.order), columns.names
@@ -92,7 +102,10 @@ def label_numbers(labels: ArrayLike, columns: ClassColumns) -> NDArray[np.int64]
     number = np.where(fits, whole, -1).astype(np.int64)
     if names and _numbers(names) is not None:
         return np.where(fits, _looked_up(number.astype(str), names), -1)
-    return np.where((number >= 0) & (number < n_classes), number, -1)
+    inside = (number >= 0) & (number < n_classes)
+    if names:
+        number = np.argsort(columns.order)[np.where(inside, number, 0)]
+    return np.where(inside, number, -1)
 
 
 def label_columns(labels: ArrayLike, names: Sequence[str]) -> NDArray[np.intp]:

@@ -79,7 +79,8 @@ def test_sites_sketch_the_server_calibrates_a_site_predicts(sites):
     assert figures["coverage"] == robfcp.metrics.coverage(sets, y)
     assert figures["set_size"] == robfcp.metrics.set_size(sets)
     lines = (sites / "sets.csv").read_text().splitlines()[1:]
-    assert [int(line.split(",")[0]) for line in lines] == sets.sum(axis=1).tolist()
+    assert [int(line.split(",")[2]) for line in lines] == sets.sum(axis=1).tolist()
+    assert [line.split(",")[0] for line in lines] == [str(row) for row in range(2, 502)]
     invoke("predict", sites / "c.json", sites / "test.csv", "-o", sites / "sets.npy", "-q")
     np.testing.assert_array_equal(np.load(sites / "sets.npy"), sets)
 
@@ -151,14 +152,14 @@ def test_regression_runs_from_files_too(tmp_path):
         "predict", tmp_path / "c.json", tmp_path / "a.csv", "-o", tmp_path / "i.csv", "--json"
     )
     assert 0.88 < json.loads(out)["coverage"] < 0.95
-    assert (tmp_path / "i.csv").read_text().startswith("low,high\n")
+    assert (tmp_path / "i.csv").read_text().startswith("id,low,high\n2,")
 
 
-@pytest.mark.parametrize("score", ["aps", "raps", "lac"])
+@pytest.mark.parametrize("score", ["aps", "raps", "lac", "saps", "ordinal-aps"])
 def test_every_score_and_grid_can_be_chosen(tmp_path, score):
     p, y = write_csv(tmp_path / "a.csv", 50, 0)
     np.savez(tmp_path / "a.npz", probabilities=p.astype(np.float16), labels=y)
-    for grid in ([], ["--grid", "uniform:50"] if score != "raps" else ["--grid", "extended"]):
+    for grid in ([], ["--grid", "extended" if score in ("raps", "saps") else "uniform:50"]):
         for name in ("a.csv", "a.npz"):
             invoke(
                 "sketch",
@@ -169,7 +170,7 @@ def test_every_score_and_grid_can_be_chosen(tmp_path, score):
                 tmp_path / "r.json",
                 "--score",
                 score,
-                "--randomized",
+                *(["--no-randomized"] if score != "lac" else []),
                 "--round",
                 "3",
                 "--model",
@@ -209,7 +210,7 @@ def test_wrong_input_is_one_line_and_exit_code_1(tmp_path):
         assert not (tmp_path / "r.json").exists()
     good = str(tmp_path / "good.csv")
     for words in (
-        ["sketch", good, "-c", "a", "-o", str(tmp_path / "no" / "r.json")],
+        ["sketch", good, "-c", "a", "-o", str(tmp_path / "good.csv" / "r.json")],
         ["sketch", good, "-c", "a", "-o", str(tmp_path / "r.json"), "--score", "x"],
         ["sketch", good, "-c", "a", "-o", str(tmp_path / "r.json"), "--grid", "x"],
         ["calibrate", good, "--malicious", "x"],
