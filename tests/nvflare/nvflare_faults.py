@@ -14,7 +14,7 @@ from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.impl.wf_comm_server import WFCommServer
-from nvflare.apis.shareable import make_reply
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.apis.utils.decomposers import flare_decomposers
 from nvflare.apis.workspace import Workspace
@@ -218,6 +218,17 @@ def late(site, task, number, reply):
 
 def raised(site, task, number, reply):
     site.submit(task, number, make_reply(ReturnCode.EXECUTION_EXCEPTION))
+
+
+def empty(site, task, number, reply):
+    site.submit(task, number, Shareable())
+
+
+def nested(site, task, number, reply):
+    """A reply whose fields are no fields."""
+    lie = Shareable()
+    lie["DXO"] = {"kind": "METRICS", "data": [[]], "meta": 7}
+    site.submit(task, number, lie)
 
 
 def odd_code(site, task, number, reply):

@@ -1,5 +1,7 @@
 """Sites' own code, as an installed module would hold it: `nvflare_sites:site_3`."""
 
+import time
+
 import numpy as np
 from engine_data import client_data
 
@@ -8,6 +10,10 @@ DATA = client_data(8)
 
 def broken(part, params):
     raise ValueError("patient 4711")
+
+
+def hangs(part, params):
+    time.sleep(10**4)
 
 
 def with_params(part, params):

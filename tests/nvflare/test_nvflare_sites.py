@@ -1,6 +1,7 @@
 """What a site allows stands in its own file: privacy, signatures, letters; and the monitor."""
 
 import json
+import threading
 from types import SimpleNamespace
 
 import msgspec
@@ -13,14 +14,19 @@ pytest.importorskip("nvflare.apis")
 pytestmark = pytest.mark.nvflare
 
 import nvflare_faults  # noqa: E402
+from nvflare.apis.fl_constant import ReturnCode  # noqa: E402
+from nvflare.apis.signal import Signal  # noqa: E402
+from nvflare.app_common.abstract.fl_model import FLModel  # noqa: E402
 from nvflare.app_common.abstract.model import make_model_learnable  # noqa: E402
 from nvflare.app_common.abstract.model_persistor import ModelPersistor  # noqa: E402
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils  # noqa: E402
 from nvflare_faults import play, run, silent  # noqa: E402
 from nvflare_sites import DATA  # noqa: E402
 
 from robfcp.calibration import Letter  # noqa: E402
-from robfcp.engines import read_site  # noqa: E402
+from robfcp.engines import SizeRequest, read_site, request_record  # noqa: E402
 from robfcp.nvflare import CalibrationController, MonitorController  # noqa: E402
+from robfcp.nvflare.tasks import RECORD  # noqa: E402
 from robfcp.privacy import Ledger, Privacy  # noqa: E402
 from robfcp.reports import generate_key  # noqa: E402
 
@@ -200,6 +206,16 @@ def test_the_server_says_where_results_go_and_no_job_does(tmp_path):
     _, server = run(controller, tmp_path)
     assert robfcp.Calibration.load(tmp_path / "kept" / "job" / "calibration.json").trusted
     assert not list(server.run_dir.rglob("calibration*"))
+
+
+def test_a_site_that_hangs_is_freed_when_its_task_is_over(tmp_path):
+    site = nvflare_faults.Site("site-1", tmp_path, {"outputs": "nvflare_sites:hangs"})
+    body = SizeRequest("site-1")
+    asked = FLModel(params={}, meta={RECORD: {"kind": "size", **request_record("n", body)}})
+    over = Signal()
+    threading.Timer(0.3, over.trigger, (True,)).start()
+    reply = site.executor.execute("calibrate", FLModelUtils.to_shareable(asked), site.fl_ctx, over)
+    assert reply.get_return_code() == ReturnCode.TASK_ABORTED
 
 
 def test_words_that_nobody_knows_are_refused():
