@@ -18,6 +18,7 @@ from typing import Any
 import end_to_end
 import numpy as np
 import stages
+import strata
 from measure import Row
 from report import page, plot
 
@@ -34,6 +35,8 @@ def rows(largest: int) -> Iterable[Row]:
     yield from stages.against_plain_code()
     yield from stages.client_side()
     yield from stages.sketching([50, 1000, 100_000])
+    yield from strata.reporting_by_class([50, 1000, 10_000, 100_000])
+    yield from strata.pruning([k for k in (100, 1000) if k <= largest])
     yield from stages.intake([k for k in sizes if k <= 10_000])
     yield from stages.exact_distances([k for k in (1000, 3000, 10_000, 100_000) if k <= largest])
     yield from stages.server_side(sizes)
