@@ -12,10 +12,14 @@ from robfcp.defence.base import (
     Finding,
     LookingDefence,
     NoDefence,
+    ThresholdRule,
+    VotingDefence,
     check_minority,
+    threshold_of,
     trust_lowest,
 )
 from robfcp.defence.characterisations import Characterisation
+from robfcp.defence.consensus import Consensus, Constants, VotedThreshold
 from robfcp.defence.copies import Copies, find_copies
 from robfcp.defence.counting import MaliciousCount, Method, estimate_malicious
 from robfcp.defence.distances import Metric
@@ -40,6 +44,8 @@ __all__ = [
     "Assessment",
     "Band",
     "Characterisation",
+    "Consensus",
+    "Constants",
     "Copies",
     "Defence",
     "Exclude",
@@ -52,6 +58,9 @@ __all__ = [
     "Parameters",
     "RobFCP",
     "RobFCPReleased",
+    "ThresholdRule",
+    "VotedThreshold",
+    "VotingDefence",
     "check_minority",
     "defence_again",
     "estimate_malicious",
@@ -60,5 +69,6 @@ __all__ = [
     "named_defence",
     "recorded_defence",
     "stand_out",
+    "threshold_of",
     "trust_lowest",
 ]

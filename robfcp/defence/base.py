@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
+from robfcp.guarantees import Exchangeability, FcpThreshold
 
 Exclude = Literal["outstanding", "exactly"]
 
@@ -137,3 +139,62 @@ def check_minority(federation: Federation, n_malicious: int) -> int:
             f"clients among {n_clients}; a defence needs 2 x malicious < clients"
         )
     return n_clients - n_malicious
+
+
+def verdict(
+    federation: Federation, finding: Finding, n_malicious: int, exclude: Exclude
+) -> Assessment:
+    """The oddest that stand out left out, at most `n_malicious`; or exactly so many of all."""
+    n_benign = check_minority(federation, n_malicious)
+    number = finding.oddity
+    if exclude == "exactly":
+        trusted = trust_lowest(number, federation.ids, n_benign)
+        reasons = {
+            federation.ids[k]: finding.reasons.get(
+                federation.ids[k], f"among the {n_malicious} clients farthest from the majority"
+            )
+            for k in np.flatnonzero(~trusted)
+        }
+        return Assessment(number, trusted, reasons, finding.notes)
+    ranked = np.where(finding.outstanding, number, -np.inf)
+    n_trusted = federation.n_clients - min(n_malicious, int(finding.outstanding.sum()))
+    trusted = trust_lowest(ranked, federation.ids, n_trusted)
+    flagged = {federation.ids[k] for k in np.flatnonzero(~trusted)}
+    reasons = {client: reason for client, reason in finding.reasons.items() if client in flagged}
+    return Assessment(number, trusted, reasons, finding.notes)
+
+
+@runtime_checkable
+class VotingDefence(Protocol):
+    """A defence with a threshold of its own on those it trusts."""
+
+    name: ClassVar[str]
+
+    def threshold(
+        self,
+        federation: Federation,
+        trusted: NDArray[np.bool_],
+        exchangeability: Exchangeability,
+    ) -> ThresholdRule:
+        """The threshold's bin at any level."""
+        ...
+
+
+class ThresholdRule(Protocol):
+    """Gives the bin of a threshold at a level."""
+
+    def index(self, level: Fraction) -> int | None:
+        """The bin; None = infinite."""
+        ...
+
+
+def threshold_of(
+    rule: Defence | None,
+    federation: Federation,
+    trusted: NDArray[np.bool_],
+    exchangeability: Exchangeability,
+) -> ThresholdRule:
+    """The defence's own threshold on the trusted; FCP's where it has none."""
+    if isinstance(rule, VotingDefence):
+        return rule.threshold(federation, trusted, exchangeability)
+    return FcpThreshold(federation, trusted, exchangeability)

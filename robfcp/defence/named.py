@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from robfcp.defence.band import Band
 from robfcp.defence.base import Defence, Exclude, NoDefence
+from robfcp.defence.consensus import Consensus
 from robfcp.defence.distances import METRICS, Metric
 from robfcp.defence.released import RobFCPReleased
 from robfcp.defence.rob_fcp import RobFCP
@@ -16,9 +17,9 @@ from robfcp.errors import MAX_NAME, RobfcpError, plain
 
 Parameters = Mapping[str, bool | int | float | str | None]
 DEFENCES: Mapping[str, type[Any]] = {
-    kind.name: kind for kind in (Band, RobFCP, RobFCPReleased, NoDefence)
+    kind.name: kind for kind in (Consensus, Band, RobFCP, RobFCPReleased, NoDefence)
 }
-DEFAULT = Band.name  # of `calibrate`, and what comparisons call ours
+DEFAULT = Consensus.name  # of `calibrate`, and what comparisons call ours
 NAMES = ", ".join(map(repr, DEFENCES))  # for messages
 CUSTOM = "custom:"
 
@@ -41,13 +42,13 @@ def named_defence(name: str, distance: Metric = "l2", exclude: Exclude = "outsta
                 "leave it at 'l2' or choose defence='rob-fcp'"
             )
         return RobFCPReleased()
-    if name == "band":
+    if name in (Consensus.name, Band.name):
         if distance != "l2":
             raise RobfcpError(
-                "distance: band measures in units of sampling noise; "
+                f"distance: {name} measures in units of sampling noise; "
                 "leave it at 'l2' or choose defence='rob-fcp'"
             )
-        return Band(exclude)
+        return Consensus(exclude) if name == Consensus.name else Band(exclude)
     raise RobfcpError(f"defence: {name!r} is unknown; use {NAMES}")
 
 

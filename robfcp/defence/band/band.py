@@ -19,7 +19,7 @@ from robfcp.defence.band.views import (
     oddity,
     trusted_core,
 )
-from robfcp.defence.base import Assessment, Exclude, Finding, check_minority, trust_lowest
+from robfcp.defence.base import Assessment, Exclude, Finding, check_minority, verdict
 from robfcp.defence.copies import Copies, find_copies
 from robfcp.defence.large import LARGE, secret_seed
 from robfcp.errors import RobfcpError
@@ -140,25 +140,7 @@ class Band:
         >>> [int(band.judge(federation, finding, m).trusted.sum()) for m in (0, 1, 5)]
         [20, 19, 19]
         """
-        n_benign = check_minority(federation, n_malicious)
-        number = finding.oddity
-        if self.exclude == "exactly":
-            trusted = trust_lowest(number, federation.ids, n_benign)
-            reasons = {
-                federation.ids[k]: finding.reasons.get(
-                    federation.ids[k], f"among the {n_malicious} clients farthest from the majority"
-                )
-                for k in np.flatnonzero(~trusted)
-            }
-            return Assessment(number, trusted, reasons, finding.notes)
-        ranked = np.where(finding.outstanding, number, -1.0)
-        n_trusted = federation.n_clients - min(n_malicious, int(finding.outstanding.sum()))
-        trusted = trust_lowest(ranked, federation.ids, n_trusted)
-        flagged = {federation.ids[k] for k in np.flatnonzero(~trusted)}
-        reasons = {
-            client: reason for client, reason in finding.reasons.items() if client in flagged
-        }
-        return Assessment(number, trusted, reasons, finding.notes)
+        return verdict(federation, finding, n_malicious, self.exclude)
 
 
 def stand_out(

@@ -1,0 +1,60 @@
+"""The numbers the rule rests on, in one place, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What was chosen, not derived. `docs/defence.md` shows what half and twice of each do.
+
+    Parameters
+    ----------
+    level
+        The chance of leaving anybody out when nobody lies. A look at five times this level only
+        chooses the reference.
+    tail
+        Standard deviation of the logarithm of how far honest sites differ beyond their labels;
+        0.4 to 0.7 among sleepers, hospitals, schools and phones.
+    mixed
+        The same where reports do not keep classes, so that label mixes differ too.
+    freedom
+        Degrees of freedom of these logarithms (Student): real extremes are wider than normal.
+    prior
+        How many sites the expected location and scale count for: few sites cannot give a scale.
+    cap
+        Claimed sizes count for at most so many times the median.
+    least
+        Standard deviations from those kept that everybody left out must have: nobody goes for the
+        company alone.
+    diverse
+        A group may differ within by at most so many times what the others do: honest sites who
+        differ in all directions are no group.
+    within
+        Or by this share of its squared distance from the others.
+    cross
+        A group is one-sided where its scores are nowhere easier (or nowhere harder) than expected
+        by more than this share: another population can be, a forgery need not.
+    far
+        A one-sided group goes only where its tail is so many times (or so many times less than)
+        what is expected; otherwise the reports of two honest populations look the same.
+    vouch
+        Standard deviations beyond the level that a site may vouch for in the vote.
+    """
+
+    level: float = 0.05
+    tail: float = 0.6
+    mixed: float = 1.0
+    freedom: float = 6.0
+    prior: float = 6.0
+    cap: float = 3.0
+    least: float = 2.0
+    diverse: float = 1.5
+    within: float = 0.1
+    cross: float = 0.05
+    far: float = 5.0
+    vouch: float = 0.5
+
+
+USUAL = Constants()

@@ -1,0 +1,168 @@
+"""How far each site is from what the others and its own labels lead one to expect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.defence.consensus.constants import Constants
+from robfcp.defence.consensus.tables import Tables
+
+SHARPEST = 100.0  # samples that the shares of all classes are worth for one of them, at most
+HALF = 0.95  # the median of X^2 over its mean under noise
+_DEVIATION = 1.25  # standard deviation of a median over that of a mean
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+def expected(tables: Tables, reference: Mask, block: slice, total: Array) -> tuple[Array, ...]:
+    """(k, B) a site's counts, those expected from its labels, and the variance between the two.
+
+    E_kb = sum_c n_kc p_cb with p_c the reference's shares of class c without the site itself,
+    V_kb = sum_c n_kc p_cb (1 - p_cb) (1 + n_kc / (N_c + a)): the site's own noise and the error of
+    the reference. Shares of all classes count for `a` samples of each: a class that nobody else
+    holds is expected to differ from them as much as classes do.
+    """
+    own = tables.rows(block)
+    worth = _worth(total)
+    others = total - own * reference[block, None, None]
+    everything = others.sum(axis=1)
+    n_bins = everything.shape[1]
+    prior = (everything + 0.5) / (everything.sum(axis=1, keepdims=True) + 0.5 * n_bins)
+    sizes, weight = own.sum(axis=2), others.sum(axis=2) + worth
+    shares = (others + worth * prior[:, None, :]) / weight[:, :, None]
+    noise = shares * (1 - shares)
+    means = np.einsum("kc,kcb->kb", sizes, shares)
+    variances = np.einsum("kc,kcb->kb", sizes * (1 + sizes / weight), noise)
+    return own.sum(axis=1), means, variances
+
+
+def _worth(total: Array) -> float:
+    """Sampling variance over variance between classes: how alike the classes' scores are."""
+    sizes = total.sum(axis=1)
+    held, n_samples = sizes > 0, sizes.sum()
+    if held.sum() < 2:
+        return 1.0
+    shares = total.sum(axis=0) / n_samples
+    noise = (shares * (1 - shares)).sum()
+    spread = ((total[held] - sizes[held, None] * shares) ** 2 / sizes[held, None]).sum()
+    room = n_samples - (sizes**2).sum() / n_samples
+    between = (spread - (held.sum() - 1) * noise) / max(room, 1e-9)
+    return float(np.clip(noise / max(between, 1e-12), 1.0, SHARPEST))
+
+
+def residuals(
+    counts: Array, means: Array, variances: Array, noise: Array | float = 0.0
+) -> tuple[Array, Array]:
+    """(k, B) differences of root counts in units of noise, and the mean of each one's square.
+
+    2 (sqrt(h + 3/8) - sqrt(E + 3/8)) sqrt((E + 3/8) / (V + 3/8)); the 3/8 also holds the variance
+    of privacy noise.
+    """
+    shift = 0.375 + noise
+    scale = np.sqrt((means + shift) / (variances + shift))
+    roots = np.sqrt(np.maximum(counts + shift, 0)) - np.sqrt(means + shift)
+    few = np.interp(means + noise, *_few_counts(), right=1.0)
+    squares = few * (variances + noise) / np.maximum(means + noise, 1e-12) * scale**2
+    return 2 * roots * scale, squares
+
+
+@cache
+def _few_counts() -> tuple[Array, Array]:
+    """E 4 (sqrt(X + 3/8) - sqrt(m + 3/8))^2 for X Poisson(m), at many m."""
+    from scipy.special import gammaln
+
+    rates = np.concatenate([np.linspace(1e-9, 3, 61), np.geomspace(3.1, 60, 60)])
+    x = np.arange(200)
+    masses = np.exp(-rates[:, None] + x * np.log(rates[:, None]) - gammaln(x + 1))
+    squares = 4 * (np.sqrt(x + 0.375) - np.sqrt(rates[:, None] + 0.375)) ** 2
+    return rates, (masses * squares).sum(axis=1)
+
+
+def ratios(tables: Tables, reference: Mask) -> Array:
+    """(K,) X^2 over its mean under noise alone: 1 for a site that differs by sampling only."""
+    total = tables.total(reference)
+    found = np.empty(tables.shape[0])
+    for block in tables.blocks():
+        counts, means, variances = expected(tables, reference, block, total)
+        noise = 0.0 if tables.noise is None else tables.noise[block]
+        differences, squares = residuals(counts, means, variances, noise)
+        found[block] = (differences**2).sum(axis=1) / np.maximum(squares.sum(axis=1), 1e-9)
+    return found
+
+
+def heterogeneity(ratio: Array, sizes: Array, reference: Mask) -> float:
+    """phi: what the reference's X^2 exceed noise by, per sample."""
+    excess = float(np.median(ratio[reference])) / HALF - 1
+    return max(excess, 0.0) / float(np.median(sizes[reference]))
+
+
+def degrees(tables: Tables) -> float:
+    """Of the scaled chi-square that X^2 over its mean follows under noise."""
+    return max(1.0, 0.8 * (tables.shape[2] - 1))
+
+
+@dataclass(frozen=True)
+class Law:
+    """How far honest sites are off: u (1 + phi n G), noise times their own differences.
+
+    u is chi-square over its degrees, log G = tail times Student: 0 for the usual site.
+    """
+
+    phi: float
+    tail: float
+    freedom: float
+    student: float
+
+    def chance(self, ratio: Array, sizes: Array) -> Array:
+        """(K,) P(u (1 + phi n G) >= ratio), summed over quantiles of u."""
+        from scipy.special import gammainccinv, stdtr
+
+        above, weights = _nodes()
+        noise = gammainccinv(self.freedom / 2, above) / (self.freedom / 2)
+        found = np.zeros(len(ratio))
+        spread = np.maximum(self.phi * sizes, 1e-12)
+        for value, weight in zip(noise, weights, strict=True):
+            excess = ratio / value - 1
+            depth = np.log(np.maximum(excess, 1e-300) / spread) / self.tail
+            found += weight * np.where(excess <= 0, 1.0, stdtr(self.student, -depth))
+        clipped: Array = np.clip(found, 1e-300, 1 - 1e-12)
+        return clipped
+
+    def ordinary(self, sizes: Array, chance: float = 0.05) -> Array:
+        """(K,) the ratio that so large a share of honest sites of each size exceeds."""
+        low, high = np.full(len(sizes), 0.1), np.full(len(sizes), 1e9)
+        for _ in range(40):
+            middle = np.sqrt(low * high)
+            rare = self.chance(middle, sizes) < chance
+            low, high = np.where(rare, low, middle), np.where(rare, middle, high)
+        return low
+
+
+def law_of(tables: Tables, ratio: Array, reference: Mask, constants: Constants) -> Law:
+    """The law that the reference shows: a prediction from so many sites, no more.
+
+    phi has its standard error added, and the tail is that of one more site than the reference's.
+    """
+    known, freedom = int(reference.sum()), degrees(tables)
+    error = _DEVIATION * np.sqrt(2 / freedom / known) / float(np.median(tables.sizes))
+    tail = constants.tail if tables.shape[1] > 1 else constants.mixed
+    return Law(
+        phi=heterogeneity(ratio, tables.sizes, reference) + float(error),
+        tail=tail * float(np.sqrt(1 + _DEVIATION**2 / known)),
+        freedom=freedom,
+        student=constants.freedom,
+    )
+
+
+@cache
+def _nodes() -> tuple[Array, Array]:
+    """Upper tail probabilities and their weights: even in the bulk, by half decades beyond 10%."""
+    cuts = 10.0 ** -np.arange(1.0, 12.0, 0.5)
+    above = np.concatenate([np.arange(0.5, 20) / 20 * 0.9 + 0.1, np.sqrt(cuts[1:] * cuts[:-1])])
+    weights = np.concatenate([np.full(20, 0.045), -np.diff(cuts)])
+    return above, weights / weights.sum()

@@ -1,0 +1,169 @@
+"""The threshold of those who stay: a vote in which nobody may vouch for too much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.defence.consensus.constants import Constants
+from robfcp.defence.consensus.evidence import Law, degrees, ratios
+from robfcp.defence.consensus.tables import tables_of
+from robfcp.defence.copies import Copies
+from robfcp.federation import Federation
+from robfcp.guarantees import Exchangeability, FcpThreshold, conformal_rank
+
+CLOSER = 0.3  # the quantile of oddities that gives the heterogeneity: liars would widen later ones
+WIDEST = 0.3  # heterogeneity beyond which nothing is learnt
+_NORMAL = 2000  # samples from which on a share is taken as normal
+
+Array = NDArray[np.float64]
+
+
+class VotedThreshold:
+    """FCP's threshold, raised where some vouch for more than their samples can show.
+
+    At an edge t a site's share F_k(t) counts as min(F_k(t) - L, b_k) - e_k, with b_k = c s_k,
+    s_k^2 = L (1 - L) (1/n_k + phi) and e_k = E min(X/n_k - L, b_k) for X beta-binomial. The edge
+    is the first at or beyond FCP's with sum_k w_k [min(F_k(t) - L + v, b_k) - e_k] >= 0, v the
+    standard deviation of the difference between vote and mean when nobody lies. Weights are sizes,
+    at most `cap` times the median unless registered; copies speak once, with the least of their
+    shares.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        trusted: NDArray[np.bool_],
+        exchangeability: Exchangeability,
+        copies: Sequence[Copies],
+        constants: Constants,
+    ) -> None:
+        self._plain = FcpThreshold(federation, trusted, exchangeability)
+        kept = federation.subset(trusted)
+        self._rank = (kept.n_samples, kept.n_clients, exchangeability)
+        self._kept, self._constants = kept, constants
+        self._sizes = kept.sizes.astype(np.float64)
+        self._weights = self._sizes.copy()
+        if not federation.registered:
+            most = constants.cap * float(np.median(federation.sizes))
+            self._weights = np.minimum(self._sizes, most)
+        place = {client: k for k, client in enumerate(kept.ids)} if copies else {}
+        groups = [[place[c] for c in group.clients if c in place] for group in copies]
+        self._groups = [group for group in groups if len(group) > 1]
+        for group in self._groups:
+            self._weights[group[0]] = self._weights[group].max()
+            self._weights[group[1:]] = 0
+        self._uneven = bool((self._weights != self._sizes).any())
+        self._phi: float | None = None
+
+    def index(self, level: Fraction) -> int | None:
+        """The threshold's edge; None = infinite."""
+        first = self._first(level)
+        if first is None or self._kept.n_clients < 3:
+            return first
+        share, weights = float(level), self._weights
+        limits, means, spread = _laws(self._sizes, share, self._heterogeneity(), self._constants)
+        total = weights.sum()
+        allowed = float(np.sqrt((weights**2 * spread**2).sum()) / total)
+        wanted = share + 1 / total - allowed
+
+        def accepted(edge: int) -> bool:
+            votes = np.minimum(self._shares(edge) - wanted, limits) - means
+            return float(weights @ votes) >= -1e-9 * total
+
+        low, high = first, self._kept.grid.n_bins - 1
+        if not accepted(high):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if accepted(middle) else (middle + 1, high)
+        return low
+
+    def _first(self, level: Fraction) -> int | None:
+        """FCP's edge with these weights; exact where they are the sizes."""
+        if not self._uneven:
+            return self._plain.index(level)
+        n_samples, n_clients, exchangeability = self._rank
+        wanted = conformal_rank(level, n_samples, n_clients, exchangeability) / n_samples
+        if wanted > 1:
+            return None
+        total, last = self._weights.sum(), self._kept.grid.n_bins - 1
+        low, high = 0, last
+        while low < high:
+            middle = (low + high) // 2
+            enough = self._weights @ self._shares(middle) >= wanted * total * (1 - 1e-12)
+            low, high = (low, middle) if enough else (middle + 1, high)
+        return low
+
+    def _shares(self, edge: int) -> Array:
+        """(K,) F_k at an edge; of copies the least."""
+        found: Array = self._kept.below(edge) / self._sizes
+        for group in self._groups:
+            found[group[0]] = found[group].min()
+        return found
+
+    def _heterogeneity(self) -> float:
+        """phi such that the closer 30% of those kept are as close as they should be."""
+        if self._phi is None:
+            pooled = tables_of(self._kept, (), self._constants.cap).pooled()
+            ratio = ratios(pooled, np.ones(pooled.shape[0], dtype=bool))
+            constants = self._constants
+
+            def closeness(phi: float) -> float:
+                law = Law(phi, constants.mixed, degrees(pooled), constants.freedom)
+                return float(np.quantile(1 - law.chance(ratio, pooled.sizes), CLOSER)) - CLOSER
+
+            low, high = 1e-7, WIDEST
+            if closeness(low) <= 0:
+                self._phi = 0.0
+            else:
+                while high / low > 1.05:
+                    middle = float(np.sqrt(low * high))
+                    low, high = (middle, high) if closeness(middle) > 0 else (low, middle)
+                self._phi = round(low, 6)
+        return self._phi
+
+
+def _laws(
+    sizes: Array, level: float, phi: float, constants: Constants
+) -> tuple[Array, Array, Array]:
+    """(K,) each: b_k, e_k and the standard deviation of the mean less the vote's answer."""
+    every, where = np.unique(sizes.astype(np.int64), return_inverse=True)
+    if len(every) > 512:  # laws change slowly with the size
+        every = np.unique(np.round(np.geomspace(every[0], every[-1], 512)).astype(np.int64))
+        where = np.minimum(np.searchsorted(every, sizes), len(every) - 1)
+    found = np.array([_law(int(size), level, phi, constants.vouch) for size in every])
+    limits, means, spread = found[where].T
+    return limits, means, spread
+
+
+@lru_cache(maxsize=8192)
+def _law(size: int, level: float, phi: float, vouch: float) -> tuple[float, float, float]:
+    """One size's b, e and standard deviation: X is beta-binomial with variance n^2 s^2."""
+    from scipy.special import betaln, gammaln
+
+    deviation = float(np.sqrt(level * (1 - level) * (1 / size + phi)))
+    if size > _NORMAL:
+        values = np.linspace(-6, 6, 1201) * deviation
+        logs = -((values / deviation) ** 2) / 2
+    else:
+        hits = np.arange(size + 1)
+        logs = gammaln(size + 1) - gammaln(hits + 1) - gammaln(size - hits + 1)
+        if phi < 1e-6:
+            logs = logs + hits * np.log(level) + (size - hits) * np.log1p(-level)
+        else:
+            strength = 1 / phi - 1
+            ends = level * strength, (1 - level) * strength
+            logs = logs + betaln(hits + ends[0], size - hits + ends[1]) - betaln(*ends)
+        values = hits / size - level
+    masses = np.exp(logs - logs.max())
+    masses /= masses.sum()
+    limit = vouch * deviation
+    votes = np.minimum(values, limit)
+    mean = float(masses @ votes)
+    answer = (votes - mean) / max(float(masses @ (values < limit)), 0.05)
+    return limit, mean, float(np.sqrt(masses @ (values - answer) ** 2))
