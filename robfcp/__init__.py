@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from robfcp.calibration import Calibration, Diagnosis, Monitor, calibrate, diagnose
     from robfcp.defence import (
         Band,
+        Consensus,
         NoDefence,
         RobFCP,
         RobFCPReleased,
@@ -57,6 +58,7 @@ __all__ = [
     "Calibration",
     "Certificate",
     "ClassificationScore",
+    "Consensus",
     "Diagnosis",
     "Fault",
     "FederatedConformalClassifier",
@@ -97,6 +99,7 @@ _HOMES = {
     "calibration": ("Calibration", "Diagnosis", "Monitor", "calibrate", "diagnose"),
     "defence": (
         "Band",
+        "Consensus",
         "NoDefence",
         "RobFCP",
         "RobFCPReleased",

@@ -73,8 +73,8 @@ def calibrate(
     confidence_level
         One level, or several for one calibration with several thresholds.
     defence
-        Whom to trust: "band", "rob-fcp" (the paper's text), "rob-fcp-released" (its authors' code),
-        "none", or a defence of your own.
+        Whom to trust: "consensus", "band" (the default of the first release), "rob-fcp" (the
+        paper's text), "rob-fcp-released" (its authors' code), "none", or a defence of your own.
     malicious
         The operator's bound on the number of liars, or "estimate". A guaranteed threshold
         needs a stated number (or `size_budget`).
@@ -196,7 +196,7 @@ def calibrate(
         reasons=assessment.reasons,
         finding=finding,
     )
-    outcomes = outcomes_of(evidence, levels, n_malicious, settings)
+    outcomes = outcomes_of(evidence, levels, n_malicious, settings, rule)
     return Calibration(
         levels=outcomes,
         settings=settings,

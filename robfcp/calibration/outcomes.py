@@ -9,9 +9,9 @@ from robfcp.calibration.evidence import Evidence
 from robfcp.calibration.levels import Level
 from robfcp.calibration.settings import Settings
 from robfcp.calibration.strata import stratum_levels, worst_of
+from robfcp.defence import Defence, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import (
-    FcpThreshold,
     certify,
     coverage_curve,
     curve_budgets,
@@ -28,6 +28,7 @@ def outcomes_of(
     levels: list[Fraction],
     n_malicious: int,
     settings: Settings,
+    rule: Defence,
 ) -> tuple[Level, ...]:
     """Threshold, tolerance and certificate at every confidence level."""
     federation = evidence.federation
@@ -35,7 +36,10 @@ def outcomes_of(
         return tuple(_by_stratum(evidence, level, n_malicious, settings) for level in levels)
     if settings.clusters is not None:
         raise RobfcpError("clusters: only by='class' and by='group' have strata to cluster")
-    plain = FcpThreshold(federation, evidence.trusted_mask, settings.exchangeability)
+    trusted, rank = evidence.trusted_mask, settings.exchangeability
+    own = None
+    if settings.guarantee is None and settings.mix is None and settings.label_shift is None:
+        own = threshold_of(rule, federation, trusted, rank)
     budgets = curve_budgets(federation.n_clients, n_malicious)
     found = []
     for level in levels:
@@ -56,8 +60,8 @@ def outcomes_of(
                 settings.certificate_confidence,
                 settings.label_shift,
             )
-        elif settings.guarantee is None:
-            index = plain.index(level)
+        elif own is not None:
+            index = own.index(level)
             certificate = certify(
                 federation,
                 index,
@@ -69,7 +73,7 @@ def outcomes_of(
         else:
             index, certificate = guaranteed(
                 federation,
-                settings.guarantee,
+                cast(Any, settings.guarantee),
                 level,
                 None if settings.malicious == "estimate" else n_malicious,
                 confidence=settings.certificate_confidence,

@@ -23,6 +23,7 @@ from robfcp.cli._common import (
 from robfcp.cli._paths import FIGURES
 from robfcp.cli._shipped import chosen_outputs
 from robfcp.cli.sketch import chosen_score
+from robfcp.defence import DEFAULT
 from robfcp.errors import RobfcpError
 from robfcp.lab.attacks import ATTACKS
 from robfcp.lab.simulation import ByClass, Row, Told, records, summarise
@@ -67,7 +68,7 @@ def simulate(
     defence: Annotated[list[str], typer.Option(help="May be repeated.")] = [  # noqa: B006
         "none",
         "rob-fcp",
-        "band",
+        DEFAULT,
     ],
     sites: Sites = "artificial",
     site_column: SiteColumn = "site",

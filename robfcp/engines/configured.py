@@ -12,6 +12,7 @@ import msgspec
 
 from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration, Merged
+from robfcp.defence import DEFAULT
 from robfcp.engines.serving import (
     Engine,
     calibration_round,
@@ -28,7 +29,7 @@ DEFAULTS: Mapping[str, Any] = {
     "score": "lac",
     "grid": "",  # the score's own; "uniform:100" and the like
     "confidence-level": 0.9,
-    "defence": "band",
+    "defence": DEFAULT,
     "malicious": "estimate",  # or the most sites that may lie
     "guarantee": "",  # marginal, pac, pac-homogeneous
     "sizes": "ask",  # beforehand; "none", or the absolute path of a registry

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.calibration import Calibration, Settings
-from robfcp.defence import LookingDefence, defence_again
+from robfcp.defence import Defence, LookingDefence, defence_again, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, comparable
 from robfcp.guarantees import (
     PRUNING_SHARE,
     ClientIntervals,
     CountBounds,
-    FcpThreshold,
     bounds_of,
     coverage_interval,
     guaranteed,
@@ -75,11 +74,12 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> Offers:
     # where counts may fall every edge must be looked at, which takes longer
     levels = coarse if bounds.falling else tuple(sorted({*LEVELS, *own}))
     liars = few if bounds.falling else tuple(sorted({*many, *few}))
-    excluded, frozen = _excluded(calibration, liars)
+    rule, frozen = _rule(settings)
+    excluded = _excluded(calibration, liars, rule)
     intervals = cache(partial(ClientIntervals, federation))
     proved = [_proved(calibration, m, bounds, intervals) for m in liars]
     tables = {
-        "defence": _defended(calibration, bounds, levels, liars, excluded, proved),
+        "defence": _defended(calibration, bounds, levels, liars, excluded, proved, rule),
         "marginal": _marginal(bounds, federation.grid.n_bins, levels, liars),
     }
     plain = settings.heterogeneity is None and settings.size_budget is None
@@ -108,18 +108,24 @@ def _numbers(n_clients: int, own: int, many: int) -> tuple[int, ...]:
     return tuple(sorted({*spread.tolist(), *range(min(8, many)), own}))
 
 
+def _rule(settings: Settings) -> tuple[Defence | None, str]:
+    """The defence made again, or why it cannot be."""
+    try:
+        return defence_again(settings.defence, settings.parameters), ""
+    except RobfcpError as error:
+        return None, str(error)
+
+
 def _excluded(
-    calibration: Calibration, liars: tuple[int, ...]
-) -> tuple[tuple[NDArray[np.intp], ...], str]:
-    """Whom the defence leaves out when told each number; why it cannot be run again, if so."""
-    evidence, settings = calibration.evidence, calibration.settings
+    calibration: Calibration, liars: tuple[int, ...], rule: Defence | None
+) -> tuple[NDArray[np.intp], ...]:
+    """Whom the defence leaves out when told each number; as recorded where it cannot be told."""
+    evidence = calibration.evidence
     federation = comparable(evidence.federation)
     most = (federation.n_clients - 1) // 2
     recorded = np.flatnonzero(~evidence.trusted_mask)
-    try:
-        rule = defence_again(settings.defence, settings.parameters)
-    except RobfcpError as error:
-        return (recorded,) * len(liars), str(error)
+    if rule is None:
+        return (recorded,) * len(liars)
     finding = evidence.finding
     if finding is None and isinstance(rule, LookingDefence):
         finding = rule.look(federation)
@@ -131,7 +137,7 @@ def _excluded(
             return np.flatnonzero(~rule.judge(federation, finding, min(m, most)).trusted)
         return np.flatnonzero(~rule(federation, min(m, most)).trusted)
 
-    return tuple(left_out(m) for m in liars), ""
+    return tuple(left_out(m) for m in liars)
 
 
 def _proved(calibration: Calibration, m: int, bounds: CountBounds, intervals: Intervals) -> Proved:
@@ -159,8 +165,9 @@ def _defended(
     liars: tuple[int, ...],
     excluded: tuple[NDArray[np.intp], ...],
     proved: list[Proved],
+    rule: Defence | None,
 ) -> Table:
-    """FCP's threshold on the clients the defence trusts, with the certificate of any threshold."""
+    """The defence's own threshold on the clients it trusts, with the certificate of any."""
     federation = calibration.federation
     shape = (len(liars), len(levels))
     index = np.empty(shape, dtype=np.int64)
@@ -168,8 +175,8 @@ def _defended(
     for row, out in enumerate(excluded):
         mask = np.ones(federation.n_clients, dtype=bool)
         mask[out] = False
-        plain = FcpThreshold(federation, mask, calibration.settings.exchangeability)
-        found = [plain.index(level) for level in levels]
+        own = threshold_of(rule, federation, mask, calibration.settings.exchangeability)
+        found = [own.index(level) for level in levels]
         index[row] = [INFINITE if edge is None else edge for edge in found]
         finite = index[row] != INFINITE
         if finite.any():

@@ -18,7 +18,9 @@ from robfcp.guarantees import Exchangeability, FcpThreshold, conformal_rank
 
 CLOSER = 0.3  # the quantile of oddities that gives the heterogeneity: liars would widen later ones
 WIDEST = 0.3  # heterogeneity beyond which nothing is learnt
-_NORMAL = 2000  # samples from which on a share is taken as normal
+_NORMAL = 300  # samples from which on a share is taken as normal
+_SIZES = 64  # sizes of which the law is computed; others take the next one's
+_CELLS = 2**24  # shares at every edge that are kept
 
 Array = NDArray[np.float64]
 
@@ -59,6 +61,8 @@ class VotedThreshold:
             self._weights[group[1:]] = 0
         self._uneven = bool((self._weights != self._sizes).any())
         self._phi: float | None = None
+        few = kept.n_clients * kept.grid.n_bins <= _CELLS
+        self._below = kept.cumulative() if few else None
 
     def index(self, level: Fraction) -> int | None:
         """The threshold's edge; None = infinite."""
@@ -101,7 +105,10 @@ class VotedThreshold:
 
     def _shares(self, edge: int) -> Array:
         """(K,) F_k at an edge; of copies the least."""
-        found: Array = self._kept.below(edge) / self._sizes
+        if self._below is None:
+            found: Array = self._kept.below(edge) / self._sizes
+        else:
+            found = self._below[:, edge] / self._sizes
         for group in self._groups:
             found[group[0]] = found[group].min()
         return found
@@ -133,8 +140,8 @@ def _laws(
 ) -> tuple[Array, Array, Array]:
     """(K,) each: b_k, e_k and the standard deviation of the mean less the vote's answer."""
     every, where = np.unique(sizes.astype(np.int64), return_inverse=True)
-    if len(every) > 512:  # laws change slowly with the size
-        every = np.unique(np.round(np.geomspace(every[0], every[-1], 512)).astype(np.int64))
+    if len(every) > _SIZES:
+        every = np.unique(np.round(np.geomspace(every[0], every[-1], _SIZES)).astype(np.int64))
         where = np.minimum(np.searchsorted(every, sizes), len(every) - 1)
     found = np.array([_law(int(size), level, phi, constants.vouch) for size in every])
     limits, means, spread = found[where].T

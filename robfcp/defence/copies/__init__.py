@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import numpy as np
 
 from robfcp.defence.copies.exact import exact_copies
@@ -12,8 +14,22 @@ from robfcp.federation import Federation
 __all__ = ["FALSE_ALARM", "Copies", "find_copies"]
 
 
+_FOUND: WeakKeyDictionary[Federation, tuple[Copies, ...]] = WeakKeyDictionary()
+
+
 def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tuple[Copies, ...]:
-    """Groups of copies among the reports without noise, and among those with the same noise."""
+    """Groups of copies among the reports without noise, and among those with the same noise.
+
+    Evidence and vote ask for them both: what was found is kept as long as the federation is.
+    """
+    if false_alarm != FALSE_ALARM:
+        return _sought(federation, false_alarm)
+    if federation not in _FOUND:
+        _FOUND[federation] = _sought(federation, false_alarm)
+    return _FOUND[federation]
+
+
+def _sought(federation: Federation, false_alarm: float) -> tuple[Copies, ...]:
     if not federation.noise.moves(federation.unit):
         return exact_copies(federation, false_alarm)
     laws = federation.noise.moving_laws(federation.unit)
