@@ -316,7 +316,7 @@ def test_audit_lists_digests_versions_and_parameters() -> None:
     rows = dict(embedded(render(calibration))["audit"])
     assert calibration.federation.grid.digest in rows.values()
     assert hashlib.sha256(calibration.to_json()).hexdigest() in rows.values()
-    assert rows["defence"] == "band"
+    assert rows["defence"] == "consensus"
     assert robfcp.__version__ in rows["made with"]
 
 

@@ -172,7 +172,7 @@ class Consensus:
         >>> rule.index(Fraction("0.8"))
         1
         """
-        if federation.private or federation.unit > 1:
+        if federation.noise.exact_only(federation.unit) != 1:
             return FcpThreshold(federation, trusted, exchangeability)
         return VotedThreshold(federation, trusted, exchangeability, find_copies(federation), USUAL)
 
