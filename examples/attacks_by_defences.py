@@ -6,7 +6,7 @@ from robfcp import figures
 from robfcp.lab import outputs, simulate
 
 ATTACKS = ("coverage", "efficiency", "gaussian", "mimic-low", "truncation", "clones")
-DEFENCES = ("none", "rob-fcp", "band")
+DEFENCES = ("none", "rob-fcp", "consensus")
 pathology = outputs.load("pathmnist")
 error = np.zeros((len(ATTACKS), len(DEFENCES)))
 for i, attack in enumerate(ATTACKS):

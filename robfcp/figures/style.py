@@ -29,7 +29,12 @@ BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 PURPLE, SKY, GREY = "#CC79A7", "#56B4E9", "#5B6673"
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY)
 MARKERS = ("o", "^", "s", "D", "v", "P", "X")
-DEFENCES = {"none": (VERMILION, "^"), "rob-fcp": (ORANGE, "s"), "band": (BLUE, "o")}
+DEFENCES = {
+    "none": (VERMILION, "^"),
+    "rob-fcp": (ORANGE, "s"),
+    "band": (GREY, "D"),
+    "consensus": (BLUE, "o"),
+}
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,

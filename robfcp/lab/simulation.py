@@ -143,7 +143,7 @@ def simulate(
     ...     print(row.defence, row.n_malicious, row.caught, f"{row.error:+.2f}")
     none 8 0 -0.07
     rob-fcp 8 8 +0.00
-    band 8 8 +0.00
+    consensus 8 8 +0.00
     """
     rows = []
     whole("seeds", seeds, "give the number of runs", 1)

@@ -147,7 +147,7 @@ def test_demo_ends_with_a_page_a_figure_and_a_calibration(tmp_path):
     summary = json.loads(result.output)
     for attack in ("coverage", "efficiency"):
         table = {record["defence"]: record for record in summary[attack]}
-        assert abs(table["band"]["error"]) <= 0.01
+        assert abs(table["consensus"]["error"]) <= 0.01
         assert abs(table["none"]["error"]) > 0.03
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "calibration.evidence.json",

@@ -54,8 +54,10 @@ class Diagnosis:
 
     Examples
     --------
+    >>> import numpy as np
     >>> import robfcp
-    >>> reports = [[5, 40, 30, 15, 10]] * 6 + [[100, 0, 0, 0, 0]]
+    >>> honest = np.random.default_rng(0).multinomial(100, [0.05, 0.4, 0.3, 0.15, 0.1], 6)
+    >>> reports = [*honest, [100, 0, 0, 0, 0]]
     >>> federation = robfcp.Federation.from_counts(reports, ids=[*"abcdef", "dresden"])
     >>> found = robfcp.diagnose(robfcp.calibrate(federation, malicious=1))
     >>> print(found["dresden"].sentence)

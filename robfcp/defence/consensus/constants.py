@@ -53,7 +53,7 @@ class Constants:
     diverse: float = 1.5
     within: float = 0.1
     cross: float = 0.05
-    far: float = 5.0
+    far: float = 4.0
     vouch: float = 0.5
 
 
