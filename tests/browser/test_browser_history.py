@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,12 @@ import pytest
 
 import robfcp
 from robfcp.calibration import AlarmHistory, Chain
+from robfcp.lab import outputs
 from robfcp.page import History, write_history_page
 from robfcp.reports import EReport
 
 pytestmark = pytest.mark.browser
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 HOSTILE = "<img src=x onerror=alert(2)>"
 
 
@@ -75,3 +79,43 @@ def test_the_calibrations_page_warns_of_an_alarm_and_shows_its_rounds(
     quiet = show(fresh)
     for part in ("since", "history-section", "rounds-section"):
         assert not quiet.page.locator(f"#{part}").is_visible()
+
+
+def new_scanner() -> History:
+    """Twenty pathology sites; from the fourth week on seven of them see flatter probabilities and
+    other labels, one falls silent, two report what they like."""
+    data, rng, score = outputs.load("pathmnist"), np.random.default_rng(0), robfcp.LAC()
+    parts = np.array_split(rng.permutation(len(data.labels)), 20)
+    reports = [
+        robfcp.Report.from_scores(
+            f"hospital-{k + 1:02d}", score(data.probabilities[own], data.labels[own]), score=score
+        )
+        for k, own in enumerate(part[:150] for part in parts)
+    ]
+    calibration = robfcp.calibrate(reports, malicious=2, defence="none")
+    monitors = [robfcp.Monitor(calibration, report=one, seed=0) for one in reports]
+    history = AlarmHistory(calibration.identity, "spring", 20, 2, 0.05)
+    for week in range(1, 11):
+        sent = []
+        for k, (part, monitor) in enumerate(zip(parts, monitors, strict=True)):
+            rows = part[130 + 20 * week : 150 + 20 * week]
+            p, y = data.probabilities[rows].astype(float), data.labels[rows]
+            if week > 3 and k % 3 == 0:
+                y = np.where(rng.random(len(y)) < 0.3, rng.permutation(y), y)
+            monitor.update(p, y, ids=rows)
+            one = monitor.e_report("spring", week)
+            if k in (17, 18):
+                one = replace(one, log_wealth=-30.0 if k == 17 else 2.0 * one.n_samples)
+            if k != 10 or week < 7:
+                sent.append(one)
+        _, history = history.looked(sent, week)
+    return History(history)
+
+
+def test_the_picture_in_the_docs(show: Callable[..., Any]) -> None:
+    history = new_scanner()
+    assert history.alarms is not None
+    opened = show(lambda path: write_history_page(history, path))
+    assert opened.text("claim").startswith("Alarm")
+    opened.page.set_viewport_size({"width": 1280, "height": 1000})
+    opened.page.screenshot(path=IMAGES / "history.png")

@@ -149,7 +149,7 @@ def _problem(state: State) -> str:
     if steps != sorted(set(steps)) or [0, *steps][-1] != state.n or (steps and steps[0] < 1):
         return "the curve does not rise to n"
     keys = ((state.batches, 32), (state.rows, 16))
-    if any(len(key) != n or not _HEX.issuperset(key) for found, n in keys for key in found):
+    if any(set(map(len, found)) - {n} or set("".join(found)) - _HEX for found, n in keys):
         return "a batch or row is not named by its digest"
     if state.client is not None:
         try:

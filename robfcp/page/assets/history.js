@@ -1,5 +1,6 @@
 // What became of a calibration: evidence over time by site, who alarms, what to do, round by round.
 const HISTORY_RANGE = [-4, 9]; // log10 of the wealth; what lies beyond is drawn at the rim
+const WHOLE_STEPS = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
 let historyKind = "coverage";
 
 function showHistory(found) {
@@ -67,7 +68,7 @@ function drawHistory() {
     {
       scales: { x: { time: false }, y: { range: () => [low - 0.3, high + 0.3] } },
       axes: [
-        axis({ label: found.axis, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? number(t) : "")) }),
+        axis({ label: found.axis, incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? number(t) : "")) }),
         axis({ label: "log10 of the wealth", size: 46 }),
       ],
       series: [
