@@ -97,9 +97,9 @@ def theorem_1(setting: PublishedSetting) -> PublishedBound:
     """coverage within 1-alpha -+ (P_byz + N_m sigma/(n_b(1-tau))) and the finite-sample terms.
 
     P_byz = r (1 + (N_m/n_b) 2/(1-tau)).
-    Faults: vacuous at K = 100, K_m = 10..40, n_b = 50..25000, H = 10, 100; false for
-    heterogeneous clients, since benign clients expelled by a tight majority are not paid for: it
-    can promise 0.881 where coverage is 0.600.
+    Faults: vacuous at K = 100, K_m = 10..40, n_b = 50..25000, H = 10, 100 (not at K = 6, K_m = 1,
+    H = 2, n_b = 80000: [0.868, 0.932]); false for heterogeneous clients, since benign clients
+    expelled by a tight majority are not paid for: it can promise 0.881 where coverage is 0.600.
     """
     return _interval("theorem 1", setting, _penalty(setting, normal_radius(setting)))
 

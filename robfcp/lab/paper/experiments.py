@@ -91,7 +91,7 @@ def reproduce(
         _write(directory, "runtime", _plain_csv(found), found, [_runtime_remark()])
         save(figures.draw_runtime(found), directory / "runtime.png")
     if "natural" in names:
-        tables["natural"] = found = found_table(seeds, seeds)
+        tables["natural"] = found = found_table(max(2, seeds // 2), seeds)
         _write(directory, "natural", _plain_csv(found), found, [_natural_remark(found)])
         save(figures.draw_natural(found), directory / "natural.png")
     return tables

@@ -46,48 +46,63 @@ def draw(name: str, title: str, rows: Sequence[TableRow]) -> Any:
     with style():
         if name in SWEEPS:
             return _sweep(name, title, rows)
-        return _cells(title, rows)
+        return _cells(title, rows, ("coverage", "set_size") if name == "main" else ("coverage",))
 
 
-def _cells(title: str, rows: Sequence[TableRow]) -> Any:
-    """Error against the honest clients, a dot a cell, one panel an attack."""
+def _cells(title: str, rows: Sequence[TableRow], quantities: Sequence[str]) -> Any:
+    """Every setting's mean and spread, a dot a method; a column an attack, a line a quantity."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     attacks = list(dict.fromkeys(row.attack for row in rows))
-    names = list(dict.fromkeys(_setting(row) for row in rows))
-    methods = [method for method in LOOKS if any(row.method == method for row in rows)]
-    axes = new_axes(len(attacks), max(2.6, 0.3 * len(names) + 1.4))
-    for ax, attack in zip(axes, attacks, strict=True):
-        for method, (colour, marker, label) in LOOKS.items():
-            chosen = [row for row in rows if (row.attack, row.method) == (attack, method)]
-            if not chosen:
-                continue
-            shift = 0.7 * ((methods.index(method) + 0.5) / len(methods) - 0.5)
-            place = [names.index(_setting(row)) + shift for row in chosen]
-            ax.errorbar(
-                [row.coverage for row in chosen],
-                place,
-                xerr=[row.coverage_sd for row in chosen],
-                color=colour,
-                marker=marker,
-                markersize=4,
-                linestyle="none",
-                label=label,
-            )
-            stated = [
-                (row.published_coverage, y)
-                for row, y in zip(chosen, place, strict=True)
-                if row.published_coverage is not None
-            ]
-            if stated:
-                _mark_published(ax, stated, marker, colour, label)
-        ax.axvline(0.9, color=GREY, linestyle=":", linewidth=1)
-        ax.set_yticks(range(len(names)), names if ax is axes[0] else [""] * len(names), fontsize=7)
-        ax.set_ylim(len(names) - 0.4, -0.6)
-        ax.set(xlabel="coverage", title=attack if attack != "none" else "no attack")
-    figure = axes[0].figure
+    height = max(2.6, 0.3 * len({_setting(row) for row in rows}) + 1.4)
+    figure = Figure(figsize=(5.2 * len(attacks), height * len(quantities)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = np.asarray(figure.subplots(len(quantities), len(attacks), squeeze=False))
+    for line, quantity in zip(axes, quantities, strict=True):
+        for ax, attack in zip(line, attacks, strict=True):
+            _panel_of(ax, [row for row in rows if row.attack == attack], rows, quantity)
+            ax.set_title(attack if attack != "none" else "no attack")
+            if ax is not line[0]:
+                ax.set_yticklabels([])
     figure.suptitle(title, fontsize=11)
-    handles, labels = axes[0].get_legend_handles_labels()
+    handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
     return figure
+
+
+def _panel_of(ax: Any, chosen: Sequence[TableRow], rows: Sequence[TableRow], quantity: str) -> None:
+    """One attack's settings down the axis, the methods side by side in each."""
+    names = list(dict.fromkeys(_setting(row) for row in rows))
+    methods = [method for method in LOOKS if any(row.method == method for row in rows)]
+    for number, method in enumerate(methods):
+        own = [row for row in chosen if row.method == method]
+        if not own:
+            continue
+        colour, marker, label = LOOKS[method]
+        shift = 0.7 * ((number + 0.5) / len(methods) - 0.5)
+        place = [names.index(_setting(row)) + shift for row in own]
+        ax.errorbar(
+            [getattr(row, quantity) for row in own],
+            place,
+            xerr=[getattr(row, f"{quantity}_sd") for row in own],
+            color=colour,
+            marker=marker,
+            markersize=4,
+            linestyle="none",
+            label=label,
+        )
+        figures = [getattr(row, f"published_{quantity}") for row in own]
+        stated = [(x, y) for x, y in zip(figures, place, strict=True) if x is not None]
+        if stated:
+            _mark_published(ax, stated, marker, colour, label)
+    if quantity == "coverage":
+        ax.axvline(0.9, color=GREY, linestyle=":", linewidth=1)
+    else:
+        ax.set_xscale("log")
+    ax.set_yticks(range(len(names)), names, fontsize=7)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.set_xlabel(quantity.replace("_", " "))
 
 
 def _setting(row: TableRow) -> str:
@@ -97,8 +112,10 @@ def _setting(row: TableRow) -> str:
 
 
 def _sweep(name: str, title: str, rows: Sequence[TableRow]) -> Any:
+    if name == "counting":  # the paper's figure; the table has the others
+        rows = [row for row in rows if (row.split, row.model) == ("iid", "final")]
     panels = list(dict.fromkeys(_panel(name, row) for row in rows))
-    columns = 6 if name == "counting" else -(-len(panels) // -(-len(panels) // 5))
+    columns = 3 if name == "counting" else -(-len(panels) // -(-len(panels) // 5))
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
