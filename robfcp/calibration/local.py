@@ -397,6 +397,12 @@ def localised(
             "nothing; calibrate with a number"
         )
     m = None if others is None or len(notes) else others.m
+    if others is not None and np.inf in others.thresholds:
+        notes.append(
+            "the other sites' reports prove nothing for this site's label mix at some level: too "
+            f"few hold its classes, or more than {others.m} of them disagree within classes by "
+            f"more than {others.label_shift:g}"
+        )
     found = tuple(
         _one(
             scores,

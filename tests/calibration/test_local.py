@@ -1,5 +1,6 @@
 """A site's own threshold: letters, clipping, strangers, and coverage that does not follow liars."""
 
+import csv
 import json
 
 import numpy as np
@@ -80,6 +81,17 @@ def test_the_server_knows_each_sites_own_threshold_up_to_one_bin(sites, calibrat
         assert bins[0] == bins[1]
         assert local.threshold <= known.threshold
         assert known.covered == np.mean(LAC(*own) <= known.threshold)
+
+
+def test_a_site_is_told_why_the_others_prove_nothing_for_it(sites):
+    rng = np.random.default_rng(12)
+    odd = [site(rng, pull=-2.0 if k % 2 else 3.0) for k in range(11)]  # no label shift at all
+    found = robfcp.calibrate(reports_of(odd), malicious=1)
+    local = found.letter("site-02").at_site(*odd[2])
+    assert local.levels[0].federation == np.inf
+    assert local.threshold == local.levels[0].own
+    assert "more than 1 of them disagree within classes" in local.notes[-1]
+    assert all("other sites lie" not in text for text in local.levels[0].statements)
 
 
 def test_sites_without_letters_of_their_own_have_no_own_threshold(sites):
@@ -231,7 +243,8 @@ def test_the_command_from_sketch_to_a_sites_own_sets(tmp_path, sites):
     new = write(tmp_path / "new.csv", sites[5][0])
     sets = tmp_path / "sets.csv"
     assert run("localise", letter, files[3], "--predict", new, "-o", sets).exit_code == 0
-    sizes = [int(line.split(",")[0]) for line in sets.read_text().splitlines()[1:]]
+    with sets.open() as lines:
+        sizes = [int(row["size"]) for row in csv.DictReader(lines)]
     limit = data["levels"][0]["threshold"]
     assert np.mean(sizes) == pytest.approx((LAC.all_labels(sites[5][0]) <= limit).sum(1).mean())
     stranger = json.loads(run("localise", tmp_path / "c.json", files[0], "--json").stdout)
@@ -256,7 +269,7 @@ def test_the_commands_say_what_is_wrong(tmp_path, sites):
     alone = run("localise", tmp_path / "c.json", data, "--predict", data)
     assert "goes with -o" in str(alone.exception)
     level = run("localise", tmp_path / "c.json", data, "--level", 4)
-    assert "--level: 4" in str(level.exception)
+    assert "--level: '4' is none of the calibration's levels" in str(level.exception)
 
 
 @pytest.mark.slow
