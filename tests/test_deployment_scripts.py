@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import thorough
 
 import robfcp
 
@@ -54,7 +55,7 @@ def test_a_whole_calibration_takes_the_last_ones_place(tmp_path, calibration):
     assert robfcp.Calibration.load(tmp_path / "calibration.json").trusted == calibration.trusted
 
 
-@pytest.mark.parametrize("broken", ["nothing", "half", "no evidence"])
+@pytest.mark.parametrize("broken", thorough(["nothing", "half", "no evidence"], "half"))
 def test_a_run_without_a_calibration_fails_and_keeps_the_last_one(tmp_path, calibration, broken):
     (tmp_path / "new").mkdir()
     new = tmp_path / "new" / "calibration.json"

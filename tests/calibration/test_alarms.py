@@ -5,6 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from effort import cases
 from typer.testing import CliRunner
 
 import robfcp
@@ -50,13 +51,15 @@ def test_liars_never_lift_it_above_the_honest_mean(lie):
         assert merged <= np.logaddexp.reduce(honest) - np.log(7) + 1e-12
 
 
+@pytest.mark.effort
 def test_forty_percent_liars_ring_no_more_than_stated():
-    """300 runs of 20 sites at the floor, 8 report e^27; looked at after each of 500 samples."""
+    """Runs of 20 sites at the floor, 8 report e^27; looked at after each of 500 samples."""
     rng, rung = np.random.default_rng(0), 0
-    for _ in range(300):
+    runs = cases(60)
+    for _ in range(runs):
         sites = [np.exp(wealth(rng.random(500) < 0.1)) for _ in range(12)]
         rung += bool((np.mean(sites, axis=0) >= 20).any())  # what the K - m smallest are at most
-    assert rung <= 15 + 2.33 * np.sqrt(15)
+    assert rung <= 0.05 * runs + 2.33 * np.sqrt(0.05 * runs)
 
 
 def test_silent_and_refused_sites_are_no_evidence():

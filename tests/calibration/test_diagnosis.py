@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import cases
 
 import robfcp
 from robfcp import LAC, Federation, Grid, Privacy, Report
@@ -195,8 +196,9 @@ def test_too_few_scores_and_unknown_sites_are_told_so() -> None:
         robfcp.diagnose(calibration, ["c"])
 
 
+@pytest.mark.effort
 def test_an_unsure_diagnosis_says_what_else_it_may_be() -> None:
-    seen = [told(site("x", seed, n=40, change=powered(0.6))) for seed in range(30)]
+    seen = [told(site("x", seed, n=40, change=powered(0.6))) for seed in range(cases(8))]
     unsure = [one for one in seen if one.instead]
     assert unsure
     assert all(not one.sure and one.instead != one.short for one in unsure)
@@ -239,6 +241,7 @@ def test_coverage_is_told_where_it_is_off(covered, words) -> None:
     assert coverage_words(covered, 0.9) == words
 
 
+@pytest.mark.slow
 def test_everyday_faults_at_real_hospitals_are_named() -> None:
     """On hospitals that the laws were not fitted to; docs/diagnosis.md has the whole table."""
     rows = list(named(natural.FEDERATIONS[0], most=5, seed=1))
@@ -247,3 +250,9 @@ def test_everyday_faults_at_real_hospitals_are_named() -> None:
     assert right["stale-file"] == right["all-zero"] == 5
     assert min(right.values()) >= 2
     assert sum(right.values()) >= 42
+
+
+def test_an_everyday_fault_at_one_real_hospital_is_named() -> None:
+    right = {row.fault: row.right for row in named(natural.FEDERATIONS[0], most=1, seed=1)}
+    assert set(right) == {*NAMES, NOBODY}
+    assert right["stale-file"] == right["all-zero"] == 1

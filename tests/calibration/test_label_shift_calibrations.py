@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from effort import cases
 from plain_shift import by_class, class_cdfs, draw_sites, label_counts, lie
 
 import robfcp
@@ -38,8 +39,9 @@ FEDERATION = honest()
 # Thresholds
 
 
+@pytest.mark.effort
 def test_where_nobody_is_dropped_the_threshold_is_that_of_plain_pac():
-    for seed in range(4):
+    for seed in range(cases(1)):
         federation = honest([1, seed])
         for m in (0, 2, 5):
             found = calibrate(federation, label_shift=0, guarantee="pac", malicious=m)

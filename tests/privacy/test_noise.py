@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import cases
 from scipy.stats import dlaplace, norm
 
 from robfcp.privacy.noise import Noise, noise_bound, pooled_mass, pooled_sd, upper_tail
@@ -61,10 +62,11 @@ def test_tails_of_sums_are_those_of_the_convolution(noise, number):
     )
 
 
+@pytest.mark.effort
 @pytest.mark.parametrize("noise", LAWS, ids=str)
 @pytest.mark.parametrize("chance", [0.2, 0.002, 1e-6])
 def test_a_bound_is_the_least_one_that_keeps_its_chance(noise, chance):
-    for number in (1, 5, 40):
+    for number in (1, 5, cases(12)):
         mass = convolved(noise, number)
         middle = len(mass) // 2
         bound = noise_bound(((noise, number),), chance)

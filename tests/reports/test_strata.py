@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -392,7 +393,8 @@ JUNK = st.one_of(
 VALID = report("site-7", n=30, classes=NAMES, seed=4)
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@pytest.mark.effort
+@settings(max_examples=cases(50), deadline=None, derandomize=True)
 @given(data=st.data())
 def test_no_change_to_a_valid_report_crashes_or_is_accepted_with_a_wrong_sum(data):
     tree = json.loads(VALID.to_json())
@@ -421,7 +423,8 @@ def test_no_change_to_a_valid_report_crashes_or_is_accepted_with_a_wrong_sum(dat
     assert Report.from_json(found.to_json()) == found
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@pytest.mark.effort
+@settings(max_examples=cases(40), deadline=None, derandomize=True)
 @given(cut=st.integers(0, 300), byte=st.integers(0, 255), place=st.integers(0, 300))
 def test_no_damage_to_the_bytes_of_a_report_crashes(cut, byte, place):
     data = bytearray(VALID.to_json())
