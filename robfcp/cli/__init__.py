@@ -110,8 +110,6 @@ def main() -> None:
         if isinstance(error, RobfcpError):
             text = str(error)
         else:
-            text = (
-                f"internal error ({type(error).__name__}: {error}); run with --debug to see where"
-            )
+            text = f"internal error ({type(error).__name__}); run with --debug to see where"
         print("robfcp: " + " ".join(text.split()), file=sys.stderr)
         sys.exit(1)

@@ -87,7 +87,9 @@ def calibrate(
     heterogeneity: Annotated[
         float | None, typer.Option(help="Stated bound on how much honest clients differ.")
     ] = None,
-    distance: Annotated[str, typer.Option(help="l1, l2, linf, cosine, kolmogorov, ...")] = "l2",
+    distance: Annotated[
+        str, typer.Option(help="l1, l2, linf, cosine, kolmogorov or wasserstein.")
+    ] = "l2",
     exchangeability: Annotated[
         str,
         typer.Option(

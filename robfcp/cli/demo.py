@@ -53,7 +53,10 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     data: Annotated[
-        str, typer.Option(help="stroke: real hospitals; or any data set whose outputs ship.")
+        str,
+        typer.Option(
+            help=f"stroke: real hospitals; or {', '.join(outputs.names())}: made-up sites."
+        ),
     ] = STORY,
     clients: Annotated[int, typer.Option(min=3, help="Number of sites; not for stroke.")] = 100,
     share: Annotated[float, typer.Option(help="Share that lies; not for stroke.")] = 0.4,

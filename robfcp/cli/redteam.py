@@ -26,6 +26,8 @@ from robfcp.lab.attacks import ATTACKS, Adaptive
 from robfcp.lab.redteam import DEFENCES, SHARES, Cell, Stopped, plot_redteam, records, worst
 from robfcp.lab.redteam import redteam as run
 
+NARROW, USUAL, WIDE = 30, 17, 23  # signs of the first columns, and of one for each defence
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -39,7 +41,9 @@ def redteam(
     attack: Annotated[
         list[str] | None, typer.Option(help=f"May be repeated; all of {', '.join(ATTACKS)}.")
     ] = None,
-    defence: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+    defence: Annotated[
+        list[str] | None, typer.Option(help=f"May be repeated; {', '.join(DEFENCES)}.")
+    ] = None,
     share: Annotated[
         list[float] | None, typer.Option(help="Share of clients that attack; may be repeated.")
     ] = None,
@@ -134,14 +138,19 @@ def show(cells: tuple[Cell, ...], printer: Printer) -> None:
         lines.setdefault((cell.attack, cell.share), {})[cell.defence] = cell
     by_class = ", worst class" if cells[0].by else ""
     title = f"coverage - honest, set size / honest{by_class}; * worst"
-    table = Table(title=title, title_justify="left")
-    for column in ("attack", "share", *marked):
-        table.add_column(column, justify="left" if column == "attack" else "right")
-    for (attack, share), row in lines.items():
-        adaptive = isinstance(ATTACKS[attack], Adaptive)
-        texts = [_text(row.get(name), marked[name] is row.get(name)) for name in marked]
-        table.add_row(Text(attack, style="italic" if adaptive else ""), f"{share:.0%}", *texts)
-    printer.console.print(table)
+    names = list(marked)
+    room = max(1, (printer.console.width - NARROW) // (WIDE if by_class else USUAL))
+    for first in range(0, len(names), room):
+        shown = names[first : first + room]
+        table = Table(title=None if first else title, title_justify="left")
+        for column in ("attack", "share", *shown):
+            left = column == "attack"
+            table.add_column(column, justify="left" if left else "right", overflow="fold")
+        for (attack, share), row in lines.items():
+            adaptive = isinstance(ATTACKS[attack], Adaptive)
+            texts = [_text(row.get(name), marked[name] is row.get(name)) for name in shown]
+            table.add_row(Text(attack, style="italic" if adaptive else ""), f"{share:.0%}", *texts)
+        printer.console.print(table)
     for name, cell in marked.items():
         printer.line(
             f"{name}: worst under {cell.attack} by {cell.share:.0%}: coverage {cell.coverage:.3f} "

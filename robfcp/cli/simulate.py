@@ -23,7 +23,7 @@ from robfcp.cli._common import (
 from robfcp.cli._paths import FIGURES
 from robfcp.cli._shipped import chosen_outputs
 from robfcp.cli.sketch import chosen_score
-from robfcp.defence import DEFAULT
+from robfcp.defence import DEFAULT, DEFENCES
 from robfcp.errors import RobfcpError
 from robfcp.lab.attacks import ATTACKS
 from robfcp.lab.simulation import ByClass, Row, Told, records, summarise
@@ -58,18 +58,19 @@ def simulate(
         str, typer.Argument(help="Shipped outputs by name, or a .npz/.csv file with labels.")
     ] = "pathmnist",
     attack: Annotated[
-        str, typer.Option(help="Which attack.", autocompletion=completes(*ATTACKS))
+        str,
+        typer.Option(help=f"One of {', '.join(ATTACKS)}.", autocompletion=completes(*ATTACKS)),
     ] = "coverage",
     share: Annotated[float, typer.Option(help="Share of clients that attack.")] = 0.4,
     clients: Annotated[int, typer.Option(min=1, help="Number of artificial clients.")] = 100,
     beta: Annotated[
         float | None, typer.Option(help="Dirichlet heterogeneity; without it clients are alike.")
     ] = None,
-    defence: Annotated[list[str], typer.Option(help="May be repeated.")] = [  # noqa: B006
+    defence: Annotated[list[str], typer.Option(help=f"May be repeated; {', '.join(DEFENCES)}.")] = [
         "none",
         "rob-fcp",
         DEFAULT,
-    ],
+    ],  # noqa: B006
     sites: Sites = "artificial",
     site_column: SiteColumn = "site",
     min_size: MinSize = 20,

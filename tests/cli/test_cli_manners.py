@@ -5,20 +5,25 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from in_process import run
 from rich.console import Console
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.cli import COMMANDS, _common, app
+from robfcp.cli import COMMANDS, LazyCommands, _common, app, main
+from robfcp.defence.distances import METRICS
+from robfcp.lab.attacks import ATTACKS
 
 RUNNER = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 
@@ -69,6 +74,13 @@ QUICK = {
 }
 
 
+def click_command(name: str) -> Any:
+    """A command with its options, as the shell sees it."""
+    group = get_command(app)
+    assert isinstance(group, LazyCommands)
+    return group.get_command(None, name)
+
+
 def output(arguments: list[str]) -> str:
     result = RUNNER.invoke(app, arguments)
     assert result.exit_code == 0, f"{result.output}{result.exception!r}"
@@ -89,6 +101,17 @@ def test_tables_fit_eighty_columns(command: str, folder: Path) -> None:
     text = output(QUICK[command])
     assert text.strip()
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_tables_fit_sixty_columns(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    result = CliRunner(env={"COLUMNS": "60", "TERM": "dumb"}).invoke(app, QUICK[command])
+    assert result.exit_code == 0, f"{result.output}{result.exception!r}"
+    assert max(map(len, result.stdout.splitlines())) <= 60
+    assert "…" not in result.stdout
 
 
 @pytest.mark.parametrize("command", QUICK)
@@ -172,3 +195,136 @@ def test_a_bar_shows_only_when_it_takes_long(
         time.sleep(wait)
     assert ("working" in printer.errors.file.getvalue()) is seen  # type: ignore[attr-defined]
     assert os.environ.get("ROBFCP_DEBUG") is None
+
+
+def test_what_is_wrong_inside_is_not_somebody_elses_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise KeyError("some library's own words")
+
+    monkeypatch.setattr("robfcp.cli.app", broken)
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    said = capsys.readouterr().err
+    assert said == "robfcp: internal error (KeyError); run with --debug to see where\n"
+
+
+OUTPUTS = {
+    "sketch": [*QUICK["sketch"][:-1]],
+    "predict": [*QUICK["predict"], "-o"],
+    "check": [*QUICK["check"], "-o"],
+    "certify": [*QUICK["certify"], "-o"],
+    "page": ["page", "c.json", "-o"],
+    "calibrate": [*QUICK["calibrate"], "--html"],
+    "monitor": ["monitor", "c.json", "site.npz", "-c", "site", "--report"],
+    "keygen": ["keygen", "site-1", "-o"],
+    "simulate": [*QUICK["simulate"], "-o"],
+    "redteam": [*QUICK["redteam"], "-o"],
+}
+ENDING = {"predict": ".csv", "keygen": ".key", "page": ".html", "calibrate": ".html"}
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_output_folders_are_made(command: str, folder: Path) -> None:
+    name = "r" + ENDING.get(command, ".json")
+    output([*OUTPUTS[command], f"new/deep/{name}"])
+    assert (folder / "new" / "deep" / name).stat().st_size
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("the work has begun")
+
+    for place in ("_data.read_outputs", "_local.read_outputs", "sketch.read_outputs"):
+        monkeypatch.setattr(f"robfcp.cli.{place}", work)
+    for place in ("predict.read_outputs", "redteam.run", "simulate.run", "calibrate.run"):
+        monkeypatch.setattr(f"robfcp.cli.{place}", work)
+    name = "r" + ENDING.get(command, ".json")
+    result = RUNNER.invoke(app, [*OUTPUTS[command], f"site.npz/{name}"])
+    assert isinstance(result.exception, robfcp.RobfcpError), result.exception
+    assert "site.npz" in str(result.exception)
+
+
+def test_figures_of_an_unknown_kind_are_refused_before_the_work(folder: Path) -> None:
+    for words in (QUICK["redteam"], QUICK["simulate"], QUICK["certify"]):
+        result = RUNNER.invoke(app, [*words, "--plot", "figure.doc"])
+        assert isinstance(result.exception, robfcp.RobfcpError)
+        assert str(result.exception) == "figure.doc: cannot write .doc; use .png, .svg or .pdf"
+    result = RUNNER.invoke(app, [*QUICK["predict"], "-o", str(folder)])
+    assert "cannot write this; use .csv or .npy" in str(result.exception)
+    (folder / "sets.csv").mkdir()
+    result = RUNNER.invoke(app, [*QUICK["predict"], "-o", "sets.csv"])
+    assert str(result.exception) == "sets.csv: is a folder; name a file in it"
+
+
+def test_ctrl_c_keeps_what_redteam_has(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from robfcp.lab import redteam as lab
+
+    real, calls = lab.verdicts, []
+
+    def interrupted(*words: object, **options: object) -> object:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*words, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(lab, "verdicts", interrupted)
+    words = ["redteam", "site.npz", "--clients", "10", "--seeds", "1", "--share", "0.2"]
+    for attack in ("coverage", "efficiency", "gaussian"):
+        words += ["--attack", attack]
+    result = RUNNER.invoke(app, [*words, "-o", "cells.json"])
+    assert result.exit_code == 130
+    kept = json.loads((folder / "cells.json").read_text())
+    assert {cell["attack"] for cell in kept} == {"coverage", "efficiency"}
+    assert "the 2 of 3 attacks that had a run" in " ".join(result.output.split())
+    calls[:] = [1, 1]
+    assert RUNNER.invoke(app, words).exit_code == 130
+
+
+CHOICES = {
+    ("sketch", "--score"): (
+        "lac",
+        "aps",
+        "raps",
+        "saps",
+        "ordinal-aps",
+        "absolute-residual",
+        "cqr",
+    ),
+    ("sketch", "--grid"): ("default", "extended", "open-ended", "uniform:BINS", "logistic:BINS"),
+    ("sketch", "--neighbours"): ("substitution", "add-remove"),
+    ("sketch", "--risk"): ("fnr", "miss-rate"),
+    ("calibrate", "--defence"): ("rob-fcp", "none"),
+    ("calibrate", "--exclude"): ("outstanding", "exactly"),
+    ("calibrate", "--guarantee"): ("marginal", "pac", "pac-homogeneous"),
+    ("calibrate", "--exchangeability"): ("partial", "full", "published"),
+    ("calibrate", "--by"): ("class", "group"),
+    ("calibrate", "--mix"): ("uniform", "any"),
+    ("calibrate", "--distance"): METRICS,
+    ("simulate", "--attack"): tuple(ATTACKS),
+    ("simulate", "--score"): ("lac", "aps", "raps", "saps", "ordinal-aps"),
+    ("simulate", "--malicious"): ("known", "estimate"),
+    ("simulate", "--exclude"): ("outstanding", "exactly"),
+    ("simulate", "--sites"): ("artificial", "natural"),
+    ("redteam", "--attack"): tuple(ATTACKS),
+    ("redteam", "--defence"): ("none", "rob-fcp"),
+    ("simulate", "--defence"): ("none", "rob-fcp"),
+    ("train", "--aggregation"): ("mean", "median", "trimmed-mean", "multi-krum"),
+    ("train", "--device"): ("auto", "cpu", "cuda"),
+    ("demo", "--engine"): ("none", "flower"),
+    ("demo", "--data"): ("pathmnist", "mnist"),
+}
+
+
+@pytest.mark.parametrize(("command", "option"), CHOICES)
+def test_help_lists_what_an_option_accepts(command: str, option: str) -> None:
+    single = click_command(command)
+    (found,) = [one for one in single.params if option in one.opts]
+    said = set(re.findall(r"[\w-]+(?::BINS)?", found.help or ""))
+    assert set(CHOICES[command, option]) <= said, found.help
