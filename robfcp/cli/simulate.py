@@ -66,11 +66,9 @@ def simulate(
     beta: Annotated[
         float | None, typer.Option(help="Dirichlet heterogeneity; without it clients are alike.")
     ] = None,
-    defence: Annotated[list[str], typer.Option(help=f"May be repeated; {', '.join(DEFENCES)}.")] = [
-        "none",
-        "rob-fcp",
-        DEFAULT,
-    ],  # noqa: B006
+    defence: Annotated[
+        list[str] | None, typer.Option(help=f"May be repeated; {', '.join(DEFENCES)}.")
+    ] = None,
     sites: Sites = "artificial",
     site_column: SiteColumn = "site",
     min_size: MinSize = 20,
@@ -95,19 +93,20 @@ def simulate(
     [dim]Example: robfcp simulate stroke --sites natural --attack swapped-labels[/dim]
     """
     printer = Printer(as_json, quiet)
+    defences = defence or ["none", "rob-fcp", DEFAULT]
     prepare(output, endings=(".json", ".csv"))
     prepare(plot, endings=FIGURES)
     outputs = chosen_outputs(data, natural_column(sites, site_column, beta))
     rule, told = range_options(score, malicious)
     with printer.progress() as bar:
-        task = bar.add_task("simulating", total=seeds * len(defence))
+        task = bar.add_task("simulating", total=seeds * len(defences))
         rows = run(
             outputs.predictions,
             outputs.labels,
             attack=attack,
             share=share,
             n_clients=clients,
-            defences=defence,
+            defences=defences,
             beta=beta,
             sites=outputs.sites,
             min_size=min_size,
