@@ -395,3 +395,16 @@ def test_pictures_for_the_documentation(
     IMAGES.mkdir(parents=True, exist_ok=True)
     opened.page.screenshot(path=IMAGES / f"{name}.png")
     assert (IMAGES / f"{name}.png").stat().st_size > 20_000
+
+
+def test_pictures_for_the_tutorial(show: Show, stroke: Calibration) -> None:
+    opened = show(stroke)
+    odd = next(one.client for one in robfcp.diagnose(stroke).values() if one.covered < 0.7)
+    opened.page.locator("#diagnoses-more").click()
+    opened.page.locator("#diagnoses .site", has_text=re.compile(f"^{odd}$")).click()
+    opened.page.wait_for_timeout(300)
+    parts = {"left-out": "diagnoses-section", "site": "client", "classes": "strata-section"}
+    for name, part in parts.items():
+        path = IMAGES / f"page-{name}.png"
+        opened.page.locator(f"#{part}").screenshot(path=path)
+        assert path.stat().st_size > 10_000
