@@ -13,7 +13,7 @@ import pytest
 
 import robfcp
 
-pytest.importorskip("nvflare")
+pytest.importorskip("nvflare.apis")
 pytestmark = [pytest.mark.nvflare, pytest.mark.slow]
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "nvflare_app"

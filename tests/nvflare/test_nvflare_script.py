@@ -6,7 +6,7 @@ import pytest
 
 import robfcp
 
-pytest.importorskip("nvflare")
+pytest.importorskip("nvflare.apis")
 pytestmark = pytest.mark.nvflare
 
 from engine_data import client_data  # noqa: E402
