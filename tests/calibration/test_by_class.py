@@ -18,7 +18,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
 from robfcp.federation.counts import DenseCounts
 from robfcp.grid import Grid
-from robfcp.guarantees import pac_threshold
+from robfcp.guarantees import marginal_threshold, pac_threshold
 from robfcp.privacy import Privacy
 from robfcp.reports import Report, Strata
 
@@ -772,8 +772,24 @@ def counted(labels, scores):
 
 
 def thresholds(labels, scores, m):
-    asked = {"by": "class", "malicious": m, "guarantee": "marginal", "defence": "none"}
-    return calibrate(counted(labels, scores), **asked).threshold
+    """(C,) guaranteed thresholds: the rule on the holders of each class, and nothing beside it."""
+    federation = counted(labels, scores)
+    found = []
+    for c in range(C):
+        held = federation.stratum(c)
+        index = marginal_threshold(held, LEVELS[0], m) if held.n_clients > m else None
+        found.append(np.inf if index is None else held.grid.upper[index])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("m", [0, 1, 3])
+def test_the_simulated_thresholds_are_those_of_calibrate(m):
+    world, rng = Round(4, 0.5), np.random.default_rng(13)
+    for n in (10, N, 4 * N):
+        labels, scores = world.draw(rng, n)
+        asked = {"by": "class", "malicious": m, "guarantee": "marginal", "defence": "none"}
+        made = calibrate(counted(labels, scores), **asked).threshold
+        np.testing.assert_array_equal(made, thresholds(labels, scores, m))
 
 
 def simulated(attack, runs, m, skew=None, n=N):
@@ -820,9 +836,10 @@ def assert_covers(covered):
 def test_coverage_of_every_class_holds_whatever_one_of_twenty_sites_does(attack, skew):
     found, covered = simulated(attack, 2000, 1, skew)
     assert_covers(covered)
-    if attack is honest and skew is None:
+    if attack is honest:
         assert np.isfinite(found).all()
-        assert covered.mean(axis=0).max() <= 0.92
+        # under skew one site holds a fifth of a class, and any site might be the liar
+        assert covered.mean(axis=0).max() <= (0.92 if skew is None else 0.93)
 
 
 @pytest.mark.slow
