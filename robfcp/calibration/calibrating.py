@@ -11,7 +11,7 @@ import numpy as np
 
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.evidence import Evidence, Summary
-from robfcp.calibration.notes import mix_notes, strata_notes
+from robfcp.calibration.notes import mix_notes, shift_notes, strata_notes
 from robfcp.calibration.outcomes import outcomes_of
 from robfcp.calibration.settings import Guarantee, Settings, WrittenMix, plain_clusters, plain_mix
 from robfcp.calibration.strata import class_names
@@ -211,6 +211,7 @@ def calibrate(
             *assessment.notes,
             *federation.noise.notes(),
             *mix_notes(federation, settings),
+            *shift_notes(federation, settings, n_malicious),
             *strata_notes(federation, settings),
         ),
         several=several,

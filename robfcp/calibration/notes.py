@@ -5,7 +5,7 @@ from __future__ import annotations
 from robfcp._util.names import a_few
 from robfcp.calibration.settings import Settings
 from robfcp.federation import Federation
-from robfcp.guarantees import mixes_differ
+from robfcp.guarantees import MOST_COMPARED, least_shift, mixes_differ
 
 UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
 
@@ -39,4 +39,16 @@ def mix_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
     return (
         "pac-homogeneous declares the sites alike, but their label mixes differ beyond chance: it "
         "may cover less than promised; use guarantee='pac' with label_shift=",
+    )
+
+
+def shift_notes(federation: Federation, settings: Settings, m: int) -> tuple[str, ...]:
+    """Beside a declared label shift the least one at which the reports would drop nobody."""
+    strata = federation.exact_strata
+    if settings.label_shift is None or strata is None or not m < len(strata.rows) <= MOST_COMPARED:
+        return ()
+    least = least_shift(federation, m, settings.certificate_confidence)
+    return (
+        f"label shift is declared as {settings.label_shift:g}; the least at which no site would be "
+        f"dropped is {least:.3f} (a diagnostic, liars included: it proves nothing)",
     )

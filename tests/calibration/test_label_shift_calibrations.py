@@ -109,6 +109,20 @@ def test_sites_that_differ_within_classes_are_certified_nothing_and_told_so():
     assert least_shift(FEDERATION, 2) == 0
 
 
+def test_beside_the_declaration_stands_the_least_shift_that_drops_nobody():
+    rng, counts = tables(8, n=500)
+    for federation in (FEDERATION, by_class(lie(rng, counts, 2, "top"), NAMES)):
+        least = least_shift(federation, 2)
+        for asked in ({"guarantee": "pac"}, {"mix": EVEN}):
+            found = calibrate(federation, label_shift=0.01, malicious=2, **asked)
+            assert (
+                f"declared as 0.01; the least at which no site would be dropped is {least:.3f}"
+                in (found.notes[-1])
+            )
+    assert least > 0
+    assert calibrate(FEDERATION, malicious=2, guarantee="pac").notes == ()
+
+
 # Certificates and files
 
 
