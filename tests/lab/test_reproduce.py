@@ -94,6 +94,18 @@ def test_thresholds_are_those_of_calibrate(attack: str) -> None:
         assert np.array_equal(verdict.trusted, trusted)
 
 
+@pytest.mark.parametrize("told", [0.3, None])
+@pytest.mark.parametrize("method", ["band", OURS])
+def test_our_defences_are_run_as_calibrate_runs_them(method: str, told: float | None) -> None:
+    trial = make_trial(SMALL, 2)
+    federation = trial.attacked("coverage", 30, np.random.default_rng(0))
+    verdict = by_calibration(federation, method, None if told is None else 30)
+    (outcome,) = run_seed(SMALL, [Run("coverage", 0.3, method, told)], 2)
+    measured = trial.measure(verdict.edge, trial.benign(30))
+    assert (outcome.coverage, outcome.set_size) == measured
+    assert (outcome.assumed, outcome.flagged) == (verdict.assumed, int((~verdict.trusted).sum()))
+
+
 def test_reports_by_class_add_up_to_the_pooled_ones() -> None:
     trial = make_trial(SMALL, 0)
     scores = trial.forged("coverage", 30, np.random.default_rng(0))

@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 
 from robfcp.calibration import calibrate
 from robfcp.defence import (
-    Band,
     Characterisation,
     Finding,
+    LookingDefence,
     Metric,
     RobFCP,
     RobFCPReleased,
     estimate_malicious,
+    named_defence,
+    threshold_of,
 )
 from robfcp.federation import Federation
 from robfcp.guarantees import conformal_rank, fcp_index
-from robfcp.lab.paper.methods import BEFORE, BY_CLASS, FCP, OURS, QQ, RELEASED, TEXT
+from robfcp.lab.paper.methods import BY_CLASS, FCP, OURS, QQ, RELEASED, TEXT
 from robfcp.lab.paper.trials import PaperWorld, Trial, make_trial, world_key
 from robfcp.lab.quantile_of_quantiles import fedcp_qq_index
 
@@ -80,10 +82,23 @@ class _Scene:
         self.benign = trial.benign(self.n_malicious)
         self.scores = trial.forged(attack, self.n_malicious, rng)
         self.federation = trial.sketched(self.scores)
+        self.findings: dict[str, Finding] = {}
 
     @cached_property
-    def finding(self) -> Finding:
-        return Band().look(self.federation)
+    def by_class(self) -> Federation:
+        return self.trial.sketched(self.scores, by_class=True)
+
+    def looked(self, method: str, reports: Federation, told: int | None) -> Verdict:
+        """A defence of ours as `calibrate` takes it; it looks once, whatever it is told."""
+        rule = named_defence(OURS if method == BY_CLASS else method)
+        assert isinstance(rule, LookingDefence)
+        if method not in self.findings:
+            self.findings[method] = rule.look(reports)
+        finding = self.findings[method]
+        assumed = int(finding.outstanding.sum()) if told is None else told
+        found = rule.judge(reports, finding, assumed)
+        edge = threshold_of(rule, reports, found.trusted, "full").index(LEVEL)
+        return Verdict(edge, found.trusted, found.maliciousness, assumed)
 
     @cached_property
     def likelihood(self) -> int:
@@ -106,13 +121,9 @@ class _Scene:
             code = RobFCPReleased(run.bins)
             assumed = code.estimate(reports) if told is None else told
             found = code(reports, assumed)
-        elif run.method == BEFORE:
-            assumed = int(self.finding.outstanding.sum()) if told is None else told
-            found = Band().judge(reports, self.finding, assumed)
-        elif run.method == BY_CLASS:
-            return by_calibration(self.trial.sketched(self.scores, by_class=True), OURS, told)
         else:
-            return by_calibration(reports, run.method, told)
+            seen = self.by_class if run.method == BY_CLASS else reports
+            return self.looked(run.method, seen, told)
         return Verdict(edge_of(reports, found.trusted), found.trusted, found.maliciousness, assumed)
 
     def oddities(self, number: NDArray[np.float64]) -> tuple[float | None, float | None]:
