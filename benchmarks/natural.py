@@ -145,7 +145,7 @@ seeds. *Error* is coverage minus that of the honest sites alone, *found* counts 
 - `other-class-order`: the columns in another order.
 - `temperature`, `temperature-flat`: probabilities sharpened (p², normalised) or flattened (√p).
 - `stale-file`: another site's file sent again. Of two equal reports nobody can say which is the
-  copy, so the honest owner is accused as well.
+  copy: `band` leaves both out, `consensus` nobody, but both count once and a note names them.
 - `subset`: only the easier half of the samples.
 """
 
@@ -253,12 +253,14 @@ def page(described: Rows, spread: Rows, sizes: Rows, unlike: Rows, found: Rows, 
                 for r in unlike
             ],
         ),
-        "\n## Nobody lies\n\nHonest sites accused a run, the number of liars estimated.\n",
+        "\n## Nobody lies\n\nHonest sites accused a run, the number of liars estimated, and the error "
+        "of coverage against\none threshold of everybody.\n",
         table(
-            ["federation", "sites", *natural.COMPARED],
+            ["federation", "sites", *(f"{name}: accused, error" for name in natural.COMPARED)],
             [
                 [r["federation"], r["honest"],
-                 *(f"{r[f'{name}_false_alarms']:.1f}" for name in natural.COMPARED)]
+                 *(f"{r[f'{name}_false_alarms']:.1f}, {r[f'{name}_error']:+.3f}"
+                   for name in natural.COMPARED)]
                 for r in found if not r["liars"]
             ],
         ),
@@ -301,8 +303,23 @@ def surprises(spread: Rows, unlike: Rows, found: Rows) -> str:
         f"Everyday mistakes are hard to see among real hospitals: when a fifth of them make one, "
         f"`{ours}` leaves out {share:.0%} of those that do, over the seven mistakes; coverage then "
         f"errs by {left:+.3f} at most.",
+        _worse(found, ours),
     ]  # fmt: skip
     return "\n".join(fill(f"- {line}", 100, subsequent_indent="  ") for line in lines)
+
+
+def _worse(found: Rows, ours: str) -> str:
+    """Where the defence errs by more than no defence at all."""
+    cases = [
+        f"`{r['attack']}` among {r['federation']} ({r[f'{ours}_error']:+.3f}, undefended "
+        f"{r['none_error']:+.3f})"
+        for r in sorted(found, key=lambda r: abs(r["none_error"]) - abs(r[f"{ours}_error"]))
+        if r["liars"] and abs(r[f"{ours}_error"]) > abs(r["none_error"]) + 0.01
+    ]
+    if not cases:
+        return f"Nowhere does `{ours}` err by a point more than no defence at all."
+    words = "; ".join(cases)
+    return f"`{ours}` can err by a point or more beyond no defence at all: {words}."
 
 
 def liars(title: str, found: Rows) -> str:
