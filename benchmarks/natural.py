@@ -158,6 +158,7 @@ def main() -> None:
     parser.add_argument(
         "--keep-sites", action="store_true", help="take sites.csv and rules.csv as they are"
     )
+    parser.add_argument("--keep-found", action="store_true", help="take found.csv as it is")
     arguments = parser.parse_args()
     seeds, folder = arguments.seeds, arguments.output
     described = [natural.described(one) for one in natural.FEDERATIONS]
@@ -173,7 +174,10 @@ def main() -> None:
         for one in natural.FEDERATIONS
         for row in natural_sites.by_size([r for r in sites if r["federation"] == one.title])
     ]
-    found = natural.found_table(seeds, seeds)
+    if arguments.keep_found:
+        found = read_csv(folder / "natural" / "found.csv")
+    else:
+        found = natural.found_table(seeds, seeds)
     (folder / "natural").mkdir(parents=True, exist_ok=True)
     for name, rows in (("sites", sites), ("rules", spread), ("found", found)):
         write_atomically(folder / "natural" / f"{name}.csv", as_csv(rows))
@@ -253,8 +257,8 @@ def page(described: Rows, spread: Rows, sizes: Rows, unlike: Rows, found: Rows, 
                 for r in unlike
             ],
         ),
-        "\n## Nobody lies\n\nHonest sites accused a run, the number of liars estimated, and the error "
-        "of coverage against\none threshold of everybody.\n",
+        "\n## Nobody lies\n\nHonest sites accused a run, the number of liars estimated, and the "
+        "error of coverage\nagainst one threshold of everybody.\n",
         table(
             ["federation", "sites", *(f"{name}: accused, error" for name in natural.COMPARED)],
             [
@@ -305,7 +309,9 @@ def surprises(spread: Rows, unlike: Rows, found: Rows) -> str:
         f"errs by {left:+.3f} at most.",
         _worse(found, ours),
     ]  # fmt: skip
-    return "\n".join(fill(f"- {line}", 100, subsequent_indent="  ") for line in lines)
+    return "\n".join(
+        fill(f"- {line}", 100, subsequent_indent="  ", break_on_hyphens=False) for line in lines
+    )
 
 
 def _worse(found: Rows, ours: str) -> str:
