@@ -106,3 +106,24 @@ def test_six_modules_know_that_reports_can_be_private():
         "guarantees/noisy.py",  # bounds on counts
         "reports/disclosure.py",  # what a report shows
     }
+
+
+def test_no_two_public_classes_have_one_name():
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_calls_with_many_arguments_name_them():
+    nameless = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in MODULES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and sum(not isinstance(one, ast.Starred) for one in node.args) >= 7
+    ]
+    assert nameless == []

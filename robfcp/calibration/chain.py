@@ -158,7 +158,15 @@ class Chain:
                 f"with {100 * (1 - self.delta):.4g}% confidence over all rounds, beside each "
                 "round's own"
             )
-        return Admission(kept, bound, out, left, back, sigma, tuple(notes))
+        return Admission(
+            kept,
+            malicious=bound,
+            out=out,
+            left_out=left,
+            readmitted=back,
+            sigma=sigma,
+            notes=tuple(notes),
+        )
 
     def extended(
         self,

@@ -159,12 +159,12 @@ def wire_level(level: Level) -> WireLevel:
     """The level as it stands in a file."""
     return WireLevel(
         str(level.confidence_level),
-        _finite(level.threshold),
-        level.tolerance,
-        _wire_certificate(level.certificate),
-        list(level.curve),
-        level.empty_from,
-        [
+        threshold=_finite(level.threshold),
+        tolerance=level.tolerance,
+        certificate=_wire_certificate(level.certificate),
+        curve=list(level.curve),
+        empty_from=level.empty_from,
+        strata=[
             WireStratum(
                 name=one.name,
                 threshold=_finite(one.threshold),
@@ -220,12 +220,12 @@ def _read(body: Body) -> CalibrationFields:
 def _level(level: Any, certificate: Certificate) -> Level:
     return Level(
         exact_level(level.confidence_level),
-        np.inf if level.threshold is None else level.threshold,
-        level.tolerance,
-        certificate,
-        tuple(getattr(level, "curve", ())),
-        getattr(level, "empty_from", None),
-        tuple(
+        threshold=np.inf if level.threshold is None else level.threshold,
+        tolerance=level.tolerance,
+        certificate=certificate,
+        curve=tuple(getattr(level, "curve", ())),
+        empty_from=getattr(level, "empty_from", None),
+        strata=tuple(
             StratumLevel(
                 name=one.name,
                 threshold=np.inf if one.threshold is None else one.threshold,

@@ -195,7 +195,16 @@ def _one(
     if not holders or (holders <= m and settings.guarantee is not None):
         nothing = _nothing(held, m, confidence, settings)
         full = coverage_curve(held, None, curve_budgets(holders, m)[:points]) if holders else ()
-        return StratumLevel(name, np.inf, None, nothing, holders, samples, UNPROTECTED, full)
+        return StratumLevel(
+            name,
+            threshold=np.inf,
+            tolerance=None,
+            certificate=nothing,
+            holders=holders,
+            samples=samples,
+            protection=UNPROTECTED,
+            curve=full,
+        )
     place = {client: k for k, client in enumerate(ids)}
     mask = np.array([trusted[place[client]] for client in held.ids], dtype=bool)
     if settings.guarantee is None:
@@ -220,14 +229,14 @@ def _one(
     threshold = np.inf if index is None else float(held.grid.upper[index])
     return StratumLevel(
         name,
-        threshold,
-        tolerance(held, index, level),
-        certificate,
-        holders,
-        samples,
-        protection,
-        coverage_curve(held, index, curve_budgets(holders, m)[:points], confidence),
-        empty_from(held, index, confidence),
+        threshold=threshold,
+        tolerance=tolerance(held, index, level),
+        certificate=certificate,
+        holders=holders,
+        samples=samples,
+        protection=protection,
+        curve=coverage_curve(held, index, curve_budgets(holders, m)[:points], confidence),
+        empty_from=empty_from(held, index, confidence),
     )
 
 

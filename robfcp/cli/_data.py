@@ -62,7 +62,7 @@ Normalise = Annotated[
 
 
 @dataclass(frozen=True)
-class Reading:
+class FileReading:
     """How a file is to be read, as far as it does not say itself."""
 
     ids: str | None = None
@@ -98,12 +98,12 @@ class FileOutputs:
 
 def reading_of(
     classes: str | None, logits: bool, normalise: bool, label: str | None = None
-) -> Reading:
+) -> FileReading:
     """What the options of a command say about a file."""
     names = None if classes is None else tuple(name.strip() for name in classes.split(","))
     if logits and normalise:
         raise RobfcpError("--normalise: the softmax of logits sums to 1 already; drop one of them")
-    return Reading(label=label, classes=names, logits=logits, normalise=normalise)
+    return FileReading(label=label, classes=names, logits=logits, normalise=normalise)
 
 
 def expects(score: Score | None, risk: Risk | str | None = None) -> Expects:
@@ -119,7 +119,7 @@ def read_outputs(
     needs_targets: bool,
     columns: Sequence[str | None] = (),
     expects: Expects | None = None,
-    reading: Reading | None = None,
+    reading: FileReading | None = None,
 ) -> FileOutputs:
     """Predictions and targets of one file.
 
@@ -128,7 +128,7 @@ def read_outputs(
     is the truth, `id` names samples, the others are predictions, each class found by its name.
     `columns` are arrays or columns that are none of these: a group. None is left out.
     """
-    how = reading or Reading()
+    how = reading or FileReading()
     aside = [name for name in columns if name is not None]
     if not path.is_file():
         raise RobfcpError(f"{path}: no such file; check the path")
@@ -162,7 +162,7 @@ def read_outputs(
 
 
 def _of_table(
-    table: Table, aside: Sequence[str], kind: Expects | None, how: Reading
+    table: Table, aside: Sequence[str], kind: Expects | None, how: FileReading
 ) -> FileOutputs:
     """The parts of a table by the names of its columns."""
     further = {name: table.text(_place(table, name)) for name in aside}
@@ -204,7 +204,7 @@ def _classified(
     raw: NDArray[Any] | None,
     label: int | None,
     found: FileOutputs,
-    how: Reading,
+    how: FileReading,
 ) -> FileOutputs:
     """Class probabilities in the order of the classes, and each label's number."""
     names = [table.names[k] for k in places]
@@ -237,7 +237,7 @@ def _classified(
 def _probabilities(
     p: NDArray[Any],
     where: Sequence[str],
-    how: Reading,
+    how: FileReading,
     cell: Callable[[int, int], str],
     names: Sequence[str] = (),
 ) -> NDArray[Any]:
@@ -278,7 +278,7 @@ def _labels(table: Table, place: int) -> NDArray[Any]:
     return values.astype(np.int64) if whole.all() else values
 
 
-def _matrix(table: Table, places: Sequence[int], how: Reading) -> NDArray[np.float64]:
+def _matrix(table: Table, places: Sequence[int], how: FileReading) -> NDArray[np.float64]:
     """(n, C) numbers of some columns."""
     if not places:
         raise RobfcpError("holds no predictions; add a column a class, or one of predictions")
@@ -308,14 +308,14 @@ def _place(table: Table, name: str) -> int:
     return place
 
 
-def _label_place(table: Table, how: Reading, taken: set[int]) -> int | None:
+def _label_place(table: Table, how: FileReading, taken: set[int]) -> int | None:
     if how.label is not None:
         return _place(table, how.label)
     found = [table.find(name) for name in TARGETS]
     return next((place for place in found if place is not None and place not in taken), None)
 
 
-def _id_place(table: Table, how: Reading, taken: set[int]) -> int | None:
+def _id_place(table: Table, how: FileReading, taken: set[int]) -> int | None:
     if how.ids is not None:
         return _place(table, how.ids)
     wanted = how.classes if isinstance(how.classes, tuple) else ()
@@ -334,7 +334,9 @@ def _ends_in_order(table: Table, places: list[int]) -> list[int]:
     return places
 
 
-def _of_arrays(path: Path, aside: Sequence[str], kind: Expects | None, how: Reading) -> FileOutputs:
+def _of_arrays(
+    path: Path, aside: Sequence[str], kind: Expects | None, how: FileReading
+) -> FileOutputs:
     """The parts of an npz archive by the names of its arrays, or the array of an npy file."""
     if path.suffix.lower() == ".npy":
         there: list[str] = []
@@ -367,7 +369,7 @@ def _of_arrays(path: Path, aside: Sequence[str], kind: Expects | None, how: Read
     return _classified_arrays(found, named, replace(how, logits=logits))
 
 
-def _classified_arrays(found: FileOutputs, named: list[str], how: Reading) -> FileOutputs:
+def _classified_arrays(found: FileOutputs, named: list[str], how: FileReading) -> FileOutputs:
     """Class probabilities of arrays; the rows are counted from 1."""
     names = named or [str(k) for k in range(found.predictions.shape[1])]
     columns = ClassColumns(tuple(range(len(names))), tuple(named))

@@ -16,13 +16,13 @@ from robfcp.calibration import (
     load_letter,
 )
 from robfcp.cli._common import stream
-from robfcp.cli._data import FileOutputs, Reading, expects, read_outputs
+from robfcp.cli._data import FileOutputs, FileReading, expects, read_outputs
 
 
 def read_for(
     calibration: Calibration,
     data: Path,
-    reading: Reading,
+    reading: FileReading,
     *,
     needs_targets: bool,
     columns: Sequence[str | None] = (),
@@ -38,7 +38,7 @@ def read_for(
 
 
 def localised_from(
-    path: Path, data: Path, reading: Reading, key: str | None = None, seed: int = 0
+    path: Path, data: Path, reading: FileReading, key: str | None = None, seed: int = 0
 ) -> Localised:
     """From the site's letter, or for a stranger from the evidence beside a calibration."""
     rng = stream(seed, "localise")

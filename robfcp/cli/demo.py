@@ -89,7 +89,16 @@ def demo(
     if data == STORY:
         hospitals(calibrated, seed, output, printer)
     else:
-        split(data, clients, share, seeds, calibrated, seed, output, printer)
+        split(
+            data,
+            clients=clients,
+            share=share,
+            seeds=seeds,
+            calibrated=calibrated,
+            seed=seed,
+            output=output,
+            printer=printer,
+        )
 
 
 def hospitals(

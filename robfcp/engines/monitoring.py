@@ -35,7 +35,9 @@ def monitor_request(
 ) -> MonitorRequest:  # fmt: skip
     """The request to one client."""
     body = msgspec.Raw(calibration.to_json())
-    return MonitorRequest(client, round, step, body, level, floor, delta)
+    return MonitorRequest(
+        client, round=round, step=step, calibration=body, level=level, floor=floor, delta=delta
+    )
 
 
 def read_e_reply(body: bytes, client: str, *, round: str, step: int, calibration: str) -> EReport:

@@ -307,7 +307,15 @@ class Federation(Tallies):
         (('a', 'b'), 1, ('c',))
         """
         expected = {"grid": grid, "score": score, "round": round, "model": model, "risk": None}
-        intake = take_in(reports, expected, sizes, quorum, faults, invited, privacy)
+        intake = take_in(
+            reports,
+            expected=expected,
+            sizes=sizes,
+            quorum=quorum,
+            faults=faults,
+            invited=invited,
+            privacy=privacy,
+        )
         first, headers = intake.headers[0], intake.headers
         return Federation(
             ids=tuple(header.client for header in headers),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,11 @@ class Tallies:
     def masses(self) -> NDArray[np.int64]:
         """(K,) what each client's counts add up to without noise: n_k, or its parts."""
         return self.unit * self.sizes
+
+    @cached_property
+    def memo(self) -> dict[str, Any]:
+        """What was found out about these counts, by whoever may ask for it again."""
+        return {}
 
     @cached_property
     def noise(self) -> NoNoise:

@@ -76,12 +76,12 @@ def engine_of(
 
     return Engine(
         f"flower {version('flwr')}",
-        "node and nonce by Flower",
-        lambda: present(network, deadline),
-        carrier,
-        digest_of(arrays),
-        deadline,
-        poll,
+        signatures="node and nonce by Flower",
+        present=lambda: present(network, deadline),
+        carrier=carrier,
+        model=digest_of(arrays),
+        deadline=deadline,
+        poll=poll,
     )
 
 

@@ -30,7 +30,14 @@ def shifted_pac(
     walk = pruned_pac(class_counts(federation), level, m, 1 - confidence, sigma)
     notes = _notes(walk.dropped, walk.contradiction, m, sigma)
     made = _certificate(
-        federation, walk.clients, "pac", level, m, (confidence, sigma), notes, walk.index
+        federation,
+        clients=walk.clients,
+        kind="pac",
+        level=level,
+        m=m,
+        declared=(confidence, sigma),
+        notes=notes,
+        index=walk.index,
     )
     return walk.index, made
 
@@ -52,7 +59,14 @@ def shifted_mix(
         named = ", ".join(walk.too_few[:5])
         notes.append(f"too few sites hold {named} for a guarantee against {m} liars")
     made = _certificate(
-        federation, counts.ids, "mix", level, m, (confidence, sigma), notes, walk.index
+        federation,
+        clients=counts.ids,
+        kind="mix",
+        level=level,
+        m=m,
+        declared=(confidence, sigma),
+        notes=notes,
+        index=walk.index,
     )
     return walk.index, made
 

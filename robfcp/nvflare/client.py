@@ -68,13 +68,13 @@ def calibrate_client(
     def ask(body: bytes, params: Params | None) -> Question:
         return Question(
             body,
-            lambda part: outputs(part, params),
-            None if fresh is None else lambda: fresh(params),
-            read_site(CONFIG),
-            digest_of(params),
-            memory,
-            None if rng is None else [rng, *name.encode()],
-            attack,
+            outputs=lambda part: outputs(part, params),
+            fresh=None if fresh is None else lambda: fresh(params),
+            config=read_site(CONFIG),
+            model=digest_of(params),
+            memory=memory,
+            seed=None if rng is None else [rng, *name.encode()],
+            attack=attack,
         )
 
     while flare.is_running():

@@ -77,7 +77,15 @@ class _Asking(ModelController):
             return Tasks(self, kind, limit, params, {k: n for n, k in self._numbers.items()})
 
         name, signatures = f"nvflare {version('nvflare')}", "client by NVFlare's server"
-        return Engine(name, signatures, present, carrier, digest_of(params), deadline, poll)
+        return Engine(
+            name,
+            signatures=signatures,
+            present=present,
+            carrier=carrier,
+            model=digest_of(params),
+            deadline=deadline,
+            poll=poll,
+        )
 
     def trained(self) -> Mapping[str, Any] | None:
         """The parameters that training left with the persistor; None without one."""

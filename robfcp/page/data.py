@@ -19,7 +19,7 @@ from robfcp.grid import Grid
 from robfcp.guarantees import Certificate
 from robfcp.page.about import About
 from robfcp.page.message import diagnoses_data, message
-from robfcp.page.offers import Offers, Table, what_if
+from robfcp.page.offers import Offers, OfferTable, what_if
 from robfcp.page.strata import strata_data, strata_notes
 from robfcp.page.words import headline, loss_notes, percent
 
@@ -211,7 +211,7 @@ def _what_if(offers: Offers) -> dict[str, Any]:
     }
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table(table: OfferTable) -> dict[str, Any]:
     """Rows by number of liars; columns by level."""
     return {
         "liars": list(table.liars),

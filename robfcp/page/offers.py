@@ -37,7 +37,7 @@ Intervals = Callable[[float], ClientIntervals]
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class OfferTable:
     """Outcomes by number of liars and level, (M, L): the threshold's edge (-1 = infinite), the
     tolerance (-1 = none) and the coverage proved."""
 
@@ -55,7 +55,7 @@ class Offers:
     and where the coverage of every shown edge lies. `frozen` says why the defence could not be run
     again: the recorded clients are then left out at every number."""
 
-    tables: dict[str, Table]
+    tables: dict[str, OfferTable]
     liars: tuple[int, ...]
     excluded: tuple[NDArray[np.intp], ...]
     lower: NDArray[np.float64]
@@ -79,7 +79,15 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> Offers:
     intervals = cache(partial(ClientIntervals, federation))
     proved = [_proved(calibration, m, bounds, intervals) for m in liars]
     tables = {
-        "defence": _defended(calibration, bounds, levels, liars, excluded, proved, rule),
+        "defence": _defended(
+            calibration,
+            bounds=bounds,
+            levels=levels,
+            liars=liars,
+            excluded=excluded,
+            proved=proved,
+            rule=rule,
+        ),
         "marginal": _marginal(bounds, federation.grid.n_bins, levels, liars),
     }
     plain = settings.heterogeneity is None and settings.size_budget is None
@@ -166,7 +174,7 @@ def _defended(
     excluded: tuple[NDArray[np.intp], ...],
     proved: list[Proved],
     rule: Defence | None,
-) -> Table:
+) -> OfferTable:
     """The defence's own threshold on the clients it trusts, with the certificate of any."""
     federation = calibration.federation
     shape = (len(liars), len(levels))
@@ -181,12 +189,12 @@ def _defended(
         finite = index[row] != INFINITE
         if finite.any():
             lower[row, finite], upper[row, finite] = proved[row](index[row, finite])
-    return Table(liars, levels, index, _tolerances(bounds, index, levels), lower, upper)
+    return OfferTable(liars, levels, index, _tolerances(bounds, index, levels), lower, upper)
 
 
 def _marginal(
     bounds: CountBounds, n_bins: int, levels: tuple[Fraction, ...], liars: tuple[int, ...]
-) -> Table:
+) -> OfferTable:
     """The first edge whose tolerance reaches m: the threshold guaranteed against m.
 
     Tolerance rises with the edge, so that all m are found by one bisection a level.
@@ -204,7 +212,7 @@ def _marginal(
         index[:, column] = np.where(high == n_bins, INFINITE, high)
     lower = np.broadcast_to(np.array([float(level) for level in levels]), index.shape)
     found = _tolerances(bounds, index, levels)
-    return Table(liars, levels, index, found, lower, np.ones(index.shape))
+    return OfferTable(liars, levels, index, found, lower, np.ones(index.shape))
 
 
 def _called(
@@ -214,7 +222,7 @@ def _called(
     levels: tuple[Fraction, ...],
     liars: tuple[int, ...],
     intervals: Intervals,
-) -> Table:
+) -> OfferTable:
     """A guarantee at a few settings, each computed as `calibrate` does."""
     kind = settings.guarantee
     assert kind is not None
@@ -235,7 +243,7 @@ def _called(
             )
             index[row, column] = INFINITE if found is None else found
             lower[row, column], upper[row, column] = certificate.lower, certificate.upper
-    return Table(liars, levels, index, _tolerances(bounds, index, levels), lower, upper)
+    return OfferTable(liars, levels, index, _tolerances(bounds, index, levels), lower, upper)
 
 
 def _tolerances(

@@ -191,7 +191,15 @@ class Report:
             how.check_fineness(client, scores, grid, bins_per_sample)
         try:
             values = how.values(scores, grid)
-            strata = _strata(values, grid, labels, classes, groups, least, how)
+            strata = _strata(
+                values,
+                grid=grid,
+                labels=labels,
+                classes=classes,
+                groups=groups,
+                least=least,
+                how=how,
+            )
             counts = sketch(values, grid) if strata is None else strata.pooled
         except RobfcpError as error:
             raise RobfcpError(f"{client}: {error}") from error

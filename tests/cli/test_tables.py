@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import robfcp
 from robfcp.cli import app
-from robfcp.cli._data import Reading, read_outputs, reading_of
+from robfcp.cli._data import FileReading, read_outputs, reading_of
 from robfcp.cli._tables import letters, read_csv
 from robfcp.errors import RobfcpError
 
@@ -487,7 +487,7 @@ def test_npz_arrays_are_refused_by_name(tmp_path: Path) -> None:
     assert "row 1: sums to 0; it cannot be normalised" in refused(*words, "--normalise")
     np.savez(path, probabilities=p, labels=[0, 1, 1])
     assert "has no array 'ward'; it has probabilities, labels" in refused(*words, "--id", "ward")
-    order = Reading(classes=("well", "flu", "cold"))
+    order = FileReading(classes=("well", "flu", "cold"))
     np.savez(path, probabilities=p, labels=["flu"] * 3, classes=NAMES, ids=["x", "y", "z"])
     found = read_outputs(path, needs_targets=True, expects="classes", reading=order)
     np.testing.assert_array_equal(found.predictions, p[:, [2, 0, 1]])
@@ -495,7 +495,10 @@ def test_npz_arrays_are_refused_by_name(tmp_path: Path) -> None:
     assert found.sample_ids == ["x", "y", "z"]
     with pytest.raises(RobfcpError, match="are not"):
         read_outputs(
-            path, needs_targets=True, expects="classes", reading=Reading(classes=("a", "b", "c"))
+            path,
+            needs_targets=True,
+            expects="classes",
+            reading=FileReading(classes=("a", "b", "c")),
         )
 
 

@@ -20,7 +20,7 @@ from robfcp.grid import Grid
 from robfcp.lab import outputs, paper
 from robfcp.lab.paper import extras, remarks, rows, trials
 from robfcp.lab.paper.cases import EXPERIMENTS, Case
-from robfcp.lab.paper.compare import AHEAD, Cell, beaten, cells, standings
+from robfcp.lab.paper.compare import AHEAD, PaperCell, beaten, cells, standings
 from robfcp.lab.paper.contradictions import contradictions
 from robfcp.lab.paper.methods import BY_CLASS, COMPARED, DETECTORS, FCP, OURS, RELEASED, TEXT
 from robfcp.lab.paper.published import table
@@ -363,7 +363,7 @@ def test_cells_in_which_a_rival_is_ahead_are_listed_by_their_lead() -> None:
     ]
     ours = next(one for one in standings(found) if one.method == OURS)
     assert (ours.worst, ours.off, ours.total) == (pytest.approx(0.05), 1, 3)
-    assert isinstance(found[0], Cell)
+    assert isinstance(found[0], PaperCell)
 
 
 def test_contradictions_stand_beside_what_was_measured() -> None:

@@ -49,7 +49,15 @@ def _copies(counts: Counts, chosen: list[int]) -> dict[int, tuple[int, bool]]:
         if k in same:
             found[k] = next(other for other in same[k] if other != k), True
         elif len(chosen) * len(cells) <= MOST_CELLS:
-            other = _part_of(k, cells[here], values[here], owner, cells, values, share)
+            other = _part_of(
+                k,
+                own=cells[here],
+                numbers=values[here],
+                owner=owner,
+                cells=cells,
+                values=values,
+                share=share,
+            )
             if other is not None:
                 found[k] = other, False
     return found

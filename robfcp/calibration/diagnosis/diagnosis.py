@@ -12,7 +12,7 @@ from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.diagnosis import words
 from robfcp.calibration.diagnosis.copies import copied_from
 from robfcp.calibration.diagnosis.explanations import Explanation, Mixes, explanations
-from robfcp.calibration.diagnosis.places import FEWEST, Tables, Whole, places, wrong_places
+from robfcp.calibration.diagnosis.places import FEWEST, SiteTables, Whole, places, wrong_places
 from robfcp.calibration.diagnosis.words import Diagnosis
 from robfcp.calibration.local import covered_at_sites
 from robfcp.errors import RobfcpError
@@ -84,7 +84,7 @@ class _Clinic:
         self._noisy = ~calibration.federation.noise.exact()
         self._covered = covered_at_sites(calibration)[:, 0]
         self._wanted = float(calibration.levels[0].confidence_level)
-        self._tables = Tables(federation, self._trusted)
+        self._tables = SiteTables(federation, self._trusted)
         self._copies = copied_from(federation, asked[~self._noisy[asked]])
         self._low = _far_below(self._covered, federation.sizes, self._wanted)
 

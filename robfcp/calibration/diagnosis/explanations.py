@@ -22,7 +22,7 @@ Kind = Literal["alike", "swapped", "mixed-up", "worse", "sharper", "flatter", "e
 
 
 @dataclass(frozen=True)
-class Law:
+class ScoreLaw:
     """Shares of the places: Beta(a, b), `bottom` of it moved to the lowest place."""
 
     a: float
@@ -40,12 +40,12 @@ class Law:
         return self.strength * mass
 
 
-ALIKE, SHIFTED = Law(1, 1, 45), Law(1, 1, 15)
-WRONG, RATHER_WRONG = Law(1.1, 0.35, 8), Law(1.6, 0.75, 25)
-NOISIER, DULLER = Law(1.5, 0.65, 20, bottom=0.08), Law(2.3, 1.2, 15)
-SHARPER, EASY = Law(0.3, 0.45, 35), Law(1.2, 3.3, 10)
-FLATTER, MUCH_FLATTER = Law(3.4, 2, 10), Law(8, 1.6, 10)
-ANYTHING = Law(0.8, 0.8, 3)
+ALIKE, SHIFTED = ScoreLaw(1, 1, 45), ScoreLaw(1, 1, 15)
+WRONG, RATHER_WRONG = ScoreLaw(1.1, 0.35, 8), ScoreLaw(1.6, 0.75, 25)
+NOISIER, DULLER = ScoreLaw(1.5, 0.65, 20, bottom=0.08), ScoreLaw(2.3, 1.2, 15)
+SHARPER, EASY = ScoreLaw(0.3, 0.45, 35), ScoreLaw(1.2, 3.3, 10)
+FLATTER, MUCH_FLATTER = ScoreLaw(3.4, 2, 10), ScoreLaw(8, 1.6, 10)
+ANYTHING = ScoreLaw(0.8, 0.8, 3)
 MIX = 40  # how alike the sites' shares of the classes are
 ODD_CLASS = 0.05  # the share of the classes that may be shifted, or anything at all
 RARE = 3.0  # a rarer explanation has to be better by e^3
@@ -160,13 +160,13 @@ class Mixes:
         return bool(self.anything - RARE > self._as_others)
 
 
-def _likelihood(law: Law, placed: Array) -> Array:
+def _likelihood(law: ScoreLaw, placed: Array) -> Array:
     """(C,) log-likelihoods of the rows: Dirichlet-multinomial, 0 for an empty row."""
     return _dirichlet(_parameters(law), placed)
 
 
 @cache
-def _parameters(law: Law) -> Array:
+def _parameters(law: ScoreLaw) -> Array:
     return law.shares()
 
 

@@ -58,7 +58,7 @@ def wrong_places(others: Whole, upper: Array) -> Array | None:
     return found / np.maximum(found.sum(axis=1, keepdims=True), 1e-12)
 
 
-class Tables:
+class SiteTables:
     """Each site's counts beside the trusted others': by class where it keeps them, else pooled."""
 
     def __init__(self, federation: Federation, trusted: NDArray[np.bool_]) -> None:

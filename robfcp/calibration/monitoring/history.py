@@ -261,9 +261,15 @@ class AlarmHistory:
     def to_json(self) -> bytes:
         """The history as sealed JSON."""
         body = HistoryBody(
-            self.calibration, self.round, self.n_sites, self.m, self.delta, self.independent,
-            dict(self.rang or {}), list(self.looks),
-        )  # fmt: skip
+            self.calibration,
+            round=self.round,
+            n_sites=self.n_sites,
+            m=self.m,
+            delta=self.delta,
+            independent=self.independent,
+            rang=dict(self.rang or {}),
+            looks=list(self.looks),
+        )
         return seal(KIND, SCHEMA, body)
 
     @property
@@ -280,9 +286,15 @@ class AlarmHistory:
         if problem:
             raise RobfcpError(f"{source}: {problem}; {_REMEDY}")
         return AlarmHistory(
-            body.calibration, body.round, body.n_sites, body.m, body.delta, body.independent,
-            body.rang, tuple(body.looks),
-        )  # fmt: skip
+            body.calibration,
+            round=body.round,
+            n_sites=body.n_sites,
+            m=body.m,
+            delta=body.delta,
+            independent=body.independent,
+            rang=body.rang,
+            looks=tuple(body.looks),
+        )
 
     def save(self, path: FilePath) -> None:
         """Write it whole or not at all, and never more than can be read back."""
@@ -409,9 +421,16 @@ def _body_problem(body: HistoryBody) -> str:
             try:
                 check_client(name)
                 EReport(
-                    name, body.calibration, heard.floor, heard.n, heard.coverage, body.round,
-                    look.step, heard.change, heard.drift,
-                )  # fmt: skip
+                    name,
+                    calibration=body.calibration,
+                    floor=heard.floor,
+                    n_samples=heard.n,
+                    log_wealth=heard.coverage,
+                    round=body.round,
+                    step=look.step,
+                    log_change=heard.change,
+                    log_exchangeability=heard.drift,
+                )
             except RobfcpError as error:
                 return f"step {look.step}: {error}"
     return ""

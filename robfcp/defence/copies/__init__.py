@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 import numpy as np
 
 from robfcp.defence.copies.exact import exact_copies
@@ -14,19 +12,15 @@ from robfcp.federation import Federation
 __all__ = ["FALSE_ALARM", "Copies", "find_copies"]
 
 
-_FOUND: WeakKeyDictionary[Federation, tuple[Copies, ...]] = WeakKeyDictionary()
-
-
 def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tuple[Copies, ...]:
     """Groups of copies among the reports without noise, and among those with the same noise.
 
-    Evidence and vote ask for them both: what was found is kept as long as the federation is.
+    Evidence and vote ask for them both: what was found is kept with the federation.
     """
-    if false_alarm != FALSE_ALARM:
-        return _sought(federation, false_alarm)
-    if federation not in _FOUND:
-        _FOUND[federation] = _sought(federation, false_alarm)
-    return _FOUND[federation]
+    kept: dict[float, tuple[Copies, ...]] = federation.memo.setdefault("copies", {})
+    if false_alarm not in kept:
+        kept[false_alarm] = _sought(federation, false_alarm)
+    return kept[false_alarm]
 
 
 def _sought(federation: Federation, false_alarm: float) -> tuple[Copies, ...]:

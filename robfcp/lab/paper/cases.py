@@ -83,7 +83,15 @@ def attributes() -> list[Case]:
     cases: list[Case] = []
     for stage, found in figures.items():
         world = PaperWorld("sleep", "iid", attribute=stage)
-        cases += compared(world, "coverage", 0.4, 0.4, "known", stage, found)
+        cases += compared(
+            world,
+            attack="coverage",
+            ratio=0.4,
+            told=0.4,
+            number="known",
+            variant=stage,
+            published=found,
+        )
     return cases
 
 
@@ -94,7 +102,15 @@ def misstated() -> list[Case]:
         name = row.table.split(":")[1]
         world = PaperWorld(row.dataset, "beta0.5", "final", 0.5)
         figure = {TEXT: (row.coverage, row.set_size)}
-        cases += compared(world, "coverage", 0.25, float(name), "misstated", name, figure)
+        cases += compared(
+            world,
+            attack="coverage",
+            ratio=0.25,
+            told=float(name),
+            number="misstated",
+            variant=name,
+            published=figure,
+        )
     return cases
 
 
@@ -108,7 +124,15 @@ def granularity() -> list[Case]:
             for attack in ("gaussian", "coverage"):
                 same = attack == row.attack and dataset == row.dataset
                 figure = {TEXT: (row.coverage, row.set_size)} if same else {}
-                for case in compared(world, attack, 0.4, 0.4, "known", f"{bins}", figure):
+                for case in compared(
+                    world,
+                    attack=attack,
+                    ratio=0.4,
+                    told=0.4,
+                    number="known",
+                    variant=f"{bins}",
+                    published=figure,
+                ):
                     viewed = case.run.method in (TEXT, RELEASED)
                     run = replace(case.run, bins=bins) if viewed else case.run
                     cases.append(replace(case, run=run))

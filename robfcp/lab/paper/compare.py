@@ -30,7 +30,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Cell:
+class PaperCell:
     """One setting of one table with every method's row."""
 
     experiment: str
@@ -47,16 +47,16 @@ class Cell:
         return abs(self.error(OURS)) - abs(self.error(rival))
 
 
-def cells(contents: Contents) -> list[Cell]:
+def cells(contents: Contents) -> list[PaperCell]:
     """Every setting once, in the order of the tables."""
-    found: dict[tuple[Any, ...], Cell] = {}
+    found: dict[tuple[Any, ...], PaperCell] = {}
     for name in CELLS:
         groups: dict[tuple[Any, ...], dict[str, Row]] = {}
         for row in contents.get(name, {}).get("rows", ()):
             groups.setdefault(_key(row), {})[row["method"]] = row
         for key, rows in groups.items():
             if OURS in rows:
-                found.setdefault(key, Cell(name, setting(next(iter(rows.values()))), rows))
+                found.setdefault(key, PaperCell(name, setting(next(iter(rows.values()))), rows))
     return list(found.values())
 
 
@@ -91,7 +91,7 @@ class Standing:
     total: int
 
 
-def standings(found: list[Cell]) -> list[Standing]:
+def standings(found: list[PaperCell]) -> list[Standing]:
     """One for every method that stands in the cells, rivals first."""
     names = dict.fromkeys(name for cell in found for name in cell.rows)
     result = []
@@ -112,7 +112,7 @@ def standings(found: list[Cell]) -> list[Standing]:
     return result
 
 
-def beaten(found: list[Cell], least: float = AHEAD) -> Iterator[tuple[float, str, Cell]]:
+def beaten(found: list[PaperCell], least: float = AHEAD) -> Iterator[tuple[float, str, PaperCell]]:
     """(lead, rival, cell) where the best rival is nearer than ours by more than `least`."""
     leads = []
     for place, cell in enumerate(found):

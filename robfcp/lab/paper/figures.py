@@ -19,7 +19,7 @@ from robfcp.figures import (
     plot_heatmap,
     style,
 )
-from robfcp.lab.paper.compare import Cell
+from robfcp.lab.paper.compare import PaperCell
 from robfcp.lab.paper.methods import BEFORE, BY_CLASS, FCP, OURS, QQ, RELEASED, TEXT
 from robfcp.lab.paper.rows import TableRow
 
@@ -241,7 +241,7 @@ def draw_theorem(rows: Sequence[dict[str, Any]]) -> Any:
         return ax.figure
 
 
-def draw_overview(cells: Sequence[Cell]) -> Any:
+def draw_overview(cells: Sequence[PaperCell]) -> Any:
     """|coverage - honest| of ours against each rival's, a dot a cell: below the line ours wins."""
     rivals = (FCP, TEXT, RELEASED)
     with style():

@@ -10,7 +10,7 @@ from typing import Any
 from robfcp._util.files import write_atomically
 from robfcp.errors import RobfcpError
 from robfcp.figures import save
-from robfcp.lab.paper.compare import AHEAD, Cell, Standing, beaten, cells, standings
+from robfcp.lab.paper.compare import AHEAD, PaperCell, Standing, beaten, cells, standings
 from robfcp.lab.paper.contradictions import contradictions
 from robfcp.lab.paper.experiments import NAMES
 from robfcp.lab.paper.figures import draw_overview
@@ -52,7 +52,7 @@ def write_page(directory: Path, page: Path) -> None:
     write_atomically(page, _front(contents, found, page.stem))
 
 
-def _front(contents: dict[str, Any], found: list[Cell], folder: str) -> str:
+def _front(contents: dict[str, Any], found: list[PaperCell], folder: str) -> str:
     text = INTRO.format(seeds=_seeds(contents), folder=folder, total=len(found))
     text += "## Five findings\n\n"
     findings = _findings(contents, found, folder)
@@ -62,7 +62,7 @@ def _front(contents: dict[str, Any], found: list[Cell], folder: str) -> str:
     return text
 
 
-def _findings(contents: dict[str, Any], found: list[Cell], folder: str) -> list[str]:
+def _findings(contents: dict[str, Any], found: list[PaperCell], folder: str) -> list[str]:
     by_name = {one.method: one for one in standings(found)}
     lines = []
     if {TEXT, RELEASED, OURS} <= set(by_name):
@@ -171,12 +171,12 @@ def _links(contents: dict[str, Any], folder: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _lead(one: tuple[float, str, Cell]) -> str:
+def _lead(one: tuple[float, str, PaperCell]) -> str:
     lead, rival, cell = one
     return f"{cell.setting}, {LABELS[rival]} by {lead:.3f}"
 
 
-def _rivals_page(found: list[Cell]) -> str:
+def _rivals_page(found: list[PaperCell]) -> str:
     """Every cell in which a rival is nearer to the honest clients than ours by more than AHEAD."""
     leads = list(beaten(found))
     named = list(dict.fromkeys((FCP, TEXT, RELEASED, BEFORE, OURS)))
