@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flower"))
 import flower_faults as faults
+from engine_data import client_data
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from fuzz import mutate_bytes, mutate_json
 
@@ -107,7 +109,7 @@ def arsenal(rng: np.random.Generator) -> list[Any]:
 
 def main(rounds: int, seed: int) -> int:
     """Play the rounds; the exit status."""
-    data = faults.client_data(NODES, 20)
+    data = client_data(NODES, 20)
     seen: Counter[str] = Counter()
     longest, escapes = 0.0, []
     for number in range(rounds):

@@ -113,7 +113,7 @@ def test_every_site_is_classified_and_the_rest_calibrates(case, tmp_path):
     }
     assert seconds < 2 * deadline + 8  # reports, then the sites' own check
     kept = {name: pair for name, pair in DATA.items() if expected == "ok" or name != "site-3"}
-    core = robfcp.calibrate(core_reports(kept), malicious=1, defence="band")
+    core = robfcp.calibrate(core_reports(kept), malicious=1)
     assert calibration.threshold == core.threshold
     assert np.array_equal(calibration.federation.counts, core.federation.counts)
     assert calibration.certificate.n_outside == (0 if expected == "ok" else 1)
@@ -133,7 +133,7 @@ OPTIONS = {
 @pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")  # flwr on a newer click
 @pytest.mark.parametrize("case", OPTIONS)
 def test_files_flower_and_nvflare_end_alike_to_the_bit(case, tmp_path):
-    options = {"defence": "band", **OPTIONS[case]}
+    options = OPTIONS[case]
     nvflare, _, _ = play(tmp_path, **options)
     folder = tmp_path / "files"
     folder.mkdir()
