@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-browser lint docs notebooks release benchmark clean
+.PHONY: demo test test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-browser test-wheel lint docs notebooks release benchmark clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -72,6 +72,12 @@ release: .venv/dev  ## wheel, source and bill of materials into dist/
 	$(BIN)/pip install --quiet --disable-pip-version-check build
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python scripts/sbom.py > dist/robfcp.cdx.json
+
+test-wheel: .venv/dev  ## the built wheel in clean environments, with every Python from 3.10 to 3.13 there is
+	rm -rf build/wheel
+	$(BIN)/pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build --outdir build/wheel
+	$(BIN)/python scripts/try_wheel.py build/wheel/robfcp-*.whl
 
 benchmark: .venv/dev  ## every stage up to a million clients; rewrites docs/speed.md
 	$(BIN)/python benchmarks/run.py

@@ -43,3 +43,26 @@ def test_the_bill_of_materials_lists_what_is_installed():
     known = {part["bom-ref"] for part in bill["components"]}
     for entry in bill["dependencies"]:
         assert set(entry["dependsOn"]) <= known
+
+
+def test_badges_say_what_the_project_says():
+    project = (ROOT / "pyproject.toml").read_text()
+    badges = ROOT / "docs" / "images" / "badges"
+    versions = re.findall(r"Python :: (3\.\d+)", project)
+    assert " | ".join(versions) in (badges / "python.svg").read_text()
+    assert f'requires-python = ">={versions[0]}"' in project
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert ", ".join(f'"{version}"' for version in versions) in workflow
+    assert "Apache-2.0" in (badges / "licence.svg").read_text()
+    assert "Apache-2.0" in project
+    assert "strict = true" in project
+    floor = re.search(r"--cov-fail-under=(\d+)", (ROOT / "Makefile").read_text())
+    assert floor is not None
+    assert f"at least {floor[1]}%" in (badges / "coverage.svg").read_text()
+    readme = (ROOT / "README.md").read_text()
+    for badge in badges.glob("*.svg"):
+        assert f"docs/images/badges/{badge.name}" in readme
+
+
+def test_the_package_is_typed_for_those_who_import_it():
+    assert (ROOT / "robfcp" / "py.typed").exists()
