@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from robfcp.defence.consensus.tables import Tables
 SHARPEST = 100.0  # samples that the shares of all classes are worth for one of them, at most
 HALF = 0.95  # the median of X^2 over its mean under noise
 _DEVIATION = 1.25  # standard deviation of a median over that of a mean
+_BLOCK = 512  # sites whose chances are summed at a time
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -120,27 +121,36 @@ class Law:
 
     def chance(self, ratio: Array, sizes: Array) -> Array:
         """(K,) P(u (1 + phi n G) >= ratio), summed over quantiles of u."""
-        from scipy.special import gammainccinv, stdtr
+        from scipy.special import stdtr
 
-        above, weights = _nodes()
-        noise = gammainccinv(self.freedom / 2, above) / (self.freedom / 2)
-        found = np.zeros(len(ratio))
+        found = np.empty(len(ratio))
         spread = np.maximum(self.phi * sizes, 1e-12)
-        for value, weight in zip(noise, weights, strict=True):
-            excess = ratio / value - 1
-            depth = np.log(np.maximum(excess, 1e-300) / spread) / self.tail
-            found += weight * np.where(excess <= 0, 1.0, stdtr(self.student, -depth))
+        for start in range(0, len(ratio), _BLOCK):
+            some = slice(start, start + _BLOCK)
+            excess = ratio[some] / self._noise[:, None] - 1
+            depth = np.log(np.maximum(excess, 1e-300) / spread[some]) / self.tail
+            beyond = np.where(excess <= 0, 1.0, stdtr(self.student, -depth))
+            found[some] = _nodes()[1] @ beyond
         clipped: Array = np.clip(found, 1e-300, 1 - 1e-12)
         return clipped
 
+    @cached_property
+    def _noise(self) -> Array:
+        """The quantiles of u."""
+        from scipy.special import gammainccinv
+
+        quantiles = gammainccinv(self.freedom / 2, _nodes()[0]) / (self.freedom / 2)
+        return np.asarray(quantiles, dtype=np.float64)
+
     def ordinary(self, sizes: Array, chance: float = 0.05) -> Array:
         """(K,) the ratio that so large a share of honest sites of each size exceeds."""
-        low, high = np.full(len(sizes), 0.1), np.full(len(sizes), 1e9)
+        distinct, place = np.unique(sizes, return_inverse=True)
+        low, high = np.full(len(distinct), 0.1), np.full(len(distinct), 1e9)
         for _ in range(40):
             middle = np.sqrt(low * high)
-            rare = self.chance(middle, sizes) < chance
+            rare = self.chance(middle, distinct) < chance
             low, high = np.where(rare, low, middle), np.where(rare, middle, high)
-        return low
+        return low[place]
 
 
 def law_of(tables: Tables, ratio: Array, reference: Mask, constants: Constants) -> Law:
