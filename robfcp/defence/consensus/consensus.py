@@ -23,6 +23,7 @@ from robfcp.federation import Federation
 from robfcp.guarantees import Exchangeability, FcpThreshold
 
 LOOKS = 6
+DOUBTED = 1.28  # one in ten honest sites is so odd: it is not referred to
 LOWEST = -3.0  # no site is more ordinary than this
 COMPARED = 0.25  # share of the variance that is a site's own noise, below which it is not judged
 
@@ -198,7 +199,7 @@ def stand_out(federation: Federation, constants: Constants = USUAL) -> Finding:
         if top < 1:
             break
         first = _look(tables, reference, live, top, min(0.5, 5 * constants.level), constants)
-        reference = live & ~first.found
+        reference = live & ~first.found & (first.oddity < DOUBTED)
         second = _look(tables, reference, live, top, constants.level, constants)
         doubtful = second.doubtful if doubtful is None or second.found.any() else doubtful
         if not second.found.any():

@@ -36,9 +36,11 @@ class Constants:
     cross
         A group is one-sided where its scores are nowhere easier (or nowhere harder) than expected
         by more than this share: another population can be, a forgery need not.
-    far
-        A one-sided group goes only where its tail is so many times (or so many times less than)
-        what is expected; otherwise the reports of two honest populations look the same.
+    lacks
+        A one-sided group goes only where it has at most this share of what is expected: of the
+        body if its scores are harder, of the tail if they are easier (harder ones alone: half way
+        to all of it, since to lose one site costs little). Otherwise the reports of two honest
+        populations look the same, and without the harder one coverage would fall.
     vouch
         Standard deviations beyond the level that a site may vouch for in the vote.
     """
@@ -53,7 +55,7 @@ class Constants:
     diverse: float = 1.5
     within: float = 0.1
     cross: float = 0.05
-    far: float = 4.0
+    lacks: float = 0.25
     vouch: float = 0.5
 
 

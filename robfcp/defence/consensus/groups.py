@@ -11,7 +11,7 @@ from robfcp.defence.consensus.constants import Constants
 from robfcp.defence.consensus.evidence import expected, residuals
 from robfcp.defence.consensus.tables import Tables
 
-BODY = 0.08  # expected share beyond an edge at which tails are compared
+BODY = 0.08  # expected share beyond the edge that parts body and tail, at least
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -24,7 +24,8 @@ class Groups:
 
     `coherent`: they differ among themselves no more than the others do, or little beside their
     distance from them. `impossible`: their scores are both easier and harder than expected, or
-    their tail is a multiple of what is expected: no honest population. `hard`: harder on the whole.
+    they lack most of what is expected of their body or their tail: no honest population. `hard`:
+    harder on the whole.
     """
 
     coherent: Mask
@@ -103,14 +104,15 @@ class _Sums:
         lead = np.cumsum(counts - means, axis=1) / size  # F observed less F expected
         hard = lead.mean(axis=1) < 0
         crosses = np.where(hard, lead.max(axis=1), -lead.min(axis=1)) > constants.cross
-        tails = [(part.sum(axis=1, keepdims=True) - np.cumsum(part, axis=1)) / size
-                 for part in (counts, means)]  # fmt: skip
-        body = tails[1] >= np.minimum(BODY, tails[1].max(axis=1, keepdims=True))
-        times = tails[0] / np.maximum(tails[1], 1e-12)
-        most = np.where(body, times, 0).max(axis=1)
-        fewest = np.where(body, times, np.inf).min(axis=1)
-        far = np.where(ranks == 1, constants.far / 2, constants.far)
-        return Groups(coherent, crosses | np.where(hard, most >= far, fewest <= 1 / far), hard)
+        passed = [np.cumsum(part, axis=1) / size for part in (counts, means)]
+        body = 1 - passed[1] >= np.minimum(BODY, 1 - passed[1].min(axis=1, keepdims=True))
+        edge = body.shape[1] - 1 - np.argmax(body[:, ::-1], axis=1)[:, None]
+        inside, usual = (np.take_along_axis(part, edge, axis=1)[:, 0] for part in passed)
+        lacking = np.where(ranks == 1, 1 - (1 - constants.lacks) / 2, constants.lacks)
+        without = np.where(
+            hard, inside <= lacking * usual, 1 - inside <= constants.lacks * (1 - usual)
+        )
+        return Groups(coherent, crosses | without, hard)
 
 
 def _spread(

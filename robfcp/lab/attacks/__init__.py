@@ -32,6 +32,7 @@ from robfcp.lab.attacks.simple import (
     Partial,
     Truncation,
 )
+from robfcp.lab.attacks.stealth import Ghost, Push, Stairs
 
 __all__ = [
     "ATTACKS",
@@ -47,6 +48,7 @@ __all__ = [
     "Found",
     "Gaussian",
     "GaussianRelative",
+    "Ghost",
     "LabelPoisoning",
     "Lift",
     "Malformed",
@@ -59,9 +61,11 @@ __all__ = [
     "PairAttack",
     "PairMimic",
     "Partial",
+    "Push",
     "SampleAttack",
     "ScoreAttack",
     "SizeInflation",
+    "Stairs",
     "StaleFile",
     "Subset",
     "SwappedLabels",
@@ -112,6 +116,9 @@ ATTACKS: dict[str, Attack] = {
     "class-capture": ClassCapture(),
     "class-capture-low": ClassCapture(scores="bottom"),
     "pair-mimic": PairMimic(),
+    "stairs": Stairs(),
+    "push": Push(),
+    "ghost": Ghost(),
 }
 
 

@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.defence import Defence, named_defence
+from robfcp.defence import DEFAULT, Defence, named_defence, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import exact_level, fcp_index
+from robfcp.guarantees import exact_level
 from robfcp.lab.attacks.base import Indices, ScoreAttack, Stage, attackers, honest, with_counts
 from robfcp.lab.attacks.collusion import Decoy
 from robfcp.lab.attacks.mimicry import Clones, Displacement, MimicHigh, MimicLow
@@ -56,7 +56,7 @@ class Adaptive:
         at random and is kept when coverage gets worse; a share of attackers stays honest.
     """
 
-    against: str | Defence | Rule = "band"
+    against: str | Defence | Rule = DEFAULT
     direction: Literal["down", "up"] = "down"
     confidence_level: float = 0.9
     trials: int = 100
@@ -106,7 +106,8 @@ class Adaptive:
         level = exact_level(self.confidence_level)
 
         def rule(federation: Federation) -> int | None:
-            return fcp_index(federation, level, defence(federation, n_malicious).trusted)
+            trusted = defence(federation, n_malicious).trusted
+            return threshold_of(defence, federation, trusted, "partial").index(level)
 
         return rule
 
