@@ -39,10 +39,28 @@ def pair_p(below, sizes, k, other, sigma):
         return min(1.0, 2 * exp(-2 * beyond**2 / weight)) if weight else 1.0
     if not n or variance <= 0:
         return 1.0
-    p, q = x / n, mean / n
+    if x > mean:
+        x, mean = n - x, n - mean
+    draws = mean * mean / (mean - variance)  # the binomial of equal mean and variance
+    p, q = x / draws, mean / draws
     kl = (p * log(p / q) if p else 0.0) + ((1 - p) * log((1 - p) / (1 - q)) if p < 1 else 0.0)
-    u = abs(difference) / variance
-    return min(1.0, 2 * exp(-n * max(kl, 0)), 2 * exp(-variance * ((1 + u) * log1p(u) - u)))
+    return min(1.0, 2 * exp(-draws * max(kl, 0)))
+
+
+def usual_exponent(below, sizes, k, other):
+    """What Hoeffding's and Bennett's inequalities give for the same pair, the larger of them."""
+    n = x = mean = variance = 0.0
+    for c in range(sizes.shape[1]):
+        a, b = int(sizes[k, c]), int(sizes[other, c])
+        if a and b:
+            share = (below[k, c] + below[other, c]) / (a + b)
+            n, x, mean = n + a, x + below[k, c], mean + a * share
+            variance += a * b / (a + b - 1) * share * (1 - share)
+    if variance <= 0:
+        return 0.0
+    p, q, u = x / n, mean / n, abs(x - mean) / variance
+    kl = (p * log(p / q) if p else 0.0) + ((1 - p) * log((1 - p) / (1 - q)) if p < 1 else 0.0)
+    return max(n * kl, variance * ((1 + u) * log1p(u) - u))
 
 
 def pruned(below, sizes, m, beta, sigma):

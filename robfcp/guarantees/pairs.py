@@ -29,10 +29,12 @@ class Pairs:
     """All pairs of clients, compared at one edge after another over the classes both hold.
 
     Given each class's pooled count, an honest client's counts are independent hypergeometric
-    variables with mean mu and variance V in all: the chance of a difference D as large is at most
-    2 exp(-e), e = max(n kl(x/n, mu/n), V h(|D|/V)), h(u) = (1+u) ln(1+u) - u (Hoeffding 1963;
-    Bennett). Honest clients within sigma > 0 of a common distribution: Hoeffding's
-    e = 2 (|D| - 2 sigma H)+^2 / H, H = sum_c n_kc n_lc / (n_kc + n_lc).
+    variables, hence their sum X one of independent indicators, with mean mu and variance V. Of such
+    sums the binomial one of the same mean and variance, n' = mu^2 / (mu - V) draws, has the largest
+    generating function below 1: P(X <= x) <= exp(-e), e = n' kl(x/n', mu/n'), for x <= mu, and
+    likewise above it with n - X; twice that for either side. Honest clients within sigma > 0 of a
+    common distribution: Hoeffding's e = 2 (|D| - 2 sigma H)+^2 / H, D = X - mu,
+    H = sum_c n_kc n_lc / (n_kc + n_lc).
 
     Parameters
     ----------
@@ -105,10 +107,8 @@ class Pairs:
         found = np.empty(difference.shape, dtype=bool)
         for rows in _slices(len(counts), len(counts)):
             d, v, n = difference[rows], variance[rows], self._shared[rows]
-            mean = own[rows] - d
-            # kl <= chi-square and h(u) <= u^2 / 2: most pairs need no logarithm
-            bound = np.minimum(mean * (1 - mean / np.maximum(n, 1)), 2 * v)
-            here = (d * d >= least * _SLACK * bound) & (v > 0)
+            # kl <= chi-square, so that e <= D^2 / V: most pairs need no logarithm
+            here = (d * d >= least * _SLACK * v) & (v > 0)
             here[here] = _exact(own[rows][here], d[here], v[here], n[here]) >= least
             found[rows] = here
         return found
@@ -132,11 +132,12 @@ class Pairs:
 
 
 def _exact(own: Floats, difference: Floats, variance: Floats, shared: Floats) -> Floats:
-    """e = max(n kl(x/n, mu/n), V h(|D|/V)), 0 where V is."""
-    n = np.maximum(shared, 1)
-    ratio = np.abs(difference) / np.maximum(variance, 1e-12)
-    bennett = variance * ((1 + ratio) * np.log1p(ratio) - ratio)
-    found = np.maximum(n * kl_divergence(own / n, (own - difference) / n), bennett)
+    """e = n' kl(x/n', mu/n') on the side where x lies, 0 where V is."""
+    low = difference < 0
+    x = np.where(low, own, shared - own)
+    mean = np.maximum(np.where(low, own - difference, shared - own + difference), 1e-12)
+    draws = mean**2 / np.maximum(mean - variance, 1e-12)
+    found = draws * kl_divergence(x / draws, mean / draws)
     return np.asarray(np.where(variance > 0, found, 0.0))
 
 
