@@ -16,6 +16,8 @@ class Rounds:
     """The rounds before this one, and what this one adds to them."""
 
     def __init__(self, previous: Path, alarms: Path | None = None) -> None:
+        self.begun = chain_path(previous).exists()
+        self.path = previous
         self.previous, self.chain = Chain.of(previous)
         self.alarms = None if alarms is None else self.chain.alarms_of(alarms)
         self.admission: Admission
@@ -38,12 +40,15 @@ class Rounds:
         return noted
 
     def save(self, output: Path) -> None:
-        """Write the chain beside the calibration."""
+        """Write the chain beside where the calibration goes, and before it: a calibration whose
+        chain was lost would begin another, and forget who is out."""
         self.chain.save(chain_path(output))
 
     def show(self, printer: Printer) -> None:
         """What changed, for people."""
         link = self.chain.links[-1]
+        if not self.begun:
+            printer.line(f"no chain lies beside {self.path}: it begins with that calibration")
         printer.line(f"round {link.number} of its chain; since the one before:")
         for line in self.chain.changes():
             printer.line(f"  {line}")

@@ -233,9 +233,9 @@ def calibrate(
         if rounds is not None:
             calibration = rounds.close(calibration)
         if output is not None:
-            calibration.save(output, key)
             if rounds is not None:
                 rounds.save(output)
+            calibration.save(output, key)
         if audit is not None:
             known = {"sizes": sizes, "keys": keys, **asdict(agreed)}
             stated = {name: str(value) for name, value in known.items() if value is not None}

@@ -166,10 +166,13 @@ def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch
 
     go(0)
     said = go(1, "--previous", "c0.json")
+    assert "no chain lies beside c0.json" in said
     assert "left out for good: site-00, site-05" in said
     assert "drifted since" not in said  # those that are out are compared with nobody
     assert chain_path("c1.json").exists()
-    assert "out since round 2" in go(2, "--previous", "c1.json")
+    third = go(2, "--previous", "c1.json")
+    assert "out since round 2" in third
+    assert "no chain lies" not in third
     back = json.loads(go(3, "--previous", "c2.json", "--readmit", "site-00", "--json"))["chain"]
     assert (back["number"], back["out"]) == (4, {"site-05": 2})
     assert back["reputations"]["site-05"] == {
@@ -177,3 +180,28 @@ def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch
     }  # fmt: skip
     alone = run(app, ["calibrate", *files[0], "--readmit", "site-00"])
     assert "pass --previous" in str(alone.exception)
+
+
+def test_a_calibration_never_stands_without_its_chain(tmp_path, monkeypatch):
+    """Stopped between the two files, the next round is refused, not begun anew."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        for report in federation(rng, clients=6):
+            report.save(f"{number}-{report.client}.json")
+    files = [[f"{n}-site-{k:02d}.json" for k in range(6)] for n in range(3)]
+    run = CliRunner().invoke
+    assert run(app, ["calibrate", *files[0], "-o", "c0.json"]).exit_code == 0
+    second = ["calibrate", *files[1], "-o", "c1.json", "--previous", "c0.json"]
+    assert run(app, second).exit_code == 0
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(robfcp.Calibration, "save", stopped)
+        assert run(app, ["calibrate", *files[2], *second[7:]]).exit_code
+    third = ["calibrate", *files[2], "-o", "c2.json", "--previous", "c1.json"]
+    assert "is not the chain of" in str(run(app, third).exception)
+    assert run(app, second).exit_code == 0
+    assert run(app, third).exit_code == 0
