@@ -56,6 +56,7 @@ class WireFederation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     sizes_known: bool = True
     risk: Risk | None = None
     strata: WireStratified | None = None
+    set_sizes: WireStratified | None = None
 
 
 class WireStratified(msgspec.Struct, forbid_unknown_fields=True):
@@ -163,6 +164,7 @@ def read_federation_columns(wire: WireFederation, checked: Checked | None = None
         checked=Checked() if checked is None else checked,
         risk=wire.risk,
         strata=None if wire.strata is None else _read_strata(wire.strata, len(wire.ids), grid),
+        set_sizes=_read_set_sizes(wire.set_sizes, len(wire.ids), grid),
     )
 
 
@@ -185,6 +187,7 @@ def _columns(federation: Federation) -> WireFederation:
         sizes_known=federation.sizes_known,
         risk=federation.risk,
         strata=None if federation.strata is None else _wire_strata(federation.strata),
+        set_sizes=None if federation.set_sizes is None else _wire_strata(federation.set_sizes),
     )
 
 
@@ -215,6 +218,16 @@ def _read_strata(wire: WireStratified, n_clients: int, grid: Grid) -> Stratified
     width = n_strata * grid.n_bins
     columns = checked_columns(wire.starts, wire.cells, wire.counts, len(rows), width)
     return Stratified(wire.by, names, table(*columns, width), rows, grid.n_bins)
+
+
+def _read_set_sizes(wire: WireStratified | None, n_clients: int, grid: Grid) -> Stratified | None:
+    """The scores of all labels: one stratum of counts that are not negative."""
+    if wire is None:
+        return None
+    found = _read_strata(wire, n_clients, grid)
+    if found.names != 1 or min(wire.counts, default=0) < 0:
+        raise RobfcpError("sizes of sets are no counts")
+    return found
 
 
 def _wire_finding(found: Finding) -> WireFinding:

@@ -156,6 +156,9 @@ def sketch(
         str | None,
         typer.Option(help="All groups there are, as a,b,c; private reports must state them."),
     ] = None,
+    set_sizes: Annotated[
+        bool, typer.Option(help="Also tell how large sets are at every threshold; not private.")
+    ] = False,
     least: Annotated[
         int, typer.Option(min=1, help="Merge classes with fewer samples into '(other)'.")
     ] = 1,
@@ -225,6 +228,9 @@ def sketch(
         assert outputs.targets is not None
         edges = default_grid(privacy, rule) if grid is None else chosen_grid(grid)
         check_client(client)
+        if set_sizes:
+            how.check_set_sizes(client)
+            check_sized(rule, risk)
         charge(ledger, dataset or data.name, privacy, round)
         rng = stream(seed, "sketch", client)
         context: Any = {"round": round, "model": model, "privacy": privacy}
@@ -239,6 +245,7 @@ def sketch(
                     score=rule,
                     least=least,
                     bins_per_sample=bins_per_sample,
+                    label_scores=_label_scores(outputs, rule, seed, client) if set_sizes else None,
                     **strata,
                     **context,
                 )
@@ -283,3 +290,14 @@ def sketch(
             **how.data(),
         }
     )
+
+
+def check_sized(rule: Score, risk: str | None) -> None:
+    """Refuse sizes of sets where there are no sets."""
+    if risk is not None or not isinstance(rule, ClassificationScore):
+        raise RobfcpError("--set-sizes: only scores of classes make sets; leave it out")
+
+
+def _label_scores(outputs: FileOutputs, rule: Any, seed: int, client: str) -> Any:
+    """The scores of all labels, with the draws that the true ones had."""
+    return rule.all_labels(outputs.predictions, stream(seed, "sketch", client))

@@ -61,6 +61,8 @@ class Federation(Tallies):
         The loss all reports hold in place of scores, if they do.
     strata
         The counts by class or group of the reports that keep them.
+    set_sizes
+        The scores of all labels as counts, of the reports that tell them: one stratum.
     checked
         How each part of the reports was checked, for the record.
 
@@ -88,6 +90,7 @@ class Federation(Tallies):
     checked: Checked = Checked()  # noqa: RUF009 (frozen)
     risk: Risk | None = None
     strata: Stratified | None = None
+    set_sizes: Stratified | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.table, np.ndarray):
@@ -114,13 +117,16 @@ class Federation(Tallies):
         """
         chosen = np.flatnonzero(mask)
         ids = tuple(self.ids[k] for k in chosen)
-        strata = None if self.strata is None else self.strata.subset(np.asarray(mask, dtype=bool))
+        kept = np.asarray(mask, dtype=bool)
+        strata = None if self.strata is None else self.strata.subset(kept)
+        told = None if self.set_sizes is None else self.set_sizes.subset(kept)
         return replace(
             self,
             ids=ids,
             table=self.table.rows(chosen),
             sizes=self.sizes[chosen],
             strata=strata,
+            set_sizes=told,
             privacy=self.noise.of(chosen).marks,
         )
 
@@ -152,6 +158,7 @@ class Federation(Tallies):
             table=counts,
             sizes=noise.sizes(totals),
             strata=None,
+            set_sizes=None,
             privacy=noise.marks,
             sizes_known=self.sizes_known and noise.keeps_sizes,
         )
@@ -170,7 +177,13 @@ class Federation(Tallies):
                 privacy=mark,
                 risk=self.risk,
                 strata=self._own_strata(k),
+                set_sizes=self._own_set_sizes(k),
             )
+
+    def _own_set_sizes(self, client: int) -> NDArray[np.int64] | None:
+        if self.set_sizes is None or client not in self.set_sizes.rows:
+            return None
+        return self.set_sizes.table.row(int(np.searchsorted(self.set_sizes.rows, client)))
 
     def _own_strata(self, client: int) -> Strata | None:
         if self.strata is None or client not in self.strata.rows:
@@ -333,6 +346,7 @@ class Federation(Tallies):
             checked=Checked.against(expected, sizes is not None, signatures),
             risk=first.risk,
             strata=intake.strata,
+            set_sizes=intake.set_sizes,
         )
 
 

@@ -39,6 +39,7 @@ class Intake:
     missing: tuple[str, ...]
     sizes_known: bool
     strata: Stratified | None
+    set_sizes: Stratified | None
 
 
 def take_in(
@@ -52,8 +53,8 @@ def take_in(
 ) -> Intake:
     """Read every report once, keep the valid ones; see `Federation.from_reports`."""
     sizes = None if sizes is None else _checked_sizes(sizes)
-    builder, by_class = CountsBuilder(), StrataBuilder()
-    arrived, refused = _read_all(reports, expected.get("grid"), builder, by_class)
+    builder, by_class, of_labels = CountsBuilder(), StrataBuilder(), StrataBuilder()
+    arrived, refused = _read_all(reports, expected.get("grid"), builder, by_class, of_labels)
     refused += [Refusal(f"file:{fault.client}", fault) for fault in faults]
     if sizes is not None:
         arrived = _keep(arrived, refused, lambda header: _registered(header, sizes))
@@ -83,9 +84,11 @@ def take_in(
     if by is not None:
         held = [(k, h.row, h.strata[1]) for k, h in enumerate(accepted) if h.strata is not None]
         strata = by_class.build(held, by, names, n_bins)
+    told = [(k, h.row, 1) for k, h in enumerate(accepted) if h.row in of_labels]
+    set_sizes = of_labels.build(told, "class", 1, n_bins)
     ordered = tuple(sorted(faulty, key=lambda fault: fault.client))
     known = sizes_known(accepted, sizes is not None)
-    return Intake(accepted, counts, ordered, missing, known, strata)
+    return Intake(accepted, counts, ordered, missing, known, strata, set_sizes)
 
 
 def _read_all(
@@ -93,6 +96,7 @@ def _read_all(
     grid: Grid | None,
     builder: CountsBuilder,
     by_class: StrataBuilder,
+    of_labels: StrataBuilder,
 ) -> tuple[list[Header], list[Refusal]]:
     """Decode what is not yet a report; the same report twice is one."""
     if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
@@ -117,6 +121,9 @@ def _read_all(
             row = builder.add(report.counts)
             if strata is not None:
                 by_class.add(row, strata.cells, strata.counts)
+            if report.set_sizes is not None:
+                bins = np.flatnonzero(report.set_sizes)
+                of_labels.add(row, bins, report.set_sizes[bins])
             arrived.append(Header(report.client, report.n_samples, row, *context))
     return arrived, refused
 
@@ -127,6 +134,8 @@ def _fingerprint(report: Report, context: Any) -> int:
     counts = bins.tobytes() + report.counts[bins].tobytes()
     if report.strata is not None:
         counts = report.strata.cells.tobytes() + report.strata.counts.tobytes()
+    if report.set_sizes is not None:
+        counts += report.set_sizes.tobytes()
     return hash((counts, report.n_samples, context))
 
 

@@ -95,6 +95,9 @@ class StrataBuilder:
         self._builder = CountsBuilder()
         self._numbers: dict[int, int] = {}  # a report's row -> its row here
 
+    def __contains__(self, row: int) -> bool:
+        return row in self._numbers
+
     def add(self, row: int, cells: Whole, counts: Whole) -> None:
         """Keep one report's cells."""
         self._numbers[row] = self._builder.add_cells(cells, counts)

@@ -113,7 +113,14 @@ def compared(story: Story, defences: Sequence[str] = DEFENCES) -> tuple[Line, ..
 def _report(name: str, pair: Pair, zero: bool) -> Report:
     score = LAC()
     scores = np.zeros(len(pair[1])) if zero else score(*pair)
-    return Report.from_scores(name, scores, score=score, labels=pair[1], classes=OUTCOMES)
+    return Report.from_scores(
+        name,
+        scores,
+        score=score,
+        labels=pair[1],
+        classes=OUTCOMES,
+        label_scores=score.all_labels(pair[0]),
+    )
 
 
 def _line(defence: str, calibration: Calibration, story: Story) -> Line:

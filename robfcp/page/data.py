@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp._version import __version__
 from robfcp.calibration import Calibration, Level, Settings, diagnose
-from robfcp.federation import comparable, smoothed_below, whole
+from robfcp.federation import Federation, comparable, smoothed_below, whole
 from robfcp.grid import Grid
 from robfcp.guarantees import Certificate
 from robfcp.page.about import About
@@ -59,7 +59,7 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
         "everybody": rounded(rising_shares(below[:, view].sum(axis=0), federation.masses.sum())),
         "faulty": [asdict(fault) for fault in calibration.faulty],
         "missing": list(calibration.missing),
-        "whatif": _what_if(offers),
+        "whatif": _what_if(offers, federation),
         "own": {
             "m": calibration.n_malicious,
             "guarantee": calibration.settings.guarantee,
@@ -198,9 +198,13 @@ def _clients(calibration: Calibration, level: Level, below: NDArray[np.int64]) -
     }
 
 
-def _what_if(offers: Offers) -> dict[str, Any]:
+def _what_if(offers: Offers, federation: Federation) -> dict[str, Any]:
+    sizes = expected_sizes(offers, federation)
     return {
-        "tables": {name: _table(table) for name, table in offers.tables.items()},
+        "tables": {
+            name: {**_table(table), "size": sizes.get(name)}
+            for name, table in offers.tables.items()
+        },
         "liars": list(offers.liars),
         "excluded": [out.tolist() for out in offers.excluded],
         "proved": {
@@ -208,6 +212,28 @@ def _what_if(offers: Offers) -> dict[str, Any]:
             "upper": [rounded(row) for row in offers.upper],
         },
         "frozen": offers.frozen,
+    }
+
+
+def expected_sizes(offers: Offers, federation: Federation) -> dict[str, list[list[float]]]:
+    """For each table the mean number of labels in a set, (M, L), at the sites that tell it.
+
+    Those that the defence would leave out are left out; {} where nobody tells.
+    """
+    told = federation.set_sizes
+    if told is None:
+        return {}
+    curves = []
+    for out in offers.excluded:
+        kept = ~np.isin(told.rows, out)
+        total = max(1, int(federation.sizes[told.rows[kept]].sum()))
+        curves.append(np.cumsum(told.table.pooled(kept)) / total)
+    place = {m: row for row, m in enumerate(offers.liars)}
+    return {  # -1, an infinite threshold, is the last bin: every label
+        name: [
+            rounded(curves[place[m]][row]) for m, row in zip(table.liars, table.index, strict=True)
+        ]
+        for name, table in offers.tables.items()
     }
 
 

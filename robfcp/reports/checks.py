@@ -129,3 +129,28 @@ def check_strata(client: str, strata: Strata | None, report: Any, derived: bool)
     report.disclosure.check_cells(client, strata)
     if not derived and not np.array_equal(strata.pooled, report.counts):
         raise refuse(f"counts by {strata.by} do not add up to the counts of all")
+
+
+def check_set_sizes(client: str, values: Any, report: Any) -> NDArray[np.int64] | None:
+    """The scores of all labels as counts, refused where they cannot belong to the report."""
+    if values is None:
+        return None
+
+    def refuse(problem: str) -> ReportError:
+        return ReportError(
+            client, "set_sizes", problem, "rebuild the report with its labels' scores"
+        )
+
+    report.disclosure.check_set_sizes(client)
+    if report.risk is not None:
+        raise refuse("sizes of sets go with scores, not with losses")
+    try:
+        counts = check_counts(client, values, report.grid)
+    except ReportError as error:
+        raise refuse(str(error).split("; ")[0].removeprefix(f"{client}: ")) from None
+    if counts.min() < 0:
+        raise refuse("a count of labels is negative")
+    total = int(counts.sum())
+    if total < report.n_samples or total % report.n_samples:
+        raise refuse(f"{total} labels do not make as many for each of {report.n_samples} samples")
+    return counts

@@ -98,6 +98,9 @@ class Exact:
         if not counts.any():
             raise ReportError(client, "counts", "counts are all zero", _REBUILD)
 
+    def check_set_sizes(self, client: str) -> None:
+        """Sizes of sets may be told."""
+
     def check_cells(self, client: str, strata: Strata) -> None:
         """Refuse cells that should not be there."""
         if strata.counts.min(initial=1) < 1:
@@ -201,6 +204,11 @@ class Noisy(Exact):
 
     def check_counts(self, client: str, counts: Whole) -> None:
         """Noise may leave any whole number; `size` refuses what it cannot leave."""
+
+    def check_set_sizes(self, client: str) -> None:
+        """Refuse what holds no noise and tells of the samples."""
+        problem = "sizes of sets would tell what the noise hides"
+        raise ReportError(client, "set_sizes", problem, "leave them out of private reports")
 
     def check_cells(self, client: str, strata: Strata) -> None:
         """The same of counts by class."""

@@ -20,6 +20,7 @@ from robfcp.reports.checks import (
     check_grid,
     check_risk,
     check_score,
+    check_set_sizes,
     check_strata,
     check_text,
 )
@@ -67,6 +68,9 @@ class Report:
         The loss whose falls are counted in place of scores, if so; n_samples must be stated.
     strata
         Counts by class or by another grouping, where the report keeps them.
+    set_sizes
+        (H,) how many labels of all samples have their score in each bin, so that the mean size of
+        the sets is known for every threshold; never with privacy.
 
     Raises
     ------
@@ -91,6 +95,7 @@ class Report:
     privacy: Privacy | None = None
     risk: Risk | None = None
     strata: Strata | None = None
+    set_sizes: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         check_client(self.client)
@@ -110,6 +115,7 @@ class Report:
             self.client, counts, self.n_samples, unit=unit, strata=self.strata
         )
         object.__setattr__(self, "n_samples", size)
+        object.__setattr__(self, "set_sizes", check_set_sizes(self.client, self.set_sizes, self))
         for field in ("round", "model"):
             check_text(self.client, field, getattr(self, field))
         counts.flags.writeable = False
@@ -124,6 +130,7 @@ class Report:
         labels: ArrayLike | None = None,
         classes: Sequence[str] | int | None = None,
         groups: ArrayLike | None = None,
+        label_scores: ArrayLike | None = None,
         least: int = 1,
         bins_per_sample: float | None = None,
         round: str | None = None,
@@ -152,6 +159,9 @@ class Report:
             ones occur is data.
         groups
             (n,) another grouping (scanner, age band, ...) in place of labels.
+        label_scores
+            (n, C) the scores of all labels, as `score.all_labels` gives them: the report then also
+            tells how large sets are at every threshold; not with `privacy`.
         least
             Classes or groups with fewer samples are merged into one more, "(other)"; not with
             `privacy`, since which ones are merged is data.
@@ -204,6 +214,8 @@ class Report:
         except RobfcpError as error:
             raise RobfcpError(f"{client}: {error}") from error
         how.check_patients(client, len(np.asarray(scores)), patients)
+        if label_scores is not None:
+            how.check_set_sizes(client)
         size: Any = how.stated(int(counts.sum()))
         shown: Any = None  # the sums of the counts by class, where there are these
         if strata is None:
@@ -220,6 +232,7 @@ class Report:
             n_samples=size,
             privacy=privacy,
             strata=strata,
+            set_sizes=_set_sizes(client, label_scores, int(counts.sum()), grid),
         )
 
     @staticmethod
@@ -441,7 +454,9 @@ class Report:
         if not isinstance(other, Report):
             return False
         pairs = ((getattr(self, name), getattr(other, name)) for name in _COMPARED)
-        return all(a == b for a, b in pairs) and np.array_equal(self.counts, other.counts)
+        own, others = (() if one.set_sizes is None else one.set_sizes for one in (self, other))
+        same = np.array_equal(own, others) and np.array_equal(self.counts, other.counts)
+        return same and all(a == b for a, b in pairs)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -458,6 +473,24 @@ class Report:
 
 _COMPARED = ("client", "context", "privacy", "n_samples", "strata")
 Gains = tuple[NDArray[np.int64], int]
+
+
+def _set_sizes(
+    client: str, label_scores: ArrayLike | None, n_samples: int, grid: Grid
+) -> NDArray[np.int64] | None:
+    """The scores of all labels as counts on the grid."""
+    if label_scores is None:
+        return None
+    values = np.asarray(label_scores, dtype=np.float64)
+    if values.ndim != 2 or len(values) != n_samples:
+        raise RobfcpError(
+            f"{client}: label_scores: need (n, C) scores of {n_samples} samples; "
+            "pass score.all_labels(probabilities)"
+        )
+    try:
+        return sketch(values.ravel(), grid)
+    except RobfcpError as error:
+        raise RobfcpError(f"{client}: label_scores: {error}") from error
 
 
 def _named(client: str, make: Callable[[], Gains]) -> Gains:

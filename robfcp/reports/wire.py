@@ -38,6 +38,7 @@ class ReportFields(NamedTuple):
     privacy: Privacy | None
     risk: Risk | None = None
     strata: Strata | None = None
+    set_sizes: Any = None
 
 
 class WireGrid(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -116,7 +117,7 @@ class WireStrata(msgspec.Struct, forbid_unknown_fields=True):
 class ExtendedWireReport(
     msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="report"
 ):
-    """Schema 3 of a report: falls of a loss, or counts by class, whose sums are the counts."""
+    """Schema 3 of a report: falls of a loss; counts by class, whose sums are the counts; sizes."""
 
     schema: int
     client: str
@@ -129,6 +130,7 @@ class ExtendedWireReport(
     privacy: WirePrivacy | None = None
     round: str | None = None
     model: str | None = None
+    set_sizes: list[int] | WireCounts | None = None
 
 
 class _Header(msgspec.Struct):
@@ -231,7 +233,7 @@ def encode_fields(fields: ReportFields) -> bytes:
         "round": fields.round,
         "model": fields.model,
     }
-    if fields.risk is not None or fields.strata is not None:
+    if not (fields.risk is None and fields.strata is None and fields.set_sizes is None):
         return msgspec.json.encode(_extended(fields, common))
     how = disclosure_of(fields.privacy)
     return msgspec.json.encode(
@@ -291,6 +293,7 @@ def _extended(fields: ReportFields, common: dict[str, Any]) -> ExtendedWireRepor
         n_samples=how.stated(fields.n_samples),
         privacy=how.wire(),
         risk=None if fields.risk is None else WireRisk(**asdict(fields.risk)),
+        set_sizes=None if fields.set_sizes is None else wire_counts(fields.set_sizes),
         **common,
     )
     if fields.strata is not None:
@@ -321,9 +324,11 @@ def _fields(
     risk: Risk | None = None,
 ) -> ReportFields:
     grid = read_grid(wire.grid, expected)
-    strata = None
+    strata, set_sizes = None, None
     if isinstance(wire, ExtendedWireReport) and wire.strata is not None:
         strata = _read_strata(wire.strata, grid)
+    if isinstance(wire, ExtendedWireReport) and wire.set_sizes is not None:
+        set_sizes = read_counts(wire.set_sizes, grid.n_bins)
     return ReportFields(
         client=wire.client,
         counts=None if wire.counts is None else read_counts(wire.counts, grid.n_bins),
@@ -335,6 +340,7 @@ def _fields(
         privacy=privacy,
         risk=risk,
         strata=strata,
+        set_sizes=set_sizes,
     )
 
 

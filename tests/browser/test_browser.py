@@ -320,6 +320,21 @@ def test_culprits_stand_before_the_sliders(show: Show, stroke: Calibration) -> N
     assert first.locator("details p").first.inner_text().endswith(stroke.reasons[shown[0]])
 
 
+def test_what_if_tells_how_large_sets_would_be(
+    show: Show, stroke: Calibration, calibration: Calibration
+) -> None:
+    opened = show(stroke)
+    table = opened.data()["whatif"]["tables"]["defence"]
+    sizes = {}
+    for level in (0.8, 0.95):
+        opened.slide("level", table["levels"].index(level))
+        sizes[level] = float(opened.value("out-size"))
+        row = table["liars"].index(stroke.n_malicious)
+        assert sizes[level] == table["size"][row][table["levels"].index(level)]
+    assert 1 < sizes[0.8] < sizes[0.95] < 4
+    assert not show(calibration).page.locator("#size-tile").is_visible()
+
+
 def test_a_card_leads_to_the_sites_scores(show: Show, stroke: Calibration) -> None:
     opened = show(stroke)
     name = opened.page.locator("#diagnoses li .site").nth(2).inner_text()

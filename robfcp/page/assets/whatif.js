@@ -21,6 +21,7 @@ function outcome() {
     tolerance: tolerance < 0 ? null : tolerance,
     lower: table.lower[row][column],
     upper: table.upper[row][column],
+    size: table.size ? table.size[row][column] : null,
     excluded: new Set(DATA.whatif.excluded[nearest(DATA.whatif.liars, table.liars[row])]),
   };
 }
@@ -81,6 +82,7 @@ function showOutcome() {
     threshold: [shown(now.threshold), shown(RECORDED.threshold), now.threshold],
     excluded: [number(now.excluded.size), number(RECORDED.excluded.size), now.excluded.size],
     tolerance: [now.tolerance ?? "none", RECORDED.tolerance ?? "none", now.tolerance],
+    ...(now.size === null ? {} : { size: [now.size.toFixed(2), RECORDED.size.toFixed(2), now.size] }),
     certificate: [proved(now.lower, now.upper), proved(RECORDED.lower, RECORDED.upper), `${now.lower} ${now.upper}`],
   };
   for (const [name, [text, was, value]] of Object.entries(rows)) {
@@ -90,6 +92,7 @@ function showOutcome() {
     byId(`was-${name}`).textContent = String(text) === String(was) ? "as calibrated" : `calibrated: ${was}`;
     byId(`was-${name}`).classList.toggle("changed", String(text) !== String(was));
   }
+  byId("size-tile").hidden = now.size === null;
   byId("whatif-words").textContent = modeWords(now);
 }
 
