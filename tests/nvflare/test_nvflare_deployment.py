@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,14 +41,26 @@ def example(name, *arguments):
     return output
 
 
-def left(place):
+def running(place):
     """Processes that were started with this place on their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and str(place).encode() in (entry / "cmdline").read_bytes():
-                found.append(entry.name)
+                found.append(int(entry.name))
     return found
+
+
+def left(place):
+    """Those that are still there when NVFlare has had its time to end them; ended then."""
+    end = time.monotonic() + 60
+    while running(place) and time.monotonic() < end:
+        time.sleep(0.5)
+    stubborn = running(place)
+    for process in stubborn:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return stubborn
 
 
 def test_training_and_calibration_in_one_job_in_the_simulator(tmp_path):
