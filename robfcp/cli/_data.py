@@ -26,6 +26,7 @@ from robfcp.scores import (
     Score,
     class_columns,
     label_numbers,
+    places,
 )
 
 PREDICTIONS = ("probabilities", "predictions", "logits")
@@ -179,7 +180,7 @@ def _of_table(
         further,
         ids=None if ids is None else table.text(ids),
         rows=table.rows,
-        notes=table.notes,
+        notes=(*table.notes, *_taken_as_truth(table, label, how)),
     )
     if kind == "labels" or (kind is None and truths):
         truth = [table.numbers(k, lenient=how.lenient) for k in truths]
@@ -200,14 +201,14 @@ def _of_table(
 
 def _classified(
     table: Table,
-    places: list[int],
+    there: list[int],
     raw: NDArray[Any] | None,
     label: int | None,
     found: FileOutputs,
     how: FileReading,
 ) -> FileOutputs:
     """Class probabilities in the order of the classes, and each label's number."""
-    names = [table.names[k] for k in places]
+    names = [table.names[k] for k in there]
     columns = class_columns(names, raw)
     numbered = not columns.names
     if how.classes is not None:
@@ -220,7 +221,7 @@ def _classified(
                 f"the columns {a_few(names)}; rename the columns"
             )
         columns = ClassColumns(tuple(order), how.classes if isinstance(how.classes, tuple) else ())
-    chosen = [places[k] for k in columns.order]
+    chosen = [there[k] for k in columns.order]
     p = _matrix(table, chosen, how)
     targets = None
     if raw is not None:
@@ -312,7 +313,27 @@ def _label_place(table: Table, how: FileReading, taken: set[int]) -> int | None:
     if how.label is not None:
         return _place(table, how.label)
     found = [table.find(name) for name in TARGETS]
-    return next((place for place in found if place is not None and place not in taken), None)
+    named = next((place for place in found if place is not None and place not in taken), None)
+    return _words_of_classes(table, taken) if named is None else named
+
+
+def _taken_as_truth(table: Table, label: int | None, how: FileReading) -> list[str]:
+    """That a column was taken for the truth by what it holds, where its name does not say so."""
+    if label is None or how.label is not None or table.names[label].lower() in TARGETS:
+        return []
+    return [f"Column {table.names[label]:.40} was taken as the truth: it holds the classes' names."]
+
+
+def _words_of_classes(table: Table, taken: set[int]) -> int | None:
+    """The one column of text whose words are the names of other columns; None without one."""
+    texts = [k for k in range(len(table.names)) if k not in taken and table.is_text(k)]
+    found = []
+    for place in texts:
+        others = [table.names[k] for k in range(len(table.names)) if k not in texts]
+        words = sorted(set(table.text(place).tolist()) - {""})
+        if len(words) > 1 and places(others, words) is not None:
+            found.append(place)
+    return found[0] if len(found) == 1 else None
 
 
 def _id_place(table: Table, how: FileReading, taken: set[int]) -> int | None:

@@ -24,6 +24,7 @@ from robfcp.cli._common import (
 )
 from robfcp.cli._data import IdColumn, LabelColumn, Logits, Normalise, reading_of
 from robfcp.cli._local import localised_from, read_for
+from robfcp.cli._sets import class_names
 
 
 def register(app: typer.Typer) -> None:
@@ -76,6 +77,7 @@ def check(
             confidence=confidence,
             rng=stream(seed, "check"),
         )
+        found = replace(found, classes=_called(found.classes, class_names(loaded)))
         if output is not None:
             save_json(output, as_data(found))
     _table(printer, f"{found.overall.n} fresh samples", "part", (found.overall,))
@@ -84,7 +86,14 @@ def check(
     sizes = ", ".join(f"{size}: {count}" for size, count in found.set_sizes.items())
     printer.line(f"mean set size {found.set_size:.4g}" + (f" (sets of {sizes})" if sizes else ""))
     printer.line(found.line)
+    for note in outputs.notes:
+        printer.line(note)
     printer.json(as_data(found))
+
+
+def _called(parts: tuple[Part, ...], names: tuple[str, ...]) -> tuple[Part, ...]:
+    """The classes by name where the calibration knows their names."""
+    return tuple(replace(part, name=names[int(part.name)]) for part in parts) if names else parts
 
 
 def _table(printer: Printer, title: str, first: str, parts: tuple[Part, ...]) -> None:

@@ -16,7 +16,7 @@ from robfcp.grid import Grid, named
 from robfcp.privacy import Privacy
 from robfcp.reports.disclosure import WirePrivacy, disclosure_of, read_privacy
 from robfcp.reports.strata import MAX_STRATA, By, Strata
-from robfcp.scores import Risk, Score, named_score, score_parameters
+from robfcp.scores import SCORES, Risk, Score, named_score, score_parameters
 
 SCHEMA = 3  # losses and counts by class; private ones without are schema 2, plain ones schema 1
 
@@ -187,7 +187,9 @@ def read_grid(wire: WireGrid, expected: Grid | None = None) -> Grid:
 
 def wire_score(score: Score | None) -> WireScore | None:
     """The score as it stands in a file."""
-    return None if score is None else WireScore(score.name, score_parameters(score))
+    if score is None or type(score) is not SCORES.get(score.name):
+        return None  # a score of somebody's own could not be made again from a file
+    return WireScore(score.name, score_parameters(score))
 
 
 def read_score(wire: WireScore | None) -> Score | None:

@@ -178,6 +178,21 @@ def test_numbered_columns_are_taken_by_their_numbers(tmp_path: Path) -> None:
     assert counts(tmp_path) == (("1", "2", "3"), table)
 
 
+def test_a_column_of_class_names_is_the_truth_and_that_is_said(
+    plain: tuple[Any, Any], tmp_path: Path
+) -> None:
+    frame = pd.read_csv(tmp_path / "t.csv").rename(columns={"label": "Diagnose"})
+    frame.insert(0, "ward", ["north", "south", "east"] * 100)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert counts(tmp_path, "--id", "ward") == plain
+    out = invoke("sketch", tmp_path / "t.csv", "-c", "a", "--id", "ward", "-o", tmp_path / "r.json")
+    assert "Column Diagnose was taken as the truth" in " ".join(out.split())
+    frame["second"] = frame["Diagnose"]
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = ["sketch", tmp_path / "t.csv", "-c", "a", "--id", "ward", "-o", tmp_path / "r.json"]
+    assert "--label Diagnose if it is the truth" in refused(*words)
+
+
 def test_numbers_beside_names_count_the_columns_of_the_file(federation: Path) -> None:
     p, y = drawn(50, 9)
     calibration, new = federation / "new/c.json", federation / "new.csv"
@@ -389,6 +404,7 @@ def test_other_commands_read_the_same_files(federation: Path) -> None:
     checked = json.loads(invoke("check", calibration, new, *options, "--id", "nr", "--json"))
     predicted = json.loads(invoke("predict", calibration, new, *options, "--json"))
     assert checked["coverage"] == predicted["coverage"]
+    assert [part["name"] for part in checked["classes"]] == list(NAMES)
     state = federation / "deep/state.json"
     watched = invoke("monitor", calibration, new, *options, "--id", "nr", "-s", state, "--json")
     assert json.loads(watched)["new"] == 60

@@ -39,6 +39,20 @@ def test_a_score_of_ones_own_goes_from_reports_to_sets():
     assert 0.85 < robfcp.metrics.coverage(sets, y[1000:]) < 0.96
 
 
+def test_files_do_not_state_a_score_they_cannot_make_again(tmp_path):
+    report = robfcp.Report.from_scores("a", [0.1, 0.6] * 20, score=Margin())
+    report.save(tmp_path / "a.json")
+    assert robfcp.Report.load(tmp_path / "a.json").score is None
+    calibration = robfcp.calibrate([report])
+    assert calibration.predict_set([[0.5, 0.5]]).all()
+    calibration.save(tmp_path / "c.json")
+    again = robfcp.Calibration.load(tmp_path / "c.json")
+    with pytest.raises(RobfcpError, match="pass score="):
+        again.predict_set([[0.5, 0.5]])
+    assert again.predict_set([[0.5, 0.5]], score=Margin()).all()
+    assert again.flagged == ()
+
+
 class Plain(robfcp.ClassificationScore):
     name = "plain"
 
