@@ -88,7 +88,7 @@ def take_in(
     set_sizes = of_labels.build(told, "class", 1, n_bins)
     ordered = tuple(sorted(faulty, key=lambda fault: fault.client))
     known = sizes_known(accepted, sizes is not None)
-    return Intake(accepted, counts, ordered, missing, known, strata, set_sizes)
+    return Intake(accepted, counts, ordered, missing, known, strata=strata, set_sizes=set_sizes)
 
 
 def _read_all(
