@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -119,3 +119,32 @@ def test_the_deployed_job_carries_no_code(tmp_path):
     text = "".join(path.read_text() for path in tmp_path.rglob("*.json"))
     assert "robfcp.nvflare.server.CalibrationController" in text
     assert "robfcp.nvflare.client.CalibrationExecutor" in text
+
+
+@pytest.mark.parametrize(
+    ("listed", "allowed"),
+    [
+        ([], False),
+        (["robfcp.nvflare."], True),
+        (
+            [
+                "robfcp.nvflare.server.CalibrationController",
+                "robfcp.nvflare.client.CalibrationExecutor",
+            ],
+            True,
+        ),
+    ],
+)
+def test_the_allow_list_needs_what_the_guide_says(listed, allowed, tmp_path):
+    from nvflare.apis.fl_exception import UnsafeComponentError
+    from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+    from nvflare_faults import workspace
+
+    site = workspace(tmp_path, "site-1")
+    default = ["nvflare.app_common.workflows.fedavg.FedAvg"]
+    resources = {"format_version": 2, "class_allow_list": [*default, *listed]}
+    (tmp_path / "site-1" / "local" / "resources.json").write_text(json.dumps(resources))
+    for path in ("server.CalibrationController", "client.CalibrationExecutor"):
+        component = {"path": f"robfcp.nvflare.{path}", "args": {}}
+        with nullcontext() if allowed else pytest.raises(UnsafeComponentError):
+            ComponentPathAuthorizer().authorize_component_config(component, workspace=site)
