@@ -10,11 +10,15 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:  # only their form is needed, and importing them costs as much as the rest of robfcp
+    Loader = MetaPathFinder = object
 
 # Old module: where its names are now, the public room first.
 MODULES: dict[str, tuple[str, ...]] = {

@@ -321,7 +321,8 @@ def _round_digits(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _default() -> Grid:
     with np.errstate(over="ignore"):
         logistic = 1 / (1 + np.exp(-np.linspace(-16, 16, 901)))
-    edges = np.unique(np.concatenate([_round_digits(logistic), np.arange(101) / 100]))
+    edges = np.sort(np.concatenate([_round_digits(logistic), np.arange(101) / 100]))
+    edges = edges[np.diff(edges, prepend=-1) > 0]  # np.unique would load numpy.ma
     return Grid(edges, "default")
 
 
