@@ -39,7 +39,7 @@ def projected(federation: Federation) -> Federation:
     Reports without noise stay as they are. Counts are no whole numbers then: for comparing
     clients, never for guarantees, which rest on the counts as they were sent.
     """
-    return federation.noise.removed(federation, _projected)
+    return federation.noise.removed(federation, _projected, federation.unit)
 
 
 def _projected(federation: Federation) -> Federation:
@@ -51,7 +51,7 @@ def _projected(federation: Federation) -> Federation:
 
 def whole(federation: Federation) -> Federation:
     """The projected counts rounded to whole numbers, for showing them."""
-    return federation.noise.removed(federation, _whole)
+    return federation.noise.removed(federation, _whole, federation.unit)
 
 
 def _whole(federation: Federation) -> Federation:
@@ -88,4 +88,4 @@ def smoothed_below(federation: Federation) -> NDArray[np.int64]:
         leftover = federation.masses - below[:, -1]
         return below + np.rint(leftover[:, None] * passed).astype(np.int64)
 
-    return federation.noise.removed(federation.cumulative(), spread)
+    return federation.noise.removed(federation.cumulative(), spread, federation.unit)

@@ -84,7 +84,7 @@ class Tallies:
     @property
     def exact_digest(self) -> str | None:
         """The grid's digest where counts on it are exact: what rounds are compared by."""
-        return self.noise.exact_only(self.grid.digest)
+        return self.noise.exact_only(self.grid.digest, self.unit)
 
     @property
     def n_clients(self) -> int:

@@ -117,11 +117,11 @@ class NoNoise:
         """What is taken for granted of the noise: of how many clients, and in words."""
         return ()
 
-    def removed(self, counts: T, remove: Callable[[T], T]) -> T:
+    def removed(self, counts: T, remove: Callable[[T], T], unit: int = 1) -> T:
         """The counts as `remove` leaves them, where there is noise to be taken out."""
         return counts
 
-    def exact_only(self, what: T) -> T | None:
+    def exact_only(self, what: T, unit: int = 1) -> T | None:
         """What can be had from exact counts alone; None where there is noise."""
         return what
 
@@ -231,17 +231,18 @@ class ClientNoise(NoNoise):
         text = "benign clients with private reports added the noise that these state"
         return ((self.n_private, text),)
 
-    def removed(self, counts: T, remove: Callable[[T], T]) -> T:
+    def removed(self, counts: T, remove: Callable[[T], T], unit: int = 1) -> T:
         """With its noise taken out, where it moves anything."""
-        return remove(counts) if self.moves() else counts
+        return remove(counts) if self.moves(unit) else counts
 
-    def exact_only(self, what: T) -> T | None:
-        """Nothing."""
-        return None
+    def exact_only(self, what: T, unit: int = 1) -> T | None:
+        """Nothing, unless the noise moves nothing."""
+        return None if self.moves(unit) else what
 
     def refuse(self, words: str) -> None:
-        """Refuse in these words."""
-        raise RobfcpError(words)
+        """Refuse in these words, unless the noise moves nothing."""
+        if self.moves():
+            raise RobfcpError(words)
 
 
 def noise_of(marks: Privacy | Sequence[Privacy | None] | None, n_clients: int) -> NoNoise:

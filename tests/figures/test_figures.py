@@ -15,6 +15,7 @@ from effort import thorough
 import robfcp
 from robfcp import Federation, Grid, figures
 from robfcp.calibration import what_if
+from robfcp.defence import DEFAULT
 from robfcp.errors import RobfcpError
 from robfcp.figures.style import FORMATS
 from robfcp.guarantees import fcp_index, marginal_threshold
@@ -60,7 +61,7 @@ def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
 
 
 def test_every_curve_has_its_own_colour_and_mark() -> None:
-    lines = {name: [1, 2] for name in ("none", "rob-fcp", "band", "a", "b")}
+    lines = {name: [1, 2] for name in ("none", "rob-fcp", DEFAULT, "a", "b")}
     ax = figures.plot_lines([0, 1], lines, {"a": ([0, 1], [2, 3])}, level=0.9, title="t")
     drawn = ax.get_lines()[: len(lines)]
     looks = {(line.get_color(), line.get_marker()) for line in drawn}
