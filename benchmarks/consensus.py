@@ -224,7 +224,7 @@ def _all_wrong(
 
 
 def run(made: World, rules: Sequence[str], classes: bool = True) -> dict[str, tuple[float, ...]]:
-    """(error, share of liars found, whether an honest client was left out) of every rule."""
+    """(error, share of liars found, whether an honest client was left out, loss beyond none's)."""
     federation = made.federation(classes)
     alone = federation_of(
         [made.honest[k] for k in made.benign], [made.labels[k] for k in made.benign], 1
@@ -237,7 +237,8 @@ def run(made: World, rules: Sequence[str], classes: bool = True) -> dict[str, tu
         index, out = RULES[rule](federation, len(made.bad))
         error = made.coverage(index) - honest
         caught = float(out[liars].mean()) if liars.any() else 0.0
-        found[rule] = (error, caught, float(out[~liars].any()))
+        harm = error - min(0.0, found["none"][0]) if "none" in found else 0.0
+        found[rule] = (error, caught, float(out[~liars].any()), min(0.0, harm))
     return found
 
 
@@ -513,6 +514,7 @@ def _summary(values: NDArray[np.float64]) -> dict[str, float]:
         "high": float(errors[-1]),
         "found": float(values[:, 1].mean()),
         "accused": float(values[:, 2].mean()),
+        "harm": float(values[:, 3].min()),
     }
 
 

@@ -46,8 +46,8 @@ class Constants:
     """
 
     level: float = 0.05
-    tail: float = 0.6
-    mixed: float = 1.0
+    tail: float = 0.5
+    mixed: float = 0.7
     freedom: float = 6.0
     prior: float = 6.0
     cap: float = 3.0
