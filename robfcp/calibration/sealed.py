@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from robfcp._util.decoding import what_is_wrong
 from robfcp.errors import RobfcpError
 
 T = TypeVar("T")
@@ -58,7 +59,9 @@ def envelope_of(data: bytes | str) -> Envelope:
     try:
         return msgspec.json.decode(data, type=Envelope)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RobfcpError(f"not a sealed file ({error}); pass one that robfcp wrote") from None
+        raise RobfcpError(
+            f"not a sealed file ({what_is_wrong(error)}); pass one that robfcp wrote"
+        ) from None
 
 
 def unseal(
@@ -74,7 +77,7 @@ def unseal(
             )
         envelope = msgspec.json.decode(data, type=Envelope)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RobfcpError(f"{source}: not {_a(kind)} ({error}); {remedy}") from None
+        raise RobfcpError(f"{source}: not {_a(kind)} ({what_is_wrong(error)}); {remedy}") from None
     if envelope.kind != kind or envelope.schema < 1:
         found = f"kind {envelope.kind!r}, schema {envelope.schema}"
         raise RobfcpError(f"{source}: not {_a(kind)} ({found}); {remedy}")
@@ -91,7 +94,7 @@ def decode_body(body: msgspec.Raw, type: type[T], kind: str, source: str, remedy
     try:
         return msgspec.json.decode(body, type=type)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RobfcpError(f"{source}: not {_a(kind)} ({error}); {remedy}") from None
+        raise RobfcpError(f"{source}: not {_a(kind)} ({what_is_wrong(error)}); {remedy}") from None
 
 
 def _a(kind: str) -> str:

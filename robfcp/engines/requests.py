@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from robfcp._util.decoding import what_is_wrong
 from robfcp.errors import RobfcpError
 from robfcp.reports import WireGrid, WireScore
 
@@ -123,7 +124,9 @@ def read_request(body: bytes, kind: type[Any]) -> Any:
     try:
         request = msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Refused(1, f"the request cannot be read ({error}); update robfcp") from None
+        raise Refused(
+            1, f"the request cannot be read ({what_is_wrong(error)}); update robfcp"
+        ) from None
     if request.protocol != PROTOCOL:
         raise Refused(1, f"protocol {request.protocol} is not {PROTOCOL}; update robfcp")
     return request
@@ -134,4 +137,6 @@ def read_reply(body: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RobfcpError(f"not a valid reply ({error}); update robfcp at the client") from None
+        raise RobfcpError(
+            f"not a valid reply ({what_is_wrong(error)}); update robfcp at the client"
+        ) from None

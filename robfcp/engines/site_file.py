@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from robfcp._util.decoding import what_is_wrong
 from robfcp._util.files import read_limited
 from robfcp.engines.site import SITE_WORDS
 from robfcp.errors import RobfcpError
@@ -24,7 +25,7 @@ def read_site(path: Path) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(read_limited(path), type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise RobfcpError(f"{path}: not a JSON object ({error}); fix it") from None
+        raise RobfcpError(f"{path}: not a JSON object ({what_is_wrong(error)}); fix it") from None
     for word in found:
         if word not in (*SITE_WORDS, *CODE_WORDS):
             known = ", ".join((*SITE_WORDS, *CODE_WORDS))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from robfcp._util.decoding import what_is_wrong
 from robfcp._util.files import read_limited, write_atomically
 from robfcp._util.locks import locked
 from robfcp.errors import RobfcpError
@@ -177,7 +178,8 @@ class Ledger:
             file = msgspec.json.decode(read_limited(self.path), type=_File)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise RobfcpError(
-                f"{os.fspath(self.path)}: not a privacy ledger ({error}); restore it from a backup"
+                f"{os.fspath(self.path)}: not a privacy ledger ({what_is_wrong(error)}); "
+                "restore it from a backup"
             ) from None
         if not 1 <= file.schema <= _SCHEMA:
             raise RobfcpError(

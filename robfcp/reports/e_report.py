@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from robfcp._util.decoding import what_is_wrong
 from robfcp._util.files import read_limited, write_atomically
 from robfcp.errors import ReportError
 from robfcp.reports.checks import MAX_SAMPLES, check_client, check_text, is_whole
@@ -102,7 +103,10 @@ class EReport:
             wire = msgspec.json.decode(data, type=WireEReport)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise ReportError(
-                client, "e-report", f"not a valid e-report ({error})", "make it with robfcp monitor"
+                client,
+                "e-report",
+                f"not a valid e-report ({what_is_wrong(error)})",
+                "make it with robfcp monitor",
             ) from None
         if wire.schema != SCHEMA:
             raise ReportError(

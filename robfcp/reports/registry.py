@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from robfcp._util.decoding import what_is_wrong
 from robfcp._util.files import read_limited
 from robfcp.errors import RobfcpError
 from robfcp.reports.checks import MAX_SAMPLES, check_client
@@ -28,7 +29,7 @@ def read_registry(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
             raise
         kind = "TOML" if toml else "JSON"
         remedy = 'write ["site-1"] and key = "ed25519:..."' if toml else "write {client: samples}"
-        raise RobfcpError(f"{path}: not {kind} ({error}); {remedy}") from None
+        raise RobfcpError(f"{path}: not {kind} ({what_is_wrong(error)}); {remedy}") from None
     if not isinstance(table, dict) or not table:
         raise RobfcpError(f"{path}: registers nobody; map client names to samples or keys")
     registry = {}
@@ -96,7 +97,9 @@ def read_toml(path: str | os.PathLike[str], data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError, OverflowError) as error:
         if isinstance(error, RobfcpError):
             raise
-        raise RobfcpError(f"{os.fspath(path)}: not TOML ({error}); write name = value") from None
+        raise RobfcpError(
+            f"{os.fspath(path)}: not TOML ({what_is_wrong(error)}); write name = value"
+        ) from None
     return table
 
 

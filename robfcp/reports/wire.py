@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp._util.decoding import what_is_wrong
 from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.grid import Grid, named
 from robfcp.privacy import Privacy
@@ -260,7 +261,10 @@ def decode_fields(data: bytes | str, source: str, grid: Grid | None = None) -> R
         raise
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ReportError(
-            client, _field(str(error)), f"not a valid report ({error})", "rebuild the report"
+            client,
+            _field(str(error)),
+            f"not a valid report ({what_is_wrong(error)})",
+            "rebuild the report",
         ) from None
     except (OverflowError, ValueError) as error:
         if not isinstance(error, RobfcpError):
