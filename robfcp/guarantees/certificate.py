@@ -121,7 +121,9 @@ class Certificate:
         if self.vacuous:
             return f"nothing is proved about {what} if {self.m} of {self.n_clients} clients lie"
         if self.m == 0:
-            return f"{sure}, either somebody of the {self.n_clients} clients lies or {self._span}"
+            return (
+                f"{sure}, either at least one of the {self.n_clients} clients lies or {self._span}"
+            )
         return (
             f"{sure}, either more than {self.m} of the {self.n_clients} clients lie or {self._span}"
         )

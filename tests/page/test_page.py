@@ -285,7 +285,9 @@ def test_headline_for_honest_sites_only_says_so() -> None:
 def test_the_headline_says_what_is_proved_and_the_page_shows_it_for_every_number() -> None:
     calibration = robfcp.calibrate(federation(), malicious=0, exchangeability="full")
     top = headline(calibration, calibration.levels[0])
-    assert top.promise.startswith("With 95% confidence, either somebody of the 24 clients lies or")
+    assert top.promise.startswith(
+        "With 95% confidence, either at least one of the 24 clients lies or"
+    )
     curve = embedded(render(calibration))["levels"][0]["curve"]
     assert [m for m, _, _ in curve] == list(range(12))
     assert curve[3][1:] == [calibration.certificates[3].lower, calibration.certificates[3].upper]
