@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from effort import thorough
 from typer.testing import CliRunner
 
 import robfcp
@@ -23,6 +24,9 @@ ELSEWHERE = {
     "reproduce": "takes minutes; tests/lab/test_reproduce.py runs it",
     "redteam": "takes minutes; tests/lab/test_redteam.py runs it",
 }
+
+
+QUICK = set(COMMANDS) - {"demo", "simulate"}  # whose own tests run them too
 
 
 def shown(name: str) -> list[str]:
@@ -83,7 +87,7 @@ def run(here: Path, words: str) -> Any:
     return result
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", thorough(COMMANDS, *QUICK))
 def test_a_commands_examples_run(name: str, folder: Path, tmp_path: Path) -> None:
     examples = shown(name)
     assert len(examples) == 2

@@ -241,7 +241,7 @@ def test_the_red_team_works_by_class_and_has_the_new_attacks(data):
         *data,
         attacks=("class-capture", "pair-mimic", "adaptive"),
         shares=(0.3,),
-        n_clients=10,
+        n_clients=6,
         beta=1.0,
         by="class",
         trials=1,

@@ -12,14 +12,14 @@ from robfcp.defence import DEFAULT
 from robfcp.lab import outputs
 from robfcp.lab.redteam import DEFENCES, plot_redteam, records, redteam, worst
 
-SMALL = {"n_clients": 12, "seeds": 1, "trials": 1, "shares": (0.2, 0.4)}
+SMALL = {"n_clients": 8, "seeds": 1, "trials": 1, "shares": (0.2, 0.4)}
 ATTACKED = ("coverage", "label-poisoning", "malformed", "adaptive")
 
 
 @pytest.fixture(scope="module")
 def data():
     shipped = outputs.load("mnist")
-    return shipped.probabilities[:1500], shipped.labels[:1500]
+    return shipped.probabilities[:800], shipped.labels[:800]
 
 
 @pytest.fixture(scope="module")

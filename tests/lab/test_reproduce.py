@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import EFFORT
 from scipy.stats import norm
 from typer.testing import CliRunner
 
@@ -253,6 +254,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     assert collect([case, case]) == {SMALL: [case.run]}
 
 
+@pytest.mark.effort
 def test_the_command_writes_tables_figures_and_the_page(tmp_path: Path) -> None:
     target, page = tmp_path / "out", tmp_path / "docs" / "results.md"
     command = ["reproduce", "misstated", "-o", str(target), "--seeds", "2", "--workers", "1"]
@@ -273,7 +275,9 @@ def test_the_command_writes_tables_figures_and_the_page(tmp_path: Path) -> None:
         assert f"results/{name}.md" in page.read_text()
         assert (folder / f"{name}.md").is_file()
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert CliRunner().invoke(app, [*command, "--no-resume", "--page", str(page)]).exit_code == 0
+    if EFFORT > 1:  # the whole of it again
+        command.append("--no-resume")
+    assert CliRunner().invoke(app, [*command, "--page", str(page)]).exit_code == 0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     listed = CliRunner().invoke(app, ["reproduce", "--json"])
     assert set(json.loads(listed.output)["experiments"]) == set(paper.NAMES)
@@ -288,6 +292,7 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
         paper.write_page(tmp_path, tmp_path / "page.md")
 
 
+@pytest.mark.slow
 def test_bounds_and_runtime_say_what_they_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

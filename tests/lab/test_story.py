@@ -38,6 +38,7 @@ def test_lines_are_what_the_thresholds_give_on_the_test_patients() -> None:
     assert lines[HONEST].found == lines[HONEST].false_alarms == 0
 
 
+@pytest.mark.slow
 def test_demo_ends_with_a_page_and_the_reports(tmp_path) -> None:
     out = tmp_path / "out"
     result = CliRunner().invoke(app, ["demo", "-o", str(out), "--json"])
