@@ -42,9 +42,9 @@ class PaperCell:
         row = self.rows[method]
         return float(row["coverage"] - row["honest_coverage"])
 
-    def ahead(self, rival: str) -> float:
+    def ahead(self, rival: str, of: str = OURS) -> float:
         """How much nearer to the honest clients the rival is than ours; negative: farther."""
-        return abs(self.error(OURS)) - abs(self.error(rival))
+        return abs(self.error(of)) - abs(self.error(rival))
 
 
 def cells(contents: Contents) -> list[PaperCell]:
@@ -112,13 +112,15 @@ def standings(found: list[PaperCell]) -> list[Standing]:
     return result
 
 
-def beaten(found: list[PaperCell], least: float = AHEAD) -> Iterator[tuple[float, str, PaperCell]]:
-    """(lead, rival, cell) where the best rival is nearer than ours by more than `least`."""
+def beaten(found: list[PaperCell], ours: str = OURS) -> Iterator[tuple[float, str, PaperCell]]:
+    """(lead, rival, cell) where the best rival is nearer than ours by more than AHEAD."""
     leads = []
     for place, cell in enumerate(found):
         rivals = [name for name in RIVALS if name in cell.rows]
-        best = max(rivals, key=cell.ahead, default=None)
-        if best is not None and cell.ahead(best) > least:
-            leads.append((-cell.ahead(best), place, best, cell))
+        if ours not in cell.rows or not rivals:
+            continue
+        lead, best = max((cell.ahead(rival, ours), rival) for rival in rivals)
+        if lead > AHEAD:
+            leads.append((-lead, place, best, cell))
     for lead, _, best, cell in sorted(leads, key=lambda one: one[:2]):
         yield -lead, best, cell

@@ -179,29 +179,43 @@ def _lead(one: tuple[float, str, PaperCell]) -> str:
 def _rivals_page(found: list[PaperCell]) -> str:
     """Every cell in which a rival is nearer to the honest clients than ours by more than AHEAD."""
     leads = list(beaten(found))
-    named = list(dict.fromkeys((FCP, TEXT, RELEASED, BEFORE, OURS)))
     lines = [
         "# Where a rival is ahead\n",
-        "Cells in which the best rival's coverage is nearer to the honest clients' alone than "
-        "ours by "
-        f"more than {AHEAD}: {len(leads)} of {len(found)}. Columns are coverage minus that of the "
-        "honest clients alone, and mean set size.\n",
+        "Cells in which the best rival's coverage is nearer to the honest clients' alone than ours "
+        f"by more than {AHEAD}: {len(leads)} of {len(found)}. Columns are coverage minus that of "
+        "the honest clients alone, and mean set size.\n",
+        *_lead_table(leads),
+    ]
+    if BEFORE != OURS:
+        before = list(beaten(found, BEFORE))
+        still = sum(cell.ahead(rival) > AHEAD for _, rival, cell in before)
+        both = sum(BEFORE in cell.rows for cell in found)
+        lines += [
+            "\n## Before and after\n",
+            f"Where a rival was ahead of `{BEFORE}`, the default of version 0.1, in the "
+            f"{both} cells that have both: {len(before)}. That rival is still ahead of "
+            f"`{OURS}` in {still} of them.\n",
+            *_lead_table(before),
+        ]
+    return "\n".join(lines) + "\n\n[All results](../results.md)\n"
+
+
+def _lead_table(leads: list[tuple[float, str, PaperCell]]) -> list[str]:
+    named = list(dict.fromkeys((FCP, TEXT, RELEASED, BEFORE, OURS)))
+    lines = [
         "| table | setting | ahead | by | " + " | ".join(LABELS[name] for name in named) + " |",
         "|---|---|---|---|" + "---|" * len(named),
     ]
     for lead, rival, cell in leads:
         texts = [
-            f"{cell.error(name):+.3f} / {cell.rows[name]['set_size']:.2f}"
-            if name in cell.rows
+            f"{cell.error(name):+.3f} / {row['set_size']:.2f}"
+            if (row := cell.rows.get(name))
             else ""
             for name in named
         ]
-        lines.append(
-            f"| {cell.experiment} | {cell.setting} | {LABELS[rival]} | {lead:.3f} | "
-            + " | ".join(texts)
-            + " |"
-        )
-    return "\n".join(lines) + "\n\n[All results](../results.md)\n"
+        front = [cell.experiment, cell.setting, LABELS[rival], f"{lead:.3f}"]
+        lines.append("| " + " | ".join([*front, *texts]) + " |")
+    return lines
 
 
 def _population(contents: dict[str, Any]) -> str:
