@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +116,12 @@ def walk_down(
     return Walk(found, dropped, False, counts.ids)
 
 
+@lru_cache(maxsize=64)
+def _condition(sizes: tuple[int, ...], m: int, level: Fraction, delta: float) -> PacCondition:
+    """The PAC condition of clients of these sizes: the same at most edges, and in most rounds."""
+    return PacCondition(np.array(sizes, dtype=np.int64), m, level, delta)
+
+
 def pruned_pac(
     counts: ClassCounts, level: Fraction, m: int, delta: float, sigma: float = 0.0
 ) -> Walk:
@@ -126,14 +133,11 @@ def pruned_pac(
     m = check_budget(m, len(counts.ids))
     beta, rest = PRUNING_SHARE * check_delta(delta), (1 - PRUNING_SHARE) * delta
     check_sigma(sigma)
-    conditions: dict[bytes, PacCondition] = {}
     totals = counts.sizes.sum(axis=1)
 
     def accepts(place: int, kept: Mask, left: int) -> bool:
-        key = kept.tobytes()
-        if key not in conditions:
-            conditions[key] = PacCondition(totals[kept], left, level, rest)
+        condition = _condition(tuple(totals[kept].tolist()), left, level, rest)
         covered = counts.below[place].sum(axis=1)[kept]
-        return bool(conditions[key].holds(covered[None, :])[0])
+        return bool(condition.holds(covered[None, :])[0])
 
     return walk_down(counts, m, beta, sigma, accepts)
