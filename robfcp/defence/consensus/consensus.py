@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from robfcp.defence.base import Assessment, Exclude, Finding, check_minority, verdict
 from robfcp.defence.consensus.constants import USUAL, Constants
 from robfcp.defence.consensus.core import find_core
-from robfcp.defence.consensus.evidence import Law, expected, heterogeneity, law_of, ratios
+from robfcp.defence.consensus.evidence import (
+    SHIFT,
+    Law,
+    degrees,
+    expected,
+    heterogeneity,
+    joint_chance,
+    law_of,
+    views,
+)
 from robfcp.defence.consensus.groups import groups_of
 from robfcp.defence.consensus.scan import heights, null
 from robfcp.defence.consensus.tables import Tables, tables_of
@@ -251,9 +260,14 @@ def _look(
     """The most conspicuous set among the live, at most `top` of them."""
     from scipy.special import ndtri
 
-    ratio = ratios(tables, reference)
-    law = law_of(tables, ratio, reference, constants)
-    chance = law.chance(ratio, tables.sizes)
+    both = views(tables, reference)
+    freedoms = degrees(tables), SHIFT
+    laws = [
+        law_of(tables, ratio, reference, constants, freedom)
+        for ratio, freedom in zip(both, freedoms, strict=True)
+    ]
+    each = [law.chance(ratio, tables.sizes) for law, ratio in zip(laws, both, strict=True)]
+    ratio, law, chance = both[0], laws[0], joint_chance(np.stack(each))
     oddity = np.maximum(-ndtri(chance), LOWEST)
     nobody = np.zeros(len(ratio), dtype=bool)
     if top < 1:
@@ -287,7 +301,7 @@ def _unjudged(tables: Tables, reference: Mask, total: Array) -> Mask:
     if tables.shape[1] == 1:
         return found
     for block in tables.blocks():
-        counts, _, variances = expected(tables, reference, block, total)
+        counts, _, variances, _ = expected(tables, reference, block, total)
         size = counts.sum(axis=1)
         shares = counts / np.maximum(size, 1)[:, None]
         own = size * (shares * (1 - shares)).sum(axis=1)

@@ -16,7 +16,7 @@ class Constants:
         chooses the reference.
     tail
         Standard deviation of the logarithm of how far honest sites differ beyond their labels;
-        0.4 to 0.7 among sleepers, hospitals, schools and phones.
+        0.4 to 0.7 among sleepers, hospitals and schools, sampling noise included.
     mixed
         The same where reports do not keep classes, so that label mixes differ too.
     freedom
@@ -48,7 +48,7 @@ class Constants:
     level: float = 0.05
     tail: float = 0.5
     mixed: float = 0.7
-    freedom: float = 6.0
+    freedom: float = 10.0
     prior: float = 6.0
     cap: float = 3.0
     least: float = 2.0

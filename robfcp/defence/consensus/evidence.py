@@ -12,7 +12,9 @@ from robfcp.defence.consensus.constants import Constants
 from robfcp.defence.consensus.tables import Tables
 
 SHARPEST = 100.0  # samples that the shares of all classes are worth for one of them, at most
-HALF = 0.95  # the median of X^2 over its mean under noise
+SHAPE = 11.0  # degrees of freedom of X^2 by bin where there are all 15 of them
+SHIFT = 3.4  # those of the counts up to each bin
+TESTS = 1.6  # independent tests that the two are worth
 _DEVIATION = 1.25  # standard deviation of a median over that of a mean
 _BLOCK = 512  # sites whose chances are summed at a time
 
@@ -21,7 +23,8 @@ Mask = NDArray[np.bool_]
 
 
 def expected(tables: Tables, reference: Mask, block: slice, total: Array) -> tuple[Array, ...]:
-    """(k, B) a site's counts, those expected from its labels, and the variance between the two.
+    """(k, B) a site's counts, those expected from its labels, and the variance between the two;
+    (k, B - 1) that of the counts up to each bin.
 
     E_kb = sum_c n_kc p_cb with p_c the reference's shares of class c without the site itself,
     V_kb = sum_c n_kc p_cb (1 - p_cb) (1 + n_kc / (N_c + a)): the site's own noise and the error of
@@ -38,8 +41,11 @@ def expected(tables: Tables, reference: Mask, block: slice, total: Array) -> tup
     shares = (others + worth * prior[:, None, :]) / weight[:, :, None]
     noise = shares * (1 - shares)
     means = np.einsum("kc,kcb->kb", sizes, shares)
-    variances = np.einsum("kc,kcb->kb", sizes * (1 + sizes / weight), noise)
-    return own.sum(axis=1), means, variances
+    spread = sizes * (1 + sizes / weight)
+    variances = np.einsum("kc,kcb->kb", spread, noise)
+    below = np.cumsum(shares, axis=2)[:, :, :-1]
+    passed = np.einsum("kc,kcb->kb", spread, below * (1 - below))
+    return own.sum(axis=1), means, variances, passed
 
 
 def _worth(total: Array) -> float:
@@ -86,24 +92,38 @@ def _few_counts() -> tuple[Array, Array]:
 
 def ratios(tables: Tables, reference: Mask) -> Array:
     """(K,) X^2 over its mean under noise alone: 1 for a site that differs by sampling only."""
+    return views(tables, reference)[0]
+
+
+def views(tables: Tables, reference: Mask) -> Array:
+    """(2, K) the same by bin, and of the counts up to each bin (as Anderson and Darling's).
+
+    The first sees any difference of shape; the second is moved by honest differences far less than
+    by scores that all went one way.
+    """
     total = tables.total(reference)
-    found = np.empty(tables.shape[0])
+    found = np.empty((2, tables.shape[0]))
     for block in tables.blocks():
-        counts, means, variances = expected(tables, reference, block, total)
+        counts, means, variances, passed = expected(tables, reference, block, total)
         noise = 0.0 if tables.noise is None else tables.noise[block]
         differences, squares = residuals(counts, means, variances, noise)
-        found[block] = (differences**2).sum(axis=1) / np.maximum(squares.sum(axis=1), 1e-9)
+        found[0, block] = (differences**2).sum(axis=1) / np.maximum(squares.sum(axis=1), 1e-9)
+        added = 0.0 if tables.noise is None else np.cumsum(tables.noise[block], axis=1)[:, :-1]
+        lead = np.cumsum(counts - means, axis=1)[:, :-1]
+        far = lead**2 / (passed + added + 0.375)
+        found[1, block] = far.mean(axis=1) if far.shape[1] else 1.0
     return found
 
 
-def heterogeneity(ratio: Array, sizes: Array, reference: Mask) -> float:
+def heterogeneity(ratio: Array, sizes: Array, reference: Mask, freedom: float = SHAPE) -> float:
     """phi: what the reference's X^2 exceed noise by, per sample."""
-    excess = float(np.median(ratio[reference])) / HALF - 1
+    middle = (1 - 2 / (9 * freedom)) ** 3  # the median of chi-square over its mean
+    excess = float(np.median(ratio[reference])) / middle - 1
     return max(excess, 0.0) / float(np.median(sizes[reference]))
 
 
 def degrees(tables: Tables) -> float:
-    """Of the scaled chi-square that X^2 over its mean follows under noise."""
+    """Of the scaled chi-square that X^2 by bin over its mean follows under noise."""
     return max(1.0, 0.8 * (tables.shape[2] - 1))
 
 
@@ -153,16 +173,24 @@ class Law:
         return low[place]
 
 
-def law_of(tables: Tables, ratio: Array, reference: Mask, constants: Constants) -> Law:
+def joint_chance(chances: Array) -> Array:
+    """(K,) of the smaller of two chances (2, K), which are not independent."""
+    found: Array = -np.expm1(TESTS * np.log1p(-chances.min(axis=0)))
+    return np.clip(found, 1e-300, 1 - 1e-12)
+
+
+def law_of(
+    tables: Tables, ratio: Array, reference: Mask, constants: Constants, freedom: float
+) -> Law:
     """The law that the reference shows: a prediction from so many sites, no more.
 
     phi has its standard error added, and the tail is that of one more site than the reference's.
     """
-    known, freedom = int(reference.sum()), degrees(tables)
+    known = int(reference.sum())
     error = _DEVIATION * np.sqrt(2 / freedom / known) / float(np.median(tables.sizes))
     tail = constants.tail if tables.shape[1] > 1 else constants.mixed
     return Law(
-        phi=heterogeneity(ratio, tables.sizes, reference) + float(error),
+        phi=heterogeneity(ratio, tables.sizes, reference, freedom) + float(error),
         tail=tail * float(np.sqrt(1 + _DEVIATION**2 / known)),
         freedom=freedom,
         student=constants.freedom,

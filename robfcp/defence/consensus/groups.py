@@ -51,7 +51,7 @@ def groups_of(
     sums = _Sums(len(ranks) + 1, tables.shape[2])
     for block in tables.blocks():
         live = segment[block] >= 0
-        counts, means, variances = (
+        counts, means, variances, _ = (
             part[live] for part in expected(tables, reference, block, total)
         )
         noise = 0.0 if tables.noise is None else tables.noise[block][live]

@@ -30,7 +30,7 @@ def reason(
 ) -> str:
     """Why a site is left out: its scores against those its labels lead one to expect."""
     block = slice(site, site + 1)
-    counts, means, _ = (part[0] for part in expected(tables, reference, block, total))
+    counts, means, _, _ = (part[0] for part in expected(tables, reference, block, total))
     size = counts.sum()
     own, usual = np.cumsum(counts) / size, np.cumsum(means) / size
     place = int(np.argmax(np.abs(own - usual)[:-1])) if len(own) > 1 else 0
