@@ -6,7 +6,7 @@ from mapie.conformity_scores import APSConformityScore, LACConformityScore, RAPS
 
 import robfcp
 from robfcp import metrics
-from robfcp.prediction import predict_sets
+from robfcp.prediction import predict_intervals, predict_sets
 
 
 def draw(n, c=6, seed=0):
@@ -112,6 +112,37 @@ def test_honest_federations_cover_between_the_proved_bounds(score):
     mean, error = np.mean(found), np.std(found) / np.sqrt(runs)
     assert mean >= 0.9 - 4 * error
     assert mean <= 0.9 + n_clients / (n_clients * n + n_clients) + 0.01 + 4 * error
+
+
+def test_crossed_quantiles_meet_in_the_middle_when_no_interval_may_be_empty():
+    pairs = np.array([[0.0, 1.0], [0.0, 4.0]])
+    (bare,) = predict_intervals(robfcp.CQR(), pairs[:1], [-0.8])[:, :, 0]
+    assert bare.tolist() == [0.8, pytest.approx(0.2)]
+    full = predict_intervals(robfcp.CQR(), pairs, [-0.8, 0.5], non_empty=True)
+    np.testing.assert_allclose(full[:, :, 0], [[0.5, 0.5], [0.8, 3.2]])
+    np.testing.assert_allclose(full[:, :, 1], [[-0.5, 1.5], [-0.5, 4.5]])
+    grid = robfcp.Grid.open_ended([-1.0, -0.8, 0.0, 1.0])
+    reports = [robfcp.Report.from_scores(name, [-0.9] * 40, grid) for name in "ab"]
+    calibration = robfcp.calibrate(reports, defence="none")
+    ends = calibration.predict_interval(pairs[:1], score=robfcp.CQR(), non_empty=True)
+    np.testing.assert_allclose(ends, [[0.5, 0.5]])
+
+
+@pytest.mark.parametrize("score", [robfcp.LAC(), robfcp.APS(), robfcp.SAPS(), robfcp.OrdinalAPS()])
+def test_no_set_is_empty_when_asked_and_others_stay_as_they_are(score):
+    p, y = draw(2000)
+    for limits in ([0.1, 0.5], np.full((6, 2), 0.2), np.full((2000, 1, 2), 0.3)):
+        bare = predict_sets(score, p, limits, 0)
+        full = predict_sets(score, p, limits, 0, non_empty=True)
+        empty = ~bare.any(axis=1)
+        assert empty.any()
+        np.testing.assert_array_equal(full.sum(axis=1), bare.sum(axis=1) + empty)
+        assert (full >= bare).all()
+        least = score.all_labels(p, 0).argmin(axis=1)
+        row, level = np.nonzero(empty)
+        assert full[row, least[row], level].all()
+        hit = np.take_along_axis(full, y[:, None, None], axis=1).mean()
+        assert hit <= np.take_along_axis(bare, y[:, None, None], axis=1).mean() + empty.mean()
 
 
 def test_metrics_are_what_they_say():
