@@ -11,7 +11,7 @@ from robfcp.guarantees.levels import Exchangeability
 Kind = Literal["any-threshold", "marginal", "pac", "pac-homogeneous", "mix"]
 _INDEPENDENT = (
     "independent",
-    "samples are independent within a client and between clients (nobody is at two of them)",
+    "samples are independent within a client and between clients (nobody is counted at two)",
 )
 _SAMPLES = {
     "any-threshold": _INDEPENDENT,
@@ -72,7 +72,10 @@ def assumptions_of(
         found.append(Assumption("mixture", "stated", text))
     weight = "n_k + 1" if (kind, exchangeability) == ("marginal", "published") else "n_k"
     if kind != "mix":
-        text = f"test points come from the benign reporting clients in proportion to {weight}"
+        text = (
+            "new cases come from the honest clients that reported, in proportion to their numbers "
+            f"of samples ({weight})"
+        )
         found.append(Assumption("mixture", weight, text))
     if federation.checked.signatures == "not checked":
         text = "each report comes from the client it names: signatures were not checked"
@@ -83,7 +86,7 @@ def assumptions_of(
         text = "n_k is hidden by noise, which is allowed for"
         found.append(Assumption("sizes", "hidden", text))
     else:
-        text = "n_k is what each client claims: honest clients claim the truth, liars may inflate"
+        text = "each client's number of samples (n_k) is its own claim; liars may inflate theirs"
         found.append(Assumption("sizes", "claimed", text))
     if kind == "pac-homogeneous" or sigma is not None:
         text = f"benign clients' score CDFs are within {sigma or 0:g} of a common one"
