@@ -56,7 +56,7 @@ that class. Evenly, if nothing is wrong. Each fault bends that in its own way:
 The likeliest of these is told; where another explains the report nearly as well, that is told
 too. Pooled reports are compared as one class, which tells less. Private reports are not
 diagnosed: the noise hides the cause. A site that was *used* is listed where fewer of its own
-cases are covered than chance allows and at least 10 points too few, or where its report shows a
+cases are covered than chance allows and at least 7 points too few, or where its report shows a
 fault beyond doubt.
 
 ## How often it is right

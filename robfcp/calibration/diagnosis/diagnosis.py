@@ -18,7 +18,7 @@ from robfcp.calibration.local import covered_at_sites
 from robfcp.errors import RobfcpError
 from robfcp.federation import comparable
 
-FAR = 0.1  # how much less of its own cases than asked a trusted site must cover to be looked at
+FAR = 0.07  # how much less of its own cases than asked a trusted site must cover to be looked at
 CHANCE = 1e-3  # ... and how rarely any site does by chance
 CLEAR = 3.0  # the next best explanation is less likely by e^3
 CERTAIN = 20.0  # a trusted site is looked at where "alike" is less likely by e^20
