@@ -138,6 +138,7 @@ class _Header(msgspec.Struct):
     """As much as is read of a file before its schema is known."""
 
     schema: int
+    kind: str = "report"
 
 
 class _Name(msgspec.Struct):
@@ -248,7 +249,15 @@ def decode_fields(data: bytes | str, source: str, grid: Grid | None = None) -> R
     """What a report file holds, whatever its schema, or a line naming client, field and remedy."""
     client = claimed_name(data) or source
     try:
-        schema = msgspec.json.decode(data, type=_Header).schema
+        header = msgspec.json.decode(data, type=_Header)
+        schema = header.schema
+        if header.kind != "report":
+            raise ReportError(
+                client,
+                "kind",
+                f"is of kind {header.kind!r:.40}, not a report",
+                "send what robfcp sketch wrote",
+            )
         if schema not in READERS:
             raise ReportError(
                 client,

@@ -49,7 +49,8 @@ def class_columns(names: Sequence[str], labels: ArrayLike | None = None) -> Clas
     """The classes that columns of these names stand for.
 
     p0, p1, p2 are the numbers from 0 on, in whatever order the columns stand. Where labels are
-    text the classes are called as the labels are: prob_cat holds the label cat.
+    text the classes are called as the labels are: prob_cat holds the label cat, and columns that
+    do not begin with prob_ are none.
     """
     everyone = tuple(range(len(names)))
     numbers = _numbers(names)
@@ -59,6 +60,10 @@ def class_columns(names: Sequence[str], labels: ArrayLike | None = None) -> Clas
         for called in _readings(names):
             if wanted <= set(called):
                 return ClassColumns(everyone, called)
+        start = _start(names, sorted(wanted))
+        if start:  # the others do not begin as the classes do
+            own = tuple(k for k in everyone if names[k].startswith(start) and names[k] != start)
+            return ClassColumns(own, tuple(names[k][len(start) :] for k in own))
     if numbers is None:
         return ClassColumns(everyone, tuple(names))
     order = tuple(int(place) for place in np.argsort(numbers))
@@ -75,13 +80,19 @@ def places(names: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
     for spelled in (str, str.casefold):
         there = [spelled(name) for name in names]
         sought = [spelled(name) for name in wanted]
-        if len(set(there)) < len(there) or len(set(sought)) < len(sought):
-            continue
-        starts = {own[: len(own) - len(sought[0])] for own in there if own.endswith(sought[0])}
-        for start in sorted(starts, key=len):
-            if all(start + name in there for name in sought):
-                return [there.index(start + name) for name in sought]
+        start = _start(there, sought)
+        if start is not None:
+            return [there.index(start + name) for name in sought]
     return None
+
+
+def _start(there: Sequence[str], sought: Sequence[str]) -> str | None:
+    """The shortest letters that make each name sought one of those there; None without any."""
+    if len(set(there)) < len(there) or len(set(sought)) < len(sought) or not sought:
+        return None
+    starts = {own[: len(own) - len(sought[0])] for own in there if own.endswith(sought[0])}
+    fitting = [start for start in starts if all(start + name in there for name in sought)]
+    return min(fitting, key=len, default=None)
 
 
 def label_numbers(labels: ArrayLike, columns: ClassColumns) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import robfcp
 from robfcp._util.files import read_limited
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid
@@ -226,3 +227,17 @@ def test_bins_whose_differences_overflow_are_refused():
 
 def site_report():
     return Report.from_scores("a", [0.1, 0.2, 0.9])
+
+
+def test_another_kind_of_file_is_called_by_its_name(tmp_path):
+    robfcp.calibrate([Report.from_scores("a", [0.1] * 30)]).save(tmp_path / "c.json")
+    found = robfcp.read_federation([tmp_path / "c.json", *_saved(tmp_path)])
+    (fault,) = found.faulty
+    assert fault.reason.endswith(
+        "c.json: is of kind 'calibration', not a report; send what robfcp sketch wrote"
+    )
+
+
+def _saved(folder):
+    Report.from_scores("a", [0.1] * 30).save(folder / "a.json")
+    return [folder / "a.json"]

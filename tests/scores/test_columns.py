@@ -19,6 +19,7 @@ from robfcp.scores import class_columns, label_columns, label_numbers, places
         (["prob_cat", "prob_dog"], ["dog", "cat"], (0, 1), ("cat", "dog")),
         (["cat", "dog"], ["dog"], (0, 1), ("cat", "dog")),
         (["p_grade1", "p_grade2"], ["grade2"], (0, 1), ("grade1", "grade2")),
+        (["age", "p_dog", "p_cat", "p_cow"], ["dog", "cat"], (1, 2, 3), ("dog", "cat", "cow")),
         (["car", "cat"], ["t", "r"], (0, 1), ("r", "t")),
         (["p1", "q1"], None, (0, 1), ("p1", "q1")),
         (["p1", "p01"], None, (0, 1), ("p1", "p01")),
@@ -28,6 +29,11 @@ def test_columns_stand_for_classes(names, labels, order, called):
     found = class_columns(names, labels)
     assert (found.order, found.names) == (order, called)
     assert found.classes == (called or len(order))
+
+
+def test_other_columns_of_a_frame_do_not_matter_where_classes_begin_alike():
+    frame = pd.DataFrame({"age": [50, 60], "p_b": [0.25, 0.5], "p_a": [0.75, 0.5]})
+    np.testing.assert_array_equal(label_columns(["a", "b"], list(frame.columns)), [2, 1])
 
 
 @pytest.mark.parametrize(
