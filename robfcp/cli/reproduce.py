@@ -39,7 +39,7 @@ def reproduce(
     Each leaves NAME.csv, NAME.json and NAME.png. A call that was stopped goes on where it was.
 
     [dim]Example: robfcp reproduce main benign -o out/paper[/dim]
-    [dim]Example: robfcp reproduce bounds --seeds 1 --workers 1 -o out/paper[/dim]
+    [dim]Example: robfcp reproduce bounds --seeds 2 --workers 1 -o out/paper[/dim]
     """
     from robfcp.lab import paper
 

@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 import robfcp
 from robfcp.cli import COMMANDS, app
 
-SLOW = {"robfcp bench --clients 1000 --samples 500": "the other example times the same stages"}
-ELSEWHERE = {
-    "train": "needs the official data and torch; tests/lab/test_training.py runs it",
-    "reproduce": "takes minutes; tests/lab/test_reproduce.py runs it",
-    "redteam": "takes minutes; tests/lab/test_redteam.py runs it",
-}
+SLOW = (  # minutes; the other example of each does the same on less
+    "robfcp bench --clients 1000 --samples 500",
+    "robfcp redteam mnist --share 0.4 --plot redteam.png",
+    "robfcp reproduce main benign -o out/paper",
+)
+ELSEWHERE = {"train": "needs the official data and torch; tests/lab/test_training.py runs it"}
 
 
 QUICK = set(COMMANDS) - {"demo", "simulate"}  # whose own tests run them too
