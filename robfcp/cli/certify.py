@@ -83,7 +83,7 @@ def certify(
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(help="'class' or 'group': judge each by itself; as the calibration, if so."),
+        typer.Option(help="Judge each 'class' or 'group' by itself; by default as calibrated."),
     ] = None,
     sizes: Annotated[
         Path | None, typer.Option(help="JSON registry {client: samples}; others are refused.")
