@@ -15,6 +15,10 @@ class Tensor:
         self.values, self.dtype, self.device = np.asarray(values), dtype, device
         self.grad, self.is_sparse = grad, sparse
 
+    @property
+    def shape(self):
+        return self.values.shape
+
     def __len__(self):
         return len(self.values)
 
@@ -146,6 +150,33 @@ def test_logits_that_are_none_are_refused(logits, message):
 def test_logits_given_as_probabilities_get_the_remedy():
     with pytest.raises(RobfcpError, match="from_logits"):
         robfcp.LAC()([[2.0, -1.0]], [0])
+
+
+def test_tensors_go_from_scores_to_sets():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(3, 0.5), 600)
+    y = (p.cumsum(axis=1) > rng.random((600, 1))).argmax(axis=1)
+    score = robfcp.LAC()
+    reports = [
+        robfcp.Report.from_scores(
+            f"site-{k}",
+            Tensor(score(p[k::6], y[k::6])),
+            score=score,
+            labels=Tensor(y[k::6], "torch.int64", grad=False),
+            classes=3,
+            bins_per_sample=100,
+        )
+        for k in range(6)
+    ]
+    calibration = robfcp.calibrate(reports)
+    given, truth = Tensor(p), Tensor(y, "torch.int64", grad=False)
+    np.testing.assert_array_equal(calibration.predict_set(given), calibration.predict_set(p))
+    assert calibration.check(given, truth).overall == calibration.check(p, y).overall
+    assert robfcp.Monitor(calibration).update(given, truth).n == 600
+    local = calibration.letter("site-1").at_site(given, truth)
+    np.testing.assert_array_equal(local.predict_set(given), local.predict_set(p))
+    with pytest.raises(RobfcpError, match="a: scores: rows differ in length"):
+        robfcp.Report.from_scores("a", [Tensor([1.0]), Tensor([1.0, 2.0])])
 
 
 @pytest.mark.train

@@ -153,6 +153,7 @@ class Printer:
             header_style="bold",
         )
         lines = [[_cell(value) for value in row] for row in rows]
+        columns, lines = _turned(columns, lines, self.console.width)
         for number, column in enumerate(columns):
             right = bool(lines) and all(_numeric(line[number]) for line in lines)
             table.add_column(column, justify="right" if right else "left", overflow="fold")
@@ -220,6 +221,24 @@ class Printer:
             timer.cancel()
             timer.join()
             bar.stop()
+
+
+def _turned(
+    columns: Sequence[str], lines: list[list[str]], width: int
+) -> tuple[Sequence[str], list[list[str]]]:
+    """The table on its side where it would break words as it stands and would not so."""
+
+    def needed(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+        longest = [
+            max(len(word) for cell in column for word in (cell.split() or [""]))
+            for column in zip(heads, *rows, strict=True)
+        ]
+        return sum(longest) + 3 * len(longest) + 1
+
+    if not lines or needed(columns, lines) <= width:
+        return columns, lines
+    head, *rest = [list(row) for row in zip(columns, *lines, strict=True)]
+    return (head, rest) if needed(head, rest) <= width else (columns, lines)
 
 
 def _wrapped(line: str) -> str:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._util.numbers import array
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Mechanism, Neighbours, Privacy, add_noise, noise_bound
@@ -169,7 +170,7 @@ class Noisy(Exact):
         """Refuse more samples of one person than the statement speaks of."""
         if patients is None:
             return
-        names = np.asarray(patients)
+        names = array("patients", patients)
         if names.shape != (n_samples,):
             raise RobfcpError(f"{client}: patients: need one name a score ({n_samples})")
         most = int(np.unique(names, return_counts=True)[1].max())

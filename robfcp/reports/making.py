@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._util.numbers import array, floats
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
@@ -114,6 +115,10 @@ class Made:
         check_grid(client, grid)
         check_privacy(client, privacy)
         how = disclosure_of(privacy)
+        try:
+            scores = array("scores", scores)
+        except RobfcpError as error:
+            raise RobfcpError(f"{client}: {error}") from error
         if bins_per_sample is not None:
             how.check_fineness(client, scores, grid, bins_per_sample)
         try:
@@ -130,7 +135,7 @@ class Made:
             counts = sketch(values, grid) if strata is None else strata.pooled
         except RobfcpError as error:
             raise RobfcpError(f"{client}: {error}") from error
-        how.check_patients(client, len(np.asarray(scores)), patients)
+        how.check_patients(client, len(np.atleast_1d(scores)), patients)
         if label_scores is not None:
             how.check_set_sizes(client)
         size: Any = how.stated(int(counts.sum()))
@@ -268,7 +273,7 @@ def _set_sizes(
     """The scores of all labels as counts on the grid."""
     if label_scores is None:
         return None
-    values = np.asarray(label_scores, dtype=np.float64)
+    values = floats("label_scores", label_scores)
     if values.ndim != 2 or len(values) != n_samples:
         raise RobfcpError(
             f"{client}: label_scores: need (n, C) scores of {n_samples} samples; "

@@ -197,6 +197,21 @@ def test_a_bar_shows_only_when_it_takes_long(
     assert os.environ.get("ROBFCP_DEBUG") is None
 
 
+def test_tables_too_wide_for_a_terminal_lie_on_their_side(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    names = ["defence", "coverage", "set size", "worst class", "false alarms"]
+    _common.Printer().table("figures", names, [["undefended", 0.9, 2, 0.8, 1]])
+    said = capsys.readouterr().out
+    for word in ("undefended", "coverage", "alarms"):
+        assert word in said
+    assert max(map(len, said.splitlines())) <= 40
+    words = ["incomprehensibilities", "uncharacteristically", "x"]
+    _common.Printer().table("words", words, [["a", "b", "c"]])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 40
+
+
 def test_what_is_wrong_inside_is_not_somebody_elses_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

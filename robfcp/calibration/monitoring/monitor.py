@@ -171,7 +171,7 @@ class Monitor:
         1
         """
         rule = self._calibration.score_of(score)
-        predictions, targets = np.asarray(predictions), array("targets", targets)
+        predictions, targets = array("predictions", predictions), array("targets", targets)
         key = batch_key(predictions, targets, ids, batch)
         if self._path is None:
             return self._counted(rule, predictions, targets, ids, key)
