@@ -84,11 +84,27 @@ def _was(sites: Sequence[Diagnosis]) -> str:
 def _few(sites: Sequence[Diagnosis]) -> str:
     """Up to four by name with their cause; of more the first ones, and how many of each cause."""
     if len(sites) <= NAMED:
-        return _listed([f"{one.client} ({one.short})" for one in sites])
+        return _listed(_entries(sites))
     causes = Counter("cause unclear" if s.cause == "not told" else s.cause for s in sites)
     names = ", ".join(one.client for one in sites[: NAMED - 1])
     kinds = _listed([f"{cause} at {number}" for cause, number in causes.most_common()])
     return f"{names} and {len(sites) - NAMED + 1} more ({kinds})"
+
+
+def _entries(sites: Sequence[Diagnosis]) -> list[str]:
+    """Each site with its cause; two that are each other's copy in one entry."""
+    named = {one.client: one for one in sites}
+    found, told = [], set()
+    for one in sites:
+        twin = named.get(one.other)
+        if one.client in told:
+            continue
+        if twin is not None and one.cause == "copy" and twin.other == one.client:
+            told.add(twin.client)
+            found.append(f"{one.client} with {twin.client} (the same report)")
+        else:
+            found.append(f"{one.client} ({one.short})")
+    return found
 
 
 def _listed(parts: Sequence[str]) -> str:

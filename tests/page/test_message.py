@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,15 @@ def test_a_few_are_named_with_their_causes_and_many_are_counted() -> None:
     many = {c: one(c, cause="copy" if c > "e" else "not told") for c in "abcdefg"}
     words = message(calibration, many).first
     assert "a, b, c and 4 more (cause unclear at 5 and copy at 2)" in words
+
+
+def test_two_copies_of_each_other_are_named_once() -> None:
+    twins = {
+        c: replace(one(c, cause="copy", trusted=True), other=other)
+        for c, other in (("a", "b"), ("b", "a"))
+    }
+    words = message(calibrated(0), {**twins, "x": one("x", trusted=True)}).first
+    assert "look at a with b (the same report) and x (labels mixed up)." in words
 
 
 def test_trusted_sites_to_look_at_come_first_where_nobody_was_left_out() -> None:
