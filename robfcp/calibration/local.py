@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._util.numbers import array
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.check import Check, check
 from robfcp.calibration.levels import Level
@@ -382,7 +383,7 @@ def localised(
     calibration.check_classes(probabilities)
     scores = score(probabilities, labels, rng)
     every = score.all_labels(probabilities, rng)
-    numbers = np.asarray(labels)
+    numbers = array("labels", labels)
     notes: list[str] = []
     if others is None:
         notes.append("the letter has no threshold from other sites: they kept no labels, or few")
@@ -460,7 +461,7 @@ def at_stranger(
     """
     calibration.check_classes(probabilities)
     counts = class_counts(calibration.evidence.federation)
-    numbers = np.asarray(labels)
+    numbers = array("labels", labels)
     calibration.score_of()(probabilities, labels, rng)  # refuses what are no labels
     sizes = np.bincount(numbers, minlength=len(counts.names))
     m, sigma = calibration.n_malicious, calibration.settings.label_shift or 0.0

@@ -73,8 +73,13 @@ def prepare(*paths: Path | None, endings: Sequence[str] = ()) -> None:
 
 def stream(seed: int, *words: str) -> np.random.Generator:
     """Random numbers of one use: the same seed gives others at another site or for another task."""
-    digest = sha256("\0".join(words).encode()).digest()
-    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+    return np.random.default_rng(seed_of(seed, *words))
+
+
+def seed_of(seed: int, *words: str) -> int:
+    """A seed for one use, where numbers must be drawn twice alike."""
+    digest = sha256("\0".join([str(seed), *words]).encode()).digest()
+    return int.from_bytes(digest[:8], "big")
 
 
 def level_place(levels: Sequence[Fraction], text: str | None) -> int:

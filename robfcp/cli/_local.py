@@ -15,7 +15,7 @@ from robfcp.calibration import (
     kind_of,
     load_letter,
 )
-from robfcp.cli._common import stream
+from robfcp.cli._common import seed_of
 from robfcp.cli._data import FileOutputs, FileReading, expects, read_outputs
 
 
@@ -41,7 +41,7 @@ def localised_from(
     path: Path, data: Path, reading: FileReading, key: str | None = None, seed: int = 0
 ) -> Localised:
     """From the site's letter, or for a stranger from the evidence beside a calibration."""
-    rng = stream(seed, "localise")
+    rng = seed_of(seed, "localise")
     if kind_of(read_limited(path, MAX_CALIBRATION_BYTES)) == "letter":
         letter = load_letter(path, key)
         found = read_for(letter.calibration, data, reading, needs_targets=True)
