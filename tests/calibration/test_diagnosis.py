@@ -256,3 +256,23 @@ def test_an_everyday_fault_at_one_real_hospital_is_named() -> None:
     right = {row.fault: row.right for row in named(natural.FEDERATIONS[0], most=1, seed=1)}
     assert set(right) == {*NAMES, NOBODY}
     assert right["stale-file"] == right["all-zero"] == 1
+
+
+def test_large_federations_look_at_coverage_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("robfcp.calibration.diagnosis.diagnosis.MANY", 10)
+    reports = [*(site(f"s{k:02d}", k) for k in range(11)), site("dresden", 5, change=swapped)]
+    reports.append(site("flat", 6, change=powered(0.35)))
+    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none", malicious=0))
+    assert set(found) == {"dresden"}
+
+
+def test_scores_that_differ_in_no_way_with_a_name_are_other_cases() -> None:
+    def odd(probabilities, labels):
+        other = np.full_like(probabilities, 0.25)
+        other[:, 0] = 0.5
+        chosen = labels == 0
+        return np.where(chosen[:, None], other, probabilities), labels
+
+    found = told(site("dresden", 31, n=600, change=odd))
+    assert found.cause == "other cases"
+    assert found.finding.startswith('its scores differ from the others\' in "none"')

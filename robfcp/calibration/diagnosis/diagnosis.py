@@ -25,7 +25,7 @@ CERTAIN = 20.0  # a trusted site is looked at where "alike" is less likely by e^
 FEW_SCORES = 10
 EQUAL = 0.95
 HARMLESS = ("alike", "unclear")
-MANY = 2000
+MANY = 20_000  # sites times classes beyond which only the coverage of used sites is looked at
 
 
 def diagnose(
@@ -46,8 +46,8 @@ def diagnose(
     -------
     Mapping
         A diagnosis for every flagged site, in the order of the federation; then one for every
-        trusted site whose own coverage is far too low or whose report clearly shows a fault. In
-        federations of more than 2000 sites only the coverage of trusted ones is looked at.
+        trusted site whose own coverage is far too low or whose report clearly shows a fault. Beyond
+        20,000 sites times classes only the coverage of trusted sites is looked at.
 
     Examples
     --------
@@ -90,7 +90,8 @@ class _Clinic:
 
     def look(self, k: int) -> Diagnosis | None:
         """A trusted site's diagnosis, where its coverage or its report calls for one."""
-        many = self._federation.n_clients > MANY
+        strata = self._federation.strata
+        many = self._federation.n_clients * (1 if strata is None else strata.n_strata) > MANY
         if self._noisy[k] or (many and not self._low[k]):
             return None
         ranked = [] if k in self._copies else self._ranked(k)
