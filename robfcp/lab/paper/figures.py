@@ -153,7 +153,7 @@ def _sweep(name: str, title: str, rows: Sequence[TableRow]) -> Any:
     figure.supylabel("estimated number" if name == "counting" else "coverage", fontsize=9)
     figure.suptitle(title, fontsize=11)
     handles, labels = grid[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", ncols=5, fontsize=8)
+    figure.legend(handles, labels, loc="outside lower center", ncols=6, fontsize=8)
     return figure
 
 
