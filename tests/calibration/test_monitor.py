@@ -270,7 +270,7 @@ def feeder(folder, first, last):
     )
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, pytest.param(12, marks=pytest.mark.slow)])
 def test_killed_at_any_point_it_ends_where_it_would_have(folder, times):
     rng = np.random.default_rng(1)
     expected = robfcp.Monitor(CALIBRATION, report=own_report(), floor=0.9, seed=1)

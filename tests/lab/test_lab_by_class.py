@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from effort import thorough
 from typer.testing import CliRunner
 
 import robfcp
@@ -20,6 +21,7 @@ from robfcp.lab.simulation import summarise
 from robfcp.lab.strata import shares_of, spread
 from robfcp.lab.worlds import World, apply_attack, federation_of, make_world
 
+QUICK = [name for name, attack in ATTACKS.items() if not isinstance(attack, Adaptive)]
 SMALL = {"n_clients": 12, "share": 0.3, "beta": 0.5, "score": None, "grid": None}
 
 
@@ -65,7 +67,7 @@ def test_a_world_counts_as_reports_with_labels_do(world):
     assert list(federation) == reports
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", thorough(ATTACKS, *QUICK))
 def test_counts_by_class_add_up_under_every_attack_and_honest_ones_stay(world, name):
     attacked = apply_attack(short(ATTACKS[name]), world, np.random.default_rng(1))
     check_consistent(attacked)
@@ -74,7 +76,9 @@ def test_counts_by_class_add_up_under_every_attack_and_honest_ones_stay(world, n
         assert np.array_equal(tables(attacked)[place], tables(world.federation)[k])
 
 
-@pytest.mark.parametrize("name", [n for n, a in ATTACKS.items() if a.on in ("scores", "counts")])
+@pytest.mark.parametrize(
+    "name", thorough([n for n, a in ATTACKS.items() if a.on in ("scores", "counts")], *QUICK)
+)
 def test_forged_pooled_counts_are_spread_over_the_clients_own_mix(world, name):
     attacked = short(ATTACKS[name])(world.federation, world.malicious, 1)
     check_consistent(attacked)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from effort import cases
+from effort import cases, thorough
 from typer.testing import CliRunner
 
 import robfcp
@@ -73,7 +73,7 @@ def test_the_published_defence_fails_there_and_the_table_says_so(data):
 
 
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if not name.startswith("adaptive")])
-@pytest.mark.parametrize("beta", [None, 0.5])
+@pytest.mark.parametrize("beta", thorough([None, 0.5], 0.5))
 def test_every_attack_runs_at_its_stage_and_is_seeded(some, attack, beta):
     def run():
         return simulate(
