@@ -29,8 +29,8 @@ class Constants:
         Standard deviations from those kept that everybody left out must have: nobody goes for the
         company alone.
     diverse
-        A group may differ within by at most so many times what the others do: honest sites who
-        differ in all directions are no group.
+        A group may differ within by at most so many times what the others do (twice that if it is
+        easier): honest sites who differ in all directions are no group.
     within
         Or by this share of its squared distance from the others.
     cross

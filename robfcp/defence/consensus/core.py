@@ -9,6 +9,7 @@ from robfcp.defence.consensus.evidence import heterogeneity, ratios
 from robfcp.defence.consensus.tables import Tables, drawn
 
 STARTS, STEPS = 8, 6
+CLASS_STARTS = 4  # of these also given the labels
 USUAL = 0.02  # heterogeneity per sample that starts are compared with
 
 Array = NDArray[np.float64]
@@ -18,25 +19,34 @@ Mask = NDArray[np.bool_]
 def find_core(tables: Tables) -> Mask:
     """(K,) the more coherent half.
 
-    It is sought in the pooled counts, because classes are claims: liars who claim a rare class
-    would explain everybody who holds it. Being more alike than noise allows earns nothing, and
-    starts are judged by the sites just beyond the half, so that a tight minority does not win.
+    It is sought in the pooled counts and, from there and afresh, given the labels: pooled, honest
+    sites with unlike labels look less alike than liars who agree; given the labels, liars who
+    claim a rare class explain each other. The core is the half that does best by both. Being more
+    alike than noise allows earns nothing, and a half is judged by the sites just beyond it, so that
+    a tight minority does not win.
     """
     few = drawn(tables.shape[0], tables.counts)
-    pooled = tables.subset(few).pooled()
-    best, core = np.inf, np.ones(len(few), dtype=bool)
-    for start in _starts(pooled):
-        found = _concentrated(pooled, start)
-        oddity = np.maximum(ratios(pooled, found), 1) / (1 + USUAL * pooled.sizes)
-        half, more = len(few) // 2, len(few) // 2 + len(few) // 10
-        beyond = float(np.sort(np.log(oddity))[half : more + 1].mean())
-        if beyond < best - 1e-9:
-            best, core = beyond, found
+    part = tables.subset(few)
+    pooled = part.pooled()
+    found = [_concentrated(pooled, start) for start in _starts(pooled)]
+    if part.shape[1] > 1:
+        afresh = _starts(pooled)[:CLASS_STARTS]
+        best = min(found, key=lambda half: _beyond(pooled, half))
+        found = [best, *(_concentrated(part, start) for start in (best, *afresh))]
+    views = (pooled, part) if part.shape[1] > 1 else (pooled,)
+    core = min(found, key=lambda half: round(sum(_beyond(view, half) for view in views), 9))
     reference = np.zeros(tables.shape[0], dtype=bool)
     reference[few[core]] = True
-    if tables.shape[1] == 1 and len(few) == tables.shape[0]:
+    if len(few) == tables.shape[0]:
         return reference
     return _concentrated(tables, reference)
+
+
+def _beyond(tables: Tables, half: Mask) -> float:
+    """Mean log oddity of the tenth of the sites just beyond the closest half."""
+    n_sites = tables.shape[0]
+    oddity = np.maximum(ratios(tables, half), 1) / (1 + USUAL * tables.sizes)
+    return float(np.sort(np.log(oddity))[n_sites // 2 : n_sites // 2 + n_sites // 10 + 1].mean())
 
 
 def _starts(pooled: Tables) -> list[Mask]:

@@ -22,7 +22,7 @@ Ranks = NDArray[np.int64]
 class Groups:
     """For each number j of oddest sites: are they a group, and may it be left out.
 
-    `coherent`: they differ among themselves no more than the others do, or little beside their
+    `coherent`: they differ among themselves hardly more than the others do, or little beside their
     distance from them. `impossible`: their scores are both easier and harder than expected, or
     they lack most of what is expected of their body or their tail: no honest population. `hard`:
     harder on the whole.
@@ -98,11 +98,13 @@ class _Sums:
             _spread(upper, lower, ranks, n_sites, number) for number in (0, 1)
         )
         close = np.minimum(apart, apart_roots) <= constants.within
-        coherent = (ranks == 1) | (within <= constants.diverse) | close
         counts, means = upper[1][:, 2], upper[1][:, 3]
         size = counts.sum(axis=1, keepdims=True)
         lead = np.cumsum(counts - means, axis=1) / size  # F observed less F expected
         hard = lead.mean(axis=1) < 0
+        # twice as much for easier sites: to lose them costs no coverage
+        diverse = np.where(hard, 1, 2) * constants.diverse
+        coherent = (ranks == 1) | (within <= diverse) | close
         crosses = np.where(hard, lead.max(axis=1), -lead.min(axis=1)) > constants.cross
         passed = [np.cumsum(part, axis=1) / size for part in (counts, means)]
         body = 1 - passed[1] >= np.minimum(BODY, 1 - passed[1].min(axis=1, keepdims=True))
