@@ -42,7 +42,8 @@ class Constants:
         to all of it, since to lose one site costs little). Otherwise the reports of two honest
         populations look the same, and without the harder one coverage would fall.
     vouch
-        Standard deviations beyond the level that a site may vouch for in the vote.
+        Standard deviations beyond the level that a site may vouch for in the vote; it may object
+        with four times as many.
     """
 
     level: float = 0.05

@@ -16,6 +16,7 @@ from robfcp.defence.copies import Copies
 from robfcp.federation import Federation
 from robfcp.guarantees import Exchangeability, FcpThreshold, conformal_rank
 
+OBJECTION = 4.0  # times what a site may vouch for is what it may object with
 CLOSER = 0.3  # the quantile of oddities that gives the heterogeneity: liars would widen later ones
 WIDEST = 0.3  # heterogeneity beyond which nothing is learnt
 _NORMAL = 300  # samples from which on a share is taken as normal
@@ -28,12 +29,12 @@ Array = NDArray[np.float64]
 class VotedThreshold:
     """FCP's threshold, raised where some vouch for more than their samples can show.
 
-    At an edge t a site's share F_k(t) counts as min(F_k(t) - L, b_k) - e_k, with b_k = c s_k,
-    s_k^2 = L (1 - L) (1/n_k + phi) and e_k = E min(X/n_k - L, b_k) for X beta-binomial. The edge
-    is the first at or beyond FCP's with sum_k w_k [min(F_k(t) - L + v, b_k) - e_k] >= 0, v the
-    standard deviation of the difference between vote and mean when nobody lies. Weights are sizes,
-    at most `cap` times the median unless registered; copies speak once, with the least of their
-    shares.
+    At an edge t a site's share F_k(t) counts as g_k(F_k(t) - L) - e_k: g_k(x) is x cut off at b_k
+    above and at 4 b_k below, b_k = c s_k, s_k^2 = L (1 - L) (1/n_k + phi), and e_k is the mean of
+    g_k(X/n_k - L) for X beta-binomial. The edge is the first at or beyond FCP's with
+    sum_k w_k [g_k(F_k(t) - L + v) - e_k] >= 0, v the standard deviation of the difference between
+    vote and mean when nobody lies. Weights are sizes, at most `cap` times the median unless
+    registered; copies speak once, with the least of their shares.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class VotedThreshold:
         wanted = share + 1 / total - allowed
 
         def accepted(edge: int) -> bool:
-            votes = np.minimum(self._shares(edge) - wanted, limits) - means
+            votes = np.clip(self._shares(edge) - wanted, -OBJECTION * limits, limits) - means
             return float(weights @ votes) >= -1e-9 * total
 
         low, high = first, self._kept.grid.n_bins - 1
@@ -170,7 +171,8 @@ def _law(size: int, level: float, phi: float, vouch: float) -> tuple[float, floa
     masses = np.exp(logs - logs.max())
     masses /= masses.sum()
     limit = vouch * deviation
-    votes = np.minimum(values, limit)
+    votes = np.clip(values, -OBJECTION * limit, limit)
     mean = float(masses @ votes)
-    answer = (votes - mean) / max(float(masses @ (values < limit)), 0.05)
+    inside = (values < limit) & (values > -OBJECTION * limit)
+    answer = (votes - mean) / max(float(masses @ inside), 0.05)
     return limit, mean, float(np.sqrt(masses @ (values - answer) ** 2))
