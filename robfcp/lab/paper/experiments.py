@@ -15,7 +15,7 @@ from robfcp._util.files import write_atomically
 from robfcp._util.parallel import n_cores
 from robfcp.errors import RobfcpError
 from robfcp.figures import save
-from robfcp.lab.natural import found_table
+from robfcp.lab.natural import COMPARED, found_table
 from robfcp.lab.paper import extras, figures
 from robfcp.lab.paper.cases import EXPERIMENTS
 from robfcp.lab.paper.remarks import remarks
@@ -100,13 +100,14 @@ def reproduce(
 def _natural_remark(rows: Sequence[dict[str, Any]]) -> str:
     quiet = [row for row in rows if not row["liars"]]
     accused = "; ".join(
-        f"{row['federation']} {row['rob-fcp_false_alarms']:.1f} and {row['band_false_alarms']:.1f} "
-        f"of {row['honest']}"
+        f"{row['federation']} "
+        + ", ".join(f"{row[f'{name}_false_alarms']:.1f}" for name in COMPARED)
+        + f" of {row['honest']}"
         for row in quiet
     )
     return (
         "Sites are the data's own, a fifth of them lie, and the defences estimate how many. Honest "
-        f"sites accused a run when nobody lies, by rob-fcp and band: {accused}. Errors are of "
+        f"sites accused a run when nobody lies, by {', '.join(COMPARED)}: {accused}. Errors are of "
         "coverage against the honest sites alone; found and false alarms count sites."
     )
 
