@@ -46,7 +46,7 @@ function drawClients() {
       },
       axes: [
         axis({ label: "sites, the strangest on the right", values: (_, ticks) => ticks.map((t) => (t > 0 && t <= K && Number.isInteger(t) ? t : "")) }),
-        axis({ label: log ? "maliciousness (log)" : "maliciousness", size: 52, splits: log ? powers : undefined, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(shown) }),
+        axis({ label: log ? "how strange (log)" : "how strange", size: 52, splits: log ? powers : undefined, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(shown) }),
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
       hooks: { draw: [(chart) => drawMarks(chart, xs, ys, drawn)] },
@@ -125,7 +125,7 @@ function showClient() {
       ? []
       : [
           ["samples", number(chosen.size)],
-          ["maliciousness", shown(chosen.maliciousness)],
+          ["how strange (maliciousness)", shown(chosen.maliciousness)],
           ["strangest first", `${chosen.rank} of ${K}`],
           ["own cases covered", percent(chosen.covered)],
         ];

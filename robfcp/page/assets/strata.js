@@ -7,7 +7,7 @@ function showStrata() {
   const cells = (kind, values) => element("tr", {}, ...values.map((value) => (value instanceof Node ? value : element(kind, { text: value }))));
   const share = (value) => (value === null ? "–" : percent(value));
   byId("strata").replaceChildren(
-    element("thead", {}, cells("th", [word, "threshold", "sites", "samples", "own scores within", "proved", ""])),
+    element("thead", {}, cells("th", [word, "threshold", "sites", "samples", "cases covered", "proved", ""])),
     element("tbody", {}, ...found.rows.map((row) =>
       cells("td", [row.name, shown(row.threshold), number(row.sites), number(row.samples), share(row.covered), row.proved ? proved(...row.proved) : "–", row.protection]))),
   );
@@ -20,15 +20,15 @@ function showStrata() {
   const letters = found.sites.some((site) => site.own);
   const own = (site) => (letters ? (site.own ? [shown(site.own[0]), heat(site.own[1])] : ["–", "–"]) : []);
   byId("strata-sites").replaceChildren(
-    element("thead", {}, cells("th", ["site", "samples", "within", ...(letters ? ["own threshold", "within it"] : []), ...names])),
+    element("thead", {}, cells("th", ["site", "samples", "covered", ...(letters ? ["own threshold", "covered by it"] : []), ...names])),
     element("tbody", {}, ...found.sites.slice(0, 20).map((site) =>
       cells("td", [site.name, number(site.samples), heat(site.covered), ...own(site), ...names.map((_, c) => mixed(site, c, heat))]))),
   );
   const more = found.n_strata > names.length ? ` The ${names.length} most frequent of ${found.n_strata} are shown.` : "";
   const pooled = found.pooled_only.length ? ` ${number(found.pooled_only.length)} sites withheld their labels and count for the pooled statements only.` : "";
-  const clipped = letters ? " Own threshold: what the site's letter comes to, up to one bin; within it: its own scores at or below that." : "";
+  const clipped = letters ? " Own threshold: what the site's letter comes to, up to one bin; covered by it: the share of its own cases." : "";
   byId("strata-words").textContent =
-    `Share of each site's own scores at or below the threshold, worst sites first; in brackets how much of its data the ${word} is.${clipped}${more}${pooled}`;
+    `Share of each site's own cases that are covered, worst sites first; in brackets how much of its data the ${word} is.${clipped}${more}${pooled}`;
   byId("strata-section").hidden = false;
 }
 

@@ -4,7 +4,7 @@ const PRINTED = 8;
 const COLUMNS = [
   ["id", "site", (row) => row.id],
   ["verdict", "verdict", (row) => verdictWords(row.verdict)],
-  ["maliciousness", "maliciousness", (row) => (row.maliciousness === null ? "–" : shown(row.maliciousness))],
+  ["maliciousness", "how strange", (row) => (row.maliciousness === null ? "–" : shown(row.maliciousness))],
   ["size", "samples", (row) => (row.size === null ? "–" : number(row.size))],
   ["covered", "own cases covered", (row) => (row.covered === null ? "–" : percent(row.covered))],
   ["diagnosis", "what it looks like", (row) => row.diagnosis || (row.k >= K ? row.reason : "")],
