@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
 from robfcp._util.names import a_few
-from robfcp.cli._arrays import array_names, read_npy, read_npz
-from robfcp.cli._probabilities import checked_rows, softmax_rows, sums_to_one
+from robfcp.cli._named_arrays import of_arrays
+from robfcp.cli._outputs import TARGETS, Expects, FileOutputs, FileReading
+from robfcp.cli._probabilities import as_probabilities
 from robfcp.cli._tables import Table, read_csv, read_parquet
 from robfcp.errors import RobfcpError
 from robfcp.prediction import ordered_columns
-from robfcp.reports import Names
 from robfcp.scores import (
     ClassColumns,
     ClassificationScore,
@@ -29,10 +29,7 @@ from robfcp.scores import (
     places,
 )
 
-PREDICTIONS = ("probabilities", "predictions", "logits")
 MULTILABEL = ("label_", "label:")  # one column a label, 0 or 1
-TARGETS = ("labels", "label", "targets", "target", "y", "y_true", "truth")
-IDS = ("ids", "id", "index", "patientid")
 _AN_ID = re.compile(r"|id|index|unnamed: 0|patientid|.+[_ -]id", re.IGNORECASE)
 _ENDS = (("low", "high"), ("lower", "upper"))
 _OTHERS = {
@@ -44,7 +41,6 @@ _OTHERS = {
     ".pkl": "save arrays with numpy.savez; pickles are never opened",
 }
 
-Expects = Literal["classes", "values", "labels"]  # one of C classes, a number, several labels
 IdColumn = Annotated[
     str | None,
     typer.Option("--id", help="The column that names the samples; 'id' and the like by itself."),
@@ -60,41 +56,6 @@ Logits = Annotated[bool, typer.Option("--logits", help="The columns are logits: 
 Normalise = Annotated[
     bool, typer.Option("--normalise", help="Divide rows by their sums: rounded, or in percent.")
 ]
-
-
-@dataclass(frozen=True)
-class FileReading:
-    """How a file is to be read, as far as it does not say itself."""
-
-    ids: str | None = None
-    label: str | None = None
-    classes: Names | None = None
-    logits: bool = False
-    normalise: bool = False
-    lenient: bool = False  # one bad sample must not show by failing: it becomes NaN
-
-
-@dataclass(frozen=True, eq=False)
-class FileOutputs:
-    """Predictions of a model with the true targets where the file has them."""
-
-    predictions: NDArray[Any]
-    targets: NDArray[Any] | None
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    names: tuple[str, ...] = ()  # of the classes, where they have names
-    ids: NDArray[Any] | None = None
-    rows: Sequence[int] = ()  # as a spreadsheet counts them
-    notes: tuple[str, ...] = ()
-
-    @property
-    def classes(self) -> tuple[str, ...] | int:
-        """The classes' names, or their number where the file does not name them."""
-        return self.names or int(self.predictions.shape[1])
-
-    @property
-    def sample_ids(self) -> list[str]:
-        """What the samples are called; their rows in the file where they have no names."""
-        return [str(name) for name in (self.rows if self.ids is None else self.ids)]
 
 
 def reading_of(
@@ -147,7 +108,7 @@ def read_outputs(
             table = readers[suffix](path)
             found = _of_table(table, aside, expects, how)
         elif suffix in (".npz", ".npy"):
-            found = _of_arrays(path, aside, expects, how)
+            found = of_arrays(path, aside, expects, how)
         else:
             remedy = _OTHERS.get(suffix, "use .csv, .npz, .npy or .parquet")
             raise RobfcpError(f"cannot read {suffix or 'a file without an ending'}; {remedy}")
@@ -231,23 +192,8 @@ def _classified(
         raise RobfcpError(_no_class(table, raw, targets, label, columns))
     where = [f"row {row}" for row in table.rows]
     called = [table.names[k] for k in chosen]
-    p = _probabilities(p, where, how, lambda row, k: table.cell(row, chosen[k]), called)
+    p = as_probabilities(p, where, how, lambda row, k: table.cell(row, chosen[k]), called)
     return replace(found, predictions=p, targets=targets, names=columns.names)
-
-
-def _probabilities(
-    p: NDArray[Any],
-    where: Sequence[str],
-    how: FileReading,
-    cell: Callable[[int, int], str],
-    names: Sequence[str] = (),
-) -> NDArray[Any]:
-    """Rows that are probabilities, by softmax or division where asked; else refused by place."""
-    if how.logits:
-        return softmax_rows(p, where, cell, lenient=how.lenient)
-    if how.normalise:
-        p = sums_to_one(p, where, lenient=how.lenient)
-    return p if how.lenient else checked_rows(p, where, cell, names)
 
 
 def _no_class(
@@ -353,66 +299,3 @@ def _ends_in_order(table: Table, places: list[int]) -> list[int]:
         if set(names) == {low, high}:
             return [names[low], names[high]]
     return places
-
-
-def _of_arrays(
-    path: Path, aside: Sequence[str], kind: Expects | None, how: FileReading
-) -> FileOutputs:
-    """The parts of an npz archive by the names of its arrays, or the array of an npy file."""
-    if path.suffix.lower() == ".npy":
-        there: list[str] = []
-        arrays: Mapping[str, NDArray[Any]] = {"probabilities": read_npy(path)}
-    else:
-        there = array_names(path)
-        names = [how.ids, how.label, "classes", *IDS, *TARGETS, *PREDICTIONS, *aside]
-        arrays = read_npz(path, [name for name in names if name is not None])
-    for name in (*aside, how.ids, how.label):
-        if name is not None and name not in arrays:
-            raise RobfcpError(f"has no array {name!r}; it has {a_few(there) or 'none with a name'}")
-    given = next((arrays[name] for name in PREDICTIONS if name in arrays), None)
-    if given is None:
-        raise RobfcpError(
-            f"has arrays {a_few(sorted(there)) or '(none)'} but no 'probabilities'; "
-            "save it with numpy.savez(path, probabilities=..., labels=...)"
-        )
-    label = [how.label] if how.label is not None else TARGETS
-    targets = next((arrays[name] for name in label if name in arrays), None)
-    ids = next((arrays[n] for n in ([how.ids] if how.ids else IDS) if n in arrays), None)
-    further = {name: arrays[name] for name in aside}
-    length = len(given) if given.ndim else 0
-    found = FileOutputs(given, targets, further, ids=ids, rows=range(1, length + 1))
-    if kind != "classes" or given.ndim != 2 or given.dtype.kind not in "fiu":
-        return found
-    named = arrays["classes"].astype(str).tolist() if "classes" in arrays else []
-    if named and len(named) != given.shape[1]:
-        raise RobfcpError(f"{len(named)} classes are named, but there are {given.shape[1]} columns")
-    logits = how.logits or next(name for name in PREDICTIONS if name in arrays) == "logits"
-    return _classified_arrays(found, named, replace(how, logits=logits))
-
-
-def _classified_arrays(found: FileOutputs, named: list[str], how: FileReading) -> FileOutputs:
-    """Class probabilities of arrays; the rows are counted from 1."""
-    names = named or [str(k) for k in range(found.predictions.shape[1])]
-    columns = ClassColumns(tuple(range(len(names))), tuple(named))
-    if named and isinstance(how.classes, tuple):
-        order = ordered_columns(names, how.classes)
-        if order is None:
-            raise RobfcpError(
-                f"the classes {a_few(names)} are not {a_few(how.classes)}; rename them"
-            )
-        columns = ClassColumns(tuple(order), how.classes)
-    p = found.predictions[:, list(columns.order)] if named else found.predictions
-    targets = found.targets
-    if targets is not None and targets.ndim == 1 and targets.dtype.kind in "US":
-        kept = how.classes if isinstance(how.classes, tuple) else columns.names
-        number = label_numbers(targets, ClassColumns(columns.order, kept))
-        if not how.lenient and (number < 0).any():
-            row = int(np.argmax(number < 0))
-            raise RobfcpError(
-                f"row {row + 1}: the label {targets[row]!s:.40} is none of the classes "
-                f"{a_few(kept or names)}; save their names as an array 'classes'"
-            )
-        targets = number
-    where = [f"row {row}" for row in found.rows]
-    p = _probabilities(p, where, how, lambda row, k: f"row {row + 1}, column {k + 1}")
-    return replace(found, predictions=p, targets=targets, names=columns.names)

@@ -16,7 +16,8 @@ from robfcp.calibration import (
     load_letter,
 )
 from robfcp.cli._common import seed_of
-from robfcp.cli._data import FileOutputs, FileReading, expects, read_outputs
+from robfcp.cli._data import expects, read_outputs
+from robfcp.cli._outputs import FileOutputs, FileReading
 
 
 def read_for(

@@ -8,10 +8,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.cli._outputs import FileReading
 from robfcp.errors import RobfcpError
 from robfcp.scores import from_logits, sum_tolerance
 
 Cell = Callable[[int, int], str]
+
+
+def as_probabilities(
+    p: NDArray[Any],
+    where: Sequence[str],
+    how: FileReading,
+    cell: Callable[[int, int], str],
+    names: Sequence[str] = (),
+) -> NDArray[Any]:
+    """Rows that are probabilities, by softmax or division where asked; else refused by place."""
+    if how.logits:
+        return softmax_rows(p, where, cell, lenient=how.lenient)
+    if how.normalise:
+        p = sums_to_one(p, where, lenient=how.lenient)
+    return p if how.lenient else checked_rows(p, where, cell, names)
 
 
 def softmax_rows(

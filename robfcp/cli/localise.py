@@ -25,8 +25,9 @@ from robfcp.cli._common import (
     prepare,
     stream,
 )
-from robfcp.cli._data import FileOutputs, IdColumn, LabelColumn, Logits, Normalise, reading_of
+from robfcp.cli._data import IdColumn, LabelColumn, Logits, Normalise, reading_of
 from robfcp.cli._local import localised_from, read_for
+from robfcp.cli._outputs import FileOutputs
 from robfcp.cli._sets import ENDINGS, class_names, sets_as_csv, write_result
 from robfcp.errors import RobfcpError
 

@@ -25,7 +25,6 @@ from robfcp.cli._common import (
     stream,
 )
 from robfcp.cli._data import (
-    FileOutputs,
     IdColumn,
     LabelColumn,
     Logits,
@@ -34,6 +33,7 @@ from robfcp.cli._data import (
     read_outputs,
     reading_of,
 )
+from robfcp.cli._outputs import FileOutputs
 from robfcp.cli._sets import ENDINGS, class_names, intervals_as_csv, sets_as_csv, write_result
 from robfcp.errors import RobfcpError
 from robfcp.scores import RISKS, ClassificationScore

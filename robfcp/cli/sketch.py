@@ -22,7 +22,6 @@ from robfcp.cli._common import (
 )
 from robfcp.cli._data import (
     ClassesOption,
-    FileOutputs,
     IdColumn,
     LabelColumn,
     Logits,
@@ -31,6 +30,7 @@ from robfcp.cli._data import (
     read_outputs,
     reading_of,
 )
+from robfcp.cli._outputs import FileOutputs
 from robfcp.cli._private import (
     DataSet,
     Delta,

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 import robfcp
 from robfcp.cli import app
-from robfcp.cli._data import FileReading, read_outputs, reading_of
+from robfcp.cli._data import read_outputs, reading_of
+from robfcp.cli._outputs import FileReading
 from robfcp.cli._tables import letters, read_csv
 from robfcp.errors import RobfcpError
 
