@@ -119,7 +119,12 @@ def tolerance_at(bounds: CountBounds, index: int, level: Fraction) -> int | None
     return None if found < 0 else found
 
 
-def tolerances(bounds: CountBounds, edges: Edges, level: Fraction) -> NDArray[np.int64]:
+def tolerances(
+    bounds: CountBounds,
+    edges: Edges,
+    level: Fraction,
+    exchangeability: Exchangeability = "partial",
+) -> NDArray[np.int64]:
     """(E,) the tolerance of a threshold at each edge, -1 for none.
 
     Where counts may fall the condition must hold at all edges above too.
@@ -128,7 +133,7 @@ def tolerances(bounds: CountBounds, edges: Edges, level: Fraction) -> NDArray[np
     if bounds.falling:
         where = np.asarray(edges) - places[0]
         places = bounds.edges_from(int(places[0]))
-    margins, allowance = _needed(bounds, places, level, "partial")
+    margins, allowance = _needed(bounds, places, level, exchangeability)
     total = margins.sum(axis=1) - allowance
     gains = np.cumsum(-np.sort(-np.maximum(margins, 0), axis=1), axis=1)
     survived = np.minimum((gains <= total[:, None]).sum(axis=1), len(bounds.sizes) - 1)

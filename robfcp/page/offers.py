@@ -18,6 +18,7 @@ from robfcp.guarantees import (
     PRUNING_SHARE,
     ClientIntervals,
     CountBounds,
+    Exchangeability,
     bounds_of,
     coverage_interval,
     guaranteed,
@@ -88,7 +89,13 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> Offers:
             proved=proved,
             rule=rule,
         ),
-        "marginal": _marginal(bounds, federation.grid.n_bins, levels, liars),
+        "marginal": _marginal(
+            bounds,
+            federation.grid.n_bins,
+            levels,
+            liars,
+            calibration.settings.exchangeability,
+        ),
     }
     plain = settings.heterogeneity is None and settings.size_budget is None
     special = settings.label_shift is not None or settings.by is not None
@@ -193,7 +200,11 @@ def _defended(
 
 
 def _marginal(
-    bounds: CountBounds, n_bins: int, levels: tuple[Fraction, ...], liars: tuple[int, ...]
+    bounds: CountBounds,
+    n_bins: int,
+    levels: tuple[Fraction, ...],
+    liars: tuple[int, ...],
+    exchangeability: Exchangeability,
 ) -> OfferTable:
     """The first edge whose tolerance reaches m: the threshold guaranteed against m.
 
@@ -205,7 +216,8 @@ def _marginal(
         low, high = np.zeros(len(liars), dtype=np.intp), np.full(len(liars), n_bins)
         while (low < high).any():
             middle = (low + high) // 2
-            enough = tolerances(bounds, np.minimum(middle, n_bins - 1), level) >= wanted
+            edges = np.minimum(middle, n_bins - 1)
+            enough = tolerances(bounds, edges, level, exchangeability) >= wanted
             enough |= middle == n_bins
             low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
             low = np.minimum(low, high)

@@ -72,7 +72,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"malicious": 2, "guarantee": "pac-homogeneous"},
     {"guarantee": "marginal", "size_budget": 200},
 ]
-QUICK_SETTINGS = [SETTINGS[k] for k in (0, 3, 7, 8, 10)]
+QUICK_SETTINGS = [SETTINGS[k] for k in (0, 3, 4, 7, 8, 10)]
 
 
 @pytest.mark.effort
@@ -125,6 +125,19 @@ def check_tables(reports: Federation, settings: dict[str, Any]) -> None:
             assert table["upper"][row][column] == pytest.approx(certificate.upper, abs=1e-8)
             excluded = what_if["excluded"][what_if["liars"].index(m)]
             assert tuple(reports.ids[k] for k in excluded) == wanted.flagged
+
+
+@pytest.mark.parametrize("exchangeability", ["partial", "full", "published"])
+def test_the_guaranteed_what_if_keeps_the_recorded_rank(exchangeability: Any) -> None:
+    reports = federation(9, 1)
+    settings = {"malicious": 1, "defence": "none", "exchangeability": exchangeability}
+    what_if = embedded(render(robfcp.calibrate(reports, **settings)))["whatif"]
+    table = what_if["tables"]["marginal"]
+    edges = [*reports.grid.upper, np.inf]
+    for row, m in enumerate(table["liars"]):
+        changed = {**settings, "malicious": m, "guarantee": "marginal"}
+        found = robfcp.calibrate(reports, confidence_level=table["levels"], **changed).threshold
+        assert [edges[index] for index in table["index"][row]] == list(found)
 
 
 def test_recorded_outcome_is_among_the_settings() -> None:
