@@ -135,10 +135,11 @@ def closed_form_z_scores(
         for seed in range(seeds):
             trial = make_trial(world, seed)
             for ratio in ratios:
-                n_malicious = round(100 * ratio)
+                n_clients = trial.federation.n_clients
+                n_malicious = round(n_clients * ratio)
                 benign = trial.benign(n_malicious)
                 attacked = trial.attacked("coverage", n_malicious, np.random.default_rng(seed))
-                edge = edge_of(attacked, np.ones(100, bool))
+                edge = edge_of(attacked, np.ones(n_clients, bool))
                 assert edge is not None
                 expected = expected_coverage(
                     attacked.sizes, benign, Run("coverage", ratio, "fcp", ratio)
