@@ -32,7 +32,7 @@ def expected(tables: Tables, reference: Mask, block: slice, total: Array) -> tup
     holds is expected to differ from them as much as classes do.
     """
     own = tables.rows(block)
-    worth = _worth(total)
+    worth = samples_worth(total)
     others = total - own * reference[block, None, None]
     everything = others.sum(axis=1)
     n_bins = everything.shape[1]
@@ -48,7 +48,7 @@ def expected(tables: Tables, reference: Mask, block: slice, total: Array) -> tup
     return own.sum(axis=1), means, variances, passed
 
 
-def _worth(total: Array) -> float:
+def samples_worth(total: Array) -> float:
     """Sampling variance over variance between classes: how alike the classes' scores are."""
     sizes = total.sum(axis=1)
     held, n_samples = sizes > 0, sizes.sum()

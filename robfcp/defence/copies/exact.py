@@ -7,9 +7,11 @@ from numpy.typing import NDArray
 
 from robfcp.defence.copies.large import MANY, row_codes, similar_rows
 from robfcp.defence.copies.links import Copies, components
-from robfcp.federation import Federation
+from robfcp.federation import Counts, Federation
 
 _BLOCK = 2**24
+_PAIRS = 2**14
+MARGIN = 1e3  # by which the chi-square law may be too large in its lower tail
 _TILTS = np.geomspace(0.05, 30, 24)
 _NORMAL = 200  # standard deviation of a count beyond which it is taken as normal
 
@@ -32,7 +34,8 @@ def exact_copies(federation: Federation, false_alarm: float) -> tuple[Copies, ..
     repeated = np.flatnonzero(np.bincount(owner) > 1)
     few = len(first) <= MANY
     left, right = _similar(distinct.dense()) if few else similar_rows(distinct, n_bins)
-    left, right = np.concatenate([repeated, left]), np.concatenate([repeated, right])
+    likely = _close_enough(distinct, left, right, MARGIN * false_alarm / max(n_pairs, 1))
+    left, right = (np.concatenate([repeated, ends[likely]]) for ends in (left, right))
     pairs = zip(left, right, strict=True)
     p_values = n_pairs * np.array([lower_tail(distinct.row(i), distinct.row(j)) for i, j in pairs])
     close = p_values <= false_alarm
@@ -46,6 +49,28 @@ def exact_copies(federation: Federation, false_alarm: float) -> tuple[Copies, ..
         Copies(tuple(federation.ids[k] for k in group), len(set(owner[group])) == 1, float(p_value))
         for group, p_value in zip(groups, worst, strict=True)
     )
+
+
+def _close_enough(
+    table: Counts, left: NDArray[np.intp], right: NDArray[np.intp], most: float
+) -> NDArray[np.bool_]:
+    """The pairs whose X^2 is below the chi-square quantile `most`: the others are never copies.
+
+    The exact bound takes a moment for each pair, and on a few bins many pairs are similar.
+    """
+    from scipy.special import gammainc
+
+    kept = np.zeros(len(left), dtype=bool)
+    for start in range(0, len(left), _PAIRS):
+        pairs = slice(start, start + _PAIRS)
+        first, second = (table.rows(ends[pairs]).dense() for ends in (left, right))
+        total = first + second
+        share = (first.sum(axis=1) / total.sum(axis=1))[:, None]
+        scale = share * (1 - share) * np.maximum(total, 1)
+        squared = ((first - share * total) ** 2 / scale).sum(axis=1)
+        free = np.maximum((total > 0).sum(axis=1) - 1, 1)
+        kept[pairs] = gammainc(free / 2, squared / 2) <= most
+    return kept
 
 
 def _similar(counts: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -1,0 +1,331 @@
+"""Consensus: evidence against brute force, one null at every K, groups, copies, sizes, the vote."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import robfcp
+from robfcp.defence import Constants, VotedThreshold, find_copies
+from robfcp.defence.consensus import stand_out
+from robfcp.defence.consensus.core import find_core
+from robfcp.defence.consensus.evidence import Law, expected, residuals, samples_worth, views
+from robfcp.defence.consensus.scan import heights, null
+from robfcp.defence.consensus.tables import tables_of
+from robfcp.federation import DenseCounts, Federation, Stratified
+from robfcp.guarantees import fcp_index
+
+LEVEL = Fraction(9, 10)
+SHARES = np.array(  # three classes on eight bins, the last one harder
+    [
+        [0.30, 0.20, 0.15, 0.10, 0.10, 0.07, 0.05, 0.03],
+        [0.20, 0.20, 0.20, 0.15, 0.10, 0.07, 0.05, 0.03],
+        [0.05, 0.05, 0.10, 0.15, 0.20, 0.20, 0.15, 0.10],
+    ]
+)
+
+
+def by_class(tables: np.ndarray) -> Federation:
+    """A federation of counts (K, C, B)."""
+    n_clients, n_classes, n_bins = tables.shape
+    pooled = Federation.from_counts(tables.sum(axis=1))
+    flat = DenseCounts(tables.reshape(n_clients, -1))
+    return replace(
+        pooled, strata=Stratified("class", n_classes, flat, np.arange(n_clients), n_bins)
+    )
+
+
+def honest(
+    clients: int, sizes: int | np.ndarray, rng: np.random.Generator, beta: float | None = None
+) -> np.ndarray:
+    """(K, 3, 8) counts of clients that differ by their labels alone."""
+    mixes = np.full((clients, 3), 1 / 3) if beta is None else rng.dirichlet([beta] * 3, clients)
+    labels = rng.multinomial(np.broadcast_to(sizes, clients), mixes)
+    return rng.multinomial(labels, SHARES)
+
+
+def test_expected_counts_and_variances_equal_plain_loops() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        tables = tables_of(by_class(honest(6, rng.integers(20, 60, 6), rng, 0.5)), (), 3.0)
+        reference = rng.random(6) < 0.7
+        reference[:2] = True
+        total = tables.total(reference)
+        found = expected(tables, reference, slice(0, 6), total)
+        own, worth = tables.rows(slice(None)), samples_worth(total)
+        for k in range(6):
+            others = total - own[k] * reference[k]
+            prior = (others.sum(axis=0) + 0.5) / (others.sum() + 0.5 * others.shape[1])
+            plain = [own[k].sum(axis=0)] + [np.zeros(others.shape[1]) for _ in range(3)]
+            for c in range(3):
+                size, weight = own[k, c].sum(), others[c].sum() + worth
+                shares = (others[c] + worth * prior) / weight
+                below = np.cumsum(shares)
+                plain[1] += size * shares
+                plain[2] += size * (1 + size / weight) * shares * (1 - shares)
+                plain[3] += size * (1 + size / weight) * below * (1 - below)
+            plain[3] = plain[3][:-1]
+            for ours, theirs in zip(found, plain, strict=True):
+                assert ours[k] == pytest.approx(theirs)
+
+
+def test_pooled_shares_are_worth_the_more_the_more_alike_classes_are() -> None:
+    rng = np.random.default_rng(3)
+    alike = rng.multinomial([5000] * 6, SHARES.mean(axis=0)).astype(float)
+    unlike = rng.multinomial([5000] * 3, SHARES).astype(float)
+    assert samples_worth(alike) == 100
+    noise, between = SHARES.mean(axis=0), SHARES.var(axis=0, ddof=1)
+    usual = (noise * (1 - noise)).sum() / between.sum()
+    assert samples_worth(unlike) == pytest.approx(usual, rel=0.1)
+    assert samples_worth(unlike[:1]) == 1
+
+
+@pytest.mark.parametrize("size", [10, 50, 500])
+def test_both_views_are_one_on_average_under_noise(size: int) -> None:
+    rng = np.random.default_rng(size)
+    found = np.concatenate(
+        [
+            views(tables_of(by_class(honest(40, size, rng)), (), 3.0), np.ones(40, dtype=bool))
+            for _ in range(40)
+        ],
+        axis=1,
+    )
+    assert found[0].mean() == pytest.approx(1, abs=0.08)
+    assert found[1].mean() == pytest.approx(1, abs=0.25 if size < 50 else 0.12)  # 3/8 weighs more
+
+
+def test_mean_square_of_a_few_counts_is_exact_for_poisson() -> None:
+    rng = np.random.default_rng(1)
+    for rate in (0.05, 0.4, 2.0, 9.0):
+        counts = rng.poisson(rate, (200_000, 1)).astype(float)
+        means = np.full_like(counts, rate)
+        differences, squares = residuals(counts, means, means)
+        assert (differences**2).mean() == pytest.approx(float(squares.mean()), rel=0.03)
+
+
+def test_honest_chances_are_uniform_under_the_law_itself() -> None:
+    rng = np.random.default_rng(2)
+    law = Law(phi=0.01, tail=0.5, freedom=11.0, student=10.0)
+    sizes = rng.integers(20, 2000, 20_000).astype(float)
+    noise = rng.chisquare(law.freedom, len(sizes)) / law.freedom
+    own = np.exp(law.tail * rng.standard_t(law.student, len(sizes)))
+    chance = law.chance(noise * (1 + law.phi * sizes * own), sizes)
+    for level in (0.01, 0.05, 0.5):
+        assert (chance <= level).mean() == pytest.approx(level, rel=0.2)
+    limit = law.ordinary(np.array([50.0, 500.0]))
+    assert law.chance(limit, np.array([50.0, 500.0])) == pytest.approx([0.05, 0.05], rel=0.01)
+
+
+@pytest.mark.parametrize("clients", [3, 7, 40, 600])
+def test_scan_keeps_its_level_on_fresh_normal_numbers(clients: int) -> None:
+    rng = np.random.default_rng(clients)
+    law = null(clients, (clients - 1) // 2, 6.0, 2.0)
+    alarms = 0
+    for _ in range(400):
+        height = heights(rng.standard_normal(clients), law.ranks, 6.0)
+        standard = np.where(height >= 2.0, law.standard(height), -np.inf)
+        alarms += law.chance(float(standard.max())) <= 0.05
+    assert alarms <= 36  # 5% of 400, and 3.6 standard deviations
+
+
+def test_null_is_continuous_in_the_number_of_sites() -> None:
+    before, after = null(1000, 400, 6.0, 2.0), null(1001, 400, 6.0, 2.0)
+    assert before.high[:5] == pytest.approx(after.high[:5], rel=0.05)
+    assert np.quantile(before.largest, 0.95) == pytest.approx(
+        np.quantile(after.largest, 0.95), rel=0.1
+    )
+
+
+@pytest.mark.parametrize("clients", [999, 1001])
+def test_five_liars_of_many_are_found(clients: int) -> None:
+    rng = np.random.default_rng(5)
+    counts = rng.multinomial(50, SHARES.mean(axis=0), clients)
+    counts[:5] = [50, 0, 0, 0, 0, 0, 0, 0]
+    counts[:5, 0] -= np.arange(5)  # no copies
+    counts[:5, 1] += np.arange(5)
+    out = stand_out(Federation.from_counts(counts)).outstanding
+    assert out[:5].all()
+    assert not out[5:].any()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_wrong_site_of_a_few_unequal_ones_is_found_and_explained(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = np.round(np.exp(rng.uniform(np.log(40), np.log(900), 6))).astype(int)
+    tables = honest(6, sizes, rng, 0.5)
+    tables[2] = tables[2][:, ::-1]  # easy scores are hard ones
+    tables[2][:, :4] = 0
+    tables[2][0, 7] += sizes[2] - tables[2].sum()
+    federation = by_class(tables)
+    finding = stand_out(federation)
+    assert np.flatnonzero(finding.outstanding).tolist() == [2]
+    reason = finding.reasons["client-2"]
+    assert "its labels lead one to expect" in reason
+    assert "ordinary up to" in reason
+
+
+def test_label_mixes_alone_accuse_nobody() -> None:
+    rng = np.random.default_rng(7)
+    accused = sum(
+        stand_out(by_class(honest(12, 150, rng, 0.2))).outstanding.any() for _ in range(40)
+    )
+    assert accused <= 5  # 5% of 40, and two standard deviations
+
+
+def test_tight_liars_are_not_taken_for_the_majority_of_unlike_honest_sites() -> None:
+    rng = np.random.default_rng(8)
+    tables = honest(20, 200, rng, 0.3)
+    middle = np.array([0, 0.1, 0.3, 0.4, 0.2, 0, 0, 0])
+    for k in range(8):
+        tables[k] = rng.multinomial(tables[k].sum(axis=1), middle)
+    core = find_core(tables_of(by_class(tables), (), 3.0))
+    assert core[8:].sum() > core[:8].sum()
+    assert not stand_out(by_class(tables)).outstanding[8:].any()
+
+
+def test_two_honest_groups_are_said_to_be_two_and_kept() -> None:
+    rng = np.random.default_rng(9)
+    shares = SHARES.mean(axis=0)
+    harder = shares * np.exp(0.25 * np.arange(8))
+    counts = rng.multinomial(400, shares, 20)
+    counts[:6] = rng.multinomial(400, harder / harder.sum(), 6)
+    finding = stand_out(Federation.from_counts(counts))
+    assert not finding.outstanding.any()
+    assert any(note.startswith("two groups: client-00") for note in finding.notes)
+    assert any("harder scores" in note for note in finding.notes)
+
+
+def test_copies_have_one_sites_say_and_nobody_is_expelled_for_being_copied() -> None:
+    rng = np.random.default_rng(10)
+    counts = rng.multinomial(300, SHARES.mean(axis=0), 12)
+    easy = np.vstack([counts, np.tile(counts[np.argmax(counts[:, 0])], (6, 1))])
+    finding = stand_out(Federation.from_counts(easy))
+    assert not finding.outstanding.any()
+    assert any("one site's say together" in note for note in finding.notes)
+    alone = robfcp.calibrate(Federation.from_counts(counts), confidence_level=0.8)
+    cloned = robfcp.calibrate(Federation.from_counts(easy), confidence_level=0.8)
+    assert cloned.threshold == alone.threshold
+
+
+def test_one_that_claims_a_hundred_times_the_samples_counts_for_three() -> None:
+    rng = np.random.default_rng(11)
+    counts = rng.multinomial(200, np.full(50, 0.02), 20)
+    claimed = counts.copy()
+    claimed[0] = 100 * counts[0]
+    claimed[0, 30:] //= 2
+    everybody = np.ones(20, dtype=bool)
+    federation = Federation.from_counts(claimed)
+    plain, usual = (fcp_index(Federation.from_counts(part), LEVEL) for part in (claimed, counts))
+    voted = robfcp.Consensus().threshold(federation, everybody, "partial").index(LEVEL)
+    assert plain is not None
+    assert usual is not None
+    assert voted is not None
+    assert plain < usual - 2
+    assert voted >= usual - 1
+    registered = replace(federation, registered=True)
+    assert robfcp.Consensus().threshold(registered, everybody, "partial").index(LEVEL) == plain
+
+
+def test_vote_never_falls_below_the_threshold_of_all_samples() -> None:
+    rng = np.random.default_rng(12)
+    everybody = np.ones(9, dtype=bool)
+    for _ in range(60):
+        federation = Federation.from_counts(rng.multinomial(80, rng.dirichlet([1.0] * 8), 9))
+        for level in (Fraction(1, 2), LEVEL, Fraction(99, 100)):
+            vote = VotedThreshold(federation, everybody, "partial", (), Constants()).index(level)
+            plain = fcp_index(federation, level)
+            assert (vote is None) or (plain is not None and vote >= plain)
+
+
+def test_who_vouches_for_everything_takes_off_no_more_than_the_bound() -> None:
+    """40% that report nothing but the lowest scores, all of them trusted, alike clients: the loss
+    is at most (b - e) / P(inside) eps / (1 - eps) and the deviation that is allowed for."""
+    rng = np.random.default_rng(13)
+    n_bins, clients, size, liars = 400, 50, 50, 20
+    losses, plain_losses = [], []
+    for _ in range(60):
+        counts = rng.multinomial(size, np.full(n_bins, 1 / n_bins), clients)
+        counts[:liars] = 0
+        counts[:liars, 0] = size
+        federation = Federation.from_counts(counts)
+        everybody = np.ones(clients, dtype=bool)
+        vote = VotedThreshold(federation, everybody, "partial", (), Constants())
+        vote._phi = 0.0  # stated, not read off the reports
+        index, plain = vote.index(LEVEL), fcp_index(federation, LEVEL)
+        assert index is not None
+        assert plain is not None
+        losses.append(0.9 - (index + 1) / n_bins)
+        plain_losses.append(0.9 - (plain + 1) / n_bins)
+    deviation = np.sqrt(0.09 / size)
+    bound = 1.02 * deviation * 0.4 / 0.6 + 0.9 * deviation / np.sqrt(clients)
+    assert np.mean(plain_losses) > 0.06  # 1 - .9 / .6 of the honest: without the vote
+    assert np.mean(losses) < bound < 0.036
+
+
+def test_private_reports_and_losses_take_fcps_threshold() -> None:
+    rng = np.random.default_rng(14)
+    counts = rng.multinomial(200, SHARES.mean(axis=0), 8)
+    private = Federation.from_counts(counts, privacy=robfcp.Privacy(2.0), sizes=[200] * 8)
+    everybody = np.ones(8, dtype=bool)
+    found = robfcp.Consensus().threshold(private, everybody, "partial")
+    assert type(found).__name__ == "FcpThreshold"
+    noisy = np.vstack([counts, [[200, 0, 0, 0, 0, 0, 0, 0]]])
+    liar = Federation.from_counts(noisy, privacy=robfcp.Privacy(2.0), sizes=[200] * 9)
+    assert stand_out(liar).outstanding[8]
+
+
+def test_sites_that_keep_their_classes_back_are_judged_too() -> None:
+    rng = np.random.default_rng(15)
+    tables = honest(10, 200, rng)
+    federation = by_class(tables)
+    assert federation.strata is not None
+    told = federation.strata.subset(np.arange(10) < 9)
+    mixed = replace(federation, strata=replace(told, rows=np.arange(9)))
+    assert not stand_out(mixed).outstanding.any()
+    counts = tables.sum(axis=1)
+    counts[9] = [0, 0, 0, 0, 0, 0, 0, 200]
+    lying = replace(Federation.from_counts(counts), strata=mixed.strata)
+    assert np.flatnonzero(stand_out(lying).outstanding).tolist() == [9]
+
+
+def test_a_class_that_nobody_else_holds_is_named_and_accuses_nobody() -> None:
+    rng = np.random.default_rng(16)
+    tables = np.zeros((8, 3, 8), dtype=np.int64)
+    tables[1:, 0] = rng.multinomial(100, SHARES[0], 7)
+    tables[1:, 1] = rng.multinomial(100, SHARES[2], 7)
+    tables[0, 2] = rng.multinomial(200, SHARES[1])
+    finding = stand_out(by_class(tables))
+    assert not finding.outstanding.any()
+    assert any(note.startswith("client-0: hardly anybody else") for note in finding.notes)
+
+
+def test_many_clients_are_drawn_from_and_found_all_the_same() -> None:
+    rng = np.random.default_rng(17)
+    counts = rng.multinomial(40, SHARES.mean(axis=0), 5000)
+    counts[:1500] = rng.multinomial(40, [0, 0, 0, 0, 0, 0, 0.3, 0.7], 1500)
+    out = stand_out(Federation.from_counts(counts)).outstanding
+    assert out[:1500].mean() > 0.99
+    assert out[1500:].mean() < 0.01
+
+
+def test_fewer_than_three_sites_are_all_trusted() -> None:
+    finding = stand_out(Federation.from_counts([[9, 1], [0, 10]]))
+    assert not finding.outstanding.any()
+    assert not finding.reasons
+
+
+def test_there_are_twelve_constants() -> None:
+    assert len(fields(Constants)) == 12
+
+
+def test_false_alarm_out_of_range_is_refused() -> None:
+    with pytest.raises(robfcp.RobfcpError, match="false_alarm: 2 is not between"):
+        robfcp.Consensus(false_alarm=2).look(Federation.from_counts([[9, 1]] * 4))
+
+
+def test_copies_are_found_once_a_federation() -> None:
+    federation = Federation.from_counts([[30, 20, 50]] * 3 + [[25, 30, 45]])
+    assert find_copies(federation) is find_copies(federation)
