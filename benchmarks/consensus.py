@@ -48,7 +48,7 @@ HELD_OUT = (
     ("tinyimagenet", "beta0.5", "final"),
 )
 NATURAL = (("sleep", "site"), ("stroke", "country"), ("stroke", "site"), ("heart", "site"))
-PAGE = Path(__file__).parents[1] / "docs" / "defence"
+PAGE = Path(__file__).parents[1] / "docs" / "defence.md"
 Scores = list[NDArray[np.float64]]
 
 
@@ -606,6 +606,13 @@ def written(results: dict[str, Any]) -> dict[str, str]:
     return pages
 
 
+def with_table(page: str, part: str, text: str) -> str:
+    """The page with the table of one part between its marks."""
+    start, end = f"<!-- {part} -->\n", f"<!-- end of {part} -->"
+    before, rest = page.split(start)
+    return f"{before}{start}\n{text}\n\n{end}{rest.split(end)[1]}"
+
+
 def main() -> None:
     """Run the parts asked for and write what they give."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -615,7 +622,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1000, help="of the adaptive search")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", type=Path, help="keep the numbers here, as JSON; read them too")
-    parser.add_argument("--docs", action="store_true", help="write the tables of docs/defence")
+    parser.add_argument("--docs", action="store_true", help="write the tables of docs/defence.md")
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
     if arguments.report and arguments.report.exists():
@@ -630,8 +637,7 @@ def main() -> None:
     for part, text in written(results).items():
         print(f"## {part}\n\n{text}\n", flush=True)
         if arguments.docs:
-            PAGE.mkdir(exist_ok=True)
-            (PAGE / f"{part}.md").write_text(f"{text}\n")
+            PAGE.write_text(with_table(PAGE.read_text(), part, text))
 
 
 if __name__ == "__main__":
