@@ -226,7 +226,10 @@ def test_one_that_claims_a_hundred_times_the_samples_counts_for_three() -> None:
     assert plain < usual - 1
     assert voted >= usual - 1
     registered = replace(federation, registered=True)
-    assert robfcp.Consensus().threshold(registered, everybody, "partial").index(LEVEL) in (plain, plain + 1)
+    assert robfcp.Consensus().threshold(registered, everybody, "partial").index(LEVEL) in (
+        plain,
+        plain + 1,
+    )
 
 
 def test_vote_never_falls_below_the_threshold_of_all_samples() -> None:

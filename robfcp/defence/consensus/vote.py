@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from robfcp.defence.consensus.constants import Constants
 from robfcp.defence.consensus.evidence import Law, degrees, ratios
-from robfcp.defence.consensus.tables import tables_of
+from robfcp.defence.consensus.tables import drawn, tables_of
 from robfcp.defence.copies import Copies
 from robfcp.federation import Federation
 from robfcp.guarantees import Exchangeability, FcpThreshold, conformal_rank
@@ -117,7 +118,8 @@ class VotedThreshold:
     def _heterogeneity(self) -> float:
         """phi such that the closer 30% of those kept are as close as they should be."""
         if self._phi is None:
-            pooled = tables_of(self._kept, (), self._constants.cap).pooled()
+            tables = tables_of(replace(self._kept, strata=None), (), self._constants.cap)
+            pooled = tables.subset(drawn(tables.shape[0], tables.counts))
             ratio = ratios(pooled, np.ones(pooled.shape[0], dtype=bool))
             constants = self._constants
 
