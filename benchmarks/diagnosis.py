@@ -72,8 +72,8 @@ at random, "swapped" counts as well).
 {table}
 
 In all {right} of {total} faults were named ({share:.0%}). At the first half it is {first:.0%}.
-The second half was looked at twice while the laws were made: it is not untouched, only not
-fitted.
+The second half was looked at several times and the laws changed twice afterwards: it was
+not fitted, but it is not untouched either.
 
 Where "labels swapped" was told of swapped labels, the two classes were the right ones in
 {pairs[0]} of {pairs[1]} cases.
