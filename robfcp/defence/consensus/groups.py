@@ -80,9 +80,15 @@ class _Sums:
         """Add a block of sites: their weights, residuals, roots, counts and expected counts."""
         residual, roots, counts, means = parts
         squares = [weights * (part**2).sum(axis=1) for part in (residual, roots)]
-        np.add.at(self.scalars, segment, np.stack([weights, *squares], axis=1))
-        vectors = [weights[:, None] * residual, weights[:, None] * roots, counts, means]
-        np.add.at(self.vectors, segment, np.stack(vectors, axis=1))
+        for number, values in enumerate((weights, *squares)):
+            self.scalars[:, number] += self._summed(segment, values)
+        vectors = weights[:, None] * residual, weights[:, None] * roots, counts, means
+        for number, table in enumerate(vectors):
+            for column, values in enumerate(table.T):
+                self.vectors[:, number, column] += self._summed(segment, values)
+
+    def _summed(self, segment: Ranks, values: Array) -> Array:
+        return np.asarray(np.bincount(segment, values, minlength=len(self.scalars)))
 
     def judged(self, ranks: Ranks, n_sites: int, constants: Constants) -> Groups:
         """The same for every rank from sums of all segments up to it and of those beyond."""
