@@ -22,7 +22,7 @@ CLOSER = 0.3  # the quantile of oddities that gives the heterogeneity: liars wou
 WIDEST = 0.3  # heterogeneity beyond which nothing is learnt
 _NORMAL = 300  # samples from which on a share is taken as normal
 _SIZES = 64  # sizes of which the law is computed; others take the next one's
-_CELLS = 2**24  # shares at every edge that are kept
+_CELLS = 2**22  # shares at every edge that are kept
 
 Array = NDArray[np.float64]
 
@@ -118,8 +118,10 @@ class VotedThreshold:
     def _heterogeneity(self) -> float:
         """phi such that the closer 30% of those kept are as close as they should be."""
         if self._phi is None:
-            tables = tables_of(replace(self._kept, strata=None), (), self._constants.cap)
-            pooled = tables.subset(drawn(tables.shape[0], tables.counts))
+            kept = replace(self._kept, strata=None)
+            some = np.zeros(kept.n_clients, dtype=bool)
+            some[drawn(kept.n_clients, kept.pooled())] = True
+            pooled = tables_of(kept.subset(some), (), self._constants.cap)
             ratio = ratios(pooled, np.ones(pooled.shape[0], dtype=bool))
             constants = self._constants
 
