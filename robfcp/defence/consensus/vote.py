@@ -34,7 +34,7 @@ class VotedThreshold:
     above and at 4 b_k below, b_k = c s_k, s_k^2 = L (1 - L) (1/n_k + phi), and e_k is the mean of
     g_k(X/n_k - L) for X beta-binomial. The edge is the first at or beyond FCP's with
     sum_k w_k [g_k(F_k(t) - L + v) - e_k] >= 0, v the standard deviation of the difference between
-    vote and mean when nobody lies. Weights are sizes, at most `cap` times the median unless
+    vote and mean when nobody lies, less 1/N. Weights are sizes, at most `cap` times the median unless
     registered; copies speak once, with the least of their shares.
     """
 
@@ -75,7 +75,7 @@ class VotedThreshold:
         limits, means, spread = _laws(self._sizes, share, self._heterogeneity(), self._constants)
         total = weights.sum()
         allowed = float(np.sqrt((weights**2 * spread**2).sum()) / total)
-        wanted = share + 1 / total - allowed
+        wanted = share - max(allowed - 1 / total, 0.0)
 
         def accepted(edge: int) -> bool:
             votes = np.clip(self._shares(edge) - wanted, -OBJECTION * limits, limits) - means
