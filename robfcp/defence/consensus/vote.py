@@ -34,8 +34,8 @@ class VotedThreshold:
     above and at 4 b_k below, b_k = c s_k, s_k^2 = L (1 - L) (1/n_k + phi), and e_k is the mean of
     g_k(X/n_k - L) for X beta-binomial. The edge is the first at or beyond FCP's with
     sum_k w_k [g_k(F_k(t) - L + v) - e_k] >= 0, v the standard deviation of the difference between
-    vote and mean when nobody lies, less 1/N. Weights are sizes, at most `cap` times the median unless
-    registered; copies speak once, with the least of their shares.
+    vote and mean when nobody lies, less 1/N. Weights are sizes, at most `cap` times the median
+    unless registered; copies speak once, with the least of their shares.
     """
 
     def __init__(
