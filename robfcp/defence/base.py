@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
@@ -141,27 +142,119 @@ def check_minority(federation: Federation, n_malicious: int) -> int:
     return n_clients - n_malicious
 
 
+def without_farthest(
+    federation: Federation,
+    n_malicious: int,
+    number: NDArray[np.float64],
+    origin: str,
+    notes: tuple[str, ...] = (),
+) -> Assessment:
+    """Exactly `n_malicious` left out: those farthest from `origin` by the number."""
+    trusted = trust_lowest(number, federation.ids, check_minority(federation, n_malicious))
+    reasons = {
+        federation.ids[k]: f"among the {n_malicious} clients farthest from {origin}"
+        for k in np.flatnonzero(~trusted)
+    }
+    return Assessment(number, trusted, reasons, notes)
+
+
 def verdict(
     federation: Federation, finding: Finding, n_malicious: int, exclude: Exclude
 ) -> Assessment:
     """The oddest that stand out left out, at most `n_malicious`; or exactly so many of all."""
-    n_benign = check_minority(federation, n_malicious)
+    check_minority(federation, n_malicious)
     number = finding.oddity
     if exclude == "exactly":
-        trusted = trust_lowest(number, federation.ids, n_benign)
-        reasons = {
-            federation.ids[k]: finding.reasons.get(
-                federation.ids[k], f"among the {n_malicious} clients farthest from the majority"
-            )
-            for k in np.flatnonzero(~trusted)
-        }
-        return Assessment(number, trusted, reasons, finding.notes)
+        found = without_farthest(federation, n_malicious, number, "the majority", finding.notes)
+        return replace(
+            found,
+            reasons={
+                client: finding.reasons.get(client, why) for client, why in found.reasons.items()
+            },
+        )
     ranked = np.where(finding.outstanding, number, -np.inf)
     n_trusted = federation.n_clients - min(n_malicious, int(finding.outstanding.sum()))
     trusted = trust_lowest(ranked, federation.ids, n_trusted)
     flagged = {federation.ids[k] for k in np.flatnonzero(~trusted)}
     reasons = {client: reason for client, reason in finding.reasons.items() if client in flagged}
     return Assessment(number, trusted, reasons, finding.notes)
+
+
+class LooksFirst(ABC):
+    """A defence that finds out who stands out and leaves out the oddest of them.
+
+    `exclude` says whether only those who stand out may go, or exactly as many as lie.
+    """
+
+    exclude: Exclude
+
+    @abstractmethod
+    def look(self, federation: Federation) -> Finding:
+        """How odd everybody is and who stands out.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        """
+
+    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
+        """At most `n_malicious` sites left out.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        n_malicious
+            K_m, fewer than half of the sites.
+
+        Returns
+        -------
+        Assessment
+            Everybody's oddity, verdict and reason.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
+        >>> counts[3] = [200] + [0] * 19
+        >>> assessment = robfcp.Consensus()(robfcp.Federation.from_counts(counts), 5)
+        >>> np.flatnonzero(~assessment.trusted)
+        array([3])
+        """
+        check_minority(federation, n_malicious)
+        return self.judge(federation, self.look(federation), n_malicious)
+
+    def judge(self, federation: Federation, finding: Finding, n_malicious: int) -> Assessment:
+        """The verdict from what is known of everybody, so that several m share the work.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        finding
+            What `look` found in them.
+        n_malicious
+            K_m, fewer than half of the sites.
+
+        Returns
+        -------
+        Assessment
+            Everybody's oddity, verdict and reason.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
+        >>> counts[3] = [200] + [0] * 19
+        >>> federation, rule = robfcp.Federation.from_counts(counts), robfcp.Consensus()
+        >>> finding = rule.look(federation)
+        >>> [int(rule.judge(federation, finding, m).trusted.sum()) for m in (0, 1, 5)]
+        [20, 19, 19]
+        """
+        return verdict(federation, finding, n_malicious, self.exclude)
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.defence.base import Assessment, check_minority, trust_lowest
+from robfcp.defence.base import Assessment, check_minority, without_farthest
 from robfcp.defence.characterisations import histogram
 from robfcp.defence.distances import Space
 from robfcp.defence.large import Estimate, scalable_means
@@ -79,13 +79,8 @@ class RobFCPReleased:
         """
         n_benign = check_minority(federation, n_malicious)
         estimate = _farthest(wrapped(federation, self.bins), n_benign, self.seed)
-        trusted = trust_lowest(estimate.means, federation.ids, n_benign)
-        reasons = {
-            federation.ids[k]: f"among the {n_malicious} clients farthest from the others"
-            for k in np.flatnonzero(~trusted)
-        }
         notes = () if estimate.note is None else (estimate.note,)
-        return Assessment(estimate.means, trusted, reasons, notes)
+        return without_farthest(federation, n_malicious, estimate.means, "the others", notes)
 
     def estimate(self, federation: Federation) -> int:
         """The number of liars, from 1 to under half: never 0, whoever reports.

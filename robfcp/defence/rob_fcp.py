@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.defence.base import Assessment, check_minority, trust_lowest
+from robfcp.defence.base import Assessment, check_minority, without_farthest
 from robfcp.defence.characterisations import Characterisation, characterise
 from robfcp.defence.distances import Metric, Space
 from robfcp.defence.gpu import gpu_neighbour_means
@@ -78,13 +78,8 @@ class RobFCP:
         n_benign = check_minority(federation, n_malicious)
         vectors = characterise(federation, self.characterisation, self.bins)
         estimate = nearest_means(vectors, n_benign, self.distance, self.seed, self.device)
-        trusted = trust_lowest(estimate.means, federation.ids, n_benign)
-        reasons = {
-            federation.ids[k]: f"among the {n_malicious} clients farthest from their neighbours"
-            for k in np.flatnonzero(~trusted)
-        }
         notes = () if estimate.note is None else (estimate.note,)
-        return Assessment(estimate.means, trusted, reasons, notes)
+        return without_farthest(federation, n_malicious, estimate.means, "their neighbours", notes)
 
 
 def maliciousness(

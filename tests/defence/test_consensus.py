@@ -54,7 +54,8 @@ def test_expected_counts_and_variances_equal_plain_loops() -> None:
         reference = rng.random(6) < 0.7
         reference[:2] = True
         total = tables.total(reference)
-        found = expected(tables, reference, slice(0, 6), total)
+        given = expected(tables, reference, slice(0, 6), total)
+        found = given.counts, given.means, given.variances, given.passed
         own, worth = tables.rows(slice(None)), samples_worth(total)
         for k in range(6):
             others = total - own[k] * reference[k]

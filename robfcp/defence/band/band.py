@@ -19,7 +19,7 @@ from robfcp.defence.band.views import (
     oddity,
     trusted_core,
 )
-from robfcp.defence.base import Assessment, Exclude, Finding, check_minority, verdict
+from robfcp.defence.base import Exclude, Finding, LooksFirst
 from robfcp.defence.copies import Copies, find_copies
 from robfcp.defence.large import LARGE, secret_seed
 from robfcp.errors import RobfcpError
@@ -31,7 +31,7 @@ ODD_COPY = 0.005  # a report sent by three or more is odd itself below this p-va
 
 
 @dataclass(frozen=True)
-class Band:
+class Band(LooksFirst):
     """Trust all but the clients that stand out from the more coherent half, at most K_m of them.
 
     Parameters
@@ -59,34 +59,6 @@ class Band:
     seed: int | None = None
     name: ClassVar[str] = "band"
 
-    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
-        """At most `n_malicious` clients left out.
-
-        Parameters
-        ----------
-        federation
-            The reports of one round.
-        n_malicious
-            K_m, fewer than half of the clients.
-
-        Returns
-        -------
-        Assessment
-            Everybody's oddity, verdict and reason.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
-        >>> counts[3] = [200] + [0] * 19
-        >>> assessment = robfcp.Band()(robfcp.Federation.from_counts(counts), 5)
-        >>> np.flatnonzero(~assessment.trusted)
-        array([3])
-        """
-        check_minority(federation, n_malicious)
-        return self.judge(federation, self.look(federation), n_malicious)
-
     def look(self, federation: Federation) -> Finding:
         """How odd everybody is and who stands out.
 
@@ -111,36 +83,6 @@ class Band:
         array([3])
         """
         return stand_out(federation, self.false_alarm, self.seed)
-
-    def judge(self, federation: Federation, finding: Finding, n_malicious: int) -> Assessment:
-        """The verdict from what is known of everybody, so that several m share the work.
-
-        Parameters
-        ----------
-        federation
-            The reports of one round.
-        finding
-            What `look` found in them.
-        n_malicious
-            K_m, fewer than half of the clients.
-
-        Returns
-        -------
-        Assessment
-            Everybody's oddity, verdict and reason.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
-        >>> counts[3] = [200] + [0] * 19
-        >>> federation, band = robfcp.Federation.from_counts(counts), robfcp.Band()
-        >>> finding = band.look(federation)
-        >>> [int(band.judge(federation, finding, m).trusted.sum()) for m in (0, 1, 5)]
-        [20, 19, 19]
-        """
-        return verdict(federation, finding, n_malicious, self.exclude)
 
 
 def stand_out(

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.defence.base import Assessment, Exclude, Finding, check_minority, verdict
+from robfcp.defence.base import Exclude, Finding, LooksFirst
 from robfcp.defence.consensus.constants import USUAL, Constants
 from robfcp.defence.consensus.core import find_core
 from robfcp.defence.consensus.evidence import (
@@ -41,7 +41,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Consensus:
+class Consensus(LooksFirst):
     """Trust all but the sites whose scores their own labels cannot explain, and let those vote.
 
     Parameters
@@ -65,34 +65,6 @@ class Consensus:
     exclude: Exclude = "outstanding"
     false_alarm: float = USUAL.level
     name: ClassVar[str] = "consensus"
-
-    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
-        """At most `n_malicious` sites left out.
-
-        Parameters
-        ----------
-        federation
-            The reports of one round.
-        n_malicious
-            K_m, fewer than half of the sites.
-
-        Returns
-        -------
-        Assessment
-            Everybody's oddity, verdict and reason.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
-        >>> counts[3] = [200] + [0] * 19
-        >>> assessment = robfcp.Consensus()(robfcp.Federation.from_counts(counts), 5)
-        >>> np.flatnonzero(~assessment.trusted)
-        array([3])
-        """
-        check_minority(federation, n_malicious)
-        return self.judge(federation, self.look(federation), n_malicious)
 
     def look(self, federation: Federation) -> Finding:
         """How odd everybody is and who stands out.
@@ -122,36 +94,6 @@ class Consensus:
                 f"false_alarm: {self.false_alarm} is not between 0 and 1; give 0.05, say"
             )
         return stand_out(federation, Constants(level=self.false_alarm))
-
-    def judge(self, federation: Federation, finding: Finding, n_malicious: int) -> Assessment:
-        """The verdict from what is known of everybody, so that several m share the work.
-
-        Parameters
-        ----------
-        federation
-            The reports of one round.
-        finding
-            What `look` found in them.
-        n_malicious
-            K_m, fewer than half of the sites.
-
-        Returns
-        -------
-        Assessment
-            Everybody's oddity, verdict and reason.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
-        >>> counts[3] = [200] + [0] * 19
-        >>> federation, rule = robfcp.Federation.from_counts(counts), robfcp.Consensus()
-        >>> finding = rule.look(federation)
-        >>> [int(rule.judge(federation, finding, m).trusted.sum()) for m in (0, 1, 5)]
-        [20, 19, 19]
-        """
-        return verdict(federation, finding, n_malicious, self.exclude)
 
     def threshold(
         self, federation: Federation, trusted: Mask, exchangeability: Exchangeability
@@ -203,19 +145,21 @@ def stand_out(federation: Federation, constants: Constants = USUAL) -> Finding:
         everybody = np.zeros(federation.n_clients)
         return Finding(everybody, everybody > 0, everybody + 1, {}, copy_note(copies))
     reference, doubtful = find_core(tables), None
+    last: _Look | None = None
     for _ in range(LOOKS):
         live, top = ~left_out, min(room - int(left_out.sum()), (int((~left_out).sum()) - 1) // 2)
         if top < 1:
             break
         first = _look(tables, reference, live, top, min(0.5, 5 * constants.level), constants)
         reference = live & ~first.found & (first.oddity < DOUBTED)
-        second = _look(tables, reference, live, top, constants.level, constants)
+        last = second = _look(tables, reference, live, top, constants.level, constants)
         doubtful = second.doubtful if doubtful is None or second.found.any() else doubtful
         if not second.found.any():
             break
         left_out |= second.found
-        reference = ~left_out
-    last = _look(tables, reference, ~left_out, 0, constants.level, constants)
+        reference, last = ~left_out, None
+    if last is None:
+        last = _look(tables, reference, ~left_out, 0, constants.level, constants)
     outside = np.flatnonzero(left_out[owner])
     total = tables.total(reference)
     ordinary = last.law.ordinary(tables.sizes[owner[outside]])
@@ -301,9 +245,9 @@ def _unjudged(tables: Tables, reference: Mask, total: Array) -> Mask:
     if tables.shape[1] == 1:
         return found
     for block in tables.blocks():
-        counts, _, variances, _ = expected(tables, reference, block, total)
-        size = counts.sum(axis=1)
-        shares = counts / np.maximum(size, 1)[:, None]
+        given = expected(tables, reference, block, total)
+        size = given.counts.sum(axis=1)
+        shares = given.counts / np.maximum(size, 1)[:, None]
         own = size * (shares * (1 - shares)).sum(axis=1)
-        found[block] = own < COMPARED * variances.sum(axis=1)
+        found[block] = own < COMPARED * given.variances.sum(axis=1)
     return found

@@ -23,14 +23,57 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
-def expected(tables: Tables, reference: Mask, block: slice, total: Array) -> tuple[Array, ...]:
-    """(k, B) a site's counts, those expected from its labels, and the variance between the two;
-    (k, B - 1) that of the counts up to each bin.
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """A block of sites' (k, C, B) counts and the shares their classes should have.
 
-    E_kb = sum_c n_kc p_cb with p_c the reference's shares of class c without the site itself,
+    With p_c the reference's shares of class c without the site itself, E_kb = sum_c n_kc p_cb and
     V_kb = sum_c n_kc p_cb (1 - p_cb) (1 + n_kc / (N_c + a)): the site's own noise and the error of
-    the reference. Shares of all classes count for `a` samples of each: a class that nobody else
-    holds is expected to differ from them as much as classes do.
+    the reference. What is not asked for is not computed.
+    """
+
+    own: Array
+    shares: Array
+    weight: Array  # (k, C) N_c + a
+
+    @cached_property
+    def counts(self) -> Array:
+        """(k, B) the sites' counts."""
+        found: Array = self.own.sum(axis=1)
+        return found
+
+    @cached_property
+    def means(self) -> Array:
+        """(k, B) E, what the sites' labels lead one to expect."""
+        found: Array = np.einsum("kc,kcb->kb", self._sizes, self.shares)
+        return found
+
+    @cached_property
+    def variances(self) -> Array:
+        """(k, B) V, between the two."""
+        return self._spread(self.shares)
+
+    @cached_property
+    def passed(self) -> Array:
+        """(k, B - 1) the same of the counts up to each bin."""
+        return self._spread(np.cumsum(self.shares, axis=2)[:, :, :-1])
+
+    @cached_property
+    def _sizes(self) -> Array:
+        found: Array = self.own.sum(axis=2)
+        return found
+
+    def _spread(self, shares: Array) -> Array:
+        sizes = self._sizes * (1 + self._sizes / self.weight)
+        found: Array = np.einsum("kc,kcb->kb", sizes, shares * (1 - shares))
+        return found
+
+
+def expected(tables: Tables, reference: Mask, block: slice, total: Array) -> Expected:
+    """What a block of sites should look like, `total` being the reference's counts.
+
+    Shares of all classes count for `a` samples of each: a class that nobody else holds is expected
+    to differ from them as much as classes do.
     """
     own = tables.rows(block)
     worth = samples_worth(total)
@@ -38,15 +81,8 @@ def expected(tables: Tables, reference: Mask, block: slice, total: Array) -> tup
     everything = others.sum(axis=1)
     n_bins = everything.shape[1]
     prior = (everything + 0.5) / (everything.sum(axis=1, keepdims=True) + 0.5 * n_bins)
-    sizes, weight = own.sum(axis=2), others.sum(axis=2) + worth
-    shares = (others + worth * prior[:, None, :]) / weight[:, :, None]
-    noise = shares * (1 - shares)
-    means = np.einsum("kc,kcb->kb", sizes, shares)
-    spread = sizes * (1 + sizes / weight)
-    variances = np.einsum("kc,kcb->kb", spread, noise)
-    below = np.cumsum(shares, axis=2)[:, :, :-1]
-    passed = np.einsum("kc,kcb->kb", spread, below * (1 - below))
-    return own.sum(axis=1), means, variances, passed
+    weight = others.sum(axis=2) + worth
+    return Expected(own, (others + worth * prior[:, None, :]) / weight[:, :, None], weight)
 
 
 def samples_worth(total: Array) -> float:
@@ -92,12 +128,16 @@ def _few_counts() -> tuple[Array, Array]:
 
 
 def ratios(tables: Tables, reference: Mask) -> Array:
-    """(K,) X^2 over its mean under noise alone: 1 for a site that differs by sampling only."""
-    return views(tables, reference)[0]
+    """(K,) X^2 by bin over its mean under noise alone: 1 where a site differs by sampling only."""
+    total = tables.total(reference)
+    found = np.empty(tables.shape[0])
+    for block in tables.blocks():
+        found[block] = _by_bin(tables, expected(tables, reference, block, total), block)
+    return found
 
 
 def views(tables: Tables, reference: Mask) -> Array:
-    """(2, K) the same by bin, and of the counts up to each bin (as Anderson and Darling's).
+    """(2, K) the same, and that of the counts up to each bin (as Anderson and Darling's).
 
     The first sees any difference of shape; the second is moved by honest differences far less than
     by scores that all went one way.
@@ -105,14 +145,19 @@ def views(tables: Tables, reference: Mask) -> Array:
     total = tables.total(reference)
     found = np.empty((2, tables.shape[0]))
     for block in tables.blocks():
-        counts, means, variances, passed = expected(tables, reference, block, total)
-        noise = 0.0 if tables.noise is None else tables.noise[block]
-        differences, squares = residuals(counts, means, variances, noise)
-        found[0, block] = (differences**2).sum(axis=1) / np.maximum(squares.sum(axis=1), 1e-9)
+        given = expected(tables, reference, block, total)
+        found[0, block] = _by_bin(tables, given, block)
         added = 0.0 if tables.noise is None else np.cumsum(tables.noise[block], axis=1)[:, :-1]
-        lead = np.cumsum(counts - means, axis=1)[:, :-1]
-        far = lead**2 / (passed + added + 0.375)
+        lead = np.cumsum(given.counts - given.means, axis=1)[:, :-1]
+        far = lead**2 / (given.passed + added + 0.375)
         found[1, block] = far.mean(axis=1) if far.shape[1] else 1.0
+    return found
+
+
+def _by_bin(tables: Tables, given: Expected, block: slice) -> Array:
+    noise = 0.0 if tables.noise is None else tables.noise[block]
+    differences, squares = residuals(given.counts, given.means, given.variances, noise)
+    found: Array = (differences**2).sum(axis=1) / np.maximum(squares.sum(axis=1), 1e-9)
     return found
 
 

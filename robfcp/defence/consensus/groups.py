@@ -51,8 +51,9 @@ def groups_of(
     sums = _Sums(len(ranks) + 1, tables.shape[2])
     for block in tables.blocks():
         live = segment[block] >= 0
-        counts, means, variances, _ = (
-            part[live] for part in expected(tables, reference, block, total)
+        given = expected(tables, reference, block, total)
+        counts, means, variances = (
+            part[live] for part in (given.counts, given.means, given.variances)
         )
         noise = 0.0 if tables.noise is None else tables.noise[block][live]
         sizes = tables.sizes[block][live][:, None]

@@ -30,7 +30,8 @@ def reason(
 ) -> str:
     """Why a site is left out: its scores against those its labels lead one to expect."""
     block = slice(site, site + 1)
-    counts, means, _, _ = (part[0] for part in expected(tables, reference, block, total))
+    given = expected(tables, reference, block, total)
+    counts, means = given.counts[0], given.means[0]
     size = counts.sum()
     own, usual = np.cumsum(counts) / size, np.cumsum(means) / size
     place = int(np.argmax(np.abs(own - usual)[:-1])) if len(own) > 1 else 0
