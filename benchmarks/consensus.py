@@ -626,18 +626,20 @@ def main() -> None:
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
     if arguments.report and arguments.report.exists():
-        results = json.loads(arguments.report.read_text())
+        results = json.loads(arguments.report.read_text(encoding="utf-8"))
     for part in arguments.parts:
         if part == "adaptive":
             results[part] = adaptive(arguments.first, arguments.trials, arguments.processes)
         else:
             results[part] = measured(part, arguments.first, arguments.share, arguments.processes)
         if arguments.report:
-            arguments.report.write_text(json.dumps(results, indent=1))
+            arguments.report.write_text(json.dumps(results, indent=1), encoding="utf-8")
     for part, text in written(results).items():
         print(f"## {part}\n\n{text}\n", flush=True)
         if arguments.docs:
-            PAGE.write_text(with_table(PAGE.read_text(), part, text))
+            PAGE.write_text(
+                with_table(PAGE.read_text(encoding="utf-8"), part, text), encoding="utf-8"
+            )
 
 
 if __name__ == "__main__":

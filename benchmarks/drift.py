@@ -235,7 +235,9 @@ def main() -> None:
     marks = "<!-- drift -->", "<!-- end of drift -->"
     pattern = re.compile(f"{marks[0]}.*{marks[1]}", re.DOTALL)
     written = f"{marks[0]}\n\n{text}\n\n{marks[1]}"
-    page.write_text(pattern.sub(lambda _: written, page.read_text()))
+    page.write_text(
+        pattern.sub(lambda _: written, page.read_text(encoding="utf-8")), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

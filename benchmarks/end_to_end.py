@@ -64,7 +64,7 @@ def _peak_mib() -> int:
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    fields = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
     return int(fields["VmHWM"].split()[0]) // 1024
 
 

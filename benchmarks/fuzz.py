@@ -316,7 +316,7 @@ def main(cases: int, seed: int) -> int:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         samples = Samples(folder)
-        (folder / "reg.toml").write_text(f'["s1"]\nkey = "{samples.public}"\n')
+        (folder / "reg.toml").write_text(f'["s1"]\nkey = "{samples.public}"\n', encoding="utf-8")
         kinds = samples.kinds()
         for name, data, use in kinds.values():  # as they are, all of them pass
             (folder / name).write_bytes(data)

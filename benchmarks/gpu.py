@@ -137,7 +137,7 @@ def main() -> None:
         result[name] = value
         print(name, json.dumps(value), flush=True)
         if arguments.output:
-            arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+            arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
     add("limits", limits(device, 8192 // (8 if arguments.small else 1)))
     add("timed 10^4", timed(device, 10_000 // scale, 3, result["limits"]))

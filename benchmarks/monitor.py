@@ -327,7 +327,9 @@ def main() -> None:
         marks = "<!-- results -->", "<!-- end of results -->"
         pattern = re.compile(f"{marks[0]}.*{marks[1]}", re.DOTALL)
         written = f"{marks[0]}\n\n{text}\n\n{marks[1]}"
-        PAGE.write_text(pattern.sub(lambda _: written, PAGE.read_text()))
+        PAGE.write_text(
+            pattern.sub(lambda _: written, PAGE.read_text(encoding="utf-8")), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -374,7 +374,7 @@ def as_csv(rows: Rows) -> str:
 
 def read_csv(path: Path) -> Rows:
     """The rows as_csv wrote."""
-    with path.open() as stream:
+    with path.open(encoding="utf-8") as stream:
         return [{k: number(v) for k, v in row.items()} for row in csv.DictReader(stream)]
 
 

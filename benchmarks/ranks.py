@@ -326,7 +326,7 @@ def main() -> None:
         start = time.perf_counter()
         filled[name] = table(cells)
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
-    (DOCS / "ranks.md").write_text(PAGE.format(**filled))
+    (DOCS / "ranks.md").write_text(PAGE.format(**filled), encoding="utf-8")
 
 
 if __name__ == "__main__":

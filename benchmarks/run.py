@@ -72,7 +72,7 @@ def main() -> None:
         "rows": [asdict(row) for row in found],
         "rounds": rounds,
         "notes": [arguments.note] if arguments.note else [],
-        "gpu": json.loads(gpu.read_text()) if gpu.exists() else None,
+        "gpu": json.loads(gpu.read_text(encoding="utf-8")) if gpu.exists() else None,
     }
     HISTORY.mkdir(exist_ok=True)
     write_atomically(HISTORY / f"{result['date']}.json", json.dumps(result, indent=1) + "\n")

@@ -22,7 +22,7 @@ def resolved(extra: str) -> list[tuple[str, str, str]]:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run"]
         command += ["--ignore-installed", "--report", str(report), f"{ROOT}[{extra}]"]
         subprocess.run(command, check=True)
-        entries = json.loads(report.read_text())["install"]
+        entries = json.loads(report.read_text(encoding="utf-8"))["install"]
     found = []
     for entry in entries:
         hashes = entry["download_info"].get("archive_info", {}).get("hashes", {})

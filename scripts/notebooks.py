@@ -117,15 +117,17 @@ def main(names: list[str]) -> None:
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         if names and path.stem not in names:
             continue
-        notebook = json.loads(path.read_text())
+        notebook = json.loads(path.read_text(encoding="utf-8"))
         absent = missing(notebook)
         if absent:
             print(f"{path.name}: kept as it is, {', '.join(absent)} is not installed")
         else:
             run(notebook)
-            path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+            path.write_text(
+                json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
         text, pictures = page(notebook, path.stem)
-        (PAGES / f"{path.stem}.md").write_text(text)
+        (PAGES / f"{path.stem}.md").write_text(text, encoding="utf-8")
         for file, data in pictures.items():
             (PAGES / file).write_bytes(data)
         print(path.name)

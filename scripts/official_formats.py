@@ -94,10 +94,11 @@ def tinyimagenet(source: Path, target: Path) -> None:
         for number, (label, jpeg) in enumerate(_jpegs(content)):
             (folder / f"val_{number}.JPEG").write_bytes(jpeg)
             rows.append(f"val_{number}.JPEG\t{wnid[label]}\t0\t0\t62\t62")
-    (root / "val" / "val_annotations.txt").write_text("\n".join(rows) + "\n")
-    (root / "wnids.txt").write_text("\n".join(wnid) + "\n")
+    (root / "val" / "val_annotations.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    (root / "wnids.txt").write_text("\n".join(wnid) + "\n", encoding="utf-8")
     (root / "words.txt").write_text(
-        "".join(f"{identity}\t{text}\n" for identity, text in zip(wnid, words, strict=True))
+        "".join(f"{identity}\t{text}\n" for identity, text in zip(wnid, words, strict=True)),
+        encoding="utf-8",
     )
     count = dict.fromkeys(range(len(wnid)), 0)
     for identity in wnid:

@@ -58,7 +58,7 @@ def provision(state):
     lines.append(f"  - {{name: localhost, type: server, org: example, {ports}}}")
     lines += [f"  - {{name: {site}, type: client, org: example}}" for site in SITES]
     lines.append(f"  - {{name: {ADMIN}, type: admin, org: example, role: project_admin}}")
-    (state / "project.yml").write_text("\n".join(lines) + BUILDERS)
+    (state / "project.yml").write_text("\n".join(lines) + BUILDERS, encoding="utf-8")
     nvflare = Path(sys.executable).with_name("nvflare")
     command = [nvflare, "provision", "-p", state / "project.yml", "-w", state / "kits"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -78,20 +78,20 @@ def configure(kits, state):
         }
         if site == "site-3":
             config |= {"epsilon": 2.0, "privacy-ledger": str(kits / site / "ledger.json")}
-        (local / "robfcp.json").write_text(json.dumps(config))
+        (local / "robfcp.json").write_text(json.dumps(config), encoding="utf-8")
         (local / "custom").mkdir()
         for name in ("hospital.py", "task.py"):
             shutil.copy(HERE / name, local / "custom")
         keys[site] = {"key": generate_key(local / "signing.key")}
-    (state / "registry.json").write_text(json.dumps(keys))
+    (state / "registry.json").write_text(json.dumps(keys), encoding="utf-8")
     for name in ("localhost", *SITES):
         local = kits / name / "local"
-        resources = json.loads((local / "resources.json.default").read_text())
+        resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
         resources["class_allow_list"] = [
             *resources.get("class_allow_list", ()),
             "robfcp.nvflare.",
         ]
-        (local / "resources.json").write_text(json.dumps(resources))
+        (local / "resources.json").write_text(json.dumps(resources), encoding="utf-8")
 
 
 def start(kits, name):
@@ -195,7 +195,7 @@ if __name__ == "__main__":
         job = recipe.execute(env).get_job_id()
         result = Path(env.get_job_result(job, timeout=600))
         print(env.get_job_status(job))
-        meta = json.loads(next(result.rglob("meta.json")).read_text())
+        meta = json.loads(next(result.rglob("meta.json")).read_text(encoding="utf-8"))
         assert not meta.get("byoc"), "the job carries code"
         path = next(result.rglob("calibration.json"))
         show(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -12,6 +13,21 @@ from robfcp.errors import RobfcpError
 
 MAX_FILE_BYTES = 32 * 2**20
 _BINARY = getattr(os, "O_BINARY", 0)  # of Windows
+_REASONS = {
+    errno.ENOENT: "there is no such folder",
+    errno.ENOTDIR: "a file stands where a folder should",
+    errno.EISDIR: "it is a folder",
+    errno.EEXIST: "a file stands where a folder should",
+    errno.EACCES: "you have no permission",
+    errno.EPERM: "you have no permission",
+    errno.EROFS: "the disk is read-only",
+    errno.ENOSPC: "the disk is full",
+    getattr(errno, "EDQUOT", errno.ENOSPC): "your share of the disk is used up",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.EBUSY: "another program uses it",
+    errno.EMFILE: "too many files are open",
+    errno.EIO: "the disk does not answer",
+}
 _READ = os.O_RDONLY | _BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -20,11 +36,11 @@ def read_limited(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> b
     try:
         handle = os.open(path, _READ)
     except (OSError, ValueError) as error:
-        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
-        problem = "no such file" if missing else f"cannot be read ({_reason(error)})"
-        raise RobfcpError(f"{path}: {problem}; check the path") from error
+        raise RobfcpError(unreadable(path, error)) from error
     try:
         found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            raise RobfcpError(f"{path}: is a folder; name a file in it")
         if not stat.S_ISREG(found.st_mode):
             raise RobfcpError(f"{path}: no such file; check the path")
         if found.st_size > limit:
@@ -35,9 +51,24 @@ def read_limited(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> b
         with os.fdopen(handle, "rb", closefd=False) as stream:
             return stream.read(found.st_size)  # none of a special that says it has no size
     except OSError as error:
-        raise RobfcpError(f"{path}: cannot be read ({_reason(error)}); check the path") from error
+        raise RobfcpError(unreadable(path, error)) from error
     finally:
         os.close(handle)
+
+
+def unreadable(path: str | os.PathLike[str], error: Exception) -> str:
+    """What to say of a file the system would not let us read."""
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return f"{path}: no such file; check the path"
+    if isinstance(error, IsADirectoryError):
+        return f"{path}: is a folder; name a file in it"
+    return f"{path}: cannot be read ({reason_of(error)}); check the path and your right to read it"
+
+
+def reason_of(error: Exception) -> str:
+    """Why the system refused, in plain words."""
+    number = getattr(error, "errno", None)
+    return _REASONS.get(number or 0) or getattr(error, "strerror", None) or str(error)
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
@@ -54,7 +85,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None
             _replace(target, data)
     except (OSError, ValueError) as error:
         raise RobfcpError(
-            f"{path}: cannot be written ({_reason(error)}); choose another place"
+            f"{path}: cannot be written ({reason_of(error)}); choose another place"
         ) from error
 
 
@@ -69,7 +100,9 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise RobfcpError(f"{path}: cannot be made ({_reason(error)}); choose another") from error
+        raise RobfcpError(
+            f"{path}: the folder cannot be made ({reason_of(error)}); choose another place"
+        ) from error
     return Path(path)
 
 
@@ -79,8 +112,16 @@ def prepare_output(path: str | os.PathLike[str]) -> None:
     if target.is_dir():
         raise RobfcpError(f"{path}: is a folder; name a file in it")
     make_folder(target.parent)
-    if not os.access(target.parent, os.W_OK):
-        raise RobfcpError(f"{path}: its folder cannot be written to; choose another place")
+    if is_special(target):
+        return
+    probe = target.parent / f".robfcp-{secrets.token_hex(8)}"
+    try:  # to ask for permission would not do: network drives and Windows say yes and mean no
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.unlink(probe)
+    except OSError as error:
+        raise RobfcpError(
+            f"{path}: cannot be written ({reason_of(error)}); choose another place"
+        ) from error
 
 
 def _replace(target: Path, data: bytes) -> None:
@@ -112,7 +153,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _reason(error: OSError | ValueError) -> str:
-    return getattr(error, "strerror", None) or str(error)

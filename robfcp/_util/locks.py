@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
+from robfcp._util.files import reason_of
 from robfcp.errors import RobfcpError
 
 
@@ -17,15 +18,20 @@ def locked(path: str | os.PathLike[str]) -> Iterator[int]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
     except OSError as error:
         raise RobfcpError(
-            f"{os.fspath(path)}: cannot be opened ({error.strerror}); choose a place you can write"
+            f"{os.fspath(path)}: cannot be opened ({reason_of(error)}); choose another place"
         ) from None
     try:
-        if os.name == "nt":
-            windows = import_module("msvcrt")
-            windows.locking(handle, windows.LK_LOCK, 1)  # by its first byte, which is never read
-        else:
-            unix = import_module("fcntl")
-            unix.flock(handle, unix.LOCK_EX)
+        lock(handle)
         yield handle
     finally:
         os.close(handle)
+
+
+def lock(handle: int) -> None:
+    """Wait until nobody else holds the open file; it is let go when it is closed."""
+    if os.name == "nt":
+        windows = import_module("msvcrt")
+        windows.locking(handle, windows.LK_LOCK, 1)  # by its first byte, which is never read
+    else:
+        unix = import_module("fcntl")
+        unix.flock(handle, unix.LOCK_EX)

@@ -30,6 +30,14 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     signature: str = ""
 
 
+_CALLED = {
+    "alarms": "a record of alarms",
+    "monitor": "a monitor's state",
+    "chain": "a chain of rounds",
+    "evidence": "a calibration's evidence",
+}
+
+
 class _Label(msgspec.Struct):
     kind: str = ""
     schema: int = 0
@@ -98,4 +106,4 @@ def decode_body(body: msgspec.Raw, type: type[T], kind: str, source: str, remedy
 
 
 def _a(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+    return _CALLED.get(kind) or (f"an {kind}" if kind[0] in "aeiou" else f"a {kind}")

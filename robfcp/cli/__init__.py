@@ -14,8 +14,9 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from robfcp._util.files import reason_of
 from robfcp._version import __version__
-from robfcp.errors import RobfcpError
+from robfcp.errors import RobfcpError, plain
 
 COMMANDS = (
     "demo",
@@ -97,6 +98,12 @@ def _root(
         os.environ["ROBFCP_DEBUG"] = "1"
 
 
+def _refused(error: OSError) -> str:
+    """What the system would not let us do, in plain words."""
+    what = "the system" if error.filename is None else plain(str(error.filename))
+    return f"{what}: cannot be used ({reason_of(error)}); check it and your right to use it"
+
+
 def main() -> None:
     """Run a command; exit 0 on success, 1 with one line on refused input, 2 on wrong usage."""
     try:
@@ -109,6 +116,8 @@ def main() -> None:
             raise
         if isinstance(error, RobfcpError):
             text = str(error)
+        elif isinstance(error, OSError):
+            text = _refused(error)
         else:
             text = f"internal error ({type(error).__name__}); run with --debug to see where"
         print("robfcp: " + " ".join(text.split()), file=sys.stderr)

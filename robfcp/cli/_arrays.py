@@ -48,6 +48,8 @@ def read_npz(path: Path, wanted: list[str]) -> Mapping[str, NDArray[Any]]:
             return {n: _member(archive, members[n]) for n in wanted if n in members}
     except UnreadableArray as error:
         raise RobfcpError(f"{path}: cannot be read ({error}); write it again") from None
+    except PermissionError:
+        raise
     except Exception as error:  # zlib, tokenize, zipfile, numpy: each has its own
         secret = isinstance(error, RuntimeError) and "encrypted" in str(error)
         problem = "is encrypted" if secret else "is damaged or no .npz archive"
@@ -61,6 +63,8 @@ def read_npy(path: Path) -> NDArray[Any]:
             return _array(stream, path.stat().st_size)
     except UnreadableArray as error:
         raise RobfcpError(f"{path}: cannot be read ({error}); write it again") from None
+    except PermissionError:
+        raise
     except Exception as error:  # tokenize, numpy: each has its own
         raise RobfcpError(
             f"{path}: is damaged or no .npy array; save it with numpy.save"

@@ -12,6 +12,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from robfcp._util.files import unreadable
 from robfcp._util.names import a_few
 from robfcp.cli._named_arrays import of_arrays
 from robfcp.cli._outputs import TARGETS, Expects, FileOutputs, FileReading
@@ -92,6 +93,8 @@ def read_outputs(
     """
     how = reading or FileReading()
     aside = [name for name in columns if name is not None]
+    if path.is_dir():
+        raise RobfcpError(f"{path}: is a folder; name a file in it")
     if not path.is_file():
         raise RobfcpError(f"{path}: no such file; check the path")
     if not path.stat().st_size:
@@ -112,6 +115,8 @@ def read_outputs(
         else:
             remedy = _OTHERS.get(suffix, "use .csv, .npz, .npy or .parquet")
             raise RobfcpError(f"cannot read {suffix or 'a file without an ending'}; {remedy}")
+    except OSError as error:
+        raise RobfcpError(unreadable(path, error)) from None
     except RobfcpError as error:
         text = str(error)
         raise RobfcpError(text if text.startswith(f"{path}: ") else f"{path}: {text}") from None

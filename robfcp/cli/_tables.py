@@ -161,6 +161,8 @@ def read_parquet(path: Path) -> Table:
         if sum(file.metadata.row_group(k).total_byte_size for k in groups) > MAX_TABLE_BYTES:
             raise RobfcpError(f"{path}: is larger than {MAX_TABLE_BYTES} bytes; split it")
         content = file.read()
+    except PermissionError:
+        raise
     except (ArrowException, OSError, ValueError):
         raise RobfcpError(f"{path}: is damaged or no parquet file; write it again") from None
     names = tuple("" if name.startswith("__index_") else name for name in content.column_names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +13,10 @@ import typer
 from robfcp.calibration import AlarmHistory, Merged, merge, read_alarms, record_look
 from robfcp.cli._common import Json, Output, Printer, Quiet, prepare, save_json
 from robfcp.cli._paths import REPORTS, expanded
-from robfcp.errors import RobfcpError
+from robfcp.errors import QuorumError, RobfcpError
+from robfcp.federation import Fault
 from robfcp.page import History, write_history_page
-from robfcp.reports import read_keys
+from robfcp.reports import EReport, read_keys
 
 SHOWN = 12
 
@@ -44,6 +46,9 @@ def alarms(
         Path | None, typer.Option(help="registry.toml of public keys; unsigned ones are refused.")
     ] = None,
     round: Annotated[str | None, typer.Option(help="Refuse e-reports of another round.")] = None,
+    quorum: Annotated[
+        int, typer.Option(min=1, help="Least number of valid e-reports; fewer are refused.")
+    ] = 1,
     step: Annotated[
         int | None, typer.Option(min=0, help="Refuse e-reports of another reporting date.")
     ] = None,
@@ -78,6 +83,7 @@ def alarms(
         calibration=None if known is None else known.calibration,
         step=step,
     )
+    _check_quorum(found, faults, quorum)
     if sites is None and public is not None:
         sites = len(public)
     if history is None or step is None:
@@ -120,6 +126,16 @@ def alarms(
         if written is not None:
             printer.line(f"-> {written}")
     printer.json(data)
+
+
+def _check_quorum(found: Sequence[EReport], faults: Sequence[Fault], quorum: int) -> None:
+    """Refuse to say that no alarm rang where too few were heard to ring it."""
+    if len(found) < quorum:
+        first = f" (first fault: {faults[0].reason})" if faults else ""
+        raise QuorumError(
+            f"only {len(found)} of {len(found) + len(faults)} e-reports are valid but the quorum "
+            f"is {quorum}{first}; ask the faulty sites again or lower the quorum"
+        )
 
 
 def _as_data(merged: Merged) -> dict[str, Any]:

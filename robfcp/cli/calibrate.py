@@ -10,7 +10,6 @@ from typing import Annotated, Any, cast
 import numpy as np
 import typer
 
-from robfcp._util.files import make_folder
 from robfcp.calibration import (
     AuditLog,
     Calibration,
@@ -190,9 +189,7 @@ def calibrate(
         raise RobfcpError("--alarms: rang on a calibration before this one; pass it as --previous")
     key = None if sign is None else load_key(sign)
     reports = expanded(reports, REPORTS)
-    prepare(output, html, audit)
-    if letters is not None:
-        make_folder(letters)
+    prepare(output, html, audit, None if letters is None else letters / "any")
     with printer.busy(f"calibrating {len(reports)} reports"):
         agreed = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)
         federation = read_federation(

@@ -13,7 +13,7 @@ import typer
 
 from robfcp._util.files import make_folder
 from robfcp.calibration import Calibration, Diagnosis, calibrate, diagnose
-from robfcp.cli._common import Json, Printer, Quiet, Seed, save_json
+from robfcp.cli._common import Json, Printer, Quiet, Seed, prepare, save_json
 from robfcp.cli.page import about
 from robfcp.cli.simulate import show
 from robfcp.defence import DEFAULT
@@ -84,7 +84,7 @@ def demo(
             f"--data: {data!r} is not shipped; use one of {', '.join(outputs.names())}"
         )
     calibrated = chosen_engine(engine)
-    make_folder(output)
+    prepare(output / "page.html")
     printer = Printer(as_json, quiet)
     if data == STORY:
         hospitals(calibrated, seed, output, printer)

@@ -92,6 +92,7 @@ def monitor(
     printer = Printer(as_json, quiet)
     prepare(state, report, html)
     prepare(plot, endings=FIGURES)
+    key = None if sign is None else load_key(sign)
     with printer.busy("watching"):
         loaded = load_calibration(calibration)
         bag = None if own is None else Report.from_json(unwrap(read_limited(own)), str(own))
@@ -124,7 +125,7 @@ def monitor(
                 printer.line(f"{path}: was counted before; nothing was counted twice")
         seen = watch.reading
         if report is not None:
-            watch.e_report(round, step).save(report, None if sign is None else load_key(sign))
+            watch.e_report(round, step).save(report, key)
         if plot is not None:
             _draw(watch, plot)
         if html is not None:

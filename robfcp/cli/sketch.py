@@ -203,7 +203,7 @@ def sketch(
     )
     round, model, grid = agreed.round, agreed.model, agreed.grid
     delta = agreed.delta or delta
-    prepare(output)
+    prepare(output, ledger)
     with printer.busy("sketching"):
         rule = chosen_score(
             agreed.score or "lac",

@@ -79,6 +79,8 @@ def read_federation(
         "model": model,
         "privacy": privacy,
     }
+    if keys is None and revoked is not None:
+        raise RobfcpError("--revoked: goes with --keys, the registry it takes keys from; pass both")
     if keys is None:
         unsigned = _Unsigned(paths, grid)
         federation = Federation.from_reports(unsigned, sizes=registry, quorum=quorum, **expected)

@@ -147,6 +147,7 @@ class Ledger:
         >>> ledger.charge(robfcp.Privacy(epsilon=1.0), "spring").epsilon()
         1.0
         """
+        self._read()  # what is no ledger is refused before a lock is laid beside it
         with self._held() as handle:
             file = self._read()
             self._check_seen(handle, len(file.releases))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from robfcp._util.files import read_limited, write_atomically
+from robfcp._util.files import read_limited, reason_of, write_atomically
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.reports.checks import check_client
 from robfcp.reports.registry import expired, read_registry
@@ -60,7 +60,9 @@ def generate_key(path: str | os.PathLike[str]) -> str:
     except FileExistsError:
         raise RobfcpError(f"{path}: exists already; keep it or choose another name") from None
     except OSError as error:
-        raise RobfcpError(f"{path}: cannot be written ({error.strerror})") from None
+        raise RobfcpError(
+            f"{path}: cannot be written ({reason_of(error)}); choose another place"
+        ) from None
     with os.fdopen(handle, "wb") as stream:
         stream.write(pem)
     write_atomically(f"{os.fspath(path)}.pub", public_text(key) + "\n")

@@ -221,7 +221,8 @@ def test_a_round_after_an_alarm_records_it_and_asks_for_fresh_samples(tmp_path, 
     told = run(app, [*words, "--step", "3"])
     assert "alarm since step 3" in told.output
     wrong = str(run(app, [*words, "--step", "4"]).exception)
-    assert "none of the e-reports is a valid one of step 4, nothing was recorded" in wrong
+    assert "only 0 of 8 e-reports are valid" in wrong
+    assert "of step 3, not 4" in wrong
     assert "of step 3, not 4" in wrong
 
     more = ["--malicious", "1", "-o", "c2.json", "--alarms", "alarms.json"]

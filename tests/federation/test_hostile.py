@@ -59,7 +59,7 @@ def test_what_a_hostile_report_says_cannot_steer_a_terminal_or_fill_a_log(text):
 
 
 def test_folders_devices_and_pipes_are_never_replaced_by_a_file(tmp_path):
-    with pytest.raises(RobfcpError, match=r"cannot be written \(Is a directory\)"):
+    with pytest.raises(RobfcpError, match=r"cannot be written \(it is a folder\)"):
         REPORTS[0].save(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)

@@ -280,7 +280,7 @@ def test_download_leaves_nothing_behind_when_it_fails(tmp_path: Path) -> None:
         download(source, target)
     assert list((target / "set").iterdir()) == []
     (tmp_path / "set.zip").unlink()
-    with pytest.raises(RobfcpError, match=r"cannot be fetched .* put the file at"):
+    with pytest.raises(RobfcpError, match=r"cannot be fetched; .* put it at"):
         download(source, target)
     with pytest.raises(RobfcpError, match="ask for access"):
         download(datasets.source("sleep"), target)

@@ -62,7 +62,7 @@ def test_stroke_refuses_tables_that_are_not_the_trial(tmp_path: Path) -> None:
         datasets.load_sites("stroke", tmp_path)
     for change, word in (
         ({"OCCODE": "7"}, "OCCODE '7'"),
-        ({"AGE": "old"}, "AGE holds what is no number"),
+        ({"AGE": "old"}, "AGE holds 'old', which is no number"),
         ({"RSLEEP": "X"}, "RSLEEP holds 'X'"),
         ({"AGE": "1,2"}, "line 2 has"),
     ):

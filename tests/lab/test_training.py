@@ -152,7 +152,7 @@ def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_p
             checkpoint=path,
         )
     path.write_bytes(b"nonsense")
-    with pytest.raises(RobfcpError, match="not a checkpoint"):
+    with pytest.raises(RobfcpError, match="no checkpoint"):
         train(blobs(), settings, device="cpu", checkpoint=path)
 
 

@@ -211,7 +211,7 @@ def test_the_page_command_takes_what_it_is_given(
         (["c.json", "--history", "report.json"], "is no history"),
         (["alarms.json", "--history", "other.json"], "is the second alarms file"),
         (["alarms.json", "--history", "m.json"], "different pages"),
-        (["junk.json"], "not an alarms"),
+        (["junk.json"], "not a record of alarms"),
     ):
         result = run(app, ["page", *words, "-o", "x.html"])
         assert refusal in str(result.exception)

@@ -172,7 +172,7 @@ def test_a_400_mb_body_is_refused_before_it_is_read(tmp_path):
 def test_missing_files_and_folders_are_one_clear_line(tmp_path):
     with pytest.raises(RobfcpError, match="no such file"):
         Report.load(tmp_path / "nothing.json")
-    with pytest.raises(RobfcpError, match="no such file"):
+    with pytest.raises(RobfcpError, match="is a folder"):
         read_limited(tmp_path)
     with pytest.raises(RobfcpError, match="cannot be written"):
         EXAMPLES[0].save(tmp_path / "no" / "where.json")

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from robfcp._util.files import read_limited, write_atomically
+from robfcp._util.files import read_limited, reason_of, write_atomically
+from robfcp._util.locks import lock
 from robfcp.calibration.monitoring import betting, exchange
 from robfcp.calibration.sealed import decode_body, seal, unseal
 from robfcp.errors import RobfcpError
@@ -100,20 +101,17 @@ def save_state(state: State, path: str | os.PathLike[str]) -> None:
 @contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     """Nobody else feeds this state meanwhile; a killed process holds nothing."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # no such locks on this system
-        yield
-        return
     place = Path(path)
     beside = place.with_name(place.name + ".lock")
     try:
-        stream = beside.open("a")
+        stream = beside.open("ab")
     except OSError as error:
-        raise RobfcpError(f"{path}: cannot be written ({error.strerror}); choose another") from None
+        raise RobfcpError(
+            f"{path}: cannot be written ({reason_of(error)}); choose another place"
+        ) from None
     with stream:
         with suppress(OSError):  # a file system without locks
-            fcntl.flock(stream, fcntl.LOCK_EX)
+            lock(stream.fileno())
         yield
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Callable, Mapping
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from robfcp._util.files import reason_of
 from robfcp.errors import RobfcpError
 from robfcp.lab.datasets import (
     cifar10,
@@ -36,6 +43,7 @@ __all__ = [
     "source",
 ]
 
+_FOREIGN = (zlib.error, struct.error, csv.Error, zipfile.BadZipFile, tarfile.TarError)
 _LOADERS: dict[str, Callable[[Path, bool], Dataset]] = {
     "mnist": mnist.load,
     "cifar10": cifar10.load,
@@ -91,7 +99,8 @@ def load(
 ) -> Dataset:
     """The data set read from `data_dir` (or $ROBFCP_DATA); `fetch` downloads what is missing."""
     loader = _LOADERS[_known(name, _LOADERS)]
-    return loader(_directory(name, data_dir, fetch), verify)
+    with _official(name):
+        return loader(_directory(name, data_dir, fetch), verify)
 
 
 def load_sites(
@@ -103,7 +112,27 @@ def load_sites(
 ) -> SiteTable:
     """The samples of the data's own sites, read from `data_dir` (or $ROBFCP_DATA)."""
     loader = _SITE_LOADERS[_known(name, _SITE_LOADERS)]
-    return loader(_directory(name, data_dir, fetch), verify)
+    with _official(name):
+        return loader(_directory(name, data_dir, fetch), verify)
+
+
+@contextmanager
+def _official(name: str) -> Iterator[None]:
+    """One clear line for whatever a damaged or foreign file makes a library say."""
+    home = _SOURCES[name].home
+    try:
+        yield
+    except RobfcpError:
+        raise
+    except OSError as error:
+        path = name if error.filename is None else str(error.filename)
+        raise RobfcpError(
+            f"{path}: cannot be read ({reason_of(error)}); check it, or get it again from {home}"
+        ) from error
+    except (ValueError, KeyError, IndexError, EOFError, ArithmeticError, *_FOREIGN) as error:
+        raise RobfcpError(
+            f"{name}: a file is damaged or not the official one; get it again from {home}"
+        ) from error
 
 
 def _directory(name: str, data_dir: str | os.PathLike[str] | None, fetch: bool) -> Path:

@@ -40,15 +40,18 @@ def read_columns(path: Path, source: Source, needed: Sequence[str]) -> Columns:
 
 def numbers(values: Sequence[str], field: str, source: Source) -> NDArray[np.float32]:
     """(n,) the values as float32; NaN where one is missing."""
-    try:
-        return np.array(
-            [np.nan if value.lower() in MISSING else float(value) for value in values], np.float32
-        )
-    except ValueError as error:
-        raise RobfcpError(
-            f"{source.name}: {field} holds what is no number ({error}); "
-            f"get the table from {source.home}"
-        ) from error
+    found = np.full(len(values), np.nan, np.float32)
+    for k, value in enumerate(values):
+        if value.lower() in MISSING:
+            continue
+        try:
+            found[k] = float(value)
+        except ValueError:
+            raise RobfcpError(
+                f"{source.name}: {field} holds {value!r:.40}, which is no number; "
+                f"get the table from {source.home}"
+            ) from None
+    return found
 
 
 def flags(

@@ -111,7 +111,8 @@ def _fetch(remote: Remote, target: Path, source: Source) -> None:
         os.replace(temporary, target)
     except (URLError, TimeoutError, ConnectionError) as error:
         raise RobfcpError(
-            f"{source.name}: {remote.url} cannot be fetched ({error}); put the file at {target}"
+            f"{source.name}: {remote.url} cannot be fetched; check the network, or get the file "
+            f"elsewhere and put it at {target}"
         ) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -56,7 +56,9 @@ def read_site(directory: Path, source: Source, site: str, verify: bool) -> np.nd
     """(n, 14) one hospital's file: thirteen features, then the diagnosis."""
     file, patients, _ = SITES[site]
     path = locate(directory, source, (file, f"natural/{SOURCE.folder}/{file}"))
-    rows = [line.split(",") for line in path.read_text().splitlines() if line.strip()]
+    rows = [
+        line.split(",") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
+    ]
     wrong = next((k for k, row in enumerate(rows, 1) if len(row) != len(FEATURES) + 1), None)
     if wrong is not None:
         raise RobfcpError(

@@ -31,7 +31,7 @@ PER_CLASS = 500
 def load(directory: Path, verify: bool) -> Dataset:
     """100000 training and 10000 validation images, 64 x 64, RGB; classes in order of their id."""
     root = locate(directory, SOURCE, ("tiny-imagenet-200/wnids.txt", "wnids.txt")).parent
-    identities = sorted(root.joinpath("wnids.txt").read_text().split())
+    identities = sorted(root.joinpath("wnids.txt").read_text(encoding="utf-8").split())
     number = {identity: index for index, identity in enumerate(identities)}
     words = dict(
         line.split("\t", 1) for line in _lines(root / "words.txt") if line.count("\t") == 1
@@ -60,7 +60,7 @@ def _serial(path: Path) -> tuple[int, str]:
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
         raise RobfcpError(f"tinyimagenet: {path} is missing; get it from {SOURCE.home}")
-    return path.read_text().splitlines()
+    return path.read_text(encoding="utf-8").splitlines()
 
 
 def _split(entries: list[tuple[Path, int]]) -> Split:

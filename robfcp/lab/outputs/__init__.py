@@ -35,7 +35,7 @@ Stage = Literal["final", "early"]
 @cache
 def entries() -> tuple[dict[str, Any], ...]:
     """What ships: data set, split, stage, file, checksum and how each model was trained."""
-    text = files("robfcp.lab.outputs").joinpath("index.json").read_text()
+    text = files("robfcp.lab.outputs").joinpath("index.json").read_text(encoding="utf-8")
     return tuple(json.loads(text)["outputs"])
 
 

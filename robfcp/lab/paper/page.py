@@ -34,7 +34,7 @@ def write_page(directory: Path, page: Path) -> None:
     for name in NAMES:
         path = directory / f"{name}.json"
         if path.is_file():
-            contents[name] = json.loads(path.read_text())
+            contents[name] = json.loads(path.read_text(encoding="utf-8"))
     if not contents:
         raise RobfcpError(f"{directory}: holds no results; run `robfcp reproduce all` first")
     folder = page.parent / page.stem

@@ -35,7 +35,7 @@ DATASETS = {
 @cache
 def published() -> tuple[Published, ...]:
     """Every row, with our names of the data sets."""
-    text = files("robfcp.lab.paper").joinpath("published.csv").read_text()
+    text = files("robfcp.lab.paper").joinpath("published.csv").read_text(encoding="utf-8")
     return tuple(
         Published(
             table=row["table"],

@@ -93,7 +93,7 @@ def _path(store: Path, world: PaperWorld) -> Path:
 def _load(store: Path | None, world: PaperWorld, seeds: int) -> dict[Run, list[RunOutcome]]:
     if store is None or not _path(store, world).is_file():
         return {}
-    content = json.loads(_path(store, world).read_text())
+    content = json.loads(_path(store, world).read_text(encoding="utf-8"))
     same = (content["version"], content["seeds"], content.get("fields")) == (
         __version__,
         seeds,

@@ -33,7 +33,7 @@ def load(path: Path, settings: TrainingSettings) -> tuple[Tensor, int]:
         done = int(metadata["round"])
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise RobfcpError(
-            f"{path}: not a checkpoint of this program ({error}); delete it to start again"
+            f"{path}: is damaged or no checkpoint of this program; delete it to start again"
         ) from error
     wanted = asdict(settings)
     different = [key for key in wanted if saved.get(key) != wanted[key]]

@@ -1,0 +1,308 @@
+"""Files that are missing, broken or cannot be written: one line with a remedy, nothing written.
+
+Every command, every option that names a file: what the system or a library says never shows.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from importlib import import_module
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+from in_process import Done, run
+
+from robfcp.cli import COMMANDS
+
+INPUTS = {  # the words of a call with {} where the file under test stands, and its ending
+    "terms": ("terms {}", ".toml"),
+    "terms --sign": ("terms round.toml --sign {}", ".key"),
+    "terms --server-key": ("terms round.toml --server-key {}", ".pub"),
+    "sketch csv": ("sketch {} -c a -o o.json", ".csv"),
+    "sketch npz": ("sketch {} -c a -o o.json", ".npz"),
+    "sketch npy": ("sketch {} -c a -o o.json", ".npy"),
+    "sketch parquet": ("sketch {} -c a -o o.json", ".parquet"),
+    "sketch --terms": ("sketch s0.npz -c a -o o.json --terms {}", ".toml"),
+    "sketch --sign": ("sketch s0.npz -c a -o o.json --round r --sign {}", ".key"),
+    "calibrate": ("calibrate {} -o o.json", ".json"),
+    "calibrate --sizes": ("calibrate reports -o o.json --sizes {}", ".json"),
+    "calibrate --keys": ("calibrate reports -o o.json --round r --keys {}", ".toml"),
+    "calibrate --revoked": (
+        "calibrate reports -o o.json --round r --keys registry.toml --revoked {}",
+        ".txt",
+    ),
+    "calibrate --terms": ("calibrate reports -o o.json --terms {}", ".toml"),
+    "calibrate --previous": ("calibrate reports -o o.json --previous {}", ".json"),
+    "calibrate --alarms": ("calibrate reports -o o.json --previous c.json --alarms {}", ".json"),
+    "calibrate --sign": ("calibrate reports -o o.json --sign {}", ".key"),
+    "localise": ("localise {} s0.npz", ".json"),
+    "localise data": ("localise letters/s0.json {}", ".npz"),
+    "localise --predict": ("localise letters/s0.json s0.npz --predict {} -o o.csv", ".csv"),
+    "predict": ("predict {} s0.npz", ".json"),
+    "predict data": ("predict c.json {} -o o.csv", ".csv"),
+    "predict --server-key": ("predict c.json s0.npz --server-key {}", ".pub"),
+    "check": ("check {} s0.npz", ".json"),
+    "check data": ("check c.json {} -o o.json", ".parquet"),
+    "check --local": ("check letters/s0.json s0.npz --local {}", ".npz"),
+    "monitor": ("monitor {} s0.npz", ".json"),
+    "monitor data": ("monitor c.json {}", ".csv"),
+    "monitor --own": ("monitor c.json s0.npz --own {}", ".json"),
+    "monitor --sign": ("monitor c.json s0.npz -c s0 --round r --report o.json --sign {}", ".key"),
+    "alarms": ("alarms {} -m 0", ".json"),
+    "alarms --keys": ("alarms e.json -m 0 --round r --keys {}", ".toml"),
+    "page": ("page {} -o o.html", ".json"),
+    "page --history": ("page c.json -o o.html --history {}", ".json"),
+    "page --evidence": ("page c.json -o o.html --evidence {}", ".json"),
+    "certify": ("certify {}", ".json"),
+    "certify --sizes": ("certify reports --sizes {}", ".json"),
+    "verify": ("verify {}", ".json"),
+    "verify evidence": ("verify c.json {}", ".json"),
+    "verify --report": ("verify c.json --report {}", ".json"),
+    "audit": ("audit {}", ".jsonl"),
+    "train": ("train heart -o o.npz --data-dir {}", ""),
+    "simulate": ("simulate {} --seeds 1 --clients 5 -o o.json", ".npz"),
+    "redteam": ("redteam {} --seeds 1 --clients 5 -o o.json", ".csv"),
+}
+OUTPUTS = {  # the same with {} where a result would go
+    "demo": ("demo -o {}", ""),
+    "keygen": ("keygen site -o {}", ".key"),
+    "sketch": ("sketch s0.npz -c a -o {}", ".json"),
+    "sketch --ledger": ("sketch s0.npz -c a -o o.json --epsilon 1 --ledger {}", ".json"),
+    "calibrate": ("calibrate reports -o {}", ".json"),
+    "calibrate --html": ("calibrate reports --html {}", ".html"),
+    "calibrate --letters": ("calibrate reports --letters {}", ""),
+    "calibrate --audit": ("calibrate reports --audit {}", ".jsonl"),
+    "localise": ("localise letters/s0.json s0.npz --predict s0.npz -o {}", ".csv"),
+    "predict": ("predict c.json s0.npz -o {}", ".csv"),
+    "check": ("check c.json s0.npz -o {}", ".json"),
+    "monitor --state": ("monitor c.json s0.npz --state {}", ".json"),
+    "monitor --report": ("monitor c.json s0.npz -c s0 --report {}", ".json"),
+    "monitor --plot": ("monitor c.json s0.npz --plot {}", ".png"),
+    "monitor --html": ("monitor c.json s0.npz --html {}", ".html"),
+    "alarms": ("alarms e.json -m 0 -o {}", ".json"),
+    "alarms --history": ("alarms e.json -m 0 --step 1 --history {}", ".json"),
+    "alarms --html": ("alarms e.json -m 0 --step 1 --history o.json --html {}", ".html"),
+    "page": ("page c.json -o {}", ".html"),
+    "certify": ("certify c.json -o {}", ".json"),
+    "certify --plot": ("certify c.json --plot {}", ".png"),
+    "verify --audit": ("verify c.json --audit {}", ".jsonl"),
+    "train": ("train heart --data-dir . -o {}", ".npz"),
+    "train --checkpoint": ("train mnist --data-dir . -o o.npz --checkpoint {}", ".st"),
+    "reproduce": ("reproduce main --seeds 1 --workers 1 -o {}", ""),
+    "reproduce --page": ("reproduce main --seeds 1 --workers 1 -o out --page {}", ".md"),
+    "simulate": ("simulate s0.npz --seeds 1 --clients 5 -o {}", ".json"),
+    "simulate --plot": ("simulate s0.npz --seeds 1 --clients 5 --plot {}", ".png"),
+    "redteam": ("redteam s0.npz --seeds 1 --clients 5 -o {}", ".json"),
+    "redteam --plot": ("redteam s0.npz --seeds 1 --clients 5 --plot {}", ".png"),
+}
+WITHOUT_FILES = {"bench"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A whole federation in files, made by the commands themselves."""
+    folder = tmp_path_factory.mktemp("federation")
+    before = Path.cwd()
+    os.chdir(folder)
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet(np.full(4, 0.3), 1200)
+    labels = (probabilities.cumsum(axis=1) > rng.random((1200, 1))).argmax(axis=1)
+    for k, rows in enumerate(np.array_split(np.arange(1200), 6)):
+        np.savez(f"s{k}.npz", probabilities=probabilities[rows], labels=labels[rows])
+        done(f"sketch s{k}.npz -c s{k} --round r -o reports/s{k}.json")
+    done("calibrate reports -o c.json --letters letters --malicious 1 --guarantee pac")
+    done("monitor c.json s0.npz -s m.json -c s0 --report e.json --round r --step 1")
+    registry = done("keygen s0 -o s0.key").stdout
+    Path("registry.toml").write_text(registry, encoding="utf-8")
+    Path("round.toml").write_text('round = "r"\n', encoding="utf-8")
+    yield folder
+    os.chdir(before)
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy that a test may change, as the current folder."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def done(words: str) -> Done:
+    found = run(*words.split())
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """All files and folders with what they hold."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def refused(words: str, name: str, folder: Path) -> str:
+    """The one line of a call that is refused and leaves everything as it was."""
+    before = contents(folder)
+    found = run(*(word.replace("{}", name) for word in words.split()))
+    assert found.returncode == 1, f"{words} {name}: {found.returncode} {found.stderr}"
+    (line,) = found.stderr.splitlines()
+    assert line.startswith("robfcp: ")
+    assert ";" in line, f"no remedy: {line}"
+    for foreign in ("internal error", "Errno", "Traceback", "Error:", "magic", "utf-8 codec"):
+        assert foreign not in line
+    assert contents(folder) == before, f"{words} {name}: something was written"
+    return line
+
+
+def test_every_command_that_takes_files_is_tried() -> None:
+    tried = {words.split()[0] for words, _ in [*INPUTS.values(), *OUTPUTS.values()]}
+    assert tried | WITHOUT_FILES == set(COMMANDS)
+
+
+def test_every_option_that_names_a_place_is_tried() -> None:
+    tried = " ".join(words for words, _ in [*INPUTS.values(), *OUTPUTS.values()]).split()
+    for name in COMMANDS:
+        command = getattr(import_module(f"robfcp.cli.{name}"), name)
+        hints = get_type_hints(command)
+        for parameter in signature(command).parameters.values():
+            optional = parameter.default is not Parameter.empty
+            if optional and Path in (hints[parameter.name], *get_args(hints[parameter.name])):
+                option = f"--{parameter.name.replace('_', '-')}"
+                assert option in (*tried, "--output", "--data", "--evidence"), (name, option)
+
+
+@pytest.mark.parametrize("call", INPUTS)
+def test_a_file_that_is_not_there_is_one_line(call: str, folder: Path) -> None:
+    words, ending = INPUTS[call]
+    line = refused(words, f"nowhere{ending}", folder)
+    assert f"nowhere{ending}" in line
+
+
+@pytest.mark.parametrize("call", INPUTS)
+def test_a_folder_in_place_of_a_file_is_one_line(call: str, folder: Path) -> None:
+    words, _ = INPUTS[call]
+    (folder / "afolder").mkdir()
+    assert "afolder" in refused(words, "afolder", folder)
+
+
+@pytest.mark.parametrize("call", INPUTS)
+def test_a_broken_file_is_one_line(call: str, folder: Path) -> None:
+    words, ending = INPUTS[call]
+    noise = np.random.default_rng(1).integers(0, 256, 300, dtype=np.uint8).tobytes()
+    (folder / f"bad{ending}").write_bytes(noise)
+    refused(words, f"bad{ending}", folder)
+
+
+@pytest.mark.parametrize("call", INPUTS)
+def test_a_file_that_may_not_be_read_is_one_line(
+    call: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, ending = INPUTS[call]
+    if not ending:
+        pytest.skip("a folder of data")
+    locked = folder / f"locked{ending}"
+    locked.write_bytes(b"x" * 40)
+    before = contents(folder)
+    deny_reading(monkeypatch, locked.name)
+    found = run(*(word.replace("{}", locked.name) for word in words.split()))
+    monkeypatch.undo()
+    assert found.returncode == 1, found.stderr
+    (line,) = found.stderr.splitlines()
+    assert "you have no permission" in line
+    assert locked.name in line
+    assert contents(folder) == before
+
+
+def deny_reading(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The system refuses this file, as it would anybody but root."""
+    real_open, real_io = os.open, Path.open
+
+    def os_open(path: object, *words: object, **options: object) -> int:
+        if str(path).endswith(name):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real_open(path, *words, **options)  # type: ignore[arg-type]
+
+    def path_open(self: Path, *words: object, **options: object) -> object:
+        if self.name == name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return real_io(self, *words, **options)  # type: ignore[call-overload]
+
+    def parquet(path: Path) -> object:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", os_open)
+    monkeypatch.setattr(Path, "open", path_open)
+    monkeypatch.setattr(Path, "read_bytes", lambda self: path_open(self, "rb").read())  # type: ignore[attr-defined]
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile", parquet)
+
+
+@pytest.mark.parametrize("call", OUTPUTS)
+@pytest.mark.parametrize("place", ["s0.npz/x", "/proc/x"])
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    call: str, place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("the work has begun")
+
+    for name in (
+        "_local.read_outputs",
+        "sketch.read_outputs",
+        "predict.read_outputs",
+        "calibrate.run",
+        "calibrate.read_federation",
+        "certify.read_federation",
+        "verify.verify_calibration",
+        "alarms.read_alarms",
+        "page.write_page",
+        "demo.stroke_story",
+        "simulate.run",
+        "redteam.run",
+    ):
+        monkeypatch.setattr(f"robfcp.cli.{name}", work)
+    monkeypatch.setattr("robfcp.lab.paper.reproduce", work)
+    monkeypatch.setattr("robfcp.lab.datasets.load_sites", work)
+    monkeypatch.setattr("robfcp.lab.datasets.load", work)
+    words, ending = OUTPUTS[call]
+    assert place.removesuffix("/x") in refused(words, f"{place}{ending}", folder)
+
+
+def test_a_full_disk_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    line = refused("sketch s0.npz -c a -o {}", "o.json", folder)
+    assert line == "robfcp: o.json: cannot be written (the disk is full); choose another place"
+
+
+def test_what_the_system_refuses_anywhere_is_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", "share/x.json")
+
+    monkeypatch.setattr("robfcp.cli.check.load_calibration", gone)
+    line = refused("check {} s0.npz", "c.json", folder)
+    assert line.startswith("robfcp: share/x.json: cannot be used (the disk does not answer); ")
+
+
+def test_broken_e_reports_alone_do_not_pass_for_silence(folder: Path) -> None:
+    (folder / "bad.json").write_text("{", encoding="utf-8")
+    line = refused("alarms {} -m 0", "bad.json", folder)
+    assert "only 0 of 1 e-reports are valid but the quorum is 1 (first fault: " in line
+    assert "the quorum is 2" in refused("alarms e.json {} -m 0 --quorum 2", "bad.json", folder)
+    assert "faulty" in done("alarms e.json bad.json -m 0").stdout
+    assert json.loads(done("alarms e.json bad.json -m 0 --json").stdout)["alarm"] is False
+
+
+def test_revoked_keys_without_a_registry_are_refused(folder: Path) -> None:
+    (folder / "revoked.txt").write_text("", encoding="utf-8")
+    assert "--keys" in refused("calibrate reports --revoked {}", "revoked.txt", folder)

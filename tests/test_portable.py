@@ -1,0 +1,80 @@
+"""The same on Windows, macOS and Linux: text is UTF-8 everywhere, files are replaced whole."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(
+    path
+    for folder in ("robfcp", "examples", "scripts", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+)
+READS_TEXT = ("read_text", "write_text")
+ONLY_HERE = {"fcntl", "msvcrt", "pwd", "grp", "resource", "termios"}  # systems that have no such
+NO_FILES = {"os", "webbrowser", "Image", "zipfile", "archive", "tarfile"}  # whose open is another
+
+
+def calls(path: Path) -> Iterator[ast.Call]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def without_encoding(call: ast.Call) -> bool:
+    """Whether the call opens text in whatever encoding the system has."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name not in (*READS_TEXT, "open") or any(k.arg == "encoding" for k in call.keywords):
+        return False
+    if name in READS_TEXT:
+        return True
+    if isinstance(call.func, ast.Attribute):
+        if getattr(call.func.value, "id", "") in (*NO_FILES, "gzip"):
+            return False
+        modes = call.args[:1]
+    else:
+        modes = call.args[1:2]
+    modes += [k.value for k in call.keywords if k.arg == "mode"]
+    return not any("b" in str(getattr(mode, "value", "")) for mode in modes)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_text_files_state_their_encoding(path: Path) -> None:
+    assert [call.lineno for call in calls(path) if without_encoding(call)] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_of_one_system_only(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and path.parts[len(ROOT.parts)] == "robfcp":
+            assert not ONLY_HERE & {name.name for name in node.names}, node.lineno
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            assert (node.value.id, node.attr) != ("os", "rename"), "fails over a file on Windows"
+
+
+def test_tables_end_their_lines_alike_on_every_system() -> None:
+    for path in FILES:
+        for call in calls(path):
+            name = getattr(call.func, "attr", "")
+            owner = getattr(getattr(call.func, "value", None), "id", "")
+            if owner == "csv" and name in ("writer", "DictWriter"):
+                assert "lineterminator" in {k.arg for k in call.keywords}, (path, call.lineno)
+
+
+def test_the_check_sees_what_it_should() -> None:
+    def found(text: str) -> bool:
+        call = ast.parse(text, mode="eval").body
+        assert isinstance(call, ast.Call)
+        return without_encoding(call)
+
+    assert found("path.read_text()")
+    assert found("path.write_text(text)")
+    assert found("open(path)")
+    assert found("path.open('w')")
+    assert not found("path.open('rb')")
+    assert not found("open(path, 'w', encoding='utf-8')")
+    assert not found("open(path, 'wb')")
