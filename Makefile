@@ -3,18 +3,24 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-browser test-wheel lint docs notebooks release benchmark clean
+.PHONY: demo test coverage test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-browser test-wheel lint docs notebooks release benchmark clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
 
-test: .venv/dev  ## lint, types and the quick tests with coverage
+# Bytecode is kept, even where the environment forbids it: else both workers, and every process that
+# a test starts, compile the package and the tests again.
+QUICK = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile \
+	-m "not slow and not train and not flower and not nvflare and not browser"
+
+test: .venv/dev  ## lint, types and the quick tests
 	$(MAKE) --no-print-directory lint
-	OMP_NUM_THREADS=1 COVERAGE_WITHOUT_FLOWER="robfcp/flower/*" COVERAGE_WITHOUT_ENGINES="robfcp/engines/*" \
-	COVERAGE_WITHOUT_NVFLARE="robfcp/nvflare/*" \
-	COVERAGE_WITHOUT_TORCH="robfcp/lab/training/*" \
-	$(BIN)/python -m pytest -n 2 -m "not slow and not train and not flower and not nvflare and not browser" \
-		--cov --cov-report=term:skip-covered --cov-fail-under=95
+	$(QUICK)
+
+coverage: .venv/dev  ## the quick tests again, with the branches they leave out
+	COVERAGE_WITHOUT_FLOWER="robfcp/flower/*" COVERAGE_WITHOUT_ENGINES="robfcp/engines/*" \
+	COVERAGE_WITHOUT_NVFLARE="robfcp/nvflare/*" COVERAGE_WITHOUT_TORCH="robfcp/lab/training/*" \
+	$(QUICK) --cov --cov-report=term:skip-covered --cov-fail-under=95
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

@@ -32,6 +32,7 @@ BLOCK = re.compile(
 )
 RUN = ("python", "sh", "bash", "console")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LONG = [ROOT / "docs" / "start.md", ROOT / "docs" / "guides" / "page.md"]  # demo; pages and figures
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, int]]:
@@ -90,9 +91,12 @@ def commands(code: str) -> Iterator[list[str]]:
             yield [match for word in words[1:] for match in (sorted(glob.glob(word)) or [word])]
 
 
+RUNNING = [page for page in PAGES if any(blocks(page))]
+
+
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if any(blocks(page))],
+    thorough(RUNNING, *(page for page in RUNNING if page not in LONG)),
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_every_block_runs_as_printed(

@@ -57,21 +57,21 @@ def examples(path: Path) -> list[doctest.DocTest]:
     return found
 
 
-MODULES = {
-    place: tests
+PLACES = [
+    place
     for path in sorted(ROOT.rglob("*.py"))
     if not (place := path.relative_to(ROOT).as_posix()).startswith(LEFT_OUT)
-    and (tests := examples(path))
-}
+    and ">>>" in path.read_text()
+]
 
 
-@pytest.mark.parametrize("place", MODULES)
+@pytest.mark.parametrize("place", PLACES)
 def test_examples_run_as_printed(place, tmp_path, monkeypatch):
     for prefix, extra in EXTRAS.items():
         if place.startswith(prefix):
             pytest.importorskip(extra)
     runner, said = doctest.DocTestRunner(optionflags=OPTIONS), []
-    for number, test in enumerate(MODULES[place]):
+    for number, test in enumerate(examples(ROOT / place)):
         folder = tmp_path / str(number)
         folder.mkdir()
         monkeypatch.chdir(folder)

@@ -15,13 +15,19 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+def statements(node: ast.AST) -> list[ast.AST]:
+    """What stands in a node's blocks; imports are found there, never in expressions."""
+    blocks = ("body", "orelse", "handlers", "finalbody", "cases")
+    return [child for block in blocks for child in getattr(node, block, [])]
+
+
 @cache
 def imports(path: Path) -> list[tuple[str, bool]]:
     """Every robfcp module that a file imports from, and whether it does so inside a function."""
     found = []
 
     def walk(node: ast.AST, inside: bool) -> None:
-        for child in ast.iter_child_nodes(node):
+        for child in statements(node):
             deeper = inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             if isinstance(child, ast.ImportFrom) and (child.module or "").startswith("robfcp"):
                 found.append((child.module, inside))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -65,11 +66,17 @@ class LazyCommands(TyperGroup):
                 "the old name goes with the next release",
                 file=sys.stderr,
             )
-        single = typer.Typer(add_completion=False, **STYLE)
-        import_module(f"robfcp.cli.{name}").register(single)
-        command = get_command(single)
-        command.name = name
-        return command
+        return _command(name)
+
+
+@cache
+def _command(name: str) -> Any:
+    """The command of this name, imported and built when it is first asked for."""
+    single = typer.Typer(add_completion=False, **STYLE)
+    import_module(f"robfcp.cli.{name}").register(single)
+    command = get_command(single)
+    command.name = name
+    return command
 
 
 app = typer.Typer(

@@ -242,13 +242,15 @@ def add_noise(counts: NDArray[np.int64], privacy: Privacy, unit: int = 1) -> NDA
     dp = _opendp()
     l1, l2 = (unit * distance for distance in privacy.sensitivity)
     scale = privacy.noise_on(unit).scale
-    domain = dp.vector_domain(dp.atom_domain(T=dp.i64))
+    domain = dp.domains.vector_domain(dp.domains.atom_domain(T=dp.typing.i64))
     if privacy.noise_name == "laplace":
-        measurement = dp.m.make_laplace(domain, dp.l1_distance(T=dp.i64), scale=scale)
+        distance = dp.metrics.l1_distance(T=dp.typing.i64)
+        measurement = dp.measurements.make_laplace(domain, distance, scale=scale)
         spent = measurement.map(int(l1))
         kept = spent <= privacy.pure * (1 + _LEEWAY)
     else:
-        measurement = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale)
+        distance = dp.metrics.l2_distance(T=float)
+        measurement = dp.measurements.make_gaussian(domain, distance, scale=scale)
         spent = measurement.map(l2)
         kept = spent <= privacy.rho * (1 + _LEEWAY)
     if not kept:
@@ -257,15 +259,17 @@ def add_noise(counts: NDArray[np.int64], privacy: Privacy, unit: int = 1) -> NDA
 
 
 def _opendp() -> Any:
+    """The parts of OpenDP that noise needs; its prelude would load scikit-learn and polars too."""
     try:
-        import opendp.prelude as dp
+        import opendp
+        from opendp import domains, measurements, metrics, mod, typing  # noqa: F401
     except ImportError:
         raise RobfcpError(
             "privacy: noise comes from OpenDP, which is not installed; "
             "pip install 'robfcp[privacy]'"
         ) from None
-    dp.enable_features("contrib")
-    return dp
+    opendp.mod.enable_features("contrib")
+    return opendp
 
 
 def _check(privacy: Privacy) -> None:

@@ -26,7 +26,7 @@ SLOW = (  # minutes; the other example of each does the same on less
 ELSEWHERE = {"train": "needs the official data and torch; tests/lab/test_training.py runs it"}
 
 
-QUICK = set(COMMANDS) - {"demo", "simulate"}  # whose own tests run them too
+QUICK = set(COMMANDS) - {"demo", "simulate", "reproduce"}  # whose own tests run them too
 
 
 def shown(name: str) -> list[str]:

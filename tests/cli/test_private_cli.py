@@ -11,7 +11,7 @@ from test_cli import RUNNER, invoke, write_csv
 import robfcp
 from robfcp.cli import app
 
-pytest.importorskip("opendp.prelude")
+pytest.importorskip("opendp")
 
 
 def sketch(folder, k, *options):

@@ -62,7 +62,7 @@ def test_broken_terms_are_one_line(place, text):
 
 
 def test_agreed_privacy_binds_too(place):
-    pytest.importorskip("opendp.prelude")
+    pytest.importorskip("opendp")
     (place / "round.toml").write_text('round = "r1"\ngrid = "uniform:16"\nepsilon = 2.0\n')
     terms = "--terms", place / "round.toml"
     for k in range(3):

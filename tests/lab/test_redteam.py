@@ -79,8 +79,8 @@ def command(*arguments):
 def test_the_command_prints_a_table_writes_json_and_draws(tmp_path):
     out, figure = tmp_path / "cells.json", tmp_path / "map.png"
     result = command(
-        "--attack", "coverage", "--attack", "adaptive-up", "--share", "0.4", "-o", str(out),
-        "--plot", str(figure),
+        "--attack", "coverage", "--attack", "adaptive-up", "--share", "0.4", "--clients", "10",
+        "-o", str(out), "--plot", str(figure),
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "worst under" in result.output

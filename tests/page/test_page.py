@@ -127,7 +127,9 @@ def check_tables(reports: Federation, settings: dict[str, Any]) -> None:
             assert tuple(reports.ids[k] for k in excluded) == wanted.flagged
 
 
-@pytest.mark.parametrize("exchangeability", ["partial", "full", "published"])
+@pytest.mark.parametrize(
+    "exchangeability", thorough(["partial", "full", "published"], "partial", "full")
+)
 def test_the_guaranteed_what_if_keeps_the_recorded_rank(exchangeability: Any) -> None:
     reports = federation(9, 1)
     settings = {"malicious": 1, "defence": "none", "exchangeability": exchangeability}
