@@ -15,7 +15,6 @@ DENSE_BYTES = 2**26  # tables up to this size are kept dense: they are handled f
 FINE_BINS = 5_000
 MAX_FINE_CELLS = 2**24
 _ENTRIES = 2**22  # entries handled at a time
-_FLUSH = 2**18
 
 Whole = NDArray[np.int64]
 Indices = NDArray[np.intp]
@@ -174,7 +173,7 @@ def _parts(starts: Whole) -> Iterator[tuple[slice, slice]]:
 
 def table(starts: Whole, bins: NDArray[Any], values: NDArray[Any], n_bins: int) -> Counts:
     """The entries as a table, dense unless that is large and sparse is smaller."""
-    sparse = SparseCounts(starts, _narrow(bins, n_bins), _narrow(values), n_bins)
+    sparse = SparseCounts(starts, narrowed(bins, n_bins), narrowed(values), n_bins)
     dense_bytes = 8 * sparse.n_rows * n_bins
     sparse_bytes = sparse.starts.nbytes + sparse.bins.nbytes + sparse.values.nbytes
     if dense_bytes > DENSE_BYTES and sparse_bytes < dense_bytes:
@@ -182,7 +181,7 @@ def table(starts: Whole, bins: NDArray[Any], values: NDArray[Any], n_bins: int) 
     return DenseCounts(sparse.dense())
 
 
-def _narrow(numbers: NDArray[Any], largest: int | None = None) -> NDArray[Any]:
+def narrowed(numbers: NDArray[Any], largest: int | None = None) -> NDArray[Any]:
     """The numbers in the smallest unsigned type, negative ones (of private reports) as they are."""
     if largest is None and numbers.min(initial=0) < 0:
         return numbers
@@ -197,45 +196,3 @@ def check_extent(n_clients: int, n_bins: int) -> None:
             f"grid: {n_bins} bins are too many for {n_clients} clients; use one of at most "
             f"{FINE_BINS} bins"
         )
-
-
-class CountsBuilder:
-    """Collects rows one by one, holding only the bins in use."""
-
-    def __init__(self) -> None:
-        self._lengths: list[int] = []
-        self._chunks: list[tuple[NDArray[Any], NDArray[Any]]] = []
-        self._pending: list[tuple[Indices, Whole]] = []
-        self._waiting = 0
-
-    def add(self, counts: Whole) -> int:
-        """Keep a row; its number."""
-        bins = np.flatnonzero(counts)
-        if not bins.size:  # noise can leave nothing
-            bins = np.zeros(1, dtype=np.intp)
-        return self.add_cells(bins, counts[bins])
-
-    def add_cells(self, bins: Indices, counts: Whole) -> int:
-        """Keep a row of which the bins in use are known; its number."""
-        self._pending.append((bins, counts))
-        self._lengths.append(len(bins))
-        self._waiting += len(bins)
-        if self._waiting >= _FLUSH:
-            self._flush()
-        return len(self._lengths) - 1
-
-    def build(self, chosen: Indices, n_bins: int) -> Counts:
-        """The chosen rows, all on grids of `n_bins`, in the given order; empties the builder."""
-        self._flush()
-        starts = np.concatenate([[0], np.cumsum(self._lengths, dtype=np.int64)])
-        bins, values = (np.concatenate(column) for column in zip(*self._chunks, strict=True))
-        self._chunks.clear()
-        rows = SparseCounts(starts, bins, values, n_bins).rows(chosen)
-        return table(*rows.entries(), n_bins)
-
-    def _flush(self) -> None:
-        if self._pending:
-            bins, values = (np.concatenate(column) for column in zip(*self._pending, strict=True))
-            self._chunks.append((_narrow(bins), _narrow(values)))
-            self._pending.clear()
-            self._waiting = 0

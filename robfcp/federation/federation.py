@@ -15,7 +15,7 @@ from robfcp.federation.counts import Counts, DenseCounts
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.intake import take_in
 from robfcp.federation.late_grids import built
-from robfcp.federation.marks import size_of
+from robfcp.federation.reception import Sent
 from robfcp.federation.strata import Stratified
 from robfcp.federation.tallies import Tallies
 from robfcp.grid import Grid
@@ -254,7 +254,7 @@ class Federation(Tallies):
 
     @staticmethod
     def from_reports(
-        reports: Iterable[Untrusted],
+        reports: Iterable[Untrusted | Sent],
         *,
         sizes: Mapping[str, int] | None = None,
         quorum: int | float | None = None,
@@ -329,11 +329,11 @@ class Federation(Tallies):
             invited=invited,
             privacy=privacy,
         )
-        first, headers = intake.headers[0], intake.headers
+        first, ids = intake.first, tuple(intake.arrived.clients)
         return Federation(
-            ids=tuple(header.client for header in headers),
+            ids=ids,
             table=intake.counts,
-            sizes=np.array([size_of(header, sizes) for header in headers], dtype=np.int64),
+            sizes=intake.sizes,
             grid=built(first.grid),
             score=first.score,
             round=first.round,
@@ -341,7 +341,7 @@ class Federation(Tallies):
             faulty=intake.faulty,
             missing=intake.missing,
             registered=sizes is not None,
-            privacy=noise_of([header.privacy for header in headers], len(headers)).marks,
+            privacy=noise_of(intake.privacy, len(ids)).marks,
             sizes_known=intake.sizes_known,
             checked=Checked.against(expected, sizes is not None, signatures),
             risk=first.risk,

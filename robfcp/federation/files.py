@@ -12,9 +12,18 @@ from robfcp._util.files import MAX_FILE_BYTES, read_limited
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation.faults import Fault
 from robfcp.federation.federation import Federation
+from robfcp.federation.reception import Sent
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.reports import Report, check_named_key, read_keys, read_sizes, unwrap, verify
+from robfcp.reports import (
+    Report,
+    check_named_key,
+    may_be_signed,
+    read_keys,
+    read_sizes,
+    unwrap,
+    verify,
+)
 from robfcp.scores import Score
 
 FilePath = str | os.PathLike[str]
@@ -115,11 +124,14 @@ class _Unsigned:
             return "not checked"
         return f"{self.signed} of {self.read} valid, by keys that nobody registered"
 
-    def __iter__(self) -> Iterator[Report | Fault]:
+    def __iter__(self) -> Iterator[Sent | Report | Fault]:
         for path in self.paths:
             self.read += 1
             try:
                 data, source = read_limited(path), f"file:{path}"
+                if not may_be_signed(data):
+                    yield Sent(data, source)
+                    continue
                 signed = check_named_key(data, source)
                 yield Report.from_json(unwrap(data), source, self.grid)
                 self.signed += signed

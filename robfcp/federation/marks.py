@@ -1,12 +1,11 @@
-"""How private reports are told apart: who has noise, who hides its size, whose noise differs."""
+"""How reports are told apart: what they share, who has noise, who hides its size."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from robfcp.errors import ReportError
 from robfcp.federation.late_grids import AnyGrid
 from robfcp.privacy import Privacy
 from robfcp.reports import By, Names
@@ -14,87 +13,96 @@ from robfcp.scores import Risk, Score
 
 
 class Header(NamedTuple):
-    """A report without its counts, which stand in row `row` of the server's table."""
+    """A report without its client and its numbers; that of most reports is one and the same."""
 
-    client: str
-    n_samples: int
-    row: int
     grid: AnyGrid
     score: Score | None
     round: str | None
     model: str | None
     risk: Risk | None
-    privacy: Privacy | None
+    privacy: Privacy | None = None
     strata: tuple[By, Names] | None = None
 
+    @property
+    def n_strata(self) -> int:
+        """C, the number of classes or groups; 1 without them."""
+        if self.strata is None:
+            return 1
+        names = self.strata[1]
+        return names if isinstance(names, int) else len(names)
 
-def hides_size(report: Header) -> bool:
-    """Whether n_k is protected too."""
-    return report.privacy is not None and report.privacy.hides_size
+    @property
+    def hides_size(self) -> bool:
+        """Whether n_k is protected too."""
+        return self.privacy is not None and self.privacy.hides_size
 
 
-def size_of(report: Header, sizes: Mapping[str, int] | None) -> int:
-    """n_k: as reported, or as registered where the report hides it."""
-    return sizes[report.client] if sizes is not None and hides_size(report) else report.n_samples
+class Objection(NamedTuple):
+    """What is wrong with a report, and what to do about it."""
+
+    field: str
+    problem: str
+    remedy: str
 
 
-def agreed_noise(
-    reports: list[Header], stated: Privacy | None, registered: bool
-) -> Callable[[Header], ReportError | None]:
+Votes = Mapping[Header, int]  # how many reports have each header, the first one first
+Check = Callable[[Header], Objection | None]
+
+
+def agreed_noise(votes: Votes, stated: Privacy | None, registered: bool) -> Check:
     """A check that reports are as private as agreed, so that nobody's claimed noise blurs a round.
 
     Where nothing is stated, sizes are the clients' claims and most private reports hold the same
     noise, none may claim more: a large size with noise to match would weigh without being checked.
     """
-    laws = Counter(report.privacy.noise for report in reports if report.privacy is not None)
-    law, votes = laws.most_common(1)[0] if laws else (None, 0)
-    most = law is not None and 2 * votes > laws.total() and not registered
-    limit = law.variance if law is not None and most else float("inf")
+    laws: Counter[object] = Counter()
+    for header, number in votes.items():
+        if header.privacy is not None:
+            laws[header.privacy.noise] += number
+    law, most = laws.most_common(1)[0] if laws else (None, 0)
+    bounded = law is not None and 2 * most > laws.total() and not registered
+    limit = law.variance if bounded else float("inf")  # type: ignore[attr-defined]
 
-    def check(report: Header) -> ReportError | None:
-        if stated is not None and report.privacy != stated:
-            found = "not private" if report.privacy is None else report.privacy.statement
-            return ReportError(
-                report.client,
+    def check(header: Header) -> Objection | None:
+        if stated is not None and header.privacy != stated:
+            found = "not private" if header.privacy is None else header.privacy.statement
+            return Objection(
                 "privacy",
                 f"is {found}, but agreed was: {stated.statement}",
                 "use the round's privacy",
             )
-        if report.privacy is None or report.privacy.noise.variance <= limit * (1 + 1e-9):
+        if header.privacy is None or header.privacy.noise.variance <= limit * (1 + 1e-9):
             return None
-        return ReportError(
-            report.client,
-            "privacy",
-            "claims more noise than most private reports hold",
-            "use the round's privacy",
+        return Objection(
+            "privacy", "claims more noise than most private reports hold", "use the round's privacy"
         )
 
     return check
 
 
-def sizes_known(reports: list[Header], registered: bool) -> bool:
+def sizes_known(headers: Iterable[Header], registered: bool) -> bool:
     """Whether every n_k is exact: registered, or hidden by nobody."""
-    return registered or not any(hides_size(report) for report in reports)
+    return registered or not any(header.hides_size for header in headers)
 
 
-def same_noise(
-    reports: list[Header], registered: bool
-) -> Callable[[Header], ReportError | None] | None:
+def same_noise(votes: Votes, registered: bool) -> Check | None:
     """A check that all private reports hold the noise most of them hold.
 
     None where it is not needed: numbers of samples, of all or of those in a class, are exact.
     """
-    by_class = any(report.privacy is not None and report.strata is not None for report in reports)
-    if sizes_known(reports, registered) and not by_class:
+    by_class = any(header.privacy is not None and header.strata is not None for header in votes)
+    if sizes_known(votes, registered) and not by_class:
         return None
-    laws = Counter(report.privacy.noise for report in reports if report.privacy is not None)
+    laws: Counter[object] = Counter()
+    for header, number in votes.items():
+        if header.privacy is not None:
+            laws[header.privacy.noise] += number
     expected = min(laws, key=lambda law: (-laws[law], law))
 
-    def check(report: Header) -> ReportError | None:
-        if report.privacy is None or report.privacy.noise == expected:
+    def check(header: Header) -> Objection | None:
+        if header.privacy is None or header.privacy.noise == expected:
             return None
-        return ReportError(
-            report.client,
+        return Objection(
             "privacy",
             "holds other noise than most reports while sizes are hidden",
             "use the round's privacy or register the sizes",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.federation.counts import Counts, CountsBuilder, DenseCounts, table
+from robfcp.federation.counts import Counts, DenseCounts, table
 from robfcp.reports import By, Names
 
 Whole = NDArray[np.int64]
@@ -88,56 +88,37 @@ def _joined(owner: Whole, cells: Whole, values: Whole, n_rows: int, width: int) 
     return table(starts, keys % width, sums, width)
 
 
-class StrataBuilder:
-    """Collects the counts by class of reports that come one by one; names agree in the end."""
-
-    def __init__(self) -> None:
-        self._builder = CountsBuilder()
-        self._numbers: dict[int, int] = {}  # a report's row -> its row here
-
-    def __contains__(self, row: int) -> bool:
-        return row in self._numbers
-
-    def add(self, row: int, cells: Whole, counts: Whole) -> None:
-        """Keep one report's cells."""
-        self._numbers[row] = self._builder.add_cells(cells, counts)
-
-    def build(
-        self,
-        chosen: Sequence[tuple[int, int, Names]],
-        by: By,
-        names: Names,
-        n_bins: int,
-    ) -> Stratified | None:
-        """The chosen reports (place, row, own names), each brought to the common names."""
-        if not chosen:
-            return None
-        rows = np.array([self._numbers[row] for _, row, _ in chosen], dtype=np.intp)
-        n_strata = names if isinstance(names, int) else len(names)
-        counts = self._builder.build(rows, n_strata * n_bins)
-        places = np.array([place for place, _, _ in chosen], dtype=np.intp)
-        found = Stratified(by, names, counts, places, n_bins)
-        odd = [k for k, (_, _, own) in enumerate(chosen) if own != names]
-        return found if not odd else _renamed(found, [own for _, _, own in chosen])
+def stratified(
+    counts: Counts,
+    rows: NDArray[np.intp],
+    by: By,
+    names: Names,
+    n_bins: int,
+    owns: Sequence[Names],
+    kinds: NDArray[np.int32],
+) -> Stratified:
+    """Counts by class, each row brought from its own names, owns[kinds[k]], to the common ones."""
+    found = Stratified(by, names, counts, rows, n_bins)
+    odd = [kind for kind in np.unique(kinds).tolist() if owns[kind] != names]
+    return _renamed(found, owns, kinds, odd) if odd else found
 
 
-def _renamed(found: Stratified, owns: Sequence[Names]) -> Stratified:
+def _renamed(
+    found: Stratified, owns: Sequence[Names], kinds: NDArray[np.int32], odd: Sequence[int]
+) -> Stratified:
     """The same with every row's strata at their places among the common names."""
     place = {name: c for c, name in enumerate(found.labels)}
     starts, cells, values = found.table.entries()
-    moved = cells.astype(np.int64).copy()
-    maps: dict[Names, NDArray[np.int64]] = {}
-    for k, own in enumerate(owns):
-        if own == found.names:
+    moved = cells.astype(np.int64)
+    kind = np.repeat(kinds, np.diff(starts))
+    for one in odd:
+        own = owns[one]
+        if isinstance(own, int):  # a number alone means the common order
             continue
-        if own not in maps:
-            if isinstance(own, int):  # a number alone means the common order
-                maps[own] = np.arange(own)
-            else:
-                maps[own] = np.array([place[name] for name in own])
-        here = slice(int(starts[k]), int(starts[k + 1]))
-        old = cells[here].astype(np.int64)
-        moved[here] = maps[own][old // found.n_bins] * found.n_bins + old % found.n_bins
+        there = np.array([place[name] for name in own])
+        here = kind == one
+        old = moved[here]
+        moved[here] = there[old // found.n_bins] * found.n_bins + old % found.n_bins
     owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     width = found.n_strata * found.n_bins
     joined = _joined(owner, moved, values.astype(np.int64), len(starts) - 1, width)

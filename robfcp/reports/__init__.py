@@ -5,15 +5,25 @@ build on it. The wire is strict JSON with a schema number; nothing is ever unpic
 """
 
 from robfcp._moved import old_names
-from robfcp.reports.checks import MAX_SAMPLES, check_client
+from robfcp.reports.checks import MAX_SAMPLES, check_client, is_client
 from robfcp.reports.disclosure import Exact, disclosure_of
 from robfcp.reports.e_report import MAX_E_REPORT_BYTES, EReport, read_e_report, sign_e_report
+from robfcp.reports.quick import (
+    UNSET,
+    QuickCounts,
+    QuickReport,
+    quick_report,
+    read_shared,
+    shared_key,
+)
 from robfcp.reports.registry import read_registry, read_sizes
 from robfcp.reports.report import Report
+from robfcp.reports.shapes import WireGrid, WireScore
 from robfcp.reports.signing import (
     check_named_key,
     generate_key,
     load_key,
+    may_be_signed,
     public_text,
     read_keys,
     read_public_key,
@@ -27,24 +37,20 @@ from robfcp.reports.signing import (
 from robfcp.reports.sketches import sketch
 from robfcp.reports.strata import MAX_STRATA, OTHER, By, Names, Strata, check_strata_names
 from robfcp.reports.terms import Terms, read_terms, sign_terms
-from robfcp.reports.wire import (
-    WireGrid,
-    WireScore,
-    read_grid,
-    read_score,
-    wire_grid,
-    wire_score,
-)
+from robfcp.reports.wire import read_grid, read_score, wire_grid, wire_score
 
 __all__ = [
     "MAX_E_REPORT_BYTES",
     "MAX_SAMPLES",
     "MAX_STRATA",
     "OTHER",
+    "UNSET",
     "By",
     "EReport",
     "Exact",
     "Names",
+    "QuickCounts",
+    "QuickReport",
     "Report",
     "Strata",
     "Terms",
@@ -55,17 +61,22 @@ __all__ = [
     "check_strata_names",
     "disclosure_of",
     "generate_key",
+    "is_client",
     "load_key",
+    "may_be_signed",
     "public_text",
+    "quick_report",
     "read_e_report",
     "read_grid",
     "read_keys",
     "read_public_key",
     "read_registry",
     "read_score",
+    "read_shared",
     "read_sizes",
     "read_terms",
     "save_signed",
+    "shared_key",
     "sign",
     "sign_bytes",
     "sign_e_report",

@@ -31,6 +31,11 @@ def check_client(client: object) -> None:
         raise ReportError(ascii(client)[1:-1][:MAX_NAME], "client", problem, "use a plain name")
 
 
+def is_client(client: str) -> bool:
+    """Whether the text can be a client's name: what `check_client` does not refuse."""
+    return 0 < len(client) <= MAX_NAME and client.isprintable() and not deceptive(client)
+
+
 def is_whole(value: object) -> bool:
     """Whether the value is an integer of any library, and no truth value."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

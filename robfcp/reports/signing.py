@@ -129,6 +129,11 @@ def save_signed(report: Report, key: Ed25519PrivateKey, path: str | os.PathLike[
     write_atomically(path, sign(report, key))
 
 
+def may_be_signed(data: bytes) -> bool:
+    """Whether a file could be a signed report; where it is not, nothing needs to be decoded."""
+    return b"signed-report" in data or b"\\u" in data  # the word may be spelled in escapes
+
+
 def check_named_key(data: bytes, source: str) -> bool:
     """Whether a file is signed; refused where the signature is not by the key it names itself."""
     try:

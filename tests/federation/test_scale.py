@@ -105,7 +105,7 @@ def test_a_calibration_does_not_depend_on_how_counts_are_held(defence, guarantee
 
 def test_large_tables_are_sparse_where_that_is_smaller_and_survive_a_file(monkeypatch, tmp_path):
     reports = list(federations(50)[0])
-    monkeypatch.setattr(_counts, "_FLUSH", 100)
+    monkeypatch.setattr("robfcp.federation.reception._REPORTS", 7)
     small = Federation.from_reports(iter(reports))
     assert isinstance(small.table, DenseCounts)
     monkeypatch.setattr(_counts, "DENSE_BYTES", 0)

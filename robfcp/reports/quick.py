@@ -1,0 +1,126 @@
+"""Reports as they usually are, decoded in one pass; what is unusual is left to `wire`, whole.
+
+A server that takes in a million reports cannot build and check an object for each. Here only the
+JSON's shape is checked and the numbers' range; sums and bins are checked for many reports at once.
+Whatever is not taken here is read again by `wire`, which either takes it or says what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from robfcp.grid import Grid
+from robfcp.reports.checks import MAX_SAMPLES, check_text
+from robfcp.reports.shapes import MAX_WIRE_BINS, WireGrid, WireRisk, WireScore
+from robfcp.reports.strata import MAX_STRATA, By, Names, check_strata_names
+from robfcp.reports.wire import read_grid, read_score
+from robfcp.scores import Risk, Score
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_SAMPLES)]
+Step = Annotated[int, msgspec.Meta(ge=0, le=MAX_STRATA * MAX_WIRE_BINS)]
+Unset = msgspec.UnsetType
+UNSET = msgspec.UNSET
+
+
+class QuickCounts(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """Bins in use and what is in them."""
+
+    bins: list[Natural]
+    counts: list[Natural]
+
+
+class QuickStrata(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """Counts by class or group; the names as they stand."""
+
+    by: By
+    names: msgspec.Raw
+    steps: list[Step]
+    counts: list[Natural]
+
+
+class QuickReport(
+    msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="report", gc=False
+):
+    """What plain reports of schemas 1 and 3 have; what they share is left as it stands."""
+
+    schema: int
+    client: str
+    grid: msgspec.Raw
+    n_samples: Natural | None = None
+    counts: list[Natural] | QuickCounts | Unset = UNSET
+    score: msgspec.Raw | Unset = UNSET
+    round: str | None = None
+    model: str | None = None
+    risk: msgspec.Raw | Unset = UNSET
+    strata: QuickStrata | Unset = UNSET
+    set_sizes: list[Natural] | QuickCounts | Unset = UNSET
+
+
+class Shared(NamedTuple):
+    """What the reports of a round should share, and by what their counts are split."""
+
+    grid: Grid
+    score: Score | None
+    round: str | None
+    model: str | None
+    risk: Risk | None
+    strata: tuple[By, Names] | None
+
+
+_DECODER = msgspec.json.Decoder(QuickReport)
+_Names = list[str] | int
+_REFUSED = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
+
+def quick_report(data: bytes | str) -> QuickReport | None:
+    """The report's numbers in order, or None: it is broken, or of a kind that `wire` reads."""
+    try:
+        found = _DECODER.decode(data)
+    except _REFUSED:
+        return None
+    if found.n_samples is None:
+        return None
+    if found.schema == 1:
+        extended = (found.risk, found.strata, found.set_sizes) != (UNSET, UNSET, UNSET)
+        return None if extended or found.counts is UNSET else found
+    if found.schema != 3 or (found.counts is UNSET) == (found.strata is UNSET):
+        return None
+    of_scores = (found.strata, found.set_sizes) != (UNSET, UNSET)
+    return None if of_scores and found.risk is not UNSET else found
+
+
+def shared_key(found: QuickReport) -> tuple[object, ...]:
+    """What the report says of all that reports share, byte for byte."""
+    if found.schema == 1:
+        score = b"" if found.score is UNSET else bytes(found.score)
+        return bytes(found.grid), score, found.round, found.model
+    parts = (
+        b"" if part is UNSET else bytes(part) for part in (found.grid, found.score, found.risk)
+    )
+    split = None if found.strata is UNSET else (found.strata.by, bytes(found.strata.names))
+    return *parts, found.round, found.model, split
+
+
+def read_shared(found: QuickReport, grid: Grid | None) -> Shared | None:
+    """The same understood; None where something of it is refused."""
+    try:
+        own = read_grid(msgspec.json.decode(found.grid, type=WireGrid), grid)
+        score = None
+        if found.score is not UNSET:
+            score = read_score(msgspec.json.decode(found.score, type=WireScore | None))
+        risk = None
+        if found.risk is not UNSET:
+            wire = msgspec.json.decode(found.risk, type=WireRisk)
+            risk = Risk(**msgspec.structs.asdict(wire))
+        split = None
+        if found.strata is not UNSET:
+            names = msgspec.json.decode(found.strata.names, type=_Names)
+            by = found.strata.by
+            split = by, check_strata_names(by, names if isinstance(names, int) else tuple(names))
+        for field in ("round", "model"):
+            check_text(found.client, field, getattr(found, field))
+    except _REFUSED:
+        return None
+    return Shared(own, score, found.round, found.model, risk, split)
