@@ -15,10 +15,11 @@ from numpy.typing import ArrayLike
 
 from robfcp._util.files import make_folder, read_limited, write_atomically
 from robfcp.calibration.calibration import MAX_CALIBRATION_BYTES, Calibration, FilePath
+from robfcp.calibration.diagnosis import diagnose
 from robfcp.calibration.local import FromOthers, Localised, covered_at_sites, from_others, localised
 from robfcp.calibration.sealed import decode_body, digest_of, kind_of, seal, unseal
 from robfcp.calibration.signed import check_signer, sign_sealed
-from robfcp.errors import RobfcpError
+from robfcp.errors import RobfcpError, plain
 from robfcp.guarantees import outside_of
 from robfcp.scores import Rng
 
@@ -49,6 +50,8 @@ class LetterBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     reason: str = ""
     maliciousness: float | None = None
     covered: list[float] = []
+    diagnosis: str = ""
+    advice: str = ""
     others: OthersBody | None = None
 
 
@@ -71,6 +74,10 @@ class Letter:
     covered
         The share of the site's own reported scores at or below the threshold, one a level; empty
         where it sent no valid report.
+    diagnosis
+        What its report looks like, in plain words; empty where nothing looks wrong.
+    advice
+        What to check then.
     others
         The thresholds that the other sites' reports prove for this site's own label mix; None
         where it sent no valid report by class, or in federations of more than 300 sites.
@@ -92,7 +99,24 @@ class Letter:
     reason: str = ""
     maliciousness: float | None = None
     covered: tuple[float, ...] = ()
+    diagnosis: str = ""
+    advice: str = ""
     others: FromOthers | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in plain words: what was done, what is seen and what to check."""
+        out = "was left out" if self.calibration.settings.guarantee is None else "was flagged"
+        words = {
+            "trusted": "was used, but look" if self.diagnosis else "was used",
+            "flagged": out,
+            "faulty": f"sent a report that was refused ({self.reason})",
+            "missing": "sent no report",
+        }
+        if not self.diagnosis:
+            return f"{self.client} {words[self.verdict]}."
+        todo = f"{self.advice[:1].upper()}{self.advice[1:]}"
+        return f"{self.client} {words[self.verdict]}: {self.diagnosis}. {todo}."
 
     def at_site(self, probabilities: ArrayLike, labels: ArrayLike, rng: Rng = None) -> Localised:
         """The site's own thresholds: the federation's for its label mix, clipped by its own data.
@@ -159,6 +183,8 @@ class Letter:
             reason=self.reason,
             maliciousness=self.maliciousness,
             covered=list(self.covered),
+            diagnosis=self.diagnosis,
+            advice=self.advice,
             others=None if self.others is None else _others_body(self.others),
         )
         return seal(KIND, SCHEMA, body)
@@ -200,6 +226,8 @@ class Letter:
             reason=body.reason,
             maliciousness=body.maliciousness,
             covered=tuple(body.covered),
+            diagnosis=plain(body.diagnosis),
+            advice=plain(body.advice),
             others=None if body.others is None else _others(body.others, n_levels, source),
         )
 
@@ -332,6 +360,7 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
     federation = evidence.federation
     covered = covered_at_sites(calibration)
     others = from_others(calibration, federation, chosen)
+    found = {name: one.to_site() for name, one in diagnose(calibration).items()}
     for k, client in enumerate(federation.ids):
         if chosen is None or client in chosen:
             yield Letter(
@@ -341,6 +370,8 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
                 reason=evidence.reasons.get(client, ""),
                 maliciousness=float(evidence.maliciousness[k]),
                 covered=tuple(covered[k].tolist()),
+                diagnosis=found[client].seen if client in found else "",
+                advice=found[client].advice if client in found else "",
                 others=others.get(client),
             )
     reasons = {fault.client: fault.reason for fault in federation.faulty}

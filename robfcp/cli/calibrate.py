@@ -35,6 +35,7 @@ from robfcp.cli._common import (
 from robfcp.cli._paths import REPORTS, expanded
 from robfcp.cli._private import read_privacy
 from robfcp.cli._rounds import Rounds
+from robfcp.cli._sites import show_sites
 from robfcp.cli.page import RunBy, Study, Title, about
 from robfcp.defence import DEFAULT, DEFENCES
 from robfcp.errors import RobfcpError
@@ -43,7 +44,6 @@ from robfcp.guarantees import Certificate, CurvePoint, at_least, at_most, tolera
 from robfcp.page import History, write_page
 from robfcp.reports import load_key
 
-SHOWN = 12
 SHOWN_STRATA = 20
 
 
@@ -319,20 +319,7 @@ def show(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Prin
             printer.line(f"Proved whatever the liars do: {_curve(level)}.")
     for note in calibration.notes:
         printer.line(note)
-    _list(printer, "flagged", [_diagnosed(found[c], calibration) for c in calibration.flagged])
-    looks = [one for one in found.values() if one.trusted]
-    _list(printer, "look at", [_diagnosed(one, calibration) for one in looks])
-    _list(printer, "faulty", [fault.reason for fault in calibration.faulty])
-    _list(printer, "missing", list(calibration.missing))
-
-
-def _diagnosed(one: Diagnosis, calibration: Calibration) -> str:
-    """What is seen, what it looks like, what to do, and the defence's own reason."""
-    seen = "; ".join(part for part in (one.fact, one.finding) if part)
-    perhaps = f" (or: {one.instead})" if one.instead else ""
-    reason = calibration.reasons.get(one.client, "")
-    why = f" [{reason}]" if reason else ""
-    return f"{one.client}: {seen}{perhaps}; {one.advice}{why}"
+    show_sites(calibration, found, printer)
 
 
 def _show_strata(level: Level, printer: Printer) -> None:
@@ -375,13 +362,6 @@ def _curve(level: Level) -> str:
     chosen = sorted({min(numbers, key=lambda m: abs(m - near)) for near in wanted})
     points = [point for point in level.curve if point.m in chosen]
     return ", ".join(f"{_proved(point)} with at most {point.m}" for point in points)
-
-
-def _list(printer: Printer, word: str, lines: list[str]) -> None:
-    for line in lines[:SHOWN]:
-        printer.line(f"{word}  {line}")
-    if len(lines) > SHOWN:
-        printer.line(f"{word}  ... and {len(lines) - SHOWN} more")
 
 
 def as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from robfcp.cli._common import (
 from robfcp.cli._data import IdColumn, LabelColumn, Logits, Normalise, reading_of
 from robfcp.cli._local import localised_from, read_for
 from robfcp.cli._sets import class_names
+from robfcp.cli._sites import letter_note
 
 
 def register(app: typer.Typer) -> None:
@@ -88,6 +89,7 @@ def check(
     printer.line(found.line)
     for note in outputs.notes:
         printer.line(note)
+    letter_note(calibration, printer)
     printer.json(as_data(found))
 
 

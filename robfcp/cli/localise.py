@@ -29,6 +29,7 @@ from robfcp.cli._data import IdColumn, LabelColumn, Logits, Normalise, reading_o
 from robfcp.cli._local import localised_from, read_for
 from robfcp.cli._outputs import FileOutputs
 from robfcp.cli._sets import ENDINGS, class_names, sets_as_csv, write_result
+from robfcp.cli._sites import letter_note
 from robfcp.errors import RobfcpError
 
 
@@ -93,6 +94,7 @@ def localise(
             printer.line(f"- {statement}")
     for note in local.notes:
         printer.line(note)
+    letter_note(letter, printer)
     if output is not None:
         printer.line(f"-> {output}")
     printer.json(as_data(local))

@@ -30,6 +30,7 @@ from robfcp.cli._common import (
 from robfcp.cli._data import LabelColumn, Logits, Normalise, reading_of
 from robfcp.cli._local import localised_from, read_for
 from robfcp.cli._paths import FIGURES, TABLES, expanded
+from robfcp.cli._sites import letter_note
 from robfcp.errors import RobfcpError
 from robfcp.page import History, write_history_page
 from robfcp.reports import Report, load_key, unwrap
@@ -135,6 +136,7 @@ def monitor(
     printer.line(f"{new} new samples -> {state}")
     printer.line(f"floor: {watch.source}")
     printer.line(seen.line)
+    letter_note(calibration, printer)
     for written in (report, plot, html):
         if written is not None:
             printer.line(f"-> {written}")

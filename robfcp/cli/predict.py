@@ -35,6 +35,7 @@ from robfcp.cli._data import (
 )
 from robfcp.cli._outputs import FileOutputs
 from robfcp.cli._sets import ENDINGS, class_names, intervals_as_csv, sets_as_csv, write_result
+from robfcp.cli._sites import letter_note
 from robfcp.errors import RobfcpError
 from robfcp.scores import RISKS, ClassificationScore
 
@@ -110,6 +111,7 @@ def predict(
             f"{figures['filled']:.1%} of the sets were empty and hold their likeliest label now. "
             "Coverage can only have risen: its lower bound holds, its upper one no longer."
         )
+    letter_note(calibration, printer)
     if output is not None:
         printer.line(f"-> {output}")
     printer.json(figures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +14,14 @@ from robfcp.calibration import (
     AuditLog,
     Calibration,
     check_own_report,
+    diagnose,
     digest_of,
+    kind_of,
+    load_letter,
     verify_calibration,
 )
 from robfcp.cli._common import Json, Printer, Quiet, ServerKey, pinned_key, prepare
+from robfcp.cli._sites import show_sites
 from robfcp.errors import RobfcpError
 from robfcp.reports import Report, unwrap
 
@@ -27,7 +32,9 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    calibration: Annotated[Path, typer.Argument(help="A file written by robfcp calibrate.")],
+    calibration: Annotated[
+        Path, typer.Argument(help="A file written by robfcp calibrate, or a site's letter.")
+    ],
     evidence: Annotated[
         Path | None, typer.Argument(help="Its evidence; the file beside it if not given.")
     ] = None,
@@ -41,11 +48,16 @@ def verify(
 ) -> None:
     """Compute threshold, verdicts and certificates again from the reports and say what differs.
 
+    It also says who was left out and why. A letter says what it tells its site.
+
     [dim]Example: robfcp verify calibration.json calibration.evidence.json[/dim]
     [dim]Example: robfcp verify calibration.json --report reports/site-03.json[/dim]
     """
     printer = Printer(as_json, quiet)
     prepare(audit)
+    if kind_of(read_limited(calibration, MAX_CALIBRATION_BYTES)) == "letter":
+        _verify_letter(calibration, server_key, printer)
+        return
     with printer.busy("computing everything again"):
         loaded = Calibration.load(calibration, pinned_key(server_key))
         if evidence is not None:
@@ -59,6 +71,7 @@ def verify(
         AuditLog(audit).write("file verified", digest=digest, result=result)
     for difference in found:
         printer.line(difference.line)
+    sites = diagnose(loaded)
     printer.json(
         {
             "calibration": str(calibration),
@@ -66,6 +79,7 @@ def verify(
             "differences": [
                 {"what": d.what, "stated": d.stated, "recomputed": d.recomputed} for d in found
             ],
+            "diagnoses": {name: asdict(one) for name, one in sites.items()},
         }
     )
     if found:
@@ -77,6 +91,26 @@ def verify(
     printer.line(
         f"Everything is as the {loaded.federation.n_clients} reports in the evidence give it "
         f"({signed}). That these are the sites' reports each site can check with --report."
+    )
+    show_sites(loaded, sites, printer)
+
+
+def _verify_letter(path: Path, server_key: str | None, printer: Printer) -> None:
+    """What a letter says to its site, its digest and, with a key, its signature checked."""
+    letter = load_letter(path, pinned_key(server_key))
+    signed = "signed by the pinned key" if server_key else "signature not checked"
+    printer.line(letter.sentence)
+    printer.line(f"The letter is whole ({signed}); its evidence stays at the server.")
+    printer.json(
+        {
+            "letter": str(path),
+            "signature": "by the pinned key" if server_key else "not checked",
+            "client": letter.client,
+            "verdict": letter.verdict,
+            "diagnosis": letter.diagnosis,
+            "advice": letter.advice,
+            "reason": letter.reason,
+        }
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any
 from robfcp.calibration import Calibration, Diagnosis
 
 NAMED = 4  # sites that the first sentence names with their cause
+GROUPS = 4  # diagnoses that the advice spells out
+LISTED = 6  # sites that it names of each
 
 
 @dataclass(frozen=True)
@@ -30,21 +33,15 @@ def message(calibration: Calibration, found: Mapping[str, Diagnosis]) -> Message
     verdict = "left out" if calibration.settings.guarantee is None else "flagged"
     if len(out) == 1:
         one = out[0]
-        return Message(
-            f"{one.client} was {verdict}: {_seen(one)}.", f"{_advice(one)} {also}".strip()
-        )
+        return Message(f"{one.client} was {verdict}: {one.seen}.", f"{_advice(one)} {also}".strip())
     if out:
-        head = f"{len(out)} of {clients} sites were {verdict}: "
-        return Message(
-            f"{head}{_few(out)}.", f"Ask each of them to check what stands below. {also}"
-        )
+        head = f"{len(out)} of {clients} sites were {verdict}"
+        return Message(f"{head}{_worst(out)}.", f"{_to_do(out)} {also}".strip())
     if len(looks) == 1:
         one = looks[0]
-        return Message(f"{used}, but look at {one.client}: {_seen(one)}.", _advice(one))
+        return Message(f"{used}, but look at {one.client}: {one.seen}.", _advice(one))
     if looks:
-        return Message(
-            f"{used}, but look at {_few(looks)}.", "Ask each of them to check what stands below."
-        )
+        return Message(f"{used}, but look at {_few(looks)}.", _to_do(looks))
     return Message(
         f"{used}; nothing in {'its report' if clients == 1 else 'their reports'} looks wrong."
     )
@@ -65,10 +62,6 @@ def diagnoses_data(found: Mapping[str, Diagnosis]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _seen(one: Diagnosis) -> str:
-    return "; ".join(part for part in (one.fact, one.finding) if part)
-
-
 def _advice(one: Diagnosis) -> str:
     return f"{_sentence(one.advice)}."
 
@@ -79,6 +72,48 @@ def _sentence(words: str) -> str:
 
 def _was(sites: Sequence[Diagnosis]) -> str:
     return "was" if len(sites) == 1 else "were"
+
+
+def _worst(sites: Sequence[Diagnosis]) -> str:
+    """Up to four by name with their cause; of more those whose coverage is furthest off."""
+    if len(sites) <= NAMED:
+        return f": {_listed(_entries(sites))}"
+    furthest = sorted(sites, key=lambda one: -_off(one))[: NAMED - 1]
+    return f", furthest off {_listed([f'{one.client} ({_off_words(one)})' for one in furthest])}"
+
+
+def _off(one: Diagnosis) -> float:
+    return -1.0 if math.isnan(one.covered) else abs(one.covered - one.wanted)
+
+
+def _off_words(one: Diagnosis) -> str:
+    """Its coverage in two words, else what it looks like."""
+    return one.short if math.isnan(one.covered) else f"{one.covered:.0%} covered"
+
+
+def _to_do(sites: Sequence[Diagnosis]) -> str:
+    """What to check, once for all sites of which the same is said; the largest groups first."""
+    groups: dict[tuple[str, str], list[Diagnosis]] = {}
+    for one in sites:
+        groups.setdefault((one.short, one.advice), []).append(one)
+    ordered = sorted(groups.values(), key=len, reverse=True)
+    told = [_group(group) for group in ordered[:GROUPS]]
+    rest = [one.client for group in ordered[GROUPS:] for one in group]
+    return " ".join([*told, *([f"{_names(rest)}: see below."] if rest else [])])
+
+
+def _group(group: Sequence[Diagnosis]) -> str:
+    """'4 sites, labels swapped: a, b, c and d. Check how they are coded.'"""
+    number = "1 site" if len(group) == 1 else f"{len(group)} sites"
+    names = _names([one.client for one in group])
+    return f"{number}, {group[0].short}: {names}. {_advice(group[0])}"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = (
+        names if len(names) <= LISTED else [*names[: LISTED - 1], f"{len(names) - LISTED + 1} more"]
+    )
+    return _listed(shown)
 
 
 def _few(sites: Sequence[Diagnosis]) -> str:

@@ -77,7 +77,7 @@ def test_swapped_classes_are_named_with_what_to_do() -> None:
     assert found.classes == ("mild", "grave")
     assert found.sentence.startswith("dresden was used, but look: only ")
     assert 'the labels "mild" and "grave" look swapped' in found.sentence
-    assert found.advice.startswith('check how it codes "mild" and "grave"')
+    assert found.advice.startswith('check how "mild" and "grave" are coded')
     assert found.short == 'labels swapped: "mild" and "grave"'
 
 

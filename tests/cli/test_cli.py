@@ -68,7 +68,7 @@ def reports(folder):
 
 def test_sites_sketch_the_server_calibrates_a_site_predicts(sites):
     out = invoke("calibrate", *reports(sites), "-o", sites / "c.json")
-    assert "flagged  site-2" in out
+    assert "left out  site-2" in out
     _, y = write_csv(sites / "test.csv", 500, 99)
     out = invoke(
         "predict", sites / "c.json", sites / "test.csv", "-o", sites / "sets.csv", "--json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Cause = Literal[
@@ -64,7 +64,7 @@ class Diagnosis:
     dresden was left out: all of its own cases are covered where 90% should be; all its scores are \
 equal (the smallest there is).
     >>> print(found["dresden"].advice)
-    check that its file holds real probabilities and labels
+    check that the file holds real probabilities and labels
     """
 
     client: str
@@ -91,6 +91,22 @@ equal (the smallest there is).
         return "cause unclear" if self.cause == "not told" else self.cause
 
     @property
+    def seen(self) -> str:
+        """What is seen and what it looks like."""
+        return "; ".join(part for part in (self.fact, self.finding) if part)
+
+    def to_site(self) -> Diagnosis:
+        """The same for the site itself: no other site is named, nor what the others hold."""
+        if self.other:
+            whole = self.cause == "copy"
+            finding, _ = copied("another site", whole)
+            return replace(self, finding=finding, advice="check which file was sent", other="")
+        if self.cause == "other mix of classes":
+            most = " and ".join(map(quoted, self.classes))
+            return replace(self, finding=f"its mix of classes is another, most of all in {most}")
+        return self
+
+    @property
     def fact(self) -> str:
         """What coverage its own cases have, where that is not what was asked for."""
         return coverage_words(self.covered, self.wanted)
@@ -99,8 +115,7 @@ equal (the smallest there is).
     def sentence(self) -> str:
         """Who, what is seen and what it looks like."""
         verdict = "was used, but look" if self.trusted else "was left out"
-        seen = [part for part in (self.fact, self.finding) if part]
-        return f"{self.client} {verdict}: {'; '.join(seen)}."
+        return f"{self.client} {verdict}: {self.seen}."
 
 
 def coverage_words(covered: float, wanted: float) -> str:
@@ -134,7 +149,7 @@ def swapped(names: Sequence[str], sure: bool) -> tuple[str, str]:
     seem = "look" if sure else "may be"
     return (
         f"the labels {first} and {second} {seem} swapped",
-        f"check how it codes {first} and {second}, in the labels and in the columns",
+        f"check how {first} and {second} are coded, in the labels and in the columns",
     )
 
 
@@ -143,11 +158,11 @@ def mixed_up(classes: bool) -> tuple[str, str]:
     if not classes:
         return (
             "its scores are far too large, as with wrong labels or another model",
-            "check its labels, the order of its classes and the version of its model",
+            "check the labels, the order of the classes and the version of the model",
         )
     return (
         "its labels do not fit its probabilities in most classes",
-        "check its label column, the order of its classes and the version of its model",
+        "check the label column, the order of the classes and the version of the model",
     )
 
 
@@ -155,7 +170,7 @@ MODEL_WORDS: dict[str, tuple[Cause, str, str]] = {
     "worse": (
         "another model",
         "its scores look like those of another, less accurate model",
-        "check which version of the model it used, and that its input was prepared as elsewhere",
+        "check which version of the model was used, and that its input was prepared as elsewhere",
     ),
     "sharper": (
         "probabilities too extreme",
@@ -170,7 +185,7 @@ MODEL_WORDS: dict[str, tuple[Cause, str, str]] = {
     "easy": (
         "hard cases missing",
         "its hard cases are missing: large scores are too rare",
-        "check that its file holds all of its calibration cases, not a selection",
+        "check that the file holds all calibration cases, not a selection",
     ),
 }
 
@@ -180,7 +195,7 @@ def other_mix(name: str, own: float, usual: float) -> tuple[str, str]:
     return (
         f"its mix of classes is another: {_percent(own)} {quoted(name)} where the others have "
         f"{_percent(usual)}",
-        "ask whether it sees other cases; if it does, nothing is wrong: consider thresholds by "
+        "ask whether other cases are seen there; if so, nothing is wrong: consider thresholds by "
         "class, or one of its own",
     )
 
@@ -190,7 +205,7 @@ def other_cases(names: Sequence[str]) -> tuple[str, str]:
     where = f" in {' and '.join(map(quoted, names))}" if 0 < len(names) <= 3 else ""
     return (
         f"its scores differ from the others'{where}, as with other cases or another device",
-        "compare its cases, its model and its labels with another site's",
+        "compare the cases, the model and the labels with another site's",
     )
 
 
@@ -211,15 +226,15 @@ def constant(where: str) -> tuple[str, str]:
     """Every score the same."""
     return (
         f"all its scores are equal ({where})",
-        "check that its file holds real probabilities and labels",
+        "check that the file holds real probabilities and labels",
     )
 
 
 NOT_TOLD = (
     "nothing in its report says why",
-    "look at the technical reason, and ask the site how its file was made",
+    "look at the technical reason, and ask how the file was made",
 )
 NOISE = (
     "its counts hold privacy noise, which hides the cause",
-    "ask the site to check its model, its labels and its file",
+    "ask for the model, the labels and the file to be checked",
 )

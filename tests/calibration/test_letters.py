@@ -1,0 +1,111 @@
+"""A letter tells its site what was done, what is seen and what to check, and nothing of others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from in_process import run
+
+import robfcp
+from robfcp.calibration import Letter, letter_to, save_letters
+
+SITES = tuple(f"site-{k:02d}" for k in range(10))
+
+
+def federation(*, copy: bool = False) -> list[robfcp.Report]:
+    """Ten sites; the last swaps two classes, or sends the report of the first."""
+    rng, score = np.random.default_rng(0), robfcp.LAC()
+    reports = []
+    for name in SITES:
+        p = rng.dirichlet(np.full(3, 0.2), 300)
+        y = (p.cumsum(axis=1) > rng.random((300, 1))).argmax(axis=1)
+        if name == SITES[-1]:
+            y = np.array([0, 2, 1])[y]
+        names = ["mild", "grave", "dead"]
+        reports.append(
+            robfcp.Report.from_scores(name, score(p, y), score=score, labels=y, classes=names)
+        )
+    if copy:
+        first = json.loads(reports[0].to_json())
+        reports[-1] = robfcp.Report.from_json(json.dumps({**first, "client": SITES[-1]}))
+    return reports
+
+
+@pytest.fixture(scope="module")
+def swapped() -> robfcp.Calibration:
+    return robfcp.calibrate(federation(), malicious=2)
+
+
+def test_a_site_that_was_left_out_reads_the_pages_diagnosis(swapped: robfcp.Calibration) -> None:
+    letter = letter_to(swapped, SITES[-1])
+    one = robfcp.diagnose(swapped)[SITES[-1]]
+    assert (letter.verdict, letter.diagnosis, letter.advice) == ("flagged", one.seen, one.advice)
+    assert 'the labels "grave" and "dead" look swapped' in letter.diagnosis
+    assert letter.sentence.startswith("site-09 was left out: ")
+    assert letter.sentence.endswith(
+        'Check how "grave" and "dead" are coded, in the labels and in the columns.'
+    )
+    again = Letter.from_json(letter.to_json())
+    assert (again.diagnosis, again.advice) == (letter.diagnosis, letter.advice)
+    assert letter_to(swapped, SITES[0]).sentence == "site-00 was used."
+
+
+def test_a_letter_names_no_other_site() -> None:
+    calibration = robfcp.calibrate(federation(copy=True), malicious=2)
+    said = letter_to(calibration, SITES[-1])
+    assert "its report is the same as that of another site" in said.sentence
+    for letter in (said, letter_to(calibration, SITES[0])):
+        others = [name for name in SITES if name != letter.client]
+        assert not [name for name in others if name in letter.diagnosis + letter.advice]
+
+
+def test_silent_and_refused_sites_read_that_too(swapped: robfcp.Calibration) -> None:
+    bad = robfcp.Report.from_scores("odd", np.zeros(5), robfcp.Grid.uniform(3))
+    sizes = {**dict.fromkeys(SITES, 300), "odd": 5, "away": 3}
+    calibration = robfcp.calibrate([*federation(), bad], sizes=sizes, malicious=2)
+    assert letter_to(calibration, "away").sentence == "away sent no report."
+    assert letter_to(calibration, "odd").sentence.startswith("odd sent a report that was refused (")
+
+
+def test_under_a_guarantee_nobody_is_said_to_be_left_out() -> None:
+    stated = robfcp.calibrate(federation(), malicious=2, guarantee="marginal")
+    assert letter_to(stated, SITES[-1]).sentence.startswith("site-09 was flagged: ")
+
+
+def test_commands_say_what_a_letter_says(
+    swapped: robfcp.Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    swapped.save("c.json")
+    save_letters(swapped, "letters")
+    rng = np.random.default_rng(1)
+    p = rng.dirichlet(np.full(3, 0.2), 60)
+    np.savez("new.npz", probabilities=p, labels=p.argmax(axis=1))
+    sentence = letter_to(swapped, SITES[-1]).sentence
+
+    def said(*words: str) -> str:
+        done = run(*words)
+        assert done.returncode == 0, done.stderr
+        return " ".join(done.stdout.split())
+
+    for words in (
+        ("verify", "letters/site-09.json"),
+        ("predict", "letters/site-09.json", "new.npz"),
+        ("check", "letters/site-09.json", "new.npz"),
+        ("localise", "letters/site-09.json", "new.npz"),
+        ("monitor", "letters/site-09.json", "new.npz"),
+    ):
+        assert sentence in said(*words), words
+    assert "was used" not in said("predict", "letters/site-00.json", "new.npz")
+    assert "site-00 was used." in said("verify", "letters/site-00.json")
+    told = json.loads(said("verify", "letters/site-09.json", "--json"))
+    assert (told["verdict"], told["advice"]) == ("flagged", letter_to(swapped, SITES[-1]).advice)
+    whole = said("verify", "c.json")
+    assert "left out site-09: only" in whole
+    assert "look swapped" in whole
+    assert json.loads(said("verify", "c.json", "--json"))["diagnoses"][SITES[-1]]["cause"] == (
+        "labels swapped"
+    )
