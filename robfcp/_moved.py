@@ -89,6 +89,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "calibration": (
         "calibration.calibration",
         "calibration.predicting",
+        "calibration.stating",
         "calibration.settings",
         "calibration.document",
     ),

@@ -59,12 +59,7 @@ def iterate_sets(
     if not isinstance(score, ClassificationScore):
         raise RobfcpError(f"{_name(score)}: is no classification score; use predict_interval")
     limits = np.asarray(thresholds, dtype=np.float64)
-    for rows, scores in score.blocks(probabilities, rng):
-        members = scores[:, :, None] <= (limits[rows] if limits.ndim == 3 else limits)
-        if non_empty:
-            row, level = np.nonzero(~members.any(axis=1))
-            members[row, scores[row].argmin(axis=1), level] = True
-        yield rows, members
+    return score.sets(probabilities, limits, rng, non_empty=non_empty)
 
 
 def predict_intervals(

@@ -174,3 +174,61 @@ def test_metrics_are_what_they_say():
             metrics.coverage(bad, y)
     with pytest.raises(robfcp.RobfcpError):
         metrics.client_coverage(sets, y, ["a"])
+
+
+LIKELY = [
+    lambda rng, n, c: rng.dirichlet(np.full(c, 0.05), n),
+    lambda rng, n, c: rng.dirichlet(np.full(c, 2.0), n),
+    lambda rng, n, c: np.eye(c)[rng.integers(0, c, n)],
+    lambda rng, n, c: np.full((n, c), 1 / c),
+    lambda rng, n, c: with_ties(rng, n, c),
+]
+RANKED = [
+    robfcp.APS(),
+    robfcp.APS(randomized=False),
+    robfcp.RAPS(),
+    robfcp.RAPS(0.5, 0, randomized=False),
+    robfcp.RAPS(1e6, 0),
+    robfcp.SAPS(),
+    robfcp.SAPS(0.0, randomized=False),
+]
+
+
+def with_ties(rng, n, c):
+    whole = rng.integers(0, 4, (n, c)) * (rng.random((n, c)) < 0.2) + np.eye(c)[0]
+    return whole / whole.sum(axis=1, keepdims=True)
+
+
+def limits_of(rng, table, shape):
+    """Any limits, some of them very scores, where rounding could decide."""
+    some = rng.choice(table.ravel(), 4)
+    return rng.choice([0.0, 0.3, 0.9, 0.97, 1.0, 1.3, np.inf, *some], shape)
+
+
+@pytest.mark.parametrize("score", RANKED)
+@pytest.mark.parametrize("likely", range(len(LIKELY)))
+def test_sets_from_few_ranks_are_those_of_all_scores(score, likely):
+    for seed, (n, c, kind) in enumerate([(300, 200, "f4"), (40, 500, "f8"), (9, 3, "f2")]):
+        rng = np.random.default_rng([seed, likely])
+        p = LIKELY[likely](rng, n, c).astype(kind)
+        table = score.all_labels(p, seed)
+        for shape in ((1,), (3,), (c, 2), (n, 1, 2)):
+            for limits in (np.full(shape, 0.9), limits_of(rng, table, shape)):
+                members = table[:, :, None] <= limits
+                found = predict_sets(score, p, limits, seed)
+                np.testing.assert_array_equal(found, members)
+                row, level = np.nonzero(~members.any(axis=1))
+                members[row, table[row].argmin(axis=1), level] = True
+                found = predict_sets(score, p, limits, seed, non_empty=True)
+                np.testing.assert_array_equal(found, members)
+
+
+def test_a_score_that_ranks_otherwise_keeps_its_own_formula():
+    class Turned(robfcp.APS):
+        def of_all(self, p, u):
+            return 1 - super().of_all(p, u)
+
+    p, _ = draw(50, 100)
+    found = predict_sets(Turned(), p, [0.5], 0)[:, :, 0]
+    np.testing.assert_array_equal(found, Turned().all_labels(p, 0) <= 0.5)
+    assert not found[np.arange(50), p.argmax(axis=1)].all()

@@ -11,13 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp._util.numbers import floats, whole
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.scores.base import ClassificationScore, Scores, check_randomized
+from robfcp.scores.base import Scores, check_randomized
+from robfcp.scores.likeliest import Ranks
 from robfcp.scores.probabilities import Probabilities, check_rows
+from robfcp.scores.ranking import RankedScore
 
 MAX_PENALTY = 1e6
 
 
-class _Adaptive(ClassificationScore):
+class _Adaptive(RankedScore):
     """sum_j p_j [p_j > p_y] + u p_y plus a penalty on the label's rank."""
 
     randomized: bool
@@ -34,25 +36,13 @@ class _Adaptive(ClassificationScore):
         mass = np.multiply(p, above).sum(axis=1, dtype=np.float64) + u * chosen
         return np.minimum(mass, 1) + self._penalties(1 + np.count_nonzero(above, axis=1))
 
-    def of_all(self, p: Probabilities, u: Scores) -> Scores:
-        """The mass above each label, u of its own, and the penalty of its rank.
-
-        Parameters
-        ----------
-        p
-            (n, C) probabilities.
-        u
-            (n,) uniform numbers, or ones.
-
-        Returns
-        -------
-        (n, C) array
-            The score of every label.
-        """
-        order, falling, first = ranked(p)
-        before = np.cumsum(falling, axis=1) - falling
-        mass = np.take_along_axis(before, first, axis=1) + u[:, None] * falling
-        return unranked(np.minimum(mass, 1) + self._penalties(1 + first), order)
+    def _of_ranked(self, falling: Scores, first: Ranks, u: Scores) -> Scores:
+        before = np.cumsum(falling, axis=1)
+        before -= falling
+        if first.shape == before.shape:
+            before = np.take_along_axis(before, first, axis=1)
+        before += u * falling
+        return np.minimum(before, 1, out=before) + self._penalties(1 + first)
 
     def _penalties(self, rank: NDArray[np.intp]) -> Scores | float:
         return 0.0
@@ -64,25 +54,6 @@ def check_penalty(field: str, value: object) -> float:
     if penalty.ndim or not 0 <= penalty <= MAX_PENALTY:
         raise RobfcpError(f"{field} is {value!r}; give 0 to {MAX_PENALTY:g}")
     return float(penalty)
-
-
-def ranked(p: Probabilities) -> tuple[NDArray[np.intp], Scores, NDArray[np.intp]]:
-    """Each row's labels from the likeliest down, their probabilities, and their ranks from 0.
-
-    Equal probabilities share a rank.
-    """
-    order = np.argsort(-p, axis=1)
-    falling = np.take_along_axis(p, order, axis=1).astype(np.float64)
-    place = np.broadcast_to(np.arange(p.shape[1]), p.shape).copy()
-    place[:, 1:][falling[:, 1:] == falling[:, :-1]] = 0
-    return order, falling, np.maximum.accumulate(place, axis=1)
-
-
-def unranked(values: Scores, order: NDArray[np.intp]) -> Scores:
-    """Values in the order of the ranks, back in the order of the labels."""
-    scores = np.empty(values.shape)
-    np.put_along_axis(scores, order, values, axis=1)
-    return scores
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from robfcp.scores.probabilities import (
 
 Rng = int | np.random.Generator | None
 Scores = NDArray[np.float64]
+Members = NDArray[np.bool_]
 
 
 @runtime_checkable
@@ -192,11 +193,43 @@ class ClassificationScore(ABC):
         ...     print(rows, scores.shape)
         slice(0, 2, None) (2, 2)
         """
-        array = check_probabilities(predictions)
-        u = self._uniforms(len(array), rng)
-        for rows in row_blocks(array):
-            check_rows(array[rows], rows.start)
-            yield rows, self.of_all(array[rows], u[rows])
+        for rows, p, u in self._checked(predictions, rng):
+            yield rows, self.of_all(p, u)
+
+    def sets(
+        self, predictions: ArrayLike, limits: Scores, rng: Rng = None, *, non_empty: bool = False
+    ) -> Iterator[tuple[slice, Members]]:
+        """Which labels score at most the limits, a block of rows at a time.
+
+        Parameters
+        ----------
+        predictions
+            (n, C) class probabilities, a memory map for instance.
+        limits
+            (L,), (C, L) where each label has its own, or (n, 1, L) where each row has.
+        rng
+            A seed or generator, for randomised scores.
+        non_empty
+            Put the label with the least score into sets that would be empty.
+
+        Yields
+        ------
+        tuple
+            A slice of rows and their (rows, C, L) members.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> for rows, members in robfcp.LAC().sets([[0.75, 0.25]], np.array([0.5])):
+        ...     print(rows, members[:, :, 0])
+        slice(0, 1, None) [[ True False]]
+        """
+        table = check_probabilities(predictions)
+        floor = self._floor(table, limits)
+        for rows, p, u in self._checked(table, rng):
+            own = limits[rows] if limits.ndim == 3 else limits
+            yield rows, self._members(p, u, own, floor, non_empty)
 
     def default_grid(self) -> Grid:
         """The fine grid on [0, 1].
@@ -230,6 +263,31 @@ class ClassificationScore(ABC):
         (n, C) array
             The score of every label; a row's must not depend on other rows.
         """
+
+    def _checked(
+        self, predictions: ArrayLike, rng: Rng
+    ) -> Iterator[tuple[slice, Probabilities, Scores]]:
+        """Blocks of checked rows with their u."""
+        array = check_probabilities(predictions)
+        u = self._uniforms(len(array), rng)
+        for rows in row_blocks(array):
+            check_rows(array[rows], rows.start)
+            yield rows, array[rows], u[rows]
+
+    def _floor(self, p: Probabilities, limits: Scores) -> float:
+        """A guess, from unchecked rows, of the probability up to which no label is in a set."""
+        return -1.0
+
+    def _members(
+        self, p: Probabilities, u: Scores, limits: Scores, floor: float, non_empty: bool
+    ) -> Members:
+        """(n, C, L) whether each label scores at most the limits."""
+        scores = self.of_all(p, u)
+        members = scores[:, :, None] <= limits
+        if non_empty:
+            row, level = np.nonzero(~members.any(axis=1))
+            members[row, scores[row].argmin(axis=1), level] = True
+        return members
 
     def _uniforms(self, n: int, rng: Rng) -> Scores:
         """u of every sample; 1 without randomisation."""

@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.grid import Grid
-from robfcp.scores.adaptive import check_penalty, ranked, unranked
-from robfcp.scores.base import ClassificationScore, Scores, check_randomized
+from robfcp.scores.adaptive import check_penalty
+from robfcp.scores.base import Scores, check_randomized
+from robfcp.scores.likeliest import Ranks
 from robfcp.scores.probabilities import Probabilities, check_rows
+from robfcp.scores.ranking import RankedScore
 
 
 @dataclass(frozen=True)
-class SAPS(ClassificationScore):
+class SAPS(RankedScore):
     """u p_max for the likeliest label, p_max + (rank(y) - 2 + u) weight for the others.
 
     Only the largest probability and the order of the labels count, so that the noise of small
@@ -49,23 +51,8 @@ class SAPS(ClassificationScore):
         object.__setattr__(self, "weight", check_penalty("saps: weight", self.weight))
         object.__setattr__(self, "randomized", check_randomized(self, self.randomized))
 
-    def of_all(self, p: Probabilities, u: Scores) -> Scores:
-        """By rank alone, but for the largest probability; equal probabilities share a rank.
-
-        Parameters
-        ----------
-        p
-            (n, C) probabilities.
-        u
-            (n,) uniform numbers, or ones.
-
-        Returns
-        -------
-        (n, C) array
-            The score of every label.
-        """
-        order, falling, rank = ranked(p)
-        return unranked(self._by_rank(falling[:, :1], rank, u[:, None]), order)
+    def _of_ranked(self, falling: Scores, first: Ranks, u: Scores) -> Scores:
+        return self._by_rank(falling[:, :1], first, u)
 
     def default_grid(self) -> Grid:
         """Fine on [0, 1] and open-ended beyond.
