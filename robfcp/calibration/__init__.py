@@ -45,7 +45,7 @@ from robfcp.calibration.monitoring.state import State as MonitorState
 from robfcp.calibration.promise import Promise, own_floor, promise_of
 from robfcp.calibration.sealed import digest_of, kind_of
 from robfcp.calibration.settings import Guarantee, Settings
-from robfcp.calibration.signed import check_signer, sign_sealed, signer_of
+from robfcp.calibration.signed import check_signer, sign_sealed
 from robfcp.calibration.verify import Difference, check_own_report, verify_calibration
 from robfcp.calibration.what_if import (
     Budget,
@@ -120,7 +120,6 @@ __all__ = [
     "samples_to_tell",
     "save_letters",
     "sign_sealed",
-    "signer_of",
     "site_coverage",
     "stratum_limits",
     "verify_calibration",

@@ -27,11 +27,6 @@ def sign_sealed(data: bytes, key: Ed25519PrivateKey) -> bytes:
     )
 
 
-def signer_of(data: bytes | str) -> str:
-    """The public key a sealed file says it was signed by; empty where it is not signed."""
-    return envelope_of(data).key
-
-
 def check_signer(data: bytes | str, server_key: str, source: str) -> None:
     """Refuse a sealed file that is not signed by this public key."""
     found = envelope_of(data)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-TESTED = ("1.32.1", "1.42.0")  # lowest and highest
-
 
 @dataclass(frozen=True)
 class Node:

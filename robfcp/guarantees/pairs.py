@@ -99,10 +99,10 @@ class Pairs:
 
     def doubtful(self, below: ArrayLike, least: float, sigma: float = 0.0) -> Mask:
         """(K, K) whether e >= least: the two are hardly both honest."""
+        if sigma > 0:
+            return np.asarray(self.exponents(below, sigma) >= least)
         counts = np.asarray(below, dtype=np.float64)
         difference = self._differences(counts)
-        if sigma > 0:
-            return np.asarray(self._hoeffding(difference, sigma) >= least)
         variance, own = self._variances(counts), counts @ self._held.T
         found = np.empty(difference.shape, dtype=bool)
         for rows in _slices(len(counts), len(counts)):

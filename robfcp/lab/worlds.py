@@ -90,10 +90,6 @@ class World:
         """Share of the benign clients' test scores at or below the threshold."""
         return float(np.searchsorted(self.test_scores, threshold, "right") / len(self.test_scores))
 
-    def client_coverage(self, threshold: float) -> NDArray[np.float64]:
-        """(K,) the same share of every client's own test scores."""
-        return np.array([(part <= threshold).mean() for part in self.tests])
-
     def set_size(self, threshold: float) -> float:
         """Mean number of labels at or below the threshold on the same test data."""
         at_or_below = np.searchsorted(self.test_sizes, threshold, "right")

@@ -186,10 +186,6 @@ class Accountant:
         pure = sum(privacy.pure for privacy in self.releases)
         return min(pure, zcdp_epsilon(self.rho, delta))
 
-    def allows(self, privacy: Privacy) -> bool:
-        """Whether one more report keeps all of them within every stated (epsilon, delta)."""
-        return self.broken_by(privacy) is None
-
     def broken_by(self, privacy: Privacy) -> Privacy | None:
         """The budget that one more report would exceed: its own, or one stated before."""
         spent = self.spend(privacy)

@@ -96,10 +96,9 @@ def upper_tail(terms: Terms, value: int) -> float:
     functions against the Dirichlet kernel sin((a - 1/2) w)/sin(w/2), on a lattice of angles so
     fine that what it folds back lies beyond every value the sum can take.
     """
-    return _tail(*_transform(terms), value) if value <= _reach(terms) else 0.0
-
-
-def _tail(step: float, angles: Array, product: Array, value: int) -> float:
+    if value > _reach(terms):
+        return 0.0
+    step, angles, product = _transform(terms)
     kernel = product @ (np.sin((value - 0.5) * angles) / np.sin(angles / 2))
     return 0.5 * (1 - step / np.pi * (value - 0.5 + float(kernel)))
 
@@ -118,11 +117,10 @@ def noise_bound(terms: Terms, chance: float) -> int:
     if len(terms) == number == 1 and noise.mechanism == "laplace":
         return noise.single_bound(chance)
     allowed = chance - _ROUNDING
-    transform = _transform(terms)
     low, high = 0, _reach(terms)
     while low < high:
         middle = (low + high) // 2
-        if _tail(*transform, middle + 1) <= allowed:
+        if upper_tail(terms, middle + 1) <= allowed:
             high = middle
         else:
             low = middle + 1
@@ -145,6 +143,7 @@ def _reach(terms: Terms) -> int:
     return int(9 * pooled_sd(terms) + 38 * widest) + 10
 
 
+@lru_cache(maxsize=8)
 def _transform(terms: Terms) -> tuple[float, Array, Array]:
     """The step, the angles and the characteristic function of the sum, as far as it matters."""
 

@@ -16,10 +16,9 @@ from robfcp.calibration import (
     load_calibration,
     save_letters,
     sign_sealed,
-    signer_of,
     verify_calibration,
 )
-from robfcp.calibration.sealed import digest_of
+from robfcp.calibration.sealed import digest_of, envelope_of
 from robfcp.errors import RobfcpError
 
 pytest.importorskip("cryptography")
@@ -94,7 +93,7 @@ def test_letters_are_signed_as_a_whole(tmp_path, calibration, server):
     (path, *_) = save_letters(calibration, tmp_path / "letters", key)
     assert load_calibration(path, public) == calibration
     assert Letter.load(path).verdict == "trusted"
-    assert signer_of(path.read_bytes()) == public
+    assert envelope_of(path.read_bytes()).key == public
     path.write_bytes(forged(path.read_bytes(), lambda body: body.update(verdict="flagged")))
     with pytest.raises(RobfcpError, match="not signed by the pinned key"):
         load_calibration(path, public)
@@ -204,6 +203,6 @@ def test_what_was_an_object_cannot_be_made_again():
 
 def test_calibrations_before_signatures_still_load(tmp_path, calibration):
     assert "signature" not in json.loads(calibration.to_json())
-    assert signer_of(calibration.to_json()) == ""
+    assert envelope_of(calibration.to_json()).key == ""
     with pytest.raises(RobfcpError, match="not a sealed file"):
-        signer_of(b"{}")
+        envelope_of(b"{}")

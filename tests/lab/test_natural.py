@@ -133,13 +133,13 @@ def test_natural_sites_own_their_samples_and_are_halved_anew_by_seed(
             assert np.array_equal(mine, np.sort(scores[sites == name]))
 
 
-def test_the_mean_over_sites_of_client_coverage_is_the_coverage(stroke: outputs.Outputs) -> None:
+def test_coverage_is_the_mean_over_the_sites_own_samples(stroke: outputs.Outputs) -> None:
     world = make_world(
         stroke.probabilities, stroke.labels, n_clients=0, share=0.0, beta=None, score=None,
         grid=None, rng=np.random.default_rng(0), sites=stroke.column("site"), min_size=50,
     )  # fmt: skip
-    weights = [len(part) for part in world.tests]
-    average = np.average(world.client_coverage(0.8), weights=weights)
+    shares = [(part <= 0.8).mean() for part in world.tests]
+    average = np.average(shares, weights=[len(part) for part in world.tests])
     assert average == pytest.approx(world.coverage(0.8))
 
 

@@ -89,9 +89,9 @@ def test_many_rounds_take_gaussian_noise_and_spend_the_budget_exactly():
     for privacy in (few, many):
         accountant = Accountant()
         for _ in range(privacy.rounds):
-            assert accountant.allows(privacy)
+            assert accountant.broken_by(privacy) is None
             accountant = accountant.spend(privacy)
-        assert not accountant.allows(privacy)
+        assert accountant.broken_by(privacy) == privacy
         assert accountant.rho == pytest.approx(privacy.rounds * privacy.rho)
         assert accountant.epsilon(1e-6) == pytest.approx(1, rel=1e-5)
 
@@ -102,7 +102,7 @@ def test_extreme_budgets_have_a_scale(epsilon, delta):
     privacy = Privacy(epsilon, delta)
     assert 0 < privacy.scale <= 2.1 / epsilon
     assert privacy.noise.variance >= 0
-    assert Accountant().allows(privacy)
+    assert Accountant().broken_by(privacy) is None
 
 
 def test_budgets_of_different_units_are_not_added_up():
