@@ -88,7 +88,7 @@ def public() -> Iterator[tuple[str, Any]]:
             yield name, thing
     for module in (robfcp.metrics, robfcp.partitions, calibrations, charts):
         for name, thing in vars(module).items():
-            own = inspect.isfunction(thing) and thing.__module__ == module.__name__
+            own = inspect.isfunction(thing) and thing.__module__.startswith(module.__name__)
             if own and not name.startswith("_"):
                 yield f"{module.__name__}.{name}", thing
 

@@ -15,10 +15,16 @@ from robfcp.calibration.calibration import (
 )
 from robfcp.calibration.chain import Admission, Chain, Link, Reputation, chain_path
 from robfcp.calibration.check import Check, Part, clopper_pearson, samples_to_tell
+from robfcp.calibration.covered import (
+    covered_at_sites,
+    covered_by_stratum,
+    site_coverage,
+    stratum_limits,
+)
 from robfcp.calibration.diagnosis import Diagnosis, diagnose
 from robfcp.calibration.evidence import Evidence, Summary
+from robfcp.calibration.letter import Letter
 from robfcp.calibration.letters import (
-    Letter,
     letter_to,
     letters,
     load_calibration,
@@ -26,18 +32,11 @@ from robfcp.calibration.letters import (
     save_letters,
 )
 from robfcp.calibration.levels import Level
-from robfcp.calibration.local import (
-    FromOthers,
-    Localised,
-    LocalThreshold,
-    at_stranger,
-    covered_at_sites,
-    covered_by_stratum,
-    site_coverage,
-    stratum_limits,
-)
+from robfcp.calibration.local import FromOthers, Localised, at_stranger
+from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.calibration.monitoring.alarms import Merged, listed, merge, read_alarms
-from robfcp.calibration.monitoring.history import AlarmHistory, Heard, Look, record_look
+from robfcp.calibration.monitoring.history import AlarmHistory, record_look
+from robfcp.calibration.monitoring.history_file import Heard, Look
 from robfcp.calibration.monitoring.monitor import Monitor
 from robfcp.calibration.monitoring.reading import Reading, reading_of
 from robfcp.calibration.monitoring.state import Point, decode_state

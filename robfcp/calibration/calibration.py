@@ -34,7 +34,7 @@ from robfcp.reports import Names
 from robfcp.scores import Risk, Rng, Score
 
 if TYPE_CHECKING:
-    from robfcp.calibration.letters import Letter
+    from robfcp.calibration.letter import Letter
 
 MAX_CALIBRATION_BYTES = 2**30  # files of version 0.1 hold all reports
 FilePath = str | os.PathLike[str]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._util.numbers import array, share
+from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.calibration.promise import Promise, level_of, local_promise, promise_of
 from robfcp.errors import RobfcpError
 from robfcp.prediction import predict_intervals, predict_sets
@@ -16,7 +17,6 @@ from robfcp.scores import ClassificationScore, Rng, Score, check_labels
 
 if TYPE_CHECKING:
     from robfcp.calibration.calibration import Calibration
-    from robfcp.calibration.local import LocalThreshold
 
 Verdict = Literal["within", "below", "cannot tell yet"]
 MOST_SAMPLES = 200_000  # beyond which no number of samples is looked for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,14 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp._util.numbers import array
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.check import Check, check
-from robfcp.calibration.levels import Level
+from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.calibration.promise import level_of
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, Stratified
-from robfcp.grid import Grid
+from robfcp.federation import Federation
 from robfcp.guarantees import (
     MOST_COMPARED,
-    at_least,
     class_counts,
     own_interval,
     site_thresholds,
@@ -56,52 +53,6 @@ class FromOthers:
     stated: bool
 
 
-def covered_at_sites(calibration: Calibration) -> NDArray[np.float64]:
-    """(K, L) the share of each site's own reported scores that the calibration covers.
-
-    By class each score is held against its own class's threshold; a site that did not report by
-    class, and what a site merged, against the largest.
-    """
-    federation = calibration.evidence.federation
-    found = site_coverage(federation, [level.threshold for level in calibration.levels])
-    strata = federation.strata
-    if calibration.by is None or strata is None:
-        return found
-    for place, level in enumerate(calibration.levels):
-        covered, sizes = covered_by_stratum(strata, federation.grid, level)
-        found[strata.rows, place] = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
-    return found
-
-
-def stratum_limits(strata: Stratified, level: Level) -> NDArray[np.float64]:
-    """(C,) the threshold that each class or group is held to; the common one without its own."""
-    own = {one.name: one.threshold for one in level.strata}
-    return np.array([own.get(name, level.threshold) for name in strata.labels])
-
-
-def covered_by_stratum(
-    strata: Stratified, grid: Grid, level: Level
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(R, C) counts at or below each class's threshold, and all counts; what noise left of them."""
-    edges = grid.edge_at(stratum_limits(strata, level))
-    first = np.arange(strata.n_strata) * strata.n_bins
-    ends = np.unique(np.concatenate([first + edges, first + strata.n_bins - 1]))
-    merged = np.cumsum(strata.table.merged(ends), axis=1)
-    reached = merged[:, np.searchsorted(ends, first + edges)]
-    through = merged[:, np.searchsorted(ends, first + strata.n_bins - 1)]
-    before = np.concatenate([np.zeros((len(merged), 1), dtype=merged.dtype), through[:, :-1]], 1)
-    sizes = np.maximum(through - before, 0)
-    return np.clip(reached - before, 0, sizes), sizes
-
-
-def site_coverage(federation: Federation, thresholds: Sequence[float]) -> NDArray[np.float64]:
-    """(K, L) the share of each site's own reported scores at or below each threshold."""
-    edges = federation.grid.edge_at(thresholds)
-    below = np.stack([federation.below(int(edge)) for edge in edges], axis=1)
-    covered = np.clip(below / federation.masses[:, None], 0, 1)
-    return np.where(np.isinf(np.asarray(thresholds)), 1.0, covered)
-
-
 def from_others(
     calibration: Calibration, federation: Federation, chosen: set[str] | None = None
 ) -> dict[str, FromOthers]:
@@ -131,108 +82,6 @@ def from_others(
         )
         for k in wanted
     }
-
-
-@dataclass(frozen=True)
-class LocalThreshold:
-    """One confidence level at one site: three thresholds, what each proves, and the one to use.
-
-    Parameters
-    ----------
-    confidence_level
-        1 - alpha.
-    federation
-        From the other sites' reports, for whatever mix the next patient makes.
-    own
-        The site's own PAC threshold, from its data alone.
-    threshold
-        max(low, min(federation, own)): never above the own one, never below the floor's.
-    unclipped
-        max(low, federation), which keeps the marginal promise under declared label shift.
-    floor
-        What `threshold` covers on average whatever anybody does, a/(n+1).
-    n
-        The site's samples.
-    set_sizes
-        Mean set size of federation, own and clipped on the site's samples.
-    m
-        How many of the others may lie; None where nothing is proved from their reports.
-    label_shift
-        How much honest sites may differ within a class.
-    """
-
-    confidence_level: float
-    federation: float
-    own: float
-    threshold: float
-    unclipped: float
-    floor: float
-    n: int
-    set_sizes: tuple[float, float, float]
-    m: int | None
-    label_shift: float
-
-    @property
-    def statements(self) -> tuple[str, ...]:
-        """What is proved, one sentence each.
-
-        Examples
-        --------
-        >>> from robfcp.calibration import LocalThreshold
-        >>> sizes = (1.5, 2.0, 1.5)
-        >>> local = LocalThreshold(0.9, 0.6, 0.7, 0.6, 0.6, 0.82, 50, sizes, None, 0.0)
-        >>> local.statements[0]
-        'whatever anybody does, 0.6 covers at least 82% on average'
-        """
-        wanted = at_least(self.confidence_level)
-        found = []
-        if self.m is not None and np.isfinite(self.federation):
-            found = [
-                f"while at most {self.m} other sites lie and honest sites agree within classes "
-                f"up to {self.label_shift:g}, {self.unclipped:.4g} (not clipped from above) covers "
-                f"at least {wanted} of this site's patients on average",
-                f"where the federation's threshold covers {wanted} here, so does the clipped one, "
-                "with 97.5% confidence",
-            ]
-        return (
-            *found,
-            f"whatever anybody does, {self.threshold:.4g} covers at least {at_least(self.floor)} "
-            "on average",
-            "it is never above the threshold that this site's own data prove with 97.5% confidence",
-        )
-
-    @property
-    def rows(self) -> tuple[tuple[str, float, float, str], ...]:
-        """Name, threshold, mean set size and what is proved, for a table.
-
-        Examples
-        --------
-        >>> from robfcp.calibration import LocalThreshold
-        >>> sizes = (1.5, 2.0, 1.5)
-        >>> local = LocalThreshold(0.9, 0.6, 0.7, 0.6, 0.6, 0.82, 50, sizes, None, 0.0)
-        >>> [row[0] for row in local.rows]
-        ['federation', 'own data', 'clipped']
-        """
-        wanted = at_least(self.confidence_level)
-        proved = self.m is not None and np.isfinite(self.federation)
-        others = f">= {wanted} on average while at most {self.m} others lie, under label shift"
-        return (
-            ("federation", self.federation, self.set_sizes[0], others if proved else "nothing"),
-            (
-                "own data",
-                self.own,
-                self.set_sizes[1],
-                f">= {wanted} with 97.5% confidence, whoever lies"
-                if np.isfinite(self.own)
-                else "nothing: too few samples",
-            ),
-            (
-                "clipped",
-                self.threshold,
-                self.set_sizes[2],
-                f">= {at_least(self.floor)} on average, whoever lies",
-            ),
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robfcp._util.numbers import share
+from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import bounds_of, coverage_interval
@@ -16,7 +17,6 @@ from robfcp.reports import Report
 if TYPE_CHECKING:
     from robfcp.calibration.calibration import Calibration
     from robfcp.calibration.levels import Level
-    from robfcp.calibration.local import LocalThreshold
 
 LOCAL_DELTA = 0.05  # the chance that a site's own threshold covers less than its floor
 

@@ -170,7 +170,7 @@ def test_a_stranger_gets_a_threshold_from_the_evidence(sites, calibration):
 def test_damaged_letters_are_refused_in_words(calibration):
     good = json.loads(calibration.letter("site-03").to_json())
     assert good["body"]["others"]["m"] == 2
-    from robfcp.calibration.letters import OthersBody, _others
+    from robfcp.calibration.letter_file import OthersBody, others_of
 
     for wrong in (
         OthersBody([0.5, 0.6], [1, 2, 3], 2, 0.0, True),
@@ -179,7 +179,7 @@ def test_damaged_letters_are_refused_in_words(calibration):
         OthersBody([0.5], [1, 2, 3], 2, 7.0, True),
     ):
         with pytest.raises(RobfcpError, match="cannot be"):
-            _others(wrong, 1, "letter.json")
+            others_of(wrong, 1, "letter.json")
 
 
 def test_regression_has_no_mix_of_labels():

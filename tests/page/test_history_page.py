@@ -15,7 +15,7 @@ import robfcp
 from robfcp.calibration import AlarmHistory, Chain, decode_state
 from robfcp.cli import app
 from robfcp.page import History, render, render_history
-from robfcp.page.history import MOST_LINES, MOST_SITES
+from robfcp.page.history_evidence import MOST_LINES, MOST_SITES
 from robfcp.reports import EReport
 
 DIGEST = "ab" * 32

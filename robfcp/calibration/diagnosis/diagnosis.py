@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.calibration.calibration import Calibration
+from robfcp.calibration.covered import covered_at_sites
 from robfcp.calibration.diagnosis import words
 from robfcp.calibration.diagnosis.copies import copied_from
 from robfcp.calibration.diagnosis.explanations import Explanation, Mixes, explanations
 from robfcp.calibration.diagnosis.places import FEWEST, SiteTables, Whole, places, wrong_places
 from robfcp.calibration.diagnosis.words import Diagnosis
-from robfcp.calibration.local import covered_at_sites
 from robfcp.errors import RobfcpError
 from robfcp.federation import comparable
 

@@ -12,58 +12,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from robfcp._util.files import read_limited, write_atomically
 from robfcp._util.numbers import whole
 from robfcp.calibration.monitoring.alarms import Merged, merge
+from robfcp.calibration.monitoring.history_file import (
+    RINGS,
+    Heard,
+    HistoryBody,
+    Look,
+    decode_history,
+    encode_history,
+    heard_of,
+)
 from robfcp.calibration.monitoring.state import locked
-from robfcp.calibration.sealed import decode_body, digest_of, seal, unseal
+from robfcp.calibration.sealed import digest_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault
-from robfcp.reports import MAX_SAMPLES, EReport, check_client
+from robfcp.reports import EReport
 
-KIND = "alarms"
-SCHEMA = 1
 MAX_HISTORY_BYTES = 2**28
-RINGS = ("coverage", "drift")
-_REMEDY = "pass the file that robfcp alarms --history wrote"
 FilePath = str | os.PathLike[str]
-
-
-class Heard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """What one site reported at one look: floor, samples, natural logarithms of its wealths."""
-
-    floor: float
-    n: int
-    coverage: float
-    change: float | None = None
-    drift: float | None = None
-
-
-class Look(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One reporting date: the merged evidence (None for ln 0) and what every site reported."""
-
-    step: int
-    coverage: float | None
-    product: float
-    drift: float | None
-    alarmed: list[str]
-    sites: dict[str, Heard]
-    faulty: dict[str, str] = {}
-
-
-class HistoryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything the digest covers."""
-
-    calibration: str
-    round: str | None
-    n_sites: int
-    m: int
-    delta: float
-    independent: bool
-    rang: dict[str, int]
-    looks: list[Look]
 
 
 @dataclass(frozen=True)
@@ -225,7 +193,7 @@ class AlarmHistory:
             product=merged.log_product,
             drift=_finite(merged.log_drift),
             alarmed=list(merged.alarmed),
-            sites={name: _heard(good[name]) for name in sorted(good)},
+            sites={name: heard_of(good[name]) for name in sorted(good)},
             faulty={fault.client: fault.reason for fault in merged.faulty},
         )
         kept = self.looks[:-1] if step == newest else self.looks
@@ -235,17 +203,7 @@ class AlarmHistory:
         """The e-reports of the last look."""
         look = self.looks[-1]
         return {
-            name: EReport(
-                client=name,
-                calibration=self.calibration,
-                floor=heard.floor,
-                n_samples=heard.n,
-                log_wealth=heard.coverage,
-                round=self.round,
-                step=look.step,
-                log_change=heard.change,
-                log_exchangeability=heard.drift,
-            )
+            name: heard.e_report(name, self.calibration, self.round, look.step)
             for name, heard in look.sites.items()
         }
 
@@ -270,7 +228,7 @@ class AlarmHistory:
             rang=dict(self.rang or {}),
             looks=list(self.looks),
         )
-        return seal(KIND, SCHEMA, body)
+        return encode_history(body)
 
     @property
     def digest(self) -> str:
@@ -280,11 +238,7 @@ class AlarmHistory:
     @staticmethod
     def from_json(data: bytes | str, source: str = "alarms") -> AlarmHistory:
         """A history from JSON, or one line that says what is wrong with it."""
-        _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
-        body = decode_body(raw, HistoryBody, KIND, source, _REMEDY)
-        problem = _body_problem(body)
-        if problem:
-            raise RobfcpError(f"{source}: {problem}; {_REMEDY}")
+        body = decode_history(data, source)
         return AlarmHistory(
             body.calibration,
             round=body.round,
@@ -373,64 +327,17 @@ def _problem(
     when, heard = before
     if report.floor != heard.floor:
         return f"its floor is {report.floor}, at step {when} it was {heard.floor}; keep that"
-    if when == step and _heard(report) != heard:
+    if when == step and heard_of(report) != heard:
         return f"another e-report of step {step} is recorded; wait for the next step"
     if report.n_samples < heard.n:
         return (
             f"counts {report.n_samples} samples, at step {when} it was {heard.n}; "
             "go on with the same state file"
         )
-    if report.n_samples == heard.n and _heard(report) != heard:
+    if report.n_samples == heard.n and heard_of(report) != heard:
         return f"counts no new samples since step {when}, but tells otherwise; send it again"
     return None
 
 
-def _heard(report: EReport) -> Heard:
-    return Heard(
-        report.floor,
-        report.n_samples,
-        report.log_wealth,
-        report.log_change,
-        report.log_exchangeability,
-    )
-
-
 def _finite(log: float) -> float | None:
     return log if math.isfinite(log) else None
-
-
-def _body_problem(body: HistoryBody) -> str:
-    """What is wrong with a history beyond its types; empty where nothing is."""
-    hexadecimal = len(body.calibration) == 64 and not set(body.calibration) - set(
-        "0123456789abcdef"
-    )
-    if not hexadecimal or not 0 < body.delta < 1 or not 0 <= body.m < body.n_sites <= MAX_SAMPLES:
-        return "calibration, delta, m or n_sites make no sense"
-    steps = [look.step for look in body.looks]
-    if steps != sorted(set(steps)) or (steps and not 0 <= steps[0] <= steps[-1] <= MAX_SAMPLES):
-        return "steps do not rise"
-    if not set(body.rang) <= set(RINGS) or not set(body.rang.values()) <= set(steps):
-        return "an alarm rang at no step"
-    for look in body.looks:
-        if len(look.sites) > body.n_sites or set(look.alarmed) - set(look.sites):
-            return f"step {look.step}: more sites than are watched, or one that sent nothing alarms"
-        merged = (look.coverage, look.product, look.drift)
-        if not all(value is None or math.isfinite(value) for value in merged):
-            return f"step {look.step}: evidence is no finite number"
-        for name, heard in look.sites.items():
-            try:
-                check_client(name)
-                EReport(
-                    name,
-                    calibration=body.calibration,
-                    floor=heard.floor,
-                    n_samples=heard.n,
-                    log_wealth=heard.coverage,
-                    round=body.round,
-                    step=look.step,
-                    log_change=heard.change,
-                    log_exchangeability=heard.drift,
-                )
-            except RobfcpError as error:
-                return f"step {look.step}: {error}"
-    return ""

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp._util.numbers import array, share, whole
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.check import class_limits
-from robfcp.calibration.local import STRANGER, Localised, LocalThreshold
+from robfcp.calibration.local import STRANGER, Localised
+from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.calibration.monitoring.reading import Reading, reading_of
 from robfcp.calibration.monitoring.state import (
     Point,
