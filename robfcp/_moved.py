@@ -68,6 +68,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 # Names that changed on the way.
 RENAMED = {
     "band.Standing": "Finding",
+    "band.stand_out": "outside_band",
     "modes.Outcome": "Guaranteed",
     "paper.runs.Outcome": "RunOutcome",
     "paper.runs.World": "PaperWorld",

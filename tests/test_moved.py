@@ -40,6 +40,7 @@ def test_every_new_place_exists(module):
         ("import robfcp.attacks.simple", "robfcp.attacks.simple has moved to robfcp.lab.attacks"),
         ("from robfcp.reports import Header", "Header is now in robfcp.federation.marks"),
         ("from robfcp.band import Standing", "robfcp.band has moved"),
+        ("from robfcp.band import stand_out", "robfcp.band has moved"),
     ],
 )
 def test_an_old_path_warns_and_names_the_new_one(code, words):

@@ -4,7 +4,7 @@ May import the rooms from `_util` to `guarantees`; `calibration` and the rooms a
 Nothing here proves anything: guarantees hold whatever a defence decides.
 """
 
-from robfcp.defence.band import Band, stand_out
+from robfcp.defence.band import Band, outside_band
 from robfcp.defence.base import (
     Assessment,
     Defence,
@@ -67,8 +67,8 @@ __all__ = [
     "find_copies",
     "maliciousness",
     "named_defence",
+    "outside_band",
     "recorded_defence",
-    "stand_out",
     "threshold_of",
     "trust_lowest",
 ]

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.defence.band import FALSE_ALARM, stand_out
+from robfcp.defence.band import FALSE_ALARM, outside_band
 from robfcp.defence.likelihood import Covariance, likelihood_count
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -133,7 +133,7 @@ def estimate_malicious(
     level = (
         false_alarm if false_alarm is not None else UPWARD_FALSE_ALARM if upward else FALSE_ALARM
     )
-    finding = stand_out(federation, level)
+    finding = outside_band(federation, level)
     reasons = dict(finding.reasons)
     if upward:
         odd = np.argsort(finding.p_values, kind="stable")

@@ -174,20 +174,16 @@ class Made:
 
         Parameters
         ----------
-        client
-            The client's registered name.
         losses
             (n, L) loss of every sample at every lambda, falling along each row.
         lambdas
             (L,) rising; beyond the last one every label is taken.
         risk
             The loss by name, or a `Risk` that states its bound.
-        round, model
-            The round's name and the model's digest, the same at all sites.
         privacy
             Adds noise; one sample moves the falls by at most twice the bound.
-        patients
-            (n,) whose sample each row is; refused if somebody has more than privacy states.
+        client, round, model, patients
+            As `from_scores` takes them.
 
         Returns
         -------
@@ -226,8 +222,6 @@ class Made:
 
         Parameters
         ----------
-        client
-            The client's registered name.
         probabilities
             (n, C) one probability a label, each in [0, 1]; masks of pixels may have more axes.
         labels
@@ -236,12 +230,8 @@ class Made:
             The lambdas; fine ones on [0, 1] if none is given.
         risk
             "fnr", "miss-rate", or a `MultilabelRisk` with weights.
-        round, model
-            The round's name and the model's digest, the same at all sites.
-        privacy
-            Adds noise; the grid should then be a coarse one fixed before the round.
-        patients
-            (n,) whose sample each row is; refused if somebody has more than privacy states.
+        client, round, model, privacy, patients
+            As `from_scores` takes them.
 
         Returns
         -------

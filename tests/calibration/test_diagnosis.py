@@ -218,11 +218,11 @@ def test_wrong_labels_are_expected_where_two_classes_put_them() -> None:
     """Of two classes the wrong score is one minus the right one."""
     counts = np.zeros((2, 10), dtype=np.int64)
     counts[:, :3] = 100, 50, 25
-    found = wrong_places(counts, np.arange(1, 11) / 10)
+    found = wrong_places(counts, Grid.uniform(10))
     assert found is not None
     assert found[:, -1] == pytest.approx(1)  # all above what the others have
-    assert wrong_places(counts, np.arange(1, 11) / 5) is None
-    assert wrong_places(counts[:1], np.arange(1, 11) / 10) is None
+    assert wrong_places(counts, Grid.uniform(10, 0, 2)) is None
+    assert wrong_places(counts[:1], Grid.uniform(10)) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 import robfcp
 from robfcp import Federation, Grid, RobfcpError
-from robfcp.defence import Band, stand_out
+from robfcp.defence import Band, outside_band
 from robfcp.defence.band.band import _raises
 from robfcp.defence.band.spacings import _null, _statistics, most_conspicuous, tail_p_values
 from robfcp.defence.band.views import (
@@ -139,7 +139,7 @@ def test_few_clients_and_equal_values_never_stand_out():
     assert most_conspicuous(np.ones(9), np.zeros((9, 1)), np.ones(9)).p_value == 1
     assert (tail_p_values(np.zeros(9), np.ones(9, bool)) == 1).all()
     for n_clients in (1, 2, 3):
-        assert not stand_out(federation(n_clients)).outstanding.any()
+        assert not outside_band(federation(n_clients)).outstanding.any()
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
@@ -150,7 +150,7 @@ def test_attackers_stand_out_with_a_reason_each(attack, share, spread):
         spread = 0.0  # four noisy clients are lost among honest ones that differ
     honest = federation(40, 400, 8, spread)
     bad = np.arange(round(40 * share))
-    standing = stand_out(attack(honest, bad, 9))
+    standing = outside_band(attack(honest, bad, 9))
     found = np.flatnonzero(standing.outstanding)
     assert len(found) == len(bad)
     assert len(set(found) - set(bad)) <= isinstance(attack, Mimic)
@@ -198,12 +198,12 @@ def oddity_of(reports):
 def test_liars_with_small_samples_stand_out_as_far_as_those_with_large_ones(attack):
     sizes = np.random.default_rng(1).integers(60, 3000, 30)
     attacked = attack(federation(30, sizes=sizes, seed=2, spread=0.3), np.arange(12), 0)
-    assert np.array_equal(np.flatnonzero(stand_out(attacked).outstanding), np.arange(12))
+    assert np.array_equal(np.flatnonzero(outside_band(attacked).outstanding), np.arange(12))
 
 
 def test_nearly_half_who_huddle_do_not_become_the_core():
     attacked = Coverage()(federation(61, 200, 3, 0.4), np.arange(30), 0)
-    assert np.array_equal(np.flatnonzero(stand_out(attacked).outstanding), np.arange(30))
+    assert np.array_equal(np.flatnonzero(outside_band(attacked).outstanding), np.arange(30))
 
 
 def test_a_group_raises_the_threshold_when_it_has_less_below_the_cores_quantile():
@@ -218,7 +218,7 @@ def test_a_huge_size_buys_no_weight_in_the_core():
     counts = honest.counts.copy()
     counts[0] = 0
     counts[0, -1] = 10**9
-    standing = stand_out(Federation.from_counts(counts, honest.grid))
+    standing = outside_band(Federation.from_counts(counts, honest.grid))
     assert standing.oddity[0] > 5 * standing.oddity[1:].max()
     assert standing.outstanding[0]
 
@@ -238,7 +238,7 @@ def test_the_verdict_does_not_depend_on_the_order_of_clients():
 def test_liars_who_huddle_at_one_end_cannot_have_honest_clients_thrown_out(attack):
     for seed in range(5):
         attacked = attack(federation(30, 500, seed, 0.5), np.arange(12), seed)
-        standing = stand_out(attacked)
+        standing = outside_band(attacked)
         assert standing.outstanding[12:].sum() <= 2
 
 
@@ -246,7 +246,7 @@ def test_wrong_numbers_are_refused():
     with pytest.raises(RobfcpError, match="2 x malicious"):
         Band()(federation(10), 5)
     with pytest.raises(RobfcpError, match="false_alarm"):
-        stand_out(federation(10), 0)
+        outside_band(federation(10), 0)
     with pytest.raises(RobfcpError, match="distance"):
         robfcp.calibrate(federation(10), malicious=2, distance="l1")
 
@@ -256,7 +256,8 @@ def test_wrong_numbers_are_refused():
 @pytest.mark.parametrize(("n_clients", "n"), [(20, 50), (20, 500), (60, 50), (60, 500)])
 def test_honest_clients_are_left_alone_in_95_of_100_runs(n_clients, n, spread):
     alarms = [
-        stand_out(federation(n_clients, n, seed, spread)).outstanding.any() for seed in range(200)
+        outside_band(federation(n_clients, n, seed, spread)).outstanding.any()
+        for seed in range(200)
     ]
     assert np.mean(alarms) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 200)
 

@@ -152,14 +152,14 @@ class _Clinic:
         own, others, names = self._tables.of(k)
         if others.sum() < FEWEST or own.sum() < FEW_SCORES:
             return []
-        strata, upper = self._federation.strata, self._federation.grid.upper
+        strata, grid = self._federation.strata, self._federation.grid
         labels = bool(names) and strata is not None and strata.by == "class"
         return explanations(
             places(own, others),
             own.sum(axis=1).astype(np.float64),
             others.sum(axis=1) / max(1, int(others.sum())),
-            wrong_places(others, upper) if labels else None,
-            _doubt(others, upper),
+            wrong_places(others, grid) if labels else None,
+            _doubt(others, grid.upper),
             labels=labels,
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation import Federation
+from robfcp.grid import Grid
 
 PLACES = 12  # equal parts of the others' scores
 SHARES = 10  # of what is left, for a wrong label
@@ -38,22 +39,23 @@ def places(own: NDArray[Any], others: Whole) -> Array:
     return found
 
 
-def wrong_places(others: Whole, upper: Array) -> Array | None:
+def wrong_places(others: Whole, grid: Grid) -> Array | None:
     """(C, B) shares of the places where scores of wrong labels fall; None on other grids.
 
     A score s on [0, 1] leaves s of the probability to the other labels; a wrong one gets a share w
     of that, Beta(1, C - 2) as if drawn evenly from all ways to share it, and the score 1 - w s.
     """
+    upper = grid.upper
     if len(others) < 2 or not 0 < upper[0] <= upper[-1] <= 1:
         return None
     share = others.sum(axis=0) / max(1, int(others.sum()))
     middle = (np.append(0, upper[:-1]) + upper) / 2
     ranks = (np.arange(SHARES) + 0.5) / SHARES
     parts = np.ones(1) if len(others) == 2 else 1 - ranks ** (1 / (len(others) - 2))
-    wrong = np.zeros(len(upper))
+    wrong = np.zeros(grid.n_bins)
     for part in parts:
-        place = np.searchsorted(upper, 1 - part * middle).clip(max=len(upper) - 1)
-        wrong += np.bincount(place, weights=share, minlength=len(upper)) / len(parts)
+        place = grid.edge_at(1 - part * middle)
+        wrong += np.bincount(place, weights=share, minlength=grid.n_bins) / len(parts)
     found = places(np.broadcast_to(wrong, others.shape), others)
     return found / np.maximum(found.sum(axis=1, keepdims=True), 1e-12)
 

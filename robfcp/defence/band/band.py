@@ -82,10 +82,10 @@ class Band(LooksFirst):
         >>> np.flatnonzero(finding.outstanding)
         array([3])
         """
-        return stand_out(federation, self.false_alarm, self.seed)
+        return outside_band(federation, self.false_alarm, self.seed)
 
 
-def stand_out(
+def outside_band(
     federation: Federation, false_alarm: float = FALSE_ALARM, seed: int | None = None
 ) -> Finding:
     """Who stands out: surplus copies, groups parted from the rest by a gap, a few far out.
