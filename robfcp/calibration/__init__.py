@@ -8,11 +8,7 @@ from robfcp._moved import old_names
 from robfcp.calibration.at_sites import own_thresholds
 from robfcp.calibration.audit import AuditLog, log_round
 from robfcp.calibration.calibrating import LevelLike, calibrate
-from robfcp.calibration.calibration import (
-    MAX_CALIBRATION_BYTES,
-    Calibration,
-    evidence_path,
-)
+from robfcp.calibration.calibration import MAX_CALIBRATION_BYTES, Calibration, evidence_path
 from robfcp.calibration.chain import Admission, Chain, Link, Reputation, chain_path
 from robfcp.calibration.check import Check, Part, clopper_pearson, samples_to_tell
 from robfcp.calibration.covered import (

@@ -13,11 +13,7 @@ from numpy.typing import ArrayLike
 from robfcp._util.files import is_special, read_limited, write_atomically
 from robfcp._version import __version__
 from robfcp.calibration.check import Check, check
-from robfcp.calibration.document import (
-    CalibrationFields,
-    decode_calibration,
-    encode_calibration,
-)
+from robfcp.calibration.document import CalibrationFields, decode_calibration, encode_calibration
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.evidence_file import encode_evidence
 from robfcp.calibration.evidenced import Evidenced, EvidenceFile
@@ -26,10 +22,7 @@ from robfcp.calibration.predicting import Predicting
 from robfcp.calibration.settings import Settings
 from robfcp.calibration.signed import check_signer, sign_sealed
 from robfcp.federation import Checked
-from robfcp.prediction import (
-    in_order,
-    numbered_labels,
-)
+from robfcp.prediction import in_order, numbered_labels
 from robfcp.reports import Names
 from robfcp.scores import Risk, Rng, Score
 

@@ -8,14 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from robfcp.calibration import (
-    Calibration,
-    Diagnosis,
-    Level,
-)
-from robfcp.cli._common import (
-    Printer,
-)
+from robfcp.calibration import Calibration, Diagnosis, Level
+from robfcp.cli._common import Printer
 from robfcp.cli._sites import show_sites
 from robfcp.guarantees import Certificate, CurvePoint, at_least, at_most, tolerance_statement
 

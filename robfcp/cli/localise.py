@@ -9,9 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from robfcp.calibration import (
-    Localised,
-)
+from robfcp.calibration import Localised
 from robfcp.cli._common import (
     Json,
     LevelOption,

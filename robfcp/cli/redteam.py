@@ -12,16 +12,22 @@ from rich.text import Text
 
 from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, prepare, save_json
 from robfcp.cli._paths import FIGURES
-from robfcp.cli._shipped import chosen_outputs
-from robfcp.cli.simulate import (
+from robfcp.cli._range import (
+    Beta,
     By,
+    Confidence,
+    Data,
+    ExcludeOption,
+    Malicious,
     MinSize,
+    ScoreName,
     SiteColumn,
     Sites,
     chosen_by,
     natural_column,
     range_options,
 )
+from robfcp.cli._shipped import chosen_outputs
 from robfcp.lab.attacks import ATTACKS, Adaptive
 from robfcp.lab.redteam import DEFENCES, SHARES, Cell, Stopped, plot_redteam, records, worst
 from robfcp.lab.redteam import redteam as run
@@ -35,9 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def redteam(
-    data: Annotated[
-        str, typer.Argument(help="Shipped outputs by name, or a .npz/.csv file with labels.")
-    ] = "mnist",
+    data: Data = "mnist",
     attack: Annotated[
         list[str] | None, typer.Option(help=f"May be repeated; all of {', '.join(ATTACKS)}.")
     ] = None,
@@ -48,16 +52,14 @@ def redteam(
         list[float] | None, typer.Option(help="Share of clients that attack; may be repeated.")
     ] = None,
     clients: Annotated[int, typer.Option(help="Number of artificial clients.")] = 20,
-    beta: Annotated[
-        float | None, typer.Option(help="Dirichlet heterogeneity; without it clients are alike.")
-    ] = None,
+    beta: Beta = None,
     sites: Sites = "artificial",
     site_column: SiteColumn = "site",
     min_size: MinSize = 20,
-    malicious: Annotated[str, typer.Option(help="known or estimate.")] = "known",
-    exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
-    confidence: Annotated[float, typer.Option(help="Wanted coverage.")] = 0.9,
-    score: Annotated[str, typer.Option(help="lac, aps, raps, saps or ordinal-aps.")] = "lac",
+    malicious: Malicious = "known",
+    exclude: ExcludeOption = "outstanding",
+    confidence: Confidence = 0.9,
+    score: ScoreName = "lac",
     by: By = None,
     trials: Annotated[int, typer.Option(help="Free steps of the adaptive attacker.")] = 50,
     seeds: Annotated[int, typer.Option(help="Number of runs.")] = 3,

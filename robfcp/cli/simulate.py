@@ -21,31 +21,27 @@ from robfcp.cli._common import (
     prepare,
 )
 from robfcp.cli._paths import FIGURES
+from robfcp.cli._range import (
+    Beta,
+    By,
+    Confidence,
+    Data,
+    ExcludeOption,
+    Malicious,
+    MinSize,
+    ScoreName,
+    SiteColumn,
+    Sites,
+    chosen_by,
+    natural_column,
+    range_options,
+)
 from robfcp.cli._shipped import chosen_outputs
-from robfcp.cli.sketch import chosen_score
 from robfcp.defence import DEFAULT, DEFENCES
 from robfcp.errors import RobfcpError
 from robfcp.lab.attacks import ATTACKS
-from robfcp.lab.simulation import ByClass, Row, Told, records, summarise
+from robfcp.lab.simulation import Row, records, summarise
 from robfcp.lab.simulation import simulate as run
-from robfcp.scores import ClassificationScore
-
-Sites = Annotated[
-    str,
-    typer.Option(
-        help="artificial: as --clients and --beta say; natural: the data's own.",
-        autocompletion=completes("artificial", "natural"),
-    ),
-]
-SiteColumn = Annotated[str, typer.Option(help="What natural sites are: site, country or group.")]
-By = Annotated[
-    str | None,
-    typer.Option(
-        help="class: one threshold a class, and the worst class's coverage; else one for all.",
-        autocompletion=completes("class"),
-    ),
-]
-MinSize = Annotated[int, typer.Option(min=2, help="Smaller natural sites are left out.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -54,31 +50,24 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
-    data: Annotated[
-        str, typer.Argument(help="Shipped outputs by name, or a .npz/.csv file with labels.")
-    ] = "pathmnist",
+    data: Data = "pathmnist",
     attack: Annotated[
         str,
         typer.Option(help=f"One of {', '.join(ATTACKS)}.", autocompletion=completes(*ATTACKS)),
     ] = "coverage",
     share: Annotated[float, typer.Option(help="Share of clients that attack.")] = 0.4,
     clients: Annotated[int, typer.Option(min=1, help="Number of artificial clients.")] = 100,
-    beta: Annotated[
-        float | None, typer.Option(help="Dirichlet heterogeneity; without it clients are alike.")
-    ] = None,
+    beta: Beta = None,
     defence: Annotated[
         list[str] | None, typer.Option(help=f"May be repeated; {', '.join(DEFENCES)}.")
     ] = None,
     sites: Sites = "artificial",
     site_column: SiteColumn = "site",
     min_size: MinSize = 20,
-    malicious: Annotated[
-        str,
-        typer.Option(help="known or estimate.", autocompletion=completes("known", "estimate")),
-    ] = "known",
-    exclude: Annotated[str, typer.Option(help="outstanding or exactly.")] = "outstanding",
-    confidence: Annotated[float, typer.Option(help="Wanted coverage.")] = 0.9,
-    score: Annotated[str, typer.Option(help="lac, aps, raps, saps or ordinal-aps.")] = "lac",
+    malicious: Malicious = "known",
+    exclude: ExcludeOption = "outstanding",
+    confidence: Confidence = 0.9,
+    score: ScoreName = "lac",
     by: By = None,
     seeds: Annotated[int, typer.Option(help="Number of runs.")] = 5,
     seed: Seed = 0,
@@ -130,34 +119,6 @@ def simulate(
         save(plot_comparison(rows, confidence), plot)
         printer.line(f"-> {plot}")
     printer.json({"rows": records(rows), "summary": list(summarise(rows))})
-
-
-def natural_column(sites: str, column: str, beta: float | None) -> str | None:
-    """The column of the data's own sites, or None for artificial ones."""
-    if sites not in ("artificial", "natural"):
-        raise RobfcpError(f"--sites: {sites!r} is neither 'artificial' nor 'natural'")
-    if sites == "natural" and beta is not None:
-        raise RobfcpError("--beta: natural sites are as they are; leave --beta away")
-    return column if sites == "natural" else None
-
-
-def range_options(score: str, malicious: str) -> tuple[ClassificationScore, Told]:
-    """The score and what is told of the number of liars, as the test range takes them."""
-    rule = chosen_score(score)
-    if not isinstance(rule, ClassificationScore):
-        raise RobfcpError(
-            f"--score: {score} is a regression score; use lac, aps, raps, saps or ordinal-aps"
-        )
-    if malicious not in ("known", "estimate"):
-        raise RobfcpError(f"--malicious: {malicious!r} is neither 'known' nor 'estimate'")
-    return rule, cast(Told, malicious)
-
-
-def chosen_by(by: str | None) -> ByClass | None:
-    """Whether each class has a threshold of its own."""
-    if by not in (None, "class"):
-        raise RobfcpError(f"--by: {by!r} is unknown here; use class, or leave it away")
-    return cast(ByClass | None, by)
 
 
 def show(rows: tuple[Row, ...], printer: Printer, number: str) -> None:
