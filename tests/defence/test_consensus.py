@@ -12,7 +12,8 @@ import robfcp
 from robfcp.defence import Constants, VotedThreshold, find_copies
 from robfcp.defence.consensus import stand_out
 from robfcp.defence.consensus.core import find_core
-from robfcp.defence.consensus.evidence import Law, expected, residuals, samples_worth, views
+from robfcp.defence.consensus.evidence import expected, residuals, samples_worth, views
+from robfcp.defence.consensus.law import Law
 from robfcp.defence.consensus.scan import heights, null
 from robfcp.defence.consensus.tables import tables_of
 from robfcp.federation import DenseCounts, Federation, Stratified

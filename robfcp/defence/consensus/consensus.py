@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 from robfcp.defence.base import Exclude, Finding, LooksFirst
 from robfcp.defence.consensus.constants import USUAL, Constants
 from robfcp.defence.consensus.core import find_core
-from robfcp.defence.consensus.evidence import (
+from robfcp.defence.consensus.evidence import views
+from robfcp.defence.consensus.groups import groups_of
+from robfcp.defence.consensus.law import (
     SHIFT,
     Law,
     degrees,
-    expected,
     heterogeneity,
     joint_chance,
     law_of,
-    views,
 )
-from robfcp.defence.consensus.groups import groups_of
 from robfcp.defence.consensus.scan import heights, null
 from robfcp.defence.consensus.tables import Tables, tables_of
 from robfcp.defence.consensus.vote import VotedThreshold
@@ -180,9 +179,10 @@ def stand_out(federation: Federation, constants: Constants = USUAL) -> Finding:
     if doubtful is not None:
         members, hard = doubtful
         notes.append(group_note([federation.ids[k] for k in np.flatnonzero(members[owner])], hard))
-    alone = [federation.ids[k] for k in np.flatnonzero(_unjudged(tables, reference, total)[owner])]
-    if alone:
-        notes.append(unjudged_note(alone))
+    if last.unjudged.any():
+        notes.append(
+            unjudged_note([federation.ids[k] for k in np.flatnonzero(last.unjudged[owner])])
+        )
     return Finding(last.oddity[owner], left_out[owner], last.chance[owner], reasons, tuple(notes))
 
 
@@ -194,6 +194,7 @@ class _Look:
     ratio: Array
     chance: Array
     oddity: Array
+    unjudged: Mask  # of whose variance less than a quarter is their own sampling noise
     found: Mask
     doubtful: tuple[Mask, bool] | None = None
 
@@ -204,7 +205,8 @@ def _look(
     """The most conspicuous set among the live, at most `top` of them."""
     from scipy.special import ndtri
 
-    both = views(tables, reference)
+    *both, own = views(tables, reference)
+    unjudged = (own < COMPARED) & (tables.shape[1] > 1)
     freedoms = degrees(tables), SHIFT
     laws = [
         law_of(tables, ratio, reference, constants, freedom)
@@ -215,15 +217,15 @@ def _look(
     oddity = np.maximum(-ndtri(chance), LOWEST)
     nobody = np.zeros(len(ratio), dtype=bool)
     if top < 1:
-        return _Look(law, ratio, chance, oddity, nobody)
+        return _Look(law, ratio, chance, oddity, unjudged, nobody)
     places = np.flatnonzero(live)
     order = places[np.argsort(oddity[places], kind="stable")]
     usual = null(len(places), top, constants.prior, constants.least)
     height = heights(oddity[places], usual.ranks, constants.prior)
     standard = np.where(height >= constants.least, usual.standard(height), -np.inf)
     if usual.chance(float(standard.max())) > level:
-        return _Look(law, ratio, chance, oddity, nobody)
-    phi = heterogeneity(ratio, tables.sizes, reference)
+        return _Look(law, ratio, chance, oddity, unjudged, nobody)
+    phi = heterogeneity(tables, ratio, reference, freedoms[0])
     groups = groups_of(tables, reference, order, usual.ranks, phi, constants)
 
     def best(allowed: Mask) -> tuple[Mask, int]:
@@ -236,18 +238,4 @@ def _look(
     found, _ = best(groups.coherent & groups.impossible)
     second, place = best(groups.coherent & ~groups.impossible & (usual.ranks > 1))
     doubtful = (second, bool(groups.hard[place])) if second.any() and not found.any() else None
-    return _Look(law, ratio, chance, oddity, found, doubtful)
-
-
-def _unjudged(tables: Tables, reference: Mask, total: Array) -> Mask:
-    """(K,) sites of whose variance less than a quarter is their own sampling noise."""
-    found = np.zeros(tables.shape[0], dtype=bool)
-    if tables.shape[1] == 1:
-        return found
-    for block in tables.blocks():
-        given = expected(tables, reference, block, total)
-        size = given.counts.sum(axis=1)
-        shares = given.counts / np.maximum(size, 1)[:, None]
-        own = size * (shares * (1 - shares)).sum(axis=1)
-        found[block] = own < COMPARED * given.variances.sum(axis=1)
-    return found
+    return _Look(law, ratio, chance, oddity, unjudged, found, doubtful)

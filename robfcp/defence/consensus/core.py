@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.defence.consensus.evidence import heterogeneity, ratios
+from robfcp.defence.consensus.evidence import ratios
+from robfcp.defence.consensus.law import degrees, heterogeneity
 from robfcp.defence.consensus.tables import Tables, drawn
 
 STARTS, STEPS = 8, 6
@@ -27,26 +28,57 @@ def find_core(tables: Tables) -> Mask:
     """
     few = drawn(tables.shape[0], tables.counts)
     part = tables.subset(few)
-    pooled = part.pooled()
-    found = [_concentrated(pooled, start) for start in _starts(pooled)]
+    pooled, given = _Halves(part.pooled()), _Halves(part)
+    starts = _starts(pooled.tables)
+    found = [pooled.concentrated(start) for start in starts]
+    views = [pooled]
     if part.shape[1] > 1:
-        afresh = _starts(pooled)[:CLASS_STARTS]
-        best = min(found, key=lambda half: _beyond(pooled, half))
-        found = [best, *(_concentrated(part, start) for start in (best, *afresh))]
-    views = (pooled, part) if part.shape[1] > 1 else (pooled,)
-    core = min(found, key=lambda half: round(sum(_beyond(view, half) for view in views), 9))
+        views, best = [pooled, given], min(found, key=pooled.beyond)
+        found = [best, *(given.concentrated(start) for start in (best, *starts[:CLASS_STARTS]))]
+    core = min(found, key=lambda half: round(sum(view.beyond(half) for view in views), 9))
+    if len(few) == tables.shape[0]:
+        return core
     reference = np.zeros(tables.shape[0], dtype=bool)
     reference[few[core]] = True
-    if len(few) == tables.shape[0]:
+    return _Halves(tables).nearest(reference)
+
+
+class _Halves:
+    """Halves of the sites, each the one nearest to another; what was compared is remembered."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self._ratios: dict[bytes, Array] = {}
+
+    def _compared(self, reference: Mask) -> Array:
+        """(K,) everybody's X^2 over its mean."""
+        key = reference.tobytes()
+        if key not in self._ratios:
+            self._ratios[key] = ratios(self.tables, reference)
+        return self._ratios[key]
+
+    def nearest(self, reference: Mask) -> Mask:
+        """The half closest to the reference."""
+        ratio, tables = self._compared(reference), self.tables
+        phi = heterogeneity(tables, ratio, reference, degrees(tables))
+        closeness = np.maximum(ratio, 1) / (1 + phi * tables.sizes)
+        found = np.zeros(len(ratio), dtype=bool)
+        found[np.argsort(closeness, kind="stable")[: len(ratio) // 2 + 1]] = True
+        return found
+
+    def concentrated(self, reference: Mask) -> Mask:
+        """The half closest to the reference, which becomes the reference, a few times."""
+        for _ in range(STEPS):
+            before, reference = reference, self.nearest(reference)
+            if (before == reference).all():
+                break
         return reference
-    return _concentrated(tables, reference)
 
-
-def _beyond(tables: Tables, half: Mask) -> float:
-    """Mean log oddity of the tenth of the sites just beyond the closest half."""
-    n_sites = tables.shape[0]
-    oddity = np.maximum(ratios(tables, half), 1) / (1 + USUAL * tables.sizes)
-    return float(np.sort(np.log(oddity))[n_sites // 2 : n_sites // 2 + n_sites // 10 + 1].mean())
+    def beyond(self, half: Mask) -> float:
+        """Mean log oddity of the tenth of the sites just beyond the closest half."""
+        oddity = np.maximum(self._compared(half), 1) / (1 + USUAL * self.tables.sizes)
+        middle = len(oddity) // 2
+        return float(np.sort(np.log(oddity))[middle : middle + len(oddity) // 10 + 1].mean())
 
 
 def _starts(pooled: Tables) -> list[Mask]:
@@ -63,18 +95,3 @@ def _starts(pooled: Tables) -> list[Mask]:
         size = min(half, max(3, n_sites // (16 if number % 2 else 8)))
         chosen.append(lot.choice(n_sites, size, replace=False))
     return [np.isin(np.arange(n_sites), places) for places in chosen]
-
-
-def _concentrated(tables: Tables, reference: Mask) -> Mask:
-    """The half closest to the reference, which becomes the reference, a few times."""
-    half = tables.shape[0] // 2 + 1
-    for _ in range(STEPS):
-        ratio = ratios(tables, reference)
-        phi = heterogeneity(ratio, tables.sizes, reference)
-        closeness = np.maximum(ratio, 1) / (1 + phi * tables.sizes)
-        nearest = np.zeros(len(ratio), dtype=bool)
-        nearest[np.argsort(closeness, kind="stable")[:half]] = True
-        if (nearest == reference).all():
-            break
-        reference = nearest
-    return reference

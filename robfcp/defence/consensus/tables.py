@@ -13,7 +13,7 @@ from robfcp.federation import Federation
 
 LEVELS = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
 DRAWN = 2048  # of many sites, whose quantiles choose the bins and among whom the core is sought
-_CELLS = 2**20  # of a block of sites worked on together
+_CELLS = 2**16  # of a block of sites worked on together
 MOST_CELLS = 2**28  # of a table by class; beyond it classes are pooled
 
 Array = NDArray[np.float64]

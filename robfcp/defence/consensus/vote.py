@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.defence.consensus.constants import Constants
-from robfcp.defence.consensus.evidence import Law, degrees, ratios
+from robfcp.defence.consensus.evidence import ratios
+from robfcp.defence.consensus.law import degrees, usual_spread
 from robfcp.defence.consensus.tables import drawn, tables_of
 from robfcp.defence.copies import Copies
 from robfcp.federation import Federation
@@ -123,20 +124,9 @@ class VotedThreshold:
             some[drawn(kept.n_clients, kept.pooled())] = True
             pooled = tables_of(kept.subset(some), (), self._constants.cap)
             ratio = ratios(pooled, np.ones(pooled.shape[0], dtype=bool))
-            constants = self._constants
-
-            def closeness(phi: float) -> float:
-                law = Law(phi, constants.mixed, degrees(pooled), constants.freedom)
-                return float(np.quantile(1 - law.chance(ratio, pooled.sizes), CLOSER)) - CLOSER
-
-            low, high = 1e-7, WIDEST
-            if closeness(low) <= 0:
-                self._phi = 0.0
-            else:
-                while high / low > 1.05:
-                    middle = float(np.sqrt(low * high))
-                    low, high = (middle, high) if closeness(middle) > 0 else (low, middle)
-                self._phi = round(low, 6)
+            law = self._constants.mixed, degrees(pooled), self._constants.freedom
+            needed = usual_spread(ratio, CLOSER, *law) / pooled.sizes
+            self._phi = round(min(float(np.quantile(needed, CLOSER)), WIDEST), 6)
         return self._phi
 
 
