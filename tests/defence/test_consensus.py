@@ -13,7 +13,7 @@ from robfcp.defence import Constants, VotedThreshold, find_copies
 from robfcp.defence.consensus import stand_out
 from robfcp.defence.consensus.core import find_core
 from robfcp.defence.consensus.evidence import expected, residuals, samples_worth, views
-from robfcp.defence.consensus.law import Law
+from robfcp.defence.consensus.law import Law, Noise
 from robfcp.defence.consensus.scan import heights, null
 from robfcp.defence.consensus.tables import tables_of
 from robfcp.federation import DenseCounts, Federation, Stratified
@@ -110,9 +110,9 @@ def test_mean_square_of_a_few_counts_is_exact_for_poisson() -> None:
 
 def test_honest_chances_are_uniform_under_the_law_itself() -> None:
     rng = np.random.default_rng(2)
-    law = Law(phi=0.01, tail=0.5, freedom=11.0, student=10.0)
+    law = Law(phi=0.01, tail=0.5, noise=Noise(11.0), student=10.0)
     sizes = rng.integers(20, 2000, 20_000).astype(float)
-    noise = rng.chisquare(law.freedom, len(sizes)) / law.freedom
+    noise = rng.chisquare(law.noise.freedom, len(sizes)) / law.noise.freedom
     own = np.exp(law.tail * rng.standard_t(law.student, len(sizes)))
     chance = law.chance(noise * (1 + law.phi * sizes * own), sizes)
     for level in (0.01, 0.05, 0.5):

@@ -14,9 +14,9 @@ from robfcp.defence.consensus.core import find_core
 from robfcp.defence.consensus.evidence import views
 from robfcp.defence.consensus.groups import groups_of
 from robfcp.defence.consensus.law import (
-    SHIFT,
+    UP_TO,
     Law,
-    degrees,
+    by_bin,
     heterogeneity,
     joint_chance,
     law_of,
@@ -150,8 +150,11 @@ def stand_out(federation: Federation, constants: Constants = USUAL) -> Finding:
         if top < 1:
             break
         first = _look(tables, reference, live, top, min(0.5, 5 * constants.level), constants)
-        reference = live & ~first.found & (first.oddity < DOUBTED)
-        last = second = _look(tables, reference, live, top, constants.level, constants)
+        others = live & ~first.found
+        for reference in (others & (first.oddity < DOUBTED), others):
+            last = second = _look(tables, reference, live, top, constants.level, constants)
+            if second.found.any() or not first.found.any():
+                break
         doubtful = second.doubtful if doubtful is None or second.found.any() else doubtful
         if not second.found.any():
             break
@@ -207,10 +210,10 @@ def _look(
 
     *both, own = views(tables, reference)
     unjudged = (own < COMPARED) & (tables.shape[1] > 1)
-    freedoms = degrees(tables), SHIFT
+    noises = by_bin(tables), UP_TO
     laws = [
-        law_of(tables, ratio, reference, constants, freedom)
-        for ratio, freedom in zip(both, freedoms, strict=True)
+        law_of(tables, ratio, reference, constants, noise)
+        for ratio, noise in zip(both, noises, strict=True)
     ]
     each = [law.chance(ratio, tables.sizes) for law, ratio in zip(laws, both, strict=True)]
     ratio, law, chance = both[0], laws[0], joint_chance(np.stack(each))
@@ -225,7 +228,7 @@ def _look(
     standard = np.where(height >= constants.least, usual.standard(height), -np.inf)
     if usual.chance(float(standard.max())) > level:
         return _Look(law, ratio, chance, oddity, unjudged, nobody)
-    phi = heterogeneity(tables, ratio, reference, freedoms[0])
+    phi = heterogeneity(tables, ratio, reference, noises[0])
     groups = groups_of(tables, reference, order, usual.ranks, phi, constants)
 
     def best(allowed: Mask) -> tuple[Mask, int]:

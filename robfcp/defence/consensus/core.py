@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.defence.consensus.evidence import ratios
-from robfcp.defence.consensus.law import degrees, heterogeneity
+from robfcp.defence.consensus.law import by_bin, heterogeneity
 from robfcp.defence.consensus.tables import Tables, drawn
 
 STARTS, STEPS = 8, 6
@@ -60,7 +60,7 @@ class _Halves:
     def nearest(self, reference: Mask) -> Mask:
         """The half closest to the reference."""
         ratio, tables = self._compared(reference), self.tables
-        phi = heterogeneity(tables, ratio, reference, degrees(tables))
+        phi = heterogeneity(tables, ratio, reference, by_bin(tables))
         closeness = np.maximum(ratio, 1) / (1 + phi * tables.sizes)
         found = np.zeros(len(ratio), dtype=bool)
         found[np.argsort(closeness, kind="stable")[: len(ratio) // 2 + 1]] = True

@@ -58,7 +58,7 @@ def _over_classes(weights: Array, values: Array) -> Array:
 
 
 def up_to(values: Array) -> Array:
-    """(..., B - 1) sums up to each bin but the last; as a product, which is several times faster."""
+    """(..., B - 1) sums up to each bin but the last; a product is several times faster."""
     n_bins = values.shape[-1]
     steps = np.triu(np.ones((n_bins, n_bins)))[:, :-1]
     found: Array = (values.reshape(-1, n_bins) @ steps).reshape(*values.shape[:-1], n_bins - 1)

@@ -113,15 +113,29 @@ class _Sums:
         diverse = np.where(hard, 1, 2) * constants.diverse
         coherent = (ranks == 1) | (within <= diverse) | close
         crosses = np.where(hard, lead.max(axis=1), -lead.min(axis=1)) > constants.cross
-        passed = [np.cumsum(part, axis=1) / size for part in (counts, means)]
-        body = 1 - passed[1] >= np.minimum(BODY, 1 - passed[1].min(axis=1, keepdims=True))
-        edge = body.shape[1] - 1 - np.argmax(body[:, ::-1], axis=1)[:, None]
-        inside, usual = (np.take_along_axis(part, edge, axis=1)[:, 0] for part in passed)
+        own, usual = (np.cumsum(part, axis=1) / size for part in (counts, means))
+        everybody = np.cumsum(vectors[-1, 2])[None] / vectors[-1, 2].sum()
+        body, tail = _shares(own, usual, BODY)
+        # a group must lack the lower half of all scores too: else liars who share the easiest
+        # scores make the honest look impossible
+        lower_half, _ = _shares(own, everybody, 0.5)
+        body = np.where(ranks == 1, body, np.maximum(body, lower_half))
         lacking = np.where(ranks == 1, 1 - (1 - constants.lacks) / 2, constants.lacks)
-        without = np.where(
-            hard, inside <= lacking * usual, 1 - inside <= constants.lacks * (1 - usual)
-        )
+        without = np.where(hard, body <= lacking, tail <= constants.lacks)
         return Groups(coherent, crosses | without, hard)
+
+
+def _shares(own: Array, usual: Array, least: float) -> tuple[Array, Array]:
+    """(J,) how much groups have of the usual body and of the usual tail.
+
+    The tail is what is expected beyond the last edge with so much beyond it, or all there is.
+    """
+    beyond = 1 - usual
+    inside = beyond >= np.minimum(least, beyond.max(axis=1, keepdims=True))
+    edge = usual.shape[1] - 1 - np.argmax(inside[:, ::-1], axis=1)[:, None]
+    known = np.take_along_axis(usual, edge, axis=1)[:, 0]
+    found = np.take_along_axis(own, np.broadcast_to(edge, (len(own), 1)), axis=1)[:, 0]
+    return found / np.maximum(known, 1e-12), (1 - found) / np.maximum(1 - known, 1e-12)
 
 
 def _spread(

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from robfcp.defence.consensus.constants import Constants
 from robfcp.defence.consensus.tables import Tables
 
-SHIFT = 3.4  # degrees of freedom of the counts up to each bin
 TESTS = 1.6  # independent tests that the two views are worth
 _DEVIATION = 1.25  # standard deviation of a median over that of a mean
 _EXACT, _BLOCK = 4096, 512  # sites judged one by one, and how many of them at a time
@@ -23,15 +22,44 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
+class Noise:
+    """u, what sampling alone makes of a view: chi-square over its degrees of freedom.
+
+    A sum of unequal squares goes far out as its `largest` one alone does: of Anderson and
+    Darling's, with parts 1 / (j (j + 1)), sqrt(3) times as often as half a square exceeds u.
+    """
+
+    freedom: float
+    largest: float = 0.0
+
+    def quantile(self, above: Array) -> Array:
+        """What u exceeds with the given chances."""
+        from scipy.special import gammainccinv
+
+        bulk = gammainccinv(self.freedom / 2, above) / (self.freedom / 2)
+        far = 2 * self.largest * gammainccinv(0.5, above / np.sqrt(3))
+        found: Array = np.maximum(bulk, far)
+        return found
+
+
+UP_TO = Noise(3.4, largest=0.5)  # of the counts up to each bin
+
+
+def by_bin(tables: Tables) -> Noise:
+    """Of X^2 by bin over its mean, the bins being unequal."""
+    return Noise(max(1.0, 0.8 * (tables.shape[2] - 1)))
+
+
+@dataclass(frozen=True)
 class Law:
     """u (1 + phi n G), by which honest sites of n samples are off.
 
-    u is chi-square over its degrees, log G = tail times Student: 0 for the usual site.
+    u is sampling noise, log G = tail times Student: 0 for the usual site.
     """
 
     phi: float
     tail: float
-    freedom: float
+    noise: Noise
     student: float
 
     def chance(self, ratio: Array, sizes: Array) -> Array:
@@ -61,7 +89,7 @@ class Law:
 
     def _summed(self, ratio: Array, sizes: Array) -> Array:
         """The same exactly: summed over quantiles of u."""
-        quantiles, weights = _noise(self.freedom)
+        quantiles, weights = _nodes(self.noise)
         tail, step = _student_tail(self.student), (_FARTHEST - _NEAREST) / _STEPS
         found = np.empty(len(ratio))
         spread = np.maximum(self.phi * sizes, 1e-12)
@@ -85,55 +113,53 @@ class Law:
 
 
 def law_of(
-    tables: Tables, ratio: Array, reference: Mask, constants: Constants, freedom: float
+    tables: Tables, ratio: Array, reference: Mask, constants: Constants, noise: Noise
 ) -> Law:
     """The law that the reference shows: a prediction from so many sites, no more.
 
     phi has its standard error added, and the tail is that of one more site than the reference's.
     """
     known = int(reference.sum())
-    error = _DEVIATION * np.sqrt(2 / freedom / known) / float(np.median(tables.sizes))
+    error = _DEVIATION * np.sqrt(2 / noise.freedom / known) / float(np.median(tables.sizes))
     tail = constants.tail if tables.shape[1] > 1 else constants.mixed
     return Law(
-        phi=heterogeneity(tables, ratio, reference, freedom) + float(error),
+        phi=heterogeneity(tables, ratio, reference, noise) + float(error),
         tail=tail * float(np.sqrt(1 + _DEVIATION**2 / known)),
-        freedom=freedom,
+        noise=noise,
         student=constants.freedom,
     )
 
 
-def heterogeneity(tables: Tables, ratio: Array, reference: Mask, freedom: float) -> float:
+def heterogeneity(tables: Tables, ratio: Array, reference: Mask, noise: Noise) -> float:
     """phi: what the reference's X^2 exceed noise by, per sample."""
-    middle = (1 - 2 / (9 * freedom)) ** 3  # the median of chi-square over its mean
-    excess = float(np.median(ratio[reference])) / middle - 1
+    excess = float(np.median(ratio[reference])) / _middle(noise) - 1
     return max(excess, 0.0) / float(np.median(tables.sizes[reference]))
 
 
-def usual_spread(ratio: Array, share: float, tail: float, freedom: float, student: float) -> Array:
+@lru_cache(maxsize=64)
+def _middle(noise: Noise) -> float:
+    """The median of u."""
+    return float(noise.quantile(np.array(0.5)))
+
+
+def usual_spread(ratio: Array, share: float, tail: float, noise: Noise, student: float) -> Array:
     """(K,) the phi n with which such a ratio is the quantile at `share`; 0 where noise suffices."""
-    points, spreads = _usual_spreads(share, tail, freedom, student)
+    points, spreads = _usual_spreads(share, tail, noise, student)
     found: Array = np.interp(np.log(np.maximum(ratio, 1e-3)), points, spreads)
     return found
 
 
 @lru_cache(maxsize=64)
-def _usual_spreads(
-    share: float, tail: float, freedom: float, student: float
-) -> tuple[Array, Array]:
+def _usual_spreads(share: float, tail: float, noise: Noise, student: float) -> tuple[Array, Array]:
     """The same at many logarithms of ratios."""
     points = np.linspace(np.log(0.1), np.log(1e4), 256)
-    law, ratio = Law(1.0, tail, freedom, student), np.exp(points)
+    law, ratio = Law(1.0, tail, noise, student), np.exp(points)
     low, high = np.zeros(len(points)), np.full(len(points), 1e5)
     for _ in range(60):
         middle = (low + high) / 2
         enough = law.chance(ratio, middle) >= 1 - share
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return points, low
-
-
-def degrees(tables: Tables) -> float:
-    """Of the scaled chi-square that X^2 by bin over its mean follows under noise."""
-    return max(1.0, 0.8 * (tables.shape[2] - 1))
 
 
 def joint_chance(chances: Array) -> Array:
@@ -156,16 +182,13 @@ def _student_tail(freedom: float) -> Array:
     """P(T > t) for Student's T at even steps of t."""
     from scipy.special import stdtr
 
-    found: Array = stdtr(freedom, -np.linspace(_NEAREST, _FARTHEST, _STEPS + 1))
-    return found
+    return np.asarray(stdtr(freedom, -np.linspace(_NEAREST, _FARTHEST, _STEPS + 1)), np.float64)
 
 
 @lru_cache(maxsize=64)
-def _noise(freedom: float) -> tuple[Array, Array]:
+def _nodes(noise: Noise) -> tuple[Array, Array]:
     """Quantiles of u and their weights: even in the bulk, by half decades beyond its last tenth."""
-    from scipy.special import gammainccinv
-
     cuts = 10.0 ** -np.arange(1.0, 12.0, 0.5)
     above = np.concatenate([np.arange(0.5, 20) / 20 * 0.9 + 0.1, np.sqrt(cuts[1:] * cuts[:-1])])
     weights = np.concatenate([np.full(20, 0.045), -np.diff(cuts)])
-    return gammainccinv(freedom / 2, above) / (freedom / 2), weights / weights.sum()
+    return noise.quantile(above), weights / weights.sum()

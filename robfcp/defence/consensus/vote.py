@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robfcp.defence.consensus.constants import Constants
 from robfcp.defence.consensus.evidence import ratios
-from robfcp.defence.consensus.law import degrees, usual_spread
+from robfcp.defence.consensus.law import by_bin, usual_spread
 from robfcp.defence.consensus.tables import drawn, tables_of
 from robfcp.defence.copies import Copies
 from robfcp.federation import Federation
@@ -124,7 +124,7 @@ class VotedThreshold:
             some[drawn(kept.n_clients, kept.pooled())] = True
             pooled = tables_of(kept.subset(some), (), self._constants.cap)
             ratio = ratios(pooled, np.ones(pooled.shape[0], dtype=bool))
-            law = self._constants.mixed, degrees(pooled), self._constants.freedom
+            law = self._constants.mixed, by_bin(pooled), self._constants.freedom
             needed = usual_spread(ratio, CLOSER, *law) / pooled.sizes
             self._phi = round(min(float(np.quantile(needed, CLOSER)), WIDEST), 6)
         return self._phi
