@@ -7,13 +7,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from effort import cases
 
 import robfcp
 from robfcp.defence import Constants, VotedThreshold, find_copies
 from robfcp.defence.consensus import stand_out
 from robfcp.defence.consensus.core import find_core
 from robfcp.defence.consensus.evidence import expected, residuals, samples_worth, views
-from robfcp.defence.consensus.law import Law, Noise
+from robfcp.defence.consensus.law import UP_TO, Law, Noise, usual_spread
 from robfcp.defence.consensus.scan import heights, null
 from robfcp.defence.consensus.tables import tables_of
 from robfcp.federation import DenseCounts, Federation, Stratified
@@ -119,6 +120,37 @@ def test_honest_chances_are_uniform_under_the_law_itself() -> None:
         assert (chance <= level).mean() == pytest.approx(level, rel=0.2)
     limit = law.ordinary(np.array([50.0, 500.0]))
     assert law.chance(limit, np.array([50.0, 500.0])) == pytest.approx([0.05, 0.05], rel=0.01)
+
+
+def test_chances_between_points_of_the_grid_are_those_summed_one_by_one() -> None:
+    rng = np.random.default_rng(4)
+    law = Law(phi=0.01, tail=0.5, noise=UP_TO, student=10.0)
+    sizes = np.round(rng.lognormal(5, 1, 6000))
+    ratio = rng.lognormal(0.5, 1, 6000)
+    assert len(sizes) > 4096  # from here on a grid
+    parts = [law.chance(ratio[i : i + 1000], sizes[i : i + 1000]) for i in range(0, 6000, 1000)]
+    assert np.log(law.chance(ratio, sizes)) == pytest.approx(np.log(np.concatenate(parts)), abs=0.1)
+
+
+def test_noise_of_the_counts_up_to_each_bin_is_anderson_and_darlings_far_out() -> None:
+    """sum_j Z_j^2 / (j (j + 1)): beyond 1% the chi-square of its mean and variance is light."""
+    rng = np.random.default_rng(5)
+    squares = sum(rng.chisquare(1, 1_000_000) / (j * (j + 1)) for j in range(1, 25))
+    squares += 1 / 25  # the mean of all further parts
+    for chance in (0.01, 0.001, 0.0001):
+        exceeded = (squares >= UP_TO.quantile(np.array(chance))).mean()
+        assert exceeded == pytest.approx(chance, rel=0.2)
+        assert (squares >= Noise(3.4).quantile(np.array(chance))).mean() > 1.3 * chance
+
+
+def test_usual_spread_is_the_one_whose_quantile_the_ratio_is() -> None:
+    law = 0.7, Noise(11.0), 10.0
+    ratio = np.array([0.2, 0.9, 1.5, 4.0, 60.0])
+    spread = usual_spread(ratio, 0.3, *law)
+    assert spread[0] == 0  # noise alone has as small a one
+    for one, needed in zip(ratio[1:], spread[1:], strict=True):
+        chance = Law(1.0, *law).chance(np.array([one]), np.array([needed]))[0]
+        assert 1 - chance == pytest.approx(0.3, abs=0.02)
 
 
 @pytest.mark.parametrize("clients", [3, 7, 40, 600])
@@ -314,6 +346,37 @@ def test_many_clients_are_drawn_from_and_found_all_the_same() -> None:
     out = stand_out(Federation.from_counts(counts)).outstanding
     assert out[:750].mean() > 0.99
     assert out[750:].mean() < 0.01
+
+
+@pytest.mark.effort
+def test_tens_of_thousands_of_honest_sites_are_all_kept() -> None:
+    for seed in range(cases(1)):
+        rng = np.random.default_rng([7, seed])
+        sizes = np.maximum(10, rng.lognormal(4, 1, 10_000).astype(int))
+        counts = rng.multinomial(sizes, rng.dirichlet(np.full(60, 0.5)))
+        assert not stand_out(Federation.from_counts(counts)).outstanding.any()
+
+
+def test_liars_who_share_the_easiest_scores_do_not_make_the_honest_impossible() -> None:
+    """Half a federation at the lowest scores, the rest spread over all: two groups, both kept."""
+    rng = np.random.default_rng(8)
+    spread = rng.multinomial(200, [0.2, 0.15, 0.15, 0.1, 0.1, 0.1, 0.1, 0.1], 8)
+    easy = rng.multinomial(200, [0.97, 0.03, 0, 0, 0, 0, 0, 0], 12)
+    finding = stand_out(Federation.from_counts(np.concatenate([spread, easy])))
+    assert not finding.outstanding.any()
+    assert any("two groups" in note for note in finding.notes)
+
+
+def test_the_only_holders_of_a_class_do_not_hide_who_stands_out() -> None:
+    """Two honest sites alone hold a hard class; off the reference they would hide the liar."""
+    rng = np.random.default_rng(9)
+    counts = np.zeros((10, 3, 8), dtype=np.int64)
+    counts[:7, :2] = rng.multinomial(np.full((7, 2), 150), SHARES[:2])
+    hard = [0.0, 0.02, 0.03, 0.05, 0.2, 0.3, 0.25, 0.15]
+    counts[7:9, 2] = rng.multinomial([300, 300], hard)
+    counts[9, 0, 7] = 300
+    finding = stand_out(by_class(counts))
+    assert np.flatnonzero(finding.outstanding).tolist() == [9]
 
 
 def test_fewer_than_three_sites_are_all_trusted() -> None:
