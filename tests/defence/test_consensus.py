@@ -14,7 +14,7 @@ from robfcp.defence import Constants, VotedThreshold, find_copies
 from robfcp.defence.consensus import stand_out
 from robfcp.defence.consensus.core import find_core
 from robfcp.defence.consensus.evidence import expected, residuals, samples_worth, views
-from robfcp.defence.consensus.law import UP_TO, Law, Noise, usual_spread
+from robfcp.defence.consensus.law import UP_TO, Law, Sampling, usual_spread
 from robfcp.defence.consensus.scan import heights, null
 from robfcp.defence.consensus.tables import tables_of
 from robfcp.federation import DenseCounts, Federation, Stratified
@@ -111,9 +111,9 @@ def test_mean_square_of_a_few_counts_is_exact_for_poisson() -> None:
 
 def test_honest_chances_are_uniform_under_the_law_itself() -> None:
     rng = np.random.default_rng(2)
-    law = Law(phi=0.01, tail=0.5, noise=Noise(11.0), student=10.0)
+    law = Law(phi=0.01, tail=0.5, sampling=Sampling(11.0), student=10.0)
     sizes = rng.integers(20, 2000, 20_000).astype(float)
-    noise = rng.chisquare(law.noise.freedom, len(sizes)) / law.noise.freedom
+    noise = rng.chisquare(law.sampling.freedom, len(sizes)) / law.sampling.freedom
     own = np.exp(law.tail * rng.standard_t(law.student, len(sizes)))
     chance = law.chance(noise * (1 + law.phi * sizes * own), sizes)
     for level in (0.01, 0.05, 0.5):
@@ -124,7 +124,7 @@ def test_honest_chances_are_uniform_under_the_law_itself() -> None:
 
 def test_chances_between_points_of_the_grid_are_those_summed_one_by_one() -> None:
     rng = np.random.default_rng(4)
-    law = Law(phi=0.01, tail=0.5, noise=UP_TO, student=10.0)
+    law = Law(phi=0.01, tail=0.5, sampling=UP_TO, student=10.0)
     sizes = np.round(rng.lognormal(5, 1, 6000))
     ratio = rng.lognormal(0.5, 1, 6000)
     assert len(sizes) > 4096  # from here on a grid
@@ -140,11 +140,11 @@ def test_noise_of_the_counts_up_to_each_bin_is_anderson_and_darlings_far_out() -
     for chance in (0.01, 0.001, 0.0001):
         exceeded = (squares >= UP_TO.quantile(np.array(chance))).mean()
         assert exceeded == pytest.approx(chance, rel=0.2)
-        assert (squares >= Noise(3.4).quantile(np.array(chance))).mean() > 1.3 * chance
+        assert (squares >= Sampling(3.4).quantile(np.array(chance))).mean() > 1.3 * chance
 
 
 def test_usual_spread_is_the_one_whose_quantile_the_ratio_is() -> None:
-    law = 0.7, Noise(11.0), 10.0
+    law = 0.7, Sampling(11.0), 10.0
     ratio = np.array([0.2, 0.9, 1.5, 4.0, 60.0])
     spread = usual_spread(ratio, 0.3, *law)
     assert spread[0] == 0  # noise alone has as small a one

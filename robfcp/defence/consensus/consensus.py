@@ -210,10 +210,10 @@ def _look(
 
     *both, own = views(tables, reference)
     unjudged = (own < COMPARED) & (tables.shape[1] > 1)
-    noises = by_bin(tables), UP_TO
+    samplings = by_bin(tables), UP_TO
     laws = [
-        law_of(tables, ratio, reference, constants, noise)
-        for ratio, noise in zip(both, noises, strict=True)
+        law_of(tables, ratio, reference, constants, sampling)
+        for ratio, sampling in zip(both, samplings, strict=True)
     ]
     each = [law.chance(ratio, tables.sizes) for law, ratio in zip(laws, both, strict=True)]
     ratio, law, chance = both[0], laws[0], joint_chance(np.stack(each))
@@ -228,7 +228,7 @@ def _look(
     standard = np.where(height >= constants.least, usual.standard(height), -np.inf)
     if usual.chance(float(standard.max())) > level:
         return _Look(law, ratio, chance, oddity, unjudged, nobody)
-    phi = heterogeneity(tables, ratio, reference, noises[0])
+    phi = heterogeneity(tables, ratio, reference, samplings[0])
     groups = groups_of(tables, reference, order, usual.ranks, phi, constants)
 
     def best(allowed: Mask) -> tuple[Mask, int]:
@@ -241,4 +241,4 @@ def _look(
     found, _ = best(groups.coherent & groups.impossible)
     second, place = best(groups.coherent & ~groups.impossible & (usual.ranks > 1))
     doubtful = (second, bool(groups.hard[place])) if second.any() and not found.any() else None
-    return _Look(law, ratio, chance, oddity, unjudged, found, doubtful)
+    return _Look(law, ratio, chance, oddity, unjudged, found, doubtful=doubtful)

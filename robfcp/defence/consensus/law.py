@@ -22,7 +22,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Noise:
+class Sampling:
     """u, what sampling alone makes of a view: chi-square over its degrees of freedom.
 
     A sum of unequal squares goes far out as its `largest` one alone does: of Anderson and
@@ -42,12 +42,12 @@ class Noise:
         return found
 
 
-UP_TO = Noise(3.4, largest=0.5)  # of the counts up to each bin
+UP_TO = Sampling(3.4, largest=0.5)  # of the counts up to each bin
 
 
-def by_bin(tables: Tables) -> Noise:
+def by_bin(tables: Tables) -> Sampling:
     """Of X^2 by bin over its mean, the bins being unequal."""
-    return Noise(max(1.0, 0.8 * (tables.shape[2] - 1)))
+    return Sampling(max(1.0, 0.8 * (tables.shape[2] - 1)))
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Law:
 
     phi: float
     tail: float
-    noise: Noise
+    sampling: Sampling
     student: float
 
     def chance(self, ratio: Array, sizes: Array) -> Array:
@@ -89,7 +89,7 @@ class Law:
 
     def _summed(self, ratio: Array, sizes: Array) -> Array:
         """The same exactly: summed over quantiles of u."""
-        quantiles, weights = _nodes(self.noise)
+        quantiles, weights = _nodes(self.sampling)
         tail, step = _student_tail(self.student), (_FARTHEST - _NEAREST) / _STEPS
         found = np.empty(len(ratio))
         spread = np.maximum(self.phi * sizes, 1e-12)
@@ -113,47 +113,51 @@ class Law:
 
 
 def law_of(
-    tables: Tables, ratio: Array, reference: Mask, constants: Constants, noise: Noise
+    tables: Tables, ratio: Array, reference: Mask, constants: Constants, sampling: Sampling
 ) -> Law:
     """The law that the reference shows: a prediction from so many sites, no more.
 
     phi has its standard error added, and the tail is that of one more site than the reference's.
     """
     known = int(reference.sum())
-    error = _DEVIATION * np.sqrt(2 / noise.freedom / known) / float(np.median(tables.sizes))
+    error = _DEVIATION * np.sqrt(2 / sampling.freedom / known) / float(np.median(tables.sizes))
     tail = constants.tail if tables.shape[1] > 1 else constants.mixed
     return Law(
-        phi=heterogeneity(tables, ratio, reference, noise) + float(error),
+        phi=heterogeneity(tables, ratio, reference, sampling) + float(error),
         tail=tail * float(np.sqrt(1 + _DEVIATION**2 / known)),
-        noise=noise,
+        sampling=sampling,
         student=constants.freedom,
     )
 
 
-def heterogeneity(tables: Tables, ratio: Array, reference: Mask, noise: Noise) -> float:
+def heterogeneity(tables: Tables, ratio: Array, reference: Mask, sampling: Sampling) -> float:
     """phi: what the reference's X^2 exceed noise by, per sample."""
-    excess = float(np.median(ratio[reference])) / _middle(noise) - 1
+    excess = float(np.median(ratio[reference])) / _middle(sampling) - 1
     return max(excess, 0.0) / float(np.median(tables.sizes[reference]))
 
 
 @lru_cache(maxsize=64)
-def _middle(noise: Noise) -> float:
+def _middle(sampling: Sampling) -> float:
     """The median of u."""
-    return float(noise.quantile(np.array(0.5)))
+    return float(sampling.quantile(np.array(0.5)))
 
 
-def usual_spread(ratio: Array, share: float, tail: float, noise: Noise, student: float) -> Array:
+def usual_spread(
+    ratio: Array, share: float, tail: float, sampling: Sampling, student: float
+) -> Array:
     """(K,) the phi n with which such a ratio is the quantile at `share`; 0 where noise suffices."""
-    points, spreads = _usual_spreads(share, tail, noise, student)
+    points, spreads = _usual_spreads(share, tail, sampling, student)
     found: Array = np.interp(np.log(np.maximum(ratio, 1e-3)), points, spreads)
     return found
 
 
 @lru_cache(maxsize=64)
-def _usual_spreads(share: float, tail: float, noise: Noise, student: float) -> tuple[Array, Array]:
+def _usual_spreads(
+    share: float, tail: float, sampling: Sampling, student: float
+) -> tuple[Array, Array]:
     """The same at many logarithms of ratios."""
     points = np.linspace(np.log(0.1), np.log(1e4), 256)
-    law, ratio = Law(1.0, tail, noise, student), np.exp(points)
+    law, ratio = Law(1.0, tail, sampling, student), np.exp(points)
     low, high = np.zeros(len(points)), np.full(len(points), 1e5)
     for _ in range(60):
         middle = (low + high) / 2
@@ -186,9 +190,9 @@ def _student_tail(freedom: float) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _nodes(noise: Noise) -> tuple[Array, Array]:
+def _nodes(sampling: Sampling) -> tuple[Array, Array]:
     """Quantiles of u and their weights: even in the bulk, by half decades beyond its last tenth."""
     cuts = 10.0 ** -np.arange(1.0, 12.0, 0.5)
     above = np.concatenate([np.arange(0.5, 20) / 20 * 0.9 + 0.1, np.sqrt(cuts[1:] * cuts[:-1])])
     weights = np.concatenate([np.full(20, 0.045), -np.diff(cuts)])
-    return noise.quantile(above), weights / weights.sum()
+    return sampling.quantile(above), weights / weights.sum()
