@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     )
     from robfcp.errors import QuorumError, ReportError, RobfcpError
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
-    from robfcp.federation import Fault, Federation, read_federation
+    from robfcp.federation import (
+        Fault,
+        Federation,
+        open_columns,
+        pack_files,
+        pack_reports,
+        read_federation,
+    )
     from robfcp.grid import Grid
     from robfcp.guarantees import Certificate, certify
     from robfcp.lab import attacks, partitions, simulate
@@ -88,6 +95,9 @@ __all__ = [
     "from_logits",
     "maliciousness",
     "metrics",
+    "open_columns",
+    "pack_files",
+    "pack_reports",
     "partitions",
     "read_federation",
     "recommend_grid",
@@ -108,7 +118,14 @@ _HOMES = {
     ),
     "errors": ("QuorumError", "ReportError", "RobfcpError"),
     "estimators": ("FederatedConformalClassifier", "FederatedConformalRegressor"),
-    "federation": ("Fault", "Federation", "read_federation"),
+    "federation": (
+        "Fault",
+        "Federation",
+        "open_columns",
+        "pack_files",
+        "pack_reports",
+        "read_federation",
+    ),
     "grid": ("Grid",),
     "guarantees": ("Certificate", "certify"),
     "lab": ("attacks", "partitions", "simulate"),

@@ -57,7 +57,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "redteam": ("lab.redteam",),
     "registry": ("reports", "reports.registry"),
     "server": ("calibration", "calibration.calibrating"),
-    "signatures": ("reports", "reports.signing", "federation.files"),
+    "signatures": ("reports", "reports.signing", "federation.senders"),
     "simulation": ("lab.simulation", "lab.worlds"),
     "sketches": ("reports", "reports.sketches"),
     "spacings": ("defence.band.spacings",),

@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -76,13 +77,18 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None
 
     What is there but no file (a device, a pipe) is written to, never replaced.
     """
-    data = content.encode() if isinstance(content, str) else content
+    write_parts(path, [content.encode() if isinstance(content, str) else content])
+
+
+def write_parts(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview]) -> None:
+    """The same for content that comes in parts, one after another."""
     try:
         target = Path(os.path.realpath(path))
         if is_special(target):
-            target.write_bytes(data)
+            with target.open("wb") as stream:
+                stream.writelines(parts)
         else:
-            _replace(target, data)
+            _replace(target, parts)
     except (OSError, ValueError) as error:
         raise RobfcpError(
             f"{path}: cannot be written ({reason_of(error)}); choose another place"
@@ -124,7 +130,7 @@ def prepare_output(path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def _replace(target: Path, data: bytes) -> None:
+def _replace(target: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Rename a new file over the target, whose mode it keeps; else it has the umask's."""
     temporary = target.parent / f".robfcp-{secrets.token_hex(8)}"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
@@ -132,7 +138,7 @@ def _replace(target: Path, data: bytes) -> None:
         with os.fdopen(handle, "wb") as stream:
             with suppress(FileNotFoundError):
                 os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
-            stream.write(data)
+            stream.writelines(parts)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, target)

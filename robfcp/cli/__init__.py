@@ -24,6 +24,7 @@ COMMANDS = (
     "keygen",
     "terms",
     "sketch",
+    "pack",
     "calibrate",
     "localise",
     "predict",

@@ -9,6 +9,7 @@ from pathlib import Path
 from robfcp.errors import RobfcpError
 
 REPORTS = (".json",)
+FEDERATIONS = (*REPORTS, ".columns")  # reports one by one, or many in one file
 TABLES = (".csv", ".npz", ".parquet")
 FIGURES = (".png", ".svg", ".pdf")
 

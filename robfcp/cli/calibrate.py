@@ -28,7 +28,7 @@ from robfcp.cli._common import (
     natural,
     prepare,
 )
-from robfcp.cli._paths import REPORTS, expanded
+from robfcp.cli._paths import FEDERATIONS, expanded
 from robfcp.cli._private import read_privacy
 from robfcp.cli._rounds import Rounds
 from robfcp.cli.page import RunBy, Study, Title, about
@@ -46,7 +46,8 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     reports: Annotated[
-        list[Path], typer.Argument(help="The sites' report files, or their folder.")
+        list[Path],
+        typer.Argument(help="The sites' report files, packed ones too, or their folder."),
     ],
     output: Output = None,
     confidence: Annotated[
@@ -180,7 +181,7 @@ def calibrate(
     if alarms is not None and previous is None:
         raise RobfcpError("--alarms: rang on a calibration before this one; pass it as --previous")
     key = None if sign is None else load_key(sign)
-    reports = expanded(reports, REPORTS)
+    reports = expanded(reports, FEDERATIONS)
     prepare(output, html, audit, None if letters is None else letters / "any")
     with printer.busy(f"calibrating {len(reports)} reports"):
         agreed = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)

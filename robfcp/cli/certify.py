@@ -34,9 +34,9 @@ from robfcp.cli._common import (
     prepare,
     save_json,
 )
-from robfcp.cli._paths import FIGURES, REPORTS, expanded
+from robfcp.cli._paths import FEDERATIONS, FIGURES, expanded
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, read_federation
+from robfcp.federation import ENDING, Federation, read_federation
 from robfcp.guarantees import (
     FcpThreshold,
     HeterogeneityEstimate,
@@ -106,7 +106,7 @@ def certify(
     prepare(output)
     prepare(plot, endings=FIGURES)
     federation, plain, thresholds, everybody, calibration = _read(
-        expanded(files, REPORTS), sizes, evidence, pinned_key(server_key)
+        expanded(files, FEDERATIONS), sizes, evidence, pinned_key(server_key)
     )
     budgets = _budgets(malicious, federation.n_clients)
     levels = [exact_level(text) for text in confidence] if confidence else None
@@ -212,6 +212,8 @@ def _source(stored: bool, everybody: bool) -> str:
 
 
 def _is_calibration(path: Path) -> bool:
+    if path.suffix == ENDING:
+        return False
     return kind_of(read_limited(path, MAX_CALIBRATION_BYTES)) == "calibration"
 
 

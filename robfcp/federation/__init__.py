@@ -6,16 +6,21 @@ after it build on it.
 
 from robfcp._moved import old_names
 from robfcp.federation.checked import Checked
+from robfcp.federation.columns import ENDING, Columns, open_columns
 from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, check_extent, table
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.federation import Federation, numbered
-from robfcp.federation.files import read_federation, read_signed, verify_all
+from robfcp.federation.files import read_federation
+from robfcp.federation.packing import pack_files, pack_reports
 from robfcp.federation.projection import comparable, projected, rising, smoothed_below, whole
 from robfcp.federation.quorum import reports_needed
+from robfcp.federation.senders import read_signed, verify_all
 from robfcp.federation.strata import Stratified
 
 __all__ = [
+    "ENDING",
     "Checked",
+    "Columns",
     "Counts",
     "DenseCounts",
     "Fault",
@@ -26,6 +31,9 @@ __all__ = [
     "check_extent",
     "comparable",
     "numbered",
+    "open_columns",
+    "pack_files",
+    "pack_reports",
     "projected",
     "read_federation",
     "read_signed",

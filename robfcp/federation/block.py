@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation.marks import Header
-from robfcp.reports import MAX_SAMPLES, is_client
+from robfcp.reports import MAX_SAMPLES, are_clients
 
 MOST_ENTRIES = 2**20  # of one report: sums of so many counts stay within 64 bits
 
@@ -101,7 +101,7 @@ class Block:
         units = np.array([1 if h.risk is None else h.risk.resolution for h in self.headers])
         cells = self._bins * np.array([h.n_strata for h in self.headers])
         totals = np.zeros(len(self), dtype=np.int64)
-        fine = np.fromiter(map(is_client, self.names), dtype=bool, count=len(self))
+        fine = are_clients(self.names)
         for part, limits, lowest in ((self.strata, cells, 1), (self.counts, self._bins, 0)):
             fine[part.rows] &= part.fit(limits[self.kinds[part.rows]], lowest)
             totals[part.rows] = part.sums(part.values)
@@ -127,16 +127,19 @@ class Block:
             counts = counts.where(~empty)
         if len(counts.rows) == len(self):
             return counts
-        derived = np.ones(len(self), dtype=bool)
-        derived[counts.rows] = False
-        owners = self.strata.owners
-        inside = derived[owners]
-        owners = owners[inside]
-        bins = self.strata.cells[inside] % self._bins[self.kinds[owners]]
+        owners, cells, values = self.strata.owners, self.strata.cells, self.strata.values
+        if len(counts.rows):
+            derived = np.ones(len(self), dtype=bool)
+            derived[counts.rows] = False
+            inside = derived[owners]
+            owners, cells, values = owners[inside], cells[inside], values[inside]
+        widths = self._bins
+        width = widths[0] if (widths == widths[0]).all() else widths[self.kinds[owners]]
+        bins = cells - cells // width * width  # faster than % where they are all one
         return _added(
             np.concatenate([counts.owners, owners]),
             np.concatenate([counts.cells, bins]),
-            np.concatenate([counts.values, self.strata.values[inside]]),
+            np.concatenate([counts.values, values]),
             len(self),
         )
 
@@ -148,12 +151,12 @@ class Block:
 
 def _added(owners: Indices, cells: Whole, values: Whole, n_rows: int) -> Ragged:
     """Rows of entries in any order, equal cells added up."""
-    width = int(cells.max(initial=0)) + 1
-    keys = owners * width + cells
-    order = np.argsort(keys, kind="stable")
+    bits = int(cells.max(initial=0)).bit_length()
+    keys = (owners << bits) | cells
+    order = np.argsort(keys, kind="stable")  # rows are runs already
     keys = keys[order]
     firsts = np.flatnonzero(np.diff(keys, prepend=-1))
     sums = np.add.reduceat(values[order], firsts) if len(firsts) else values
-    owners, cells = np.divmod(keys[firsts], width)
-    lengths = np.bincount(owners, minlength=n_rows)
-    return Ragged(np.arange(n_rows), lengths, cells, sums)
+    keys = keys[firsts]
+    lengths = np.bincount(keys >> bits, minlength=n_rows)
+    return Ragged(np.arange(n_rows), lengths, keys & ((1 << bits) - 1), sums)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation.block import Ragged
-from robfcp.federation.counts import Counts, SparseCounts, narrowed, table
+from robfcp.federation.counts import Counts, Entries, SparseCounts, narrowed, table
 
 Indices = NDArray[np.intp]
 
@@ -36,6 +36,10 @@ class CountsBuilder:
         here = slice(whole.starts[row], whole.starts[row + 1])
         return whole.bins[here].tobytes() + whole.values[here].tobytes()
 
+    def entries(self, chosen: Indices) -> Entries:
+        """The chosen rows in the given order."""
+        return self._sealed(0).rows(chosen).entries()
+
     def build(self, chosen: Indices, n_bins: int) -> Counts:
         """The chosen rows, all on grids of `n_bins`, in the given order; empties the builder."""
         rows = self._sealed(n_bins)
@@ -47,8 +51,13 @@ class CountsBuilder:
     def _sealed(self, n_bins: int) -> SparseCounts:
         """All rows in one piece; nothing can be added any more."""
         if self._whole is None:
-            starts = np.concatenate([[0], np.cumsum(np.concatenate(self._lengths))])
-            bins, values = (np.concatenate(column) for column in zip(*self._chunks, strict=True))
+            nothing = np.zeros(0, dtype=np.uint8)
+            lengths = np.concatenate([nothing.astype(np.int64), *self._lengths])
+            starts = np.concatenate([[0], np.cumsum(lengths)])
+            bins, values = (
+                np.concatenate([nothing, *(chunk[side] for chunk in self._chunks)])
+                for side in (0, 1)
+            )
             self._lengths, self._chunks = [], []
             self._whole = SparseCounts(starts, bins, values, n_bins)
         return SparseCounts(self._whole.starts, self._whole.bins, self._whole.values, n_bins)
@@ -78,6 +87,10 @@ class PartBuilder:
         place = int(np.searchsorted(self.rows, row))
         held = place < len(self.rows) and self.rows[place] == row
         return self._builder.content(place) if held else None
+
+    def entries(self) -> Entries:
+        """What all that have something have."""
+        return self._builder.entries(np.arange(self._builder.n_rows))
 
     def build(self, chosen: Indices, width: int) -> Counts:
         """What the chosen reports have, which all have something; empties the builder."""

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from robfcp.errors import MAX_NAME, plain
+from robfcp.errors import MAX_NAME, MAX_TEXT, plain
 from robfcp.reports import Report
+
+MOST = 10 * MAX_TEXT  # characters of a line in which every one had to be escaped
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,15 @@ class Fault:
     def __post_init__(self) -> None:
         object.__setattr__(self, "client", plain(self.client, MAX_NAME))
         object.__setattr__(self, "reason", plain(self.reason))
+
+
+def fault_again(client: str, field: str, reason: str) -> Fault:
+    """A fault as a file keeps it: what was made printable before stays as it is."""
+    fault = Fault(client, plain(field, MAX_NAME), reason)
+    for name, text in (("client", client), ("reason", reason)):
+        if text.isprintable() and len(text) <= MOST:
+            object.__setattr__(fault, name, text)
+    return fault
 
 
 Untrusted = Report | bytes | str | Mapping[str, Any] | Fault  # a fault: found while reading it

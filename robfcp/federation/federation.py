@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.errors import RobfcpError
 from robfcp.federation.checked import Checked
+from robfcp.federation.columns import Columns
 from robfcp.federation.counts import Counts, DenseCounts
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.intake import take_in
@@ -254,7 +255,7 @@ class Federation(Tallies):
 
     @staticmethod
     def from_reports(
-        reports: Iterable[Untrusted | Sent],
+        reports: Iterable[Untrusted | Sent | Columns],
         *,
         sizes: Mapping[str, int] | None = None,
         quorum: int | float | None = None,
@@ -275,7 +276,8 @@ class Federation(Tallies):
         Parameters
         ----------
         reports
-            `Report` objects, their JSON, or what JSON decodes to, from anybody.
+            `Report` objects, their JSON, or what JSON decodes to, from anybody; files of columns
+            as `open_columns` gives them.
         sizes
             Who may report and with how many samples, registered beforehand.
         quorum

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from robfcp._util.files import MAX_FILE_BYTES, read_limited
-from robfcp.errors import ReportError, RobfcpError
-from robfcp.federation.faults import Fault
+from robfcp.errors import RobfcpError
 from robfcp.federation.federation import Federation
-from robfcp.federation.reception import Sent
+from robfcp.federation.senders import (
+    FilePath,
+    Unsigned,
+    charged,
+    clients_of,
+    doubts,
+    is_columns,
+    read_packed,
+    read_signed_files,
+)
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.reports import (
-    Report,
-    check_named_key,
-    may_be_signed,
-    read_keys,
-    read_sizes,
-    unwrap,
-    verify,
-)
+from robfcp.reports import read_keys, read_sizes
 from robfcp.scores import Score
-
-FilePath = str | os.PathLike[str]
 
 
 def read_federation(
@@ -47,12 +42,13 @@ def read_federation(
     Parameters
     ----------
     paths
-        Report files, signed or not.
+        Report files, signed or not; files of columns (`.columns`) hold many.
     sizes
         Who may report and with how many samples: a mapping, or the path of a registry.
     keys
         By which key each client's report must be signed: a mapping, or the path of a registry.
-        Needs `round`. Without keys a signature must only be by the key its file names.
+        Needs `round`. Without keys a signature must only be by the key its file names. Files of
+        columns must have been packed by the same keys.
     quorum
         The least number of valid reports, or their least share of those awaited.
     round
@@ -91,93 +87,27 @@ def read_federation(
     if keys is None and revoked is not None:
         raise RobfcpError("--revoked: goes with --keys, the registry it takes keys from; pass both")
     if keys is None:
-        unsigned = _Unsigned(paths, grid)
-        federation = Federation.from_reports(unsigned, sizes=registry, quorum=quorum, **expected)
+        unsigned = Unsigned(paths, grid)
+        federation = Federation.from_reports(
+            unsigned, faults=unsigned.faults, sizes=registry, quorum=quorum, **expected
+        )
         checked = replace(federation.checked, signatures=unsigned.words)
         return replace(federation, checked=checked)
     if round is None:
         raise RobfcpError("--keys: needs --round, or an old report could be used again")
     public = keys if isinstance(keys, Mapping) else read_keys(keys, revoked)
-    reports, faults = read_signed(paths, public, round)
+    files = list(paths)
+    plain = [path for path in files if not is_columns(path)]
+    reports, refused, unreadable = read_signed_files(plain, public, round)
+    packed, broken = read_packed((path for path in files if is_columns(path)), public)
+    heard = {report.client for report in reports} | clients_of(packed)
+    when = f", of {sum(one.n_reports for one in packed)} when packed" if packed else ""
     return Federation.from_reports(
-        reports,
-        faults=faults,
+        [*reports, *packed],
+        faults=[*charged([*refused, *doubts(packed)], heard), *unreadable, *broken],
         sizes=registry,
         quorum=quorum,
         **expected,
         invited=public,
-        signatures="by registered keys",
+        signatures=f"by registered keys{when}",
     )
-
-
-class _Unsigned:
-    """Reports whoever wrote them, one at a time; counts those with a signature that holds."""
-
-    def __init__(self, paths: Iterable[FilePath], grid: Grid | None) -> None:
-        self.paths, self.grid = paths, grid
-        self.read = self.signed = 0
-
-    @property
-    def words(self) -> str:
-        """What was checked of signatures, for the record."""
-        if not self.signed:
-            return "not checked"
-        return f"{self.signed} of {self.read} valid, by keys that nobody registered"
-
-    def __iter__(self) -> Iterator[Sent | Report | Fault]:
-        for path in self.paths:
-            self.read += 1
-            try:
-                data, source = read_limited(path), f"file:{path}"
-                if not may_be_signed(data):
-                    yield Sent(data, source)
-                    continue
-                signed = check_named_key(data, source)
-                yield Report.from_json(unwrap(data), source, self.grid)
-                self.signed += signed
-            except ReportError as error:
-                yield Fault(error.client, error.field, str(error))
-            except RobfcpError as error:
-                yield Fault(f"file:{path}", "file", str(error))
-
-
-def verify_all(
-    files: Iterable[tuple[str, bytes]], keys: Mapping[str, str], round: str
-) -> tuple[list[Report], list[Fault]]:
-    """The genuine reports and the faults of (source, data) pairs.
-
-    The same genuine file twice counts once. A file that is not genuine is charged to the client it
-    names only where that client sent no genuine one, so that nobody can silence another.
-    """
-    genuine: dict[bytes, Report] = {}
-    refused: list[tuple[str, ReportError]] = []
-    for source, data in files:
-        try:
-            report = verify(data, keys, round, f"file:{source}")
-            genuine[report.to_json()] = report
-        except ReportError as error:
-            refused.append((source, error))
-    reports = list(genuine.values())
-    heard = {report.client for report in reports}
-    faults = [
-        Fault(f"file:{source}", error.field, f"{source}: {error}")
-        if error.client in heard
-        else Fault(error.client, error.field, str(error))
-        for source, error in refused
-    ]
-    return reports, faults
-
-
-def read_signed(
-    paths: Iterable[str | os.PathLike[str]], keys: Mapping[str, str], round: str
-) -> tuple[list[Report], list[Fault]]:
-    """The genuine reports and the faults of files."""
-    files: list[tuple[str, bytes]] = []
-    unreadable: list[Fault] = []
-    for path in paths:
-        try:
-            files.append((str(Path(path)), read_limited(path, MAX_FILE_BYTES)))
-        except RobfcpError as error:
-            unreadable.append(Fault(f"file:{path}", "file", str(error)))
-    reports, faults = verify_all(files, keys, round)
-    return reports, faults + unreadable

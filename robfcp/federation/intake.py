@@ -14,6 +14,7 @@ from robfcp._util.numbers import whole
 from robfcp.errors import RobfcpError
 from robfcp.federation.agreement import common_strata, same, same_strata
 from robfcp.federation.arrivals import Arrivals, Refusal
+from robfcp.federation.columns import Columns
 from robfcp.federation.counts import Counts, check_extent
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.marks import Header, Objection, agreed_noise, same_noise, sizes_known
@@ -65,7 +66,7 @@ class Intake:
 
 
 def take_in(
-    reports: Iterable[Untrusted | Sent],
+    reports: Iterable[Untrusted | Sent | Columns],
     expected: Mapping[str, Any],
     sizes: Mapping[str, int] | None,
     quorum: int | float | None,
@@ -77,11 +78,14 @@ def take_in(
     registered = sizes is not None
     sizes = None if sizes is None else _checked_sizes(sizes)
     reception = Reception(expected.get("grid"))
-    if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
+    if isinstance(reports, (Report, bytes, str, Mapping, Columns)) or not isinstance(
+        reports, Iterable
+    ):
         raise RobfcpError("reports: pass a list of them, also where there is only one")
     for item in reports:
         reception.add(item)
-    arrived, refused = reception.finish(), reception.refused
+    arrived = reception.finish()
+    refused = [Refusal(f"report #{position + 1}", fault) for position, fault in reception.refused]
     refused += [Refusal(f"file:{fault.client}", fault) for fault in faults]
     if sizes is not None:
         arrived = arrived.without(refused, _unregistered(arrived, sizes))

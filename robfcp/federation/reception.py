@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -12,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import ReportError
-from robfcp.federation.arrivals import Arrivals, Refusal
+from robfcp.federation.arrivals import Arrivals
 from robfcp.federation.block import NOTHING, Block, Ragged
 from robfcp.federation.building import CountsBuilder, PartBuilder
-from robfcp.federation.faults import Fault, Untrusted
+from robfcp.federation.columns import Columns, WireFault
+from robfcp.federation.faults import Fault, Untrusted, fault_again
 from robfcp.federation.late_grids import kept
 from robfcp.federation.marks import Header
 from robfcp.grid import Grid
@@ -24,7 +26,10 @@ from robfcp.reports import (
     QuickCounts,
     QuickReport,
     Report,
+    Shared,
+    WireContext,
     quick_report,
+    read_context,
     read_shared,
     shared_key,
 )
@@ -69,7 +74,7 @@ class Reception:
 
     def __init__(self, grid: Grid | None = None) -> None:
         self.counts, self.by_class, self.of_labels = CountsBuilder(), PartBuilder(), PartBuilder()
-        self.refused: list[Refusal] = []
+        self.refused: list[tuple[int, Fault]] = []  # by position among all that came
         self._grid = grid
         self._position = 0
         self._waiting: list[Entry] = []
@@ -81,12 +86,15 @@ class Reception:
         self._sizes: list[NDArray[np.int64]] = []
         self._kinds: list[NDArray[np.int32]] = []
 
-    def add(self, item: Untrusted | Sent) -> None:
+    def add(self, item: Untrusted | Sent | Columns) -> None:
         """Take one thing that should be a report."""
         position = self._position
         self._position += 1
         entry = None
-        if isinstance(item, Report):
+        if isinstance(item, Columns):
+            self._position = position
+            self.add_columns(item)
+        elif isinstance(item, Report):
             entry = _known(item, position)
         elif isinstance(item, Fault):
             self._faults.append((position, item))
@@ -101,11 +109,41 @@ class Reception:
             if len(self._waiting) >= _REPORTS or self._entries >= _ENTRIES:
                 self._flush()
 
+    @property
+    def read(self) -> int:
+        """How many things have come, right or wrong."""
+        return self._position
+
+    def add_columns(self, columns: Columns) -> None:
+        """Take all reports of a file, checked as others are, and the faults it lists."""
+        first, faults = self._position, deque(columns.faults)
+        headers = [self._header_of(context) for context in columns.contexts]
+        for here in columns.blocks():
+            self._flush()
+            positions = columns.positions(here)
+            self._refuse(faults, first, positions[0])
+            block = columns.block(here, headers)
+            if block is not None and block.fine().all():
+                self._take(block)
+                continue
+            for row, position in zip(range(here.start, here.stop), positions, strict=True):
+                self._refuse(faults, first, position)
+                self._position = first + position
+                self.add(columns.json(row))
+        self._refuse(faults, first, columns.items)
+        self._flush()
+        self._position = first + columns.items
+
     def finish(self) -> Arrivals:
         """What has arrived; the same report twice is one."""
+        arrived = self.arrivals()
+        return arrived if arrived.distinct else self._without_repeats(arrived)
+
+    def arrivals(self) -> Arrivals:
+        """All that has arrived."""
         self._flush()
         clients = self._clients
-        arrived = Arrivals(
+        return Arrivals(
             clients,
             sizes=np.concatenate([np.zeros(0, dtype=np.int64), *self._sizes]),
             headers=list(self._numbers),
@@ -114,7 +152,6 @@ class Reception:
             numbers=np.arange(len(clients)),
             distinct=len(set(clients)) == len(clients),
         )
-        return arrived if arrived.distinct else self._without_repeats(arrived)
 
     def _without_repeats(self, arrived: Arrivals) -> Arrivals:
         seen: set[tuple[object, ...]] = set()
@@ -131,7 +168,7 @@ class Reception:
 
     def _sent(self, item: Any, position: int) -> Sent | None:
         """The JSON of what came; None, and a fault, where it is none."""
-        source = f"report #{position + 1}"
+        source = _number(position)
         if isinstance(item, (bytes, str)):
             return Sent(item, source)
         if isinstance(item, Sent):
@@ -171,15 +208,29 @@ class Reception:
         header = self._read.get(key)
         if header is not None:
             return header
-        shared = read_shared(found, self._grid)
-        if shared is None:
-            return None
-        header = Header(kept(shared.grid), *shared[1:5], None, shared.strata)
-        if sum(len(part) for part in key if isinstance(part, bytes)) <= _KEPT_BYTES:
+        header = _header(read_shared(found, self._grid))
+        if (
+            header is not None
+            and sum(len(part) for part in key if isinstance(part, bytes)) <= _KEPT_BYTES
+        ):
             if len(self._read) >= _KEPT_HEADERS:
                 self._read.clear()
             self._read[key] = header
         return header
+
+    def _header_of(self, context: WireContext) -> Header | None:
+        """What a context of a file says; None where something of it is refused."""
+        return _header(read_context(context, self._grid))
+
+    def _refuse(self, faults: deque[WireFault], first: int, end: int) -> None:
+        """Those of a file's faults that stand before a position in it."""
+        while faults and faults[0].position < end:
+            one = faults.popleft()
+            position = first + one.position
+            client, reason = one.client, one.reason
+            if client == _number(one.position):  # it has no name but its place among all
+                client, reason = _number(position), _number(position) + reason[len(client) :]
+            self._faults.append((position, fault_again(client, one.field, reason)))
 
     def _slow(self, sent: Sent, position: int) -> Entry | None:
         """The same by the rules for a single report; None, and a fault, where it is refused."""
@@ -201,8 +252,7 @@ class Reception:
             block = _block([entry for entry in again if entry is not None])
         self._waiting, self._entries = [], 0
         self._take(block)
-        for position, fault in sorted(self._faults, key=lambda one: one[0]):
-            self.refused.append(Refusal(f"report #{position + 1}", fault))
+        self.refused += sorted(self._faults, key=lambda one: one[0])
         self._faults = []
 
     def _take(self, block: Block) -> None:
@@ -216,6 +266,17 @@ class Reception:
         self._clients += block.names
         self._sizes.append(block.sizes)
         self._kinds.append(np.array(numbers, dtype=np.int32)[block.kinds])
+
+
+def _header(shared: Shared | None) -> Header | None:
+    if shared is None:
+        return None
+    return Header(kept(shared.grid), *shared[1:5], None, shared.strata)
+
+
+def _number(position: int) -> str:
+    """How a report without a name is called."""
+    return f"report #{position + 1}"
 
 
 def _known(report: Report, position: int) -> Entry:

@@ -5,20 +5,22 @@ build on it. The wire is strict JSON with a schema number; nothing is ever unpic
 """
 
 from robfcp._moved import old_names
-from robfcp.reports.checks import MAX_SAMPLES, check_client, is_client
+from robfcp.reports.checks import MAX_SAMPLES, are_clients, check_client
 from robfcp.reports.disclosure import Exact, disclosure_of
 from robfcp.reports.e_report import MAX_E_REPORT_BYTES, EReport, read_e_report, sign_e_report
 from robfcp.reports.quick import (
     UNSET,
     QuickCounts,
     QuickReport,
+    Shared,
     quick_report,
+    read_context,
     read_shared,
     shared_key,
 )
 from robfcp.reports.registry import read_registry, read_sizes
 from robfcp.reports.report import Report
-from robfcp.reports.shapes import WireGrid, WireScore
+from robfcp.reports.shapes import WireContext, WireGrid, WireScore
 from robfcp.reports.signing import (
     check_named_key,
     generate_key,
@@ -37,7 +39,7 @@ from robfcp.reports.signing import (
 from robfcp.reports.sketches import sketch
 from robfcp.reports.strata import MAX_STRATA, OTHER, By, Names, Strata, check_strata_names
 from robfcp.reports.terms import Terms, read_terms, sign_terms
-from robfcp.reports.wire import read_grid, read_score, wire_grid, wire_score
+from robfcp.reports.wire import read_grid, read_score, wire_grid, wire_risk, wire_score
 
 __all__ = [
     "MAX_E_REPORT_BYTES",
@@ -52,20 +54,23 @@ __all__ = [
     "QuickCounts",
     "QuickReport",
     "Report",
+    "Shared",
     "Strata",
     "Terms",
+    "WireContext",
     "WireGrid",
     "WireScore",
+    "are_clients",
     "check_client",
     "check_named_key",
     "check_strata_names",
     "disclosure_of",
     "generate_key",
-    "is_client",
     "load_key",
     "may_be_signed",
     "public_text",
     "quick_report",
+    "read_context",
     "read_e_report",
     "read_grid",
     "read_keys",
@@ -86,6 +91,7 @@ __all__ = [
     "valid_signature",
     "verify",
     "wire_grid",
+    "wire_risk",
     "wire_score",
 ]
 

@@ -13,7 +13,7 @@ import msgspec
 
 from robfcp.grid import Grid
 from robfcp.reports.checks import MAX_SAMPLES, check_text
-from robfcp.reports.shapes import MAX_WIRE_BINS, WireGrid, WireRisk, WireScore
+from robfcp.reports.shapes import MAX_WIRE_BINS, WireContext, WireGrid, WireRisk, WireScore
 from robfcp.reports.strata import MAX_STRATA, By, Names, check_strata_names
 from robfcp.reports.wire import read_grid, read_score
 from robfcp.scores import Risk, Score
@@ -106,21 +106,35 @@ def shared_key(found: QuickReport) -> tuple[object, ...]:
 def read_shared(found: QuickReport, grid: Grid | None) -> Shared | None:
     """The same understood; None where something of it is refused."""
     try:
-        own = read_grid(msgspec.json.decode(found.grid, type=WireGrid), grid)
-        score = None
+        context = WireContext(
+            msgspec.json.decode(found.grid, type=WireGrid), round=found.round, model=found.model
+        )
         if found.score is not UNSET:
-            score = read_score(msgspec.json.decode(found.score, type=WireScore | None))
-        risk = None
+            context.score = msgspec.json.decode(found.score, type=WireScore | None)
         if found.risk is not UNSET:
-            wire = msgspec.json.decode(found.risk, type=WireRisk)
-            risk = Risk(**msgspec.structs.asdict(wire))
-        split = None
+            context.risk = msgspec.json.decode(found.risk, type=WireRisk)
         if found.strata is not UNSET:
-            names = msgspec.json.decode(found.strata.names, type=_Names)
-            by = found.strata.by
-            split = by, check_strata_names(by, names if isinstance(names, int) else tuple(names))
-        for field in ("round", "model"):
-            check_text(found.client, field, getattr(found, field))
+            context.by = found.strata.by
+            context.names = msgspec.json.decode(found.strata.names, type=_Names)
     except _REFUSED:
         return None
-    return Shared(own, score, found.round, found.model, risk, split)
+    return read_context(context, grid)
+
+
+def read_context(context: WireContext, grid: Grid | None) -> Shared | None:
+    """What reports share, as a file states it; None where it is refused, or they hold noise."""
+    if not context.exact:
+        return None
+    try:
+        own = read_grid(context.grid, grid)
+        score = read_score(context.score)
+        risk = None if context.risk is None else Risk(**msgspec.structs.asdict(context.risk))
+        split = None
+        if context.by is not None:
+            names = context.names if isinstance(context.names, int) else tuple(context.names)
+            split = context.by, check_strata_names(context.by, names)
+        for field in ("round", "model"):
+            check_text("report", field, getattr(context, field))
+    except _REFUSED:
+        return None
+    return Shared(own, score, context.round, context.model, risk, split)

@@ -102,3 +102,21 @@ class ExtendedWireReport(
     round: str | None = None
     model: str | None = None
     set_sizes: list[int] | WireCounts | None = None
+
+
+class WireContext(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What many reports share, said once for all of them."""
+
+    grid: WireGrid
+    score: WireScore | None = None
+    round: str | None = None
+    model: str | None = None
+    risk: WireRisk | None = None
+    privacy: WirePrivacy | None = None
+    by: By | None = None
+    names: list[str] | int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether counts are as they are, without noise."""
+        return self.privacy is None

@@ -114,6 +114,11 @@ def read_score(wire: WireScore | None) -> Score | None:
     return None if wire is None else named_score(wire.name, wire.parameters)
 
 
+def wire_risk(risk: Risk | None) -> WireRisk | None:
+    """The risk as it stands in a file."""
+    return None if risk is None else WireRisk(**asdict(risk))
+
+
 def wire_counts(counts: NDArray[np.int64]) -> list[int] | WireCounts:
     """Dense or sparse, whichever is shorter."""
     (bins,) = np.nonzero(counts)
@@ -222,7 +227,7 @@ def _extended(fields: ReportFields, common: dict[str, Any]) -> ExtendedWireRepor
         schema=3,
         n_samples=how.stated(fields.n_samples),
         privacy=how.wire(),
-        risk=None if fields.risk is None else WireRisk(**asdict(fields.risk)),
+        risk=wire_risk(fields.risk),
         set_sizes=None if fields.set_sizes is None else wire_counts(fields.set_sizes),
         **common,
     )
