@@ -112,7 +112,12 @@ class Localised:
         return found if self.calibration.several else found[0]
 
     def predict_set(
-        self, probabilities: ArrayLike, rng: Rng = None, *, clip: bool = True
+        self,
+        probabilities: ArrayLike,
+        rng: Rng = None,
+        *,
+        clip: bool = True,
+        non_empty: bool = False,
     ) -> NDArray[np.bool_]:
         """(n, C) labels at or below this site's threshold; (n, C, L) for several levels.
 
@@ -124,6 +129,8 @@ class Localised:
             A seed or generator, for randomised scores.
         clip
             Never above the site's own threshold; without it the promise on average is kept.
+        non_empty
+            Put the likeliest label into sets that would be empty; coverage can only rise.
 
         Examples
         --------
@@ -146,7 +153,8 @@ class Localised:
         """
         self.calibration.check_classes(probabilities)
         limits = np.array([one.threshold if clip else one.unclipped for one in self.levels])
-        sets = predict_sets(self.calibration.score_of(), probabilities, limits, rng)
+        score = self.calibration.score_of()
+        sets = predict_sets(score, probabilities, limits, rng, non_empty=non_empty)
         return sets if self.calibration.several else sets[:, :, 0]
 
     def check(

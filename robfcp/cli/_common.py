@@ -13,7 +13,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
 from threading import Timer
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -151,20 +151,35 @@ class Printer:
         from rich.markup import escape
         from rich.table import Table
 
+        lines = [[_cell(value) for value in row] for row in rows]
+        laid = _laid_out(columns, lines, self.console.width)
+        if laid is None:
+            self._records(title, columns, lines)
+            return
+        columns, lines, gap = laid
         table = Table(
             title=escape(plain(title)),
             title_justify="left",
             title_style="bold",
             header_style="bold",
+            padding=(0, gap),
         )
-        lines = [[_cell(value) for value in row] for row in rows]
-        columns, lines = _turned(columns, lines, self.console.width)
-        for number, column in enumerate(columns):
+        room = self.console.width - (2 * gap + 1) * len(columns) - 1
+        widths = _widths(columns, lines, room)
+        for number, (column, width) in enumerate(zip(columns, widths, strict=True)):
             right = bool(lines) and all(_numeric(line[number]) for line in lines)
-            table.add_column(column, justify="right" if right else "left", overflow="fold")
+            justify: Literal["left", "right"] = "right" if right else "left"
+            table.add_column(column, justify=justify, overflow="fold", width=width)
         for line in lines:
             table.add_row(*line)
         self.console.print(table)
+
+    def _records(self, title: str, columns: Sequence[str], lines: list[list[str]]) -> None:
+        """Where no table fits: a paragraph a row, each cell with its column's name."""
+        self.line(title, style="bold")
+        for row in lines:
+            pairs = zip(columns, row, strict=True)
+            self.line("; ".join(f"{name} {cell}".strip() for name, cell in pairs if cell))
 
     def line(self, text: str, style: str | None = None) -> None:
         """Text for people; markup and control characters in names are not interpreted."""
@@ -228,22 +243,41 @@ class Printer:
             bar.stop()
 
 
-def _turned(
+def _laid_out(
     columns: Sequence[str], lines: list[list[str]], width: int
-) -> tuple[Sequence[str], list[list[str]]]:
-    """The table on its side where it would break words as it stands and would not so."""
+) -> tuple[Sequence[str], list[list[str]], int] | None:
+    """The table as it stands or on its side, with blanks beside its lines or without: the first
+    that breaks no word; None where all would."""
+    ways: list[tuple[Sequence[str], list[list[str]]]] = [(columns, lines)]
+    if lines:
+        head, *rest = [list(row) for row in zip(columns, *lines, strict=True)]
+        ways.append((head, rest))
+    for gap in (1, 0):
+        for heads, rows in ways:
+            words = _longest_words(heads, rows)
+            if sum(words) + (2 * gap + 1) * len(words) + 1 <= width:
+                return heads, rows, gap
+    return None
 
-    def needed(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-        longest = [
-            max(len(word) for cell in column for word in (cell.split() or [""]))
-            for column in zip(heads, *rows, strict=True)
-        ]
-        return sum(longest) + 3 * len(longest) + 1
 
-    if not lines or needed(columns, lines) <= width:
-        return columns, lines
-    head, *rest = [list(row) for row in zip(columns, *lines, strict=True)]
-    return (head, rest) if needed(head, rest) <= width else (columns, lines)
+def _widths(columns: Sequence[str], lines: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Each column as wide as its longest word, and what is left to those that want most more."""
+    widths = _longest_words(columns, lines)
+    wanted = [max(map(len, column)) for column in zip(columns, *lines, strict=True)]
+    for _ in range(room - sum(widths)):
+        lacks = [want - width for want, width in zip(wanted, widths, strict=True)]
+        if max(lacks) <= 0:
+            break
+        widths[lacks.index(max(lacks))] += 1
+    return widths
+
+
+def _longest_words(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
+    """The longest word of each column, which it must be wide enough for."""
+    return [
+        max(len(word) for cell in column for word in (cell.split() or [""]))
+        for column in zip(columns, *lines, strict=True)
+    ]
 
 
 def _wrapped(line: str) -> str:

@@ -6,8 +6,10 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 from robfcp._util.files import write_atomically
@@ -17,6 +19,21 @@ from robfcp.errors import RobfcpError
 ENDINGS = (".csv", ".npy")
 _OWN = ("id", "set", "size")
 _FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what spreadsheets compute, full-width ones too
+
+
+NonEmpty = Annotated[
+    bool, typer.Option("--non-empty", help="Put the likeliest label into empty sets.")
+]
+
+
+def filled_words(share: float) -> str:
+    """What --non-empty did, and what that means for coverage."""
+    if not share:
+        return "No set was empty: --non-empty changed nothing."
+    return (
+        f"{share:.1%} of the sets were empty and hold their likeliest label now. Coverage can only "
+        "have risen: its lower bound holds, its upper one no longer."
+    )
 
 
 def class_names(calibration: Calibration) -> tuple[str, ...]:

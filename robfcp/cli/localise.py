@@ -7,8 +7,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
+from robfcp import metrics
 from robfcp.calibration import Localised
 from robfcp.cli._common import (
     Json,
@@ -26,7 +29,7 @@ from robfcp.cli._common import (
 from robfcp.cli._data import IdColumn, LabelColumn, Logits, Normalise, reading_of
 from robfcp.cli._local import localised_from, read_for
 from robfcp.cli._outputs import FileOutputs
-from robfcp.cli._sets import ENDINGS, class_names, sets_as_csv, write_result
+from robfcp.cli._sets import ENDINGS, NonEmpty, class_names, filled_words, sets_as_csv, write_result
 from robfcp.cli._sites import letter_note
 from robfcp.errors import RobfcpError
 
@@ -56,6 +59,7 @@ def localise(
             help="Never above the site's own threshold, or keep the promise on average.",
         ),
     ] = True,
+    non_empty: NonEmpty = False,
     level: LevelOption = None,
     ids: IdColumn = None,
     label: LabelColumn = None,
@@ -74,14 +78,17 @@ def localise(
     printer = Printer(as_json, quiet)
     if (predict is None) != (output is None):
         raise RobfcpError("--predict: goes with -o, where the sets are written; pass both")
+    if non_empty and predict is None:
+        raise RobfcpError("--non-empty: is about predicted sets; pass --predict and -o too")
     prepare(output, endings=ENDINGS)
+    filled = 0.0
     with printer.busy("localising"):
         reading = replace(reading_of(None, logits, normalise, label), ids=ids)
         local = localised_from(letter, data, reading, pinned_key(server_key), seed)
         place = level_place([Fraction(str(one.confidence_level)) for one in local.levels], level)
         if predict is not None and output is not None:
             outputs = read_for(local.calibration, predict, reading, needs_targets=False)
-            _write_sets(local, outputs, output, (place, clip, seed))
+            filled = _write_sets(local, outputs, output, (place, clip, non_empty, seed))
     for one in local.levels:
         printer.table(
             f"{local.client} at {one.confidence_level:g}, {one.n} samples of its own",
@@ -92,6 +99,8 @@ def localise(
             printer.line(f"- {statement}")
     for note in local.notes:
         printer.line(note)
+    if non_empty:
+        printer.line(filled_words(filled))
     letter_note(letter, printer)
     if output is not None:
         printer.line(f"-> {output}")
@@ -99,13 +108,20 @@ def localise(
 
 
 def _write_sets(
-    local: Localised, outputs: FileOutputs, output: Path, how: tuple[int, bool, int]
-) -> None:
-    level, clip, seed = how
-    sets = local.predict_set(outputs.predictions, stream(seed, "predict"), clip=clip)
-    chosen = sets[:, :, level] if local.calibration.several else sets
+    local: Localised, outputs: FileOutputs, output: Path, how: tuple[int, bool, bool, int]
+) -> float:
+    """Write the sets of one level; the share of them that were empty."""
+    level, clip, non_empty, seed = how
+
+    def predicted(non_empty: bool) -> NDArray[np.bool_]:
+        rng = stream(seed, "predict")
+        sets = local.predict_set(outputs.predictions, rng, clip=clip, non_empty=non_empty)
+        return sets[:, :, level] if local.calibration.several else sets
+
+    chosen = predicted(non_empty)
     text = sets_as_csv(chosen, outputs.sample_ids, class_names(local.calibration))
     write_result(output, chosen, text)
+    return metrics.empty_share(predicted(False) if non_empty else chosen)
 
 
 def as_data(local: Localised) -> dict[str, Any]:

@@ -34,7 +34,15 @@ from robfcp.cli._data import (
     reading_of,
 )
 from robfcp.cli._outputs import FileOutputs
-from robfcp.cli._sets import ENDINGS, class_names, intervals_as_csv, sets_as_csv, write_result
+from robfcp.cli._sets import (
+    ENDINGS,
+    NonEmpty,
+    class_names,
+    filled_words,
+    intervals_as_csv,
+    sets_as_csv,
+    write_result,
+)
 from robfcp.cli._sites import letter_note
 from robfcp.errors import RobfcpError
 from robfcp.scores import RISKS, ClassificationScore
@@ -55,9 +63,7 @@ def predict(
         ),
     ] = None,
     level: LevelOption = None,
-    non_empty: Annotated[
-        bool, typer.Option("--non-empty", help="Put the likeliest label into empty sets.")
-    ] = False,
+    non_empty: NonEmpty = False,
     ids: IdColumn = None,
     label: LabelColumn = None,
     logits: Logits = False,
@@ -107,10 +113,7 @@ def predict(
     for note in outputs.notes:
         printer.line(note)
     if "filled" in figures:
-        printer.line(
-            f"{figures['filled']:.1%} of the sets were empty and hold their likeliest label now. "
-            "Coverage can only have risen: its lower bound holds, its upper one no longer."
-        )
+        printer.line(filled_words(figures["filled"]))
     letter_note(calibration, printer)
     if output is not None:
         printer.line(f"-> {output}")

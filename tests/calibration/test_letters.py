@@ -109,3 +109,26 @@ def test_commands_say_what_a_letter_says(
     assert json.loads(said("verify", "c.json", "--json"))["diagnoses"][SITES[-1]]["cause"] == (
         "labels swapped"
     )
+
+
+def test_localise_fills_empty_sets_and_says_what_it_did(
+    swapped: robfcp.Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_letters(swapped, ".")
+    p = np.random.default_rng(2).dirichlet(np.full(3, 0.2), 300)
+    np.savez("own.npz", probabilities=p, labels=p.argmax(axis=1))  # easy: its own threshold is low
+    np.savez("flat.npz", probabilities=np.full((4, 3), 1 / 3))
+    np.savez("sharp.npz", probabilities=np.eye(3))
+    words = ("localise", "site-00.json", "own.npz", "--predict")
+    bare = run(*words, "flat.npz", "-o", "bare.csv")
+    assert bare.returncode == 0, bare.stderr
+    assert ",,0," in Path("bare.csv").read_text(encoding="utf-8")
+    filled = run(*words, "flat.npz", "-o", "full.csv", "--non-empty")
+    assert "100.0% of the sets were empty" in filled.stdout
+    assert ",,0," not in Path("full.csv").read_text(encoding="utf-8")
+    calm = run(*words, "sharp.npz", "-o", "same.csv", "--non-empty")
+    assert "No set was empty: --non-empty changed nothing." in calm.stdout
+    refused = run("localise", "site-00.json", "own.npz", "--non-empty")
+    assert refused.returncode == 1
+    assert "pass --predict and -o too" in refused.stderr

@@ -21,6 +21,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import robfcp
+from robfcp.calibration import AuditLog, log_round
 from robfcp.cli import COMMANDS, LazyCommands, _common, app, main
 from robfcp.defence.distances import METRICS
 from robfcp.lab.attacks import ATTACKS
@@ -43,7 +44,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = f"the-hospital-with-the-very-long-name-{k}"
         reports.append(robfcp.Report.from_scores(name, scores, score=score))
         reports[-1].save(tmp_path / f"report-{k}.json")
-    robfcp.calibrate(reports, malicious=1).save(tmp_path / "c.json")
+    calibration = robfcp.calibrate(reports, malicious=1)
+    calibration.save(tmp_path / "c.json")
+    robfcp.calibration.save_letters(calibration, tmp_path / "letters")
+    log_round(AuditLog(tmp_path / "audit.jsonl"), calibration, {})
+    watch = robfcp.Monitor(calibration, client=reports[0].client)
+    watch.update(probabilities, labels)
+    watch.e_report("spring", 1).save(tmp_path / "e-0.json")
+    (tmp_path / "round.toml").write_text('round = "spring"\n', encoding="utf-8")
+    for name in ("cleveland", "hungarian", "switzerland", "va"):
+        table = rng.integers(0, 5, (60, 14))
+        rows = "\n".join(",".join(map(str, row)) for row in table.tolist())
+        (tmp_path / f"processed.{name}.data").write_text(rows, encoding="utf-8")
     return tmp_path
 
 
@@ -72,7 +84,19 @@ QUICK = {
     "redteam": ["redteam", "site.npz", "--clients", "10", "--seeds", "1", "--attack", "coverage"],
     "bench": ["bench", "--clients", "20", "--samples", "50", "--repeat", "1"],
     "reproduce": ["reproduce"],
+    "demo": ["demo", "-o", "out"],
+    "terms": ["terms", "round.toml"],
+    "localise": ["localise", "letters/the-hospital-with-the-very-long-name-1.json", "site.npz"],
+    "alarms": ["alarms", "e-0.json", "-m", "0"],
+    "page": ["page", "c.json", "-o", "page.html"],
+    "verify": ["verify", "c.json"],
+    "audit": ["audit", "audit.jsonl"],
+    "train": ["train", "heart", "--data-dir", ".", "--no-verify", "-o", "heart.npz"],
 }
+
+
+def test_every_command_has_its_manners_tested() -> None:
+    assert set(QUICK) - {"report"} == set(COMMANDS)
 
 
 def click_command(name: str) -> Any:
@@ -105,14 +129,26 @@ def test_tables_fit_eighty_columns(command: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", QUICK)
-def test_tables_fit_sixty_columns(
-    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_tables_fit_sixty_columns_and_break_no_word(
+    command: str, made: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     result = CliRunner(env={"COLUMNS": "60", "TERM": "dumb"}).invoke(app, QUICK[command])
     assert result.exit_code == 0, f"{result.output}{result.exception!r}"
-    assert max(map(len, result.stdout.splitlines())) <= 60
+    lines = result.stdout.splitlines()
+    assert max(len(line) for line in lines if " " in line) <= 60  # a digest is one word
     assert "…" not in result.stdout
+    monkeypatch.chdir(shutil.copytree(made, folder / "again"))
+    wide = CliRunner(env={"COLUMNS": "250", "TERM": "dumb"}).invoke(app, QUICK[command])
+    assert wide.exit_code == 0
+    broken = words_of(wide.stdout) - words_of(result.stdout)
+    assert broken == set(), "words are broken at sixty columns"
+
+
+def words_of(text: str) -> set[str]:
+    """The words of an output, without lines and figures; those of more than a line left out."""
+    plain = re.sub(r"ed25519:\S+", "", text)
+    return {word for word in re.findall(r"[A-Za-z]{3,}", plain) if len(word) < 20}
 
 
 @pytest.mark.parametrize("command", QUICK)
