@@ -258,7 +258,7 @@ def _capped(federation: Federation, max_share: float) -> Federation:
         return federation
     if over.all():
         raise RobfcpError(
-            f"max_share: every client holds more than {max_share:g} of all samples; raise it"
+            f"max_share: every site holds more than {max_share:g} of all samples; raise it"
         )
     faults = tuple(
         Fault(

@@ -23,7 +23,7 @@ def check_names(names: Iterable[str], kind: str) -> None:
     seen = list(names)
     for name in seen:
         check_client(name)
-    _need(len(set(seen)) == len(seen), f"a client is {kind} twice")
+    _need(len(set(seen)) == len(seen), f"a site is {kind} twice")
 
 
 def checked_columns(starts: Any, bins: Any, counts: Any, n_clients: int, n_bins: int) -> Columns:
@@ -41,7 +41,7 @@ def checked_columns(starts: Any, bins: Any, counts: Any, n_clients: int, n_bins:
     _need(within, f"a bin is outside 0..{n_bins - 1}")
     steps = np.diff(bin_) > 0
     steps[start[(start > 0) & (start < bin_.size)] - 1] = True
-    _need(bool(steps.all()), "a client's bins do not rise")
+    _need(bool(steps.all()), "a site's bins do not rise")
     _need(bool((np.abs(count) <= MAX_SAMPLES).all()), f"a count exceeds {MAX_SAMPLES}")
     return start, bin_, count
 
@@ -50,7 +50,7 @@ def check_counts(columns: Columns, noise: NoNoise) -> None:
     """Refuse what no report without noise can hold: a negative count, no samples at all."""
     starts, _, counts = columns
     exact = noise.exact()
-    _need(bool(np.diff(starts)[exact].all()), "a client has no samples")
+    _need(bool(np.diff(starts)[exact].all()), "a site has no samples")
     positive = (counts > 0) | np.repeat(~exact, np.diff(starts))
     _need(bool(positive.all()), "a count is not positive")
 
@@ -58,17 +58,17 @@ def check_counts(columns: Columns, noise: NoNoise) -> None:
 def check_evidence(evidence: Evidence) -> None:
     """Refuse verdicts that cannot belong to the reports beside them."""
     federation, n_clients = evidence.federation, evidence.federation.n_clients
-    _need(len(federation.sizes) == n_clients, "sizes differ from the clients in number")
+    _need(len(federation.sizes) == n_clients, "sizes differ from the sites in number")
     sizes = federation.sizes
     _need(sizes.min(initial=1) > 0 and sizes.max(initial=1) <= MAX_SAMPLES, "a size is impossible")
-    _need(evidence.maliciousness.shape == (n_clients,), "maliciousness is not one a client")
-    _need(set(evidence.reasons) == set(evidence.flagged), "a flagged client did not report")
+    _need(evidence.maliciousness.shape == (n_clients,), "maliciousness is not one a site")
+    _need(set(evidence.reasons) == set(evidence.flagged), "a flagged site did not report")
     _need(bool(evidence.trusted_mask.any()), "nobody is trusted")
 
 
 def check_levels(levels: Sequence[Level], several: bool, n_malicious: int, n_clients: int) -> None:
     """Refuse outcomes that no calibration of so many clients can have."""
-    _need(0 <= n_malicious < n_clients, "n_malicious is not a number of clients")
+    _need(0 <= n_malicious < n_clients, "n_malicious is not a number of sites")
     _need(bool(levels), "there is no confidence level")
     _need(several or len(levels) == 1, "several levels, one threshold")
     for level in levels:

@@ -248,7 +248,7 @@ def _finding(wire: WireFinding, n_clients: int) -> Finding:
     outstanding[place] = True
     oddity, p_values = np.array(wire.oddity, dtype=float), np.array(wire.p_values, dtype=float)
     if oddity.shape != (n_clients,) or p_values.shape != (n_clients,):
-        raise RobfcpError("the finding is not one a client")
+        raise RobfcpError("the finding is not one a site")
     return Finding(oddity, outstanding, p_values, wire.reasons, tuple(wire.notes))
 
 

@@ -68,8 +68,8 @@ class Stating:
         >>> import robfcp
         >>> reports = robfcp.Federation.from_counts([[90, 10]] * 20)
         >>> found = robfcp.calibrate(reports, confidence_level=0.8, defence="none").certificates
-        >>> print(found[2].statement[:67])
-        with 95% confidence, either more than 2 of the 20 clients lie or co
+        >>> print(found[2].statement[:65])
+        with 95% confidence, either more than 2 of the 20 sites lie or co
         """
         return self._single(tuple(self._curves(level) for level in self.levels))
 

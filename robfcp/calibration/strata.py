@@ -252,7 +252,7 @@ def _nothing(held: Federation, m: int, confidence: float, settings: Settings) ->
         m=m,
         n_clients=n_clients,
         assumptions=curve_assumptions(stated, m, n_clients) if stated else (),
-        note=f"held by {held.n_clients} clients, so that {m} liars decide it",
+        note=f"held by {held.n_clients} sites, so that {m} liars decide it",
     )
 
 

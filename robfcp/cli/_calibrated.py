@@ -20,7 +20,7 @@ def show(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Prin
     """The calibration for people."""
     federation = calibration.federation
     printer.table(
-        f"{federation.n_clients} clients, {federation.n_samples} samples, "
+        f"{federation.n_clients} sites, {federation.n_samples} samples, "
         f"defence {calibration.settings.defence}",
         ["level", "threshold", "trusted", "flagged", "faulty", "proved"],
         [

@@ -261,14 +261,14 @@ def _laid_out(
 
 
 def _widths(columns: Sequence[str], lines: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Each column as wide as its longest word, and what is left to those that want most more."""
+    """Each column as wide as its longest word; what is left goes to those that lack least."""
     widths = _longest_words(columns, lines)
     wanted = [max(map(len, column)) for column in zip(columns, *lines, strict=True)]
-    for _ in range(room - sum(widths)):
-        lacks = [want - width for want, width in zip(wanted, widths, strict=True)]
-        if max(lacks) <= 0:
-            break
-        widths[lacks.index(max(lacks))] += 1
+    room -= sum(widths)
+    for place in sorted(range(len(widths)), key=lambda k: wanted[k] - widths[k]):
+        more = min(room, wanted[place] - widths[place])
+        widths[place] += more
+        room -= more
     return widths
 
 

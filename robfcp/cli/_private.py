@@ -19,7 +19,10 @@ Epsilon = Annotated[
 ]
 Delta = Annotated[float, typer.Option(help="Of (epsilon, delta); 0 takes Laplace noise.")]
 Neighbours = Annotated[
-    str, typer.Option(help="substitution (n_k is public) or add-remove (n_k is hidden).")
+    str,
+    typer.Option(
+        help="substitution (the number of samples is public) or add-remove (it is hidden)."
+    ),
 ]
 SamplesPerPatient = Annotated[int, typer.Option(help="Most samples of one person, protected too.")]
 Rounds = Annotated[int, typer.Option(help="How many reports share the budget.")]

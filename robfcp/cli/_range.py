@@ -17,7 +17,7 @@ Data = Annotated[
     str, typer.Argument(help="Shipped outputs by name, or a .npz/.csv file with labels.")
 ]
 Beta = Annotated[
-    float | None, typer.Option(help="Dirichlet heterogeneity; without it clients are alike.")
+    float | None, typer.Option(help="Dirichlet heterogeneity; without it sites are alike.")
 ]
 Malicious = Annotated[
     str, typer.Option(help="known or estimate.", autocompletion=completes("known", "estimate"))

@@ -33,8 +33,8 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = 1000,
-    samples: Annotated[int, typer.Option(help="Samples a client.")] = 500,
+    clients: Annotated[int, typer.Option(help="Number of sites.")] = 1000,
+    samples: Annotated[int, typer.Option(help="Samples a site.")] = 500,
     classes: Annotated[int, typer.Option(help="Classes.")] = 10,
     repeat: Annotated[int, typer.Option(help="Runs a stage; the fastest counts.")] = 3,
     seed: Seed = 0,
@@ -47,7 +47,7 @@ def bench(
     [dim]Example: robfcp bench --clients 50 --samples 100 --repeat 1 --json[/dim]
     """
     if min(clients, samples, classes - 1, repeat) < 1:
-        raise RobfcpError("bench: needs at least 1 client, 1 sample, 2 classes and 1 run")
+        raise RobfcpError("bench: needs at least 1 site, 1 sample, 2 classes and 1 run")
     printer = Printer(as_json, quiet)
     stages = _stages(clients, samples, classes, np.random.default_rng(seed))
     seconds: dict[str, float] = {}
@@ -58,7 +58,7 @@ def bench(
             bar.advance(task)
     total = sum(seconds.values())
     printer.table(
-        f"{clients} clients, {samples} samples each, {classes} classes",
+        f"{clients} sites, {samples} samples each, {classes} classes",
         ["stage", "milliseconds", "share"],
         [(name, f"{1000 * s:.2f}", f"{s / total:.1%}") for name, s in seconds.items()],
     )

@@ -61,7 +61,7 @@ def calibrate(
         ),
     ] = DEFAULT,
     malicious: Annotated[
-        str, typer.Option(help="The most clients that may lie, or 'estimate'.")
+        str, typer.Option(help="The most sites that may lie, or 'estimate'.")
     ] = "estimate",
     exclude: Annotated[
         str,
@@ -77,7 +77,7 @@ def calibrate(
         ),
     ] = None,
     heterogeneity: Annotated[
-        float | None, typer.Option(help="Stated bound on how much honest clients differ.")
+        float | None, typer.Option(help="Stated bound on how much honest sites differ.")
     ] = None,
     distance: Annotated[
         str, typer.Option(help="l1, l2, linf, cosine, kolmogorov or wasserstein.")
@@ -85,13 +85,13 @@ def calibrate(
     exchangeability: Annotated[
         str,
         typer.Option(
-            help="partial (any clients), full (clients alike) or published (N+K).",
+            help="partial (any sites), full (sites alike) or published (N+K).",
             autocompletion=completes("partial", "full", "published"),
         ),
     ] = "partial",
     certificate_confidence: Annotated[float, typer.Option(help="For certificates.")] = 0.95,
     sizes: Annotated[
-        Path | None, typer.Option(help="JSON registry {client: samples}; others are refused.")
+        Path | None, typer.Option(help="JSON registry {site: samples}; others are refused.")
     ] = None,
     keys: Annotated[
         Path | None, typer.Option(help="registry.toml of public keys; unsigned ones are refused.")
@@ -111,7 +111,7 @@ def calibrate(
         str | None, typer.Option(help="EPSILON or EPSILON,DELTA: refuse any other privacy.")
     ] = None,
     max_share: Annotated[
-        float | None, typer.Option(help="Refuse a client with more than this share of samples.")
+        float | None, typer.Option(help="Refuse a site with more than this share of samples.")
     ] = None,
     size_budget: Annotated[
         int | None, typer.Option(help="Most samples liars may hold, for --guarantee marginal.")

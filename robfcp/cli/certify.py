@@ -79,14 +79,14 @@ def certify(
     ] = None,
     certificate_confidence: Annotated[float, typer.Option(help="Of the certificates.")] = 0.95,
     heterogeneity: Annotated[
-        float | None, typer.Option(help="Stated bound on how much honest clients differ.")
+        float | None, typer.Option(help="Stated bound on how much honest sites differ.")
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(help="Judge each 'class' or 'group' by itself; by default as calibrated."),
     ] = None,
     sizes: Annotated[
-        Path | None, typer.Option(help="JSON registry {client: samples}; others are refused.")
+        Path | None, typer.Option(help="JSON registry {site: samples}; others are refused.")
     ] = None,
     plot: Annotated[
         Path | None,
@@ -98,7 +98,7 @@ def certify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what is proved if 0, 5, 9, ... clients lie, and what each promise would cost.
+    """Say what is proved if 0, 5, 9, ... sites lie, and what each promise would cost.
 
     [dim]Example: robfcp certify calibration.json -m 0,2,5,9 --confidence 0.9 --plot c.png[/dim]
     [dim]Example: robfcp certify calibration.json --json[/dim]
@@ -208,7 +208,7 @@ def _read(
 def _source(stored: bool, everybody: bool) -> str:
     if stored:
         return "the calibration's"
-    return "undefended FCP's" if everybody else "the trusted clients'"
+    return "undefended FCP's" if everybody else "the trusted sites'"
 
 
 def _is_calibration(path: Path) -> bool:
@@ -224,7 +224,7 @@ def _budgets(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
     for part in parts:
         if not (part.isascii() and part.isdigit()) or int(part) >= n_clients:
             raise RobfcpError(
-                f"--malicious: {part!r} is not a number below the {n_clients} clients; "
+                f"--malicious: {part!r} is not a number below the {n_clients} sites; "
                 f"give numbers from 0 to {n_clients - 1}, separated by commas"
             )
     return tuple(sorted({int(part) for part in parts}))
@@ -272,12 +272,12 @@ def _explain(
 ) -> None:
     """What the columns mean, and where nothing is proved."""
     printer.line(
-        "from, to: either more than m clients lie or the honest clients' coverage with this "
-        "threshold (each weighted by its n_k) lies there; all rows are true at once with the "
-        "stated confidence. marginal, pac, alike (pac for "
-        "clients declared alike, at every site): thresholds guaranteed at the wanted level. full "
+        "from, to: either more than m sites lie or the honest sites' coverage with this "
+        "threshold (each weighted by its number of samples) lies there; all rows are true at once "
+        "with the stated confidence. marginal, pac, alike (pac for sites declared alike, at every "
+        "one of them): thresholds guaranteed at the wanted level. full "
         "at: so many liars can make every set full under the marginal threshold. paper: theorem 1 "
-        "as published (sigma = 0), known to be false for clients that differ."
+        "as published (sigma = 0), known to be false for sites that differ."
     )
     for outcome in outcomes:
         if outcome.empty_from is not None:

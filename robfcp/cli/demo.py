@@ -230,7 +230,7 @@ def split(
         show(rows[attack], printer, "estimated")
     printer.line(
         f"none: undefended; rob-fcp: the published defence; {DEFAULT}: ours, the default. "
-        "Error is against the honest clients alone, caught the liars among the "
+        "Error is against the honest sites alone, caught the liars among the "
         "flagged."
     )
     generator = np.random.default_rng(seed)

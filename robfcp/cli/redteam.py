@@ -49,9 +49,9 @@ def redteam(
         list[str] | None, typer.Option(help=f"May be repeated; {', '.join(DEFENCES)}.")
     ] = None,
     share: Annotated[
-        list[float] | None, typer.Option(help="Share of clients that attack; may be repeated.")
+        list[float] | None, typer.Option(help="Share of sites that attack; may be repeated.")
     ] = None,
-    clients: Annotated[int, typer.Option(help="Number of artificial clients.")] = 20,
+    clients: Annotated[int, typer.Option(help="Number of artificial sites.")] = 20,
     beta: Beta = None,
     sites: Sites = "artificial",
     site_column: SiteColumn = "site",
@@ -71,7 +71,7 @@ def redteam(
 ) -> None:
     """Run all attacks against all defences on real model outputs.
 
-    Each cell holds coverage minus that of the honest clients alone, and the set size over theirs;
+    Each cell holds coverage minus that of the honest sites alone, and the set size over theirs;
     a star marks the worst of each defence. With --by class it ends with the worst class's coverage.
 
     [dim]Example: robfcp redteam mnist --share 0.4 --plot redteam.png[/dim]

@@ -55,8 +55,8 @@ def simulate(
         str,
         typer.Option(help=f"One of {', '.join(ATTACKS)}.", autocompletion=completes(*ATTACKS)),
     ] = "coverage",
-    share: Annotated[float, typer.Option(help="Share of clients that attack.")] = 0.4,
-    clients: Annotated[int, typer.Option(min=1, help="Number of artificial clients.")] = 100,
+    share: Annotated[float, typer.Option(help="Share of sites that attack.")] = 0.4,
+    clients: Annotated[int, typer.Option(min=1, help="Number of artificial sites.")] = 100,
     beta: Beta = None,
     defence: Annotated[
         list[str] | None, typer.Option(help=f"May be repeated; {', '.join(DEFENCES)}.")
@@ -125,7 +125,7 @@ def show(rows: tuple[Row, ...], printer: Printer, number: str) -> None:
     """The means over the seeds for people."""
     first = rows[0]
     printer.table(
-        f"{first.n_malicious} of {first.n_clients} clients attack ({first.attack}), "
+        f"{first.n_malicious} of {first.n_clients} sites attack ({first.attack}), "
         f"number {number}{', a threshold for each class' if first.by else ''}",
         [
             "defence",

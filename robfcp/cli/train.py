@@ -44,17 +44,17 @@ def train(
         ),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients (100).")] = None,
-    fraction: Annotated[float | None, typer.Option(help="Share of clients a round.")] = None,
-    local_epochs: Annotated[int | None, typer.Option(help="Epochs a client trains.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of sites (100).")] = None,
+    fraction: Annotated[float | None, typer.Option(help="Share of sites a round.")] = None,
+    local_epochs: Annotated[int | None, typer.Option(help="Epochs a site trains.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples a step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="At the first round.")] = None,
     aggregation: Annotated[
         str | None, typer.Option(help="mean, median, trimmed-mean or multi-krum.")
     ] = None,
-    malicious: Annotated[int | None, typer.Option(help="Clients that poison updates.")] = None,
+    malicious: Annotated[int | None, typer.Option(help="Sites that poison updates.")] = None,
     poison_strength: Annotated[float | None, typer.Option(help="How hard they do.")] = None,
-    slots: Annotated[int | None, typer.Option(help="Clients trained side by side.")] = None,
+    slots: Annotated[int | None, typer.Option(help="Sites trained side by side.")] = None,
     stop_after: Annotated[int | None, typer.Option(help="End after this many rounds.")] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Safetensors file to save to and resume from.")
@@ -65,7 +65,7 @@ def train(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model over simulated clients, or leaving real sites out, and save its outputs.
+    """Train a model over simulated sites, or leaving real sites out, and save its outputs.
 
     Settings left out are those of the shipped models. The file holds logits below each row's
     largest, labels, groups and sites; robfcp.lab.outputs.read gives the probabilities.
@@ -137,7 +137,7 @@ def train(
     provenance = output.with_suffix(".json")
     write_atomically(provenance, json_text(record) + "\n")
     printer.table(
-        f"{dataset}: {settings.model}, {settings.clients} clients, "
+        f"{dataset}: {settings.model}, {settings.clients} sites, "
         f"{'iid' if settings.beta is None else f'Dirichlet({settings.beta:g})'}",
         ["rounds", "accuracy", "seconds", "outputs"],
         [(stop_after or settings.rounds, trained.accuracy, trained.seconds, str(output))],

@@ -193,6 +193,6 @@ def check_extent(n_clients: int, n_bins: int) -> None:
     """Refuse more cells than a file of its size should cost; usual grids are for any number."""
     if n_bins > FINE_BINS and n_clients * n_bins > MAX_FINE_CELLS:
         raise RobfcpError(
-            f"grid: {n_bins} bins are too many for {n_clients} clients; use one of at most "
+            f"grid: {n_bins} bins are too many for {n_clients} sites; use one of at most "
             f"{FINE_BINS} bins"
         )

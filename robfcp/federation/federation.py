@@ -240,7 +240,7 @@ class Federation(Tallies):
         width = len(str(max(0, len(array) - 1)))
         names = tuple(ids) if ids is not None else numbered(len(array), width)
         if len(names) != len(array) or len(set(names)) != len(names):
-            raise RobfcpError("ids: need one distinct name a client")
+            raise RobfcpError("ids: need one distinct name a site")
         array = array.astype(np.int64)
         totals, known = noise.table_sizes(array, sizes)
         return Federation(

@@ -61,9 +61,11 @@ def plot_certificates(
             pair[1].plot(m, finite, color=colour, linestyle=line, label=name)
         pair[0].axhline(float(outcome.level), color=colour, linestyle=":", linewidth=1)
         for ax in pair:
-            ax.set_xlabel("clients that may lie, m")
+            ax.set_xlabel("sites that may lie, m")
     confidence = outcomes[0].budgets[0].certificate.confidence
-    pair[0].set(title=f"Proved coverage, {confidence:.0%} confidence", ylabel="benign coverage")
+    pair[0].set(
+        title=f"Proved coverage, {confidence:.0%} confidence", ylabel="coverage of the honest sites"
+    )
     pair[0].legend(loc="best", fontsize=8.5)
     pair[1].set(title="Thresholds guaranteed at the level", ylabel="threshold")
     pair[1].legend(loc="best", fontsize=8.5)
@@ -155,18 +157,18 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     inside = np.isfinite(upper)
     shares = federation.cumulative(np.flatnonzero(inside)) / federation.sizes[:, None]
     low, high = np.quantile(shares[trusted], [0.05, 0.95], axis=0)
-    label = "middle 90% of the trusted clients"
+    label = "middle 90% of the trusted sites"
     target.fill_between(upper[inside], low, high, color=GREY, alpha=0.2, linewidth=0, label=label)
     for number, k in enumerate(np.flatnonzero(~trusted)):
-        name = None if number else "flagged clients"
+        name = None if number else "flagged sites"
         target.plot(upper[inside], shares[k], color=VERMILION, linewidth=0.9, alpha=0.6, label=name)
     pooled = np.cumsum(federation.pooled(trusted))[inside] / federation.sizes[trusted].sum()
-    target.plot(upper[inside], pooled, color=BLUE, label="trusted clients pooled")
+    target.plot(upper[inside], pooled, color=BLUE, label="trusted sites pooled")
     for number, level in enumerate(calibration.levels):
         if np.isfinite(level.threshold):
             name = None if number else "threshold"
             target.axvline(level.threshold, color=GREEN, linestyle="--", label=name)
-    target.set(xlabel="score", ylabel="share at or below", title="Scores of the clients")
+    target.set(xlabel="score", ylabel="share at or below", title="Scores of the sites")
     target.legend(fontsize=8.5)
     return target
 
@@ -204,7 +206,7 @@ def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes
         target.scatter(place[chosen], number[chosen], s=18, color=colour, marker=marker, label=name)
     if number[0] > 0 and number[-1] > 20 * number[len(number) // 2]:
         target.set_yscale("log")
-    target.set(xlabel="clients, least malicious first", ylabel="maliciousness")
-    target.set_title("Clients by maliciousness")
+    target.set(xlabel="sites, least malicious first", ylabel="maliciousness")
+    target.set_title("Sites by maliciousness")
     target.legend(fontsize=8.5)
     return target

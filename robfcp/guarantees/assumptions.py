@@ -11,19 +11,19 @@ from robfcp.guarantees.levels import Exchangeability
 Kind = Literal["any-threshold", "marginal", "pac", "pac-homogeneous", "mix"]
 _INDEPENDENT = (
     "independent",
-    "samples are independent within a client and between clients (nobody is counted at two)",
+    "samples are independent within a site and between sites (nobody is counted at two)",
 )
 _SAMPLES = {
     "any-threshold": _INDEPENDENT,
     "marginal": (
         "exchangeable",
-        "samples within a client are exchangeable with its test points, given the other clients",
+        "a site's new cases are like its samples (exchangeable), given the other sites",
     ),
     "pac": _INDEPENDENT,
     "mix": _INDEPENDENT,
     "pac-homogeneous": (
         "iid",
-        "samples within a client are independent and alike, and independent between clients",
+        "samples within a site are independent and alike, and independent between sites",
     ),
 }
 
@@ -53,7 +53,7 @@ def assumptions_of(
     if m is not None:
         found.append(liars_assumption(m, federation.n_clients, estimated=estimated))
     if size_budget is not None:
-        text = f"lying clients hold, and claim, at most {size_budget} samples together"
+        text = f"lying sites hold, and claim, at most {size_budget} samples together"
         found.append(Assumption("size_budget", size_budget, text))
     found.append(
         Assumption(
@@ -63,37 +63,39 @@ def assumptions_of(
     samples = _SAMPLES[kind if sigma is None else "pac-homogeneous"]
     found.append(Assumption("samples", *samples))
     if kind == "marginal" and exchangeability == "full":
-        text = "the scores of all honest clients are exchangeable altogether, not only within them"
+        text = "the scores of all honest sites are exchangeable altogether, not only within them"
         found.append(Assumption("clients", "exchangeable", text))
     if kind == "mix":
-        text = (
-            "test points have the stated label mix, and each class's scores are as at the clients"
-        )
+        text = "new cases have the stated label mix, and each class's scores are as at the sites"
         found.append(Assumption("mixture", "stated", text))
     weight = "n_k + 1" if (kind, exchangeability) == ("marginal", "published") else "n_k"
     if kind != "mix":
         text = (
-            "new cases come from the honest clients that reported, in proportion to their numbers "
-            f"of samples ({weight})"
+            "new cases come from the honest sites that reported, in proportion to their numbers "
+            "of samples" + (", plus 1 each" if weight == "n_k + 1" else "")
         )
         found.append(Assumption("mixture", weight, text))
     if federation.checked.signatures == "not checked":
-        text = "each report comes from the client it names: signatures were not checked"
+        text = "each report comes from the site it names: signatures were not checked"
         found.append(Assumption("identity", "claimed", text))
     if federation.registered:
-        found.append(Assumption("sizes", "registered", "n_k was registered beforehand"))
+        text = "each site's number of samples was registered beforehand"
+        found.append(Assumption("sizes", "registered", text))
     elif not federation.sizes_known:
-        text = "n_k is hidden by noise, which is allowed for"
+        text = "each site's number of samples is hidden by noise, which is allowed for"
         found.append(Assumption("sizes", "hidden", text))
     else:
-        text = "each client's number of samples (n_k) is its own claim; liars may inflate theirs"
+        text = "each site's number of samples is its own claim; liars may inflate theirs"
         found.append(Assumption("sizes", "claimed", text))
     if kind == "pac-homogeneous" or sigma is not None:
-        text = f"benign clients' score CDFs are within {sigma or 0:g} of a common one"
+        text = (
+            "honest sites' scores are distributed alike: their CDFs are within "
+            f"{sigma or 0:g} of a common one"
+        )
         found.append(Assumption("heterogeneity", float(sigma or 0), text))
     if label_shift is not None:
         text = (
-            "within each class the score CDFs of honest clients are within "
+            "within each class honest sites' scores are distributed alike: their CDFs are within "
             f"{label_shift:g} of a common one (label shift, declared)"
         )
         found.append(Assumption("label_shift", label_shift, text))
@@ -104,14 +106,14 @@ def assumptions_of(
 def liars_assumption(m: int, n_clients: int, *, estimated: bool) -> Assumption:
     """How many lie at most, and when that number was chosen."""
     when = "a number read off the reports" if estimated else "stated before they were seen"
-    return Assumption("liars", m, f"at most {m} of the {n_clients} reporting clients lie, {when}")
+    return Assumption("liars", m, f"at most {m} of the {n_clients} reporting sites lie, {when}")
 
 
 def curve_assumptions(
     stated: tuple[Assumption, ...], m: int, n_clients: int
 ) -> tuple[Assumption, ...]:
     """What an interval for m liars rests on, from another certificate of the same round."""
-    text = f"at most {m} of the {n_clients} reporting clients lie; the number may be any"
+    text = f"at most {m} of the {n_clients} reporting sites lie; the number may be any"
     found = [Assumption("liars", m, text)]
     for assumption in stated:
         if assumption.name == "samples" and assumption.value == "exchangeable":

@@ -8,10 +8,10 @@ from robfcp.errors import RobfcpError
 def check_budget(m: int, n_clients: int) -> int:
     """The number of liars guarded against, if it leaves at least one benign client."""
     if isinstance(m, bool) or int(m) != m or m < 0:
-        raise RobfcpError(f"malicious: {m!r} is not a number of clients; give 0 or more")
+        raise RobfcpError(f"malicious: {m!r} is not a number of sites; give 0 or more")
     if m >= n_clients:
         raise RobfcpError(
-            f"malicious: nothing can be guaranteed against {m} of {n_clients} clients; "
+            f"malicious: nothing can be guaranteed against {m} of {n_clients} sites; "
             "state a smaller bound or wait for more reports"
         )
     return int(m)

@@ -67,7 +67,7 @@ class Certificate:
     >>> import robfcp
     >>> federation = robfcp.Federation.from_counts([[90, 10]] * 20)
     >>> print(robfcp.certify(federation, index=0, m=1).statement)
-    with 95% confidence, either more than 1 of the 20 clients lie or coverage is ... 91.92%
+    with 95% confidence, either more than 1 of the 20 sites lie or coverage is ... 91.92%
     """
 
     kind: Kind
@@ -110,7 +110,7 @@ class Certificate:
         """The certificate in words; lower ends are rounded down, upper ends up."""
         words = self._any_threshold() if self.kind == "any-threshold" else self._guaranteed()
         if self.n_outside:
-            words += f"; outside it: {self.n_outside} missing or faulty clients"
+            words += f"; outside it: {self.n_outside} missing or faulty sites"
         return f"{words}; {self.note}" if self.note else words
 
     def _any_threshold(self) -> str:
@@ -119,17 +119,15 @@ class Certificate:
         what = f"mean {self.risk}" if self.risk else "coverage"
         what += f" of every {self.by}" if self.by else ""
         if self.vacuous:
-            return f"nothing is proved about {what} if {self.m} of {self.n_clients} clients lie"
+            return f"nothing is proved about {what} if {self.m} of {self.n_clients} sites lie"
         if self.m == 0:
-            return (
-                f"{sure}, either at least one of the {self.n_clients} clients lies or {self._span}"
-            )
+            return f"{sure}, either at least one of the {self.n_clients} sites lies or {self._span}"
         return (
-            f"{sure}, either more than {self.m} of the {self.n_clients} clients lie or {self._span}"
+            f"{sure}, either more than {self.m} of the {self.n_clients} sites lie or {self._span}"
         )
 
     def _guaranteed(self) -> str:
-        whom = f"at most {self.m} of {self.n_clients} clients"
+        whom = f"at most {self.m} of {self.n_clients} sites"
         if self.size_budget is not None:
             whom += f" with at most {self.size_budget} samples together"
         proved = f"{self._span}, whatever {whom} do"
@@ -243,7 +241,7 @@ def guarantee_certificate(
     For the pac kinds `confidence` is the whole confidence stated.
     """
     if m is None and size_budget is None:
-        raise RobfcpError("malicious: state how many clients, or how many samples, may lie")
+        raise RobfcpError("malicious: state how many sites, or how many samples, may lie")
     bound = federation.n_clients - 1 if m is None else check_budget(m, federation.n_clients)
     forcing = None
     if m is not None and size_budget is None:
@@ -303,7 +301,7 @@ def _impossibility_note(forcing: int | None, m: int, n_clients: int, kind: Guara
             "set full; collect more samples or state fewer liars to prevent that"
         )
     return (
-        f"guaranteed against {m} of {n_clients}, but without a bound on how clients differ "
+        f"guaranteed against {m} of {n_clients}, but without a bound on how sites differ "
         f"{forcing} or more liars can make every set full; "
         "state a heterogeneity bound to prevent that"
     )
@@ -328,4 +326,4 @@ def pruning_note(evidence: PruningEvidence, m: int) -> str:
             "so nobody was dropped; state a larger bound"
         )
     dropped = len(evidence.exclusions)
-    return f"{dropped} clients that cannot be benign were dropped first" if dropped else ""
+    return f"{dropped} sites that cannot be honest were dropped first" if dropped else ""

@@ -36,7 +36,7 @@ def marginal_threshold(
     a chance that is paid from the level.
     """
     if m is None and size_budget is None:
-        raise RobfcpError("malicious: state how many clients, or how many samples, may lie")
+        raise RobfcpError("malicious: state how many sites, or how many samples, may lie")
     if m is not None:
         m = check_budget(m, federation.n_clients)
     if size_budget is not None and size_budget < 0:

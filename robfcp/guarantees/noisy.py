@@ -80,8 +80,8 @@ class NoisyCounts:
         """Refuse what cannot do without n_k."""
         if not self.sizes_known:
             raise RobfcpError(
-                f"{what}: needs every n_k, but private reports under add-remove hide it; "
-                "register the sizes or use substitution"
+                f"{what}: needs every site's number of samples, which private reports under "
+                "add-remove hide; register the sizes or use substitution"
             )
 
     def split(self, chance: float, share: float) -> tuple[float, float]:

@@ -31,7 +31,7 @@ def plot_comparison(
             honest = [getattr(r, f"honest_{field}") for r in rows if r.attack == attack]
             ax.plot(
                 [place - 0.36, place + 0.36], [np.mean(honest)] * 2, color=GREY, linewidth=5,
-                alpha=0.35, solid_capstyle="butt", label=None if place else "honest clients alone",
+                alpha=0.35, solid_capstyle="butt", label=None if place else "honest sites alone",
             )  # fmt: skip
         for shift, (defence, (colour, marker)) in zip(offsets, looks(defences), strict=True):
             found = [

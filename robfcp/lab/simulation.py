@@ -27,7 +27,7 @@ ByClass = Literal["class"]
 
 @dataclass(frozen=True)
 class Row:
-    """One defence under one attack in one run, beside what the honest clients alone give.
+    """One defence under one attack in one run, beside what the honest sites alone give.
 
     With by="class" there is a threshold for each class, and `threshold` is their largest. The worst
     class is the least covered of those with test samples, under one threshold or several.
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Coverage minus that of the honest clients alone."""
+        """Coverage minus that of the honest sites alone."""
         return self.coverage - self.honest_coverage
 
 
@@ -293,7 +293,7 @@ def summarise(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Means over the seeds, one record a defence, with the honest clients first."""
     if rows:
         yield {
-            "defence": "honest clients alone",
+            "defence": "honest sites alone",
             "coverage": float(np.mean([row.honest_coverage for row in rows])),
             "set_size": float(np.mean([row.honest_set_size for row in rows])),
             "worst_class_coverage": float(

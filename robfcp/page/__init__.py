@@ -59,7 +59,7 @@ def render(
     """The page as HTML: no network, no inline handlers, client names only ever as text."""
     if calibration.federation.n_clients > MAX_CLIENTS:
         raise RobfcpError(
-            f"page: {calibration.federation.n_clients} clients are more than the {MAX_CLIENTS} a "
+            f"page: {calibration.federation.n_clients} sites are more than the {MAX_CLIENTS} a "
             "page can show; use robfcp certify and calibrate --json"
         )
     data = {**page_data(calibration, about or About()), "history": history_data(history)}

@@ -78,7 +78,7 @@ class NoNoise:
         if stated:
             raise RobfcpError("sizes are stated though no report is private")
         if (totals % unit).any():
-            raise RobfcpError("the losses of a client do not fall by whole samples")
+            raise RobfcpError("the losses of a site do not fall by whole samples")
         return totals // unit
 
     def check_listed(self, marks: Sequence[Privacy | None]) -> None:
@@ -95,7 +95,7 @@ class NoNoise:
         if counts.ndim != 2 or counts.dtype.kind not in "iu" or (counts.size and counts.min() < 0):
             raise RobfcpError("counts: need a (clients, bins) array of non-negative integers")
         if not counts.any(axis=1).all():
-            raise RobfcpError("counts: a client has no samples; leave it out")
+            raise RobfcpError("counts: a site has no samples; leave it out")
 
     def table_sizes(self, counts: Whole, sizes: ArrayLike | None) -> tuple[Whole, bool]:
         """The n_k of a table (K, H), and whether they are known."""
@@ -188,7 +188,7 @@ class ClientNoise(NoNoise):
     def check_listed(self, marks: Sequence[Privacy | None]) -> None:
         """One a client."""
         if len(marks) != self.n_clients:
-            raise RobfcpError("privacy is not stated for every client")
+            raise RobfcpError("privacy is not stated for every site")
 
     def exact(self) -> NDArray[np.bool_]:
         """(K,) who states no noise."""
@@ -199,7 +199,7 @@ class ClientNoise(NoNoise):
         if counts.ndim != 2 or counts.dtype.kind not in "iu":
             raise RobfcpError("counts: need a (clients, bins) array of integers")
         if len(self.marks) != len(counts):
-            raise RobfcpError("privacy: need one entry a client")
+            raise RobfcpError("privacy: need one entry a site")
 
     def table_sizes(self, counts: Whole, sizes: ArrayLike | None) -> tuple[Whole, bool]:
         """As given beside the counts; their totals where somebody hides its own."""
@@ -228,7 +228,7 @@ class ClientNoise(NoNoise):
 
     def assumptions(self) -> tuple[tuple[int, str], ...]:
         """That the honest ones added what they state."""
-        text = "benign clients with private reports added the noise that these state"
+        text = "honest sites with private reports added the noise that these state"
         return ((self.n_private, text),)
 
     def removed(self, counts: T, remove: Callable[[T], T], unit: int = 1) -> T:

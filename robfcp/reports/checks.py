@@ -24,7 +24,7 @@ def check_client(client: object) -> None:
     """Refuse what cannot be a client's name."""
     if not isinstance(client, str) or not client or len(client) > MAX_NAME:
         raise ReportError(
-            repr(client)[:40], "client", "is not a client name", f"use 1 to {MAX_NAME} characters"
+            repr(client)[:40], "client", "is not a site name", f"use 1 to {MAX_NAME} characters"
         )
     if not client.isprintable():
         raise ReportError(

@@ -28,10 +28,10 @@ def read_registry(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
         if isinstance(error, RobfcpError):
             raise
         kind = "TOML" if toml else "JSON"
-        remedy = 'write ["site-1"] and key = "ed25519:..."' if toml else "write {client: samples}"
+        remedy = 'write ["site-1"] and key = "ed25519:..."' if toml else "write {site: samples}"
         raise RobfcpError(f"{path}: not {kind} ({what_is_wrong(error)}); {remedy}") from None
     if not isinstance(table, dict) or not table:
-        raise RobfcpError(f"{path}: registers nobody; map client names to samples or keys")
+        raise RobfcpError(f"{path}: registers nobody; map site names to samples or keys")
     registry = {}
     for client, entry in table.items():
         check_client(client)
@@ -60,7 +60,7 @@ def _check_entry(path: Path, client: str, entry: dict[str, Any]) -> None:
     samples = entry.get("samples", 1)
     if type(samples) is not int or not 0 < samples <= MAX_SAMPLES:
         raise RobfcpError(
-            f"{path}: {client}: must map client names to whole numbers of samples, not {samples!r}"
+            f"{path}: {client}: must map site names to whole numbers of samples, not {samples!r}"
         )
     if not isinstance(entry.get("key", ""), str):
         raise RobfcpError(f"{path}: {client}: key is not text; paste the line robfcp keygen wrote")

@@ -264,7 +264,7 @@ def test_certificates_by_class_travel_with_the_calibration(tmp_path):
     assert again.certificates == found.certificates
     assert [tuple(each) for each in again.certificates] == [NAMES, NAMES]
     assert len(found.certificates[0]["dog"]) == 4
-    assert "either more than 2 of the 8 clients lie" in found.certificates[0]["dog"][2].statement
+    assert "either more than 2 of the 8 sites lie" in found.certificates[0]["dog"][2].statement
 
 
 def test_curves_of_very_many_classes_have_their_first_points_only():

@@ -122,7 +122,7 @@ def test_evidence_elsewhere_is_named_and_belongs_to_a_calibration(reports, tmp_p
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["-m", "20"], "below the 20 clients"), (["-m", "x"], "not a number")],
+    [(["-m", "20"], "below the 20 sites"), (["-m", "x"], "not a number")],
 )
 def test_budgets_that_make_no_sense_are_refused_with_a_remedy(reports, arguments, words):
     result = run(*reports, *arguments)

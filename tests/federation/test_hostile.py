@@ -303,7 +303,7 @@ def test_negative_counts_cannot_come_in_as_private_ones():
     for marks, problem in (
         ([], "schema 2 is for private reports"),
         ([None] * 6, "schema 2 is for private reports"),
-        ([{"epsilon": 1.0}], "not stated for every client"),
+        ([{"epsilon": 1.0}], "not stated for every site"),
         ([None, *[{"epsilon": 1.0}] * 5], "a count is not positive"),
     ):
         body["federation"] |= {"counts": [-1] * N, "sizes": [30] * 6, "privacy": marks}

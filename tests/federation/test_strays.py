@@ -98,7 +98,7 @@ def test_a_fine_grid_is_for_few_clients():
     counts = np.zeros((900, 20_000), dtype=np.int8)
     counts[:, 0] = 1
     reports = robfcp.Federation.from_counts(counts, Grid.uniform(20_000))
-    with pytest.raises(RobfcpError, match="20000 bins are too many for 900 clients"):
+    with pytest.raises(RobfcpError, match="20000 bins are too many for 900 sites"):
         robfcp.Federation.from_reports(iter(reports))
 
 

@@ -64,7 +64,7 @@ def test_certificate_of_a_threshold_is_the_band_at_its_edge():
     assert certificate.confidence == 0.95
     assert not certificate.vacuous
     assert "between" in certificate.statement
-    assert "either more than 9 of the 100 clients lie or coverage" in certificate.statement
+    assert "either more than 9 of the 100 sites lie or coverage" in certificate.statement
 
 
 def test_a_number_read_off_the_reports_proves_as_much_and_is_called_one():
@@ -88,7 +88,7 @@ def test_pruning_first_narrows_the_certificate_of_an_attacked_round():
     plain = certify(attacked, 90, 20)
     pruned = certify(attacked, 90, 20, sigma=0.01)
     assert pruned.width < plain.width / 3
-    assert "20 clients that cannot be benign were dropped" in pruned.statement
+    assert "20 sites that cannot be honest were dropped" in pruned.statement
     assert any(a.name == "heterogeneity" and a.value == 0.01 for a in pruned.assumptions)
 
 
@@ -128,7 +128,7 @@ def test_missing_and_faulty_clients_are_outside_and_lower_no_budget():
     certificate = certify(fewer, 90, 9)
     assert certificate.outside == ("site-a", "site-b")
     assert certificate.m == 9
-    assert "2 missing or faulty clients" in certificate.statement
+    assert "2 missing or faulty sites" in certificate.statement
     assert {a.name: a.value for a in certificate.assumptions}["sizes"] == "registered"
 
 

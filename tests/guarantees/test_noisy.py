@@ -280,7 +280,7 @@ def test_pruning_drops_liars_and_no_honest_client():
     calibration = robfcp.calibrate(
         noisy(rng, counts, private(1)), malicious=3, guarantee="marginal", heterogeneity=0.02
     )
-    assert "3 clients that cannot be benign were dropped" in calibration.certificate.statement
+    assert "3 sites that cannot be honest were dropped" in calibration.certificate.statement
 
 
 @pytest.mark.parametrize("known", [True, False])

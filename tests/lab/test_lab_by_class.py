@@ -221,7 +221,7 @@ def test_rows_have_the_worst_class_with_one_threshold_and_with_several():
         assert (one.seed, one.defence, one.flagged) == (other.seed, other.defence, other.flagged)
         assert other.honest_worst_class_coverage > one.honest_worst_class_coverage + 0.02
     table = {record["defence"]: record for record in summarise(by_class)}
-    alone = table["honest clients alone"]["worst_class_coverage"]
+    alone = table["honest sites alone"]["worst_class_coverage"]
     assert alone == np.mean([row.honest_worst_class_coverage for row in by_class])
     assert table["none"]["worst_class_coverage"] < alone
 

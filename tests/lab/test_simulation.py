@@ -67,7 +67,7 @@ def test_the_published_defence_fails_there_and_the_table_says_so(data):
     rows = simulate(*data, attack="coverage", seeds=2)
     table = {record["defence"]: record for record in summarise(rows)}
     assert table["rob-fcp"]["coverage"] < table["none"]["coverage"] < 0.9
-    assert table["honest clients alone"]["coverage"] > 0.9
+    assert table["honest sites alone"]["coverage"] > 0.9
     assert records(rows)[0]["error"] == rows[0].error
     assert list(summarise([])) == []
 

@@ -302,7 +302,7 @@ def test_the_headline_says_what_is_proved_and_the_page_shows_it_for_every_number
     calibration = robfcp.calibrate(federation(), malicious=0, exchangeability="full")
     top = headline(calibration, calibration.levels[0])
     assert top.promise.startswith(
-        "With 95% confidence, either at least one of the 24 clients lies or"
+        "With 95% confidence, either at least one of the 24 sites lies or"
     )
     curve = embedded(render(calibration))["levels"][0]["curve"]
     assert [m for m, _, _ in curve] == list(range(12))
@@ -352,7 +352,7 @@ def test_large_federations_get_a_bounded_page() -> None:
 def test_more_clients_than_a_page_can_show_are_refused() -> None:
     counts = np.ones((20_001, 2), dtype=np.int64)
     calibration = robfcp.calibrate(Federation.from_counts(counts), defence="none", malicious=0)
-    with pytest.raises(robfcp.RobfcpError, match=r"20001 clients are more than the 20000"):
+    with pytest.raises(robfcp.RobfcpError, match=r"20001 sites are more than the 20000"):
         render(calibration)
 
 

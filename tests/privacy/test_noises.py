@@ -58,5 +58,5 @@ def test_some_noise_is_counted_said_and_refused():
         noise.refuse("not with noise")
     assert type(noise.of([0])) is NoNoise
     assert noise.of([1]).marks == (MARK,)
-    with pytest.raises(RobfcpError, match="need one entry a client"):
+    with pytest.raises(RobfcpError, match="need one entry a site"):
         Federation.from_counts([[1, 2]], privacy=[MARK, MARK], sizes=[3])
