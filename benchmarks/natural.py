@@ -34,7 +34,7 @@ LOADERS = ("fed-heart", "fed-isic2019", "wisdm", "ptbxl")
 
 INTRO = """# Natural federations
 
-Written by `python benchmarks/natural.py`; do not edit. Here nobody cut a data set into clients: the
+Written by `python benchmarks/natural.py`; do not edit. Here nobody cut a data set into sites: the
 sites are the hospitals, countries and sleepers the data came from. Every hospital's and every
 sleeper's probabilities come from a model that never saw it, so it is as strange to the model as a
 new one would be. (Where countries are the sites, the model has seen other hospitals of the same
