@@ -16,6 +16,7 @@ from robfcp.guarantees import (
     coverage_curve,
     curve_budgets,
     empty_from,
+    foresee,
     guaranteed,
     shifted_mix,
     shifted_pac,
@@ -62,6 +63,8 @@ def outcomes_of(
             )
         elif own is not None:
             index = own.index(level)
+            if settings.heterogeneity is None:
+                foresee(federation, index, (n_malicious, *budgets))
             certificate = certify(
                 federation,
                 index,

@@ -23,6 +23,7 @@ from robfcp.guarantees import (
     curve_assumptions,
     curve_budgets,
     empty_from,
+    foresee,
     guaranteed,
     liars_assumption,
     tolerance,
@@ -158,12 +159,13 @@ def stratum_levels(
         raise RobfcpError("size_budget: is not for thresholds by class or group; state malicious=m")
     every = held_strata(federation, str(settings.by), settings.clusters)
     confidence = confidence_of_each(settings.certificate_confidence, len(every), settings.joint)
+    place = {client: k for k, client in enumerate(federation.ids)}
     found = {
         held.name: _one(
             held.federation(),
             held.name,
             trusted,
-            federation.ids,
+            place,
             level=level,
             m=m,
             settings=settings,
@@ -181,7 +183,7 @@ def _one(
     held: Federation,
     name: str,
     trusted: NDArray[np.bool_],
-    ids: tuple[str, ...],
+    place: Mapping[str, int],
     *,
     level: Fraction,
     m: int,
@@ -205,12 +207,13 @@ def _one(
             protection=UNPROTECTED,
             curve=full,
         )
-    place = {client: k for k, client in enumerate(ids)}
+    curve = curve_budgets(holders, m)[:points]
     mask = np.array([trusted[place[client]] for client in held.ids], dtype=bool)
     if settings.guarantee is None:
         index = None
         if mask.any():
             index = FcpThreshold(held, mask, settings.exchangeability).index(level)
+        foresee(held, index, (m, *curve))
         certificate = (
             _nothing(held, m, confidence, settings)
             if holders <= m
@@ -235,7 +238,7 @@ def _one(
         holders=holders,
         samples=samples,
         protection=protection,
-        curve=coverage_curve(held, index, curve_budgets(holders, m)[:points], confidence),
+        curve=coverage_curve(held, index, curve, confidence),
         empty_from=empty_from(held, index, confidence),
     )
 

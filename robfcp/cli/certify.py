@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from robfcp.calibration import (
     what_if,
 )
 from robfcp.cli._certify_by import ByStratum, judged, show_strata, strata_levels
+from robfcp.cli._certify_data import frame, level_data
 from robfcp.cli._certify_sites import by_site, show_sites, within_classes
 from robfcp.cli._common import (
     EvidenceOption,
@@ -127,7 +127,7 @@ def certify(
         for one in found:
             show_strata(printer, one)
         limits = [_largest(one) for one in found]
-        data = _frame(federation, strata_levels(found), diagnostics)
+        data = frame(federation, strata_levels(found), diagnostics)
     else:
         with printer.progress() as progress:
             outcomes = [
@@ -145,7 +145,7 @@ def certify(
             _show(printer, federation, outcome, _source(outcome.level in thresholds, everybody))
         _explain(printer, federation, outcomes)
         limits = [outcome.threshold for outcome in outcomes]
-        data = _frame(federation, _level_data(federation, outcomes), diagnostics)
+        data = frame(federation, level_data(federation, outcomes), diagnostics)
     _show_diagnostics(printer, federation, diagnostics)
     sites_data = by_site(federation, limits, None if levels else calibration)
     show_sites(printer, sites_data)
@@ -321,44 +321,3 @@ def _show_diagnostics(
 
 def _tolerance(number: int | None) -> str:
     return "none" if number is None else str(number)
-
-
-def _level_data(federation: Federation, outcomes: list[Budgets]) -> list[dict[str, Any]]:
-    """The tables for programs."""
-    levels = []
-    for outcome in outcomes:
-        rows = []
-        for row in outcome.budgets:
-            entry = asdict(row)
-            entry["certificate"]["vacuous"] = row.certificate.vacuous
-            entry["certificate"]["statement"] = row.certificate.statement
-            paper = bound_for(federation.sizes, float(outcome.level), row.m)
-            entry["paper"] = paper and {**asdict(paper), "vacuous": paper.vacuous}
-            rows.append(entry)
-        levels.append(
-            {
-                "confidence_level": float(outcome.level),
-                "threshold": outcome.threshold,
-                "tolerance": outcome.tolerance,
-                "tolerance_statement": tolerance_statement(outcome.tolerance, outcome.level),
-                "no_rule_survives": liars_no_rule_survives(federation.sizes, outcome.level),
-                "budgets": rows,
-                "empty_from": outcome.empty_from,
-            }
-        )
-    return levels
-
-
-def _frame(
-    federation: Federation,
-    levels: list[dict[str, Any]],
-    diagnostics: Mapping[int, HeterogeneityEstimate],
-) -> dict[str, Any]:
-    """Everything for programs."""
-    return {
-        "n_clients": federation.n_clients,
-        "n_samples": federation.n_samples,
-        "levels": levels,
-        "heterogeneity_estimate": asdict(diagnostics[max(diagnostics)]),
-        "heterogeneity_estimates": {m: asdict(one) for m, one in diagnostics.items()},
-    }

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.federation.counts import Counts, DenseCounts, table
+from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, narrowed, table
 from robfcp.reports import By, Names
 
 Whole = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+FEW_STRATA = 32  # that many times all entries are gone through rather than sorted
+DENSE_SHARE = 0.1  # of the bins in use, from which on a stratum's table is filled in
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +57,33 @@ class Stratified:
             own = self.table.array[:, first : first + self.n_bins]
             some = own.any(axis=1)
             return self.rows[some], DenseCounts(own[some])
-        starts, cells, values = self.table.entries()
-        inside = (cells >= first) & (cells < first + self.n_bins)
-        passed = np.concatenate([[0], np.cumsum(inside)])
-        lengths = np.diff(passed[starts])
+        row, bins, values = self._entries(number)
+        lengths = np.bincount(row, minlength=len(self.rows))
         held = lengths > 0
         ends = np.concatenate([[0], np.cumsum(lengths[held])]).astype(np.int64)
-        bins = cells[inside].astype(np.int64) - first
-        return self.rows[held], table(ends, bins, values[inside].astype(np.int64), self.n_bins)
+        return self.rows[held], _small_table(ends, bins, values, self.n_bins)
+
+    def _entries(self, number: int) -> tuple[Whole, NDArray[Any], NDArray[Any]]:
+        """Row, bin and count of every entry of one stratum, row after row."""
+        if self.n_strata <= FEW_STRATA:
+            starts, cells, values = self.table.entries()
+            first = number * self.n_bins
+            inside = np.flatnonzero((cells >= first) & (cells < first + self.n_bins))
+            row = np.searchsorted(starts, inside, side="right") - 1
+            return row, cells[inside] - first, values[inside]
+        row, bins, values, ends = self._sorted
+        here = slice(ends[number], ends[number + 1])
+        return row[here], bins[here], values[here]
+
+    @cached_property
+    def _sorted(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], Whole]:
+        """Row, bin and count of all entries, stratum after stratum, and where each one begins."""
+        starts, cells, values = self.table.entries()
+        stratum = narrowed(cells // self.n_bins, self.n_strata)
+        order = np.argsort(stratum, kind="stable")
+        ends = np.concatenate([[0], np.cumsum(np.bincount(stratum, minlength=self.n_strata))])
+        row = np.repeat(narrowed(np.arange(len(starts) - 1), len(starts)), np.diff(starts))
+        return row[order], (cells % self.n_bins)[order], values[order], ends
 
     def subset(self, mask: Mask) -> Stratified:
         """Of the chosen clients, at their new places."""
@@ -78,6 +101,14 @@ class Stratified:
         width = (int(target.max()) + 1) * self.n_bins
         joined = _joined(owner, moved, values.astype(np.int64), len(starts) - 1, width)
         return replace(self, names=names, table=joined)
+
+
+def _small_table(starts: Whole, bins: NDArray[Any], values: NDArray[Any], n_bins: int) -> Counts:
+    """A table that is made for a few questions: not worth filling in."""
+    bins, values = bins.astype(np.int64), values.astype(np.int64)
+    if not len(bins) or len(bins) > DENSE_SHARE * (len(starts) - 1) * n_bins:
+        return table(starts, bins, values, n_bins)
+    return SparseCounts(starts, narrowed(bins, n_bins), narrowed(values), n_bins)
 
 
 def _joined(owner: Whole, cells: Whole, values: Whole, n_rows: int, width: int) -> Counts:

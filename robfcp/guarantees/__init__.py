@@ -21,7 +21,13 @@ from robfcp.guarantees.certificate import (
     certify,
 )
 from robfcp.guarantees.coverage import coverage_interval
-from robfcp.guarantees.curve import CurvePoint, coverage_curve, curve_budgets, empty_from
+from robfcp.guarantees.curve import (
+    CurvePoint,
+    coverage_curve,
+    curve_budgets,
+    empty_from,
+    foresee,
+)
 from robfcp.guarantees.envelope import envelope
 from robfcp.guarantees.label_shift import MOST_COMPARED, ClassCounts, class_counts
 from robfcp.guarantees.levels import (
@@ -95,6 +101,7 @@ __all__ = [
     "estimate_heterogeneity",
     "exact_level",
     "fcp_index",
+    "foresee",
     "guaranteed",
     "homogeneous_threshold",
     "least_liars",

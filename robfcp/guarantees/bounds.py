@@ -7,7 +7,7 @@ are exact the allowance is 0 and no chance is spent on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from robfcp._util.exact import first_edge, integers
 from robfcp.federation import Federation
 from robfcp.guarantees.binomials import binomial_tail, least_count
-from robfcp.guarantees.envelope import envelope, smallest_benign_total
+from robfcp.guarantees.edge_envelope import EdgeEnvelope
+from robfcp.guarantees.envelope import envelope
 
 Whole = NDArray[np.int64]
 Edges = NDArray[np.intp]
@@ -78,6 +79,17 @@ class CountBounds(Protocol):
         """
         ...
 
+    def foresee(self, edge: int, budgets: Sequence[int]) -> None:
+        """Be told of which numbers of liars `benign_shares` is asked next, at one edge."""
+        ...
+
+    def nearly_worst(self, edge: int) -> tuple[Shares, Shares, Whole] | None:
+        """(K,) shares inside the envelopes of m = 0, 1, ... and the samples left; None if unknown.
+
+        Close to the envelopes where these are close to 0 and 1.
+        """
+        ...
+
     def smallest_total(self, m: int, chance: float) -> float:
         """The samples left when the m largest clients are removed."""
         ...
@@ -102,6 +114,22 @@ class CountBounds(Protocol):
         ...
 
 
+class _Edge:
+    """One edge: the (K,) counts up to it and their envelope."""
+
+    def __init__(self, index: int, counts: Whole, masses: Callable[[int], Whole]) -> None:
+        self.index = index
+        self.counts = counts
+        self._masses = masses
+        self._envelopes: dict[int, EdgeEnvelope] = {}
+
+    def envelope(self, extra: int) -> EdgeEnvelope:
+        """Of n_k + extra samples each."""
+        if extra not in self._envelopes:
+            self._envelopes[extra] = EdgeEnvelope(self.counts, self._masses(extra))
+        return self._envelopes[extra]
+
+
 class ExactCounts:
     """Counts as they are: whole samples, rising, nothing to allow for."""
 
@@ -112,6 +140,7 @@ class ExactCounts:
         self._federation = federation
         self.sizes = federation.sizes
         self.parts = federation.unit
+        self._last: _Edge | None = None
 
     def require_sizes(self, what: str) -> None:
         """All sizes are known."""
@@ -127,7 +156,7 @@ class ExactCounts:
     def least(self, edges: Edges) -> Whole:
         """(E, K) the counts."""
         if len(edges) == 1:
-            return self._federation.below(int(edges[0]))[None, :]
+            return self._at(int(edges[0])).counts[None, :]
         return np.ascontiguousarray(self._federation.cumulative(edges).T)
 
     greatest = least
@@ -149,11 +178,23 @@ class ExactCounts:
         self, edges: Edges, m: int, chance: float, extra: int = 0
     ) -> tuple[Shares, Shares]:
         """(E,) the envelope, exact ratios."""
+        if len(edges) == 1:
+            low, high = self._at(int(edges[0])).envelope(extra).ends(m)
+            return np.array([low]), np.array([high])
         return envelope(self.least(edges).T, self.parts * (self.sizes + extra), m)
+
+    def foresee(self, edge: int, budgets: Sequence[int]) -> None:
+        """All of them at once."""
+        self._at(edge).envelope(0).work_out(budgets)
+
+    def nearly_worst(self, edge: int) -> tuple[Shares, Shares, Whole] | None:
+        """Without the clients of most counts below, or above."""
+        low, high = self._at(edge).envelope(0).without_most()
+        return low, high, self._totals[:-1]
 
     def smallest_total(self, m: int, chance: float) -> float:
         """N without its m largest clients."""
-        return float(smallest_benign_total(self.sizes, m))
+        return float(self._totals[m])
 
     def convincing(self, probability: float, gamma: float) -> Callable[[int], tuple[Any, Any]]:
         """The same counts at every edge."""
@@ -177,6 +218,22 @@ class ExactCounts:
         if rank > self._pooled[-1]:
             return None
         return int(np.searchsorted(self._pooled, rank))
+
+    def _at(self, index: int) -> _Edge:
+        """What is known of an edge; of the last one asked for, since most are asked for again."""
+        if self._last is None or self._last.index != index:
+            counts = self._federation.below(index)
+            counts.flags.writeable = False
+            self._last = _Edge(index, counts, lambda extra: self.parts * (self.sizes + extra))
+        return self._last
+
+    @cached_property
+    def _totals(self) -> Whole:
+        """(K + 1,) the samples left without the m largest clients, for every m."""
+        gone = np.zeros(len(self.sizes) + 1, dtype=np.int64)
+        alike = self.sizes.min() == self.sizes.max()
+        np.cumsum(self.sizes if alike else np.sort(self.sizes)[::-1], out=gone[1:])
+        return np.asarray(gone[-1] - gone)
 
     @cached_property
     def _pooled(self) -> Whole:

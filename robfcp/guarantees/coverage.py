@@ -36,6 +36,30 @@ def coverage_interval(
     return kl_lower(low, radius), 1 - kl_lower(1 - high, radius)
 
 
+def first_vacuous(bounds: CountBounds, edge: int, delta: float, n_edges: int) -> int | None:
+    """A guess of the least number of liars that leaves nothing to say; None where there is none.
+
+    From removals that are nearly the worst where shares are nearly 0 and 1.
+    """
+    found = bounds.nearly_worst(edge)
+    if found is None:
+        return None
+    low, high, total = found
+    _, sampling = bounds.split(delta, NOISE_SHARE)
+    radius = np.log(2 * n_edges / sampling) / np.maximum(total, 1)
+    empty = (total < 1) | (_reaches_zero(low, radius) & _reaches_zero(1 - high, radius))
+    guess = int(empty.argmax()) if empty.any() else None
+    if guess is not None:
+        bounds.foresee(edge, [m for m in (guess - 1, guess) if m >= 0])
+    return guess
+
+
+def _reaches_zero(share: Vector, radius: Vector) -> NDArray[np.bool_]:
+    """Whether `kl_lower` is 0, as far as the last step of its bisection tells."""
+    rest = np.maximum(1 - share, 1e-300)
+    return np.asarray(share * (STEPS * log(2)) + rest * np.log(rest) <= radius)
+
+
 def kl_lower(share: NDArray[np.float64], radius: float) -> NDArray[np.float64]:
     """The least p <= share with kl(share, p) <= radius, from below, by bisection."""
     share = np.asarray(share, dtype=float)

@@ -11,7 +11,7 @@ from robfcp._util.exact import first_edge
 from robfcp.federation import Federation
 from robfcp.guarantees.bounds import CountBounds
 from robfcp.guarantees.budgets import check_budget, check_delta
-from robfcp.guarantees.coverage import coverage_interval
+from robfcp.guarantees.coverage import coverage_interval, first_vacuous
 from robfcp.guarantees.noisy import bounds_of
 from robfcp.guarantees.pruning import PRUNING_SHARE, ClientIntervals, prune
 
@@ -52,7 +52,19 @@ def coverage_curve(
     if index is None:
         return tuple(CurvePoint(m, 1.0, 1.0) for m in budgets)
     at = _interval(federation, index, confidence, sigma)
+    if sigma is None:
+        foresee(federation, index, budgets)
     return tuple(at(m) for m in budgets)
+
+
+def foresee(federation: Federation, index: int | None, budgets: Sequence[int]) -> None:
+    """Work out together what certificates and curves will be asked for at this edge.
+
+    With it the last number of liars, which tells whether something is always proved.
+    """
+    if index is not None:
+        most = federation.n_clients - 1
+        bounds_of(federation).foresee(index, [m for m in (*budgets, most) if 0 <= m <= most])
 
 
 def empty_from(
@@ -66,7 +78,17 @@ def empty_from(
     if index is None:
         return None
     at = _interval(federation, index, confidence, sigma)
-    return first_edge(federation.n_clients, lambda m: at(m).vacuous)
+    if not at(federation.n_clients - 1).vacuous:
+        return None
+    guess = None
+    if sigma is None:
+        delta = check_delta(1 - confidence)
+        guess = first_vacuous(bounds_of(federation), index, delta, federation.grid.n_bins)
+    if guess is None or not at(guess).vacuous:
+        return first_edge(federation.n_clients, lambda m: at(m).vacuous)
+    if not guess or not at(guess - 1).vacuous:
+        return guess
+    return first_edge(guess, lambda m: at(m).vacuous)
 
 
 def curve_budgets(n_clients: int, also: int = 0) -> tuple[int, ...]:

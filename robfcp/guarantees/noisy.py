@@ -12,7 +12,7 @@ by those counts, exceeds its bound: no union over the edges is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -32,8 +32,10 @@ _STEPS = 50
 
 def bounds_of(federation: Federation) -> CountBounds:
     """The counts as guarantees see them: exact, or with the noise of private reports."""
-    noisy = federation.noise.moves(federation.unit)
-    return NoisyCounts(federation) if noisy else ExactCounts(federation)
+    if federation.noise.moves(federation.unit):
+        return NoisyCounts(federation)
+    found: CountBounds = federation.memo.setdefault("bounds", ExactCounts(federation))
+    return found
 
 
 class NoisyCounts:
@@ -138,6 +140,13 @@ class NoisyCounts:
         above = self.parts * self.sizes - self.greatest(edges)
         low = _least_shares(self.least(edges), weights, m, left, right)
         return low, 1 - _least_shares(above, weights, m, right, left)
+
+    def foresee(self, edge: int, budgets: Sequence[int]) -> None:
+        """Nothing is saved by it."""
+
+    def nearly_worst(self, edge: int) -> tuple[Shares, Shares, Whole] | None:
+        """Unknown: noise is allowed for by bisection."""
+        return None
 
     def smallest_total(self, m: int, chance: float) -> float:
         """N without its m largest clients, less what noise may add to hidden sizes."""

@@ -10,7 +10,9 @@ import pytest
 from effort import cases
 
 from robfcp.errors import RobfcpError
-from robfcp.guarantees import envelope
+from robfcp.federation import Federation
+from robfcp.guarantees import bounds_of, envelope
+from robfcp.guarantees.edge_envelope import EdgeEnvelope
 from robfcp.guarantees.envelope import smallest_benign_total
 
 
@@ -85,10 +87,38 @@ def test_sizes_beyond_64_bit_products_stay_exact():
 
 
 def test_smallest_benign_total_removes_the_largest_clients():
-    assert smallest_benign_total(np.array([5, 1, 9, 3]), 2) == 4
+    sizes = np.array([5, 1, 9, 3])
+    bounds = bounds_of(Federation.from_counts(sizes[:, None]))
+    for m, left in enumerate([18, 9, 4, 1]):
+        assert smallest_benign_total(sizes, m) == bounds.smallest_total(m, 0.0) == left
 
 
 @pytest.mark.parametrize("m", [-1, 3, 1.5, True])
 def test_a_budget_that_leaves_nobody_or_is_no_number_is_refused(m):
     with pytest.raises(RobfcpError, match="malicious"):
         envelope(np.array([1, 2, 3]), np.array([4, 4, 4]), m)
+
+
+def random_edge(rng):
+    """Counts up to an edge and sizes, of few clients or of many alike, small or past 64 bits."""
+    n_clients = int(rng.choice([1, 2, 7, 60, 700]))
+    largest = int(rng.choice([1, 5, 60, 10**9, 10**12]))
+    sizes = rng.integers(1, largest + 1, n_clients)
+    if rng.random() < 0.3:
+        sizes[:] = largest
+    return (sizes * rng.random(n_clients).round(2)).astype(np.int64), sizes
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_one_edge_for_many_numbers_of_liars_is_the_envelope_of_each(seed):
+    rng = np.random.default_rng(seed)
+    below, sizes = random_edge(rng)
+    budgets = sorted(set(rng.integers(0, len(sizes), 6).tolist()))
+    together, alone = EdgeEnvelope(below, sizes), EdgeEnvelope(below, sizes)
+    together.work_out(budgets)
+    near_low, near_high = together.without_most()
+    for m in reversed(budgets):
+        lower, upper = envelope(below, sizes, m)
+        assert together.ends(m) == alone.ends(m) == (lower, upper)
+        assert near_low[m] >= lower - 1e-12
+        assert near_high[m] <= upper + 1e-12
