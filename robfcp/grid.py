@@ -267,7 +267,8 @@ class Grid:
         if values.size:
             low, high = values.min(), values.max()
             if np.isnan(low) or np.isnan(high):
-                raise RobfcpError("scores: contain NaN; find the broken predictions first")
+                row = int(np.argmax(np.isnan(values)))
+                raise RobfcpError(f"scores: row {row} is NaN; find the broken prediction first")
             if low < self.edges[0] or high > self.edges[-1]:
                 raise RobfcpError(
                     f"scores: range [{low:g}, {high:g}] leaves the grid's "

@@ -79,6 +79,29 @@ def floats(field: str, values: ArrayLike) -> NDArray[np.float64]:
     raise RobfcpError(f"{field}: must be real numbers, not {found.dtype}; convert them")
 
 
+def refuse_missing(field: str, values: NDArray[Any]) -> None:
+    """Refuse NaN, None and their like, by the row of the first."""
+    if values.dtype.kind not in "fcOmM":
+        return
+    if values.dtype.kind == "O":
+        missing = np.array([_is_missing(value) for value in values.ravel().tolist()], dtype=bool)
+    else:
+        missing = np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values)
+    if missing.any():
+        row = int(np.flatnonzero(missing.reshape(len(values), -1).any(axis=1))[0])
+        raise RobfcpError(f"{field}: row {row} is missing; fill it in or leave the sample out")
+
+
+def _is_missing(value: object) -> bool:
+    """None, NaN, and what pandas writes for them (NA, NaT): none of it equals itself."""
+    try:
+        return value is None or not bool(value == value)
+    except TypeError:  # pandas.NA, whose truth is unknown
+        return True
+    except ValueError:  # an array
+        return False
+
+
 def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
     """The generator itself, or one from a seed."""
     try:

@@ -15,7 +15,7 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.validation import check_is_fitted
 
 from robfcp.calibration import Calibration, Guarantee, calibrate
-from robfcp.defence import Defence, Exclude
+from robfcp.defence import DEFAULT, Defence, Exclude
 from robfcp.errors import RobfcpError
 from robfcp.estimators.frames import as_frame, check_kind
 from robfcp.estimators.sites import Site, Sites, named_sites
@@ -69,7 +69,7 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
         *,
         score: str | Score | None = None,
         grid: Grid | None = None,
-        defence: str | Defence = "band",
+        defence: str | Defence = DEFAULT,
         malicious: int | str = "estimate",
         exclude: Exclude = "outstanding",
         guarantee: Guarantee | None = None,

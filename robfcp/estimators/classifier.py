@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from robfcp._util.numbers import array
+from robfcp._util.numbers import array, refuse_missing
 from robfcp.errors import RobfcpError
 from robfcp.estimators.base import FederatedConformal, ScoreAndParameter
 from robfcp.estimators.sites import Site
@@ -33,7 +33,7 @@ class FederatedConformalClassifier(ScoreAndParameter, ClassifierMixin, Federated
     grid
         The bins all sites share; the score's own if None.
     defence
-        "band", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
+        "consensus", "band", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
     malicious
         How many sites may lie, or "estimate".
     exclude
@@ -151,7 +151,9 @@ class FederatedConformalClassifier(ScoreAndParameter, ClassifierMixin, Federated
 
     def _columns(self, y: ArrayLike) -> NDArray[np.intp]:
         """The column of each label."""
-        each, which = np.unique(array("labels", y).ravel(), return_inverse=True)
+        labels = array("labels", y).ravel()
+        refuse_missing("labels", labels)
+        each, which = np.unique(labels, return_inverse=True)
         known = {label: column for column, label in enumerate(self.classes_.tolist())}
         strange = [label for label in each.tolist() if label not in known]
         if strange:

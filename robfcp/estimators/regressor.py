@@ -28,7 +28,7 @@ class FederatedConformalRegressor(ScoreAndParameter, RegressorMixin, FederatedCo
     grid
         The bins all sites share; the score's own if None.
     defence
-        "band", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
+        "consensus", "band", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
     malicious
         How many sites may lie, or "estimate".
     exclude

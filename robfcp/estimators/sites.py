@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from robfcp._util.numbers import array
+from robfcp._util.numbers import array, refuse_missing
 from robfcp.errors import RobfcpError
 from robfcp.federation import numbered
 
@@ -29,6 +29,7 @@ def named_sites(X: Any, y: Any, groups: ArrayLike | None) -> dict[str, Site]:
         raise RobfcpError(
             f"groups: shape {site.shape} does not fit {len(target)} samples; give each one's site"
         )
+    refuse_missing("groups", site)
     names = site.astype(str)
     each = list(dict.fromkeys(names.tolist()))
     rows = {name: np.flatnonzero(names == name) for name in each}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._util.names import a_few
-from robfcp._util.numbers import array, floats
+from robfcp._util.numbers import array, floats, refuse_missing
 from robfcp.errors import RobfcpError
 from robfcp.scores import check_labels, column_names
 
@@ -39,6 +39,7 @@ def columns_of(sets: ArrayLike, labels: ArrayLike, classes: Classes) -> NDArray[
         raise RobfcpError(
             f"labels: shape {found.shape} does not fit {len(members)} samples; give one per row"
         )
+    refuse_missing("labels", found)
     known = {name: column for column, name in enumerate(names)}
     each, which = np.unique(found.astype(str), return_inverse=True)
     strange = [str(label) for label in each if str(label) not in known]

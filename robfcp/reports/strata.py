@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._util.numbers import array
+from robfcp._util.numbers import array, refuse_missing
 from robfcp.errors import MAX_NAME, RobfcpError
 from robfcp.grid import Grid
 
@@ -174,6 +174,7 @@ def _numbers(labels: ArrayLike, names: Names) -> NDArray[np.intp]:
     count = names if isinstance(names, int) else len(names)
     if found.ndim != 1:
         raise RobfcpError(f"labels: shape {found.shape} is not (n,); give one a sample")
+    refuse_missing("labels", found)
     if found.dtype.kind in "OT" and all(isinstance(label, str) for label in found.tolist()):
         found = found.astype(str)
     if found.dtype.kind in "US" and not isinstance(names, int):

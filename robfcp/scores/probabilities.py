@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._util.numbers import array as numbers
-from robfcp._util.numbers import floats
+from robfcp._util.numbers import floats, refuse_missing
 from robfcp.errors import RobfcpError
 from robfcp.scores.columns import label_columns
 
@@ -127,6 +127,7 @@ def check_labels(
         raise RobfcpError(
             f"labels: shape {array.shape} does not fit {n_samples} samples; give one per row"
         )
+    refuse_missing("labels", array)
     if names and array.dtype.kind in "USOiu":
         return label_columns(array, names)
     if array.dtype.kind in "USO":

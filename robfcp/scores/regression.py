@@ -206,6 +206,8 @@ def _finite(field: str, values: ArrayLike, ndim: int) -> Scores:
     shape = "(n,)" if ndim == 1 else "(n, 2)"
     if array.ndim != ndim or (ndim == 2 and array.shape[1] != 2):
         raise RobfcpError(f"{field}: shape {array.shape} is not {shape}; reshape them")
-    if not np.isfinite(array).all():
-        raise RobfcpError(f"{field}: contain NaN or infinity; find the broken samples first")
+    broken = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    if broken.any():
+        row = int(np.argmax(broken))
+        raise RobfcpError(f"{field}: row {row} is NaN or infinite; find the broken sample first")
     return array

@@ -207,7 +207,7 @@ AT_THE_SITE = {
     "names for a number": ({"labels": ["cat", "dog", "cat"], "classes": 3}, "not integer"),
     "labels of floats": ({"labels": [0.0, 1.0, 2.0], "classes": 3}, "not integer"),
     "labels of truth": ({"labels": [True, False, True], "classes": 3}, "not integer"),
-    "labels of anything": ({"labels": ["cat", None, "cat"], "classes": NAMES}, "not integer"),
+    "labels of anything": ({"labels": ["cat", None, "cat"], "classes": NAMES}, "row 1 is missing"),
     "too few labels": ({"labels": [0, 1], "classes": 3}, "2 of them do not fit scores"),
     "labels one-hot": ({"labels": np.eye(3, dtype=int), "classes": 3}, r"shape \(3, 3\)"),
     "labels ragged": ({"labels": [[0], [1, 2], [0]], "classes": 3}, "labels: rows differ"),
@@ -252,7 +252,7 @@ def test_more_groups_than_a_round_can_have_are_refused_at_the_site():
 
 
 def test_nan_scores_are_refused_by_class_as_they_are_pooled():
-    with pytest.raises(RobfcpError, match="site-7: scores: contain NaN"):
+    with pytest.raises(RobfcpError, match="site-7: scores: row"):
         Report.from_scores("site-7", [np.nan, 0.1], GRID, labels=[0, 1], classes=2)
 
 
