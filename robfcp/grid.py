@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._util.lookup import Lookup, lookup
+from robfcp._util.binning import Binning
 from robfcp._util.numbers import array, floats
 from robfcp.errors import RobfcpError
 
 MAX_BINS = 1_000_000
-MANY = 2000  # scores from which on they are looked up, not searched for
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,15 +224,11 @@ class Grid:
         >>> robfcp.Grid.uniform(4).index([0.0, 0.25, 0.26, 1.0])
         array([0, 0, 1, 3])
         """
-        values = self._checked(scores)
-        find = self._lookup if values.size >= MANY and values.dtype.itemsize <= 8 else None
-        if find is not None:
-            return find(values)
-        return np.asarray(np.searchsorted(self.edges[1:-1], values, side="left"), dtype=np.intp)
+        return self._binning.index(self._checked(scores))
 
     @cached_property
-    def _lookup(self) -> Lookup | None:
-        return lookup(self.edges)
+    def _binning(self) -> Binning:
+        return Binning(self.edges)
 
     def counts(self, scores: ArrayLike) -> NDArray[np.int64]:
         """(H,) how many scores fall into each bin.
@@ -254,11 +249,12 @@ class Grid:
         >>> robfcp.Grid.uniform(4).counts([0.0, 0.25, 0.26, 1.0])
         array([2, 1, 0, 1])
         """
-        values = array("scores", scores)
-        if values.size < self.n_bins or self._lookup is not None:
-            return np.bincount(self.index(values), minlength=self.n_bins).astype(np.int64)
-        below = np.searchsorted(np.sort(self._checked(values)), self.edges[1:-1], side="right")
-        return np.diff(below, prepend=0, append=values.size)
+        values = scores if type(scores) is np.ndarray else array("scores", scores)
+        if values.dtype.kind in "fiu" and values.dtype.itemsize <= 8 and values.ndim == 1:
+            found = self._binning.counts(values)
+            if found is not None:
+                return found
+        return np.bincount(self.index(values), minlength=self.n_bins).astype(np.int64)
 
     def _checked(self, scores: ArrayLike) -> NDArray[Any]:
         values = array("scores", scores)

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robfcp._util.binning import MANY, VERY_MANY
 from robfcp.errors import RobfcpError
-from robfcp.grid import MANY, Grid, named
+from robfcp.grid import Grid, named
 from robfcp.reports import sketch
 
 GRIDS = [Grid.default(), Grid.uniform(), Grid.uniform(7, -1, 2), Grid.extended()]
@@ -43,22 +44,67 @@ def odd_grids(rng):
         yield Grid(np.concatenate([[0.0], np.cumsum(np.exp(rng.normal(size=99) * 3))]) * scale)
 
 
-def test_many_scores_are_looked_up_exactly_where_a_search_finds_them():
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("number", [40, MANY - 1, MANY, VERY_MANY])
+def test_scores_are_counted_exactly_where_a_search_finds_them(number):
+    rng = np.random.default_rng(number)
     looked_up = 0
     for grid in odd_grids(rng):
         low, high = np.maximum(grid.edges[0], -9), np.minimum(grid.edges[-1], 9e300)
-        values = low + (high - low) * np.concatenate([rng.random(MANY), rng.random(MANY) ** 40])
+        values = low + (high - low) * np.concatenate([rng.random(number), rng.random(number) ** 40])
         inside = grid.edges[np.isfinite(grid.edges)]
         near = np.concatenate([inside, np.nextafter(inside, -np.inf), np.nextafter(inside, np.inf)])
         values = np.clip(np.concatenate([values, near, [low, high]]), low, high)
-        wanted = np.searchsorted(grid.edges[1:-1], values, side="left")
-        np.testing.assert_array_equal(grid.index(values), wanted)
-        np.testing.assert_array_equal(
-            grid.counts(values), np.bincount(wanted, minlength=grid.n_bins)
-        )
-        looked_up += grid._lookup is not None
+        values = rng.permutation(values)
+        for some in (values[:number], values, values[::2], np.full(number, grid.upper[0])):
+            wanted = np.searchsorted(grid.edges[1:-1], some, side="left")
+            np.testing.assert_array_equal(grid.index(some), wanted)
+            counts = np.bincount(wanted, minlength=grid.n_bins)
+            np.testing.assert_array_equal(grid.counts(some), counts)
+            assert grid.counts(some).dtype == np.int64
+        looked_up += grid._binning._cells is not None
     assert looked_up >= 8
+
+
+@pytest.mark.parametrize("number", [1, 40, MANY, VERY_MANY])
+@pytest.mark.parametrize("grid", [*GRIDS, *OPEN], ids=repr)
+def test_one_score_outside_is_found_among_any_number(grid, number):
+    values = np.random.default_rng(0).random(number)
+    low, high = grid.edges[0], grid.edges[-1]
+    outside = [
+        np.nextafter(low, -np.inf),
+        np.nextafter(high, np.inf),
+        low - 1e-20,
+        high + 1,
+        -1e300,
+    ]
+    for wrong in [np.nan, *(one for one in outside if one < low or one > high)]:
+        values[number // 2] = wrong
+        with pytest.raises(RobfcpError, match="contain NaN" if np.isnan(wrong) else "leaves the"):
+            grid.counts(values)
+        with pytest.raises(RobfcpError, match="contain NaN" if np.isnan(wrong) else "leaves the"):
+            grid.index(values)
+    values[number // 2] = high
+    assert grid.counts(values)[-1] >= 1
+    values[number // 2] = low
+    assert grid.counts(values)[0] >= 1
+
+
+@pytest.mark.parametrize("number", [40, MANY, VERY_MANY])
+def test_counts_of_any_type_are_those_of_its_numbers(number):
+    values = np.random.default_rng(1).random(number)
+    for grid in (Grid.default(), Grid.extended()):
+        for same in (values.astype(np.float16), values.astype(np.float32), values.round()):
+            wanted = grid.counts(same.astype(np.float64))
+            np.testing.assert_array_equal(grid.counts(same), wanted)
+            np.testing.assert_array_equal(grid.counts(same[::-1]), wanted)
+            np.testing.assert_array_equal(grid.counts(same.tolist()), wanted)
+        whole = (values > 0.5).astype(np.uint8)
+        np.testing.assert_array_equal(grid.counts(whole), grid.counts(whole.astype(float)))
+        long = values.astype(np.longdouble)
+        np.testing.assert_array_equal(grid.counts(long), grid.counts(values))
+    for wrong in (values > 0.5, values.astype(complex), values.astype(str)):
+        with pytest.raises(RobfcpError, match="must be real numbers"):
+            Grid.default().counts(wrong)
 
 
 def test_scores_of_any_type_and_shape_are_looked_up():

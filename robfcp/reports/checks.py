@@ -108,11 +108,12 @@ def check_counts(client: str, values: Any, grid: Grid) -> NDArray[np.int64]:
         raise refuse(f"counts are not a vector of integers ({counts.dtype}, {counts.ndim}-d)")
     if counts.size != grid.n_bins:
         raise refuse(f"{counts.size} counts do not fit the grid's {grid.n_bins} bins")
-    if counts.max() > MAX_SAMPLES or counts.sum(dtype=np.float64) > MAX_SAMPLES:
+    total = counts.sum(dtype=np.float64)
+    if counts.max() > MAX_SAMPLES or total > MAX_SAMPLES:
         raise refuse(f"counts exceed {MAX_SAMPLES} samples")
-    if counts.min() < -MAX_SAMPLES or counts.sum(dtype=np.float64) < -MAX_SAMPLES:
+    if counts.min() < -MAX_SAMPLES or total < -MAX_SAMPLES:
         raise refuse(f"counts lie below {-MAX_SAMPLES}")
-    return counts.astype(np.int64)
+    return counts.astype(np.int64, copy=False)
 
 
 def check_risk(client: str, risk: object) -> int:

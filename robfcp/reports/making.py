@@ -12,7 +12,7 @@ from robfcp._util.numbers import array, floats
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.reports.checks import check_client, check_counts, check_grid, check_score
+from robfcp.reports.checks import check_client, check_grid, check_score
 from robfcp.reports.disclosure import Exact, check_privacy, disclosure_of
 from robfcp.reports.sketches import sketch
 from robfcp.reports.strata import Strata
@@ -141,7 +141,7 @@ class Made:
         size: Any = how.stated(int(counts.sum()))
         shown: Any = None  # the sums of the counts by class, where there are these
         if strata is None:
-            shown = how.shown(check_counts(client, counts, grid))
+            shown = how.shown(counts)
         else:
             strata = how.shown_strata(strata)
         return cls(

@@ -12,7 +12,7 @@ from robfcp.grid import Grid
 
 def sketch(scores: ArrayLike, grid: Grid) -> NDArray[np.int64]:
     """The (H,) counts of the scores in the grid's bins."""
-    values = array("scores", scores)
+    values = scores if type(scores) is np.ndarray else array("scores", scores)
     if values.ndim != 1:
         raise RobfcpError(f"scores: shape {values.shape} is not (n,); pass one score a sample")
     return grid.counts(values)
