@@ -79,9 +79,9 @@ def test_one_score_outside_is_found_among_any_number(grid, number):
     ]
     for wrong in [np.nan, *(one for one in outside if one < low or one > high)]:
         values[number // 2] = wrong
-        with pytest.raises(RobfcpError, match="contain NaN" if np.isnan(wrong) else "leaves the"):
+        with pytest.raises(RobfcpError, match="is NaN" if np.isnan(wrong) else "leaves the"):
             grid.counts(values)
-        with pytest.raises(RobfcpError, match="contain NaN" if np.isnan(wrong) else "leaves the"):
+        with pytest.raises(RobfcpError, match="is NaN" if np.isnan(wrong) else "leaves the"):
             grid.index(values)
     values[number // 2] = high
     assert grid.counts(values)[-1] >= 1
