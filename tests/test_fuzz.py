@@ -26,7 +26,7 @@ def fuzz(cases, seed, script=SCRIPT, seconds=60):
 
 
 def test_some_hostile_files_of_every_kind():
-    fuzz(150, 7)
+    fuzz(60, 7)
 
 
 @pytest.mark.slow

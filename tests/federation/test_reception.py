@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from effort import cases, thorough
 
 import robfcp
 from robfcp.federation import Federation, reception
@@ -131,7 +132,7 @@ def one_by_one(monkeypatch):
     return take
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thorough(KINDS, "plain", "both"))
 def test_whatever_is_wrong_is_refused_in_the_words_for_a_single_report(kind, one_by_one):
     honest = [json.dumps(site(k, kind)) for k in range(4)]
     for lie in lies_about(site(9, kind)):
@@ -139,11 +140,12 @@ def test_whatever_is_wrong_is_refused_in_the_words_for_a_single_report(kind, one
         assert taken(items) == one_by_one(items), lie
 
 
+@pytest.mark.effort
 @pytest.mark.parametrize("options", [{}, {"grid": Grid.default()}, {"round": "r"}])
 def test_mixed_rounds_with_many_faults_do_not_depend_on_how_they_are_checked(options, one_by_one):
     rng = np.random.default_rng(3)
     lies = [lie for kind in KINDS for lie in lies_about(site(50, kind))]
-    for _ in range(6):
+    for _ in range(cases(2)):
         items = [json.dumps(site(k, rng.choice(KINDS[:1] * 9 + KINDS))) for k in range(40)]
         chosen = rng.choice(len(lies), 12)
         items += [json.dumps({**lies[c], "client": f"x{k}"}) for k, c in enumerate(chosen)]

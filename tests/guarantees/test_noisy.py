@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import thorough
 from noises import draw
 from scipy.stats import beta as beta_law
 from scipy.stats import binom
@@ -153,7 +154,7 @@ def test_exact_and_noisy_counts_answer_the_same_questions_and_no_rule_asks_which
     assert asking == {"noisy.py"}  # where counts become one or the other
 
 
-@pytest.mark.parametrize("neighbours", ["substitution", "add-remove"])
+@pytest.mark.parametrize("neighbours", thorough(["substitution", "add-remove"], "add-remove"))
 @pytest.mark.parametrize("guarantee", [None, "marginal", "pac", "pac-homogeneous"])
 def test_noise_too_small_to_matter_changes_nothing(guarantee, neighbours):
     rng = np.random.default_rng(12)

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from effort import cases
+from effort import cases, thorough
 from scipy.special import rel_entr
 from scipy.stats import binom
 
@@ -32,7 +32,7 @@ def brute_force(below: np.ndarray, sizes: np.ndarray, m: int, level: Fraction, d
 
 
 @pytest.mark.parametrize("level", [Fraction(9, 10), Fraction(1, 2), Fraction(99, 100)])
-@pytest.mark.parametrize("delta", [0.05, 0.4, 1e-6])
+@pytest.mark.parametrize("delta", thorough([0.05, 0.4, 1e-6], 0.05))
 def test_critical_count_is_the_least_rare_count_beyond_the_mean(level, delta):
     totals = np.arange(1, 400, 7)
     for total, found in zip(totals, critical_counts(totals, level, delta), strict=True):

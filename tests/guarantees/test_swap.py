@@ -6,7 +6,7 @@ from math import ceil
 
 import numpy as np
 import pytest
-from effort import cases
+from effort import cases, thorough
 
 import robfcp
 from robfcp.federation import Federation
@@ -248,7 +248,7 @@ def test_one_client_alone_keeps_the_rank_that_other_libraries_have():
 
 
 @pytest.mark.parametrize("kind", ["coverage", "class", "weights", "risk"])
-@pytest.mark.parametrize("number", [400, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", thorough([150, 3000], 150))
 def test_the_one_rule_is_brute_force_over_all_removals_for_every_kind_of_loss(kind, number):
     """psi = miss - alpha; 1{y = c}(miss - alpha); w(x)(miss - alpha); loss - alpha, in tenths."""
     rng = np.random.default_rng(7)

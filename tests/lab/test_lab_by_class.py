@@ -240,6 +240,7 @@ def test_class_capture_moves_only_the_captured_class_when_classes_have_threshold
     assert found[captured].threshold == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_the_red_team_works_by_class_and_has_the_new_attacks(data):
     cells = redteam(
         *data,

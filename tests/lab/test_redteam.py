@@ -76,6 +76,7 @@ def command(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_writes_json_and_draws(tmp_path):
     out, figure = tmp_path / "cells.json", tmp_path / "map.png"
     result = command(

@@ -140,6 +140,7 @@ def test_simulate_command_reads_files(tmp_path, data):
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.slow
 def test_demo_ends_with_a_page_a_figure_and_a_calibration(tmp_path):
     wanted = ("demo", "--data", "pathmnist", "-o", tmp_path / "out", "--seeds", 1, "--json")
     result = invoke(*wanted)

@@ -72,7 +72,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"malicious": 2, "guarantee": "pac-homogeneous"},
     {"guarantee": "marginal", "size_budget": 200},
 ]
-QUICK_SETTINGS = [SETTINGS[k] for k in (0, 3, 4, 7, 8, 10)]
+QUICK_SETTINGS = [SETTINGS[k] for k in (0, 4, 8, 10)]
 
 
 @pytest.mark.effort
@@ -82,7 +82,7 @@ def test_every_what_if_setting_is_what_calibrate_would_have_said(settings: dict[
 
 
 @pytest.mark.effort
-@pytest.mark.parametrize("guarantee", [None, "pac"])
+@pytest.mark.parametrize("guarantee", thorough([None, "pac"], "pac"))
 def test_what_if_of_private_reports_allows_for_their_noise(guarantee: Any) -> None:
     rng = np.random.default_rng(0)
     grid, privacy = Grid.uniform(40), Privacy(2.0)
@@ -127,9 +127,7 @@ def check_tables(reports: Federation, settings: dict[str, Any]) -> None:
             assert tuple(reports.ids[k] for k in excluded) == wanted.flagged
 
 
-@pytest.mark.parametrize(
-    "exchangeability", thorough(["partial", "full", "published"], "partial", "full")
-)
+@pytest.mark.parametrize("exchangeability", thorough(["partial", "full", "published"], "full"))
 def test_the_guaranteed_what_if_keeps_the_recorded_rank(exchangeability: Any) -> None:
     reports = federation(9, 1)
     settings = {"malicious": 1, "defence": "none", "exchangeability": exchangeability}
