@@ -116,9 +116,11 @@ class Federation(Tallies):
         >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).subset([False, True]).ids
         ('client-1',)
         """
-        chosen = np.flatnonzero(mask)
-        ids = tuple(self.ids[k] for k in chosen)
         kept = np.asarray(mask, dtype=bool)
+        if kept.all():
+            return self
+        chosen = np.flatnonzero(kept)
+        ids = tuple(self.ids[k] for k in chosen)
         strata = None if self.strata is None else self.strata.subset(kept)
         told = None if self.set_sizes is None else self.set_sizes.subset(kept)
         return replace(

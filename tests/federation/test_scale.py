@@ -10,7 +10,7 @@ from effort import thorough
 import robfcp
 from robfcp.defence import Band, RobFCP, find_copies, large, trust_lowest
 from robfcp.defence.band import spacings
-from robfcp.defence.copies.large import row_codes, similar_rows
+from robfcp.defence.copies.large import codes_of, similar_rows
 from robfcp.defence.distances import METRICS, Space, neighbour_means, pairwise, rank_means
 from robfcp.defence.large import scalable_means
 from robfcp.errors import RobfcpError
@@ -245,10 +245,10 @@ def test_copies_are_found_without_comparing_every_pair(monkeypatch):
     expected = find_copies(dense)
     assert [len(group.clients) for group in expected] == [5, 11]
     monkeypatch.setattr("robfcp.defence.copies.exact.MANY", 10)
-    assert find_copies(dense) == expected
-    codes = row_codes(dense.table, GRID.n_bins)
-    assert len(np.unique(codes)) == len(np.unique(dense.counts, axis=0))
-    left, right = similar_rows(dense.subset(np.arange(400) >= 30).table, GRID.n_bins)
+    assert find_copies(Federation.from_counts(counts_of(drawn), GRID)) == expected
+    codes = codes_of(dense.table, GRID.n_bins)
+    assert len(np.unique(codes.rows)) == len(np.unique(dense.counts, axis=0))
+    left, right = similar_rows(dense.table, codes, np.arange(30, 400))
     assert len(left) == len(right) == 0
 
 

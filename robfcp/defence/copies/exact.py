@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.defence.copies.large import MANY, row_codes, similar_rows
+from robfcp.defence.copies.large import MANY, codes_of, similar_rows
 from robfcp.defence.copies.links import Copies, components
 from robfcp.federation import Counts, Federation
 
@@ -26,18 +26,18 @@ def exact_copies(federation: Federation, false_alarm: float) -> tuple[Copies, ..
     number of bins in use; different distributions only enlarge it. A pair are copies when the
     Chernoff bound on P(X^2 <= observed) times the number of pairs is at most `false_alarm`.
     """
-    n_bins = federation.grid.n_bins
-    codes = row_codes(federation.table, n_bins)
-    first, owner = np.unique(codes, return_index=True, return_inverse=True)[1:]
-    distinct = federation.table.rows(first)
+    table, codes = federation.table, codes_of(federation.table, federation.grid.n_bins)
+    first, owner = np.unique(codes.rows, return_index=True, return_inverse=True)[1:]
     n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
     repeated = np.flatnonzero(np.bincount(owner) > 1)
     few = len(first) <= MANY
-    left, right = _similar(distinct.dense()) if few else similar_rows(distinct, n_bins)
-    likely = _close_enough(distinct, left, right, MARGIN * false_alarm / max(n_pairs, 1))
+    left, right = _similar(table.rows(first).dense()) if few else similar_rows(table, codes, first)
+    likely = _close_enough(table, first[left], first[right], MARGIN * false_alarm / max(n_pairs, 1))
     left, right = (np.concatenate([repeated, ends[likely]]) for ends in (left, right))
     pairs = zip(left, right, strict=True)
-    p_values = n_pairs * np.array([lower_tail(distinct.row(i), distinct.row(j)) for i, j in pairs])
+    p_values = n_pairs * np.array(
+        [lower_tail(table.row(first[i]), table.row(first[j])) for i, j in pairs]
+    )
     close = p_values <= false_alarm
     groups = components(owner, left[close], right[close])
     member = np.zeros(len(first), dtype=np.intp)

@@ -23,11 +23,11 @@ def components(
     owner: NDArray[np.intp], left: NDArray[np.intp], right: NDArray[np.intp]
 ) -> list[NDArray[np.intp]]:
     """The clients whose rows are linked, two or more, in the order of their first members."""
+    if not len(left):
+        return []
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    if not len(left):
-        return []
     n_rows = int(owner.max()) + 1
     graph = coo_array((np.ones(len(left)), (left, right)), shape=(n_rows, n_rows))
     _, labels = connected_components(graph, directed=False)
