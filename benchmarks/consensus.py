@@ -60,6 +60,7 @@ class World:
     labels: list[NDArray[np.intp]]
     tests: Scores
     n_classes: int
+    registered: bool = False  # sizes, beforehand
     honest: Scores = field(default_factory=list)
     bad: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
 
@@ -73,7 +74,8 @@ class World:
 
     def federation(self, classes: bool = True) -> Federation:
         """The reports as the server has them."""
-        return federation_of(self.scores, self.labels, self.n_classes if classes else 1)
+        found = federation_of(self.scores, self.labels, self.n_classes if classes else 1)
+        return replace(found, registered=self.registered)
 
     def coverage(self, index: int | None) -> float:
         """Of the benign clients' tests, weighted by their sizes."""
@@ -436,6 +438,13 @@ def by_nature(seeds: range, _: Sequence[Any], rules: tuple[str, ...] = COMPARED)
                 ("20% gaussian", (Gaussian(0.5), 0.2)),
             ):
                 yield [f"{title}: {what}"], made, attack, rules, True
+            yield (
+                [f"{title}: nobody, sizes registered"],
+                ("registered", *made[1:]),
+                None,
+                rules,
+                True,
+            )
 
 
 def sensitivity(seeds: range, names: Sequence[Any]) -> Iterator[Any]:
@@ -477,8 +486,9 @@ PARTS: dict[str, tuple[Callable[..., Iterator[Any]], int, Sequence[Any]]] = {
 
 def _measured(cell: Any) -> tuple[list[str], dict[str, tuple[float, ...]]]:
     keys, (kind, *made), attack, rules, classes = cell
-    if kind == "natural":
+    if kind in ("natural", "registered"):
         found = natural(*made)
+        found.registered = kind == "registered"
         seed = made[-1]
     else:
         *place, options = made
