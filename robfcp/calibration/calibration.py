@@ -94,6 +94,17 @@ class Calibration(Predicting, Evidenced):
     several: bool = False
     version: str = __version__
 
+    def __repr__(self) -> str:
+        """A line: what a notebook shows of it."""
+        limits = ", ".join(
+            f"threshold {float(one.threshold):.4g} at {float(one.confidence_level):g}"
+            if not one.strata
+            else f"{len(one.strata)} thresholds at {float(one.confidence_level):g}"
+            for one in self.levels
+        )
+        used = f"{self.summary.n_trusted} of {self.summary.n_clients} sites used"
+        return f"Calibration({limits}; {used})"
+
     def with_evidence(self, path: FilePath) -> Calibration:
         """The same calibration with the evidence in another place.
 

@@ -87,7 +87,11 @@ def _curve(level: Level) -> str:
     numbers = [point.m for point in level.curve]
     chosen = sorted({min(numbers, key=lambda m: abs(m - near)) for near in wanted})
     points = [point for point in level.curve if point.m in chosen]
-    return ", ".join(f"{_proved(point)} with at most {point.m}" for point in points)
+    return ", ".join(f"{_proved(point)} {_if_so_many(point.m)}" for point in points)
+
+
+def _if_so_many(m: int) -> str:
+    return "if nobody lies" if m == 0 else f"with at most {m} {'liar' if m == 1 else 'liars'}"
 
 
 def as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def predict(
             write_result(output, result, text)
     printer.table(
         f"{len(result)} samples at {float(loaded.levels[place].confidence_level):g}",
-        list(figures),
+        [name.replace("_", " ") for name in figures],
         [list(figures.values())],
     )
     for note in outputs.notes:

@@ -266,7 +266,7 @@ def sketch(
         held = int((report.strata.sizes > 0).sum())
         kept = f"{held} of {report.strata.n_strata}"
         printer.line(
-            f"It keeps counts by {report.strata.by}: {kept} occur. --pooled withholds them."
+            f"Counts are kept for each {report.strata.by} ({kept} occur); --pooled withholds them."
         )
     elif by_class is False:
         printer.line(

@@ -97,6 +97,12 @@ class Federation(Tallies):
         if isinstance(self.table, np.ndarray):
             object.__setattr__(self, "table", DenseCounts(self.table))
 
+    def __repr__(self) -> str:
+        """A line without the reports."""
+        out = len(self.faulty) + len(self.missing)
+        also = f", {out} faulty or missing" if out else ""
+        return f"Federation({self.n_clients} sites, {self.n_samples} samples{also})"
+
     def subset(self, mask: NDArray[np.bool_]) -> Federation:
         """The chosen clients alone.
 

@@ -224,8 +224,12 @@ class ExactCounts:
         if self._last is None or self._last.index != index:
             counts = self._federation.below(index)
             counts.flags.writeable = False
-            self._last = _Edge(index, counts, lambda extra: self.parts * (self.sizes + extra))
+            self._last = _Edge(index, counts, self._weights)
         return self._last
+
+    def _weights(self, extra: int) -> Whole:
+        """(K,) each site's parts with so many samples more; a method, which can be pickled."""
+        return self.parts * (self.sizes + extra)
 
     @cached_property
     def _totals(self) -> Whole:

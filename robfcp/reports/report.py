@@ -216,6 +216,12 @@ class Report(Made):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        """A line without the counts, which need not be in a log."""
+        by = "" if self.strata is None else f", by {self.strata.by}"
+        noise = "" if self.privacy is None else f", {self.privacy!r}"
+        return f"Report({self.client!r}, {self.n_samples} samples, {self.grid!r}{by}{noise})"
+
     @property
     def disclosure(self) -> Exact:
         """How the report shows its counts: as they are, or with noise."""

@@ -132,3 +132,13 @@ def test_localise_fills_empty_sets_and_says_what_it_did(
     refused = run("localise", "site-00.json", "own.npz", "--non-empty")
     assert refused.returncode == 1
     assert "pass --predict and -o too" in refused.stderr
+
+
+def test_what_a_notebook_shows_is_a_line(swapped: robfcp.Calibration) -> None:
+    assert repr(swapped) == "Calibration(threshold 0.7087 at 0.9; 9 of 10 sites used)"
+    assert repr(swapped.federation) == "Federation(10 sites, 3000 samples)"
+    report = repr(federation()[0])
+    assert report.startswith("Report('site-00', 300 samples, Grid(default, 1000 bins")
+    assert report.endswith("by class)")
+    several = robfcp.calibrate(federation(), confidence_level=[0.8, 0.9], by="class", malicious=0)
+    assert repr(several).startswith("Calibration(3 thresholds at 0.8, 3 thresholds at 0.9; ")

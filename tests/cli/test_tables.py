@@ -363,7 +363,7 @@ def test_folders_and_patterns_are_the_files_they_stand_for(federation: Path) -> 
     assert json.loads(invoke("calibrate", federation / "reports" / "?.json", "--json")) == wanted
     assert "matches no file" in refused("calibrate", federation / "*.nothing")
     (federation / "empty").mkdir()
-    assert "holds no .json file" in refused("calibrate", federation / "empty")
+    assert "holds no .json" in refused("calibrate", federation / "empty")
 
 
 def test_sets_come_back_with_ids_and_class_names(federation: Path) -> None:
