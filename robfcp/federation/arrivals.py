@@ -62,6 +62,8 @@ class Arrivals:
     def votes(self, mask: Mask | None = None) -> Votes:
         """How many reports have each header, in the order of the first that has it."""
         kinds = self.kinds if mask is None else self.kinds[mask]
+        if len(self.headers) == 1 and len(kinds):
+            return {self.headers[0]: len(kinds)}
         used, first, number = np.unique(kinds, return_index=True, return_counts=True)
         order = np.argsort(first)
         return {self.headers[used[k]]: int(number[k]) for k in order}

@@ -13,10 +13,10 @@ from robfcp.errors import RobfcpError
 from robfcp.federation.checked import Checked
 from robfcp.federation.columns import Columns
 from robfcp.federation.counts import Counts, DenseCounts
+from robfcp.federation.entries import Sent
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.intake import take_in
 from robfcp.federation.late_grids import built
-from robfcp.federation.reception import Sent
 from robfcp.federation.strata import Stratified
 from robfcp.federation.tallies import Tallies
 from robfcp.grid import Grid

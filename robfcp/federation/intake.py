@@ -16,10 +16,11 @@ from robfcp.federation.agreement import common_strata, same, same_strata
 from robfcp.federation.arrivals import Arrivals, Refusal
 from robfcp.federation.columns import Columns
 from robfcp.federation.counts import Counts, check_extent
+from robfcp.federation.entries import Sent
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.marks import Header, Objection, agreed_noise, same_noise, sizes_known
 from robfcp.federation.quorum import check_quorum
-from robfcp.federation.reception import Reception, Sent
+from robfcp.federation.reception import Reception
 from robfcp.federation.strata import Stratified, stratified
 from robfcp.privacy import Privacy
 from robfcp.reports import By, Names, Report, check_client

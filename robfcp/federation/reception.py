@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,16 +13,15 @@ from numpy.typing import NDArray
 
 from robfcp.errors import ReportError
 from robfcp.federation.arrivals import Arrivals
-from robfcp.federation.block import NOTHING, Block, Ragged
+from robfcp.federation.block import Block
 from robfcp.federation.building import CountsBuilder, PartBuilder
 from robfcp.federation.columns import Columns, WireFault
+from robfcp.federation.entries import Entry, Sent, block_of, entry_of, known
 from robfcp.federation.faults import Fault, Untrusted, fault_again
 from robfcp.federation.late_grids import kept
 from robfcp.federation.marks import Header
 from robfcp.grid import Grid
 from robfcp.reports import (
-    UNSET,
-    QuickCounts,
     QuickReport,
     Report,
     Shared,
@@ -38,29 +36,6 @@ _REPORTS = 512  # checked at a time: their numbers stay in the cache
 _ENTRIES = 2**14
 _KEPT_HEADERS = 256
 _KEPT_BYTES = 2**16  # of what a report says of its round
-
-
-class Sent(NamedTuple):
-    """A report's JSON with the name that errors give it until its client is known."""
-
-    data: bytes | str
-    source: str
-
-
-Listed = tuple[Sequence[int], Sequence[int]]  # places and what is in them
-
-
-class Entry(NamedTuple):
-    """One report that waits to be checked with others, or is known to be right."""
-
-    client: str
-    size: int
-    header: Header
-    counts: Listed | None  # by bin; the sums of the strata where there are none
-    strata: Listed | None  # by steps from cell to cell
-    told: Listed | None  # scores of all labels, by bin
-    position: int
-    sent: Sent | None  # to be read again where something is wrong; None where nothing can be
 
 
 class Reception:
@@ -88,23 +63,18 @@ class Reception:
 
     def add(self, item: Untrusted | Sent | Columns) -> None:
         """Take one thing that should be a report."""
-        position = self._position
-        self._position += 1
-        entry = None
         if isinstance(item, Columns):
-            self._position = position
             self.add_columns(item)
-        elif isinstance(item, Report):
-            entry = _known(item, position)
-        elif isinstance(item, Fault):
-            self._faults.append((position, item))
+            return
+        position = self._position
+        self._position = position + 1
+        if isinstance(item, (bytes, str, Sent)):
+            entry = self._quick(item, position) or self._slow(item, position)
         else:
-            sent = self._sent(item, position)
-            if sent is not None:
-                entry = self._quick(sent, position) or self._slow(sent, position)
+            entry = self._other(item, position)
         if entry is not None:
             self._waiting.append(entry)
-            listed = entry.strata if entry.counts is None else entry.counts
+            listed = entry.counts or entry.strata
             self._entries += 0 if listed is None else len(listed[1])
             if len(self._waiting) >= _REPORTS or self._entries >= _ENTRIES:
                 self._flush()
@@ -166,41 +136,31 @@ class Reception:
         distinct = len(set(left.clients)) == len(left)
         return replace(left, numbers=np.arange(len(left)), distinct=distinct)
 
-    def _sent(self, item: Any, position: int) -> Sent | None:
-        """The JSON of what came; None, and a fault, where it is none."""
-        source = _number(position)
-        if isinstance(item, (bytes, str)):
-            return Sent(item, source)
-        if isinstance(item, Sent):
-            return item
+    def _other(self, item: Any, position: int) -> Entry | None:
+        """What came in another form than JSON; None, and a fault, where it is no report."""
+        if isinstance(item, Report):
+            return known(item, position)
+        if isinstance(item, Fault):
+            self._faults.append((position, item))
+            return None
         problem = f"{type(item).__name__} is not a report", "pass Report objects or JSON"
         if isinstance(item, Mapping):
             try:
-                return Sent(msgspec.json.encode(dict(item)), source)
+                data = msgspec.json.encode(dict(item))
+                return self._quick(data, position) or self._slow(data, position)
             except (TypeError, ValueError, OverflowError, RecursionError):
                 problem = "is not JSON data", "send a report"
-        error = ReportError(source, "report", *problem)
+        error = ReportError(_number(position), "report", *problem)
         self._faults.append((position, Fault(error.client, error.field, str(error))))
         return None
 
-    def _quick(self, sent: Sent, position: int) -> Entry | None:
+    def _quick(self, item: Sent | bytes | str, position: int) -> Entry | None:
         """The report's numbers, to be checked with others'; None where that cannot be."""
-        found = quick_report(sent.data)
-        if found is None or found.n_samples is None:
+        found = quick_report(item.data if isinstance(item, Sent) else item)
+        header = None if found is None else self._header(found)
+        if found is None or header is None:
             return None
-        header = self._header(found)
-        if header is None:
-            return None
-        n_bins = header.grid.n_bins
-        counts, strata, told = found.counts, found.strata, found.set_sizes
-        parts = (
-            None if counts is UNSET else _listed(counts, n_bins),
-            None if strata is UNSET else _same_length(strata.steps, strata.counts),
-            None if told is UNSET else _listed(told, n_bins),
-        )
-        if () in parts:
-            return None
-        return Entry(found.client, found.n_samples, header, *parts, position, sent)
+        return entry_of(found, header, position, item)
 
     def _header(self, found: QuickReport) -> Header | None:
         """What the report shares with others, understood once."""
@@ -232,24 +192,25 @@ class Reception:
                 client, reason = _number(position), _number(position) + reason[len(client) :]
             self._faults.append((position, fault_again(client, one.field, reason)))
 
-    def _slow(self, sent: Sent, position: int) -> Entry | None:
+    def _slow(self, item: Sent | bytes | str, position: int) -> Entry | None:
         """The same by the rules for a single report; None, and a fault, where it is refused."""
+        data, source = item if isinstance(item, Sent) else (item, _number(position))
         try:
-            return _known(Report.from_json(sent.data, sent.source, self._grid), position)
+            return known(Report.from_json(data, source, self._grid), position)
         except ReportError as error:
             self._faults.append((position, Fault(error.client, error.field, str(error))))
             return None
 
     def _flush(self) -> None:
         """Check what waits, keep what is right."""
-        block = _block(self._waiting)
+        block = block_of(self._waiting)
         fine = block.fine()
         if not fine.all():
             again = [
                 entry if right or entry.sent is None else self._slow(entry.sent, entry.position)
                 for entry, right in zip(self._waiting, fine.tolist(), strict=True)
             ]
-            block = _block([entry for entry in again if entry is not None])
+            block = block_of([entry for entry in again if entry is not None])
         self._waiting, self._entries = [], 0
         self._take(block)
         self.refused += sorted(self._faults, key=lambda one: one[0])
@@ -277,83 +238,3 @@ def _header(shared: Shared | None) -> Header | None:
 def _number(position: int) -> str:
     """How a report without a name is called."""
     return f"report #{position + 1}"
-
-
-def _known(report: Report, position: int) -> Entry:
-    """A report that was checked when it was made."""
-    strata, told = report.strata, report.set_sizes
-    kind = None if strata is None else (strata.by, strata.names)
-    header = Header(kept(report.grid), *report.context[1:], report.privacy, kind)
-    split = None
-    if strata is not None:
-        split = np.diff(strata.cells, prepend=0).tolist(), strata.counts.tolist()
-    return Entry(
-        report.client,
-        report.n_samples,
-        header,
-        counts=_in_use(report.counts),
-        strata=split,
-        told=None if told is None else _in_use(told),
-        position=position,
-        sent=None,
-    )
-
-
-def _in_use(counts: NDArray[np.int64]) -> Listed:
-    """The bins that are not empty; one at least, since noise can leave nothing."""
-    bins = np.flatnonzero(counts)
-    return (bins.tolist(), counts[bins].tolist()) if bins.size else ([0], [0])
-
-
-def _listed(counts: list[int] | QuickCounts, n_bins: int) -> Any:
-    """Bins and counts of what a report lists; empty where these do not fit each other."""
-    if isinstance(counts, list):
-        return (range(n_bins), counts) if len(counts) == n_bins else ()
-    return _same_length(counts.bins, counts.counts)
-
-
-def _same_length(places: list[int], values: list[int]) -> Any:
-    return (places, values) if len(places) == len(values) else ()
-
-
-def _block(entries: list[Entry]) -> Block:
-    """The entries' numbers in columns."""
-    kinds: dict[int, int] = {}
-    headers: list[Header] = []
-    for entry in entries:
-        if id(entry.header) not in kinds:
-            kinds[id(entry.header)] = len(headers)
-            headers.append(entry.header)
-    strata = _ragged([entry.strata for entry in entries])
-    return Block(
-        names=[entry.client for entry in entries],
-        sizes=np.array([entry.size for entry in entries], dtype=np.int64),
-        headers=headers,
-        kinds=np.array([kinds[id(entry.header)] for entry in entries], dtype=np.intp),
-        known=np.array([entry.sent is None for entry in entries], dtype=bool),
-        counts=_ragged([entry.counts for entry in entries]),
-        strata=replace(strata, cells=_cells(strata)),
-        told=_ragged([entry.told for entry in entries]),
-    )
-
-
-def _ragged(parts: list[Listed | None]) -> Ragged:
-    rows = [k for k, part in enumerate(parts) if part is not None]
-    if not rows:
-        return NOTHING
-    used = [part for part in parts if part is not None]
-    lengths = np.array([len(part[1]) for part in used], dtype=np.int64)
-    number = int(lengths.sum())
-    cells, values = (
-        np.fromiter(chain.from_iterable([part[side] for part in used]), np.int64, number)
-        for side in (0, 1)
-    )
-    return Ragged(np.array(rows, dtype=np.intp), lengths, cells, values)
-
-
-def _cells(steps: Ragged) -> NDArray[np.int64]:
-    """Where the steps of each row lead to."""
-    ends = np.cumsum(steps.lengths)
-    reached = np.cumsum(steps.cells)
-    before = np.concatenate([[0], reached])[ends - steps.lengths]
-    return reached - np.repeat(before, steps.lengths)

@@ -10,8 +10,8 @@ from pathlib import Path
 from robfcp._util.files import MAX_FILE_BYTES, read_limited
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation.columns import ENDING, Columns, open_columns
+from robfcp.federation.entries import Sent
 from robfcp.federation.faults import Fault, fault_again
-from robfcp.federation.reception import Sent
 from robfcp.grid import Grid
 from robfcp.reports import Report, check_named_key, may_be_signed, unwrap, verify
 

@@ -1,0 +1,169 @@
+"""Taking reports in: from JSON and from columns, by one process and by several; whole rounds.
+
+`python benchmarks/intake.py --clients 100000` prints rows and rounds; every round runs in a process
+of its own, whose memory is that of the round alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from end_to_end import _peak_mib
+from measure import Row, least, peak
+
+import robfcp
+from robfcp.federation import Federation
+
+CLASSES, SAMPLES = 10, 50
+
+
+def lines(n_clients: int, n_classes: int = 0, liars: float = 0.3) -> Iterator[bytes]:
+    """Reports of Beta(0.4, 2) scores as JSON; the first share of the clients sends zeros."""
+    grid = robfcp.Grid.default()
+    rng = np.random.default_rng([n_clients, n_classes])
+    more = {"labels": np.zeros(1, dtype=int), "classes": n_classes} if n_classes else {}
+    model = robfcp.Report.from_scores("NAME", np.zeros(1), grid, score=robfcp.LAC(), **more)
+    text = model.to_json().replace(b'"n_samples":1', b'"n_samples":%d' % SAMPLES)
+    head, tail = text.split(
+        b'"steps":[0],"counts":[1]' if n_classes else b'"bins":[0],"counts":[1]'
+    )
+    word = "steps" if n_classes else "bins"
+    width = len(str(n_clients))
+    for k in range(n_clients):
+        scores = np.zeros(SAMPLES) if k < liars * n_clients else rng.beta(0.4, 2, SAMPLES)
+        cell = grid.index(scores)
+        if n_classes:
+            cell = cell + grid.n_bins * rng.integers(0, n_classes, SAMPLES)
+        used, counts = np.unique(cell, return_counts=True)
+        used = np.diff(used, prepend=0) if n_classes else used
+        body = f'"{word}":{used.tolist()},"counts":{counts.tolist()}'.replace(" ", "").encode()
+        yield head.replace(b"NAME", b"%0*d" % (width, k)) + body + tail
+
+
+def from_json(sizes: list[int]) -> Iterator[Row]:
+    """Intake of JSON; floor: decoding it."""
+    for n_classes in (0, CLASSES):
+        stage = "validate, ten classes" if n_classes else "validate"
+        for n_clients in sizes:
+            data = list(lines(n_clients, n_classes))
+            ours, floor = least(
+                lambda data=data: Federation.from_reports(iter(data)),
+                lambda data=data: [msgspec.json.decode(line) for line in data],
+            )
+            memory = peak(lambda data=data: Federation.from_reports(iter(data)))
+            yield Row(stage, n_clients, SAMPLES, ours, memory, floor)
+
+
+def from_columns(sizes: list[int]) -> Iterator[Row]:
+    """Intake of a mapped file of columns; floor: reading its bytes; instead: intake of the JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        for n_classes in (0, CLASSES):
+            stage = "columns, ten classes" if n_classes else "columns"
+            for n_clients in sizes:
+                data = list(lines(n_clients, n_classes))
+                path = Path(folder) / "reports.columns"
+                robfcp.pack_reports(data, path)
+
+                def work(path: Path = path) -> None:
+                    Federation.from_reports([robfcp.open_columns(path)])
+
+                ours, floor, theirs = least(
+                    work,
+                    path.read_bytes,
+                    lambda data=data: Federation.from_reports(iter(data)),
+                )
+                yield Row(stage, n_clients, SAMPLES, ours, peak(work), floor, theirs)
+
+
+def sharded(n_clients: int, processes: int) -> dict[str, Any]:
+    """Seconds of packing files by one process and by several, and of merging the shards."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        paths = []
+        for k, line in enumerate(lines(n_clients)):
+            paths.append(folder / f"{k}.json")
+            paths[-1].write_bytes(line)
+        spent: dict[str, Any] = {"clients": n_clients, "processes": processes}
+        for number in (1, processes):
+            start = time.perf_counter()
+            shards = robfcp.pack_files(paths, folder / "r.columns", processes=number)
+            spent[f"pack by {number}"] = time.perf_counter() - start
+        start = time.perf_counter()
+        federation = robfcp.read_federation(shards)
+        spent["merge"] = time.perf_counter() - start
+        spent["same"] = federation.ids == robfcp.read_federation(paths).ids
+        return spent
+
+
+def serve(path: Path, by_class: bool) -> dict[str, Any]:
+    """A whole round from a file of lines or of columns; seconds and peak memory of this process."""
+    start = time.perf_counter()
+    if path.suffix == ".columns":
+        federation = robfcp.read_federation([path])
+    else:
+        with path.open("rb") as stream:
+            federation = Federation.from_reports(stream)
+    taken_in, held = time.perf_counter(), _peak_mib()
+    calibration = (
+        robfcp.calibrate(federation, by="class") if by_class else robfcp.calibrate(federation)
+    )
+    return {
+        "clients": federation.n_clients,
+        "by_class": by_class,
+        "form": path.suffix[1:],
+        "intake_seconds": round(taken_in - start, 2),
+        "calibrate_seconds": round(time.perf_counter() - taken_in, 2),
+        "intake_peak_mib": held,
+        "peak_mib": _peak_mib(),
+        "flagged": len(calibration.flagged),
+    }
+
+
+def rounds(n_clients: int) -> Iterator[dict[str, Any]]:
+    """Whole rounds from JSON lines and from columns, without classes and with ten."""
+    with tempfile.TemporaryDirectory() as folder:
+        for n_classes in (0, CLASSES):
+            path, packed = (Path(folder) / f"reports.{ending}" for ending in ("jsonl", "columns"))
+            with path.open("wb") as stream:
+                stream.writelines(line + b"\n" for line in lines(n_clients, n_classes))
+            with path.open("rb") as stream:
+                robfcp.pack_reports(stream, packed)
+            for one in (path, packed):
+                command = [sys.executable, __file__, "--serve", str(one)]
+                command += ["--by-class"] if n_classes else []
+                answer = subprocess.run(command, check=True, capture_output=True, text=True)
+                yield dict(json.loads(answer.stdout)) | {"bytes": one.stat().st_size / n_clients}
+
+
+def main() -> None:
+    """Print rows, shards and rounds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=100_000)
+    parser.add_argument("--serve", type=Path)
+    parser.add_argument("--by-class", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.serve is not None:
+        print(json.dumps(serve(chosen.serve, chosen.by_class)))
+        return
+    sizes = [k for k in (100, 1000, 10_000) if k <= chosen.clients]
+    for row in (*from_json(sizes), *from_columns(sizes)):
+        each, floor = row.seconds / row.clients * 1e6, row.seconds / (row.floor or row.seconds)
+        more = "" if row.instead is None else f"{row.instead / row.seconds:6.1f} x as fast as JSON"
+        print(f"{row.stage:24}{row.clients:9,}{each:8.2f} us each{floor:8.2f} x floor{more}")
+    print(json.dumps(sharded(min(chosen.clients, 5000), 2)))
+    for one in rounds(chosen.clients):
+        print(json.dumps(one), flush=True)
+
+
+if __name__ == "__main__":
+    main()
