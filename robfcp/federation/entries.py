@@ -80,7 +80,16 @@ def entry_of(
         if part is not None and len(part[0]) != len(part[1]):
             return None
     size = found.n_samples or 0
-    return Entry(found.client, size, header, counts, strata, told, position, sent)
+    return Entry(
+        found.client,
+        size,
+        header,
+        counts=counts,
+        strata=strata,
+        told=told,
+        position=position,
+        sent=sent,
+    )
 
 
 def _listed(counts: list[int] | QuickCounts | msgspec.UnsetType, header: Header) -> Listed | None:
