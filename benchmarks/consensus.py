@@ -11,29 +11,28 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from fractions import Fraction
-from functools import cache
+from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
+import consensus_cells as cells
 import numpy as np
+from consensus_cells import COMPARED
+from consensus_worlds import World, attacked, federation_of, natural, world
 from numpy.typing import NDArray
 
-from robfcp import APS, LAC, Federation, Grid
+from robfcp import Federation
 from robfcp.defence import Band, Constants, RobFCP, RobFCPReleased, VotedThreshold, find_copies
 from robfcp.defence.consensus import stand_out
-from robfcp.federation import DenseCounts, Stratified
 from robfcp.guarantees import fcp_index
-from robfcp.lab import outputs
-from robfcp.lab.attacks import Adaptive, Attack, Gaussian, Ghost, Push, Truncation, named_attack
+from robfcp.lab.attacks import Adaptive
 
 LEVEL = Fraction(9, 10)
-GRID = Grid.default()
 TUNED = (
     ("cifar10", "beta0.5", "final"),
     ("mnist", "iid", "final"),
@@ -47,182 +46,7 @@ HELD_OUT = (
     ("sleep", "beta0.5", "final"),
     ("tinyimagenet", "beta0.5", "final"),
 )
-NATURAL = (("sleep", "site"), ("stroke", "country"), ("stroke", "site"), ("heart", "site"))
 PAGE = Path(__file__).parents[1] / "docs" / "defence.md"
-Scores = list[NDArray[np.float64]]
-
-
-@dataclass
-class World:
-    """One run: scores and labels of every client, tests of every client, who lies."""
-
-    scores: Scores
-    labels: list[NDArray[np.intp]]
-    tests: Scores
-    n_classes: int
-    registered: bool = False  # sizes, beforehand
-    honest: Scores = field(default_factory=list)
-    bad: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-
-    def __post_init__(self) -> None:
-        self.honest = list(self.scores)
-
-    @property
-    def benign(self) -> NDArray[np.intp]:
-        """Who does not lie."""
-        return np.setdiff1d(np.arange(len(self.scores)), self.bad)
-
-    def federation(self, classes: bool = True) -> Federation:
-        """The reports as the server has them."""
-        found = federation_of(self.scores, self.labels, self.n_classes if classes else 1)
-        return replace(found, registered=self.registered)
-
-    def coverage(self, index: int | None) -> float:
-        """Of the benign clients' tests, weighted by their sizes."""
-        edge = np.inf if index is None else GRID.upper[index]
-        sizes = [len(self.honest[k]) for k in self.benign]
-        return float(
-            np.average([(self.tests[k] <= edge).mean() for k in self.benign], weights=sizes)
-        )
-
-
-def federation_of(scores: Scores, labels: Sequence[NDArray[np.intp]], n_classes: int) -> Federation:
-    """Reports by class on the default grid; pooled with one class."""
-    width = GRID.n_bins
-    table = np.zeros((len(scores), n_classes, width), dtype=np.int64)
-    for k, (own, label) in enumerate(zip(scores, labels, strict=True)):
-        np.add.at(table[k], (label if n_classes > 1 else 0, GRID.index(own)), 1)
-    pooled = Federation.from_counts(table.sum(axis=1), GRID)
-    if n_classes == 1:
-        return pooled
-    flat = DenseCounts(table.reshape(len(scores), -1))
-    return replace(
-        pooled, strata=Stratified("class", n_classes, flat, np.arange(len(scores)), width)
-    )
-
-
-@cache
-def halves(name: tuple[str, str, str], score: str) -> tuple[list[Scores], int]:
-    """Scores by class, rising, of both halves of a set of outputs."""
-    shipped = outputs.load(name[0], name[1], name[2])  # type: ignore[arg-type]
-    order = np.random.default_rng(0).permutation(len(shipped.labels))[:20_000]
-    probabilities, labels = shipped.probabilities[order], shipped.labels[order]
-    scores = LAC()(probabilities, labels) if score == "lac" else APS()(probabilities, labels, rng=1)
-    n_classes = probabilities.shape[1]
-    cut = len(order) // 2
-    parts = [
-        [np.sort(scores[place][labels[place] == c]) for c in range(n_classes)]
-        for place in (slice(cut), slice(cut, None))
-    ]
-    return parts, n_classes
-
-
-def world(
-    name: tuple[str, str, str],
-    clients: int,
-    size: int,
-    beta: float | None,
-    sizes: str,
-    seed: int,
-    *,
-    score: str = "lac",
-    spread: float = 0.0,
-    group: tuple[float, float] = (0.0, 0.0),
-) -> World:
-    """Clients of a set of outputs: their label mixes, their sizes, and how hard their samples are.
-
-    A client's samples of a class are drawn with density exp(t rank); t is normal with deviation
-    `spread`, and `group` = (share, t) adds t for a share of the clients.
-    """
-    key = zlib.crc32(repr((name, clients, size, beta, sizes, score, spread, group)).encode())
-    rng = np.random.default_rng([seed, key])
-    (calibration, tests), n_classes = halves(name, score)
-    held = np.array([min(len(a), len(b)) >= 5 for a, b in zip(calibration, tests, strict=True)])
-    mixes = np.array([len(part) for part in calibration], dtype=float) * held
-    mixes = np.tile(mixes / mixes.sum(), (clients, 1))
-    if beta is not None:
-        mixes = rng.dirichlet(np.full(n_classes, beta), clients) * held
-        mixes /= mixes.sum(axis=1, keepdims=True)
-    number = np.full(clients, size)
-    if sizes == "lognormal":
-        number = np.maximum(10, np.round(size * np.exp(rng.normal(-0.32, 0.8, clients)))).astype(
-            int
-        )
-    if sizes == "unequal":
-        number = np.round(np.exp(rng.uniform(np.log(40), np.log(900), clients))).astype(int)
-    tilts = spread * rng.standard_normal(clients)
-    tilts[: round(group[0] * clients)] += group[1]
-
-    def drawn(parts: Scores, k: int, n: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        labels = rng.choice(n_classes, n, p=mixes[k])
-        ranks = rng.random(n)
-        if abs(tilts[k]) > 1e-9:
-            ranks = np.log1p(ranks * np.expm1(tilts[k])) / tilts[k]
-        scores = np.empty(n)
-        for c in np.unique(labels):
-            mine = labels == c
-            places = np.minimum((ranks[mine] * len(parts[c])).astype(int), len(parts[c]) - 1)
-            scores[mine] = parts[c][places]
-        return scores, labels
-
-    own = [drawn(calibration, k, int(number[k])) for k in range(clients)]
-    checks = [drawn(tests, k, 300)[0] for k in range(clients)]
-    return World([s for s, _ in own], [y for _, y in own], checks, n_classes)
-
-
-@cache
-def natural_scores(dataset: str, column: str) -> tuple[NDArray[Any], ...]:
-    """LAC scores, labels, site and number of classes of outputs with their own sites."""
-    shipped = outputs.load(dataset, outputs.NATURAL)
-    scores = LAC()(shipped.probabilities, shipped.labels)
-    return scores, shipped.labels, shipped.column(column), np.array(shipped.probabilities.shape[1])
-
-
-def natural(dataset: str, column: str, seed: int, least: int = 50) -> World:
-    """Sites as they are, each halved and its calibration half resampled."""
-    scores, labels, site, n_classes = natural_scores(dataset, column)
-    rng = np.random.default_rng([seed, zlib.crc32(f"{dataset} {column}".encode())])
-    parts: list[list[Any]] = [[], [], []]
-    for name, size in zip(*np.unique(site, return_counts=True), strict=True):
-        if size < least:
-            continue
-        order = rng.permutation(np.flatnonzero(site == name))
-        first = rng.choice(order[: size // 2], size // 2)
-        for part, values in zip(
-            parts, (scores[first], labels[first], scores[order[size // 2 :]]), strict=True
-        ):
-            part.append(values)
-    return World(*parts, int(n_classes))
-
-
-def attacked(made: World, attack: Attack | str, share: float, seed: int) -> World:
-    """The world with a share of the clients lying; one at least."""
-    rng = np.random.default_rng([seed, 99])
-    number = max(1, round(share * len(made.scores)))
-    made.bad = np.sort(rng.permutation(len(made.scores))[:number])
-    if attack == "all-wrong":
-        for k in made.bad:
-            made.scores[k], made.labels[k] = _all_wrong(made.scores[k], made, k, rng)
-        return made
-    rule = named_attack(attack) if isinstance(attack, str) else attack
-    pairs = list(zip(made.scores, made.labels, strict=True))
-    if rule.on == "pairs":
-        forged = rule(pairs, made.bad, rng)
-        made.scores, made.labels = [s for s, _ in forged], [y for _, y in forged]
-    else:
-        made.scores = rule(made.scores, made.bad, rng)
-        made.labels = [np.resize(y, len(s)) for s, y in zip(made.scores, made.labels, strict=True)]
-    return made
-
-
-def _all_wrong(
-    scores: NDArray[np.float64], made: World, k: int, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """Every label another one: LAC's score of a wrong label is 1 - its probability, which is at
-    most the true label's score; where that is small the score is near 1."""
-    shift = rng.integers(1, made.n_classes, len(scores))
-    labels = (made.labels[k] + shift) % made.n_classes
-    return 1 - np.minimum(scores, 1) * rng.random(len(scores)) / 2, labels
 
 
 def run(made: World, rules: Sequence[str], classes: bool = True) -> dict[str, tuple[float, ...]]:
@@ -284,203 +108,17 @@ for _field in fields(Constants):  # half and twice of every constant
         RULES[f"{_field.name} x {_factor:g}"] = lambda federation, m, changed=_changed: consensus(
             federation, m, changed
         )
-
-Cell = tuple[str, Callable[[], World], tuple[str, ...], bool]
-COMPARED = ("none", "rob-fcp", "rob-fcp-released", "band", "consensus")
-STEALTH: tuple[tuple[str, Attack | str], ...] = (
-    ("truncation at .75", Truncation(0.75)),
-    ("truncation at .9", Truncation(0.9)),
-    ("stairs", "stairs"),
-    ("push", Push()),
-    ("ghost at .85", Ghost(0.85)),
-    ("ghost at .5", Ghost(0.5)),
-    ("mimic", "mimic-low"),
-    ("pair mimic", "pair-mimic"),
-)
-
-
-def gross(seeds: range, names: Sequence[Any], rules: tuple[str, ...] = COMPARED) -> Iterator[Any]:
-    """All scores minimal or maximal."""
-    for seed in seeds:
-        for name in names:
-            for clients in (5, 10, 20, 50, 100):
-                for beta in (None, 0.5, 0.3, 0.1):
-                    rng = np.random.default_rng([seed, clients, int(10 * (beta or 0))])
-                    size, sizes = (
-                        int(rng.choice([50, 500])),
-                        str(rng.choice(["equal", "lognormal"])),
-                    )
-                    score = str(rng.choice(["lac", "lac", "aps"]))
-                    share = float(rng.choice([0.1, 0.2, 0.4]))
-                    attack = str(rng.choice(["coverage", "efficiency"]))
-                    if clients * size > 25_000:
-                        size = 100
-                    for classes in (True, False):
-                        keys = [
-                            "gross, all",
-                            f"K = {clients}",
-                            f"Dirichlet {beta or 'none'}",
-                            f"share {share:g}",
-                            sizes,
-                        ]
-                        what = "by class" if classes else "pooled"
-                        yield (
-                            [f"{what}: {key}" for key in keys],
-                            ("world", name, clients, size, beta, sizes, seed, {"score": score}),
-                            (attack, share),
-                            rules,
-                            classes,
-                        )
-
-
-def few(seeds: range, names: Sequence[Any], rules: tuple[str, ...] = COMPARED) -> Iterator[Any]:
-    """One of a few unequal sites has all its labels wrong."""
-    for seed in seeds:
-        for name in names:
-            for clients in (4, 6, 8, 16):
-                for beta in (None, 1.0, 0.3):
-                    made = ("world", name, clients, 0, beta, "unequal", seed, {})
-                    for attack in (("all-wrong", 0.01), None):
-                        what = "one all wrong" if attack else "nobody"
-                        yield [f"{what}, K = {clients}", f"{what}, all"], made, attack, rules, True
-
-
-def gaussian(
-    seeds: range, names: Sequence[Any], rules: tuple[str, ...] = COMPARED
-) -> Iterator[Any]:
-    """The paper's third attack."""
-    for seed in seeds:
-        for name in names:
-            for clients, size, beta, sizes in (
-                (20, 250, 0.5, "equal"),
-                (50, 50, None, "equal"),
-                (10, 100, 0.3, "lognormal"),
-                (100, 50, 0.5, "lognormal"),
-            ):
-                for share in (0.1, 0.2, 0.4):
-                    made = ("world", name, clients, size, beta, sizes, seed, {})
-                    key = f"K = {clients}, n = {size}, Dirichlet {beta or 'none'}, {sizes}"
-                    yield (
-                        ["gaussian, all", key, f"gaussian, share {share:g}"],
-                        made,
-                        (Gaussian(0.5), share),
-                        rules,
-                        True,
-                    )
-
-
-def stealth(seeds: range, names: Sequence[Any], rules: tuple[str, ...] = COMPARED) -> Iterator[Any]:
-    """40% that stay close to honest reports."""
-    for seed in seeds:
-        for name in names:
-            for title, attack in STEALTH:
-                for clients, size, beta, sizes, spread in (
-                    (100, 50, None, "equal", 0.0),
-                    (50, 50, 0.5, "lognormal", 0.0),
-                    (20, 250, 0.5, "equal", 0.0),
-                    (20, 250, 0.1, "lognormal", 0.0),
-                    (20, 200, 1.0, "lognormal", 0.5),
-                ):
-                    made = ("world", name, clients, size, beta, sizes, seed, {"spread": spread})
-                    yield [title, "stealth, all"], made, (attack, 0.4), rules, True
-
-
-def nobody(seeds: range, names: Sequence[Any], rules: tuple[str, ...] = COMPARED) -> Iterator[Any]:
-    """Nobody lies, in one group of clients who differ by labels and by difficulty."""
-    for seed in seeds:
-        for name in names:
-            for clients in (3, 4, 5, 8, 12, 20, 50, 100):
-                for beta, spread in ((None, 0.0), (0.3, 0.0), (1.0, 0.5)):
-                    rng = np.random.default_rng([seed, clients])
-                    size, sizes = (
-                        int(rng.choice([50, 250])),
-                        str(rng.choice(["equal", "lognormal"])),
-                    )
-                    made = ("world", name, clients, size, beta, sizes, seed, {"spread": spread})
-                    for classes in (True, False):
-                        what = "by class" if classes else "pooled"
-                        yield (
-                            [f"{what}: nobody, K = {clients}", f"{what}: nobody, all"],
-                            made,
-                            None,
-                            rules,
-                            classes,
-                        )
-
-
-def groups(seeds: range, names: Sequence[Any], rules: tuple[str, ...] = COMPARED) -> Iterator[Any]:
-    """Two honest groups that differ within classes; nobody lies."""
-    for seed in seeds:
-        for name in names:
-            for share, tilt in ((0.3, 1.5), (0.2, 2.5), (0.4, 1.5), (0.3, -1.5), (0.3, -2.5)):
-                made = ("world", name, 20, 200, None, "equal", seed, {"group": (share, tilt)})
-                kind = "harder" if tilt > 0 else "easier"
-                yield (
-                    [f"{share:.0%} {kind} (t = {tilt:g})", "two groups, all"],
-                    made,
-                    None,
-                    rules,
-                    True,
-                )
-
-
-def by_nature(seeds: range, _: Sequence[Any], rules: tuple[str, ...] = COMPARED) -> Iterator[Any]:
-    """Sites as they are: nobody, one site all wrong, gross liars, gaussian."""
-    for seed in seeds:
-        for dataset, column in NATURAL:
-            made = ("natural", dataset, column, seed)
-            title = f"{dataset} by {column}"
-            for what, attack in (
-                ("nobody", None),
-                ("one all wrong", ("all-wrong", 0.01)),
-                ("20% minimal", ("coverage", 0.2)),
-                ("20% maximal", ("efficiency", 0.2)),
-                ("20% gaussian", (Gaussian(0.5), 0.2)),
-            ):
-                yield [f"{title}: {what}"], made, attack, rules, True
-            yield (
-                [f"{title}: nobody, sizes registered"],
-                ("registered", *made[1:]),
-                None,
-                rules,
-                True,
-            )
-
-
-def sensitivity(seeds: range, names: Sequence[Any]) -> Iterator[Any]:
-    """Half and twice of every constant."""
-    rules = ("none", "consensus", *(rule for rule in RULES if " x " in rule))
-    for seed in seeds:
-        for name in names:
-            for clients, size, beta, sizes in (
-                (5, 100, 0.3, "lognormal"),
-                (10, 200, 0.1, "equal"),
-                (20, 100, 0.5, "lognormal"),
-                (50, 50, 0.3, "lognormal"),
-            ):
-                made = ("world", name, clients, size, beta, sizes, seed, {"spread": 0.3})
-                for what, attack in (
-                    ("gross", ("coverage", 0.4)),
-                    ("gross", ("efficiency", 0.2)),
-                    ("gaussian", (Gaussian(0.5), 0.4)),
-                    ("stealth", (Truncation(0.75), 0.4)),
-                    ("stealth", (Push(), 0.4)),
-                    ("stealth", ("mimic-low", 0.4)),
-                    ("one all wrong", ("all-wrong", 0.01)),
-                    ("nobody", None),
-                ):
-                    yield [what], made, attack, rules, True
-
+VARIED = tuple(rule for rule in RULES if " x " in rule)
 
 PARTS: dict[str, tuple[Callable[..., Iterator[Any]], int, Sequence[Any]]] = {
-    "gross": (gross, 4, HELD_OUT[:4]),
-    "few": (few, 12, HELD_OUT[:4]),
-    "gaussian": (gaussian, 6, HELD_OUT),
-    "stealth": (stealth, 5, HELD_OUT[:4]),
-    "nobody": (nobody, 10, HELD_OUT[:4]),
-    "groups": (groups, 8, HELD_OUT[:4]),
-    "natural": (by_nature, 200, ()),
-    "sensitivity": (sensitivity, 2, TUNED),
+    "gross": (cells.gross, 4, HELD_OUT[:4]),
+    "few": (cells.few, 12, HELD_OUT[:4]),
+    "gaussian": (cells.gaussian, 6, HELD_OUT),
+    "stealth": (cells.stealth, 5, HELD_OUT[:4]),
+    "nobody": (cells.nobody, 10, HELD_OUT[:4]),
+    "groups": (cells.groups, 8, HELD_OUT[:4]),
+    "natural": (cells.by_nature, 200, ()),
+    "sensitivity": (partial(cells.sensitivity, varied=VARIED), 2, TUNED),
 }
 
 
@@ -500,10 +138,10 @@ def _measured(cell: Any) -> tuple[list[str], dict[str, tuple[float, ...]]]:
 
 def measured(part: str, first: int, share: float, processes: int) -> dict[str, Any]:
     """One part's table: rows of keys, for each rule mean and extremes of the error and rates."""
-    cells, seeds, names = PARTS[part]
+    every_cell, seeds, names = PARTS[part]
     number = max(1, round(share * seeds))
     found: dict[str, dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
-    every = list(cells(range(first, first + number), names))
+    every = list(every_cell(range(first, first + number), names))
     with Pool(processes) as pool:
         for keys, results in pool.imap_unordered(_measured, every, chunksize=4):
             for key in keys:
