@@ -13,3 +13,4 @@ rows = [
     )
 ]
 figures.save(plot_comparison(rows, level=0.9), "attack_and_defence.png")
+print("-> attack_and_defence.png")

@@ -18,3 +18,4 @@ ax = figures.plot_heatmap(
     error, ATTACKS, DEFENCES, title="Coverage lost or gained, 30% lying", label="|error|"
 )
 figures.save(ax, "attacks_by_defences.png")
+print("-> attacks_by_defences.png")

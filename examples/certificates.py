@@ -20,3 +20,4 @@ outcomes = [
     for level in (Fraction(8, 10), Fraction(9, 10))
 ]
 figures.save(figures.plot_certificates(outcomes), "certificates.png")
+print("-> certificates.png")

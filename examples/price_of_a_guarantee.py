@@ -26,3 +26,4 @@ ax = figures.plot_lines(
     title="The price of a guarantee at 0.9",
 )
 figures.save(ax, "price_of_a_guarantee.png")
+print("-> price_of_a_guarantee.png")

@@ -1,4 +1,4 @@
-"""The threshold each number of liars would need, and where the one in use stands."""
+"""The threshold each number of liars would need, and where one guaranteed against five stands."""
 
 from fractions import Fraction
 
@@ -15,6 +15,7 @@ scores = score(pathology.probabilities, pathology.labels)
 parts = robfcp.partitions.dirichlet(pathology.labels, 50, 0.5, rng=0)
 federation = federation_of([scores[rows] for rows in parts], robfcp.Grid.default(), score)
 
-calibration = robfcp.calibrate(federation)
+calibration = robfcp.calibrate(federation, malicious=5, guarantee="marginal")
 index = int(np.searchsorted(federation.grid.upper, calibration.threshold))
 figures.save(figures.plot_tolerance_curve(federation, Fraction(9, 10), index), "tolerance.png")
+print("-> tolerance.png")

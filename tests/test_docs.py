@@ -154,3 +154,13 @@ def test_navigation_names_only_pages_there_are() -> None:
     listed = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().split("nav:")[1])
     for name in listed:
         assert (ROOT / "docs" / name).exists(), name
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_imports_what_its_code_uses(page: Path) -> None:
+    """Who copies the code of one page, from its top, lacks nothing but data of their own."""
+    code = "\n".join(text for kind, text, _ in blocks(page) if kind == "python")
+    for name, words in (("robfcp", "import robfcp"), ("np", "import numpy as np")):
+        used = re.search(rf"(?<![\w.]){name}\.(?!\w+ import)", re.sub(r"from robfcp\S*", "", code))
+        if used:
+            assert words in code, f"{name} is used and never imported"

@@ -80,7 +80,7 @@ class Settings:
         if (self.guarantee or self.mix) is not None and not bounded:
             raise RobfcpError(
                 "malicious: a guarantee needs a number stated beforehand, not an estimate; "
-                "pass malicious=m, the most sites you think could lie"
+                "pass malicious=m (--malicious M), the most sites you think could lie"
             )
 
     def _set(self, option: str, kind: Callable[..., float], remedy: str, **ends: bool) -> None:

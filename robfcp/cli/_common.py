@@ -95,7 +95,10 @@ def level_place(levels: Sequence[Fraction], text: str | None) -> int:
         wanted = Fraction(-1)
     if wanted not in levels:
         known = ", ".join(f"{float(level):g}" for level in levels)
-        raise RobfcpError(f"--level: {text!r} is none of the calibration's levels {known}")
+        raise RobfcpError(
+            f"--level: {text!r} is none of the calibration's levels {known}; take one of them, or "
+            "calibrate with --confidence"
+        )
     return list(levels).index(wanted)
 
 

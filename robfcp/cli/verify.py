@@ -88,9 +88,14 @@ def verify(
             f"(first: {found[0].line}); do not use it"
         )
     signed = "signed by the pinned key" if server_key else "signature not checked"
+    own = (
+        "That these are the sites' reports each site can check with --report."
+        if report is None
+        else f"The report in {report} is among them, as it was sent."
+    )
     printer.line(
         f"Everything is as the {loaded.federation.n_clients} reports in the evidence give it "
-        f"({signed}). That these are the sites' reports each site can check with --report."
+        f"({signed}). {own}"
     )
     show_sites(loaded, sites, printer)
 

@@ -118,11 +118,11 @@ def plot_tolerance_curve(
     target.step(range(len(found)), found, where="pre", color=BLUE, marker="o", markersize=4)
     if threshold_index is not None:
         survived = tolerance(federation, threshold_index, level)
-        words = f"threshold in use survives {'none' if survived is None else survived}"
+        words = f"threshold in use holds against {'nobody' if survived is None else survived}"
         target.axhline(upper[threshold_index], color=GREEN, linestyle="--", label=words)
     if target.get_legend_handles_labels()[0]:
         target.legend(fontsize=8.5)
-    target.set(xlabel="liars to survive", ylabel=f"threshold guaranteed at {float(level):g}")
+    target.set(xlabel="liars guarded against", ylabel=f"threshold guaranteed at {float(level):g}")
     target.set_title("Tolerance curve")
     return target
 

@@ -88,7 +88,7 @@ def test_tolerance_curve_is_the_guaranteed_threshold_for_each_number_of_liars() 
         assert threshold == reports.grid.upper[found]
     legend = ax.get_legend()
     assert legend is not None
-    assert "survives" in legend.get_texts()[-1].get_text()
+    assert "holds against" in legend.get_texts()[-1].get_text()
 
 
 def test_tolerance_curve_ends_where_sets_are_full() -> None:
