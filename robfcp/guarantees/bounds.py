@@ -24,6 +24,7 @@ from robfcp.guarantees.envelope import envelope
 Whole = NDArray[np.int64]
 Edges = NDArray[np.intp]
 Shares = NDArray[np.float64]
+KEPT = 2**21  # counts that are kept of the edges asked for last
 
 
 class CountBounds(Protocol):
@@ -79,8 +80,8 @@ class CountBounds(Protocol):
         """
         ...
 
-    def foresee(self, edge: int, budgets: Sequence[int]) -> None:
-        """Be told of which numbers of liars `benign_shares` is asked next, at one edge."""
+    def foresee(self, edges: Edges, budgets: Sequence[int]) -> None:
+        """Be told of which numbers of liars `benign_shares` is asked next, at these edges."""
         ...
 
     def nearly_worst(self, edge: int) -> tuple[Shares, Shares, Whole] | None:
@@ -117,8 +118,7 @@ class CountBounds(Protocol):
 class _Edge:
     """One edge: the (K,) counts up to it and their envelope."""
 
-    def __init__(self, index: int, counts: Whole, masses: Callable[[int], Whole]) -> None:
-        self.index = index
+    def __init__(self, counts: Whole, masses: Callable[[int], Whole]) -> None:
         self.counts = counts
         self._masses = masses
         self._envelopes: dict[int, EdgeEnvelope] = {}
@@ -140,7 +140,8 @@ class ExactCounts:
         self._federation = federation
         self.sizes = federation.sizes
         self.parts = federation.unit
-        self._last: _Edge | None = None
+        self._edges: dict[int, _Edge] = {}
+        self._room = max(1, KEPT // max(1, len(self.sizes)))
 
     def require_sizes(self, what: str) -> None:
         """All sizes are known."""
@@ -155,9 +156,10 @@ class ExactCounts:
 
     def least(self, edges: Edges) -> Whole:
         """(E, K) the counts."""
-        if len(edges) == 1:
-            return self._at(int(edges[0])).counts[None, :]
-        return np.ascontiguousarray(self._federation.cumulative(edges).T)
+        if not 0 < len(edges) <= self._room:
+            return np.ascontiguousarray(self._federation.cumulative(edges).T)
+        found = self._at(edges)
+        return found[0].counts[None, :] if len(found) == 1 else np.stack([e.counts for e in found])
 
     greatest = least
 
@@ -178,18 +180,21 @@ class ExactCounts:
         self, edges: Edges, m: int, chance: float, extra: int = 0
     ) -> tuple[Shares, Shares]:
         """(E,) the envelope, exact ratios."""
-        if len(edges) == 1:
-            low, high = self._at(int(edges[0])).envelope(extra).ends(m)
-            return np.array([low]), np.array([high])
-        return envelope(self.least(edges).T, self.parts * (self.sizes + extra), m)
+        if not 0 < len(edges) <= self._room:
+            return envelope(self.least(edges).T, self.parts * (self.sizes + extra), m)
+        ends = np.array([edge.envelope(extra).ends(m) for edge in self._at(edges)])
+        return ends[:, 0], ends[:, 1]
 
-    def foresee(self, edge: int, budgets: Sequence[int]) -> None:
-        """All of them at once."""
-        self._at(edge).envelope(0).work_out(budgets)
+    def foresee(self, edges: Edges, budgets: Sequence[int]) -> None:
+        """All numbers at once, where so many edges are kept."""
+        if len(edges) <= self._room:
+            for edge in self._at(edges):
+                edge.envelope(0).work_out(budgets)
 
     def nearly_worst(self, edge: int) -> tuple[Shares, Shares, Whole] | None:
         """Without the clients of most counts below, or above."""
-        low, high = self._at(edge).envelope(0).without_most()
+        (found,) = self._at(np.array([edge]))
+        low, high = found.envelope(0).without_most()
         return low, high, self._totals[:-1]
 
     def smallest_total(self, m: int, chance: float) -> float:
@@ -219,13 +224,21 @@ class ExactCounts:
             return None
         return int(np.searchsorted(self._pooled, rank))
 
-    def _at(self, index: int) -> _Edge:
-        """What is known of an edge; of the last one asked for, since most are asked for again."""
-        if self._last is None or self._last.index != index:
-            counts = self._federation.below(index)
+    def _at(self, edges: Edges) -> list[_Edge]:
+        """What is known of these edges; those asked for last are kept, as they are asked again."""
+        wanted = edges.tolist()
+        missing = sorted({edge for edge in wanted if edge not in self._edges})
+        if len(self._edges) + len(missing) > self._room:
+            self._edges = {edge: self._edges[edge] for edge in wanted if edge in self._edges}
+        if len(missing) == 1:
+            counts = self._federation.below(missing[0])[None, :]
+        elif missing:
+            counts = np.ascontiguousarray(self._federation.cumulative(np.array(missing)).T)
+        if missing:
             counts.flags.writeable = False
-            self._last = _Edge(index, counts, self._weights)
-        return self._last
+        for row, edge in enumerate(missing):
+            self._edges[edge] = _Edge(counts[row], self._weights)
+        return [self._edges[edge] for edge in wanted]
 
     def _weights(self, extra: int) -> Whole:
         """(K,) each site's parts with so many samples more; a method, which can be pickled."""

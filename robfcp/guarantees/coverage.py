@@ -50,7 +50,7 @@ def first_vacuous(bounds: CountBounds, edge: int, delta: float, n_edges: int) ->
     empty = (total < 1) | (_reaches_zero(low, radius) & _reaches_zero(1 - high, radius))
     guess = int(empty.argmax()) if empty.any() else None
     if guess is not None:
-        bounds.foresee(edge, [m for m in (guess - 1, guess) if m >= 0])
+        bounds.foresee(np.array([edge]), [m for m in (guess - 1, guess) if m >= 0])
     return guess
 
 

@@ -64,7 +64,8 @@ def foresee(federation: Federation, index: int | None, budgets: Sequence[int]) -
     """
     if index is not None:
         most = federation.n_clients - 1
-        bounds_of(federation).foresee(index, [m for m in (*budgets, most) if 0 <= m <= most])
+        numbers = [m for m in (*budgets, most) if 0 <= m <= most]
+        bounds_of(federation).foresee(np.array([index]), numbers)
 
 
 def empty_from(

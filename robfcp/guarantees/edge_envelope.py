@@ -64,6 +64,7 @@ class _LeastShare:
         self._counts, self._sizes, self._number = counts, sizes, number
         self._total, self._weight = (counts * number).sum(), (sizes * number).sum()
         self._alone = bool((number == 1).all())
+        self._alike = bool((sizes == sizes[0]).all())
         self._budgets = [0]
         self._found = [(self._total, self._weight)]
 
@@ -72,6 +73,8 @@ class _LeastShare:
 
         Remove the <= m largest positive c_k - lambda n_k, lambda the share left, until it rests.
         """
+        if self._alike:
+            return self._of_alike(budgets)
         place = np.searchsorted(self._budgets, budgets, side="right") - 1
         start = [self._found[at] for at in place.tolist()]
         numerator = np.array([pair[0] for pair in start], dtype=self._sizes.dtype)
@@ -85,6 +88,18 @@ class _LeastShare:
             numerator[active], denominator[active] = left[lower], rest[lower]
         self._remember(budgets, numerator, denominator)
         return numerator.astype(float), denominator.astype(float)
+
+    def _of_alike(self, budgets: Whole) -> tuple[Shares, Shares]:
+        """The same of clients of one size: without those of the most counts."""
+        order = np.argsort(-self._counts)
+        counts, number = self._counts[order], self._number[order]
+        ends = np.cumsum(number)
+        sums = np.concatenate([[0], np.cumsum(counts * number)])
+        last = np.searchsorted(ends, budgets, side="left")
+        part = budgets - np.concatenate([[0], ends])[last]
+        gone = sums[last] + part * counts[last]
+        left, rest = self._total - gone, self._weight - budgets * self._sizes[0]
+        return left.astype(float), np.asarray(rest).astype(float)
 
     def without_most(self) -> Shares:
         """(K,) the share without the m clients of most counts, for every m < K."""

@@ -141,7 +141,7 @@ class NoisyCounts:
         low = _least_shares(self.least(edges), weights, m, left, right)
         return low, 1 - _least_shares(above, weights, m, right, left)
 
-    def foresee(self, edge: int, budgets: Sequence[int]) -> None:
+    def foresee(self, edges: Edges, budgets: Sequence[int]) -> None:
         """Nothing is saved by it."""
 
     def nearly_worst(self, edge: int) -> tuple[Shares, Shares, Whole] | None:

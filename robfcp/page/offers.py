@@ -103,6 +103,8 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> Offers:
     if offered and not (settings.guarantee == "marginal" and plain):
         stated = (calibration.n_malicious,) if settings.malicious == "estimate" else few
         tables["stated"] = _called(federation, bounds, settings, coarse, stated, intervals)
+    if settings.heterogeneity is None:
+        bounds.foresee(shown, liars)
     curves = [at(shown) for at in proved]
     return Offers(
         tables,
@@ -187,12 +189,18 @@ def _defended(
     shape = (len(liars), len(levels))
     index = np.empty(shape, dtype=np.int64)
     lower, upper = np.ones(shape), np.ones(shape)
+    edges: dict[bytes, list[int]] = {}  # by whom is left out: often the same for many numbers
     for row, out in enumerate(excluded):
         mask = np.ones(federation.n_clients, dtype=bool)
         mask[out] = False
-        own = threshold_of(rule, federation, mask, calibration.settings.exchangeability)
-        found = [own.index(level) for level in levels]
-        index[row] = [INFINITE if edge is None else edge for edge in found]
+        if mask.tobytes() not in edges:
+            own = threshold_of(rule, federation, mask, calibration.settings.exchangeability)
+            found = [own.index(level) for level in levels]
+            edges[mask.tobytes()] = [INFINITE if edge is None else edge for edge in found]
+        index[row] = edges[mask.tobytes()]
+    if calibration.settings.heterogeneity is None:
+        bounds.foresee(np.unique(index[index != INFINITE]), liars)
+    for row in range(len(liars)):
         finite = index[row] != INFINITE
         if finite.any():
             lower[row, finite], upper[row, finite] = proved[row](index[row, finite])

@@ -9,6 +9,7 @@ from effort import cases
 import robfcp
 from robfcp import LAC, Federation, Grid, Privacy, Report
 from robfcp.calibration.diagnosis.copies import copied_from
+from robfcp.calibration.diagnosis.diagnosis import _Clinic
 from robfcp.calibration.diagnosis.places import PLACES, places, wrong_places
 from robfcp.calibration.diagnosis.words import coverage_words
 from robfcp.lab import natural
@@ -276,3 +277,20 @@ def test_scores_that_differ_in_no_way_with_a_name_are_other_cases() -> None:
     found = told(site("dresden", 31, n=600, change=odd))
     assert found.cause == "other cases"
     assert found.finding.startswith('its scores differ from the others\' in "none"')
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_site_that_is_passed_over_would_not_have_been_named(seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(5, 120, 40)
+    grid = robfcp.Grid.default()
+    scores = [rng.beta(0.4, 2 * np.exp(rng.normal(0, 0.1 * seed)), n) for n in sizes]
+    counts = [np.bincount(grid.index(s), minlength=grid.n_bins) for s in scores]
+    counts[0] = np.eye(grid.n_bins, dtype=int)[-1] * sizes[0]
+    federation = robfcp.Federation.from_counts(np.array(counts), grid)
+    calibration = robfcp.calibrate(federation, defence="none", malicious=0)
+    clinic = _Clinic(calibration, np.arange(40))
+    looked_at = clinic.worth_a_look()
+    assert 0 in looked_at
+    assert len(looked_at) < 40
+    assert all(clinic.look(k) is None for k in range(40) if k not in looked_at)

@@ -13,6 +13,7 @@ from robfcp.calibration.covered import covered_at_sites
 from robfcp.calibration.diagnosis import words
 from robfcp.calibration.diagnosis.copies import copied_from
 from robfcp.calibration.diagnosis.explanations import Explanation, Mixes, explanations
+from robfcp.calibration.diagnosis.ordinary import ordinary
 from robfcp.calibration.diagnosis.places import FEWEST, SiteTables, Whole, places, wrong_places
 from robfcp.calibration.diagnosis.words import Diagnosis
 from robfcp.errors import RobfcpError
@@ -71,7 +72,7 @@ def diagnose(
     out = np.flatnonzero(~calibration.trusted_mask)
     clinic = _Clinic(calibration, np.arange(federation.n_clients))
     found = [clinic.diagnosis(int(k)) for k in out]
-    looks = [clinic.look(int(k)) for k in np.flatnonzero(calibration.trusted_mask)]
+    looks = [clinic.look(k) for k in clinic.worth_a_look()]
     return {one.client: one for one in [*found, *looks] if one is not None}
 
 
@@ -87,6 +88,12 @@ class _Clinic:
         self._tables = SiteTables(federation, self._trusted)
         self._copies = copied_from(federation, asked[~self._noisy[asked]])
         self._low = _far_below(self._covered, federation.sizes, self._wanted)
+
+    def worth_a_look(self) -> list[int]:
+        """The trusted sites of which something might be said; the others look like everybody."""
+        plain = ordinary(self._federation, self._trusted, certain=CERTAIN, equal=EQUAL)
+        plain[list(self._copies)] = False
+        return np.flatnonzero(self._trusted & ~(plain & ~self._low)).tolist()
 
     def look(self, k: int) -> Diagnosis | None:
         """A trusted site's diagnosis, where its coverage or its report calls for one."""

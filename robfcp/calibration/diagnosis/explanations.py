@@ -93,7 +93,7 @@ def explanations(
         told = _dirichlet(WRONG.strength * (wrong_shares + 0.002), placed)
         wrong = _either((1 - doubt, told), (doubt, law[RATHER_WRONG]))
     worse = _either((0.6, law[NOISIER]), (0.4, law[DULLER]))
-    rest = _either((1 - ODD_CLASS, law[ALIKE]), (ODD_CLASS, law[SHIFTED]))
+    rest = _alike(law[ALIKE], law[SHIFTED])
     mixes = Mixes(sizes, expected)
     found = [Explanation("alike", float(rest.sum()) + mixes.usual)]
     models: dict[Kind, Array] = {
@@ -118,6 +118,17 @@ def explanations(
     unclear = float(_either(*every).sum()) + mixes.usual - ODDER
     found.append(Explanation("unclear", unclear, tuple(odd.tolist())))
     return sorted(found, key=lambda one: -one.likelihood)
+
+
+def law_likelihoods(placed: Array) -> tuple[Array, Array]:
+    """(K,) of sites without classes: that of the likeliest law, and that of being alike."""
+    law = {one: _likelihood(one, placed) for one in _LAWS}
+    return np.max(list(law.values()), axis=0), _alike(law[ALIKE], law[SHIFTED])
+
+
+def _alike(alike: Array, shifted: Array) -> Array:
+    """As the others, but for a few classes."""
+    return _either((1 - ODD_CLASS, alike), (ODD_CLASS, shifted))
 
 
 def _swapped(held: NDArray[np.intp], rest: Array, wrong: Array, mixes: Mixes) -> Explanation:

@@ -111,11 +111,28 @@ def drawn(n_sites: int, table: NDArray[np.integer]) -> Indices:
 def _ends(federation: Federation) -> Indices:
     """The last bins of merged bins: at the medians of the sites' own quantiles."""
     few = drawn(federation.n_clients, federation.pooled())
-    counts = np.maximum(federation.table.rows(few).dense(), 0)
-    shares = np.cumsum(counts, axis=1) / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    counts = federation.table.rows(few).dense()
+    below = np.cumsum(np.maximum(counts, 0) if federation.private else counts, axis=1)
     last = federation.grid.n_bins - 1
-    reached = [np.median((shares < level - 1e-12).sum(axis=1)) for level in LEVELS]
-    return np.unique(np.append(np.minimum(np.array(reached, dtype=np.intp), last), last))
+    reached = np.median(_first_reaching(below, LEVELS - 1e-12), axis=0)
+    return np.unique(np.append(np.minimum(reached.astype(np.intp), last), last))
+
+
+def _first_reaching(below: NDArray[np.integer], levels: NDArray[np.float64]) -> Indices:
+    """(K, L) the number of edges at which each site's share is less than each level.
+
+    By bisection, since shares rise from edge to edge.
+    """
+    n_sites, n_bins = below.shape
+    row, total = np.arange(n_sites)[:, None], np.maximum(below[:, -1:], 1)
+    low = np.zeros((n_sites, len(levels)), dtype=np.intp)
+    high = np.full(low.shape, n_bins)
+    for _ in range(n_bins.bit_length()):
+        middle = (low + high) // 2
+        less = below[row, np.minimum(middle, n_bins - 1)] / total < levels
+        less &= middle < high
+        low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
+    return low
 
 
 def _counts(federation: Federation, ends: Indices) -> NDArray[np.integer]:
