@@ -91,9 +91,12 @@ class _Clinic:
 
     def worth_a_look(self) -> list[int]:
         """The trusted sites of which something might be said; the others look like everybody."""
-        plain = ordinary(self._federation, self._trusted, certain=CERTAIN, equal=EQUAL)
-        plain[list(self._copies)] = False
-        return np.flatnonzero(self._trusted & ~(plain & ~self._low)).tolist()
+        worth = self._trusted.copy()
+        if not self._noisy.any():
+            plain = ordinary(self._federation, self._trusted, certain=CERTAIN, equal=EQUAL)
+            plain[list(self._copies)] = False
+            worth &= self._low | ~plain
+        return list(map(int, np.flatnonzero(worth)))
 
     def look(self, k: int) -> Diagnosis | None:
         """A trusted site's diagnosis, where its coverage or its report calls for one."""

@@ -21,14 +21,14 @@ def ordinary(
     """(K,) whether no explanation is better than "alike" by nearly `certain`, and no bin is full.
 
     All sites at once and from above, so that whoever is left can be looked at by itself: no mixture
-    of laws is likelier than the likeliest of them. Nobody is ordinary where it is not worth asking:
-    reports by class or with noise, few scores.
+    of laws is likelier than the likeliest of them. Nobody is ordinary where reports are by class or
+    the others have few scores. Counts must be exact.
     """
     found = np.zeros(federation.n_clients, dtype=bool)
     starts, bins, values = federation.entries()
     rising = np.diff(bins.astype(np.int64)) > 0
     rising[starts[1:-1] - 1] = True
-    if federation.strata is not None or federation.private or not rising.all():
+    if federation.strata is not None or not rising.all():
         return found
     pooled = federation.pooled(trusted)
     for rows in _blocks(starts):

@@ -112,7 +112,7 @@ def _ends(federation: Federation) -> Indices:
     """The last bins of merged bins: at the medians of the sites' own quantiles."""
     few = drawn(federation.n_clients, federation.pooled())
     counts = federation.table.rows(few).dense()
-    below = np.cumsum(np.maximum(counts, 0) if federation.private else counts, axis=1)
+    below = np.cumsum(np.maximum(counts, 0) if counts.min() < 0 else counts, axis=1)
     last = federation.grid.n_bins - 1
     reached = np.median(_first_reaching(below, LEVELS - 1e-12), axis=0)
     return np.unique(np.append(np.minimum(reached.astype(np.intp), last), last))
