@@ -51,6 +51,7 @@ class Exact:
     keeps_classes = True  # unless told otherwise
     refuses_samples = True  # one that cannot be used is named
     statement = ""  # what is said of it, in words
+    brief = ""  # ... and in a line of a log
 
     def scores(self, score: Score, predictions: ArrayLike, targets: ArrayLike, rng: Rng) -> Any:
         """(n,) the scores; what the score refuses is refused."""
@@ -141,6 +142,11 @@ class Noisy(Exact):
     def statement(self) -> str:  # type: ignore[override]
         """The budget in words."""
         return self.privacy.statement
+
+    @property
+    def brief(self) -> str:  # type: ignore[override]
+        """The statement as Python writes it."""
+        return f", {self.privacy!r}"
 
     def scores(self, score: Score, predictions: ArrayLike, targets: ArrayLike, rng: Rng) -> Any:
         """(n,) the scores, NaN where the score refuses a sample."""

@@ -219,8 +219,8 @@ class Report(Made):
     def __repr__(self) -> str:
         """A line without the counts, which need not be in a log."""
         by = "" if self.strata is None else f", by {self.strata.by}"
-        noise = "" if self.privacy is None else f", {self.privacy!r}"
-        return f"Report({self.client!r}, {self.n_samples} samples, {self.grid!r}{by}{noise})"
+        kept = f"{self.n_samples} samples, {self.grid!r}{by}"
+        return f"Report({self.client!r}, {kept}{self.disclosure.brief})"
 
     @property
     def disclosure(self) -> Exact:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import thorough
 from in_process import run
 from rich.console import Console
 from typer.main import get_command
@@ -95,6 +96,9 @@ QUICK = {
 }
 
 
+AT_ONCE = set(QUICK) - {"demo"}  # which takes a second each time
+
+
 def test_every_command_has_its_manners_tested() -> None:
     assert set(QUICK) - {"report"} == set(COMMANDS)
 
@@ -121,14 +125,14 @@ def test_help_shows_an_example_and_the_options_all_commands_share(command: str) 
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", QUICK)
+@pytest.mark.parametrize("command", thorough(QUICK, *AT_ONCE))
 def test_tables_fit_eighty_columns(command: str, folder: Path) -> None:
     text = output(QUICK[command])
     assert text.strip()
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", QUICK)
+@pytest.mark.parametrize("command", thorough(QUICK, *AT_ONCE))
 def test_tables_fit_sixty_columns_and_break_no_word(
     command: str, made: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,12 +155,12 @@ def words_of(text: str) -> set[str]:
     return {word for word in re.findall(r"[A-Za-z]{3,}", plain) if len(word) < 20}
 
 
-@pytest.mark.parametrize("command", QUICK)
+@pytest.mark.parametrize("command", thorough(QUICK, *AT_ONCE))
 def test_json_prints_json_only(command: str, folder: Path) -> None:
     assert json.loads(output([*QUICK[command], "--json"]))
 
 
-@pytest.mark.parametrize("command", QUICK)
+@pytest.mark.parametrize("command", thorough(QUICK, *AT_ONCE))
 def test_quiet_prints_nothing(command: str, folder: Path) -> None:
     assert output([*QUICK[command], "--quiet"]) == ""
 
