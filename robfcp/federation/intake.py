@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from operator import le
 from typing import Any
 
 import numpy as np
@@ -100,7 +102,8 @@ def take_in(
     alike = same_noise(accepted.votes(), registered)
     if alike is not None:
         accepted = accepted.keep(refused, alike)
-    heard = set(accepted.clients)
+    awaits = {*invited, *(sizes or ())}
+    heard = set(accepted.clients) if refused or awaits else set()  # of no use without any
     faulty = _charged(refused, heard)
     seen = {fault.client for fault in faulty}
     silent = {client for client in invited if client not in heard and client not in seen}
@@ -108,7 +111,7 @@ def take_in(
     awaited = received + len(silent) if sizes is None else len(silent | set(sizes))
     check_quorum(len(accepted), awaited, quorum, faulty)
     unheard = {client for client in sizes or () if client not in heard and client not in seen}
-    accepted = accepted.taken(_by_name(accepted.clients))
+    accepted = _by_name(accepted)
     n_bins = accepted.headers[accepted.kinds[0]].grid.n_bins
     check_extent(len(accepted), n_bins)
     return Intake(
@@ -123,9 +126,13 @@ def take_in(
     )
 
 
-def _by_name(clients: list[str]) -> NDArray[np.intp]:
-    """The order of their names."""
-    return np.array(sorted(range(len(clients)), key=clients.__getitem__), dtype=np.intp)
+def _by_name(accepted: Arrivals) -> Arrivals:
+    """In the order of their names; most often that is how they come."""
+    clients = accepted.clients
+    if all(map(le, clients, islice(clients, 1, None))):
+        return accepted
+    order = sorted(range(len(clients)), key=clients.__getitem__)
+    return accepted.taken(np.array(order, dtype=np.intp))
 
 
 def _sizes(accepted: Arrivals, sizes: Mapping[str, int] | None) -> NDArray[np.int64]:
