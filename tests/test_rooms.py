@@ -81,6 +81,8 @@ ASKED = {"privacy", "private", "n_private", "hides_size", "moves", "noises"}
 
 def asks_about_privacy(path: Path) -> bool:
     """Whether what a module does hangs on whether a report is private."""
+    if not any(word in path.read_text(encoding="utf-8") for word in ASKED):
+        return False
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
             tests = [node.test]

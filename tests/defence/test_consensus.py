@@ -132,6 +132,7 @@ def test_chances_between_points_of_the_grid_are_those_summed_one_by_one() -> Non
     assert np.log(law.chance(ratio, sizes)) == pytest.approx(np.log(np.concatenate(parts)), abs=0.1)
 
 
+@pytest.mark.slow
 def test_noise_of_the_counts_up_to_each_bin_is_anderson_and_darlings_far_out() -> None:
     """sum_j Z_j^2 / (j (j + 1)): beyond 1% the chi-square of its mean and variance is light."""
     rng = np.random.default_rng(5)

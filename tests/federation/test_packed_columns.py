@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from effort import thorough
 from test_reception import KINDS, lies_about, seen, site, taken
 
 import robfcp
@@ -42,7 +43,7 @@ def messy(seed, number=60):
     return [items[k] for k in rng.permutation(len(items))]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", thorough(range(8), *range(4)))
 @pytest.mark.parametrize("shards", [1, 3])
 def test_packed_reports_make_the_same_federation_faults_included(seed, shards, tmp_path):
     items = messy(seed)
