@@ -43,6 +43,13 @@ EvidenceOption = Annotated[
 TermsFile = Annotated[
     Path | None, typer.Option("--terms", help="What was agreed for the round: round.toml.")
 ]
+Keys = Annotated[
+    Path | None, typer.Option(help="registry.toml of public keys; unsigned ones are refused.")
+]
+Revoked = Annotated[Path | None, typer.Option(help="Public keys that count no more, one a line.")]
+AgreedGrid = Annotated[
+    str | None, typer.Option(help="Refuse reports on another grid, as sketch --grid names it.")
+]
 ServerKey = Annotated[
     str | None,
     typer.Option(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from robfcp.calibration import AlarmHistory, Merged, merge, read_alarms, record_look
-from robfcp.cli._common import Json, Output, Printer, Quiet, prepare, save_json
+from robfcp.cli._common import Json, Keys, Output, Printer, Quiet, prepare, save_json
 from robfcp.cli._paths import REPORTS, expanded
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.federation import Fault
@@ -42,9 +42,7 @@ def alarms(
     independent: Annotated[
         bool, typer.Option("--independent", help="Sites' samples are independent: also multiply.")
     ] = False,
-    keys: Annotated[
-        Path | None, typer.Option(help="registry.toml of public keys; unsigned ones are refused.")
-    ] = None,
+    keys: Keys = None,
     round: Annotated[str | None, typer.Option(help="Refuse e-reports of another round.")] = None,
     quorum: Annotated[
         int, typer.Option(min=1, help="Least number of valid e-reports; fewer are refused.")

@@ -18,10 +18,13 @@ from robfcp.calibration import (
 from robfcp.calibration import calibrate as run
 from robfcp.cli._calibrated import as_data, show
 from robfcp.cli._common import (
+    AgreedGrid,
     Json,
+    Keys,
     Output,
     Printer,
     Quiet,
+    Revoked,
     TermsFile,
     agreed_terms,
     completes,
@@ -93,20 +96,14 @@ def calibrate(
     sizes: Annotated[
         Path | None, typer.Option(help="JSON registry {site: samples}; others are refused.")
     ] = None,
-    keys: Annotated[
-        Path | None, typer.Option(help="registry.toml of public keys; unsigned ones are refused.")
-    ] = None,
-    revoked: Annotated[
-        Path | None, typer.Option(help="Public keys that count no more, one a line.")
-    ] = None,
+    keys: Keys = None,
+    revoked: Revoked = None,
     quorum: Annotated[int | None, typer.Option(help="Least number of valid reports.")] = None,
     round: Annotated[str | None, typer.Option(help="Refuse reports of another round.")] = None,
     terms: TermsFile = None,
     model: Annotated[str | None, typer.Option(help="Refuse reports of another model.")] = None,
     score: Annotated[str | None, typer.Option(help="Refuse reports of another score.")] = None,
-    grid: Annotated[
-        str | None, typer.Option(help="Refuse reports on another grid, as sketch --grid names it.")
-    ] = None,
+    grid: AgreedGrid = None,
     privacy: Annotated[
         str | None, typer.Option(help="EPSILON or EPSILON,DELTA: refuse any other privacy.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from robfcp.cli._common import Json, Printer, Quiet, prepare
+from robfcp.cli._common import AgreedGrid, Json, Keys, Printer, Quiet, Revoked, prepare
 from robfcp.cli._paths import FEDERATIONS, REPORTS, expanded
 from robfcp.federation import Columns, open_columns, pack_files
 from robfcp.privacy import grid_from_text
@@ -23,18 +23,12 @@ def pack(
         list[Path], typer.Argument(help="The sites' report files, or their folder.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .columns")],
-    keys: Annotated[
-        Path | None, typer.Option(help="registry.toml of public keys; unsigned ones are refused.")
-    ] = None,
-    revoked: Annotated[
-        Path | None, typer.Option(help="Public keys that count no more, one a line.")
-    ] = None,
+    keys: Keys = None,
+    revoked: Revoked = None,
     round: Annotated[
         str | None, typer.Option(help="The round that signatures must be for; with --keys.")
     ] = None,
-    grid: Annotated[
-        str | None, typer.Option(help="Refuse reports on another grid, as sketch --grid names it.")
-    ] = None,
+    grid: AgreedGrid = None,
     processes: Annotated[
         int, typer.Option(help="Processes, each of which checks its part and writes a file.")
     ] = 1,
