@@ -21,24 +21,10 @@ class FederatedConformalRegressor(ScoreAndParameter, RegressorMixin, FederatedCo
     ----------
     estimator
         A regressor, fitted or to be fitted by `fit`.
-    confidence_level
-        One level, or several.
     score
         A regression score or its name ("absolute-residual", "cqr"); AbsoluteResidual if None.
-    grid
-        The bins all sites share; the score's own if None.
-    defence
-        "consensus", "band", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
-    malicious
-        How many sites may lie, or "estimate".
-    exclude
-        "outstanding" leaves out only sites that stand out, "exactly" as many as may lie.
-    guarantee
-        None, "marginal", "pac" or "pac-homogeneous", as in `robfcp.calibrate`.
-    heterogeneity
-        A stated bound on how far honest sites differ, as in `robfcp.calibrate`.
-    by
-        "class" for a threshold a class, as in `robfcp.calibrate`; None for one threshold.
+    confidence_level, grid, defence, malicious, exclude, guarantee, heterogeneity, by
+        As `FederatedConformalClassifier` takes them.
     random_state
         A seed, for scores of your own that draw random numbers.
 

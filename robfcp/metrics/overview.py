@@ -17,12 +17,8 @@ def summary(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> M
 
     Parameters
     ----------
-    sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
-    labels
-        (n,) true class numbers, or names where `classes` or a frame's columns name them.
-    classes
-        What the columns of `sets` stand for, where labels are names: `model.classes_`.
+    sets, labels, classes
+        As `coverage` takes them.
 
     Returns
     -------

@@ -20,12 +20,8 @@ def class_coverage(
 
     Parameters
     ----------
-    sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
-    labels
-        (n,) true class numbers, or names where `classes` or a frame's columns name them.
-    classes
-        What the columns of `sets` stand for, where labels are names: `model.classes_`.
+    sets, labels, classes
+        As `coverage` takes them.
 
     Returns
     -------
@@ -52,14 +48,10 @@ def coverage_gap(
 
     Parameters
     ----------
-    sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
-    labels
-        (n,) true class numbers, or names where `classes` or a frame's columns name them.
+    sets, labels, classes
+        As `coverage` takes them.
     level
         The coverage that was asked for.
-    classes
-        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -92,14 +84,10 @@ def size_stratified_coverage(
 
     Parameters
     ----------
-    sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
-    labels
-        (n,) true class numbers, or names where `classes` or a frame's columns name them.
+    sets, labels, classes
+        As `coverage` takes them.
     strata
         The upper ends of the ranges: (0, 1, 2, 3, 5, 10) means 0, 1, 2, 3, 4-5, 6-10, 11+.
-    classes
-        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -134,14 +122,10 @@ def size_stratified_violation(
 
     Parameters
     ----------
-    sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
-    labels
-        (n,) true class numbers, or names where `classes` or a frame's columns name them.
+    sets, labels, classes
+        As `coverage` takes them.
     level
         The coverage that was asked for.
-    classes
-        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -171,14 +155,10 @@ def client_coverage(
 
     Parameters
     ----------
-    sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
-    labels
-        (n,) true class numbers, or names where `classes` or a frame's columns name them.
+    sets, labels, classes
+        As `coverage` takes them.
     clients
         (n,) whose sample each is.
-    classes
-        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------
@@ -201,14 +181,10 @@ def group_coverage(
 
     Parameters
     ----------
-    sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
-    labels
-        (n,) true class numbers, or names where `classes` or a frame's columns name them.
+    sets, labels, classes
+        As `coverage` takes them.
     groups
         (n,) the group of each sample.
-    classes
-        What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
     -------

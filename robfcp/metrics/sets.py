@@ -13,12 +13,8 @@ def covered(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> N
 
     Parameters
     ----------
-    sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
-    labels
-        (n,) true class numbers, or names where `classes` or a frame's columns name them.
-    classes
-        What the columns of `sets` stand for, where labels are names: `model.classes_`.
+    sets, labels, classes
+        As `coverage` takes them.
 
     Returns
     -------
