@@ -17,7 +17,7 @@ LISTED = 6  # sites that it names of each
 
 @dataclass(frozen=True)
 class Message:
-    """The first sentence, and what to do about it; both plain text."""
+    """The first sentence, and what to do about it, a line for each thing; both plain text."""
 
     first: str
     then: str = ""
@@ -35,13 +35,14 @@ def message(calibration: Calibration, found: Mapping[str, Diagnosis]) -> Message
         one = out[0]
         return Message(f"{one.client} was {verdict}: {one.seen}.", f"{_advice(one)} {also}".strip())
     if out:
-        head = f"{len(out)} of {clients} sites were {verdict}"
-        return Message(f"{head}{_worst(out)}.", f"{_to_do(out)} {also}".strip())
+        head = f"{len(out)} of {clients} sites were {verdict}: "
+        return Message(f"{head}{_worst(out)}.", f"{_to_do(out)}\n{also}".strip())
     if len(looks) == 1:
         one = looks[0]
         return Message(f"{used}, but look at {one.client}: {one.seen}.", _advice(one))
     if looks:
-        return Message(f"{used}, but look at {_few(looks)}.", _to_do(looks))
+        whom = "" if len(looks) <= NAMED else f"{len(looks)} of them: "
+        return Message(f"{used}, but look at {whom}{_worst(looks)}.", _to_do(looks))
     return Message(
         f"{used}; nothing in {'its report' if clients == 1 else 'their reports'} looks wrong."
     )
@@ -51,7 +52,7 @@ def diagnoses_data(found: Mapping[str, Diagnosis]) -> dict[str, dict[str, Any]]:
     """What the page shows of each diagnosis."""
     return {
         client: {
-            "cause": one.cause if one.cause != "not told" else "cause unclear",
+            "cause": _cause(one),
             "short": one.short,
             "fact": _sentence(one.fact),
             "finding": _sentence(one.finding),
@@ -75,20 +76,20 @@ def _was(sites: Sequence[Diagnosis]) -> str:
 
 
 def _worst(sites: Sequence[Diagnosis]) -> str:
-    """Up to four by name with their cause; of more those whose coverage is furthest off."""
+    """Up to four by name with their cause; of more what was found how often, and the worst."""
     if len(sites) <= NAMED:
-        return f": {_listed(_entries(sites))}"
-    furthest = sorted(sites, key=lambda one: -_off(one))[: NAMED - 1]
-    return f", furthest off {_listed([f'{one.client} ({_off_words(one)})' for one in furthest])}"
+        return _listed(_entries(sites))
+    causes = Counter(_cause(one) for one in sites)
+    each = [f"{cause} at {number}" for cause, number in causes.most_common()]
+    kinds = _listed(each) if len(each) > 1 else f"{_cause(sites[0])} at each of them"
+    low = min(sites, key=lambda one: math.inf if math.isnan(one.covered) else one.covered)
+    if not low.fact.startswith(("only", "none")):
+        return kinds
+    return f"{kinds}. The worst is {low.client}: {low.fact}"
 
 
-def _off(one: Diagnosis) -> float:
-    return -1.0 if math.isnan(one.covered) else abs(one.covered - one.wanted)
-
-
-def _off_words(one: Diagnosis) -> str:
-    """Its coverage in two words, else what it looks like."""
-    return one.short if math.isnan(one.covered) else f"{one.covered:.0%} covered"
+def _cause(one: Diagnosis) -> str:
+    return "cause unclear" if one.cause == "not told" else one.cause
 
 
 def _to_do(sites: Sequence[Diagnosis]) -> str:
@@ -99,14 +100,13 @@ def _to_do(sites: Sequence[Diagnosis]) -> str:
     ordered = sorted(groups.values(), key=len, reverse=True)
     told = [_group(group) for group in ordered[:GROUPS]]
     rest = [one.client for group in ordered[GROUPS:] for one in group]
-    return " ".join([*told, *([f"{_names(rest)}: see below."] if rest else [])])
+    return "\n".join([*told, *([f"{_names(rest)}: see below."] if rest else [])])
 
 
 def _group(group: Sequence[Diagnosis]) -> str:
-    """'4 sites, labels swapped: a, b, c and d. Check how they are coded.'"""
-    number = "1 site" if len(group) == 1 else f"{len(group)} sites"
+    """'a, b, c and d (labels swapped): check how they are coded.'"""
     names = _names([one.client for one in group])
-    return f"{number}, {group[0].short}: {names}. {_advice(group[0])}"
+    return f"{names} ({group[0].short}): {group[0].advice}."
 
 
 def _names(names: Sequence[str]) -> str:
@@ -120,7 +120,7 @@ def _few(sites: Sequence[Diagnosis]) -> str:
     """Up to four by name with their cause; of more the first ones, and how many of each cause."""
     if len(sites) <= NAMED:
         return _listed(_entries(sites))
-    causes = Counter("cause unclear" if s.cause == "not told" else s.cause for s in sites)
+    causes = Counter(map(_cause, sites))
     names = ", ".join(one.client for one in sites[: NAMED - 1])
     kinds = _listed([f"{cause} at {number}" for cause, number in causes.most_common()])
     return f"{names} and {len(sites) - NAMED + 1} more ({kinds})"

@@ -100,9 +100,10 @@ def _defended(calibration: Calibration, level: Level) -> str:
 def _reports(calibration: Calibration) -> str:
     """Who reported, and who did not."""
     federation = calibration.federation
+    out = "left out" if calibration.settings.guarantee is None else "flagged"
     words = (
         f"{count(federation.n_clients, 'valid report')} with {federation.n_samples:,} samples; "
-        f"{len(calibration.trusted)} used, {len(calibration.flagged)} flagged"
+        f"{len(calibration.trusted)} used, {len(calibration.flagged)} {out}"
     )
     if calibration.faulty:
         words += f", {len(calibration.faulty)} refused as faulty"

@@ -83,7 +83,7 @@ def shown_numbers(opened: Any) -> tuple[float, int, int | None, float, float]:
 def test_page_opens_quietly_and_says_the_headline(show: Show, calibration: Calibration) -> None:
     opened = show(calibration)
     assert f"{len(calibration.flagged)} of 39 sites were left out: " in opened.text("message")
-    assert "Ask each of them" in opened.text("advice")
+    assert "(scores all equal): check that the file" in opened.text("advice")
     assert f"the {39 - len(calibration.flagged)} of 39 sites that were kept" in opened.text("claim")
     assert calibration.certificate.statement[1:] in opened.text("promise")  # "With", not "with"
     assert "1 refused as faulty, 1 missing" in opened.text("reports")
@@ -410,6 +410,19 @@ def test_pictures_for_the_documentation(
     IMAGES.mkdir(parents=True, exist_ok=True)
     opened.page.screenshot(path=IMAGES / f"{name}.png")
     assert (IMAGES / f"{name}.png").stat().st_size > 20_000
+
+
+def test_picture_of_a_site_that_should_have_been_left_out(show: Show) -> None:
+    """Told that nobody lies the defence leaves nobody out; the page still says whom to look at."""
+    story = stroke_story(seed=1)
+    wrong = next(name for name, fault in story.faults.items() if fault == "other-class-order")
+    kept = [r for r in story.reports if r.client == wrong or r.client not in story.faults]
+    opened = show(robfcp.calibrate(kept, malicious=0), viewport={"width": 1280, "height": 700})
+    assert opened.text("message").startswith(
+        f"All {len(kept)} sites were used, but look at {wrong}: only "
+    )
+    opened.page.screenshot(path=IMAGES / "page-missed.png")
+    assert (IMAGES / "page-missed.png").stat().st_size > 20_000
 
 
 def test_pictures_for_the_tutorial(show: Show, stroke: Calibration) -> None:

@@ -51,23 +51,28 @@ def test_a_few_are_named_with_their_causes_and_many_are_counted() -> None:
     many["d"] = one("d", cause="not told", covered=0.1)
     found = message(calibration, many)
     assert found.first == (
-        "7 of 12 sites were left out, furthest off d (10% covered), a (40% covered) and "
-        "b (40% covered)."
+        "7 of 12 sites were left out: cause unclear at 5 and copy at 2. The worst is d: only 10% "
+        "of its own cases are covered where 90% should be."
     )
-    assert found.then == (
-        "5 sites, cause unclear: a, b, c, d and e. Check them. 2 sites, copy: f and g. Check them."
+    assert (
+        found.then == "a, b, c, d and e (cause unclear): check them.\nf and g (copy): check them."
+    )
+    mild = {c: one(c, cause="scores all equal", covered=1.0) for c in "abcde"}
+    assert (
+        message(calibration, mild).first
+        == "5 of 12 sites were left out: scores all equal at each of them."
     )
 
 
 def test_advice_of_many_groups_is_bounded() -> None:
     causes = ("labels mixed up", "scores all equal", "another model", "other cases", "not told")
     many = {f"{c}{k}": one(f"{c}{k}", cause=causes[k % 5]) for k, c in enumerate("abcdefg" * 3)}
-    words = message(calibrated(0), many).then
-    assert words.count("Check them.") == 4
-    assert words.startswith("5 sites, labels mixed up: a0, f5, d10, b15 and g20. Check them. ")
-    assert words.endswith("e4, c9, a14 and f19: see below.")
+    lines = message(calibrated(0), many).then.splitlines()
+    assert len(lines) == 5
+    assert lines[0] == "a0, f5, d10, b15 and g20 (labels mixed up): check them."
+    assert lines[-1] == "e4, c9, a14 and f19: see below."
     wide = message(calibrated(0), {f"s{k}": one(f"s{k}") for k in range(9)}).then
-    assert wide == "9 sites, labels mixed up: s0, s1, s2, s3, s4 and 4 more. Check them."
+    assert wide == "s0, s1, s2, s3, s4 and 4 more (labels mixed up): check them."
 
 
 def test_two_copies_of_each_other_are_named_once() -> None:
