@@ -28,7 +28,7 @@ from robfcp.calibration.letters import (
     save_letters,
 )
 from robfcp.calibration.levels import Level
-from robfcp.calibration.local import FromOthers, Localised, at_stranger
+from robfcp.calibration.local import Localised, at_stranger
 from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.calibration.monitoring.alarms import Merged, listed, merge, read_alarms
 from robfcp.calibration.monitoring.history import AlarmHistory, record_look
@@ -37,6 +37,7 @@ from robfcp.calibration.monitoring.monitor import Monitor
 from robfcp.calibration.monitoring.reading import Reading, reading_of
 from robfcp.calibration.monitoring.state import Point, decode_state
 from robfcp.calibration.monitoring.state import State as MonitorState
+from robfcp.calibration.others import FromOthers
 from robfcp.calibration.promise import Promise, own_floor, promise_of
 from robfcp.calibration.sealed import digest_of, kind_of
 from robfcp.calibration.settings import Guarantee, Settings

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robfcp.calibration.calibration import Calibration
-from robfcp.calibration.local import from_others
+from robfcp.calibration.others import from_others
 from robfcp.guarantees import own_interval
 
 

@@ -20,7 +20,8 @@ from robfcp.calibration.letter_file import (
     others_body,
     others_of,
 )
-from robfcp.calibration.local import FromOthers, Localised, localised
+from robfcp.calibration.local import Localised, localised
+from robfcp.calibration.others import FromOthers
 from robfcp.calibration.sealed import decode_body, seal, unseal
 from robfcp.calibration.signed import sign_sealed
 from robfcp.errors import plain

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from robfcp.calibration.local import FromOthers
+from robfcp.calibration.others import FromOthers
 from robfcp.errors import RobfcpError
 
 KIND = "letter"

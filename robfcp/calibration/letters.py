@@ -14,7 +14,7 @@ from robfcp.calibration.covered import covered_at_sites
 from robfcp.calibration.diagnosis import diagnose
 from robfcp.calibration.letter import Letter
 from robfcp.calibration.letter_file import KIND, Verdict
-from robfcp.calibration.local import from_others
+from robfcp.calibration.others import from_others
 from robfcp.calibration.sealed import digest_of, kind_of
 from robfcp.calibration.signed import check_signer
 from robfcp.errors import RobfcpError

@@ -11,77 +11,18 @@ from robfcp._util.numbers import array
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.check import Check, check
 from robfcp.calibration.local_threshold import LocalThreshold
+from robfcp.calibration.others import FromOthers
 from robfcp.calibration.promise import level_of
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
 from robfcp.guarantees import (
-    MOST_COMPARED,
     class_counts,
     own_interval,
-    site_thresholds,
     stranger_threshold,
 )
 from robfcp.prediction import predict_sets
 from robfcp.scores import ClassificationScore, Rng
 
 STRANGER = "this site"  # what a site that sent no report is called
-
-
-@dataclass(frozen=True)
-class FromOthers:
-    """What the other sites' reports say of one site.
-
-    Parameters
-    ----------
-    thresholds
-        One a level, for whatever mix the site's next patient makes; infinite where nothing is
-        proved.
-    label_counts
-        The site's own labels by class, as it reported them.
-    m
-        How many of the others may lie.
-    label_shift
-        How much honest sites may differ within a class.
-    stated
-        Whether m was stated beforehand; an estimate proves nothing.
-    """
-
-    thresholds: tuple[float, ...]
-    label_counts: tuple[int, ...]
-    m: int
-    label_shift: float
-    stated: bool
-
-
-def from_others(
-    calibration: Calibration, federation: Federation, chosen: set[str] | None = None
-) -> dict[str, FromOthers]:
-    """What the others' reports say of each site (or the chosen ones); empty without classes."""
-    strata = federation.exact_strata
-    if strata is None or strata.by != "class":
-        return {}
-    if federation.risk is not None or not 2 <= len(strata.rows) <= MOST_COMPARED:
-        return {}
-    counts = class_counts(federation)
-    wanted = [k for k, name in enumerate(counts.ids) if chosen is None or name in chosen]
-    m, sigma = calibration.n_malicious, calibration.settings.label_shift or 0.0
-    if not wanted or m > len(counts.ids) - 1:
-        return {}
-    upper = np.append(federation.grid.upper, np.inf)  # edge -1: nothing is proved
-    edges = [
-        site_thresholds(counts, float(1 - level.confidence_level), m, sigma, wanted)
-        for level in calibration.levels
-    ]
-    return {
-        counts.ids[k]: FromOthers(
-            tuple(float(upper[found[k]]) for found in edges),
-            tuple(counts.sizes[k].tolist()),
-            m,
-            sigma,
-            calibration.settings.malicious != "estimate",
-        )
-        for k in wanted
-    }
 
 
 @dataclass(frozen=True, eq=False)

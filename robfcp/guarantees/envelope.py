@@ -30,11 +30,6 @@ def envelope(
     return (low / low_total).reshape(shape), ((above_total - above) / above_total).reshape(shape)
 
 
-def smallest_benign_total(sizes: NDArray[np.int64], m: int) -> int:
-    """N_min: the samples left when the m largest clients are removed."""
-    return int(sizes.sum() - sum_of_largest(np.asarray(sizes)[None, :], m)[0])
-
-
 def _least_share(
     counts: NDArray[np.int64], sizes: NDArray[np.int64], m: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
