@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -37,6 +37,8 @@ NAMES = ("names", "name_lengths", "sizes", "kinds", "told_rows", "contexts", "fa
 COLUMNS = (*NAMES, *(name for part in _PARTS.values() for name in part))
 
 Whole = NDArray[np.int64]
+Number = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+Place = Annotated[int, msgspec.Meta(ge=-1, lt=2**62)]
 
 
 class WireFault(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -49,7 +51,7 @@ class WireFault(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     client: str
     field: str
     reason: str
-    position: int = -1
+    position: Place = -1
     source: str = ""
 
 
@@ -60,9 +62,9 @@ class WireAbout(msgspec.Struct, forbid_unknown_fields=True):
     registry by whose keys all of them are signed, empty where that was not asked for.
     """
 
-    reports: int
-    items: int
-    signed: int
+    reports: Number
+    items: Number
+    signed: Number
     keys: str
 
 

@@ -24,7 +24,8 @@ class Sent(NamedTuple):
     source: str
 
 
-Listed = tuple[Sequence[int], Sequence[int]]  # places and what is in them
+Numbers = Sequence[int] | NDArray[np.int64]
+Listed = tuple[Numbers, Numbers]  # places and what is in them
 
 
 class Entry(NamedTuple):
@@ -47,7 +48,9 @@ def known(report: Report, position: int) -> Entry:
     header = Header(kept(report.grid), *report.context[1:], report.privacy, kind)
     split = None
     if strata is not None:
-        split = np.diff(strata.cells, prepend=0).tolist(), strata.counts.tolist()
+        steps = strata.cells.copy()
+        steps[1:] -= strata.cells[:-1]
+        split = steps, strata.counts
     return Entry(
         report.client,
         report.n_samples,
@@ -63,7 +66,8 @@ def known(report: Report, position: int) -> Entry:
 def _in_use(counts: NDArray[np.int64]) -> Listed:
     """The bins that are not empty; one at least, since noise can leave nothing."""
     bins = np.flatnonzero(counts)
-    return (bins.tolist(), counts[bins].tolist()) if bins.size else ([0], [0])
+    bins = bins if bins.size else np.zeros(1, dtype=np.intp)
+    return bins, counts[bins]
 
 
 def entry_of(
@@ -126,10 +130,18 @@ def _ragged(parts: list[Listed | None]) -> Ragged:
     places, values = zip(*used, strict=True)
     lengths = np.fromiter(map(len, values), np.int64, len(used))
     number = int(lengths.sum())
-    cells, counts = (
-        np.fromiter(chain.from_iterable(side), np.int64, number) for side in (places, values)
+    return Ragged(
+        np.array(rows, dtype=np.intp), lengths, _joined(places, number), _joined(values, number)
     )
-    return Ragged(np.array(rows, dtype=np.intp), lengths, cells, counts)
+
+
+def _joined(parts: Sequence[Numbers], number: int) -> NDArray[np.int64]:
+    """Lists of reports' JSON and arrays of report objects, one after another."""
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    if len(arrays) == len(parts):
+        return np.concatenate(arrays).astype(np.int64, copy=False)
+    lists = (part.tolist() if isinstance(part, np.ndarray) else part for part in parts)
+    return np.fromiter(chain.from_iterable(lists), np.int64, number)
 
 
 def _cells(steps: Ragged) -> NDArray[np.int64]:

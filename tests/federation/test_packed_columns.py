@@ -280,6 +280,13 @@ INCONSISTENT = {
     "faults that do not fit": {"about": {"items": 12}},
     "more reports than rows": {"about": {"reports": 2**40}},
     "no list of faults": {"faults": lambda v: np.frombuffer(b"{}", dtype=np.uint8)},
+    "fault at no place": {
+        "faults": lambda v: np.frombuffer(
+            b'[{"client":"a","field":"b","reason":"c","position":99999999999999999999}]',
+            dtype=np.uint8,
+        ),
+        "about": {"items": 10},
+    },
     "fault beyond": {
         "faults": lambda v: np.frombuffer(
             b'[{"client":"a","field":"b","reason":"c","position":99}]', dtype=np.uint8
