@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test coverage test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-browser test-wheel lint docs notebooks release benchmark clean
+.PHONY: demo test coverage test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-browser test-wheel lint docs notebooks release benchmark benchmark-check clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -87,6 +87,9 @@ test-wheel: .venv/dev  ## the built wheel in clean environments, with every Pyth
 
 benchmark: .venv/dev  ## every stage up to a million clients; rewrites docs/speed.md
 	$(BIN)/python benchmarks/run.py
+
+benchmark-check: .venv/dev  ## a stage of twice the time fails: ratios beside their baseline
+	$(BIN)/python benchmarks/check.py
 
 clean:
 	rm -rf .venv .venv-* site out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,8 +18,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from end_to_end import _peak_mib
-from measure import Row, least, peak
+from measure import Row, in_turns, peak, peak_mib
 
 import robfcp
 from robfcp.federation import Federation
@@ -56,7 +55,7 @@ def from_json(sizes: list[int]) -> Iterator[Row]:
         stage = "validate, ten classes" if n_classes else "validate"
         for n_clients in sizes:
             data = list(lines(n_clients, n_classes))
-            ours, floor = least(
+            ours, floor = in_turns(
                 lambda data=data: Federation.from_reports(iter(data)),
                 lambda data=data: [msgspec.json.decode(line) for line in data],
             )
@@ -77,7 +76,7 @@ def from_columns(sizes: list[int]) -> Iterator[Row]:
                 def work(path: Path = path) -> None:
                     Federation.from_reports([robfcp.open_columns(path)])
 
-                ours, floor, theirs = least(
+                ours, floor, theirs = in_turns(
                     work,
                     path.read_bytes,
                     lambda data=data: Federation.from_reports(iter(data)),
@@ -113,7 +112,7 @@ def serve(path: Path, by_class: bool) -> dict[str, Any]:
     else:
         with path.open("rb") as stream:
             federation = Federation.from_reports(stream)
-    taken_in, held, busy = time.perf_counter(), _peak_mib(), time.process_time() - began
+    taken_in, held, busy = time.perf_counter(), peak_mib(), time.process_time() - began
     calibration = (
         robfcp.calibrate(federation, by="class") if by_class else robfcp.calibrate(federation)
     )
@@ -126,7 +125,7 @@ def serve(path: Path, by_class: bool) -> dict[str, Any]:
         "calibrate_seconds": round(time.perf_counter() - taken_in, 2),
         "cpu_seconds": round(time.process_time() - began, 2),
         "intake_peak_mib": held,
-        "peak_mib": _peak_mib(),
+        "peak_mib": peak_mib(),
         "flagged": len(calibration.flagged),
     }
 

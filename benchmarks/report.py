@@ -1,26 +1,29 @@
-"""The benchmark's page and plot."""
+"""The benchmark's page and plot, wholly from one run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from measure import Row, exponent
+from measure import QUIET, Row, exponent
 
 FLOORS = {
-    "score and sketch": "one copy of the array",
-    "predict sets": "one copy of the array",
+    "scores": "one copy of the array",
+    "sets": "one copy of the array",
     "sketch": "one copy of the scores",
+    "report": "the pooled report",
     "validate": "decoding the JSON",
+    "columns": "reading the file",
     "exact distances": "matrix product + partition",
     "quantile": "one pass over the counts",
     "certify": "one pass over the counts",
 }
 INSTEAD = {
-    "score and sketch": "MAPIE's scores (which it does not check)",
-    "predict sets": "MAPIE's sets",
-    "sketch": "t-digest or KLL, the faster",
-    "exact distances": "scipy cdist + sort",
+    "scores": "MAPIE's scores (which it does not check)",
+    "sets": "MAPIE's sets",
+    "sketch, beside KLL": "a KLL sketch",
+    "sketch, beside t-digest": "a t-digest",
+    "columns": "intake of the JSON",
     "calibrate": "the paper's pseudo-code in loops",
     "count": "a numerical optimisation per z",
 }
@@ -31,37 +34,42 @@ def page(result: dict[str, Any]) -> str:
     rows = [Row(**row) for row in result["rows"]]
     parts = [
         "# Speed and scale",
-        "Written by `make benchmark` (`python benchmarks/run.py`); do not edit. Ratios of least "
-        "times within one run, because absolute times are the machine's: "
-        f"{result['cores']} cores, numpy {result['numpy']}. Clients hold 50 samples on the default "
-        "grid of about 1000 bins unless the table says otherwise; 30% of them lie.",
-        *result["notes"],
-        "![Time over clients](images/speed.png)",
+        "Written by `make benchmark` (`python benchmarks/run.py`) from one run of "
+        f"{result['seconds'] / 60:.0f} minutes on {result['date']}; do not edit. Medians with "
+        "quartiles in brackets. Ratios are within the run, stages and floors in turns, because "
+        f"absolute times are the machine's: {result['cores']} cores, numpy {result['numpy']}. "
+        "Sites hold 50 samples on the default grid of about 1000 bins unless the table says "
+        "otherwise; 30% of them lie.",
+        _disturbance(result),
+        "![Time over sites](images/speed.png)",
         "## Against floors and alternatives",
         "A floor is what no implementation can avoid; *instead* is what one would take without "
         "this library. Below 1x of a floor: more cores than the floor uses. Plain loops (20 of "
-        "1000 clients), optimisations (3 of 49) and MAPIE's scores (a tenth of the rows) are "
-        "measured on that part and scaled up. Scoring is timed on one batch of "
-        "20,000 x 1000 float32.",
+        "1000 sites), optimisations (3 of 49) and MAPIE (a tenth of the rows) are measured on that "
+        "part and scaled up. Scores and sets are of 20,000 x 1000 float32.",
         *_ratios(rows),
+        "## Server",
+        "Times after intake. *calibrate* is the default: defence, threshold, tolerance, "
+        "certificate and its curve for other numbers of liars. The page is of a round in which "
+        "2% lie.",
+        *_times_of(rows),
         "## Growth",
-        "Exponent of time over the number of clients. Beyond 20,000 clients "
-        "distances to everybody give way to distances to reference clients that are drawn when "
-        "the reports are in, from a secret seed that the calibration then keeps.",
+        "Exponent of time over the number of sites, from a thousand sites on.",
         *_growth(rows),
         "## A whole round at the server",
-        "From a file of JSON reports to the calibration with tolerance and certificate (default "
+        "From a file of reports to the calibration with tolerance and certificate (default "
         "defence, estimated number of liars), in a process of its own; peak is that process's.",
         *_rounds(result["rounds"]),
     ]
-    if result.get("gpu"):
-        parts += [
-            "## On an accelerator",
-            "`python benchmarks/gpu.py --million`: all distances, float64, from vectors on the "
-            "host to means on the host; 100 bins, 40% liars.",
-            *_gpu(result["gpu"]),
-        ]
     return "\n\n".join(parts) + "\n"
+
+
+def _disturbance(result: dict[str, Any]) -> str:
+    before, after, cores = result["load_before"], result["load_after"], result["cores"]
+    words = f"The machine's load was {before:g} before the run and {after:g} after it"
+    if before > QUIET or after > cores + QUIET:
+        return f"{words}: **other work disturbed this run.**"
+    return f"{words}: nothing else ran."
 
 
 def _table(head: list[str], lines: list[list[str]]) -> list[str]:
@@ -77,71 +85,74 @@ def _ratios(rows: list[Row]) -> list[str]:
         kind = row.stage.split(",")[0]
         floor = instead = ""
         if row.floor is not None:
-            floor = f"{_times(row.seconds / row.floor)} {FLOORS[kind]}"
+            floor = f"{_ratio(row, row.floor)} {FLOORS[kind]}"
         if row.instead is not None:
-            instead = f"{_times(row.instead / row.seconds)} as fast as {INSTEAD[kind]}"
-        size = [f"{row.clients:,}", f"{row.samples:,}"]
+            name = INSTEAD.get(row.stage) or INSTEAD[kind]
+            instead = f"{_times(row.instead / row.seconds)} as fast as {name}"
+        size = [f"{row.clients:,}", f"{row.samples:,}", _each(row)]
         lines.append([row.stage, *size, floor, instead, _bytes(row.peak)])
-    return _table(["stage", "clients", "samples", "floor", "instead", "peak"], lines)
+    return _table(["stage", "sites", "samples", "time a site", "floor", "instead", "peak"], lines)
+
+
+def _times_of(rows: list[Row]) -> list[str]:
+    lines = [
+        [row.stage, f"{row.clients:,}", _duration(row), _bytes(row.peak)]
+        for row in rows
+        if row.floor is None and row.instead is None
+    ]
+    return _table(["stage", "sites", "time", "peak"], lines)
 
 
 def _growth(rows: list[Row]) -> list[str]:
     lines = []
     for stage in dict.fromkeys(row.stage for row in rows):
-        here = [row for row in rows if row.stage == stage and row.clients > 1]
-        if sum(row.clients >= 1000 for row in here) > 1:
-            columns = [row.clients for row in here], [row.seconds for row in here]
-            slopes = (exponent(*columns, least_size) for least_size in (1000, 100_000))
+        here = [row for row in rows if row.stage == stage and row.clients >= 1000]
+        slope = exponent([row.clients for row in here], [row.seconds for row in here], 1000)
+        if slope is not None:
             span = f"{here[0].clients:,} to {here[-1].clients:,}"
-            shown = ["" if slope is None else f"{slope:.2f}" for slope in slopes]
-            lines.append([stage, span, *shown, _bytes(here[-1].peak)])
-    head = ["stage", "clients", "from a thousand on", "from 100,000 on", "peak at the most"]
-    return _table(head, lines)
+            lines.append([stage, span, f"{slope:.2f}", _bytes(here[-1].peak)])
+    return _table(["stage", "sites", "exponent", "peak at the most"], lines)
 
 
 def _rounds(rounds: list[dict[str, Any]]) -> list[str]:
     lines = [
         [
             f"{one['clients']:,}",
-            f"{one['intake_seconds'] / one['clients'] * 1e6:.0f} us",
-            f"{one['calibrate_seconds'] / one['clients'] * 1e6:.0f} us",
-            f"{one['seconds']:.0f} s",
+            "JSON lines" if one["form"] == "jsonl" else one["form"],
+            "ten classes" if one["by_class"] else "pooled",
+            f"{one['intake_seconds'] / one['clients'] * 1e6:.1f} us",
+            f"{one['calibrate_seconds'] / one['clients'] * 1e6:.1f} us",
+            f"{one['intake_seconds'] + one['calibrate_seconds']:.1f} s",
             f"{one['peak_mib']:,} MiB",
             f"{one['flagged']:,}",
         ]
         for one in rounds
     ]
-    head = ["clients", "intake a client", "calibration a client", "whole round", "peak", "flagged"]
-    return _table(head, lines)
+    head = ["sites", "reports", "", "intake a site", "calibration a site"]
+    return _table([*head, "whole round", "peak", "flagged"], lines)
 
 
-def _gpu(gpu: dict[str, Any]) -> list[str]:
-    lines = [
-        [
-            f"{one['clients']:,}",
-            f"{one['seconds']:.3g} s",
-            f"{one['share_of_gemm_limit']:.1%}",
-            f"{one['copies_of_the_distances']:.1f}",
-        ]
-        for name, one in gpu.items()
-        if name.startswith("timed")
-    ]
-    same = all(gpu["same trusted set as the CPU"].values())
-    selection, limits = gpu["selection 10^5"], gpu["limits"]
-    return [
-        *_table(
-            ["clients", "time", "share of the GEMM limit", "copies of the distance matrix"], lines
-        ),
-        f"{gpu['device']}: measured limits {limits['gemm_tflops']:.0f} TFLOP/s (float64 product) "
-        f"and {limits['copy_tbs']:.1f} TB/s (copy). The selection alone takes "
-        f"{selection['kthvalue']:.2g} s at 100,000 clients, a full sort {selection['sort']:.2g} s. "
-        f"The trusted set {'equals' if same else 'DIFFERS FROM'} the CPU's at 10,000 clients "
-        "under every plain attack.",
-    ]
+def _ratio(row: Row, floor: float) -> str:
+    middle = _times(row.seconds / floor)
+    if row.spread is None:
+        return middle
+    low, high = (_times(end / floor)[:-1] for end in row.spread)
+    return f"{middle} ({low} to {high})"
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.2f}x"
+    return f"{ratio:,.0f}x" if ratio >= 20 else f"{ratio:.2g}x" if ratio < 1 else f"{ratio:.1f}x"
+
+
+def _each(row: Row) -> str:
+    return f"{row.seconds / row.clients * 1e6:,.3g} us"
+
+
+def _duration(row: Row) -> str:
+    if row.spread is None:
+        return f"{row.seconds:.3g} s"
+    low, high = row.spread
+    return f"{row.seconds:.3g} s ({low:.3g} to {high:.3g})"
 
 
 def _bytes(number: int) -> str:
@@ -153,7 +164,7 @@ def _bytes(number: int) -> str:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Seconds over clients, both logarithmic, a line a stage."""
+    """Seconds over sites, both logarithmic, a line a stage."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -164,7 +175,7 @@ def plot(rows: list[Row], path: Path) -> None:
         here = sorted((row.clients, row.seconds) for row in rows if row.stage == stage)
         if len(here) > 1:
             axes.loglog(*zip(*here, strict=True), marker="o", label=stage)
-    axes.set(xlabel="clients", ylabel="seconds")
+    axes.set(xlabel="sites", ylabel="seconds")
     axes.legend(fontsize="small", frameon=False)
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)

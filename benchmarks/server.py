@@ -1,0 +1,138 @@
+"""What the server does with a federation: calibrate, certify, prune by class, draw the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from intake import CLASSES, SAMPLES, lines
+from measure import Row, in_turns, peak
+
+import robfcp
+from robfcp.defence.characterisations import characterise
+from robfcp.defence.distances import neighbour_means
+from robfcp.federation import Federation, numbered, table
+from robfcp.grid import Grid
+from robfcp.guarantees import (
+    certify,
+    envelope,
+    fcp_index,
+    marginal_threshold,
+    tolerance,
+)
+from robfcp.page import About, page_data, safe_json
+
+GRID, LEVEL = Grid.default(), Fraction(9, 10)
+MALICIOUS = 0.3
+
+
+def federation(
+    n_clients: int, n_samples: int = SAMPLES, grid: Grid = GRID, share: float = MALICIOUS
+) -> Federation:
+    """Clients with Beta(0.4, 2) scores; a share of them reports only zeros."""
+    rng = np.random.default_rng([n_clients, n_samples])
+    liars = int(share * n_clients)
+    starts, bins, values = [0], [], []
+    step = max(1, 500_000 // n_samples)
+    for start in range(0, n_clients, step):
+        size = min(step, n_clients - start)
+        scores = rng.beta(0.4, 2, (size, n_samples))
+        scores[: max(0, liars - start)] = 0
+        cells = grid.index(scores.ravel()) + np.repeat(np.arange(size), n_samples) * grid.n_bins
+        used, counts = np.unique(cells, return_counts=True)
+        bins.append((used % grid.n_bins).astype(np.uint16))
+        values.append(counts)
+        starts += (starts[-1] + np.cumsum(np.bincount(used // grid.n_bins))).tolist()
+    counts = table(np.array(starts), np.concatenate(bins), np.concatenate(values), grid.n_bins)
+    ids = numbered(n_clients, len(str(n_clients)))
+    return Federation(ids, counts, np.full(n_clients, n_samples), grid, robfcp.LAC())
+
+
+def calibrating(sizes: list[int]) -> Iterator[Row]:
+    """calibrate after intake: the default, by class, and without a defence."""
+    for n_clients in sizes:
+        pooled = federation(n_clients)
+        classes = Federation.from_reports(lines(n_clients, CLASSES))
+        ways: dict[str, Callable[[], Any]] = {
+            "calibrate": lambda f=pooled: robfcp.calibrate(replace(f)),
+            "calibrate by ten classes": lambda f=classes: robfcp.calibrate(replace(f), by="class"),
+            "calibrate without a defence": lambda f=pooled: robfcp.calibrate(
+                replace(f), defence="none", malicious=f.n_clients // 10
+            ),
+        }
+        for (stage, work), spent in zip(ways.items(), in_turns(*ways.values()), strict=True):
+            yield Row(stage, n_clients, SAMPLES, spent, peak(work))
+
+
+def certifying(sizes: list[int]) -> Iterator[Row]:
+    """Threshold and certificate of everybody's reports; floor: one pass over the counts."""
+    for n_clients in sizes:
+        here = federation(n_clients)
+        index, m = fcp_index(here, LEVEL), int(MALICIOUS * n_clients)
+
+        def certified(h: Federation = here, i: Any = index, m: int = m) -> None:
+            fresh = replace(h)  # nothing that was found out before
+            certify(fresh, i, m)
+            tolerance(fresh, i, LEVEL)
+
+        def quantile(h: Federation = here) -> None:
+            fcp_index(replace(h), LEVEL)
+
+        _, bins, values = here.entries()
+        ours, edge, one_pass = in_turns(
+            certified, quantile, lambda b=bins, v=values: (b.sum(), v.sum())
+        )
+        yield Row("quantile", n_clients, SAMPLES, edge, peak(quantile), one_pass)
+        yield Row("certify", n_clients, SAMPLES, ours, peak(certified), one_pass)
+
+
+def guaranteeing(n_clients: int = 1000) -> Iterator[Row]:
+    """All that is guaranteed at one threshold, of clients of many sizes."""
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(50, 2000, n_clients)
+    counts = rng.multinomial(sizes, rng.dirichlet(np.ones(GRID.n_bins), n_clients))
+    here = Federation.from_counts(counts, GRID)
+    index, m = fcp_index(here, LEVEL), n_clients // 20
+
+    def work() -> None:
+        fresh = replace(here)
+        marginal_threshold(fresh, LEVEL, m=m)
+        tolerance(fresh, index, LEVEL)
+        envelope(fresh.below(index or 0), fresh.sizes, m)
+        certify(fresh, index, m)
+
+    (spent,) = in_turns(work, repeats=15)
+    yield Row("guarantees at a threshold", n_clients, int(sizes.mean()), spent, peak(work))
+
+
+def paging(sizes: list[int]) -> Iterator[Row]:
+    """The calibration's page as JSON, of a round in which two in a hundred lie."""
+    for n_clients in sizes:
+        calibration = robfcp.calibrate(federation(n_clients, share=0.02))
+
+        def work(c: robfcp.Calibration = calibration) -> None:
+            safe_json(page_data(c, About()))
+
+        (spent,) = in_turns(work, repeats=3)
+        yield Row("page", n_clients, SAMPLES, spent, peak(work))
+
+
+def exact_distances(sizes: list[int]) -> Iterator[Row]:
+    """Rob-FCP's distances of all to all; floor: their matrix product and a partition of it."""
+    for n_clients in sizes:
+        vectors = characterise(
+            federation(n_clients, grid=Grid.uniform(100), share=0.0), "histogram"
+        )
+        last = n_clients - int(MALICIOUS * n_clients) - 1
+
+        def floor(v: Any = vectors, last: int = last) -> None:
+            (v @ v.T).partition(last, axis=1)
+
+        def work(v: Any = vectors, last: int = last) -> None:
+            neighbour_means(v, "l2", 1, last)
+
+        ours, least_possible = in_turns(work, floor, repeats=3)
+        yield Row("exact distances", n_clients, SAMPLES, ours, peak(work), least_possible)
