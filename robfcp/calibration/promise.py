@@ -65,8 +65,9 @@ def firm_promise(
     promise = promise_of(calibration, level, floor) if own is None else local_promise(own, floor)
     if not promise.holds:
         raise RobfcpError(
-            f"floor: the calibration promises {promise.source}; state a floor that this very "
-            "calibration must hold, below that level, or calibrate with guarantee='pac'"
+            f"floor: the calibration promises {promise.source}; state a floor (--floor) that this "
+            "very calibration must hold, below that level, or calibrate with guarantee='pac' "
+            "(--guarantee pac)"
         )
     if promise.floor >= 1:
         raise RobfcpError("floor: a promise of 1 leaves nothing to miss; state a smaller floor")

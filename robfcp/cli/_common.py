@@ -19,6 +19,7 @@ import numpy as np
 import typer
 
 from robfcp._util.files import prepare_output, write_atomically
+from robfcp.cli._paths import FIGURES
 from robfcp.errors import RobfcpError, plain
 
 if TYPE_CHECKING:
@@ -76,6 +77,16 @@ def prepare(*paths: Path | None, endings: Sequence[str] = ()) -> None:
             known = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
             raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use {known}")
         prepare_output(path)
+
+
+def prepare_figure(path: Path | None) -> None:
+    """As `prepare` for a figure; without matplotlib it is refused now, not after the work."""
+    if path is not None:
+        from robfcp.figures import style
+
+        prepare(path, endings=FIGURES)
+        with style():
+            pass
 
 
 def stream(seed: int, *words: str) -> np.random.Generator:

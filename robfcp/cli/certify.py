@@ -32,9 +32,10 @@ from robfcp.cli._common import (
     ServerKey,
     pinned_key,
     prepare,
+    prepare_figure,
     save_json,
 )
-from robfcp.cli._paths import FEDERATIONS, FIGURES, expanded
+from robfcp.cli._paths import FEDERATIONS, expanded
 from robfcp.errors import RobfcpError
 from robfcp.federation import ENDING, Federation, read_federation
 from robfcp.guarantees import (
@@ -104,7 +105,7 @@ def certify(
     [dim]Example: robfcp certify calibration.json --json[/dim]
     """
     prepare(output)
-    prepare(plot, endings=FIGURES)
+    prepare_figure(plot)
     federation, plain, thresholds, everybody, calibration = _read(
         expanded(files, FEDERATIONS), sizes, evidence, pinned_key(server_key)
     )

@@ -26,10 +26,11 @@ from robfcp.cli._common import (
     Quiet,
     level_place,
     prepare,
+    prepare_figure,
 )
 from robfcp.cli._data import LabelColumn, Logits, Normalise, reading_of
 from robfcp.cli._local import localised_from, read_for
-from robfcp.cli._paths import FIGURES, TABLES, expanded
+from robfcp.cli._paths import TABLES, expanded
 from robfcp.cli._sites import letter_note
 from robfcp.errors import RobfcpError
 from robfcp.page import History, write_history_page
@@ -92,7 +93,7 @@ def monitor(
     """
     printer = Printer(as_json, quiet)
     prepare(state, report, html)
-    prepare(plot, endings=FIGURES)
+    prepare_figure(plot)
     key = None if sign is None else load_key(sign)
     with printer.busy("watching"):
         loaded = load_calibration(calibration)

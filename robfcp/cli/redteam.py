@@ -10,8 +10,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from robfcp.cli._common import Json, Output, Printer, Quiet, Seed, prepare, save_json
-from robfcp.cli._paths import FIGURES
+from robfcp.cli._common import (
+    Json,
+    Output,
+    Printer,
+    Quiet,
+    Seed,
+    prepare,
+    prepare_figure,
+    save_json,
+)
 from robfcp.cli._range import (
     Beta,
     By,
@@ -79,7 +87,7 @@ def redteam(
     """
     printer = Printer(as_json, quiet)
     prepare(output)
-    prepare(plot, endings=FIGURES)
+    prepare_figure(plot)
     attacks, defences, shares = attack or tuple(ATTACKS), defence or DEFENCES, share or SHARES
     rule, told = range_options(score, malicious)
     outputs = chosen_outputs(data, natural_column(sites, site_column, beta))

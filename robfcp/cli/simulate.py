@@ -19,8 +19,8 @@ from robfcp.cli._common import (
     completes,
     json_text,
     prepare,
+    prepare_figure,
 )
-from robfcp.cli._paths import FIGURES
 from robfcp.cli._range import (
     Beta,
     By,
@@ -84,7 +84,7 @@ def simulate(
     printer = Printer(as_json, quiet)
     defences = defence or ["none", "rob-fcp", DEFAULT]
     prepare(output, endings=(".json", ".csv"))
-    prepare(plot, endings=FIGURES)
+    prepare_figure(plot)
     outputs = chosen_outputs(data, natural_column(sites, site_column, beta))
     rule, told = range_options(score, malicious)
     with printer.progress() as bar:

@@ -16,4 +16,4 @@ QUIET = {
 
 os.environ.update(QUIET)
 if find_spec("flwr") is None:
-    raise RobfcpError("flower: flwr is not installed; install robfcp[flower]")
+    raise RobfcpError("flower: flwr is not installed; pip install 'robfcp[flower]'")

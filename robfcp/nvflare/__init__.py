@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from robfcp.errors import RobfcpError
 
 if find_spec("nvflare") is None:
-    raise RobfcpError("nvflare: nvflare is not installed; install robfcp[nvflare]")
+    raise RobfcpError("nvflare: nvflare is not installed; pip install 'robfcp[nvflare]'")
 
 from robfcp.nvflare.client import CalibrationExecutor, calibrate_client
 from robfcp.nvflare.recipe import CalibrationRecipe, add_calibration

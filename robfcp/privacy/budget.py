@@ -235,7 +235,7 @@ def add_noise(counts: NDArray[np.int64], privacy: Privacy, unit: int = 1) -> NDA
 
     `unit` is how many counts one sample has: 1 in a histogram, the resolution of a loss.
     """
-    dp = _opendp()
+    dp = opendp_parts()
     l1, l2 = (unit * distance for distance in privacy.sensitivity)
     scale = privacy.noise_on(unit).scale
     domain = dp.domains.vector_domain(dp.domains.atom_domain(T=dp.typing.i64))
@@ -254,7 +254,7 @@ def add_noise(counts: NDArray[np.int64], privacy: Privacy, unit: int = 1) -> NDA
     return np.array(measurement(counts.tolist()), dtype=np.int64)
 
 
-def _opendp() -> Any:
+def opendp_parts() -> Any:
     """The parts of OpenDP that noise needs; its prelude would load scikit-learn and polars too."""
     try:
         import opendp

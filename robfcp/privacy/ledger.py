@@ -18,7 +18,7 @@ from robfcp._util.decoding import what_is_wrong
 from robfcp._util.files import read_limited, write_atomically
 from robfcp._util.locks import locked
 from robfcp.errors import RobfcpError
-from robfcp.privacy.budget import Accountant, Privacy
+from robfcp.privacy.budget import Accountant, Privacy, opendp_parts
 
 MAX_NAME = 200
 _SCHEMA = 2
@@ -147,6 +147,7 @@ class Ledger:
         >>> ledger.charge(robfcp.Privacy(epsilon=1.0), "spring").epsilon()
         1.0
         """
+        opendp_parts()  # a report that cannot be made must not be paid for
         self._read()  # what is no ledger is refused before a lock is laid beside it
         with self._held() as handle:
             file = self._read()

@@ -107,4 +107,4 @@ def _toml() -> Any:
     for name in ("tomllib", "tomli"):  # tomli on Python 3.10
         with suppress(ModuleNotFoundError):
             return import_module(name)
-    raise RobfcpError("toml: tomli is not installed; install robfcp[signatures]")
+    raise RobfcpError("toml: tomli is not installed; pip install 'robfcp[signatures]'")

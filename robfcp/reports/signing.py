@@ -273,6 +273,6 @@ def _cryptography() -> tuple[Any, Any]:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ModuleNotFoundError:
         raise RobfcpError(
-            "signatures: cryptography is not installed; install robfcp[signatures]"
+            "signatures: cryptography is not installed; pip install 'robfcp[signatures]'"
         ) from None
     return ed25519, serialization

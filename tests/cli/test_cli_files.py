@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from inspect import Parameter, signature
@@ -314,3 +315,22 @@ def test_broken_e_reports_alone_do_not_pass_for_silence(folder: Path) -> None:
 def test_revoked_keys_without_a_registry_are_refused(folder: Path) -> None:
     (folder / "revoked.txt").write_text("", encoding="utf-8")
     assert "--keys" in refused("calibrate reports --revoked {}", "revoked.txt", folder)
+
+
+@pytest.mark.parametrize(
+    "call", ["monitor --plot", "certify --plot", "simulate --plot", "redteam --plot"]
+)
+def test_a_figure_without_matplotlib_is_refused_before_the_work(
+    call: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words, _ = OUTPUTS[call]
+    assert "pip install 'robfcp[figures]'" in refused(words, "figure.png", folder)
+
+
+def test_a_private_report_that_cannot_be_made_is_not_paid_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opendp", None)
+    words, _ = OUTPUTS["sketch --ledger"]
+    assert "pip install 'robfcp[privacy]'" in refused(words, "spent.json", folder)

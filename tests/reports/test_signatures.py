@@ -259,7 +259,7 @@ def test_missing_libraries_are_named_in_one_line(monkeypatch, tmp_path):
         return original(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(RobfcpError, match=r"install robfcp\[signatures\]"):
+    with pytest.raises(RobfcpError, match=r"pip install .robfcp\[signatures\]"):
         generate_key(tmp_path / "k")
 
 

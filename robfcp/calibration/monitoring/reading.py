@@ -57,7 +57,8 @@ class Reading:
             return f"no samples yet; watching for coverage below {self.floor:.4f}"
         seen = f"{self.n} samples, {1 - self.misses / self.n:.4f} covered, floor {self.floor:.4f}"
         if not self.alarms:
-            return f"no alarm: {seen}, wealth {_power(self.log_coverage)} of {1 / self.delta:g}"
+            evidence = f"{_power(self.log_coverage)}, it rings at {1 / self.delta:g}"
+            return f"no alarm: {seen}; evidence against the floor {evidence}"
         rung = ", ".join(f"{name} at sample {step}" for name, step in self.alarms.items())
         return f"alarm ({rung}): {seen}; recalibrate now, with --previous to keep the record"
 
