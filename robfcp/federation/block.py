@@ -136,7 +136,7 @@ class Block:
         widths = self._bins
         width = widths[0] if (widths == widths[0]).all() else widths[self.kinds[owners]]
         bins = cells - cells // width * width  # faster than % where they are all one
-        return _added(
+        return added(
             np.concatenate([counts.owners, owners]),
             np.concatenate([counts.cells, bins]),
             np.concatenate([counts.values, values]),
@@ -149,7 +149,7 @@ class Block:
         return self.told.where(~empty) if empty.any() else self.told
 
 
-def _added(owners: Indices, cells: Whole, values: Whole, n_rows: int) -> Ragged:
+def added(owners: Indices, cells: Whole, values: Whole, n_rows: int) -> Ragged:
     """Rows of entries in any order, equal cells added up."""
     bits = int(cells.max(initial=0)).bit_length()
     keys = (owners << bits) | cells

@@ -16,6 +16,7 @@ DENSE_BYTES = 2**26  # tables up to this size are kept dense: they are handled f
 FINE_BINS = 5_000
 MAX_FINE_CELLS = 2**24
 _ENTRIES = 2**22  # entries handled at a time
+_FEWER = 2**19  # likewise, where many arrays of them are needed and sums are whole numbers
 
 Whole = NDArray[np.int64]
 Indices = NDArray[np.intp]
@@ -119,7 +120,7 @@ class SparseCounts:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         bins = np.empty(starts[-1], dtype=self.bins.dtype)
         values = np.empty(starts[-1], dtype=self.values.dtype)
-        for rows, here in _parts(starts):
+        for rows, here in row_parts(starts, _FEWER):
             shift = self.starts[chosen[rows]] - starts[rows]
             source = np.repeat(shift, lengths[rows]) + np.arange(here.start, here.stop)
             bins[here], values[here] = self.bins[source], self.values[source]
@@ -128,7 +129,7 @@ class SparseCounts:
     def below(self, index: int) -> Whole:
         """(K,) counts up to and with bin `index`."""
         result = np.empty(self.n_rows, dtype=np.int64)
-        for rows, here in _parts(self.starts):
+        for rows, here in row_parts(self.starts, _FEWER):
             kept = (self.bins[here] <= index).view(np.uint8) * self.values[here]
             offsets = self.starts[rows] - here.start
             result[rows] = np.add.reduceat(kept, offsets, dtype=self._sums)
@@ -146,7 +147,7 @@ class SparseCounts:
         """(K, B) counts of merged bins that end with the given ones."""
         place = np.searchsorted(ends, np.arange(self.n_bins))
         result = np.empty((self.n_rows, len(ends)), dtype=np.int64)
-        for rows, here in _parts(self.starts):
+        for rows, here in row_parts(self.starts, _FEWER):
             cells = np.repeat(
                 np.arange(rows.stop - rows.start) * len(ends), np.diff(self.starts)[rows]
             )
@@ -159,7 +160,7 @@ class SparseCounts:
     def pooled(self, mask: Mask | None) -> Whole:
         """(H,) counts of the chosen clients together."""
         result, lengths = np.zeros(self.n_bins), np.diff(self.starts)
-        for rows, here in _parts(self.starts):
+        for rows, here in row_parts(self.starts, _FEWER):
             values = self.values[here]
             if mask is not None:
                 chosen = np.asarray(mask[rows], dtype=bool).view(np.uint8)
@@ -170,17 +171,17 @@ class SparseCounts:
     def weighted(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """(H,) sums of the counts times the clients' weights."""
         result = np.zeros(self.n_bins)
-        for rows, here in _parts(self.starts):
+        for rows, here in row_parts(self.starts):
             each = np.repeat(weights[rows], np.diff(self.starts)[rows]) * self.values[here]
             result += np.bincount(self.bins[here], weights=each, minlength=self.n_bins)
         return result
 
 
-def _parts(starts: Whole) -> Iterator[tuple[slice, slice]]:
+def row_parts(starts: Whole, most: int | None = None) -> Iterator[tuple[slice, slice]]:
     """Slices of rows with the slices of their entries, a bounded number at a time."""
-    first = 0
+    first, number = 0, min(_ENTRIES, most or _ENTRIES)
     while first < len(starts) - 1:
-        last = int(np.searchsorted(starts, starts[first] + _ENTRIES, side="right")) - 1
+        last = int(np.searchsorted(starts, starts[first] + number, side="right")) - 1
         last = max(last, first + 1)
         yield slice(first, last), slice(int(starts[first]), int(starts[last]))
         first = last

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,11 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, narrowed, table
+from robfcp.federation.block import added
+from robfcp.federation.building import CountsBuilder
+from robfcp.federation.counts import (
+    Counts,
+    DenseCounts,
+    SparseCounts,
+    narrowed,
+    row_parts,
+    table,
+)
 from robfcp.reports import By, Names
 
 Whole = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+_ENTRIES = 2**19  # moved at a time
 FEW_STRATA = 32  # that many times all entries are gone through rather than sorted
 DENSE_SHARE = 0.1  # of the bins in use, from which on a stratum's table is filled in
 
@@ -94,29 +104,26 @@ class Stratified:
 
     def clustered(self, cluster: Sequence[int], names: Names) -> Stratified:
         """Strata merged: stratum c becomes part of cluster[c]."""
-        starts, cells, values = self.table.entries()
         target = np.asarray(cluster, dtype=np.int64)
-        moved = target[cells // self.n_bins] * self.n_bins + cells % self.n_bins
-        owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         width = (int(target.max()) + 1) * self.n_bins
-        joined = _joined(owner, moved, values.astype(np.int64), len(starts) - 1, width)
-        return replace(self, names=names, table=joined)
+
+        def move(rows: slice, lengths: Whole, cells: Whole) -> Whole:
+            old = cells // self.n_bins
+            return cells + (target[old] - old) * self.n_bins
+
+        return replace(self, names=names, table=_regrouped(self.table, move, width))
 
 
-def _small_table(starts: Whole, bins: NDArray[Any], values: NDArray[Any], n_bins: int) -> Counts:
-    """A table that is made for a few questions: not worth filling in."""
-    bins, values = bins.astype(np.int64), values.astype(np.int64)
-    if not len(bins) or len(bins) > DENSE_SHARE * (len(starts) - 1) * n_bins:
-        return table(starts, bins, values, n_bins)
-    return SparseCounts(starts, narrowed(bins, n_bins), narrowed(values), n_bins)
-
-
-def _joined(owner: Whole, cells: Whole, values: Whole, n_rows: int, width: int) -> Counts:
-    """Rows from (owner, cell, value) entries, equal cells added up."""
-    keys, where = np.unique(owner * width + cells, return_inverse=True)
-    sums = np.rint(np.bincount(where, weights=values, minlength=len(keys))).astype(np.int64)
-    starts = np.searchsorted(keys // width, np.arange(n_rows + 1))
-    return table(starts, keys % width, sums, width)
+def _regrouped(counts: Counts, move: Callable[[slice, Whole, Whole], Whole], width: int) -> Counts:
+    """The counts with cells moved within their rows, equal ones added up, a part at a time."""
+    starts, cells, values = counts.entries()
+    builder = CountsBuilder()
+    for rows, here in row_parts(starts, _ENTRIES):
+        lengths = np.diff(starts[rows.start : rows.stop + 1])
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        moved = move(rows, lengths, cells[here].astype(np.int64))
+        builder.add(added(owners, moved, values[here].astype(np.int64), len(lengths)))
+    return builder.build(np.arange(builder.n_rows), width)
 
 
 def stratified(
@@ -139,18 +146,24 @@ def _renamed(
 ) -> Stratified:
     """The same with every row's strata at their places among the common names."""
     place = {name: c for c, name in enumerate(found.labels)}
-    starts, cells, values = found.table.entries()
-    moved = cells.astype(np.int64)
-    kind = np.repeat(kinds, np.diff(starts))
-    for one in odd:
-        own = owns[one]
-        if isinstance(own, int):  # a number alone means the common order
-            continue
-        there = np.array([place[name] for name in own])
-        here = kind == one
-        old = moved[here]
-        moved[here] = there[old // found.n_bins] * found.n_bins + old % found.n_bins
-    owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    named = {kind: own for kind in odd if not isinstance(own := owns[kind], int)}
+    moves = {kind: np.array([place[name] for name in own]) for kind, own in named.items()}
+
+    def move(rows: slice, lengths: Whole, cells: Whole) -> Whole:
+        kind = np.repeat(kinds[rows], lengths)  # a number alone means the common order
+        for one, there in moves.items():
+            here = np.flatnonzero(kind == one)
+            old = cells[here] // found.n_bins
+            cells[here] += (there[old] - old) * found.n_bins
+        return cells
+
     width = found.n_strata * found.n_bins
-    joined = _joined(owner, moved, values.astype(np.int64), len(starts) - 1, width)
-    return replace(found, table=joined)
+    return replace(found, table=_regrouped(found.table, move, width))
+
+
+def _small_table(starts: Whole, bins: NDArray[Any], values: NDArray[Any], n_bins: int) -> Counts:
+    """A table that is made for a few questions: not worth filling in."""
+    bins, values = bins.astype(np.int64), values.astype(np.int64)
+    if not len(bins) or len(bins) > DENSE_SHARE * (len(starts) - 1) * n_bins:
+        return table(starts, bins, values, n_bins)
+    return SparseCounts(starts, narrowed(bins, n_bins), narrowed(values), n_bins)
