@@ -32,7 +32,9 @@ BLOCK = re.compile(
 )
 RUN = ("python", "sh", "bash", "console")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-LONG = [ROOT / "docs" / "start.md", ROOT / "docs" / "guides" / "page.md"]  # demo; pages and figures
+LONG = [  # the demo, pages and figures, many files
+    ROOT / "docs" / name for name in ("start.md", "guides/page.md", "guides/files.md")
+]
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, int]]:

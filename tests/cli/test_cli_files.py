@@ -18,6 +18,7 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
+from effort import thorough
 from in_process import Done, run
 
 from robfcp.cli import COMMANDS
@@ -112,6 +113,7 @@ OUTPUTS = {  # the same with {} where a result would go
     "redteam --plot": ("redteam s0.npz --seeds 1 --clients 5 --plot {}", ".png"),
 }
 WITHOUT_FILES = {"bench"}
+ONE_EACH = {words.split()[0]: call for call, (words, _) in INPUTS.items()}.values()
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +197,7 @@ def test_a_file_that_is_not_there_is_one_line(call: str, folder: Path) -> None:
     assert f"nowhere{ending}" in line
 
 
-@pytest.mark.parametrize("call", INPUTS)
+@pytest.mark.parametrize("call", thorough(INPUTS, *ONE_EACH))
 def test_a_folder_in_place_of_a_file_is_one_line(call: str, folder: Path) -> None:
     words, _ = INPUTS[call]
     (folder / "afolder").mkdir()
@@ -210,7 +212,7 @@ def test_a_broken_file_is_one_line(call: str, folder: Path) -> None:
     refused(words, f"bad{ending}", folder)
 
 
-@pytest.mark.parametrize("call", INPUTS)
+@pytest.mark.parametrize("call", thorough(INPUTS, *ONE_EACH))
 def test_a_file_that_may_not_be_read_is_one_line(
     call: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +256,7 @@ def deny_reading(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 @pytest.mark.parametrize("call", OUTPUTS)
-@pytest.mark.parametrize("place", ["s0.npz/x", "/proc/x"])
+@pytest.mark.parametrize("place", thorough(["s0.npz/x", "/proc/x"], "s0.npz/x"))
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     call: str, place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
