@@ -11,7 +11,7 @@ import numpy as np
 
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.evidence import Evidence, Summary
-from robfcp.calibration.notes import mix_notes, shift_notes, strata_notes
+from robfcp.calibration.notes import mix_notes, nameless, shift_notes, strata_notes
 from robfcp.calibration.outcomes import outcomes_of
 from robfcp.calibration.settings import Guarantee, Settings, WrittenMix, plain_clusters, plain_mix
 from robfcp.calibration.strata import class_names
@@ -208,7 +208,7 @@ def calibrate(
         summary=Summary.of(evidence),
         source=evidence,
         notes=(
-            *assessment.notes,
+            *nameless(assessment.notes, federation),
             *federation.noise.notes(),
             *mix_notes(federation, settings),
             *shift_notes(federation, settings, n_malicious),

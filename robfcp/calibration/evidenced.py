@@ -37,6 +37,7 @@ class Evidenced:
     """What knows the reports and verdicts it rests on, or where they lie."""
 
     levels: tuple[Level, ...]
+    notes: tuple[str, ...]
     summary: Summary
     source: Evidence | EvidenceFile
 
@@ -64,6 +65,13 @@ class Evidenced:
         """SHA-256 of evidence, levels and thresholds: the same sets, whatever version wrote it."""
         levels = [[str(level.confidence_level), repr(level.threshold)] for level in self.levels]
         return digest_of(json.dumps([self.evidence_digest, levels]).encode())
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, after those of the defence that name sites and so stay with the evidence."""
+        finding = self.evidence.finding
+        named = () if finding is None else finding.notes
+        return (*(note for note in named if note not in self.notes), *self.notes)
 
     @property
     def federation(self) -> Federation:

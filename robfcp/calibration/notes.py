@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from robfcp._util.names import a_few
+from collections.abc import Sequence
+
 from robfcp.calibration.settings import Settings
 from robfcp.federation import Federation
 from robfcp.guarantees import MOST_COMPARED, least_shift, mixes_differ
@@ -10,16 +11,20 @@ from robfcp.guarantees import MOST_COMPARED, least_shift, mixes_differ
 UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
 
 
+def nameless(notes: Sequence[str], federation: Federation) -> tuple[str, ...]:
+    """Those that name no site: a calibration goes to everybody, names stay with the evidence."""
+    return tuple(note for note in notes if not any(name in note for name in federation.ids))
+
+
 def strata_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
-    """Who reports no classes where others do, and that a cluster's promise is not a class's."""
+    """How many report no classes where others do, and that a cluster's promise is not a class's."""
     found = []
     strata = federation.strata
     if strata is not None and len(strata.rows) < federation.n_clients:
-        held = set(strata.rows.tolist())
-        pooled = [name for k, name in enumerate(federation.ids) if k not in held]
+        pooled = federation.n_clients - len(strata.rows)
         found.append(
-            f"{len(pooled)} sites keep their {strata.by} back ({a_few(pooled)}): they are in "
-            f"what is said of all samples, and in nothing by {strata.by}"
+            f"{pooled} {'site keeps its' if pooled == 1 else 'sites keep their'} {strata.by} back: "
+            f"in what is said of all samples, and in nothing by {strata.by}"
         )
     if settings.clusters is not None:
         found.append(

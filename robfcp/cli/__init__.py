@@ -9,6 +9,7 @@ import os
 import sys
 from functools import cache
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -112,8 +113,16 @@ def _refused(error: OSError) -> str:
     return f"{what}: cannot be used ({reason_of(error)}); check it and your right to use it"
 
 
+def _say_anything() -> None:
+    """Names in letters that the terminal or pipe does not have are escaped, never an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Run a command; exit 0 on success, 1 with one line on refused input, 2 on wrong usage."""
+    _say_anything()
     try:
         app()
     except BrokenPipeError:

@@ -43,7 +43,7 @@ def show(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Prin
             printer.line(f"{tolerance_statement(level.tolerance, level.confidence_level)}.")
         if len(level.curve) > 1:
             printer.line(f"Proved whatever the liars do: {_curve(level)}.")
-    for note in calibration.notes:
+    for note in calibration.remarks:
         printer.line(note)
     show_sites(calibration, found, printer)
 
@@ -152,5 +152,5 @@ def as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[st
                 strict=True,
             )
         ),
-        "notes": list(calibration.notes),
+        "notes": list(calibration.remarks),
     }

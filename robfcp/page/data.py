@@ -67,7 +67,7 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
         },
         "strata": strata_data(calibration),
         "audit": audit(calibration),
-        "notes": [*calibration.notes, *loss_notes(calibration), *strata_notes(calibration)],
+        "notes": [*calibration.remarks, *loss_notes(calibration), *strata_notes(calibration)],
     }
 
 

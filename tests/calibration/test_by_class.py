@@ -892,7 +892,7 @@ def test_intervals_by_group_are_each_groups_own():
         assert own.certificate == loaded.certificate
 
 
-def test_clusters_and_pooled_sites_are_named_in_the_notes():
+def test_clusters_and_pooled_sites_are_told_in_the_notes():
     rng = np.random.default_rng(0)
     reports = [
         Report.from_scores(n, rng.random(90), labels=rng.integers(0, 3, 90), classes=NAMES)
@@ -902,7 +902,8 @@ def test_clusters_and_pooled_sites_are_named_in_the_notes():
     found = calibrate(
         [*reports, pooled], by="class", clusters=["pet", "pet", "fish"], defence="none"
     )
-    assert any("keep their class back (shy)" in note for note in found.notes)
+    assert any("1 site keeps its class back" in note for note in found.notes)
+    assert "shy" not in found.to_json().decode()
     assert any("for each cluster" in note for note in found.notes)
     assert "every cluster" in found.certificate.statement
     assert not calibrate(reports, by="class", defence="none").notes

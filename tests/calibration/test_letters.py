@@ -59,7 +59,9 @@ def test_a_letter_names_no_other_site() -> None:
     assert "its report is the same as that of another site" in said.sentence
     for letter in (said, letter_to(calibration, SITES[0])):
         others = [name for name in SITES if name != letter.client]
-        assert not [name for name in others if name in letter.diagnosis + letter.advice]
+        assert not [name for name in others if name in letter.to_json().decode()]
+    assert not [name for name in SITES if name in calibration.to_json().decode()]
+    assert "site-00, site-09 send the same report" in calibration.remarks[0]
 
 
 def test_silent_and_refused_sites_read_that_too(swapped: robfcp.Calibration) -> None:

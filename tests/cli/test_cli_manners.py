@@ -217,6 +217,19 @@ def test_a_closed_pipe_is_no_error_message() -> None:
     assert done.stderr == ""
 
 
+def test_names_in_other_letters_are_said_where_the_pipe_has_only_ascii(folder: Path) -> None:
+    words = ["-m", "robfcp", "sketch", "site.npz", "--client", "Žilina", "-o", "r.json"]
+    done = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("\\u017dilina: 1200 scores")
+
+
 class Terminal(io.StringIO):
     """A stream that says somebody looks."""
 
