@@ -117,16 +117,10 @@ class Localised:
             (n, C) class probabilities of samples that took no part in the threshold.
         labels
             (n,) their true classes.
-        groups
-            (n,) any further split: ward, scanner, night.
-        level
-            Which confidence level, counted from 0.
         floor
             The coverage to hold; what the site's own samples prove with 95% confidence if None.
-        confidence
-            Of the exact intervals.
-        rng
-            A seed or generator, for randomised scores.
+        groups, level, confidence, rng
+            As `Calibration.check` takes them.
 
         Returns
         -------
