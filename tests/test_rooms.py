@@ -1,6 +1,8 @@
 """The house: rooms import rooms by their door, and no late import hides a cycle."""
 
 import ast
+import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -135,3 +137,29 @@ def test_calls_with_many_arguments_name_them():
         and sum(not isinstance(one, ast.Starred) for one in node.args) >= 7
     ]
     assert nameless == []
+
+
+def test_no_file_is_too_long_to_be_read_at_once():
+    long = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {path: lines for path, lines in long.items() if lines > 400} == {}
+
+
+MENTIONED = re.compile(
+    r"^(?:from \S+ )?import (?:\([^)]*\)|.*)$|^__all__ = \[[^]]*\]", re.MULTILINE
+)
+USERS = ("docs/**/*.md", "README.md", "examples/*.py", "benchmarks/*.py", "scripts/*.py")
+
+
+def test_nothing_is_there_for_tests_alone():
+    """Every function and class is used or documented somewhere, beyond being handed on."""
+    words: Counter[str] = Counter()
+    for path in MODULES:
+        words.update(re.findall(r"\w+", MENTIONED.sub("", path.read_text(encoding="utf-8"))))
+    for path in (path for pattern in USERS for path in ROOT.parent.glob(pattern)):
+        words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    for path in MODULES:
+        for node in tree(path).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and "__" not in node.name:
+                words[node.name] -= 1
+    alone = {name for name, number in words.items() if number <= 0}
+    assert alone == {"_root"}  # the command line's, which typer calls
