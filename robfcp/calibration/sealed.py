@@ -35,7 +35,13 @@ _CALLED = {
     "monitor": "a monitor's state",
     "chain": "a chain of rounds",
     "evidence": "a calibration's evidence",
+    "report": "a site's report",
+    "signed-report": "a site's signed report",
+    "e-report": "a monitor's e-report",
+    "privacy-ledger": "a privacy ledger",
+    "letter": "a site's letter",
 }
+_KNOWN = {*_CALLED, "calibration"}
 
 
 class _Label(msgspec.Struct):
@@ -78,6 +84,8 @@ def unseal(
     """Schema and body of a sealed file, or one line that says what is wrong with it."""
     try:
         header = msgspec.json.decode(data, type=_Label)
+        if header.kind in _KNOWN and header.kind != kind:
+            raise RobfcpError(f"{source}: is {_a(header.kind)}, not {_a(kind)}; {remedy}")
         if header.kind == kind and header.schema > newest:
             raise RobfcpError(
                 f"{source}: {kind} schema {header.schema} is unknown to this version "

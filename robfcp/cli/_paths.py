@@ -30,6 +30,12 @@ def expanded(paths: Iterable[Path], endings: Sequence[str]) -> list[Path]:
             found += matches
         else:
             found.append(path)
+    table = next((p for p in found if p.suffix.lower() in TABLES), None)
+    if table is not None and not set(TABLES) & set(endings):
+        raise RobfcpError(
+            f"{table}: is a table, not a report; make one of it first: "
+            f"robfcp sketch {table} --client NAME -o NAME.json"
+        )
     return found
 
 

@@ -110,7 +110,8 @@ class Certificate:
         """The certificate in words; lower ends are rounded down, upper ends up."""
         words = self._any_threshold() if self.kind == "any-threshold" else self._guaranteed()
         if self.n_outside:
-            words += f"; outside it: {self.n_outside} missing or faulty sites"
+            sites = "site" if self.n_outside == 1 else "sites"
+            words += f"; outside it: {self.n_outside} missing or faulty {sites}"
         return f"{words}; {self.note}" if self.note else words
 
     def _any_threshold(self) -> str:

@@ -155,8 +155,8 @@ def test_a_damaged_letter_and_another_kind_of_file_are_refused(tmp_path):
     data = letter.to_json()
     for broken, message in (
         (data.replace(b"flagged", b"trusted", 1), "altered or damaged"),
-        (data[:-3], "not a letter"),
-        (calibration.to_json(), "not a letter"),
+        (data[:-3], "not a site's letter"),
+        (calibration.to_json(), "not a site's letter"),
         (data.replace(b'"schema":1', b'"schema":9', 1), "schema 9 is unknown"),
     ):
         with pytest.raises(RobfcpError, match=message):

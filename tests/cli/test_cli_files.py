@@ -336,3 +336,22 @@ def test_a_private_report_that_cannot_be_made_is_not_paid_for(
     monkeypatch.setitem(sys.modules, "opendp", None)
     words, _ = OUTPUTS["sketch --ledger"]
     assert "pip install 'robfcp[privacy]'" in refused(words, "spent.json", folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "calibrate s0.npz",
+            "s0.npz: is a table, not a report; make one of it first: robfcp sketch",
+        ),
+        ("alarms s0.npz -m 0", "s0.npz: is a table, not a report"),
+        ("predict reports/s0.json s0.npz", "is a site's report, not a calibration; pass a file"),
+        ("page reports/s0.json", "is a site's report, not a calibration"),
+        ("verify e.json", "is a monitor's e-report, not a calibration"),
+        ("page c.evidence.json", "is a calibration's evidence, not a calibration"),
+        ("monitor c.json s0.npz --state c.json", "is a calibration, not a monitor's state"),
+    ],
+)
+def test_a_file_of_another_kind_is_called_what_it_is(words: str, said: str, folder: Path) -> None:
+    assert said in refused(words, "", folder)
