@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from robfcp.reports.disclosure import disclosure_of, read_privacy
 from robfcp.reports.shapes import (
     MAX_WIRE_BINS,
     ExtendedWireReport,
+    Parameter,
     PrivateWireReport,
     WireCounts,
     WireGrid,
@@ -93,13 +95,18 @@ def read_grid(wire: WireGrid, expected: Grid | None = None) -> Grid:
     if not isinstance(bins, (int, float)) or bins > MAX_WIRE_BINS:
         raise RobfcpError(f"grid: more than {MAX_WIRE_BINS} bins; use a coarser grid")
     if wire.edges is None:
-        grid = named(wire.name, wire.parameters)
+        grid = _built(wire.name, *wire.parameters.items())
     else:
         edges = [-np.inf] * wire.open_below + wire.edges + [np.inf] * wire.open_above
         grid = Grid(np.array(edges, dtype=np.float64), wire.name)
     if grid.digest != wire.digest:
         raise RobfcpError("grid: the digest does not fit the edges; rebuild the report")
     return grid
+
+
+@lru_cache(maxsize=8)  # reports of a round name one grid, hostile ones many large ones
+def _built(name: str, *parameters: tuple[str, Parameter]) -> Grid:
+    return named(name, dict(parameters))
 
 
 def wire_score(score: Score | None) -> WireScore | None:
