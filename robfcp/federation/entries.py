@@ -140,8 +140,9 @@ def _joined(parts: Sequence[Numbers], number: int) -> NDArray[np.int64]:
     arrays = [part for part in parts if isinstance(part, np.ndarray)]
     if len(arrays) == len(parts):
         return np.concatenate(arrays).astype(np.int64, copy=False)
-    lists = (part.tolist() if isinstance(part, np.ndarray) else part for part in parts)
-    return np.fromiter(chain.from_iterable(lists), np.int64, number)
+    if arrays:
+        parts = [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
+    return np.fromiter(chain.from_iterable(parts), np.int64, number)
 
 
 def _cells(steps: Ragged) -> NDArray[np.int64]:
