@@ -134,7 +134,9 @@ def held_strata(
             members.setdefault(c, []).append(name)
     if not members:
         raise RobfcpError(f"by: no {by} has a name; every site merged all of them")
-    joined = replace(federation, strata=strata.clustered(cluster, names))
+    joined = federation
+    if clusters is not None:
+        joined = replace(federation, strata=strata.clustered(cluster, names))
     return tuple(Held(names[c], tuple(members[c]), c, joined) for c in sorted(members))
 
 
@@ -208,7 +210,7 @@ def _one(
             curve=full,
         )
     curve = curve_budgets(holders, m)[:points]
-    mask = np.array([trusted[place[client]] for client in held.ids], dtype=bool)
+    mask = trusted[np.fromiter(map(place.__getitem__, held.ids), dtype=np.intp, count=holders)]
     if settings.guarantee is None:
         index = None
         if mask.any():

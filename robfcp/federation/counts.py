@@ -16,7 +16,7 @@ DENSE_BYTES = 2**26  # tables up to this size are kept dense: they are handled f
 FINE_BINS = 5_000
 MAX_FINE_CELLS = 2**24
 _ENTRIES = 2**22  # entries handled at a time
-_FEWER = 2**19  # likewise, where many arrays of them are needed and sums are whole numbers
+_FEWER = 2**18  # likewise, where many arrays of them are needed and sums are whole numbers
 
 Whole = NDArray[np.int64]
 Indices = NDArray[np.intp]

@@ -126,7 +126,7 @@ class Federation(Tallies):
         if kept.all():
             return self
         chosen = np.flatnonzero(kept)
-        ids = tuple(self.ids[k] for k in chosen)
+        ids = self._names(chosen)
         strata = None if self.strata is None else self.strata.subset(kept)
         told = None if self.set_sizes is None else self.set_sizes.subset(kept)
         return replace(
@@ -163,7 +163,7 @@ class Federation(Tallies):
         noise = self.noise.of(rows)
         return replace(
             self,
-            ids=tuple(self.ids[k] for k in rows),
+            ids=self._names(rows),
             table=counts,
             sizes=noise.sizes(totals),
             strata=None,
@@ -171,6 +171,12 @@ class Federation(Tallies):
             privacy=noise.marks,
             sizes_known=self.sizes_known and noise.keeps_sizes,
         )
+
+    def _names(self, chosen: NDArray[np.intp]) -> tuple[str, ...]:
+        """The names of the chosen clients, rising."""
+        if len(chosen) == len(self.ids):
+            return self.ids
+        return tuple(map(self.ids.__getitem__, chosen.tolist()))
 
     def __iter__(self) -> Iterator[Report]:
         """The reports the federation was made of."""
