@@ -96,7 +96,7 @@ function drawTolerance() {
           (chart) => {
             if (full >= 0) rule(chart, { x: xs[Math.min(full, last)], stroke: colour("quiet"), text: "every set full", dash: [2, 3] });
             if (now.tolerance !== null && now.threshold !== Infinity) {
-              rule(chart, { y: place(now.index), stroke: colour("accent"), text: `threshold ${shown(now.threshold)}: survives ${now.tolerance}`, right: 2 * now.tolerance < xs.at(-1) });
+              rule(chart, { y: place(now.index), stroke: colour("accent"), text: `threshold ${shown(now.threshold)}: holds against ${now.tolerance}`, right: 2 * now.tolerance < xs.at(-1) });
             }
           },
         ],
@@ -107,7 +107,7 @@ function drawTolerance() {
   );
   const words = now.tolerance === null
     ? "None: were every site honest, those left out too, a guarantee would need a larger threshold."
-    : `Liars survived (m*): ${now.tolerance}. The chance that the true label is missed while m* is at least the true number of liars is at most ${percent(1 - now.level)}.`;
+    : `It holds against ${now.tolerance} liars (m*). The chance that the true label is missed while m* is at least the true number of liars is at most ${percent(1 - now.level)}.`;
   const limit = full < 0 ? "" : ` From ${liarsWord(table.liars[full])} on, these reports leave no finite guaranteed threshold at ${percent(now.level)}.`;
   byId("tolerance-words").textContent = words + limit;
 }

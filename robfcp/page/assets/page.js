@@ -56,7 +56,7 @@ function culprit() {
 function showLevels() {
   const cells = (kind, values) => element("tr", {}, ...values.map((text) => element(kind, { text })));
   byId("levels").replaceChildren(
-    element("thead", {}, cells("th", ["confidence level", "threshold", "liars survived", "coverage proved"])),
+    element("thead", {}, cells("th", ["confidence level", "threshold", "holds against (liars)", "coverage proved"])),
     element("tbody", {}, ...DATA.levels.map((level) =>
       cells("td", [level.level, shown(level.threshold), level.tolerance ?? "none", proved(level.lower, level.upper)]))),
   );
