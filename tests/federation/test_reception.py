@@ -132,7 +132,7 @@ def one_by_one(monkeypatch):
     return take
 
 
-@pytest.mark.parametrize("kind", thorough(KINDS, "plain", "both"))
+@pytest.mark.parametrize("kind", thorough(KINDS, "plain", "class"))
 def test_whatever_is_wrong_is_refused_in_the_words_for_a_single_report(kind, one_by_one):
     honest = [json.dumps(site(k, kind)) for k in range(4)]
     for lie in lies_about(site(9, kind)):

@@ -262,6 +262,7 @@ def command(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+@pytest.mark.slow
 def test_both_commands_take_by(tmp_path):
     words = ["simulate", "mnist", "--clients", 12, "--seeds", 1]
     result = command(*words, "--by", "class", "-o", tmp_path / "rows.csv")

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from effort import EFFORT
 from typer.testing import CliRunner
 
 from robfcp import RobfcpError
@@ -12,7 +13,8 @@ from robfcp.defence import DEFAULT
 from robfcp.lab import outputs
 from robfcp.lab.redteam import DEFENCES, plot_redteam, records, redteam, worst
 
-SMALL = {"n_clients": 8, "seeds": 1, "trials": 1, "shares": (0.2, 0.4)}
+SHARES = (0.4,) if EFFORT == 1 else (0.2, 0.4)
+SMALL = {"n_clients": 8, "seeds": 1, "trials": 1, "shares": SHARES}
 ATTACKED = ("coverage", "label-poisoning", "malformed", "adaptive")
 
 
@@ -27,23 +29,26 @@ def cells(data):
     return redteam(*data, **SMALL, attacks=ATTACKED)
 
 
+@pytest.mark.effort
 def test_there_is_a_cell_for_every_attack_share_and_defence(cells):
-    assert len(cells) == 4 * 2 * len(DEFENCES)
+    assert len(cells) == 4 * len(SHARES) * len(DEFENCES)
     assert len({(cell.attack, cell.share, cell.defence) for cell in cells}) == len(cells)
     assert all(cell.runs == 1 for cell in cells)
 
 
+@pytest.mark.effort
 def test_the_default_holds_where_others_break(cells):
     found = {(cell.attack, cell.share, cell.defence): cell for cell in cells}
     assert abs(found["coverage", 0.4, DEFAULT].error) <= 0.01
     assert found["coverage", 0.4, "none"].error < -0.04
     assert found["coverage", 0.4, "rob-fcp"].error < -0.1
     assert found["malformed", 0.4, "none"].error == pytest.approx(0, abs=0.02)
-    for share in (0.2, 0.4):
+    for share in SHARES:
         adaptive = found["adaptive", share, "none"]
         assert adaptive.error <= found["coverage", share, "none"].error + 1e-12
 
 
+@pytest.mark.effort
 def test_the_worst_cell_of_each_defence_is_the_greatest_error(cells):
     for defence, cell in worst(cells).items():
         errors = [abs(other.error) for other in cells if other.defence == defence]
@@ -51,11 +56,13 @@ def test_the_worst_cell_of_each_defence_is_the_greatest_error(cells):
     assert sum(record["worst"] for record in records(cells)) == len(DEFENCES)
 
 
+@pytest.mark.effort
 def test_the_same_seed_gives_the_same_cells(data, cells):
     again = redteam(*data, **SMALL, attacks=ATTACKED[:3])
     assert again == tuple(cell for cell in cells if cell.attack != "adaptive")
 
 
+@pytest.mark.effort
 def test_the_heat_map_frames_each_defences_worst(cells):
     axes = plot_redteam(cells)
     assert [label.get_text() for label in axes[0].get_xticklabels()] == list(DEFENCES)

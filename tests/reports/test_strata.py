@@ -467,7 +467,7 @@ def test_a_private_report_has_noise_on_every_cell_and_crosses_the_wire(privacy):
     made = report(n=400, privacy=privacy)
     assert len(made.strata.cells) == 30  # used or not: which labels occur is protected too
     noise = made.strata.dense() - report(n=400).strata.dense()
-    assert (noise != 0).sum() > 10
+    assert (noise != 0).sum() > 2  # fewer in one run of ten million
     assert abs(noise.mean()) < 6 * np.sqrt(privacy.noise.variance / 30)
     np.testing.assert_array_equal(made.counts, made.strata.dense().sum(axis=0))
     assert json.loads(made.to_json())["schema"] == 3
