@@ -21,6 +21,7 @@ _FEWER = 2**18  # likewise, where many arrays of them are needed and sums are wh
 Whole = NDArray[np.int64]
 Indices = NDArray[np.intp]
 Mask = NDArray[np.bool_]
+Kind = type[np.int64] | np.dtype[np.integer[Any]]
 
 
 # starts, bins, values: row k holds values[starts[k]:starts[k + 1]] in those bins
@@ -35,7 +36,7 @@ class Counts(Protocol):
     def row(self, k: int) -> Whole: ...
     def rows(self, chosen: Indices) -> Counts: ...
     def below(self, index: int) -> Whole: ...
-    def merged(self, ends: Indices) -> Whole: ...
+    def merged(self, ends: Indices, kind: Kind = np.int64) -> NDArray[Any]: ...
     def pooled(self, mask: Mask | None) -> Whole: ...
     def weighted(self, weights: NDArray[np.float64]) -> NDArray[np.float64]: ...
 
@@ -68,10 +69,11 @@ class DenseCounts:
         """(K,) counts up to and with bin `index`."""
         return self.array[:, : index + 1].sum(axis=1)
 
-    def merged(self, ends: Indices) -> Whole:
-        """(K, B) counts of merged bins that end with the given ones."""
+    def merged(self, ends: Indices, kind: Kind = np.int64) -> NDArray[Any]:
+        """(K, B) counts of merged bins that end with the given ones, in numbers that hold them."""
         starts = np.concatenate([[0], ends[:-1] + 1])
-        return np.add.reduceat(self.array, starts, axis=1)
+        found = np.add.reduceat(self.array, starts, axis=1)
+        return found if kind is np.int64 else found.astype(kind)
 
     def pooled(self, mask: Mask | None) -> Whole:
         """(H,) counts of the chosen clients together."""
@@ -143,10 +145,10 @@ class SparseCounts:
         longest = int(np.diff(self.starts).max(initial=0))
         return np.min_scalar_type(longest * int(self.values.max(initial=0)))
 
-    def merged(self, ends: Indices) -> Whole:
-        """(K, B) counts of merged bins that end with the given ones."""
+    def merged(self, ends: Indices, kind: Kind = np.int64) -> NDArray[Any]:
+        """(K, B) counts of merged bins that end with the given ones, in numbers that hold them."""
         place = np.searchsorted(ends, np.arange(self.n_bins))
-        result = np.empty((self.n_rows, len(ends)), dtype=np.int64)
+        result = np.empty((self.n_rows, len(ends)), dtype=kind)
         for rows, here in row_parts(self.starts, _FEWER):
             cells = np.repeat(
                 np.arange(rows.stop - rows.start) * len(ends), np.diff(self.starts)[rows]

@@ -145,13 +145,13 @@ def _counts(federation: Federation, ends: Indices) -> NDArray[np.integer]:
     n_classes, keeps = strata.n_strata, np.zeros(n_clients, dtype=bool)
     keeps[strata.rows] = True
     every = (np.arange(n_classes)[:, None] * strata.n_bins + ends).ravel()
-    merged = strata.table.merged(every).reshape(-1, n_classes, n_bins)
-    found = np.zeros(
-        (n_clients, n_classes + bool(not keeps.all()), n_bins), _kind(federation.sizes)
-    )
+    kind = _kind(federation.sizes)
+    merged = strata.table.merged(every, kind).reshape(-1, n_classes, n_bins)
+    if keeps.all():
+        return merged
+    found = np.zeros((n_clients, n_classes + 1, n_bins), kind)
     found[strata.rows, :n_classes] = merged
-    if not keeps.all():
-        found[~keeps, n_classes] = federation.merged(ends)[~keeps]
+    found[~keeps, n_classes] = federation.merged(ends)[~keeps]
     return found
 
 
