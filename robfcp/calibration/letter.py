@@ -76,6 +76,9 @@ class Letter:
     advice: str = ""
     others: FromOthers | None = None
 
+    def __str__(self) -> str:
+        return self.sentence
+
     @property
     def sentence(self) -> str:
         """The verdict in plain words: what was done, what is seen and what to check."""

@@ -105,6 +105,9 @@ class Certificate:
         """Whether it speaks of every honest site by itself, not only of their mixture."""
         return self.kind == "pac-homogeneous"
 
+    def __str__(self) -> str:
+        return self.statement
+
     @property
     def statement(self) -> str:
         """The certificate in words; lower ends are rounded down, upper ends up."""

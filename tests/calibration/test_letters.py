@@ -144,3 +144,13 @@ def test_what_a_notebook_shows_is_a_line(swapped: robfcp.Calibration) -> None:
     assert report.endswith("by class)")
     several = robfcp.calibrate(federation(), confidence_level=[0.8, 0.9], by="class", malicious=0)
     assert repr(several).startswith("Calibration(3 thresholds at 0.8, 3 thresholds at 0.9; ")
+
+
+def test_what_is_printed_is_a_sentence(swapped: robfcp.Calibration) -> None:
+    assert str(swapped.certificate) == swapped.certificate.statement
+    letter, one = letter_to(swapped, SITES[-1]), robfcp.diagnose(swapped)[SITES[-1]]
+    assert str(letter) == letter.sentence == str(one)
+    p = np.random.default_rng(3).dirichlet(np.full(3, 0.2), 50)
+    reading = robfcp.Monitor(swapped).update(p, p.argmax(axis=1))
+    assert str(reading) == reading.line
+    assert reading.line.startswith("no alarm: 50 samples")

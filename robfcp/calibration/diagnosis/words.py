@@ -111,6 +111,9 @@ equal (the smallest there is).
         """What coverage its own cases have, where that is not what was asked for."""
         return coverage_words(self.covered, self.wanted)
 
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.advice[:1].upper()}{self.advice[1:]}."
+
     @property
     def sentence(self) -> str:
         """Who, what is seen and what it looks like."""

@@ -50,6 +50,9 @@ class Reading:
         """Whether any alarm has rung."""
         return bool(self.alarms)
 
+    def __str__(self) -> str:
+        return self.line
+
     @property
     def line(self) -> str:
         """Where it stands and what to do, in one line."""
