@@ -123,10 +123,13 @@ class _LeastShare:
             left = self._total - self._counts[chosen].sum(keepdims=True)
             return left, self._weight - self._sizes[chosen].sum(keepdims=True)
         order = np.argsort(loss, axis=1)
-        number = self._number[order]
-        number *= np.take_along_axis(loss, order, axis=1) < 0
-        before = np.cumsum(number, axis=1) - number
-        taken = np.clip(budgets[:, None] - before, 0, number)
+        taken: NDArray[Any] = loss[np.arange(len(loss))[:, None], order] < 0
+        if self._alone:
+            taken &= np.arange(loss.shape[1]) < budgets[:, None]
+        else:
+            number = self._number[order] * taken
+            before = np.cumsum(number, axis=1) - number
+            taken = np.minimum(np.maximum(budgets[:, None] - before, 0), number)
         left = self._total - (taken * self._counts[order]).sum(axis=1)
         return left, self._weight - (taken * self._sizes[order]).sum(axis=1)
 
