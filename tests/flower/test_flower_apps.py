@@ -259,7 +259,7 @@ def test_a_site_says_how_small_the_cells_are_that_it_shows():
     grid = robfcp.Grid.uniform(16)
     found = calibration_round(network, grid=grid, malicious=0, deadline=10)
     assert [fault.client for fault in found.faulty] == ["site-3"]
-    assert any("keep their class back (site-1)" in note for note in found.notes)
+    assert any("1 site keeps its class back" in note for note in found.notes)
     strata = found.federation.strata
     merged = strata.sizes[:, list(strata.labels).index("(other)")]
     assert [found.federation.ids[k] for k in strata.rows[merged > 0]] == ["site-2"]
