@@ -32,8 +32,16 @@ BLOCK = re.compile(
 )
 RUN = ("python", "sh", "bash", "console")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-LONG = [  # the demo, pages and figures, many files
-    ROOT / "docs" / name for name in ("start.md", "guides/page.md", "guides/files.md")
+LONG = [  # whose pages, figures and simulations take half a second each
+    ROOT / "docs" / name
+    for name in (
+        "start.md",
+        "monitoring.md",
+        "guides/page.md",
+        "guides/files.md",
+        "guides/by-class.md",
+        "guides/label-shift.md",
+    )
 ]
 
 

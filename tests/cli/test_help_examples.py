@@ -26,7 +26,8 @@ SLOW = (  # minutes; the other example of each does the same on less
 ELSEWHERE = {"train": "needs the official data and torch; tests/lab/test_training.py runs it"}
 
 
-QUICK = set(COMMANDS) - {"demo", "simulate", "reproduce"}  # whose own tests run them too
+LONG = {"demo", "simulate", "reproduce", "calibrate", "certify", "page"}  # their own tests run too
+QUICK = set(COMMANDS) - LONG
 
 
 def shown(name: str) -> list[str]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import thorough
 
 import robfcp
 from robfcp import Federation, Grid, RobfcpError
@@ -92,7 +93,7 @@ def data_for(attack, pairs, federation):
     return kinds[attack.on]
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", thorough(ATTACKS, *(set(ATTACKS) - {"adaptive-up"})))
 def test_every_attack_is_seeded_takes_masks_and_leaves_honest_clients_alone(
     name, pairs, federation
 ):
