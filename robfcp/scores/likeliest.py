@@ -47,7 +47,7 @@ class Likeliest:
 
 def every_label(p: Probabilities) -> Likeliest:
     """All labels of each row."""
-    falling = -np.sort(-p, axis=1).astype(np.float64)
+    falling = -np.sort(-sortable(p), axis=1).astype(np.float64)
     every = np.broadcast_to(True, p.shape)
     return Likeliest(falling, ranks(falling), every, np.full(len(p), p.shape[1]))
 
@@ -60,8 +60,9 @@ def likeliest(p: Probabilities, floor: float, most: float, *, ordered: bool) -> 
         return None
     numbers = np.diff(np.searchsorted(picked, np.arange(n + 1) * n_classes))
     held = np.arange(numbers.max() + 1) < numbers[:, None]
-    values, order = np.zeros(held.shape, dtype=p.dtype), None
-    values[held] = -p.take(picked)
+    chosen, order = sortable(p.take(picked)), None
+    values = np.zeros(held.shape, dtype=chosen.dtype)
+    values[held] = -chosen
     if ordered:
         order = np.argsort(values, axis=1)
         values = np.take_along_axis(values, order, axis=1)
@@ -69,6 +70,11 @@ def likeliest(p: Probabilities, floor: float, most: float, *, ordered: bool) -> 
         values.sort(axis=1)
     falling = -values.astype(np.float64)
     return Likeliest(falling, ranks(falling, held), held, numbers, picked, order)
+
+
+def sortable(p: Probabilities) -> Probabilities:
+    """Halves as singles: among negative zeros numpy sorts halves wrongly on some machines."""
+    return p.astype(np.float32) if p.dtype == np.float16 else p
 
 
 def ranks(falling: Floats, held: Marks | None = None) -> Ranks:

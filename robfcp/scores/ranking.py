@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robfcp.scores.base import ClassificationScore, Members, Scores
 from robfcp.scores.cuts import by_label, from_cuts, highest, of_rows
-from robfcp.scores.likeliest import Ranks, every_label, likeliest, put_back, ranks
+from robfcp.scores.likeliest import Ranks, every_label, likeliest, put_back, ranks, sortable
 from robfcp.scores.probabilities import Probabilities
 
 SAMPLED_ROWS = 64
@@ -45,7 +45,7 @@ class RankedScore(ClassificationScore):
         (n, C) array
             The score of every label.
         """
-        order = np.argsort(-p, axis=1)
+        order = np.argsort(-sortable(p), axis=1)
         falling = np.take_along_axis(p, order, axis=1).astype(np.float64)
         return put_back(self._of_ranked(falling, ranks(falling), u[:, None]), order)
 

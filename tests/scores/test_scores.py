@@ -211,3 +211,18 @@ def test_unknown_scores_and_parameters_are_refused(name, parameters):
 def test_bases_are_abstract():
     with pytest.raises(TypeError):
         ClassificationScore()
+
+
+@pytest.mark.parametrize("score", [APS(randomized=False), RAPS(randomized=False)], ids=repr)
+def test_half_precision_gives_the_sets_of_single(score):
+    """Among negative zeros numpy sorts halves wrongly on some machines."""
+    rng = np.random.default_rng(0)
+    p = np.zeros((40, 1000), dtype=np.float16)
+    for row, held in enumerate(rng.integers(1, 6, 40)):
+        p[row, rng.choice(1000, held, replace=False)] = 1 / held
+    for limit in (0.0, 0.5, 0.9, 1 - 1e-16):
+        found = [
+            np.concatenate([rows for _, rows in score.sets(q, np.array([limit]), non_empty=True)])
+            for q in (p, p.astype(np.float32))
+        ]
+        np.testing.assert_array_equal(*found)
