@@ -111,7 +111,8 @@ def drawn(n_sites: int, table: NDArray[np.integer]) -> Indices:
 def _ends(federation: Federation) -> Indices:
     """The last bins of merged bins: at the medians of the sites' own quantiles."""
     few = drawn(federation.n_clients, federation.pooled())
-    counts = federation.table.rows(few).dense()
+    some = federation.table if len(few) == federation.n_clients else federation.table.rows(few)
+    counts = some.dense()
     below = np.cumsum(np.maximum(counts, 0) if counts.min() < 0 else counts, axis=1)
     last = federation.grid.n_bins - 1
     reached = np.median(_first_reaching(below, LEVELS - 1e-12), axis=0)
