@@ -31,7 +31,7 @@ from robfcp.cli._common import (
     natural,
     prepare,
 )
-from robfcp.cli._paths import FEDERATIONS, expanded
+from robfcp.cli._paths import REPORTS, expanded, not_taken
 from robfcp.cli._private import read_privacy
 from robfcp.cli._rounds import Rounds
 from robfcp.cli.page import RunBy, Study, Title, about
@@ -178,7 +178,9 @@ def calibrate(
     if alarms is not None and previous is None:
         raise RobfcpError("--alarms: rang on a calibration before this one; pass it as --previous")
     key = None if sign is None else load_key(sign)
-    reports = expanded(reports, FEDERATIONS)
+    for line in not_taken(reports):
+        printer.line(line)
+    reports = expanded(reports, REPORTS)
     prepare(output, html, audit, None if letters is None else letters / "any")
     with printer.busy(f"calibrating {len(reports)} reports"):
         agreed = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)

@@ -35,7 +35,7 @@ from robfcp.cli._common import (
     prepare_figure,
     save_json,
 )
-from robfcp.cli._paths import FEDERATIONS, expanded
+from robfcp.cli._paths import REPORTS, expanded, not_taken
 from robfcp.errors import RobfcpError
 from robfcp.federation import ENDING, Federation, read_federation
 from robfcp.guarantees import (
@@ -107,12 +107,14 @@ def certify(
     prepare(output)
     prepare_figure(plot)
     federation, plain, thresholds, everybody, calibration = _read(
-        expanded(files, FEDERATIONS), sizes, evidence, pinned_key(server_key)
+        expanded(files, REPORTS), sizes, evidence, pinned_key(server_key)
     )
     budgets = _budgets(malicious, federation.n_clients)
     levels = [exact_level(text) for text in confidence] if confidence else None
     wanted = levels or list(thresholds) or [exact_level(0.9)]
     printer = Printer(as_json, quiet)
+    for line in not_taken(files):
+        printer.line(line)
     if by is None and calibration is not None:
         by = calibration.by
     if plot is not None and by is not None and (calibration is None or levels):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from robfcp.cli._common import AgreedGrid, Json, Keys, Printer, Quiet, Revoked, prepare
-from robfcp.cli._paths import FEDERATIONS, REPORTS, expanded
+from robfcp.cli._paths import PACKED, REPORTS, expanded
 from robfcp.federation import Columns, open_columns, pack_files
 from robfcp.privacy import grid_from_text
 
@@ -44,7 +44,7 @@ def pack(
     """
     printer = Printer(as_json, quiet)
     files = expanded(reports, REPORTS)
-    prepare(output, endings=FEDERATIONS[1:])
+    prepare(output, endings=PACKED)
     with printer.busy(f"packing {len(files)} reports"):
         chosen = None if grid is None else grid_from_text(grid)
         written = pack_files(

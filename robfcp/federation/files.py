@@ -100,8 +100,9 @@ def read_federation(
     plain = [path for path in files if not is_columns(path)]
     reports, refused, unreadable = read_signed_files(plain, public, round)
     packed, broken = read_packed((path for path in files if is_columns(path)), public)
-    heard = {report.client for report in reports} | clients_of(packed)
-    when = f", of {sum(one.n_reports for one in packed)} when packed" if packed else ""
+    in_packed = clients_of(packed)
+    heard = {report.client for report in reports} | in_packed
+    when = f", of {len(in_packed)} when packed" if packed else ""
     return Federation.from_reports(
         [*reports, *packed],
         faults=[*charged([*refused, *doubts(packed)], heard), *unreadable, *broken],

@@ -35,15 +35,17 @@ class Unsigned:
 
     def __init__(self, paths: Iterable[FilePath], grid: Grid | None) -> None:
         self.paths, self.grid = paths, grid
-        self.read = self.signed = self.registered = 0
+        self.read = self.signed = 0
         self.packed: list[Columns] = []
 
     @property
     def words(self) -> str:
-        """What was checked of signatures, for the record."""
+        """What was checked of signatures, for the record; what a packed file says is no check."""
         found = []
-        if self.registered:
-            found.append(f"{self.registered} of {self.read} by registered keys, when packed")
+        if self.packed:
+            says = "file says" if len(self.packed) == 1 else "files say"
+            number = len(clients_of(self.packed))
+            found.append(f"not checked here; the packed {says} {number} by registered keys")
         if self.signed:
             found.append(f"{self.signed} of {self.read} valid, by keys that nobody registered")
         return "; ".join(found) or "not checked"
@@ -76,7 +78,6 @@ class Unsigned:
         found = open_columns(path)
         self.read += found.items
         if found.about.keys:
-            self.registered += found.n_reports
             self.packed.append(found)
         else:
             self.signed += found.about.signed

@@ -21,6 +21,7 @@ import pytest
 from effort import thorough
 from in_process import Done, run
 
+from robfcp.calibration import load_calibration
 from robfcp.cli import COMMANDS
 
 INPUTS = {  # the words of a call with {} where the file under test stands, and its ending
@@ -355,3 +356,21 @@ def test_a_private_report_that_cannot_be_made_is_not_paid_for(
 )
 def test_a_file_of_another_kind_is_called_what_it_is(words: str, said: str, folder: Path) -> None:
     assert said in refused(words, "", folder)
+
+
+def test_a_packed_file_dropped_among_reports_adds_nobody(folder: Path) -> None:
+    done("pack reports/s4.json reports/s5.json -o reports/evil.columns")
+    for name in ("s4", "s5"):
+        (folder / "reports" / f"{name}.json").unlink()
+    says = "1 packed file was not taken; name it if it is yours"
+    for where in ("reports", "reports/*"):  # a pattern as Windows leaves it
+        found = done(f"calibrate {where} -o o.json")
+        assert f"{where}: {says}" in found.stdout
+        assert len(load_calibration("o.json").federation.ids) == 4
+        assert f"{where}: {says}" in done(f"certify {where} -m 0").stdout
+    done("calibrate reports reports/*.columns -o o.json")
+    assert len(load_calibration("o.json").federation.ids) == 6
+    for path in (folder / "reports").glob("*.json"):
+        path.unlink()
+    for where in ("reports", "reports/*"):
+        assert says in refused("calibrate {} -o o.json", where, folder)

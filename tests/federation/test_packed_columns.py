@@ -349,10 +349,21 @@ def test_signatures_are_checked_when_packed_and_the_record_says_so(signed, tmp_p
     anyhow = robfcp.read_federation(shards)
     assert anyhow.ids == direct.ids
     assert anyhow.faulty == direct.faulty
-    assert anyhow.checked.signatures == "5 of 5 by registered keys, when packed"
+    says = "not checked here; the packed files say 5 by registered keys"
+    assert anyhow.checked.signatures == says
+    twice = robfcp.read_federation([*shards, shards[0]], **options)
+    assert twice.checked == merged.checked
     other = robfcp.read_federation([*shards, paths[0]], keys=dict([*keys.items()][:1]), round="r")
     assert other.ids == ("s00",)
     assert all("not checked by these keys" in fault.reason for fault in other.faulty)
+
+
+def test_without_keys_the_record_believes_no_word_of_a_packed_file(tmp_path):
+    path = tmp_path / "r.columns"
+    robfcp.pack_reports([json.dumps(site(k)) for k in range(6)], path)
+    with_columns(path, about={"keys": "x"})
+    says = "not checked here; the packed file says 6 by registered keys"
+    assert robfcp.read_federation([path]).checked.signatures == says
 
 
 def test_unregistered_signatures_are_counted_over_shards(signed, tmp_path):
