@@ -136,8 +136,8 @@ def check_minority(federation: Federation, n_malicious: int) -> int:
     n_clients = federation.n_clients
     if not n_malicious >= 0 or 2 * n_malicious >= n_clients:
         raise RobfcpError(
-            f"malicious: cannot tell {n_malicious} liars from {n_clients - n_malicious} honest "
-            f"clients among {n_clients}; a defence needs 2 x malicious < clients"
+            f"malicious: {n_malicious} of {n_clients} sites cannot be told from the honest ones; a "
+            f"defence needs a majority of honest sites, that is at most {(n_clients - 1) // 2}"
         )
     return n_clients - n_malicious
 
@@ -152,7 +152,7 @@ def without_farthest(
     """Exactly `n_malicious` left out: those farthest from `origin` by the number."""
     trusted = trust_lowest(number, federation.ids, check_minority(federation, n_malicious))
     reasons = {
-        federation.ids[k]: f"among the {n_malicious} clients farthest from {origin}"
+        federation.ids[k]: f"among the {n_malicious} sites farthest from {origin}"
         for k in np.flatnonzero(~trusted)
     }
     return Assessment(number, trusted, reasons, notes)

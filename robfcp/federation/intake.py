@@ -198,7 +198,7 @@ def _charged(refused: list[Refusal], heard: set[str]) -> list[Fault]:
 def _checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
     """The registry with whole numbers for plain names."""
     if not isinstance(sizes, Mapping) or not sizes:
-        raise RobfcpError("sizes: registers nobody; map client names to numbers of samples")
+        raise RobfcpError("sizes: registers nobody; map site names to numbers of samples")
     for client in sizes:
         check_client(client)
     return {

@@ -78,7 +78,7 @@ def test_calibrations_name_estimate_and_repeat_it():
     )
     assert again == RobFCPReleased()
     assert set(calibration.reasons.values()) == {
-        f"among the {calibration.n_malicious} clients farthest from the others"
+        f"among the {calibration.n_malicious} sites farthest from the others"
     }
 
 

@@ -1,4 +1,4 @@
-"""The default defence: leave out the clients that stand out from the more coherent half."""
+"""The default of the first release: leave out who stands out from the more coherent half."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ def outside_band(
         reach = numbers[order[-size - 1]]
         for k in order[-size:]:
             reasons[rest.ids[k]] = (
-                f"one of {size} clients that stand out: squared distance {numbers[k]:.3g} "
+                f"one of {size} sites that stand out: squared distance {numbers[k]:.3g} "
                 f"from the majority, where the others reach {reach:.3g} (chance of such a gap "
-                f"among honest clients {p_value:.2g})"
+                f"among honest sites {p_value:.2g})"
             )
     numbers = oddity(federation, np.flatnonzero(kept)[core])
     p_values = tail_p_values(numbers, kept)

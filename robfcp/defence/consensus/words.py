@@ -36,10 +36,15 @@ def reason(
     own, usual = np.cumsum(counts) / size, np.cumsum(means) / size
     place = int(np.argmax(np.abs(own - usual)[:-1])) if len(own) > 1 else 0
     edge = federation.grid.upper[tables.ends[place]]
-    said = "its labels lead one to expect" if tables.shape[1] > 1 else "is usual"
+    expected_share = f"{usual[place]:.0%}"
+    said = (
+        f"its labels lead one to expect {expected_share}"
+        if tables.shape[1] > 1
+        else f"{expected_share} is usual"
+    )
     rarity = f"1 in {1 / chance:,.0f}" if chance > 1e-6 else "fewer than 1 in a million"
     return (
-        f"{own[place]:.0%} of its scores are at most {edge:.3g} where {usual[place]:.0%} {said}: "
+        f"{own[place]:.0%} of its scores are at most {edge:.3g} where {said}: "
         f"{ratio:.3g} times as far off as sampling explains, as {rarity} honest sites of its "
         f"size would be (ordinary up to {ordinary:.2g} times)"
     )
