@@ -79,13 +79,15 @@ class PartBuilder:
     @property
     def rows(self) -> Indices:
         """Which reports have it, rising."""
-        self._rows = [np.concatenate([np.zeros(0, dtype=np.intp), *self._rows])]
+        if len(self._rows) != 1:  # asked once a report: joined once for all of them
+            self._rows = [np.concatenate([np.zeros(0, dtype=np.intp), *self._rows])]
         return self._rows[0]
 
     def content(self, row: int) -> bytes | None:
         """All that a report has of it; None where it has nothing."""
-        place = int(np.searchsorted(self.rows, row))
-        held = place < len(self.rows) and self.rows[place] == row
+        rows = self.rows
+        place = int(np.searchsorted(rows, row))
+        held = place < len(rows) and rows[place] == row
         return self._builder.content(place) if held else None
 
     def entries(self) -> Entries:

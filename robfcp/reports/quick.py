@@ -7,6 +7,7 @@ Whatever is not taken here is read again by `wire`, which either takes it or say
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -71,16 +72,18 @@ class Shared(NamedTuple):
 
 _DECODER = msgspec.json.Decoder(QuickReport)
 _Names = list[str] | int
+_ESCAPED_KEY = re.compile(rb'\\u00[0-9a-fA-F]{2}[^"]{0,30}"\s*:')
 _REFUSED = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 
 
 def quick_report(data: bytes | str) -> QuickReport | None:
     """The report's numbers in order, or None: it is broken, or of a kind that `wire` reads."""
     try:
+        data = data.encode() if isinstance(data, str) else data
         found = _DECODER.decode(data)
     except _REFUSED:
         return None
-    if found.n_samples is None:
+    if found.n_samples is None or _may_repeat(data, found):
         return None
     if found.schema == 1:
         extended = (found.risk, found.strata, found.set_sizes) != (UNSET, UNSET, UNSET)
@@ -89,6 +92,17 @@ def quick_report(data: bytes | str) -> QuickReport | None:
         return None
     of_scores = (found.strata, found.set_sizes) != (UNSET, UNSET)
     return None if of_scores and found.risk is not UNSET else found
+
+
+def _may_repeat(data: bytes, found: QuickReport) -> bool:
+    """Whether something left as it stands may come twice: of that, only the last would be seen."""
+    return (
+        data.count(b'"grid"') != 1
+        or (found.score is not UNSET and data.count(b'"score"') != 1)
+        or (found.risk is not UNSET and data.count(b'"risk"') != 1)
+        or (found.strata is not UNSET and data.count(b'"names"') != 1)
+        or (b"\\" in data and _ESCAPED_KEY.search(data) is not None)
+    )
 
 
 def shared_key(found: QuickReport) -> tuple[object, ...]:

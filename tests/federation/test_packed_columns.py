@@ -277,6 +277,10 @@ INCONSISTENT = {
         "told_rows": lambda v: np.array([99], dtype=np.uint8),
         "told_lengths": lambda v: np.array([0], dtype=np.uint8),
     },
+    "told rows that wrap": {
+        "told_rows": lambda v: np.array([1, -(2**63)], dtype=np.int64),
+        "told_lengths": lambda v: np.array([0, 0], dtype=np.uint8),
+    },
     "faults that do not fit": {"about": {"items": 12}},
     "more reports than rows": {"about": {"reports": 2**40}},
     "no list of faults": {"faults": lambda v: np.frombuffer(b"{}", dtype=np.uint8)},

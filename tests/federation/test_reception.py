@@ -192,3 +192,37 @@ def test_repeats_in_other_blocks_are_one_report_and_conflicts_are_named(monkeypa
     assert [fault.reason for fault in federation.faulty] == [
         "s02: sent 2 different reports for this round; send one"
     ]
+
+
+REPEATED = [
+    ("plain", '"grid"', "7"),
+    ("plain", '"gr\\u0069d"', "7"),
+    ("plain", '"score"', "[]"),
+    ("plain", '"score"', '{"name":"aps"}'),  # the last one counts, as for a single report
+    ("loss", '"risk"', "1"),
+    ("class", '"names"', "{}"),
+    ("class", '"n\\u0061m\\u0065s" ', "{}"),
+]
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), REPEATED)
+def test_what_is_said_twice_is_read_as_a_single_report_is(kind, key, value, one_by_one):
+    plain_key = json.loads(key)
+    text = json.dumps(site(0, kind), separators=(",", ":"))
+    twice = text.replace(f'"{plain_key}":', f'{key}:{value},"{plain_key}":', 1)
+    assert twice != text
+    items = [twice, json.dumps(site(1, kind))]
+    assert taken(items) == one_by_one(items)
+
+
+def test_repeats_by_class_are_found_in_linear_time(monkeypatch):
+    items = [json.dumps(site(k, "class")) for k in range(60)]
+    found = reception.Reception()
+    monkeypatch.setattr(reception, "_REPORTS", 10)
+    for item in items * 2:
+        found.add(item)
+    joined = []
+    real = np.concatenate
+    monkeypatch.setattr(np, "concatenate", lambda *parts: (joined.append(1), real(*parts))[1])
+    assert len(found.finish()) == 60
+    assert len(joined) < 30  # not once a report
