@@ -8,7 +8,7 @@ rules of a report, whoever wrote it. What was refused when the file was made is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -37,6 +37,7 @@ NAMES = ("names", "name_lengths", "sizes", "kinds", "told_rows", "contexts", "fa
 COLUMNS = (*NAMES, *(name for part in _PARTS.values() for name in part))
 
 Whole = NDArray[np.int64]
+Run = tuple[slice, Block | None]  # rows, and what they hold where all of it is right
 Number = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 Place = Annotated[int, msgspec.Meta(ge=-1, lt=2**62)]
 
@@ -124,16 +125,35 @@ class Columns:
         before = wrong - np.arange(len(wrong))  # rows that came before each fault
         return (own + np.searchsorted(before, own, side="right")).tolist()
 
-    def block(self, rows: slice, headers: Sequence[Header | None]) -> Block | None:
-        """Some rows, copied out of the file; None where a header is refused."""
+    def used(self, rows: slice) -> list[int]:
+        """Which contexts some rows have."""
+        return np.unique(self.arrays["kinds"][rows]).tolist()
+
+    def runs(self, rows: slice, headers: Mapping[int, Header | None]) -> Iterator[Run]:
+        """The rows in order, those that are right as blocks; the others are to be read singly."""
+        used = self.used(rows)
+        known = np.array([headers[kind] is not None for kind in used], dtype=bool)
+        kinds = self.arrays["kinds"][rows].astype(np.int64)
+        for run, has_header in _runs(known[np.searchsorted(used, kinds)], rows.start):
+            if not has_header:
+                yield run, None
+                continue
+            block = self.block(run, headers)
+            fine = block.fine()
+            if fine.all():
+                yield run, block
+                continue
+            for part, right in _runs(fine, run.start):
+                yield part, self.block(part, headers) if right else None
+
+    def block(self, rows: slice, headers: Mapping[int, Header | None]) -> Block:
+        """Some rows whose headers are known, copied out of the file."""
         kinds = self.arrays["kinds"][rows].astype(np.intp)
         used, first, own = np.unique(kinds, return_index=True, return_inverse=True)
         order = np.argsort(first)  # headers come in the order of the first row that has them
         place = np.empty(len(used), dtype=np.intp)
         place[order] = np.arange(len(used))
-        found = [header for k in used[order] if (header := headers[k]) is not None]
-        if len(found) < len(used):
-            return None
+        found = [header for k in used[order].tolist() if (header := headers[k]) is not None]
         return Block(
             names=self._names(rows),
             sizes=self.arrays["sizes"][rows].astype(np.int64),
@@ -145,10 +165,14 @@ class Columns:
             told=self._part("told", self._told, rows),
         )
 
-    def json(self, row: int) -> bytes:
-        """One row as the report it was."""
+    def kind(self, row: int) -> int:
+        """Which of the contexts a row has."""
+        return int(self.arrays["kinds"][row])
+
+    def json(self, row: int, context: WireContext | None = None) -> bytes:
+        """One row as the report it was, or with another context in place of its own."""
         here = slice(row, row + 1)
-        context = self.contexts[int(self.arrays["kinds"][row])]
+        context = context or self.contexts[self.kind(row)]
         report: dict[str, Any] = {"kind": "report", "client": self._names(here)[0]}
         for name in ("grid", "score", "round", "model", "risk", "privacy"):
             value = getattr(context, name)
@@ -307,6 +331,13 @@ def open_columns(path: str | os.PathLike[str]) -> Columns:
 
 def _decoded(arrays: dict[str, Column], name: str, kind: Any) -> Any:
     return msgspec.json.decode(arrays[name].tobytes() or b"[]", type=kind)
+
+
+def _runs(mask: NDArray[np.bool_], start: int) -> Iterator[tuple[slice, bool]]:
+    """Rows next to each other that are alike."""
+    turns = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+    for a, b in pairwise([0, *turns.tolist(), len(mask)]):
+        yield slice(start + a, start + b), bool(mask[a])
 
 
 def _text(name: bytes) -> str:

@@ -20,12 +20,12 @@ from robfcp.federation.entries import Entry, Sent, block_of, entry_of, known
 from robfcp.federation.faults import Fault, Untrusted, fault_again
 from robfcp.federation.late_grids import kept
 from robfcp.federation.marks import Header
+from robfcp.federation.wrong_rows import WrongRows
 from robfcp.grid import Grid
 from robfcp.reports import (
     QuickReport,
     Report,
     Shared,
-    WireContext,
     quick_report,
     read_context,
     read_shared,
@@ -34,6 +34,7 @@ from robfcp.reports import (
 
 _REPORTS = 512  # checked at a time: their numbers stay in the cache
 _ENTRIES = 2**14
+_WAITING_BYTES = 2**23  # of JSON, kept until its numbers are known to be right
 _KEPT_HEADERS = 256
 _KEPT_BYTES = 2**16  # of what a report says of its round
 
@@ -53,7 +54,7 @@ class Reception:
         self._grid = grid
         self._position = 0
         self._waiting: list[Entry] = []
-        self._entries = 0
+        self._entries = self._bytes = 0
         self._faults: list[tuple[int, Fault]] = []
         self._read: dict[tuple[object, ...], Header] = {}
         self._numbers: dict[Header, int] = {}  # equal headers become one
@@ -76,7 +77,13 @@ class Reception:
             self._waiting.append(entry)
             listed = entry.counts or entry.strata
             self._entries += 0 if listed is None else len(listed[1])
-            if len(self._waiting) >= _REPORTS or self._entries >= _ENTRIES:
+            sent = entry.sent.data if isinstance(entry.sent, Sent) else entry.sent or b""
+            self._bytes += len(sent)
+            if (
+                len(self._waiting) >= _REPORTS
+                or self._entries >= _ENTRIES
+                or self._bytes >= _WAITING_BYTES
+            ):
                 self._flush()
 
     @property
@@ -87,22 +94,35 @@ class Reception:
     def add_columns(self, columns: Columns) -> None:
         """Take all reports of a file, checked as others are, and the faults it lists."""
         first, faults = self._position, deque(columns.faults)
-        headers = [self._header_of(context) for context in columns.contexts]
+        headers: dict[int, Header | None] = {}
+        wrong = WrongRows(columns, self._grid)
         for here in columns.blocks():
-            self._flush()
+            for kind in columns.used(here):
+                if kind not in headers:
+                    headers[kind] = _header(read_context(columns.contexts[kind], self._grid))
             positions = columns.positions(here)
-            self._refuse(faults, first, positions[0])
-            block = columns.block(here, headers)
-            if block is not None and block.fine().all():
-                self._take(block)
-                continue
-            for row, position in zip(range(here.start, here.stop), positions, strict=True):
-                self._refuse(faults, first, position)
-                self._position = first + position
-                self.add(columns.json(row))
+            for rows, block in columns.runs(here, headers):
+                places = positions[rows.start - here.start : rows.stop - here.start]
+                self._refuse(faults, first, places[0])
+                if block is not None:
+                    self._flush()
+                    self._take(block)
+                    continue
+                for row, place in zip(range(rows.start, rows.stop), places, strict=True):
+                    self._refuse(faults, first, place)
+                    self._position = first + place
+                    self._single(columns, row, wrong)
         self._refuse(faults, first, columns.items)
         self._flush()
         self._position = first + columns.items
+
+    def _single(self, columns: Columns, row: int, wrong: WrongRows) -> None:
+        """A row of a file that is wrong, or of a kind that has to be read as a report."""
+        fault = wrong.fault(row, _number(self._position))
+        if fault is None:
+            self.add(columns.json(row))
+        else:
+            self._faults.append((self._position, fault))
 
     def finish(self) -> Arrivals:
         """What has arrived; the same report twice is one."""
@@ -169,18 +189,11 @@ class Reception:
         if header is not None:
             return header
         header = _header(read_shared(found, self._grid))
-        if (
-            header is not None
-            and sum(len(part) for part in key if isinstance(part, bytes)) <= _KEPT_BYTES
-        ):
+        if header is not None and _extent(key) <= _KEPT_BYTES:
             if len(self._read) >= _KEPT_HEADERS:
                 self._read.clear()
             self._read[key] = header
         return header
-
-    def _header_of(self, context: WireContext) -> Header | None:
-        """What a context of a file says; None where something of it is refused."""
-        return _header(read_context(context, self._grid))
 
     def _refuse(self, faults: deque[WireFault], first: int, end: int) -> None:
         """Those of a file's faults that stand before a position in it."""
@@ -211,7 +224,7 @@ class Reception:
                 for entry, right in zip(self._waiting, fine.tolist(), strict=True)
             ]
             block = block_of([entry for entry in again if entry is not None])
-        self._waiting, self._entries = [], 0
+        self._waiting, self._entries, self._bytes = [], 0, 0
         self._take(block)
         self.refused += sorted(self._faults, key=lambda one: one[0])
         self._faults = []
@@ -233,6 +246,13 @@ def _header(shared: Shared | None) -> Header | None:
     if shared is None:
         return None
     return Header(kept(shared.grid), *shared[1:5], None, shared.strata)
+
+
+def _extent(part: object) -> int:
+    """How much text there is, strata's names included."""
+    if isinstance(part, tuple):
+        return sum(map(_extent, part))
+    return len(part) if isinstance(part, (bytes, str)) else 0
 
 
 def _number(position: int) -> str:

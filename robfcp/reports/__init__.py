@@ -17,6 +17,7 @@ from robfcp.reports.quick import (
     read_context,
     read_shared,
     shared_key,
+    slim_context,
 )
 from robfcp.reports.registry import read_registry, read_sizes
 from robfcp.reports.report import Report
@@ -87,6 +88,7 @@ __all__ = [
     "sign_e_report",
     "sign_terms",
     "sketch",
+    "slim_context",
     "unwrap",
     "valid_signature",
     "verify",

@@ -162,6 +162,76 @@ def test_a_hostile_context_refuses_its_rows_alone(tmp_path):
     assert "the digest does not fit the edges" in federation.faulty[0].reason
 
 
+COLUMNS_OF_NUMBERS = [
+    name for name in columns.COLUMNS if name.endswith(("values", "bins", "cells"))
+]
+
+
+def spoilt(found, rng):
+    """The opened file with some numbers, names and contexts changed at random."""
+    for name in ("sizes", "names", *COLUMNS_OF_NUMBERS):
+        column = found.arrays[name].astype(np.uint8 if name == "names" else np.int64)
+        for place in rng.choice(len(column), min(len(column), rng.integers(3)), replace=False):
+            column[place] = rng.choice([0, 1, 7, 10, 255, *([-1, 2**62] * (name != "names"))])
+        found.arrays[name] = column
+    context = found.contexts[rng.integers(len(found.contexts))]
+    change = rng.integers(6)
+    if change == 0:
+        context.grid.digest = "0" * 64
+    elif change == 1:
+        context.names = ["twice", "twice"]
+    elif change == 2:
+        context.score.name = "nobody's"
+    elif change == 3:
+        context.round = "\n"
+    return found
+
+
+@pytest.mark.parametrize("seed", thorough(range(40), *range(6)))
+@pytest.mark.parametrize("options", [{}, {"grid": Grid.default()}])
+def test_wrong_rows_among_right_ones_are_refused_as_single_reports(
+    seed, options, tmp_path, monkeypatch
+):
+    rng = np.random.default_rng(seed)
+    kinds = [["plain"], ["class", "other order"], KINDS][seed % 3]
+    items = [json.dumps(site(k, rng.choice([*kinds, "plain"]))) for k in range(40)]
+    (found,) = packed(items, tmp_path / "r")
+    spoilt(found, rng)
+    monkeypatch.setattr(columns, "_ROWS", int(rng.choice([3, 4096])))
+    assert taken([found], **options) == taken(map(found.json, range(40)), **options)
+
+
+@pytest.mark.parametrize("by", ["class", "group"])
+def test_a_wrong_row_costs_nothing_of_what_all_rows_share(by, tmp_path, monkeypatch):
+    names = [f"{k:0100d}" for k in range(500)]
+    how = {"classes": names, "labels": [3, 4]} if by == "class" else {"groups": ["a", "b"]}
+    edges = np.sort(np.random.default_rng(0).random(3000))
+    reports = [
+        robfcp.Report.from_scores(f"s{k}", [0.1, 0.4], Grid(edges, "own"), **how) for k in range(9)
+    ]
+    (found,) = packed(reports, tmp_path / "r")
+    found.arrays["sizes"] = np.array([3, 2, 3, 3, 2, 2, 2, 3, 2])
+    expected = taken(map(found.json, range(9)))
+    read = []
+    real = robfcp.Report.from_json
+    monkeypatch.setattr(
+        robfcp.Report, "from_json", lambda data, *more: (read.append(len(data)), real(data, *more))
+    )
+    assert taken([found]) == expected
+    assert len(read) == 4
+    assert max(read) < 400
+
+
+def test_contexts_that_no_row_has_are_not_built(tmp_path, monkeypatch):
+    (found,) = packed([json.dumps(site(k)) for k in range(5)], tmp_path / "r")
+    found.contexts.extend(found.contexts * 50)
+    built = []
+    real = reception.read_context
+    monkeypatch.setattr(reception, "read_context", lambda *one: (built.append(1), real(*one))[1])
+    assert Federation.from_reports([found]).n_clients == 5
+    assert len(built) == 1
+
+
 def rewritten(path, **changes):
     """The file with another header, digest kept right unless it is changed itself."""
     data = path.read_bytes()

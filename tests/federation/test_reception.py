@@ -226,3 +226,21 @@ def test_repeats_by_class_are_found_in_linear_time(monkeypatch):
     monkeypatch.setattr(np, "concatenate", lambda *parts: (joined.append(1), real(*parts))[1])
     assert len(found.finish()) == 60
     assert len(joined) < 30  # not once a report
+
+
+def test_reports_of_many_bytes_wait_for_few_others(monkeypatch):
+    found = reception.Reception()
+    monkeypatch.setattr(reception, "_WAITING_BYTES", 5000)
+    for k in range(40):
+        found.add(json.dumps(site(k, "class")).replace('["cat"', "[" + " " * 2000 + '"cat"'))
+        assert sum(len(entry.sent) for entry in found._waiting) < 5000
+    assert len(found.finish()) == 40
+
+
+def test_long_names_of_classes_are_not_kept(monkeypatch):
+    found = reception.Reception()
+    monkeypatch.setattr(reception, "_KEPT_BYTES", 1000)
+    found.add(json.dumps(site(0, "class")))
+    assert len(found._read) == 1
+    found.add(json.dumps(site(1, "class")).replace('["cat"', "[" + " " * 2000 + '"cat"'))
+    assert len(found._read) == 1
