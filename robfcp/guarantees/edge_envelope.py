@@ -75,6 +75,8 @@ class _LeastShare:
         """
         if self._alike:
             return self._of_alike(budgets)
+        if self._alone and len(self._number) > FEW_CLIENTS:
+            return self._one_by_one(budgets)
         place = np.searchsorted(self._budgets, budgets, side="right") - 1
         start = [self._found[at] for at in place.tolist()]
         numerator = np.array([pair[0] for pair in start], dtype=self._sizes.dtype)
@@ -110,18 +112,35 @@ class _LeastShare:
         left = np.concatenate([[self._total], self._total - gone])
         return np.asarray(left / np.concatenate([[self._weight], self._weight - weight]), float)
 
+    def _one_by_one(self, budgets: Whole) -> tuple[Shares, Shares]:
+        """The same of many clients: each number starts where the last one ended.
+
+        The m largest gains are parted from the others, which takes a fifth of sorting.
+        """
+        found: list[tuple[Any, Any]] = []
+        for most in budgets.tolist():
+            place = int(np.searchsorted(self._budgets, most, side="right")) - 1
+            old, weight = self._found[place]
+            while most > 0:
+                loss = self._sizes * old - self._counts * weight
+                chosen = np.argpartition(loss, most - 1)[:most]
+                chosen = chosen[loss[chosen] < 0]
+                left = self._total - self._counts[chosen].sum()
+                rest = self._weight - self._sizes[chosen].sum()
+                if not left * weight < old * rest:
+                    break
+                old, weight = left, rest
+            found.append((old, weight))
+            self._remember(np.array([most]), np.array([old]), np.array([weight]))
+        numerator, denominator = zip(*found, strict=True)
+        return np.array(numerator, dtype=float), np.array(denominator, dtype=float)
+
     def _without(
         self, budgets: Whole, old: NDArray[Any], weight: NDArray[Any]
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """What is left of counts and sizes without the m largest positive gains, row by row."""
         loss = self._sizes * old[:, None]
         loss -= self._counts * weight[:, None]
-        most = int(budgets[0])
-        if len(budgets) == 1 and len(self._number) > FEW_CLIENTS and self._alone:
-            chosen = np.argpartition(loss[0], most - 1)[:most]
-            chosen = chosen[loss[0, chosen] < 0]
-            left = self._total - self._counts[chosen].sum(keepdims=True)
-            return left, self._weight - self._sizes[chosen].sum(keepdims=True)
         order = np.argsort(loss, axis=1)
         taken: NDArray[Any] = loss[np.arange(len(loss))[:, None], order] < 0
         if self._alone:

@@ -199,7 +199,9 @@ def _defended(
             edges[mask.tobytes()] = [INFINITE if edge is None else edge for edge in found]
         index[row] = edges[mask.tobytes()]
     if calibration.settings.heterogeneity is None:
-        bounds.foresee(np.unique(index[index != INFINITE]), liars)
+        for edge in np.unique(index[index != INFINITE]):  # only what some row asks for
+            wanted = np.flatnonzero((index == edge).any(axis=1))
+            bounds.foresee(np.array([edge]), [liars[row] for row in wanted])
     for row in range(len(liars)):
         finite = index[row] != INFINITE
         if finite.any():

@@ -20,9 +20,9 @@ from robfcp.guarantees import Exchangeability, FcpThreshold, conformal_rank
 
 OBJECTION = 4.0  # times what a site may vouch for is what it may object with
 CLOSER = 0.3  # the quantile of oddities that gives the heterogeneity: liars would widen later ones
-WIDEST = 0.3  # heterogeneity beyond which nothing is learnt
+LEAST, WIDEST = 1e-6, 0.3  # heterogeneity below and beyond which nothing is learnt
 _NORMAL = 300  # samples from which on a share is taken as normal
-_SIZES = 64  # sizes of which the law is computed; others take the next one's
+_SIZES = 32  # sizes of which the law is computed; others lie between them
 _CELLS = 2**22  # shares at every edge that are kept
 
 Array = NDArray[np.float64]
@@ -127,7 +127,8 @@ class VotedThreshold:
             ratio = ratios(pooled, np.ones(pooled.shape[0], dtype=bool))
             law = self._constants.mixed, by_bin(pooled), self._constants.freedom
             needed = usual_spread(ratio, CLOSER, *law) / pooled.sizes
-            self._phi = round(min(float(np.quantile(needed, CLOSER)), WIDEST), 6)
+            phi = min(float(np.quantile(needed, CLOSER)), WIDEST)
+            self._phi = float(f"{phi:.1e}") if phi >= LEAST else 0.0
         return self._phi
 
 
@@ -135,39 +136,60 @@ def _laws(
     sizes: Array, level: float, phi: float, constants: Constants
 ) -> tuple[Array, Array, Array]:
     """(K,) each: b_k, e_k and the standard deviation of the mean less the vote's answer."""
-    every, where = np.unique(sizes.astype(np.int64), return_inverse=True)
+    deviation = np.sqrt(level * (1 - level) * (1 / sizes + phi))
+    every = np.unique(np.minimum(sizes, _NORMAL + 1)).astype(np.int64)
     if len(every) > _SIZES:
         every = np.unique(np.round(np.geomspace(every[0], every[-1], _SIZES)).astype(np.int64))
-        where = np.minimum(np.searchsorted(every, sizes), len(every) - 1)
-    found = np.array([_law(int(size), level, phi, constants.vouch) for size in every])
-    limits, means, spread = found[where].T
-    return limits, means, spread
+    known = _in_deviations(tuple(every.tolist()), level, phi, constants.vouch)
+    means, spread = (np.interp(np.log(sizes), np.log(every), column) for column in known)
+    return constants.vouch * deviation, means * deviation, spread * deviation
 
 
-@lru_cache(maxsize=8192)
-def _law(size: int, level: float, phi: float, vouch: float) -> tuple[float, float, float]:
-    """One size's b, e and standard deviation: X is beta-binomial with variance n^2 s^2."""
-    from scipy.special import betaln, gammaln
+@lru_cache(maxsize=4096)
+def _in_deviations(
+    sizes: tuple[int, ...], level: float, phi: float, vouch: float
+) -> tuple[Array, Array]:
+    """(S,) each: e and the standard deviation, in units of s, for X beta-binomial.
 
-    deviation = float(np.sqrt(level * (1 - level) * (1 / size + phi)))
-    if size > _NORMAL:
-        values = np.linspace(-6, 6, 1201) * deviation
-        logs = -((values / deviation) ** 2) / 2
+    Variance n^2 s^2; beyond 300 samples a normal X, for which these are the same for all sizes.
+    """
+    n = np.array(sizes)[:, None]
+    hits = np.arange(n.max() + 1)
+    rest = np.maximum(n - hits, 0)
+    deviation = np.sqrt(level * (1 - level) * (1 / n + phi))
+    logs = np.where(hits <= n, _log_chances(hits, rest, level, phi), -np.inf)
+    mean, spread = _mean_and_spread((hits / n - level) / deviation, logs, vouch)
+    if sizes[-1] > _NORMAL:
+        values = np.linspace(-6, 6, 1201)[None]
+        (mean[-1],), (spread[-1],) = _mean_and_spread(values, -(values**2) / 2, vouch)
+    return mean, spread
+
+
+def _log_chances(
+    hits: NDArray[np.int64], rest: NDArray[np.int64], level: float, phi: float
+) -> Array:
+    """(S, n + 1) logarithms of the chances of so many hits, up to a constant for each size."""
+    from scipy.special import gammaln
+
+    def risen(start: float) -> Array:
+        return np.asarray(gammaln(np.arange(len(hits)) + start), dtype=np.float64)
+
+    ways = -risen(1.0)
+    if phi < LEAST:
+        below, above = hits * np.log(level), rest * np.log1p(-level)
     else:
-        hits = np.arange(size + 1)
-        logs = gammaln(size + 1) - gammaln(hits + 1) - gammaln(size - hits + 1)
-        if phi < 1e-6:
-            logs = logs + hits * np.log(level) + (size - hits) * np.log1p(-level)
-        else:
-            strength = 1 / phi - 1
-            ends = level * strength, (1 - level) * strength
-            logs = logs + betaln(hits + ends[0], size - hits + ends[1]) - betaln(*ends)
-        values = hits / size - level
-    masses = np.exp(logs - logs.max())
-    masses /= masses.sum()
-    limit = vouch * deviation
-    votes = np.clip(values, -OBJECTION * limit, limit)
-    mean = float(masses @ votes)
-    inside = (values < limit) & (values > -OBJECTION * limit)
-    answer = (votes - mean) / max(float(masses @ inside), 0.05)
-    return limit, mean, float(np.sqrt(masses @ (values - answer) ** 2))
+        strength = 1 / phi - 1
+        below, above = risen(level * strength)[hits], risen((1 - level) * strength)[rest]
+    found: Array = ways[hits] + ways[rest] + below + above
+    return found
+
+
+def _mean_and_spread(values: Array, logs: Array, vouch: float) -> tuple[Array, Array]:
+    """(S,) the mean of the cut values, and how far the uncut are from what the vote answers."""
+    masses = np.exp(logs - logs.max(axis=1, keepdims=True))
+    masses /= masses.sum(axis=1, keepdims=True)
+    votes = np.clip(values, -OBJECTION * vouch, vouch)
+    mean = (masses * votes).sum(axis=1)
+    inside = (masses * ((values < vouch) & (values > -OBJECTION * vouch))).sum(axis=1)
+    answer = (votes - mean[:, None]) / np.maximum(inside, 0.05)[:, None]
+    return mean, np.sqrt((masses * (values - answer) ** 2).sum(axis=1))
