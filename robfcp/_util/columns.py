@@ -1,4 +1,4 @@
-"""Arrays of whole numbers in one file, read by mapping it: lengths are checked before anything.
+"""Arrays of whole numbers in one file, mapped if it is large: lengths are checked before anything.
 
 A magic word, the length of a JSON header (eight bytes, the lowest first), the header, then every
 column as its bare little-endian numbers, each beginning at a multiple of 64 bytes after the header.
@@ -24,6 +24,7 @@ from robfcp.errors import RobfcpError
 
 MAGIC = b"robfcp columns\n\x00"
 MAX_HEADER = 2**20
+MAPPED = 2**26  # bytes from which on a file is mapped: one that is changed in place could kill us
 _ALIGN = 64
 _START = len(MAGIC) + 8
 Kind = Literal["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8"]
@@ -82,8 +83,8 @@ def write_columns(
 def read_columns(
     path: str | os.PathLike[str], kind: str, schema: int
 ) -> tuple[bytes, dict[str, Column]]:
-    """What a file is about and its columns, mapped and not yet read; refused where it is broken."""
-    data = _mapped(path)
+    """What a file is about and its columns, of a large one mapped; refused where it is broken."""
+    data = _content(path)
     if len(data) < _START or data[: len(MAGIC)] != MAGIC:
         raise RobfcpError(f"{path}: is no file of columns; make one with robfcp pack")
     length = int.from_bytes(data[len(MAGIC) : _START], "little")
@@ -111,7 +112,7 @@ def read_columns(
     return bytes(table.about), columns
 
 
-def _mapped(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
+def _content(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(path, flags)
@@ -120,8 +121,12 @@ def _mapped(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
     try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
-            raise RobfcpError(f"{path}: no such file; check the path")
-        return mmap.mmap(handle, 0, access=mmap.ACCESS_READ) if found.st_size else b""
+            problem = IsADirectoryError() if stat.S_ISDIR(found.st_mode) else FileNotFoundError()
+            raise RobfcpError(unreadable(path, problem))
+        if found.st_size >= MAPPED:
+            return mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(found.st_size)
     except (OSError, ValueError) as error:
         if isinstance(error, RobfcpError):
             raise

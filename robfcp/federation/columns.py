@@ -1,4 +1,4 @@
-"""Many reports in one file, column by column: mapped, and checked a block at a time.
+"""Many reports in one file, column by column, checked a block at a time.
 
 The file says what reports share once, then holds the clients' names, their numbers of samples and
 their counts as bare numbers. It is believed no more than a report is: every row is checked by the
@@ -33,6 +33,7 @@ _PARTS = {
     "strata": ("cell_lengths", "cells", "cell_values"),
     "told": ("told_lengths", "told_bins", "told_values"),
 }
+_PLACES = ("name_lengths", "kinds", "sizes", "told_rows", *(part[0] for part in _PARTS.values()))
 NAMES = ("names", "name_lengths", "sizes", "kinds", "told_rows", "contexts", "faults")
 COLUMNS = (*NAMES, *(name for part in _PARTS.values() for name in part))
 
@@ -144,7 +145,8 @@ class Columns:
                 yield run, block
                 continue
             for part, right in _runs(fine, run.start):
-                yield part, self.block(part, headers) if right else None
+                again = self.block(part, headers) if right else None
+                yield part, again if again is not None and again.fine().all() else None
 
     def block(self, rows: slice, headers: Mapping[int, Header | None]) -> Block:
         """Some rows whose headers are known, copied out of the file."""
@@ -286,12 +288,13 @@ class Columns:
 
 
 def open_columns(path: str | os.PathLike[str]) -> Columns:
-    """A file of reports that `pack_reports` or `pack_files` wrote, mapped.
+    """A file of reports that `pack_reports` or `pack_files` wrote; a large one is mapped.
 
     Parameters
     ----------
     path
-        The file, from anybody.
+        The file, from anybody. One of 64 MiB or more must not be cut while it is in use; packing
+        again is safe, since a new file takes its place.
 
     Returns
     -------
@@ -313,6 +316,8 @@ def open_columns(path: str | os.PathLike[str]) -> Columns:
     ('a', 'b')
     """
     about, arrays = read_columns(path, KIND, SCHEMA)
+    for name in arrays.keys() & set(_PLACES):  # what was checked stays, whatever the file becomes
+        arrays[name] = arrays[name].copy()
     try:
         faults = _decoded(arrays, "faults", list[WireFault])
         found = Columns(

@@ -19,7 +19,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation.arrivals import Arrivals
 from robfcp.federation.columns import ENDING, KIND, SCHEMA, WireAbout, WireFault
 from robfcp.federation.counts import Entries, narrowed
-from robfcp.federation.faults import Fault, Untrusted
+from robfcp.federation.faults import Fault, Untrusted, fault_again
 from robfcp.federation.late_grids import built
 from robfcp.federation.marks import Header
 from robfcp.federation.quorum import check_quorum
@@ -169,7 +169,15 @@ def _pack(
         WireFault(fault.client, fault.field, fault.reason, source=fault.client)
         for fault in unreadable
     ]
-    return _write(reception, output, len(reports), keys_digest(keys), doubtful, least)
+    return _write(
+        reception,
+        output,
+        signed=len(reports),
+        keys=keys_digest(keys),
+        doubtful=doubtful,
+        least=least,
+        invited=keys,
+    )
 
 
 def _write(
@@ -179,6 +187,7 @@ def _write(
     keys: str = "",
     doubtful: Sequence[WireFault] = (),
     least: int = 0,
+    invited: Iterable[str] = (),
 ) -> int:
     """What has arrived, as columns, if it is not too little; how many reports that are."""
     arrived = reception.arrivals()
@@ -187,8 +196,11 @@ def _write(
         for position, fault in reception.refused
     ]
     if len(arrived) < least:
-        refused = [Fault(one.client, one.field, one.reason) for one in (*faults, *doubtful)]
-        check_quorum(len(arrived), len(refused), least, refused)
+        found = [fault_again(one.client, one.field, one.reason) for one in (*faults, *doubtful)]
+        refused: dict[str, Fault] = {}
+        for fault in found:
+            refused.setdefault(fault.client, fault)
+        check_quorum(len(arrived), len({*refused, *invited}), least, [*refused.values()])
     about = WireAbout(len(arrived), reception.read, signed, keys)
     columns = _named(arrived) | _parts(reception, arrived)
     columns["contexts"] = _bytes(msgspec.json.encode([_context(h) for h in arrived.headers]))

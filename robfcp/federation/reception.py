@@ -26,6 +26,7 @@ from robfcp.reports import (
     QuickReport,
     Report,
     Shared,
+    check_expected,
     quick_report,
     read_context,
     read_shared,
@@ -159,7 +160,7 @@ class Reception:
     def _other(self, item: Any, position: int) -> Entry | None:
         """What came in another form than JSON; None, and a fault, where it is no report."""
         if isinstance(item, Report):
-            return known(item, position)
+            return self._made(item, position)
         if isinstance(item, Fault):
             self._faults.append((position, item))
             return None
@@ -173,6 +174,16 @@ class Reception:
         error = ReportError(_number(position), "report", *problem)
         self._faults.append((position, Fault(error.client, error.field, str(error))))
         return None
+
+    def _made(self, report: Report, position: int) -> Entry | None:
+        """A report that is one already; None, and a fault, where it is on another grid."""
+        try:
+            if self._grid is not None:
+                check_expected(report.client, report.grid, self._grid)
+        except ReportError as error:
+            self._faults.append((position, Fault(error.client, error.field, str(error))))
+            return None
+        return known(report, position)
 
     def _quick(self, item: Sent | bytes | str, position: int) -> Entry | None:
         """The report's numbers, to be checked with others'; None where that cannot be."""

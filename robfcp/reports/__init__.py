@@ -40,7 +40,14 @@ from robfcp.reports.signing import (
 from robfcp.reports.sketches import sketch
 from robfcp.reports.strata import MAX_STRATA, OTHER, By, Names, Strata, check_strata_names
 from robfcp.reports.terms import Terms, read_terms, sign_terms
-from robfcp.reports.wire import read_grid, read_score, wire_grid, wire_risk, wire_score
+from robfcp.reports.wire import (
+    check_expected,
+    read_grid,
+    read_score,
+    wire_grid,
+    wire_risk,
+    wire_score,
+)
 
 __all__ = [
     "MAX_E_REPORT_BYTES",
@@ -63,6 +70,7 @@ __all__ = [
     "WireScore",
     "are_clients",
     "check_client",
+    "check_expected",
     "check_named_key",
     "check_strata_names",
     "disclosure_of",

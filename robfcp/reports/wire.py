@@ -87,10 +87,7 @@ def read_grid(wire: WireGrid, expected: Grid | None = None) -> Grid:
     if expected is not None:
         if wire.digest == expected.digest:
             return expected
-        raise RobfcpError(
-            f"grid: grid is {plain(wire.name, 40)} {plain(wire.digest[:8])}, not the round's "
-            f"{expected}; use this round's grid"
-        )
+        raise _other_grid(wire.name, wire.digest, expected)
     bins = wire.parameters.get("bins", 0) if wire.edges is None else len(wire.edges)
     if not isinstance(bins, (int, float)) or bins > MAX_WIRE_BINS:
         raise RobfcpError(f"grid: more than {MAX_WIRE_BINS} bins; use a coarser grid")
@@ -102,6 +99,24 @@ def read_grid(wire: WireGrid, expected: Grid | None = None) -> Grid:
     if grid.digest != wire.digest:
         raise RobfcpError("grid: the digest does not fit the edges; rebuild the report")
     return grid
+
+
+def check_expected(client: str, grid: Grid, expected: Grid) -> None:
+    """Refuse a report on another grid than the round's, in the words for one in a file."""
+    if grid.digest != expected.digest:
+        raise _this_round(client, _other_grid(grid.name, grid.digest, expected))
+
+
+def _other_grid(name: str, digest: str, expected: Grid) -> RobfcpError:
+    return RobfcpError(
+        f"grid: grid is {plain(name, 40)} {plain(digest[:8])}, not the round's "
+        f"{expected}; use this round's grid"
+    )
+
+
+def _this_round(client: str, error: RobfcpError) -> ReportError:
+    field = str(error).split(":", 1)[0]
+    return ReportError(client, field, str(error), "send a report of this round")
 
 
 @lru_cache(maxsize=8)  # reports of a round name one grid, hostile ones many large ones
@@ -207,8 +222,7 @@ def decode_fields(data: bytes | str, source: str, grid: Grid | None = None) -> R
             raise ReportError(
                 client, "report", "a number is too large", "rebuild the report"
             ) from None
-        field = str(error).split(":", 1)[0]
-        raise ReportError(client, field, str(error), "send a report of this round") from None
+        raise _this_round(client, error) from None
 
 
 def claimed_name(data: bytes | str) -> str | None:

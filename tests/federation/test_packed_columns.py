@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -474,3 +475,60 @@ def test_names_of_any_language_survive(tmp_path):
     names = ["Zürich", "東京大学病院 A", "Москва 2", "b"]
     reports = [robfcp.Report.from_scores(name, [0.1, 0.4]) for name in names]
     assert taken(packed(reports, tmp_path / "r")) == taken(reports)
+
+
+def test_another_grid_is_refused_in_one_wording_packed_or_not(signed, tmp_path):
+    paths, keys = signed
+    other = robfcp.Report.from_scores("s77", [0.1, 0.2], Grid.uniform(10), score=robfcp.LAC())
+    paths[-1].write_bytes(sign(replace(other, round="r"), load_key(tmp_path / "0.key")))
+    options = {"keys": keys, "round": "r", "grid": Grid.default()}
+    direct = robfcp.read_federation(paths, **options)
+    for own in ({}, {"grid": Grid.default()}):
+        shards = robfcp.pack_files(paths, tmp_path / "r.columns", keys=keys, round="r", **own)
+        assert seen(robfcp.read_federation(shards, **options)) == seen(direct)
+    (fault,) = (fault for fault in direct.faulty if fault.client == "s77")
+    made = robfcp.Report.from_json(json.dumps(site(0)))
+    given = [[made, replace(other, round="r")], [made.to_json(), other.to_json()]]
+    for items in given:
+        assert Federation.from_reports(items, grid=Grid.default()).faulty == (fault,)
+
+
+def test_where_nothing_is_valid_pack_says_what_reading_says(signed, tmp_path):
+    paths, keys = signed
+    for own in ({}, {"keys": keys, "round": "r"}):
+        chosen = [*paths[-2:], tmp_path / "nobody.json", paths[5], paths[5]] if own else paths[-1:]
+        with pytest.raises(robfcp.QuorumError) as reading:
+            robfcp.read_federation(chosen, **own)
+        with pytest.raises(robfcp.QuorumError) as packing:
+            robfcp.pack_files(chosen, tmp_path / "r.columns", **own)
+        assert str(packing.value) == str(reading.value)
+
+
+def test_a_folder_is_called_a_folder(tmp_path):
+    (tmp_path / "r.columns").mkdir()
+    with pytest.raises(RobfcpError, match="is a folder; name a file in it"):
+        robfcp.open_columns(tmp_path / "r.columns")
+
+
+@pytest.mark.parametrize("change", ["cut", "overwritten", "replaced"])
+def test_a_file_that_changes_while_it_is_open_still_counts_as_it_was(change, tmp_path):
+    path, items = tmp_path / "r.columns", [json.dumps(site(k)) for k in range(9)]
+    robfcp.pack_reports(items, path)
+    found = robfcp.open_columns(path)
+    if change == "replaced":
+        robfcp.pack_reports(items[:2], path)
+    else:
+        path.write_bytes(b"" if change == "cut" else b"\xff" * path.stat().st_size)
+    assert taken([found]) == taken(items)
+
+
+def test_a_mapped_file_that_is_overwritten_is_refused_in_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(container, "MAPPED", 0)
+    path = tmp_path / "r.columns"
+    robfcp.pack_reports([json.dumps(site(k)) for k in range(9)], path)
+    found = robfcp.open_columns(path)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(b"\xff" * size)
+    with pytest.raises(robfcp.QuorumError, match="only 0 of 1 "):
+        Federation.from_reports([found])
