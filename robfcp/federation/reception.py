@@ -78,12 +78,13 @@ class Reception:
             self._waiting.append(entry)
             listed = entry.counts or entry.strata
             self._entries += 0 if listed is None else len(listed[1])
-            sent = entry.sent.data if isinstance(entry.sent, Sent) else entry.sent or b""
-            self._bytes += len(sent)
+            sent = entry.sent
+            if sent is not None:
+                self._bytes += len(sent.data if isinstance(sent, Sent) else sent)
             if (
-                len(self._waiting) >= _REPORTS
-                or self._entries >= _ENTRIES
+                self._entries >= _ENTRIES
                 or self._bytes >= _WAITING_BYTES
+                or len(self._waiting) >= _REPORTS
             ):
                 self._flush()
 
