@@ -24,7 +24,7 @@ from robfcp.defence.consensus.law import (
 from robfcp.defence.consensus.scan import heights, null
 from robfcp.defence.consensus.tables import Tables, tables_of
 from robfcp.defence.consensus.vote import VotedThreshold
-from robfcp.defence.consensus.words import copy_note, group_note, reason, unjudged_note
+from robfcp.defence.consensus.words import copy_note, group_note, reasons, unjudged_note
 from robfcp.defence.copies import find_copies
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -163,21 +163,16 @@ def stand_out(federation: Federation, constants: Constants = USUAL) -> Finding:
     if last is None:
         last = _look(tables, reference, ~left_out, 0, constants.level, constants)
     outside = np.flatnonzero(left_out[owner])
-    total = tables.total(reference)
-    ordinary = last.law.ordinary(tables.sizes[owner[outside]])
-    reasons = {
-        federation.ids[k]: reason(
-            federation,
-            tables,
-            reference,
-            int(owner[k]),
-            total,
-            ratio=float(last.ratio[owner[k]]),
-            chance=float(last.chance[owner[k]]),
-            ordinary=float(limit),
-        )
-        for k, limit in zip(outside, ordinary, strict=True)
-    }
+    sites = owner[outside]
+    why = reasons(
+        federation,
+        tables,
+        reference,
+        sites,
+        ratio=last.ratio[sites],
+        chance=last.chance[sites],
+        ordinary=last.law.ordinary(tables.sizes[sites]),
+    )
     notes = list(copy_note(copies))
     if doubtful is not None:
         members, hard = doubtful
@@ -186,7 +181,13 @@ def stand_out(federation: Federation, constants: Constants = USUAL) -> Finding:
         notes.append(
             unjudged_note([federation.ids[k] for k in np.flatnonzero(last.unjudged[owner])])
         )
-    return Finding(last.oddity[owner], left_out[owner], last.chance[owner], reasons, tuple(notes))
+    return Finding(
+        last.oddity[owner],
+        left_out[owner],
+        last.chance[owner],
+        {federation.ids[k]: one for k, one in zip(outside, why, strict=True)},
+        tuple(notes),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,39 +15,41 @@ from robfcp.federation import Federation
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Indices = NDArray[np.intp]
 
 
-def reason(
+def reasons(
     federation: Federation,
     tables: Tables,
     reference: Mask,
-    site: int,
-    total: Array,
+    sites: Indices,
     *,
-    ratio: float,
-    chance: float,
-    ordinary: float,
-) -> str:
-    """Why a site is left out: its scores against those its labels lead one to expect."""
-    block = slice(site, site + 1)
-    given = expected(tables, reference, block, total)
-    counts, means = given.counts[0], given.means[0]
-    size = counts.sum()
-    own, usual = np.cumsum(counts) / size, np.cumsum(means) / size
-    place = int(np.argmax(np.abs(own - usual)[:-1])) if len(own) > 1 else 0
-    edge = federation.grid.upper[tables.ends[place]]
-    expected_share = f"{usual[place]:.0%}"
-    said = (
-        f"its labels lead one to expect {expected_share}"
-        if tables.shape[1] > 1
-        else f"{expected_share} is usual"
-    )
-    rarity = f"1 in {1 / chance:,.0f}" if chance > 1e-6 else "fewer than 1 in a million"
-    return (
-        f"{own[place]:.0%} of its scores are at most {edge:.3g} where {said}: "
-        f"{ratio:.3g} times as far off as sampling explains, as {rarity} honest sites of its "
-        f"size would be (ordinary up to {ordinary:.2g} times)"
-    )
+    ratio: Array,
+    chance: Array,
+    ordinary: Array,
+) -> list[str]:
+    """Why each of the sites is left out: its scores against those its labels lead one to expect."""
+    part, total = tables.subset(sites), tables.total(reference)
+    edges = [f"{edge:.3g}" for edge in federation.grid.upper[tables.ends]]
+    said = "its labels lead one to expect {}" if tables.shape[1] > 1 else "{} is usual"
+    found: list[str] = []
+    for block in part.blocks():
+        given = expected(part, reference[sites], block, total)
+        size = given.counts.sum(axis=1, keepdims=True)
+        own, usual = (np.cumsum(one, axis=1) / size for one in (given.counts, given.means))
+        place = np.argmax(np.abs(own - usual)[:, : max(own.shape[1] - 1, 1)], axis=1)[:, None]
+        shares = (np.take_along_axis(one, place, axis=1)[:, 0].tolist() for one in (own, usual))
+        numbers = (one[block].tolist() for one in (ratio, chance, ordinary))
+        for at, have, want, times, rare, most in zip(
+            place[:, 0].tolist(), *shares, *numbers, strict=True
+        ):
+            rarity = f"1 in {1 / rare:,.0f}" if rare > 1e-6 else "fewer than 1 in a million"
+            found.append(
+                f"{have:.0%} of its scores are at most {edges[at]} where "
+                f"{said.format(f'{want:.0%}')}: {times:.3g} times as far off as sampling explains, "
+                f"as {rarity} honest sites of its size would be (ordinary up to {most:.2g} times)"
+            )
+    return found
 
 
 def copy_note(copies: Sequence[Copies]) -> tuple[str, ...]:
