@@ -166,6 +166,15 @@ def test_scan_keeps_its_level_on_fresh_normal_numbers(clients: int) -> None:
     assert alarms <= 36  # 5% of 400, and 3.6 standard deviations
 
 
+def test_groups_between_two_ranks_that_are_looked_at_are_taken_whole() -> None:
+    rng = np.random.default_rng(10)
+    law = null(5000, 2499, 6.0, 2.0)
+    for number in (7, 433, 1507):
+        rising = np.sort(np.concatenate([rng.standard_normal(5000 - number), np.full(number, 9.0)]))
+        place = int(np.searchsorted(law.ranks, number, side="right")) - 1
+        assert law.widest_gap(place, rising) == number
+
+
 def test_null_is_continuous_in_the_number_of_sites() -> None:
     before, after = null(1000, 400, 6.0, 2.0), null(1001, 400, 6.0, 2.0)
     assert before.high[:5] == pytest.approx(after.high[:5], rel=0.05)

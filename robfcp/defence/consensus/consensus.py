@@ -236,7 +236,7 @@ def _look(
         place = int(np.argmax(np.where(allowed, standard, -np.inf)))
         found = nobody.copy()
         if allowed[place] and usual.chance(float(standard[place])) <= level:
-            found[order[len(order) - int(usual.ranks[place]) :]] = True
+            found[order[len(order) - usual.widest_gap(place, oddity[order]) :]] = True
         return found, place
 
     found, _ = best(groups.coherent & groups.impossible)

@@ -35,6 +35,13 @@ class Null:
         above = len(self.largest) - np.searchsorted(self.largest, standard)
         return float((1 + above) / (1 + len(self.largest)))
 
+    def widest_gap(self, place: int, rising: Array) -> int:
+        """The number of oddest sites before the widest gap up to the next rank looked at."""
+        first = int(self.ranks[place])
+        last = int(self.ranks[place + 1]) if place + 1 < len(self.ranks) else first + 1
+        falling = rising[::-1][first - 1 : last]
+        return first + int(np.argmax(falling[:-1] - falling[1:]))
+
 
 def heights(oddity: Array, ranks: Ranks, prior: float) -> Array:
     """(J,) R_j: how far the j-th oddest is from the K - j less odd, in their standard deviations.
