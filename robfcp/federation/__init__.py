@@ -8,7 +8,7 @@ from robfcp._moved import old_names
 from robfcp.federation.checked import Checked
 from robfcp.federation.columns import ENDING, Columns, open_columns
 from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, check_extent, table
-from robfcp.federation.faults import Fault, Untrusted
+from robfcp.federation.faults import Fault, Untrusted, fault_of
 from robfcp.federation.federation import Federation, numbered
 from robfcp.federation.files import read_federation
 from robfcp.federation.packing import pack_files, pack_reports
@@ -30,6 +30,7 @@ __all__ = [
     "Untrusted",
     "check_extent",
     "comparable",
+    "fault_of",
     "numbered",
     "open_columns",
     "pack_files",

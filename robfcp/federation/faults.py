@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from robfcp.errors import MAX_NAME, MAX_TEXT, plain
+from robfcp.errors import MAX_NAME, MAX_TEXT, ReportError, plain
 from robfcp.reports import Report
 
 MOST = 10 * MAX_TEXT  # characters of a line in which every one had to be escaped
@@ -40,6 +40,11 @@ class Fault:
     def __post_init__(self) -> None:
         object.__setattr__(self, "client", plain(self.client, MAX_NAME))
         object.__setattr__(self, "reason", plain(self.reason))
+
+
+def fault_of(error: ReportError) -> Fault:
+    """Why a report was refused."""
+    return Fault(error.client, error.field, str(error))
 
 
 def fault_again(client: str, field: str, reason: str) -> Fault:

@@ -17,7 +17,7 @@ from robfcp.federation.block import Block
 from robfcp.federation.building import CountsBuilder, PartBuilder
 from robfcp.federation.columns import Columns, WireFault
 from robfcp.federation.entries import Entry, Sent, block_of, entry_of, known
-from robfcp.federation.faults import Fault, Untrusted, fault_again
+from robfcp.federation.faults import Fault, Untrusted, fault_again, fault_of
 from robfcp.federation.late_grids import kept
 from robfcp.federation.marks import Header
 from robfcp.federation.wrong_rows import WrongRows
@@ -173,7 +173,7 @@ class Reception:
             except (TypeError, ValueError, OverflowError, RecursionError):
                 problem = "is not JSON data", "send a report"
         error = ReportError(_number(position), "report", *problem)
-        self._faults.append((position, Fault(error.client, error.field, str(error))))
+        self._faults.append((position, fault_of(error)))
         return None
 
     def _made(self, report: Report, position: int) -> Entry | None:
@@ -182,7 +182,7 @@ class Reception:
             if self._grid is not None:
                 check_expected(report.client, report.grid, self._grid)
         except ReportError as error:
-            self._faults.append((position, Fault(error.client, error.field, str(error))))
+            self._faults.append((position, fault_of(error)))
             return None
         return known(report, position)
 
@@ -223,7 +223,7 @@ class Reception:
         try:
             return known(Report.from_json(data, source, self._grid), position)
         except ReportError as error:
-            self._faults.append((position, Fault(error.client, error.field, str(error))))
+            self._faults.append((position, fault_of(error)))
             return None
 
     def _flush(self) -> None:

@@ -11,7 +11,7 @@ from robfcp._util.files import MAX_FILE_BYTES, read_limited
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation.columns import ENDING, Columns, open_columns
 from robfcp.federation.entries import Sent
-from robfcp.federation.faults import Fault, fault_again
+from robfcp.federation.faults import Fault, fault_again, fault_of
 from robfcp.grid import Grid
 from robfcp.reports import Report, check_named_key, may_be_signed, unwrap, verify
 
@@ -70,7 +70,7 @@ class Unsigned:
                 yield Report.from_json(unwrap(data), source, self.grid)
                 self.signed += signed
             except ReportError as error:
-                yield Fault(error.client, error.field, str(error))
+                yield fault_of(error)
             except RobfcpError as error:
                 yield Fault(f"file:{path}", "file", str(error))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from robfcp.errors import ReportError
 from robfcp.federation.columns import Columns
-from robfcp.federation.faults import Fault
+from robfcp.federation.faults import Fault, fault_of
 from robfcp.grid import Grid
 from robfcp.reports import Report, WireContext, slim_context
 
@@ -38,7 +38,7 @@ class WrongRows:
         try:
             Report.from_json(self._columns.json(row, context), source, grid)
         except ReportError as error:
-            return Fault(error.client, error.field, str(error))
+            return fault_of(error)
         return None
 
     def _context(self, kind: int) -> tuple[WireContext, Grid | None]:

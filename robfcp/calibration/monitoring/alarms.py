@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp._util.numbers import floats, share, whole
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.federation import Fault
+from robfcp.federation import Fault, fault_of
 from robfcp.reports import EReport, read_e_report, read_keys
 
 WEIGHT = 0.1  # of a site's wealth in the product for independent sites
@@ -191,7 +191,7 @@ def read_alarms(
         try:
             found.append(read_e_report(path, public, round))
         except ReportError as error:
-            faults.append(Fault(error.client, error.field, str(error)))
+            faults.append(fault_of(error))
         except RobfcpError as error:
             faults.append(Fault(str(path), "file", str(error)))
     expected = calibration or _most([report.calibration for report in found])

@@ -122,8 +122,7 @@ class VotedThreshold:
             kept = replace(self._kept, strata=None)
             some = np.zeros(kept.n_clients, dtype=bool)
             some[drawn(kept.n_clients, kept.pooled())] = True
-            few = kept if some.all() else kept.subset(some)
-            pooled = tables_of(few, (), self._constants.cap)
+            pooled = tables_of(kept.subset(some), (), self._constants.cap)
             ratio = ratios(pooled, np.ones(pooled.shape[0], dtype=bool))
             law = self._constants.mixed, by_bin(pooled), self._constants.freedom
             needed = usual_spread(ratio, CLOSER, *law) / pooled.sizes
