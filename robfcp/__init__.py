@@ -9,7 +9,6 @@ This module is the public surface; what it does not list may change without noti
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from robfcp import _moved
 from robfcp._version import __version__
 
 if TYPE_CHECKING:
@@ -147,8 +146,6 @@ _HOMES = {
     ),
 }
 _HOME = {name: f"robfcp.{room}" for room, names in _HOMES.items() for name in names}
-
-_moved.install()
 
 
 def __getattr__(name: str) -> Any:

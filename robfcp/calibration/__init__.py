@@ -4,7 +4,6 @@ May import the rooms from `_util` to `defence` and `prediction`; metrics, estima
 page, figures and commands build on it.
 """
 
-from robfcp._moved import old_names
 from robfcp.calibration.at_sites import own_thresholds
 from robfcp.calibration.audit import AuditLog, log_round
 from robfcp.calibration.calibrating import LevelLike, calibrate
@@ -123,6 +122,5 @@ __all__ = [
     "what_if_by",
 ]
 
-__getattr__ = old_names(__name__)
 
 Calibration.letter = letter_to  # type: ignore[assignment,method-assign]

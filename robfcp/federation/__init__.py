@@ -4,7 +4,6 @@ May import `_util`, `errors`, `grid`, `scores`, `privacy` and `reports`; `guaran
 after it build on it.
 """
 
-from robfcp._moved import old_names
 from robfcp.federation.checked import Checked
 from robfcp.federation.columns import ENDING, Columns, open_columns
 from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, check_extent, table
@@ -45,5 +44,3 @@ __all__ = [
     "verify_all",
     "whole",
 ]
-
-__getattr__ = old_names(__name__)

@@ -7,9 +7,6 @@ Flower's own `Grid` is called `network` here, so that `grid` keeps one meaning.
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 import robfcp.flower._environment  # noqa: F401  (first: sets what flwr reads on import)
 from robfcp.engines import Outcome, Part, Participant
 from robfcp.flower.apps import client_app, server_app
@@ -40,17 +37,3 @@ __all__ = [
     "send_letters",
     "server_app",
 ]
-
-_RENAMED = {"Outputs": "NodeOutputs", "Split": "Part"}  # of version 0.1, for one release
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _RENAMED:
-        raise AttributeError(f"module 'robfcp.flower' has no attribute {name!r}")
-    warnings.warn(
-        f"robfcp.flower.{name} is now called {_RENAMED[name]}; the old name goes with the next "
-        "release",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    return globals()[_RENAMED[name]]

@@ -5,7 +5,6 @@ the rooms after it build on it. Every rule is written once, against `CountBounds
 alike for exact and for private reports.
 """
 
-from robfcp._moved import old_names
 from robfcp.guarantees.alike import homogeneous_threshold
 from robfcp.guarantees.assumptions import (
     Assumption,
@@ -129,5 +128,3 @@ __all__ = [
     "tolerance_statement",
     "tolerances",
 ]
-
-__getattr__ = old_names(__name__)

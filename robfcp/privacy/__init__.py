@@ -4,7 +4,6 @@ May import `_util`, `errors` and `grid`; `reports` and the rooms after it build 
 knows of reports or federations.
 """
 
-from robfcp._moved import old_names
 from robfcp.privacy.budget import (
     Accountant,
     Neighbours,
@@ -43,5 +42,3 @@ __all__ = [
     "zcdp_epsilon",
     "zcdp_rho",
 ]
-
-__getattr__ = old_names(__name__)

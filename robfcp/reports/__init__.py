@@ -4,7 +4,6 @@ May import `_util`, `errors`, `grid`, `scores` and `privacy`; `federation` and t
 build on it. The wire is strict JSON with a schema number; nothing is ever unpickled.
 """
 
-from robfcp._moved import old_names
 from robfcp.reports.checks import MAX_SAMPLES, are_clients, check_client
 from robfcp.reports.disclosure import Exact, disclosure_of
 from robfcp.reports.e_report import MAX_E_REPORT_BYTES, EReport, read_e_report, sign_e_report
@@ -104,5 +103,3 @@ __all__ = [
     "wire_risk",
     "wire_score",
 ]
-
-__getattr__ = old_names(__name__)

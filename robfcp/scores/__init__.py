@@ -4,7 +4,6 @@ May import `_util`, `errors` and `grid`; `prediction` and `reports` build on it.
 only through `rng`. `Score` and `ClassificationScore` are the bases users extend.
 """
 
-from robfcp._moved import old_names
 from robfcp.scores.adaptive import APS, RAPS
 from robfcp.scores.base import ClassificationScore, Rng, Score, Scores
 from robfcp.scores.checking import check_score
@@ -78,5 +77,3 @@ __all__ = [
     "scores_or_nan",
     "sum_tolerance",
 ]
-
-__getattr__ = old_names(__name__)
