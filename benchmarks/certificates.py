@@ -15,19 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp import LAC, Grid
-from robfcp.defence.distances import pairwise
+from robfcp.defence.rob_fcp import pairwise
 from robfcp.federation import Federation
 from robfcp.guarantees import (
     bounds_of,
     certify,
-    envelope,
     fcp_index,
     guaranteed,
     marginal_threshold,
     tolerance,
 )
-from robfcp.guarantees.bounds import scaled_margins
 from robfcp.guarantees.coverage import kl_lower
+from robfcp.guarantees.engine import envelope, scaled_margins
 from robfcp.guarantees.marginal import slack
 from robfcp.lab.published_bounds import PublishedSetting, theorem_1
 

@@ -79,7 +79,7 @@ def stages() -> dict[str, Stage]:
     import robfcp
     from robfcp.page import About, page_data
     from robfcp.prediction import predict_sets
-    from robfcp.reports import sketch
+    from robfcp.report import sketch
 
     p, labels = probabilities(2000, 1000)
     scores = np.random.default_rng(0).beta(0.4, 2, 20_000)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robfcp._util.files import write_atomically
+from robfcp.files import write_atomically
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks.everyday import SwappedLabels
 from robfcp.lab.diagnoses import NAMES, NOBODY, named_table, report, told

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import robfcp
-from robfcp.calibration import AlarmHistory, own_floor
+from robfcp.calibration import own_floor
 from robfcp.figures import BLUE, GREY, VERMILION, new_axes, save, styled
 from robfcp.lab import outputs
+from robfcp.monitoring import AlarmHistory
 
 DOCS = Path(__file__).parents[1] / "docs"
 LEAST = 20  # samples of a site that calibrates

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from robfcp import LAC, Report, calibrate
-from robfcp.flower import calibrate_in_process
+from robfcp.engines.flower import calibrate_in_process
 
 SAMPLES, CLASSES, REPEATS = 100, 10, 5
 BUDGET = 5.0  # seconds for 100 clients

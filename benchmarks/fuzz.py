@@ -33,14 +33,14 @@ from robfcp.calibration import (
     sign_sealed,
     verify_calibration,
 )
-from robfcp.calibration.evidence_file import decode_evidence, encode_evidence
+from robfcp.calibration.record import decode_evidence, encode_evidence
 from robfcp.calibration.sealed import digest_of
 from robfcp.cli._data import read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.page import write_page
 from robfcp.privacy import Ledger, Privacy
-from robfcp.reports import (
+from robfcp.report import (
     generate_key,
     load_key,
     read_keys,

@@ -21,9 +21,9 @@ from engine_data import client_data
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from fuzz import mutate_bytes, mutate_json
 
+from robfcp.engines.flower import calibration_round
+from robfcp.engines.flower_network import RECORD, reply_content
 from robfcp.errors import RobfcpError
-from robfcp.flower import calibration_round
-from robfcp.flower._messages import RECORD, reply_content
 
 NODES, DEADLINE = 6, 0.15
 ERRORS = [

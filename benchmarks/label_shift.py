@@ -16,9 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.guarantees.label_shift import PRUNING_SHARE, ClassCounts, pruned_pac
-from robfcp.guarantees.mixes import mix_threshold
-from robfcp.guarantees.pairs import Pairs
+from robfcp.guarantees.label_shift import (
+    PRUNING_SHARE,
+    ClassCounts,
+    Pairs,
+    mix_threshold,
+    pruned_pac,
+)
 
 ALPHA, DELTA, SHORT = 0.1, 0.05, 1e-4
 Counts = NDArray[np.int64]

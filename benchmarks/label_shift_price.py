@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp import LAC, Grid
-from robfcp.guarantees.label_shift import ClassCounts, fixed_edges, pruned_pac
-from robfcp.guarantees.mixes import mix_threshold
-from robfcp.guarantees.pac import PacCondition
+from robfcp.guarantees.label_shift import ClassCounts, fixed_edges, mix_threshold, pruned_pac
+from robfcp.guarantees.tails import PacCondition
 from robfcp.lab import outputs
 
 LEVEL, DELTA = Fraction(9, 10), 0.05

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 
 import robfcp
-from robfcp.calibration.monitoring import betting, exchange
 from robfcp.figures import BLUE, CYCLE, GREY, VERMILION, new_axes, save, styled
 from robfcp.lab import outputs
+from robfcp.monitoring import monitor as betting
+from robfcp.monitoring import monitor as exchange
 
 FLOOR, DELTA, HORIZON = 0.9, 0.05, 10_000
 ALLOWED = 1 - FLOOR
@@ -147,7 +148,7 @@ def drifts(seed: int, reported: int, n: int) -> bool:
     bag = np.bincount(bins[:reported], minlength=100)
     p = exchange.p_values(bag, bins[reported:], rng.random(n))
     factors = exchange.log_bets(p, np.zeros(exchange.N_CELLS, dtype=np.int64))
-    started = betting.log_started(np.full(exchange.N_BETS, -np.inf), 0, factors)
+    started = betting.log_started(np.full(exchange.N_EXCHANGE_BETS, -np.inf), 0, factors)
     return bool(betting.log_wealth(started, 0).max() >= -np.log(DELTA))
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from robfcp._util.files import write_atomically
 from robfcp.figures import BLUE, GREEN, GREY, ORANGE, new_axes, save
+from robfcp.files import write_atomically
 from robfcp.lab import natural, natural_sites, outputs
 from robfcp.lab.attacks import EVERYDAY
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 import robfcp
-from robfcp.defence.distances import pairwise
+from robfcp.defence.rob_fcp import pairwise
 from robfcp.federation import Federation
 from robfcp.figures import new_axes, plot_lines, save
 from robfcp.guarantees import (

@@ -23,8 +23,8 @@ import strata
 from measure import QUIET, Row, load
 from report import page, plot
 
-from robfcp._util.files import write_atomically
-from robfcp._util.parallel import n_cores
+from robfcp.defence.rob_fcp import n_cores
+from robfcp.files import write_atomically
 
 HERE = Path(__file__).resolve().parent
 HISTORY = HERE / "history"

@@ -18,8 +18,8 @@ import numpy as np
 from scipy.stats import hypergeom
 
 import robfcp
-from robfcp._util.files import write_atomically
-from robfcp.reports import MAX_SAMPLES, check_named_key, generate_key, load_key, sign
+from robfcp.files import write_atomically
+from robfcp.report import MAX_SAMPLES, check_named_key, generate_key, load_key, sign
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "scale.md"
 SIZES = (20_000, 100_000)

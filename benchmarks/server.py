@@ -12,17 +12,11 @@ from intake import CLASSES, SAMPLES, lines
 from measure import Row, in_turns, peak
 
 import robfcp
-from robfcp.defence.characterisations import characterise
-from robfcp.defence.distances import neighbour_means
+from robfcp.defence.rob_fcp import characterise, neighbour_means
 from robfcp.federation import Federation, numbered, table
 from robfcp.grid import Grid
-from robfcp.guarantees import (
-    certify,
-    envelope,
-    fcp_index,
-    marginal_threshold,
-    tolerance,
-)
+from robfcp.guarantees import certify, fcp_index, marginal_threshold, tolerance
+from robfcp.guarantees.engine import envelope
 from robfcp.page import About, page_data, safe_json
 
 GRID, LEVEL = Grid.default(), Fraction(9, 10)

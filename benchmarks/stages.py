@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from server import GRID, MALICIOUS, federation
 
 import robfcp
-from robfcp.defence.characterisations import characterise
-from robfcp.defence.likelihood import contrasts
+from robfcp.defence.rob_fcp import characterise, contrasts
 from robfcp.grid import Grid
 from robfcp.prediction import iterate_sets
-from robfcp.reports import sketch
+from robfcp.report import sketch
 
 ROWS, CLASSES = 20_000, 1000
 

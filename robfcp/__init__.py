@@ -13,7 +13,7 @@ from robfcp._version import __version__
 
 if TYPE_CHECKING:
     from robfcp import metrics
-    from robfcp.calibration import Calibration, Diagnosis, Monitor, calibrate, diagnose
+    from robfcp.calibration import Calibration, Diagnosis, calibrate, diagnose
     from robfcp.defence import (
         Band,
         Consensus,
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from robfcp.grid import Grid
     from robfcp.guarantees import Certificate, certify
     from robfcp.lab import attacks, partitions, simulate
+    from robfcp.monitoring import Monitor
     from robfcp.privacy import Ledger, Privacy, recommend_grid
-    from robfcp.reports import Report
+    from robfcp.report import Report
     from robfcp.scores import (
         APS,
         CQR,
@@ -105,7 +106,8 @@ __all__ = [
 
 # Where each name lives. Loaded when first used, so that a site that only sketches loads no server.
 _HOMES = {
-    "calibration": ("Calibration", "Diagnosis", "Monitor", "calibrate", "diagnose"),
+    "calibration": ("Calibration", "Diagnosis", "calibrate", "diagnose"),
+    "monitoring": ("Monitor",),
     "defence": (
         "Band",
         "Consensus",
@@ -129,7 +131,7 @@ _HOMES = {
     "guarantees": ("Certificate", "certify"),
     "lab": ("attacks", "partitions", "simulate"),
     "privacy": ("Ledger", "Privacy", "recommend_grid"),
-    "reports": ("Report",),
+    "report": ("Report",),
     "scores": (
         "APS",
         "CQR",

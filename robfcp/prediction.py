@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._util.names import a_few
-from robfcp._util.numbers import array as numbers
+from robfcp.arguments import a_few
+from robfcp.arguments import array as numbers
 from robfcp.errors import RobfcpError
 from robfcp.scores import (
     ClassColumns,

@@ -7,7 +7,7 @@ import numpy as np
 
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.reports import Report, Strata
+from robfcp.report import Report, Strata
 
 
 def random_table(rng):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp._util.numbers import array
+from robfcp.arguments import array
 from robfcp.errors import RobfcpError
 
 

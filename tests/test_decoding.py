@@ -6,9 +6,9 @@ import sys
 import msgspec
 import pytest
 
-from robfcp._util.decoding import what_is_wrong
 from robfcp.errors import RobfcpError
-from robfcp.reports import Report, read_sizes
+from robfcp.files import what_is_wrong
+from robfcp.report import Report, read_sizes
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 Blocks of one page share a folder and a namespace, in the order of the page. They find there what
 `prepared` puts into it: reports, sites' CSV files and a calibration. In shell blocks the lines that
 call robfcp are run. `<!-- not run: reason -->` before a block leaves it out, and so does Flower:
-its blocks are parts of an app, and whole apps are run by the tests of `robfcp.flower`.
+its blocks are parts of an app, and whole apps are run by the tests of `robfcp.engines.flower`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def blocks(page: Path) -> Iterator[tuple[str, str, int]]:
     """Kind, code and line number of every block that is to be run."""
     text = page.read_text()
     for found in BLOCK.finditer(text):
-        engine = any(f"robfcp.{name}" in found["code"] for name in ("flower", "nvflare"))
+        engine = any(f"robfcp.engines.{name}" in found["code"] for name in ("flower", "nvflare"))
         if found["kind"] in RUN and not found["skip"] and not engine:
             yield found["kind"], found["code"], text[: found.start("code")].count("\n") + 1
 

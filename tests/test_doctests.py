@@ -18,10 +18,15 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp.figures import calibrations, charts
+from robfcp import figures
 
 ROOT = Path(robfcp.__file__).parent
-LEFT_OUT = ("flower", "lab/training", "cli")  # need flwr or torch, or are no library
+LEFT_OUT = (
+    "engines/flower",
+    "engines/nvflare",
+    "lab/training",
+    "cli",
+)  # need flwr or torch, or are no library
 EXTRAS = {"estimators.py": "sklearn", "figures": "matplotlib"}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 DEFAULTS: dict[str, Any] = {
@@ -86,8 +91,9 @@ def public() -> Iterator[tuple[str, Any]]:
         thing = getattr(robfcp, name)
         if inspect.isclass(thing) or inspect.isfunction(thing):
             yield name, thing
-    for module in (robfcp.metrics, robfcp.partitions, calibrations, charts):
-        for name, thing in vars(module).items():
+    for module in (robfcp.metrics, robfcp.partitions, figures):
+        for name in module.__all__ if hasattr(module, "__all__") else vars(module):
+            thing = getattr(module, name)
             own = inspect.isfunction(thing) and thing.__module__.startswith(module.__name__)
             if own and not name.startswith("_"):
                 yield f"{module.__name__}.{name}", thing

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robfcp._util.binning import MANY, VERY_MANY
 from robfcp.errors import RobfcpError
-from robfcp.grid import Grid, named
-from robfcp.reports import sketch
+from robfcp.grid import MANY, VERY_MANY, Grid, named
+from robfcp.report import sketch
 
 GRIDS = [Grid.default(), Grid.uniform(), Grid.uniform(7, -1, 2), Grid.extended()]
 OPEN = [Grid.open_ended(), Grid.open_ended([0, 1, 5])]

@@ -77,7 +77,17 @@ TYPERS = {  # what one version or another of typer and rich load themselves
     "typing_extensions",
     "typing_inspection",
 }
-AT_A_SITE = {"cli", "errors", "grid", "prediction", "privacy", "reports", "scores"}
+AT_A_SITE = {
+    "arguments",
+    "cli",
+    "errors",
+    "files",
+    "grid",
+    "prediction",
+    "privacy",
+    "report",
+    "scores",
+}
 TO_READ_A_CALIBRATION = {"calibration", "defence", "federation", "guarantees", "metrics"}
 
 

@@ -6,7 +6,7 @@ import nvflare.client as flare
 from rogues import attack, tamper
 from task import KEY, common_model, fit, load_split, predict
 
-from robfcp.nvflare import calibrate_client
+from robfcp.engines.nvflare import calibrate_client
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--sites", type=int, default=12)

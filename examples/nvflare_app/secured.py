@@ -27,9 +27,9 @@ from show import show
 
 import robfcp
 from robfcp.calibration import Letter
-from robfcp.nvflare import CalibrationRecipe
+from robfcp.engines.nvflare import CalibrationRecipe
 from robfcp.privacy import Ledger
-from robfcp.reports import generate_key
+from robfcp.report import generate_key
 
 HERE = Path(__file__).parent
 SITES = [f"site-{k}" for k in range(1, 7)]
@@ -89,7 +89,7 @@ def configure(kits, state):
         resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
         resources["class_allow_list"] = [
             *resources.get("class_allow_list", ()),
-            "robfcp.nvflare.",
+            "robfcp.engines.nvflare.",
         ]
         (local / "resources.json").write_text(json.dumps(resources), encoding="utf-8")
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
+from robfcp.calibration.by_class import class_names, stratum_levels, worst_of
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.evidence import Evidence, Summary
-from robfcp.calibration.notes import mix_notes, nameless, shift_notes, strata_notes
-from robfcp.calibration.outcomes import outcomes_of
+from robfcp.calibration.levels import Level
 from robfcp.calibration.settings import Guarantee, Settings, WrittenMix, plain_clusters, plain_mix
-from robfcp.calibration.strata import class_names
 from robfcp.defence import (
     DEFAULT,
     NAMES,
@@ -29,14 +28,172 @@ from robfcp.defence import (
     estimate_malicious,
     named_defence,
     recorded_defence,
+    threshold_of,
 )
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation, Untrusted, comparable
 from robfcp.guarantees import (
+    MOST_COMPARED,
     Exchangeability,
+    certify,
+    coverage_curve,
+    curve_budgets,
+    empty_from,
     exact_level,
+    foresee,
+    guaranteed,
+    least_shift,
+    mixes_differ,
+    shifted_mix,
+    shifted_pac,
+    tolerance,
 )
-from robfcp.reports import By
+from robfcp.report import By
+
+
+def outcomes_of(
+    evidence: Evidence,
+    levels: list[Fraction],
+    n_malicious: int,
+    settings: Settings,
+    rule: Defence,
+) -> tuple[Level, ...]:
+    """Threshold, tolerance and certificate at every confidence level."""
+    federation = evidence.federation
+    if settings.by is not None:
+        return tuple(_by_stratum(evidence, level, n_malicious, settings) for level in levels)
+    if settings.clusters is not None:
+        raise RobfcpError("clusters: only by='class' and by='group' have strata to cluster")
+    trusted, rank = evidence.trusted_mask, settings.exchangeability
+    own = None
+    if settings.guarantee is None and settings.mix is None and settings.label_shift is None:
+        own = threshold_of(rule, federation, trusted, rank)
+    budgets = curve_budgets(federation.n_clients, n_malicious)
+    found = []
+    for level in levels:
+        if settings.mix is not None:
+            index, certificate = shifted_mix(
+                federation,
+                level,
+                cast(Any, settings.mix),
+                n_malicious,
+                settings.certificate_confidence,
+                settings.label_shift or 0.0,
+            )
+        elif settings.label_shift is not None:
+            index, certificate = shifted_pac(
+                federation,
+                level,
+                n_malicious,
+                settings.certificate_confidence,
+                settings.label_shift,
+            )
+        elif own is not None:
+            index = own.index(level)
+            if settings.heterogeneity is None:
+                foresee(federation, index, (n_malicious, *budgets))
+            certificate = certify(
+                federation,
+                index,
+                n_malicious,
+                settings.certificate_confidence,
+                sigma=settings.heterogeneity,
+                estimated=settings.malicious == "estimate",
+            )
+        else:
+            index, certificate = guaranteed(
+                federation,
+                cast(Any, settings.guarantee),
+                level,
+                None if settings.malicious == "estimate" else n_malicious,
+                confidence=settings.certificate_confidence,
+                sigma=settings.heterogeneity,
+                size_budget=settings.size_budget,
+                exchangeability=settings.exchangeability,
+            )
+        threshold = federation.threshold_at(index)
+        sure = {"confidence": settings.certificate_confidence, "sigma": settings.heterogeneity}
+        found.append(
+            Level(
+                level,
+                threshold,
+                tolerance(federation, index, level),
+                certificate,
+                coverage_curve(federation, index, budgets, **sure),  # type: ignore[arg-type]
+                empty_from(federation, index, **sure),  # type: ignore[arg-type]
+            )
+        )
+    return tuple(found)
+
+
+def _by_stratum(
+    evidence: Evidence,
+    level: Fraction,
+    n_malicious: int,
+    settings: Settings,
+) -> Level:
+    """The thresholds of all classes or groups at one level."""
+    found = stratum_levels(evidence.federation, evidence.trusted_mask, level, n_malicious, settings)
+    survived = [one.tolerance for one in found]
+    return Level(
+        level,
+        max(one.threshold for one in found),
+        None if None in survived else min(number for number in survived if number is not None),
+        worst_of(found, settings, evidence.federation),
+        strata=found,
+    )
+
+
+UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
+
+
+def nameless(notes: Sequence[str], federation: Federation) -> tuple[str, ...]:
+    """Those that name no site: a calibration goes to everybody, names stay with the evidence."""
+    return tuple(note for note in notes if not any(name in note for name in federation.ids))
+
+
+def strata_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
+    """How many report no classes where others do, and that a cluster's promise is not a class's."""
+    found = []
+    strata = federation.strata
+    if strata is not None and len(strata.rows) < federation.n_clients:
+        pooled = federation.n_clients - len(strata.rows)
+        found.append(
+            f"{pooled} {'site keeps its' if pooled == 1 else 'sites keep their'} {strata.by} back: "
+            f"in what is said of all samples, and in nothing by {strata.by}"
+        )
+    if settings.clusters is not None:
+        found.append(
+            f"thresholds are by cluster: what is proved holds for each cluster of "
+            f"{'classes' if settings.by == 'class' else 'groups'}, not for each of them by itself"
+        )
+    return tuple(found)
+
+
+def mix_notes(federation: Federation, settings: Settings) -> tuple[str, ...]:
+    """A warning where sites are declared alike but their label mixes are not."""
+    strata = federation.exact_strata
+    if settings.guarantee != "pac-homogeneous" or strata is None:
+        return ()
+    if mixes_differ(strata.sizes) > UNLIKE:
+        return ()
+    return (
+        "pac-homogeneous declares the sites alike, but their label mixes differ beyond chance: it "
+        "may cover less than promised; use guarantee='pac' with label_shift=",
+    )
+
+
+def shift_notes(federation: Federation, settings: Settings, m: int) -> tuple[str, ...]:
+    """Beside a declared label shift the least one at which the reports would drop nobody."""
+    strata = federation.exact_strata
+    if settings.label_shift is None or strata is None or not m < len(strata.rows) <= MOST_COMPARED:
+        return ()
+    least = least_shift(federation, m, settings.certificate_confidence)
+    return (
+        f"label shift is declared as {settings.label_shift:g}; the least at which no site would be "
+        f"dropped is {least:.3f} (a diagnostic, liars included: it proves nothing)",
+    )
+
 
 LevelLike = float | str | Fraction
 

@@ -2,32 +2,505 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from robfcp._util.files import is_special, read_limited, write_atomically
 from robfcp._version import __version__
-from robfcp.calibration.check import Check, check
-from robfcp.calibration.document import CalibrationFields, decode_calibration, encode_calibration
+from robfcp.arguments import array
+from robfcp.calibration.checking import Check, check
+from robfcp.calibration.checks import check_together
+from robfcp.calibration.document import (
+    CalibrationFields,
+    check_signer,
+    decode_calibration,
+    encode_calibration,
+    sign_sealed,
+)
 from robfcp.calibration.evidence import Evidence, Summary
-from robfcp.calibration.evidence_file import encode_evidence
-from robfcp.calibration.evidenced import Evidenced, EvidenceFile
 from robfcp.calibration.levels import Level
-from robfcp.calibration.predicting import Predicting
+from robfcp.calibration.record import decode_evidence, encode_evidence
+from robfcp.calibration.sealed import digest_of
 from robfcp.calibration.settings import Settings
-from robfcp.calibration.signed import check_signer, sign_sealed
-from robfcp.federation import Checked
-from robfcp.prediction import in_order, numbered_labels
-from robfcp.reports import Names
-from robfcp.scores import Risk, Rng, Score
+from robfcp.errors import RobfcpError
+from robfcp.federation import Checked, Fault, Federation
+from robfcp.files import is_special, read_limited, write_atomically
+from robfcp.guarantees import Certificate, CurvePoint, curve_assumptions
+from robfcp.prediction import (
+    in_order,
+    iterate_sets,
+    numbered_labels,
+    predict_intervals,
+    predict_sets,
+)
+from robfcp.report import By, Names
+from robfcp.scores import Risk, Rng, Score, check_multilabel
+
+T = TypeVar("T")
+Curves = Mapping[int, Certificate] | Mapping[str, Mapping[int, Certificate]]
+
+
+class Stating:
+    """Thresholds with what is proved of them."""
+
+    levels: tuple[Level, ...]
+    settings: Settings
+    several: bool
+
+    @property
+    def threshold(self) -> float | tuple[float, ...] | NDArray[np.float64]:
+        """A label is in the set when its score is at most this; infinite takes every label.
+
+        By class or group an array: (C,), or (L, C) for several levels.
+        """
+        if self.by is not None:
+            rows = np.array([[one.threshold for one in level.strata] for level in self.levels])
+            return rows if self.several else rows[0]
+        return self._single(tuple(level.threshold for level in self.levels))
+
+    @property
+    def by(self) -> By | None:
+        """Whether there is a threshold for each class or group."""
+        return self.settings.by
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """The names of the classes or groups that have thresholds of their own."""
+        return tuple(one.name for one in self.levels[0].strata)
+
+    @property
+    def tolerance(self) -> int | tuple[int | None, ...] | None:
+        """m*: how many arbitrary liars the threshold survives; None where not even zero."""
+        return self._single(tuple(level.tolerance for level in self.levels))
+
+    @property
+    def certificate(self) -> Certificate | tuple[Certificate, ...]:
+        """What coverage is proved, with which confidence, under which assumptions."""
+        return self._single(tuple(level.certificate for level in self.levels))
+
+    @property
+    def certificates(self) -> Curves | tuple[Curves, ...]:
+        """For each number of liars what coverage is proved; one event makes all of them true.
+
+        By class or group, those of each of them by its name, about the clients that hold it; with
+        `joint` one event makes all of these true.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> reports = robfcp.Federation.from_counts([[90, 10]] * 20)
+        >>> found = robfcp.calibrate(reports, confidence_level=0.8, defence="none").certificates
+        >>> print(found[2].statement[:65])
+        with 95% confidence, either more than 2 of the 20 sites lie or co
+        """
+        return self._single(tuple(self._curves(level) for level in self.levels))
+
+    @property
+    def confidence_level(self) -> float | tuple[float, ...]:
+        """The coverage asked for."""
+        return self._single(tuple(float(level.confidence_level) for level in self.levels))
+
+    def _single(self, values: tuple[T, ...]) -> T | tuple[T, ...]:
+        return values if self.several else values[0]
+
+    def _curves(self, level: Level) -> Curves:
+        if self.by is None:
+            return self._curve(level.certificate, level.curve)
+        return {one.name: self._curve(one.certificate, one.curve) for one in level.strata}
+
+    def _curve(
+        self, stated: Certificate, points: tuple[CurvePoint, ...]
+    ) -> Mapping[int, Certificate]:
+        return {
+            point.m: replace(
+                stated,
+                kind="any-threshold",
+                lower=point.lower,
+                upper=point.upper,
+                confidence=self.settings.certificate_confidence,
+                m=point.m,
+                assumptions=curve_assumptions(stated.assumptions, point.m, stated.n_clients),
+                full_sets_from=None,
+                note="",
+                size_budget=None,
+            )
+            for point in points
+        }
+
+
+class Predicting(Stating):
+    """Thresholds with what is proved of them, and the sets and intervals they make."""
+
+    score: Score | None
+    risk: Risk | None
+    classes: Names | None
+
+    def predict_set(
+        self,
+        probabilities: ArrayLike,
+        rng: Rng = None,
+        *,
+        score: Score | None = None,
+        groups: ArrayLike | None = None,
+        non_empty: bool = False,
+    ) -> NDArray[np.bool_]:
+        """(n, C) whether each label is in each sample's set; (n, C, L) for several levels.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) class probabilities; the columns of a frame are found by the classes' names.
+        rng
+            A seed or generator, for randomised scores.
+        score
+            The score, where the reports did not name it.
+        groups
+            (n,) each sample's group, where thresholds are by group.
+        non_empty
+            Put the label with the least score into sets that would be empty. Coverage can only
+            rise, by at most the share of empty sets: the certificate's lower bound holds, its
+            upper one no longer.
+
+        Returns
+        -------
+        (n, C) or (n, C, L) array of bool
+            L is the number of confidence levels.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
+        >>> calibration = robfcp.calibrate(federation, confidence_level=0.75, defence="none")
+        >>> calibration.predict_set([[0.6, 0.4], [0.1, 0.9]])
+        array([[ True,  True],
+               [False,  True]])
+        >>> calibration.predict_set([[0.3, 0.3, 0.2, 0.2]])
+        array([[False, False, False, False]])
+        >>> calibration.predict_set([[0.3, 0.3, 0.2, 0.2]], non_empty=True)
+        array([[ True, False, False, False]])
+        """
+        rows = in_order(probabilities, self.classes)
+        self.check_classes(rows)
+        limits = self._limits(groups, rows.shape[:1])
+        sets = predict_sets(self.score_of(score), rows, limits, rng, non_empty=non_empty)
+        return sets if self.several else sets[:, :, 0]
+
+    def iterate_sets(
+        self,
+        probabilities: ArrayLike,
+        rng: Rng = None,
+        *,
+        score: Score | None = None,
+        non_empty: bool = False,
+    ) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
+        """The sets as (rows, members) blocks, for more samples than memory holds.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) class probabilities, a memory map for instance.
+        rng
+            A seed or generator, for randomised scores.
+        score
+            The score, where the reports did not name it.
+        non_empty
+            Leave no set empty, as in `predict_set`.
+
+        Yields
+        ------
+        tuple
+            A slice of rows and their sets, as `predict_set` gives them.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
+        >>> calibration = robfcp.calibrate(federation, confidence_level=0.75, defence="none")
+        >>> for rows, sets in calibration.iterate_sets([[0.6, 0.4], [0.1, 0.9]]):
+        ...     print(rows, sets.sum(axis=1))
+        slice(0, 2, None) [2 1]
+        """
+        table = in_order(probabilities, self.classes)
+        self.check_classes(table)
+        if self.by == "group":
+            raise RobfcpError("iterate_sets: thresholds are by group; use predict_set(groups=...)")
+        limits = self._limits(None, ())
+        rule = self.score_of(score)
+        for rows, sets in iterate_sets(rule, table, limits, rng, non_empty=non_empty):
+            yield rows, sets if self.several else sets[:, :, 0]
+
+    def predict_interval(
+        self,
+        predictions: ArrayLike,
+        *,
+        score: Score | None = None,
+        groups: ArrayLike | None = None,
+        non_empty: bool = False,
+    ) -> NDArray[np.float64]:
+        """(n, 2) lower and upper ends; (n, 2, L) for several levels.
+
+        Parameters
+        ----------
+        predictions
+            (n,) point predictions, or (n, 2) predicted quantiles for `CQR`.
+        score
+            The score, where the reports did not name it.
+        groups
+            (n,) each sample's group, where the thresholds are by group.
+        non_empty
+            Where the ends cross (quantiles moved inwards), take their middle for both.
+
+        Returns
+        -------
+        (n, 2) or (n, 2, L) array
+            L is the number of confidence levels.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> grid = robfcp.Grid.open_ended([0.0, 0.5, 1.0, 2.0])
+        >>> reports = [
+        ...     robfcp.Report.from_scores(name, [0.1, 0.4, 0.4, 0.9, 1.5], grid) for name in "ab"
+        ... ]
+        >>> calibration = robfcp.calibrate(reports, confidence_level=0.5, defence="none")
+        >>> calibration.predict_interval([3.0, 7.0], score=robfcp.AbsoluteResidual())
+        array([[2.5, 3.5],
+               [6.5, 7.5]])
+        """
+        rule, values = self.score_of(score), array("predictions", predictions)
+        if self.by == "class":
+            raise RobfcpError("predict_interval: an interval has no classes; calibrate without by=")
+        limits = self._limits(groups, values.shape[:1])
+        if self.by is None:
+            ends = predict_intervals(rule, values, self._thresholds, non_empty=non_empty)
+            return ends if self.several else ends[:, :, 0]
+        ends = np.empty((len(values), 2, len(self.levels)))
+        for own in np.unique(limits[:, 0], axis=0):
+            same = (limits[:, 0] == own).all(axis=1)
+            limit = tuple(own.tolist())
+            ends[same] = predict_intervals(rule, values[same], limit, non_empty=non_empty)
+        return ends if self.several else ends[:, :, 0]
+
+    def predict_multilabel(self, probabilities: ArrayLike) -> NDArray[np.bool_]:
+        """(n, C) whether each label is taken: 1 - p at most lambda; (n, C, L) for several levels.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) one probability a label, each in [0, 1].
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> p, y = np.random.default_rng(0).random((2, 50, 3))
+        >>> reports = [robfcp.Report.from_multilabel(n, p, y < p) for n in "abc"]
+        >>> lambdas = robfcp.calibrate(reports, risk=0.1, defence="none")
+        >>> lambdas.predict_multilabel([[0.9, 0.1, 0.5]]).shape
+        (1, 3)
+        """
+        if self.risk is None:
+            raise RobfcpError("predict_multilabel: the reports held no losses; use predict_set")
+        p, _ = check_multilabel(probabilities, np.zeros(np.shape(probabilities), dtype=int))
+        sets = (1 - p)[:, :, None] <= np.asarray(self._thresholds)
+        return sets if self.several else sets[:, :, 0]
+
+    def check_classes(self, probabilities: ArrayLike) -> None:
+        """Refuse another number of classes than the calibration was made for.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) class probabilities.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> report = robfcp.Report.from_scores("a", [0.1, 0.2], labels=[0, 1], classes=2)
+        >>> calibration = robfcp.calibrate([report], confidence_level=0.5, defence="none")
+        >>> calibration.check_classes([[0.2, 0.8]])
+        """
+        if self.classes is None:
+            return
+        wanted = self.classes if isinstance(self.classes, int) else len(self.classes)
+        shape = np.shape(probabilities)
+        if len(shape) == 2 and shape[1] != wanted:
+            raise RobfcpError(
+                f"probabilities: {shape[1]} columns, but the calibration is for {wanted} classes; "
+                "use the model and the column order it was made with"
+            )
+
+    def score_of(self, score: Score | None = None) -> Score:
+        """The score given, or the one the reports name.
+
+        Parameters
+        ----------
+        score
+            The score, where the reports did not name it.
+
+        Returns
+        -------
+        Score
+            What sets and intervals are made with.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3, score=robfcp.LAC())
+        >>> robfcp.calibrate(federation, defence="none").score_of()
+        LAC()
+        """
+        chosen = self.score if score is None else score
+        if chosen is None:
+            raise RobfcpError("score: the reports did not name their score; pass score=")
+        return chosen
+
+    def _limits(self, groups: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """(L,) one threshold a level, (C, L) by class, or (n, 1, L) by each sample's group."""
+        if self.by is None:
+            if groups is not None:
+                raise RobfcpError("groups: the thresholds are not by group; leave them out")
+            return np.array(self._thresholds)
+        table = np.array([[one.threshold for one in level.strata] for level in self.levels]).T
+        if self.by == "class":
+            return table
+        if groups is None:
+            raise RobfcpError("groups: the thresholds are by group; pass each sample's group")
+        names = array("groups", groups).astype(str)
+        if names.shape != shape:
+            raise RobfcpError(f"groups: need one a sample {shape}, not shape {names.shape}")
+        place = {name: k for k, name in enumerate(self.strata)}
+        unknown = sorted(set(names.tolist()) - set(place))
+        if unknown:
+            raise RobfcpError(f"groups: {unknown[0]!r:.60} had no report; it has no threshold")
+        return table[[place[name] for name in names.tolist()]][:, None, :]
+
+    @property
+    def _thresholds(self) -> tuple[float, ...]:
+        return tuple(level.threshold for level in self.levels)
+
+
+MAX_EVIDENCE_BYTES = 2**32
+
+
+@dataclass(frozen=True)
+class EvidenceFile:
+    """Where the evidence of a calibration that was read from a file should lie."""
+
+    path: FilePath | None
+    digest: str
+
+
+class Evidenced:
+    """What knows the reports and verdicts it rests on, or where they lie."""
+
+    levels: tuple[Level, ...]
+    notes: tuple[str, ...]
+    summary: Summary
+    source: Evidence | EvidenceFile
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The reports and verdicts; read from their file where they are not in memory."""
+        if isinstance(self.source, Evidence):
+            return self.source
+        if self.source.path is None:
+            raise RobfcpError(
+                "evidence: this calibration came without its evidence; load it from the folder "
+                "where its .evidence.json lies, or pass the reports again"
+            )
+        return self._read_evidence(self.source.path)
+
+    @cached_property
+    def evidence_digest(self) -> str:
+        """SHA-256 of the evidence file."""
+        if isinstance(self.source, EvidenceFile):
+            return self.source.digest
+        return digest_of(encode_evidence(self.source))
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 of evidence, levels and thresholds: the same sets, whatever version wrote it."""
+        levels = [[str(level.confidence_level), repr(level.threshold)] for level in self.levels]
+        return digest_of(json.dumps([self.evidence_digest, levels]).encode())
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, after those of the defence that name sites and so stay with the evidence."""
+        finding = self.evidence.finding
+        named = () if finding is None else finding.notes
+        return (*(note for note in named if note not in self.notes), *self.notes)
+
+    @property
+    def federation(self) -> Federation:
+        """The validated reports."""
+        return self.evidence.federation
+
+    @property
+    def maliciousness(self) -> NDArray[np.float64]:
+        """(K,) the number the defence ranks clients by."""
+        return self.evidence.maliciousness
+
+    @property
+    def trusted_mask(self) -> NDArray[np.bool_]:
+        """(K,) whom the threshold rests on."""
+        return self.evidence.trusted_mask
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why each flagged client was left out."""
+        return self.evidence.reasons
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """An engine's record of the round."""
+        return self.evidence.provenance
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """The clients the threshold rests on."""
+        return self.evidence.trusted
+
+    @property
+    def flagged(self) -> tuple[str, ...]:
+        """The clients whose valid reports the defence left out; `reasons` says why."""
+        return self.evidence.flagged
+
+    @property
+    def faulty(self) -> tuple[Fault, ...]:
+        """The clients whose reports were refused, and why."""
+        return self.federation.faulty
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The registered clients that sent nothing."""
+        return self.federation.missing
+
+    def _read_evidence(self, path: FilePath) -> Evidence:
+        data = read_limited(path, MAX_EVIDENCE_BYTES)
+        name = os.fspath(path)
+        if digest_of(data) != self.evidence_digest:
+            raise RobfcpError(
+                f"{name}: is not the evidence of this calibration (its digest differs); "
+                "pass the file that was written with it"
+            )
+        evidence = decode_evidence(data, name)
+        try:
+            check_together(self.levels, self.summary, evidence)
+        except RobfcpError as error:
+            raise RobfcpError(f"{name}: does not fit the calibration ({error})") from None
+        return evidence
+
 
 if TYPE_CHECKING:
-    from robfcp.calibration.letter import Letter
+    from robfcp.calibration.letters import Letter
 
 MAX_CALIBRATION_BYTES = 2**30  # files of version 0.1 hold all reports
 FilePath = str | os.PathLike[str]
@@ -283,7 +756,7 @@ class Calibration(Predicting, Evidenced):
         path
             The file; an old one is replaced.
         key
-            The server's private key, as `robfcp.reports.load_key` reads it, to sign with.
+            The server's private key, as `robfcp.report.load_key` reads it, to sign with.
 
         Examples
         --------

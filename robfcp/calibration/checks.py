@@ -13,7 +13,7 @@ from robfcp.calibration.levels import Level
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import exact_level
 from robfcp.privacy import NoNoise
-from robfcp.reports import MAX_SAMPLES, check_client
+from robfcp.report import MAX_SAMPLES, check_client
 
 Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 

@@ -7,24 +7,33 @@ version 0.1, held the reports inside and are still read.
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from robfcp.calibration.by_class import StratumLevel
 from robfcp.calibration.checks import check_evidence, check_levels, check_together
 from robfcp.calibration.evidence import Evidence, Summary
-from robfcp.calibration.evidence_file import WireFederation, read_federation_columns
 from robfcp.calibration.levels import Level
-from robfcp.calibration.sealed import decode_body, seal, unseal
+from robfcp.calibration.record import WireFederation, read_federation_columns
+from robfcp.calibration.sealed import Envelope, decode_body, envelope_of, seal, unseal
 from robfcp.calibration.settings import Guarantee, Settings
-from robfcp.calibration.strata import StratumLevel
 from robfcp.defence import Exclude, Metric
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked
 from robfcp.guarantees import Assumption, Certificate, CurvePoint, exact_level
 from robfcp.privacy import noise_of
-from robfcp.reports import Names, WireScore, check_strata_names, read_score, wire_score
+from robfcp.report import (
+    Names,
+    WireScore,
+    check_strata_names,
+    public_text,
+    read_score,
+    sign_bytes,
+    valid_signature,
+    wire_score,
+)
 from robfcp.scores import Risk, Score
 
 KIND = "calibration"
@@ -346,3 +355,36 @@ def _legacy_settings(old: LegacySettings) -> Settings:
     ranks = {"partial": "published"}  # version 0.1 called the published rank N + K so
     kept["exchangeability"] = ranks.get(old.exchangeability, old.exchangeability)
     return Settings(**{**kept, "parameters": parameters.get(old.defence, {})})
+
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+
+def sign_sealed(data: bytes, key: Ed25519PrivateKey) -> bytes:
+    """The same sealed file with the key's signature over its kind, schema and body."""
+    found = envelope_of(data)
+    signature = sign_bytes(key, _domain(found), bytes(found.body))
+    return msgspec.json.encode(
+        msgspec.structs.replace(found, key=public_text(key), signature=signature)
+    )
+
+
+def check_signer(data: bytes | str, server_key: str, source: str) -> None:
+    """Refuse a sealed file that is not signed by this public key."""
+    found = envelope_of(data)
+    if not found.signature:
+        raise RobfcpError(
+            f"{source}: is not signed; ask the server for one made with calibrate --sign"
+        )
+    genuine = valid_signature(server_key, found.signature, _domain(found), bytes(found.body))
+    if found.key != server_key or not genuine:
+        raise RobfcpError(
+            f"{source}: is not signed by the pinned key {server_key}; do not use it, and ask the "
+            "server over a channel you trust"
+        )
+
+
+def _domain(found: Envelope) -> bytes:
+    """What keeps a signature over one kind of file from meaning anything about another."""
+    return f"robfcp signed {found.kind} {found.schema}\n".encode()

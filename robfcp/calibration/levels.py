@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from robfcp.calibration.strata import StratumLevel
+from robfcp.calibration.by_class import StratumLevel
 from robfcp.guarantees import Certificate, CurvePoint
 
 

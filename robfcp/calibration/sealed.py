@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from robfcp._util.decoding import what_is_wrong
 from robfcp.errors import RobfcpError
+from robfcp.files import what_is_wrong
 
 T = TypeVar("T")
 

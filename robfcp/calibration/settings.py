@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from robfcp._util.numbers import share, whole
+from robfcp.arguments import share, whole
 from robfcp.defence import Parameters
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import Exchangeability, GuaranteeKind
-from robfcp.reports import By
+from robfcp.report import By
 
 Guarantee = GuaranteeKind
 WrittenMix = dict[str, float] | str | list[dict[str, float] | str | float | list[float]]

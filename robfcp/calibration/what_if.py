@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from robfcp.calibration.strata import Held, confidence_of_each, held_strata
+from robfcp.calibration.by_class import Held, confidence_of_each, held_strata
 from robfcp.federation import Federation
 from robfcp.guarantees import (
     Certificate,

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import typer
 
-from robfcp._util.files import prepare_output, write_atomically
 from robfcp.cli._paths import FIGURES
 from robfcp.errors import RobfcpError, plain
+from robfcp.files import prepare_output, write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from robfcp.reports import Terms
+    from robfcp.report import Terms
 
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -131,7 +131,7 @@ def completes(*words: str) -> Callable[[str], list[str]]:
 
 def agreed_terms(path: Path | None, key: str | None, **options: Any) -> Terms:
     """The terms of --terms, joined with what the call states besides."""
-    from robfcp.reports import Terms, read_terms
+    from robfcp.report import Terms, read_terms
 
     return (Terms() if path is None else read_terms(path, pinned_key(key))).joined(**options)
 
@@ -140,7 +140,7 @@ def pinned_key(text: str | None) -> str | None:
     """The public key that --server-key names."""
     if text is None:
         return None
-    from robfcp.reports import read_public_key
+    from robfcp.report import read_public_key
 
     return read_public_key(text)
 

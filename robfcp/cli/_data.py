@@ -12,13 +12,13 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from robfcp._util.files import unreadable
-from robfcp._util.names import a_few
+from robfcp.arguments import a_few
 from robfcp.cli._named_arrays import of_arrays
 from robfcp.cli._outputs import TARGETS, Expects, FileOutputs, FileReading
 from robfcp.cli._probabilities import as_probabilities
 from robfcp.cli._tables import Table, read_csv, read_parquet
 from robfcp.errors import RobfcpError
+from robfcp.files import unreadable
 from robfcp.prediction import ordered_columns
 from robfcp.scores import (
     ClassColumns,

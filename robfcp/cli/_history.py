@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from robfcp._util.files import read_limited
-from robfcp.calibration import (
-    AlarmHistory,
-    Calibration,
-    Chain,
-    MonitorState,
-    chain_path,
-    decode_state,
-    kind_of,
-)
+from robfcp.calibration import Calibration, kind_of
 from robfcp.errors import RobfcpError
+from robfcp.files import read_limited
+from robfcp.monitoring import AlarmHistory, Chain, MonitorState, chain_path, decode_state
 from robfcp.page import History
 
 MAX_BYTES = 2**28

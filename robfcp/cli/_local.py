@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from robfcp._util.files import read_limited
 from robfcp.calibration import (
     MAX_CALIBRATION_BYTES,
     Calibration,
@@ -18,6 +17,7 @@ from robfcp.calibration import (
 from robfcp.cli._common import seed_of
 from robfcp.cli._data import expects, read_outputs
 from robfcp.cli._outputs import FileOutputs, FileReading
+from robfcp.files import read_limited
 
 
 def read_for(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp._util.names import a_few
+from robfcp.arguments import a_few
 from robfcp.cli._arrays import array_names, read_npy, read_npz
 from robfcp.cli._outputs import TARGETS, Expects, FileOutputs, FileReading
 from robfcp.cli._probabilities import as_probabilities

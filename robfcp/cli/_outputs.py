@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from robfcp.reports import Names
+from robfcp.report import Names
 
 TARGETS = ("labels", "label", "targets", "target", "y", "y_true", "truth")
 

@@ -6,10 +6,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from robfcp._util.names import a_few
-from robfcp.calibration import Admission, Calibration, Chain, chain_path
+from robfcp.arguments import a_few
+from robfcp.calibration import Calibration
 from robfcp.cli._common import Printer
 from robfcp.federation import Federation
+from robfcp.monitoring import Admission, Chain, chain_path
 
 
 class Rounds:

@@ -12,9 +12,9 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
+from robfcp.files import write_atomically
 
 ENDINGS = (".csv", ".npy")
 _OWN = ("id", "set", "size")

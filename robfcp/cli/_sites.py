@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from robfcp._util.files import read_limited
 from robfcp.calibration import (
     MAX_CALIBRATION_BYTES,
     Calibration,
@@ -14,6 +13,7 @@ from robfcp.calibration import (
     load_letter,
 )
 from robfcp.cli._common import Printer
+from robfcp.files import read_limited
 
 SHOWN = 12
 

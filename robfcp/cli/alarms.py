@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from robfcp.calibration import AlarmHistory, Merged, merge, read_alarms, record_look
 from robfcp.cli._common import Json, Keys, Output, Printer, Quiet, prepare, save_json
 from robfcp.cli._paths import REPORTS, expanded
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.federation import Fault
+from robfcp.monitoring import AlarmHistory, Merged, merge, read_alarms, record_look
 from robfcp.page import History, write_history_page
-from robfcp.reports import EReport, read_keys
+from robfcp.report import EReport, read_keys
 
 SHOWN = 12
 

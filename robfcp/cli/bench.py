@@ -21,7 +21,7 @@ from robfcp.guarantees import (
     marginal_threshold,
 )
 from robfcp.prediction import predict_sets
-from robfcp.reports import Report
+from robfcp.report import Report
 from robfcp.scores import LAC
 
 Stage = tuple[str, Callable[[], Any]]

@@ -39,7 +39,7 @@ from robfcp.defence import DEFAULT, DEFENCES
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.page import History, write_page
-from robfcp.reports import load_key
+from robfcp.report import load_key
 
 
 def register(app: typer.Typer) -> None:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, NamedTuple, cast
 import numpy as np
 import typer
 
-from robfcp._util.files import read_limited
 from robfcp.calibration import (
     MAX_CALIBRATION_BYTES,
     Budgets,
@@ -38,6 +37,7 @@ from robfcp.cli._common import (
 from robfcp.cli._paths import REPORTS, expanded, not_taken
 from robfcp.errors import RobfcpError
 from robfcp.federation import ENDING, Federation, read_federation
+from robfcp.files import read_limited
 from robfcp.guarantees import (
     FcpThreshold,
     HeterogeneityEstimate,

@@ -11,7 +11,6 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from robfcp._util.files import make_folder
 from robfcp.calibration import Calibration, Diagnosis, calibrate, diagnose
 from robfcp.cli._common import Json, Printer, Quiet, Seed, prepare, save_json
 from robfcp.cli.page import about
@@ -19,6 +18,7 @@ from robfcp.cli.simulate import show
 from robfcp.defence import DEFAULT
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
+from robfcp.files import make_folder
 from robfcp.lab import outputs
 from robfcp.lab.attacks import named_attack
 from robfcp.lab.simulation import records, simulate, summarise
@@ -265,6 +265,6 @@ def chosen_engine(name: str) -> Callable[[Federation], Calibration]:
         return calibrate
     if name != "flower":
         raise RobfcpError(f"--engine: {name!r} is unknown; use none or flower")
-    from robfcp.flower import replay_in_process
+    from robfcp.engines.flower import replay_in_process
 
     return replay_in_process

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from robfcp.cli._common import Json, Printer, Quiet, prepare
-from robfcp.reports import check_client
+from robfcp.report import check_client
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def keygen(
     [dim]Example: robfcp keygen site-3 -o site-3.key[/dim]
     [dim]Example: robfcp keygen server -o server.key[/dim]
     """
-    from robfcp.reports import generate_key
+    from robfcp.report import generate_key
 
     check_client(client)
     prepare(output)

@@ -8,16 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from robfcp._util.files import read_limited
-from robfcp.calibration import (
-    Calibration,
-    Localised,
-    Monitor,
-    decode_state,
-    load_calibration,
-    own_floor,
-    promise_of,
-)
+from robfcp.calibration import Calibration, Localised, load_calibration, own_floor, promise_of
 from robfcp.cli._common import (
     Json,
     LevelOption,
@@ -33,8 +24,10 @@ from robfcp.cli._local import localised_from, read_for
 from robfcp.cli._paths import TABLES, expanded
 from robfcp.cli._sites import letter_note
 from robfcp.errors import RobfcpError
+from robfcp.files import read_limited
+from robfcp.monitoring import Monitor, decode_state
 from robfcp.page import History, write_history_page
-from robfcp.reports import Report, load_key, unwrap
+from robfcp.report import Report, load_key, unwrap
 
 
 def register(app: typer.Typer) -> None:

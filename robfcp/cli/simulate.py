@@ -9,7 +9,6 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from robfcp._util.files import write_atomically
 from robfcp.cli._common import (
     Json,
     Output,
@@ -39,6 +38,7 @@ from robfcp.cli._range import (
 from robfcp.cli._shipped import chosen_outputs
 from robfcp.defence import DEFAULT, DEFENCES
 from robfcp.errors import RobfcpError
+from robfcp.files import write_atomically
 from robfcp.lab.attacks import ATTACKS
 from robfcp.lab.simulation import Row, records, summarise
 from robfcp.lab.simulation import simulate as run

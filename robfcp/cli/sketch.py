@@ -46,7 +46,7 @@ from robfcp.cli._private import (
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import grid_from_text
-from robfcp.reports import Exact, Report, check_client, disclosure_of, load_key, save_signed
+from robfcp.report import Exact, Report, check_client, disclosure_of, load_key, save_signed
 from robfcp.scores import RISKS, SCORES, ClassificationScore, Score
 
 

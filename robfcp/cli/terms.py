@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from robfcp.cli._common import Json, Printer, Quiet, ServerKey, pinned_key
-from robfcp.reports import load_key, read_terms, sign_terms
+from robfcp.report import load_key, read_terms, sign_terms
 
 
 def register(app: typer.Typer) -> None:

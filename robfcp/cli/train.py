@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from robfcp._util.files import write_atomically
 from robfcp.cli._common import Json, Printer, Quiet, Seed, json_text, prepare
 from robfcp.errors import RobfcpError
+from robfcp.files import write_atomically
 from robfcp.lab import datasets, outputs
 
 DataDir = Annotated[

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from robfcp._util.files import read_limited
 from robfcp.calibration import (
     MAX_CALIBRATION_BYTES,
     AuditLog,
@@ -23,7 +22,8 @@ from robfcp.calibration import (
 from robfcp.cli._common import Json, Printer, Quiet, ServerKey, pinned_key, prepare
 from robfcp.cli._sites import show_sites
 from robfcp.errors import RobfcpError
-from robfcp.reports import Report, unwrap
+from robfcp.files import read_limited
+from robfcp.report import Report, unwrap
 
 
 def register(app: typer.Typer) -> None:

@@ -1,8 +1,4 @@
-"""Defence: whom to trust. What was found about everybody, and a verdict for a number of liars.
-
-May import the rooms from `_util` to `guarantees`; `calibration` and the rooms after it build on it.
-Nothing here proves anything: guarantees hold whatever a defence decides.
-"""
+"""Defence: whom to trust. What was found about everybody, and a verdict for a number of liars."""
 
 from robfcp.defence.band import Band, outside_band
 from robfcp.defence.base import (
@@ -18,11 +14,9 @@ from robfcp.defence.base import (
     threshold_of,
     trust_lowest,
 )
-from robfcp.defence.characterisations import Characterisation
-from robfcp.defence.consensus import Consensus, Constants, VotedThreshold
+from robfcp.defence.consensus import Consensus
 from robfcp.defence.copies import Copies, find_copies
-from robfcp.defence.counting import MaliciousCount, Method, estimate_malicious
-from robfcp.defence.distances import Metric
+from robfcp.defence.evidence import Constants, VotedThreshold
 from robfcp.defence.named import (
     CUSTOM,
     DEFAULT,
@@ -33,8 +27,8 @@ from robfcp.defence.named import (
     named_defence,
     recorded_defence,
 )
-from robfcp.defence.released import RobFCPReleased
-from robfcp.defence.rob_fcp import RobFCP, maliciousness
+from robfcp.defence.number_of_liars import MaliciousCount, Method, estimate_malicious
+from robfcp.defence.rob_fcp import Characterisation, Metric, RobFCP, RobFCPReleased, maliciousness
 
 __all__ = [
     "CUSTOM",

@@ -10,9 +10,7 @@ from typing import Any, get_args
 from robfcp.defence.band import Band
 from robfcp.defence.base import Defence, Exclude, NoDefence
 from robfcp.defence.consensus import Consensus
-from robfcp.defence.distances import METRICS, Metric
-from robfcp.defence.released import RobFCPReleased
-from robfcp.defence.rob_fcp import RobFCP
+from robfcp.defence.rob_fcp import METRICS, Metric, RobFCP, RobFCPReleased
 from robfcp.errors import MAX_NAME, RobfcpError, plain
 
 Parameters = Mapping[str, bool | int | float | str | None]

@@ -1,11 +1,7 @@
-"""Engines: what calibration rounds on Flower and NVFlare share: asking, deadlines, outcomes.
+"""Engines: what calibration rounds on Flower and NVFlare share: asking, deadlines, outcomes."""
 
-May import the rooms from `_util` to `calibration`; the engines' own adapters build on it. It knows
-no engine: nothing here imports one.
-"""
+import os
 
-from robfcp.engines.answering import Part, Question, answer, guarded_reply
-from robfcp.engines.asking import Carrier, Collection, Failed, Reply, ask_all
 from robfcp.engines.configured import (
     DEFAULTS,
     MONITOR_DEFAULTS,
@@ -15,17 +11,18 @@ from robfcp.engines.configured import (
     monitor_as_configured,
     sizes_as_configured,
 )
-from robfcp.engines.discretion import check_ledger
-from robfcp.engines.monitoring import MonitorRequest, merged_replies, monitor_request, read_e_reply
-from robfcp.engines.outcomes import Outcome, Outcomes, Participant, Status
-from robfcp.engines.requests import (
+from robfcp.engines.protocol import (
     FAILURES,
     PROTOCOL,
     Kind,
+    Outcome,
+    Outcomes,
+    Participant,
     Refused,
     SizeReply,
     SizeRequest,
     SketchRequest,
+    Status,
     ThresholdReply,
     ThresholdRequest,
     open_reply_record,
@@ -35,26 +32,52 @@ from robfcp.engines.requests import (
     reply_record,
     request_record,
 )
-from robfcp.engines.round import (
+from robfcp.engines.server import (
+    Carrier,
+    Collection,
+    Engine,
+    Failed,
+    MonitorRequest,
+    Reply,
+    ask_all,
+    bounded,
+    calibration_round,
     client_records,
     federation_of_replies,
-    read_check,
-    read_report,
-    read_size,
-    reply_limit,
-)
-from robfcp.engines.serving import (
-    Engine,
-    calibration_round,
+    merged_replies,
     model_digest,
+    monitor_request,
     monitor_round,
     named_participants,
+    read_check,
+    read_e_reply,
+    read_report,
+    read_size,
     register_sizes,
+    reply_limit,
     send_letters,
 )
-from robfcp.engines.site import SITE_WORDS, SiteRules
-from robfcp.engines.site_file import CODE_WORDS, own_code, read_site
-from robfcp.engines.workers import bounded
+from robfcp.engines.site import (
+    CODE_WORDS,
+    SITE_WORDS,
+    Part,
+    Question,
+    SiteRules,
+    answer,
+    check_ledger,
+    guarded_reply,
+    own_code,
+    read_site,
+)
+
+# Nothing phones home: set before Flower is imported.
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+os.environ.update(QUIET)
 
 __all__ = [
     "CODE_WORDS",

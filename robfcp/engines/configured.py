@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from robfcp._util.files import write_atomically
-from robfcp.calibration import Calibration, Merged
+from robfcp.calibration import Calibration
 from robfcp.defence import DEFAULT
-from robfcp.engines.serving import (
+from robfcp.engines.server import (
     Engine,
     calibration_round,
     monitor_round,
@@ -21,8 +20,10 @@ from robfcp.engines.serving import (
     send_letters,
 )
 from robfcp.errors import RobfcpError
+from robfcp.files import write_atomically
+from robfcp.monitoring import Merged
 from robfcp.privacy import grid_from_text
-from robfcp.reports import read_keys, read_sizes
+from robfcp.report import read_keys, read_sizes
 from robfcp.scores import named_score
 
 DEFAULTS: Mapping[str, Any] = {

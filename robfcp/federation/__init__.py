@@ -1,19 +1,13 @@
-"""The federation: untrusted reports in, one validated table of counts out, faults listed.
+"""The federation: untrusted reports in, one validated table of counts out, faults listed."""
 
-May import `_util`, `errors`, `grid`, `scores`, `privacy` and `reports`; `guarantees` and the rooms
-after it build on it.
-"""
-
-from robfcp.federation.checked import Checked
 from robfcp.federation.columns import ENDING, Columns, open_columns
 from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, check_extent, table
 from robfcp.federation.faults import Fault, Untrusted, fault_of
-from robfcp.federation.federation import Federation, numbered
-from robfcp.federation.files import read_federation
+from robfcp.federation.federation import Checked, Federation, numbered
+from robfcp.federation.majority import reports_needed
 from robfcp.federation.packing import pack_files, pack_reports
 from robfcp.federation.projection import comparable, projected, rising, smoothed_below, whole
-from robfcp.federation.quorum import reports_needed
-from robfcp.federation.senders import read_signed, verify_all
+from robfcp.federation.reading import read_federation, read_signed, verify_all
 from robfcp.federation.strata import Stratified
 
 __all__ = [

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.federation.block import Ragged
-from robfcp.federation.counts import Counts, Entries, SparseCounts, narrowed, table
+from robfcp.federation.counts import Counts, Entries, Ragged, SparseCounts, narrowed, table
 
 Indices = NDArray[np.intp]
 

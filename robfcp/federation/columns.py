@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp._util.columns import Column, read_columns
 from robfcp.errors import RobfcpError
-from robfcp.federation.block import NOTHING, Block, Ragged
-from robfcp.federation.marks import Header
-from robfcp.reports import WireContext
+from robfcp.federation._column_file import Column, read_columns
+from robfcp.federation.counts import NOTHING, Block, Ragged
+from robfcp.federation.majority import Header
+from robfcp.report import WireContext
 
 KIND = "robfcp reports"
 SCHEMA = 1

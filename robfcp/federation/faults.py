@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robfcp.errors import MAX_NAME, MAX_TEXT, ReportError, plain
-from robfcp.reports import Report
+from robfcp.report import Report
 
 MOST = 10 * MAX_TEXT  # characters of a line in which every one had to be escaped
 

@@ -13,26 +13,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp._util.columns import Column, write_columns
-from robfcp._util.numbers import whole
+from robfcp.arguments import whole
 from robfcp.errors import RobfcpError
-from robfcp.federation.arrivals import Arrivals
+from robfcp.federation._column_file import Column, write_columns
 from robfcp.federation.columns import ENDING, KIND, SCHEMA, WireAbout, WireFault
 from robfcp.federation.counts import Entries, narrowed
 from robfcp.federation.faults import Fault, Untrusted, fault_again
-from robfcp.federation.late_grids import built
-from robfcp.federation.marks import Header
-from robfcp.federation.quorum import check_quorum
-from robfcp.federation.reception import Reception
-from robfcp.federation.senders import (
-    FilePath,
-    Unsigned,
-    is_columns,
-    keys_digest,
-    read_signed_files,
-)
+from robfcp.federation.intake import Reception
+from robfcp.federation.majority import Arrivals, Header, built, check_quorum
+from robfcp.federation.reading import FilePath, Unsigned, is_columns, keys_digest, read_signed_files
 from robfcp.grid import Grid
-from robfcp.reports import WireContext, disclosure_of, read_keys, wire_grid, wire_risk, wire_score
+from robfcp.report import WireContext, disclosure_of, read_keys, wire_grid, wire_risk, wire_score
 
 
 def pack_reports(reports: Iterable[Untrusted], path: FilePath, *, grid: Grid | None = None) -> int:

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.federation.block import added
 from robfcp.federation.building import CountsBuilder
 from robfcp.federation.counts import (
     Counts,
     DenseCounts,
     SparseCounts,
+    added,
     narrowed,
     row_parts,
     table,
 )
-from robfcp.reports import By, Names
+from robfcp.report import By, Names
 
 Whole = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -6,7 +6,7 @@ from robfcp.errors import ReportError
 from robfcp.federation.columns import Columns
 from robfcp.federation.faults import Fault, fault_of
 from robfcp.grid import Grid
-from robfcp.reports import Report, WireContext, slim_context
+from robfcp.report import Report, WireContext, slim_context
 
 _KEPT = 8  # contexts: each may hold a large grid
 

@@ -1,40 +1,28 @@
-"""Guarantees: what is proved about a threshold, whatever at most m clients do.
-
-May import `_util`, `errors`, `grid`, `scores`, `privacy`, `reports` and `federation`; `defence` and
-the rooms after it build on it. Every rule is written once, against `CountBounds`, which answers
-alike for exact and for private reports.
-"""
+"""Guarantees: what is proved about a threshold, whatever at most m clients do."""
 
 from robfcp.guarantees.alike import homogeneous_threshold
-from robfcp.guarantees.assumptions import (
-    Assumption,
-    curve_assumptions,
-    liars_assumption,
-    outside_of,
-)
-from robfcp.guarantees.bounds import CountBounds, ExactCounts
 from robfcp.guarantees.budgets import check_budget
 from robfcp.guarantees.certificate import (
+    Assumption,
     Certificate,
-    GuaranteeKind,
-    certify,
-)
-from robfcp.guarantees.coverage import coverage_interval
-from robfcp.guarantees.curve import (
     CurvePoint,
+    GuaranteeKind,
+    at_least,
+    at_most,
+    certify,
     coverage_curve,
+    curve_assumptions,
     curve_budgets,
     empty_from,
     foresee,
+    liars_assumption,
+    loss_at_most,
+    outside_of,
+    tolerance_statement,
 )
-from robfcp.guarantees.envelope import envelope
-from robfcp.guarantees.label_shift import MOST_COMPARED, ClassCounts, class_counts
-from robfcp.guarantees.levels import (
-    Exchangeability,
-    conformal_rank,
-    exact_level,
-    rank_charge,
-)
+from robfcp.guarantees.coverage import coverage_interval
+from robfcp.guarantees.engine import CountBounds, ExactCounts, envelope
+from robfcp.guarantees.label_shift import MOST_COMPARED, ClassCounts, Mix, class_counts, read_mixes
 from robfcp.guarantees.marginal import (
     liars_forcing_full_sets,
     liars_no_rule_survives,
@@ -44,10 +32,13 @@ from robfcp.guarantees.marginal import (
     tolerance_at,
     tolerances,
 )
-from robfcp.guarantees.mixes import Mix, read_mixes
-from robfcp.guarantees.modes import guaranteed
-from robfcp.guarantees.noisy import NoisyCounts, bounds_of
-from robfcp.guarantees.pac import pac_threshold
+from robfcp.guarantees.promises import (
+    guaranteed,
+    least_shift,
+    mixes_differ,
+    shifted_mix,
+    shifted_pac,
+)
 from robfcp.guarantees.pruning import (
     PRUNING_SHARE,
     ClientIntervals,
@@ -56,8 +47,14 @@ from robfcp.guarantees.pruning import (
     least_liars,
     prune,
 )
-from robfcp.guarantees.ranks import FcpThreshold, fcp_index
-from robfcp.guarantees.shifted import least_shift, mixes_differ, shifted_mix, shifted_pac
+from robfcp.guarantees.rank import (
+    Exchangeability,
+    FcpThreshold,
+    conformal_rank,
+    exact_level,
+    fcp_index,
+    rank_charge,
+)
 from robfcp.guarantees.site import (
     OwnInterval,
     own_interval,
@@ -65,7 +62,7 @@ from robfcp.guarantees.site import (
     site_thresholds,
     stranger_threshold,
 )
-from robfcp.guarantees.words import at_least, at_most, loss_at_most, tolerance_statement
+from robfcp.guarantees.tails import NoisyCounts, bounds_of, pac_threshold
 
 __all__ = [
     "MOST_COMPARED",

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from robfcp.federation import Federation
 from robfcp.guarantees.binomials import binomial_tail, least_count
-from robfcp.guarantees.bounds import CountBounds, Edges
 from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma, check_zero_one
-from robfcp.guarantees.noisy import bounds_of
+from robfcp.guarantees.engine import CountBounds, Edges
+from robfcp.guarantees.tails import bounds_of
 
 Rule = Callable[[int], tuple[NDArray[Any], int]]  # least convincing counts, clients required
 

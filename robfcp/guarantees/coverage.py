@@ -7,9 +7,9 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.guarantees.bounds import CountBounds, Edges
 from robfcp.guarantees.budgets import check_budget, check_delta
-from robfcp.guarantees.pac import NOISE_SHARE
+from robfcp.guarantees.engine import CountBounds, Edges
+from robfcp.guarantees.tails import NOISE_SHARE
 
 Vector = NDArray[np.float64]
 STEPS = 50  # of bisection

@@ -7,20 +7,200 @@ one edge, over the classes both hold, so that label mixes may differ at will.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
-from robfcp.guarantees.pac import PacCondition
-from robfcp.guarantees.pairs import Mask, Pairs
-from robfcp.reports import OTHER
+from robfcp.guarantees.engine import envelope, sum_of_largest
+from robfcp.guarantees.tails import PacCondition
+from robfcp.report import OTHER
+
+_KEPT = 2**24  # pairs of clients times classes whose sizes are worked out once
+_BLOCK = 2**16  # of them, or pairs, worked on at a time: what a cache holds
+_SLACK = 1 - 1e-9  # of a bound that only decides where logarithms are taken
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class _Block(NamedTuple):
+    """What some clients' sizes say of all pairs they are in: (B, C, K) weights."""
+
+    rows: slice
+    harmonic: Floats  # n_k n_l / (n_k + n_l)
+    spread: Floats  # n_k n_l / ((n_k + n_l)^2 (n_k + n_l - 1))
+
+
+class Pairs:
+    """All pairs of clients, compared at one edge after another over the classes both hold.
+
+    Given each class's pooled count, an honest client's counts are independent hypergeometric
+    variables, hence their sum X one of independent indicators, with mean mu and variance V. Of such
+    sums the binomial one of the same mean and variance, n' = mu^2 / (mu - V) draws, has the largest
+    generating function below 1: P(X <= x) <= exp(-e), e = n' kl(x/n', mu/n'), for x <= mu, and
+    likewise above it with n - X; twice that for either side. Honest clients within sigma > 0 of a
+    common distribution: Hoeffding's e = 2 (|D| - 2 sigma H)+^2 / H, D = X - mu,
+    H = sum_c n_kc n_lc / (n_kc + n_lc).
+
+    Parameters
+    ----------
+    sizes
+        (K, C) samples of each client and class.
+    """
+
+    def __init__(self, sizes: ArrayLike) -> None:
+        self.sizes = np.asarray(sizes, dtype=np.float64)
+        self._held = (self.sizes > 0).astype(np.float64)
+        self._shared = self.sizes @ self._held.T  # n, of the row's client
+        self._kept: list[_Block] | None = None
+        if self.sizes.size * len(self.sizes) <= _KEPT:
+            self._kept = list(self._blocks())
+
+    def _blocks(self) -> Iterator[_Block]:
+        for rows in _slices(len(self.sizes), self.sizes.size):
+            own, other = self.sizes[rows, :, None], self.sizes.T[None]
+            product, total = own * other, own + other
+            harmonic = product / np.maximum(total, 1)
+            spread = harmonic / np.maximum(total * (total - 1), 1)
+            yield _Block(rows, harmonic, spread)
+
+    def _seen(self) -> Iterator[_Block]:
+        return self._blocks() if self._kept is None else iter(self._kept)
+
+    def _differences(self, below: Floats) -> Floats:
+        """(K, K) D_kl = sum_c n_kc n_lc / (n_kc + n_lc) (x_kc / n_kc - x_lc / n_lc)."""
+        share = below / np.maximum(self.sizes, 1)
+        found = np.empty((len(share), len(share)))
+        for block in self._seen():
+            found[block.rows] = np.matmul(share[block.rows, None, :], block.harmonic)[:, 0]
+        return np.asarray(found - found.T)
+
+    def _variances(self, below: Floats) -> Floats:
+        """(K, K) V_kl = sum_c n_kc n_lc P (1 - P) / (n_kc + n_lc - 1), P the pooled share."""
+        miss = self.sizes - below
+        found = np.empty((len(below), len(below)))
+        for rows, _, spread in self._seen():
+            # (x_k + x_l) (y_k + y_l), of which x_l y_l and y_k x_l come with the transpose
+            within = np.matmul((below * miss)[rows, None, :], spread)
+            across = np.matmul(below[rows, None, :], spread * miss.T[None])
+            found[rows] = (within + across)[:, 0]
+        return np.asarray(found + found.T)
+
+    @cached_property
+    def _weights(self) -> Floats:
+        """(K, K) H_kl = sum_c n_kc n_lc / (n_kc + n_lc)."""
+        return np.concatenate([block.harmonic.sum(axis=1) for block in self._seen()])
+
+    def exponents(self, below: ArrayLike, sigma: float = 0.0) -> Floats:
+        """(K, K) e of each pair, the row's client first; 0 where two share no class.
+
+        The p-value for "both are honest" is min(1, 2 exp(-e)).
+        """
+        counts = np.asarray(below, dtype=np.float64)
+        difference = self._differences(counts)
+        if sigma > 0:
+            return self._hoeffding(difference, sigma)
+        own = counts @ self._held.T
+        return _exact(own, difference, self._variances(counts), self._shared)
+
+    def doubtful(self, below: ArrayLike, least: float, sigma: float = 0.0) -> Mask:
+        """(K, K) whether e >= least: the two are hardly both honest."""
+        if sigma > 0:
+            return np.asarray(self.exponents(below, sigma) >= least)
+        counts = np.asarray(below, dtype=np.float64)
+        difference = self._differences(counts)
+        variance, own = self._variances(counts), counts @ self._held.T
+        found = np.empty(difference.shape, dtype=bool)
+        for rows in _slices(len(counts), len(counts)):
+            d, v, n = difference[rows], variance[rows], self._shared[rows]
+            # kl <= chi-square, so that e <= D^2 / V: most pairs need no logarithm
+            here = (d * d >= least * _SLACK * v) & (v > 0)
+            here[here] = _exact(own[rows][here], d[here], v[here], n[here]) >= least
+            found[rows] = here
+        return found
+
+    def _hoeffding(self, difference: Floats, sigma: float) -> Floats:
+        weight = self._weights
+        excess = np.maximum(np.abs(difference) - 2 * sigma * weight, 0)
+        return np.asarray(np.where(weight > 0, 2 * excess**2 / np.maximum(weight, 1e-12), 0.0))
+
+    def kept(self, below: ArrayLike, m: int, beta: float, sigma: float = 0.0) -> Mask | None:
+        """(K,) who is kept at one edge; None where more than m would have to be dropped.
+
+        With probability >= 1 - beta no honest client is dropped, whatever m others report: see
+        `pruned`.
+        """
+        n_clients = len(self.sizes)
+        j = witnesses(n_clients, m)
+        if m == 0 or m + j > n_clients - 1:
+            return np.ones(n_clients, dtype=bool)
+        return pruned(self.doubtful(below, least_exponent(n_clients, m, beta), sigma), m, j)
+
+
+def _exact(own: Floats, difference: Floats, variance: Floats, shared: Floats) -> Floats:
+    """e = n' kl(x/n', mu/n') on the side where x lies, 0 where V is."""
+    low = difference < 0
+    x = np.where(low, own, shared - own)
+    mean = np.maximum(np.where(low, own - difference, shared - own + difference), 1e-12)
+    draws = mean**2 / np.maximum(mean - variance, 1e-12)
+    found = draws * kl_divergence(x / draws, mean / draws)
+    return np.asarray(np.where(variance > 0, found, 0.0))
+
+
+def _slices(number: int, width: int) -> Iterator[slice]:
+    """Rows of this width in blocks."""
+    step = max(1, _BLOCK // max(1, width))
+    return (slice(start, min(start + step, number)) for start in range(0, number, step))
+
+
+def witnesses(n_clients: int, m: int) -> int:
+    """j: how many honest witnesses beyond m must speak against a client; from K and m alone."""
+    return max(1, (n_clients - 2 * m) // 4)
+
+
+def least_exponent(n_clients: int, m: int, beta: float) -> float:
+    """The e from which on a pair speaks against a client: 2 exp(-e) (K - 1 - m) / j = beta / K."""
+    j = witnesses(n_clients, m)
+    return float(np.log(2 * n_clients * (n_clients - 1 - m) / (j * beta)))
+
+
+def pruned(doubtful: Mask, m: int, j: int) -> Mask | None:
+    """(K,) who is kept; None where more than m would have to be dropped.
+
+    A client is dropped when m' + j of those present speak against it, m' the liars that may be
+    left: then at least j of a fixed set of K - 1 - m honest clients do, which by Markov's
+    inequality has a chance of at most beta / K, the same in every pass.
+    """
+    kept, left = np.ones(len(doubtful), dtype=bool), m
+    doubtful = doubtful.copy()
+    np.fill_diagonal(doubtful, False)
+    while True:
+        odd = kept & (doubtful[:, kept].sum(axis=1) >= left + j)
+        dropped = int(odd.sum())
+        if not dropped:
+            return kept
+        if dropped > left:
+            return None
+        kept &= ~odd
+        left -= dropped
+
+
+def kl_divergence(a: Floats, p: Floats) -> Floats:
+    """a ln(a/p) + (1-a) ln((1-a)/(1-p)), 0 where a is 0 or 1 as it should be."""
+    a, p = np.clip(a, 0, 1), np.clip(p, 1e-15, 1 - 1e-15)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low = np.where(a > 0, a * np.log(a / p), 0.0)
+        high = np.where(a < 1, (1 - a) * np.log((1 - a) / (1 - p)), 0.0)
+    return np.maximum(low + high, 0.0)
+
 
 MOST_COMPARED = 300  # sites that letters and diagnostics compare pair by pair
 PRUNING_SHARE = 0.2  # of delta
@@ -141,3 +321,139 @@ def pruned_pac(
         return bool(condition.holds(covered[None, :])[0])
 
     return walk_down(counts, m, beta, sigma, accepts)
+
+
+Vector = NDArray[np.float64]
+Mix = Mapping[str, float] | str | Sequence[float] | NDArray[np.float64]
+
+
+def read_mixes(mix: Mix | Sequence[Mix], names: tuple[str, ...]) -> Vector:
+    """(R, C) label mixes: by name, "uniform", "any" (every class by itself), or a list of them."""
+    if isinstance(mix, str):
+        if mix == "uniform":
+            return np.full((1, len(names)), 1 / len(names))
+        if mix == "any":
+            return np.eye(len(names))
+        raise RobfcpError(f"mix: {mix!r} is unknown; use 'uniform', 'any' or {{class: share}}")
+    if isinstance(mix, Mapping):
+        return _of_mapping(mix, names)[None, :]
+    if isinstance(mix, Sequence) and any(isinstance(one, (str, Mapping)) for one in mix):
+        return np.concatenate([read_mixes(one, names) for one in mix])  # type: ignore[arg-type]
+    return _checked(np.atleast_2d(_shares(mix)), len(names))
+
+
+def _of_mapping(mix: Mapping[str, float], names: tuple[str, ...]) -> Vector:
+    unknown = sorted(set(map(str, mix)) - set(names))
+    if unknown:
+        raise RobfcpError(f"mix: {unknown[0]!r:.60} is none of the classes; check the names")
+    shares = dict(zip(map(str, mix), _shares(list(mix.values())), strict=True))
+    return _checked(np.array([[shares.get(name, 0.0) for name in names]]), len(names))[0]
+
+
+def _shares(values: object) -> Vector:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise RobfcpError("mix: shares are numbers, one a class; give {class: share}") from None
+
+
+def _checked(mixes: Vector, n_classes: int) -> Vector:
+    if mixes.ndim != 2 or mixes.shape[1] != n_classes or not mixes.size:
+        raise RobfcpError(f"mix: need a share for each of the {n_classes} classes")
+    if not (mixes >= 0).all() or not np.allclose(mixes.sum(axis=1), 1, atol=1e-6):
+        raise RobfcpError("mix: shares are not negative and add up to 1; check them")
+    return mixes / mixes.sum(axis=1, keepdims=True)
+
+
+def small_enough(share: Vector, effective: Vector, alpha: float, delta: float) -> NDArray[np.bool_]:
+    """Whether a miss share u <= alpha has n_eff (alpha - u + u ln(u/alpha)) >= ln(1/delta).
+
+    So small a share has a chance of at most delta where the true one is above alpha.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = alpha - share + np.where(share > 0, share * np.log(share / alpha), 0.0)
+    return np.asarray((share <= alpha) & (effective * gain >= np.log(1 / delta)))
+
+
+def accepted(
+    below: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    left: int,
+    mixes: Vector,
+    alpha: float,
+    delta: float,
+) -> NDArray[np.bool_]:
+    """(R,) whether each mix is accepted at one edge, from the (K, C) counts of those kept.
+
+    It is where U1 or U2 is small enough for n_eff = min_c Nmin_c / pi_c: U1 pools classes inside a
+    client before the m' worst are taken, U2 takes each class's own envelope.
+    """
+    miss = (sizes - below).astype(np.float64)
+    total = sizes.sum(axis=0).astype(np.float64)
+    least = total - sum_of_largest(np.ascontiguousarray(sizes.T), left)
+    used = mixes > 0
+    possible = ~(used & (least <= 0)[None, :]).any(axis=1)
+    share = miss.sum(axis=0) / np.maximum(total, 1)
+    excess = -(miss - share * sizes)
+    worst = np.maximum(excess / np.maximum(total, 1), excess / np.maximum(least, 1))
+    together = mixes @ share + sum_of_largest(np.maximum(worst @ mixes.T, 0).T.copy(), left)
+    with np.errstate(divide="ignore"):
+        effective = np.where(used, least[None, :] / np.where(used, mixes, 1.0), np.inf).min(axis=1)
+    found = possible & small_enough(together, effective, alpha, delta)
+    hoped = possible & small_enough(mixes @ share, effective, alpha, delta)  # if nobody lied
+    if (found == hoped).all():
+        return found
+    apart = mixes @ _class_envelopes(sizes - below, sizes, left, least)
+    return found | (hoped & small_enough(apart, effective, alpha, delta))
+
+
+def _class_envelopes(
+    miss: NDArray[np.int64], sizes: NDArray[np.int64], left: int, least: Vector
+) -> Vector:
+    """(C,) the largest miss share of each class over removals of at most m' clients."""
+    found = np.ones(sizes.shape[1])
+    for c in np.flatnonzero(least > 0):
+        held = sizes[:, c] > 0
+        found[c] = float(envelope(miss[held, c], sizes[held, c], min(left, held.sum() - 1))[1])
+    return found
+
+
+def mix_threshold(
+    counts: ClassCounts,
+    mixes: Vector,
+    alpha: float,
+    m: int,
+    delta: float,
+    sigma: float = 0.0,
+) -> Walk:
+    """The first edge, from the top down, above which every mix is accepted; rule T.
+
+    With probability >= 1 - delta theta_pi >= 1 - alpha for all mixes at once (and all between
+    them), whatever m clients report: sigma is paid from alpha.
+    """
+    m = check_budget(m, len(counts.ids))
+    beta, rest = PRUNING_SHARE * check_delta(delta), (1 - PRUNING_SHARE) * delta
+    room = alpha - check_sigma(sigma)
+    if room <= 0:
+        return Walk(None, (), clients=counts.ids)
+    too_few: list[tuple[str, ...]] = []
+
+    def accepts(place: int, kept: NDArray[np.bool_], left: int) -> bool:
+        if not too_few:
+            too_few.append(_too_few(counts, kept, left, mixes))
+        sizes, below = counts.sizes[kept], counts.below[place][kept]
+        return bool(accepted(below, sizes, left, mixes, room, rest).all())
+
+    walk = walk_down(counts, m, beta, sigma, accepts)
+    if walk.index is None and too_few:
+        return replace(walk, too_few=too_few[0])
+    return walk
+
+
+def _too_few(
+    counts: ClassCounts, kept: NDArray[np.bool_], left: int, mixes: Vector
+) -> tuple[str, ...]:
+    """The classes of the mixes that at most m' of those kept hold."""
+    holders = (counts.sizes[kept] > 0).sum(axis=0)
+    wanted = (mixes > 0).any(axis=0)
+    return tuple(counts.names[c] for c in np.flatnonzero(wanted & (holders <= left)))

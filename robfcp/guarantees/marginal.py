@@ -1,7 +1,7 @@
 """Thresholds that cover whatever at most m clients do, and how many liars a threshold survives.
 
 What is computed here needs exchangeable samples within each client and nothing else; the
-thresholds with a stated confidence (`robfcp.guarantees.pac`) need independent ones.
+thresholds with a stated confidence (`robfcp.guarantees.tails`) need independent ones.
 """
 
 from __future__ import annotations
@@ -12,13 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp._util.exact import first_edge, integers, sum_of_largest
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees.bounds import CountBounds, Edges, scaled_margins
 from robfcp.guarantees.budgets import check_budget
-from robfcp.guarantees.levels import Exchangeability, rank_charge
-from robfcp.guarantees.noisy import bounds_of
+from robfcp.guarantees.engine import (
+    CountBounds,
+    Edges,
+    first_edge,
+    integers,
+    scaled_margins,
+    sum_of_largest,
+)
+from robfcp.guarantees.rank import Exchangeability, rank_charge
+from robfcp.guarantees.tails import bounds_of
 
 
 def marginal_threshold(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robfcp.federation import Federation, comparable, projected
 from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma, check_zero_one
-from robfcp.guarantees.noisy import bounds_of
+from robfcp.guarantees.tails import bounds_of
 
 _CLIENTS = 4096  # whose median CDF places them
 PRUNING_SHARE = 0.2  # of a certificate's chance of failure, where clients are pruned first

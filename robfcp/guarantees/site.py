@@ -12,9 +12,16 @@ from numpy.typing import NDArray
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.binomials import least_count
 from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
-from robfcp.guarantees.label_shift import PRUNING_SHARE, ClassCounts
-from robfcp.guarantees.mixes import accepted, mix_threshold
-from robfcp.guarantees.pairs import Pairs, least_exponent, pruned, witnesses
+from robfcp.guarantees.label_shift import (
+    PRUNING_SHARE,
+    ClassCounts,
+    Pairs,
+    accepted,
+    least_exponent,
+    mix_threshold,
+    pruned,
+    witnesses,
+)
 
 DELTA_SHARE = 0.05  # of alpha: the chance that the federation's threshold fails, paid from it
 HIGH_DELTA = 0.025  # of the site's own upper end

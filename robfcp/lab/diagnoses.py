@@ -16,7 +16,7 @@ from robfcp.federation import Federation
 from robfcp.lab import partitions
 from robfcp.lab.attacks import named_attack
 from robfcp.lab.natural import FEDERATIONS, MIN_SIZE, NaturalFederation
-from robfcp.reports import Report
+from robfcp.report import Report
 from robfcp.scores import LAC
 
 Half = Literal["first", "second"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._util.numbers import array, floats, generator, whole
+from robfcp.arguments import array, floats, generator, whole
 from robfcp.errors import RobfcpError
 from robfcp.scores import Rng
 

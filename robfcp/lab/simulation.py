@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from robfcp._util.numbers import whole
+from robfcp.arguments import whole
 from robfcp.calibration import Level, calibrate
 from robfcp.defence import DEFAULT, Defence, Exclude
 from robfcp.errors import RobfcpError

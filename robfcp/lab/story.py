@@ -13,7 +13,7 @@ from robfcp.calibration import Calibration, calibrate
 from robfcp.defence import DEFAULT
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import named_attack
-from robfcp.reports import Report
+from robfcp.report import Report
 from robfcp.scores import LAC
 
 OUTCOMES = ("dead", "dependent", "not recovered", "recovered")

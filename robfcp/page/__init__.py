@@ -1,7 +1,4 @@
-"""The calibration page: one self-contained HTML file to look at, print and hand to an auditor.
-
-May import the rooms from `_util` to `calibration`; only commands and engines use it.
-"""
+"""The calibration page: one self-contained HTML file to look at, print and hand to an auditor."""
 
 from __future__ import annotations
 
@@ -12,11 +9,10 @@ import os
 from collections.abc import Sequence
 from importlib.resources import files
 
-from robfcp._util.files import write_atomically
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
-from robfcp.page.about import About
-from robfcp.page.data import page_data
+from robfcp.files import write_atomically
+from robfcp.page.data import About, page_data
 from robfcp.page.history import History, history_data
 
 __all__ = [

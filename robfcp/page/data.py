@@ -5,23 +5,422 @@ from __future__ import annotations
 import base64
 import hashlib
 import platform
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._version import __version__
-from robfcp.calibration import Calibration, Level, Settings, diagnose
+from robfcp.calibration import (
+    Calibration,
+    Level,
+    Settings,
+    covered_by_stratum,
+    diagnose,
+    own_thresholds,
+    stratum_limits,
+)
+from robfcp.defence import Defence, LookingDefence, defence_again, threshold_of
+from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, comparable, smoothed_below, whole
 from robfcp.grid import Grid
-from robfcp.guarantees import Certificate
-from robfcp.page.about import About
-from robfcp.page.message import diagnoses_data, message
-from robfcp.page.offers import Offers, OfferTable, what_if
-from robfcp.page.strata import strata_data, strata_notes
-from robfcp.page.words import headline, loss_notes, percent
+from robfcp.guarantees import (
+    PRUNING_SHARE,
+    Certificate,
+    ClientIntervals,
+    CountBounds,
+    Exchangeability,
+    bounds_of,
+    coverage_interval,
+    guaranteed,
+    prune,
+    tolerances,
+)
+from robfcp.page.sentences import diagnoses_data, headline, loss_notes, message, percent
+
+LONGEST = 200
+
+
+@dataclass(frozen=True)
+class About:
+    """The lines at the top of a page; empty ones are left out.
+
+    Parameters
+    ----------
+    title
+        What the calibration is for.
+    study
+        The study, protocol or project.
+    by
+        Who ran it.
+    date
+        When, as people write it.
+
+    Examples
+    --------
+    >>> from robfcp.page import About
+    >>> About("Outcome after stroke", study="IST", by="A. Analyst", date="15 November 2026").lines
+    ('IST', '15 November 2026', 'run by A. Analyst')
+    """
+
+    title: str = ""
+    study: str = ""
+    by: str = ""
+    date: str = ""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if len(getattr(self, one.name)) > LONGEST:
+                raise RobfcpError(f"{one.name}: more than {LONGEST} letters do not fit the page")
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What stands beside the title."""
+        by = f"run by {self.by}" if self.by else ""
+        return tuple(part for part in (self.study, self.date, by) if part)
+
+
+MOST_STRATA = 60
+MOST_SITES = 60
+WITH_OWN = 20  # sites shown, whose letters are worked out
+
+
+def strata_data(calibration: Calibration) -> dict[str, Any] | None:
+    """A row for each class or group, and for the worst sites their mix and own coverage.
+
+    None where the reports keep no such counts.
+    """
+    federation = calibration.federation
+    strata = federation.strata
+    if strata is None:
+        return None
+    limits = stratum_limits(strata, calibration.levels[0])
+    covered, sizes = covered_by_stratum(strata, federation.grid, calibration.levels[0])
+    totals = sizes.sum(axis=0)
+    order = np.argsort(-totals, kind="stable")[:MOST_STRATA]
+    own = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
+    sites = np.argsort(own, kind="stable")[:MOST_SITES]
+    levels = {one.name: one for one in calibration.levels[0].strata}
+    worst = [federation.ids[strata.rows[r]] for r in sites[:WITH_OWN]]
+    letters = own_thresholds(calibration, set(worst))
+    return {
+        "by": strata.by,
+        "n_strata": strata.n_strata,
+        "n_sites": len(strata.rows),
+        "pooled_only": [
+            federation.ids[k] for k in np.setdiff1d(range(federation.n_clients), strata.rows)
+        ],
+        "own_thresholds": bool(levels),
+        "rows": [
+            {
+                "name": strata.labels[c],
+                "threshold": None if not np.isfinite(limits[c]) else float(limits[c]),
+                "sites": int((sizes[:, c] > 0).sum()),
+                "samples": int(totals[c]),
+                "covered": _share(covered[:, c].sum(), totals[c]),
+                "proved": _proved(levels.get(strata.labels[c])),
+                "protection": getattr(levels.get(strata.labels[c]), "protection", ""),
+            }
+            for c in order
+        ],
+        "sites": [
+            {
+                "name": federation.ids[strata.rows[r]],
+                "samples": int(sizes[r].sum()),
+                "covered": round(float(own[r]), 5),
+                "own": _own(letters.get(federation.ids[strata.rows[r]])),
+                "mix": [_share(sizes[r, c], sizes[r].sum()) for c in order],
+                "by": [_share(covered[r, c], sizes[r, c]) for c in order],
+            }
+            for r in sites
+        ],
+    }
+
+
+def strata_notes(calibration: Calibration) -> tuple[str, ...]:
+    """How to read the sliders of a page with a threshold for each class."""
+    if calibration.by is None:
+        return ()
+    return (
+        f"There is a threshold for each {calibration.by}; the sliders and charts above the table "
+        "speak of one threshold for all of them.",
+    )
+
+
+def _own(letter: Any) -> list[float | None] | None:
+    """The threshold that the site's letter comes to, and the share of its samples it covers."""
+    if letter is None:
+        return None
+    return [letter.threshold if np.isfinite(letter.threshold) else None, round(letter.covered, 5)]
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(float(part) / float(whole), 5) if whole > 0 else None
+
+
+def _proved(one: Any) -> list[float] | None:
+    return None if one is None else [one.certificate.lower, one.certificate.upper]
+
+
+LEVELS = tuple(Fraction(step, 100) for step in range(50, 100)) + (Fraction(995, 1000),)
+COARSE_LEVELS = tuple(Fraction(level, 100) for level in (50, 70, 80, 85, 90, 95, 98, 99))
+MANY = 48
+FEW = 12
+INFINITE = -1
+
+Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
+Proved = Callable[[NDArray[np.intp]], Ends]
+Intervals = Callable[[float], ClientIntervals]
+
+
+@dataclass(frozen=True, eq=False)
+class OfferTable:
+    """Outcomes by number of liars and level, (M, L): the threshold's edge (-1 = infinite), the
+    tolerance (-1 = none) and the coverage proved."""
+
+    liars: tuple[int, ...]
+    levels: tuple[Fraction, ...]
+    index: NDArray[np.int64]
+    tolerance: NDArray[np.int64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Offers:
+    """The tables of the modes on offer, and for each number of liars whom the defence leaves out
+    and where the coverage of every shown edge lies. `frozen` says why the defence could not be run
+    again: the recorded clients are then left out at every number."""
+
+    tables: dict[str, OfferTable]
+    liars: tuple[int, ...]
+    excluded: tuple[NDArray[np.intp], ...]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    frozen: str = ""
+
+
+def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> Offers:
+    """Every setting the page offers, computed as `calibrate` would; `shown` are edges to plot."""
+    federation, settings = calibration.federation, calibration.settings
+    bounds = bounds_of(federation)
+    own = tuple(level.confidence_level for level in calibration.levels)
+    coarse = tuple(sorted({*COARSE_LEVELS, *own}))
+    few = _numbers(federation.n_clients, calibration.n_malicious, FEW)
+    many = _numbers(federation.n_clients, calibration.n_malicious, MANY)
+    # where counts may fall every edge must be looked at, which takes longer
+    levels = coarse if bounds.falling else tuple(sorted({*LEVELS, *own}))
+    liars = few if bounds.falling else tuple(sorted({*many, *few}))
+    rule, frozen = _rule(settings)
+    excluded = _excluded(calibration, liars, rule)
+    intervals = cache(partial(ClientIntervals, federation))
+    proved = [_proved_offer(calibration, m, bounds, intervals) for m in liars]
+    tables = {
+        "defence": _defended(
+            calibration,
+            bounds=bounds,
+            levels=levels,
+            liars=liars,
+            excluded=excluded,
+            proved=proved,
+            rule=rule,
+        ),
+        "marginal": _marginal(
+            bounds,
+            federation.grid.n_bins,
+            levels,
+            liars,
+            calibration.settings.exchangeability,
+        ),
+    }
+    plain = settings.heterogeneity is None and settings.size_budget is None
+    special = settings.label_shift is not None or settings.by is not None
+    offered = settings.guarantee is not None and not special
+    if offered and not (settings.guarantee == "marginal" and plain):
+        stated = (calibration.n_malicious,) if settings.malicious == "estimate" else few
+        tables["stated"] = _called(federation, bounds, settings, coarse, stated, intervals)
+    if settings.heterogeneity is None:
+        bounds.foresee(shown, liars)
+    curves = [at(shown) for at in proved]
+    return Offers(
+        tables,
+        liars,
+        excluded,
+        np.stack([low for low, _ in curves]),
+        np.stack([high for _, high in curves]),
+        frozen,
+    )
+
+
+def _numbers(n_clients: int, own: int, many: int) -> tuple[int, ...]:
+    """0 .. (K-1)/2 and the stated number: all of them, or `many`, densest among the small ones."""
+    most = (n_clients - 1) // 2
+    if most <= many:
+        return tuple(sorted({*range(most + 1), own}))
+    spread = np.round(most * np.linspace(0, 1, many) ** 2).astype(int)
+    return tuple(sorted({*spread.tolist(), *range(min(8, many)), own}))
+
+
+def _rule(settings: Settings) -> tuple[Defence | None, str]:
+    """The defence made again, or why it cannot be."""
+    try:
+        return defence_again(settings.defence, settings.parameters), ""
+    except RobfcpError as error:
+        return None, str(error)
+
+
+def _excluded(
+    calibration: Calibration, liars: tuple[int, ...], rule: Defence | None
+) -> tuple[NDArray[np.intp], ...]:
+    """Whom the defence leaves out when told each number; as recorded where it cannot be told."""
+    evidence = calibration.evidence
+    federation = comparable(evidence.federation)
+    most = (federation.n_clients - 1) // 2
+    recorded = np.flatnonzero(~evidence.trusted_mask)
+    if rule is None:
+        return (recorded,) * len(liars)
+    finding = evidence.finding
+    if finding is None and isinstance(rule, LookingDefence):
+        finding = rule.look(federation)
+
+    def left_out(m: int) -> NDArray[np.intp]:
+        if m == calibration.n_malicious:
+            return recorded
+        if finding is not None and isinstance(rule, LookingDefence):
+            return np.flatnonzero(~rule.judge(federation, finding, min(m, most)).trusted)
+        return np.flatnonzero(~rule(federation, min(m, most)).trusted)
+
+    return tuple(left_out(m) for m in liars)
+
+
+def _proved_offer(
+    calibration: Calibration, m: int, bounds: CountBounds, intervals: Intervals
+) -> Proved:
+    """The coverage proved at given edges against m liars, as `certify` computes it."""
+    federation, sigma = calibration.federation, calibration.settings.heterogeneity
+    delta = 1 - calibration.settings.certificate_confidence
+    kept, remaining = bounds, m
+    if sigma is not None:
+        mask, remaining, _ = prune(federation, m, sigma, PRUNING_SHARE * delta, intervals)
+        delta *= 1 - PRUNING_SHARE
+        kept = bounds_of(federation.subset(mask))
+
+    def at(edges: NDArray[np.intp]) -> Ends:
+        places, where = np.unique(edges, return_inverse=True)
+        low, high = coverage_interval(kept, places, remaining, delta, federation.grid.n_bins)
+        return low[where], high[where]
+
+    return at
+
+
+def _defended(
+    calibration: Calibration,
+    bounds: CountBounds,
+    levels: tuple[Fraction, ...],
+    liars: tuple[int, ...],
+    excluded: tuple[NDArray[np.intp], ...],
+    proved: list[Proved],
+    rule: Defence | None,
+) -> OfferTable:
+    """The defence's own threshold on the clients it trusts, with the certificate of any."""
+    federation = calibration.federation
+    shape = (len(liars), len(levels))
+    index = np.empty(shape, dtype=np.int64)
+    lower, upper = np.ones(shape), np.ones(shape)
+    edges: dict[bytes, list[int]] = {}  # by whom is left out: often the same for many numbers
+    for row, out in enumerate(excluded):
+        mask = np.ones(federation.n_clients, dtype=bool)
+        mask[out] = False
+        if mask.tobytes() not in edges:
+            own = threshold_of(rule, federation, mask, calibration.settings.exchangeability)
+            found = [own.index(level) for level in levels]
+            edges[mask.tobytes()] = [INFINITE if edge is None else edge for edge in found]
+        index[row] = edges[mask.tobytes()]
+    if calibration.settings.heterogeneity is None:
+        for edge in np.unique(index[index != INFINITE]):  # only what some row asks for
+            wanted = np.flatnonzero((index == edge).any(axis=1))
+            bounds.foresee(np.array([edge]), [liars[row] for row in wanted])
+    for row in range(len(liars)):
+        finite = index[row] != INFINITE
+        if finite.any():
+            lower[row, finite], upper[row, finite] = proved[row](index[row, finite])
+    return OfferTable(liars, levels, index, _tolerances(bounds, index, levels), lower, upper)
+
+
+def _marginal(
+    bounds: CountBounds,
+    n_bins: int,
+    levels: tuple[Fraction, ...],
+    liars: tuple[int, ...],
+    exchangeability: Exchangeability,
+) -> OfferTable:
+    """The first edge whose tolerance reaches m: the threshold guaranteed against m.
+
+    Tolerance rises with the edge, so that all m are found by one bisection a level.
+    """
+    wanted = np.array(liars)
+    index = np.empty((len(liars), len(levels)), dtype=np.int64)
+    for column, level in enumerate(levels):
+        low, high = np.zeros(len(liars), dtype=np.intp), np.full(len(liars), n_bins)
+        while (low < high).any():
+            middle = (low + high) // 2
+            edges = np.minimum(middle, n_bins - 1)
+            enough = tolerances(bounds, edges, level, exchangeability) >= wanted
+            enough |= middle == n_bins
+            low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+            low = np.minimum(low, high)
+        index[:, column] = np.where(high == n_bins, INFINITE, high)
+    lower = np.broadcast_to(np.array([float(level) for level in levels]), index.shape)
+    found = _tolerances(bounds, index, levels)
+    return OfferTable(liars, levels, index, found, lower, np.ones(index.shape))
+
+
+def _called(
+    federation: Federation,
+    bounds: CountBounds,
+    settings: Settings,
+    levels: tuple[Fraction, ...],
+    liars: tuple[int, ...],
+    intervals: Intervals,
+) -> OfferTable:
+    """A guarantee at a few settings, each computed as `calibrate` does."""
+    kind = settings.guarantee
+    assert kind is not None
+    index = np.empty((len(liars), len(levels)), dtype=np.int64)
+    lower, upper = np.empty(index.shape), np.empty(index.shape)
+    for row, m in enumerate(liars):
+        for column, level in enumerate(levels):
+            found, certificate = guaranteed(
+                federation,
+                kind,
+                level,
+                None if settings.malicious == "estimate" else m,
+                confidence=settings.certificate_confidence,
+                sigma=settings.heterogeneity,
+                size_budget=settings.size_budget,
+                exchangeability=settings.exchangeability,
+                intervals=intervals,
+            )
+            index[row, column] = INFINITE if found is None else found
+            lower[row, column], upper[row, column] = certificate.lower, certificate.upper
+    return OfferTable(liars, levels, index, _tolerances(bounds, index, levels), lower, upper)
+
+
+def _tolerances(
+    bounds: CountBounds, index: NDArray[np.int64], levels: tuple[Fraction, ...]
+) -> NDArray[np.int64]:
+    """(M, L) tolerance of every threshold; -1 for none, K - 1 for an infinite one."""
+    found = np.full(index.shape, len(bounds.sizes) - 1)
+    for column, level in enumerate(levels):
+        finite = index[:, column] != INFINITE
+        if finite.any():
+            found[finite, column] = tolerances(bounds, index[finite, column], level)
+    return found
+
 
 VIEW = 160  # edges a distribution is drawn with
 

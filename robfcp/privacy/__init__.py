@@ -1,19 +1,18 @@
-"""Privacy: budgets, the noise they need, its exact tails, what a site has spent, coarse grids.
-
-May import `_util`, `errors` and `grid`; `reports` and the rooms after it build on it. Nothing here
-knows of reports or federations.
-"""
+"""Privacy: budgets, the noise they need, its exact tails, what a site has spent, coarse grids."""
 
 from robfcp.privacy.budget import (
     Accountant,
     Neighbours,
     Privacy,
     add_noise,
+    grid_from_text,
+    logistic_grid,
+    recommend_bins,
+    recommend_grid,
     stated_privacy,
     zcdp_epsilon,
     zcdp_rho,
 )
-from robfcp.privacy.grids import grid_from_text, logistic_grid, recommend_bins, recommend_grid
 from robfcp.privacy.ledger import Ledger, Release
 from robfcp.privacy.noise import Mechanism, Noise, Terms, noise_bound, pooled_mass
 from robfcp.privacy.noises import NoNoise, noise_of

@@ -14,10 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from robfcp._util.decoding import what_is_wrong
-from robfcp._util.files import read_limited, write_atomically
-from robfcp._util.locks import locked
 from robfcp.errors import RobfcpError
+from robfcp.files import locked, read_limited, what_is_wrong, write_atomically
 from robfcp.privacy.budget import Accountant, Privacy, opendp_parts
 
 MAX_NAME = 200

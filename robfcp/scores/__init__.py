@@ -1,30 +1,22 @@
-"""Scores: predictions and targets in, one nonconformity score a sample out; bigger is stranger.
+"""Scores: predictions and targets in, one nonconformity score a sample out; bigger is stranger."""
 
-May import `_util`, `errors` and `grid`; `prediction` and `reports` build on it. Randomness comes
-only through `rng`. `Score` and `ClassificationScore` are the bases users extend.
-"""
-
-from robfcp.scores.adaptive import APS, RAPS
 from robfcp.scores.base import ClassificationScore, Rng, Score, Scores
-from robfcp.scores.checking import check_score
-from robfcp.scores.columns import (
+from robfcp.scores.classification import APS, LAC, RAPS, SAPS, OrdinalAPS
+from robfcp.scores.conformance import check_score
+from robfcp.scores.inputs import (
     ClassColumns,
-    class_columns,
-    column_names,
-    label_columns,
-    label_numbers,
-    places,
-)
-from robfcp.scores.lac import LAC
-from robfcp.scores.named import SCORES, chosen_score, named_score, score_parameters
-from robfcp.scores.ordinal import OrdinalAPS
-from robfcp.scores.probabilities import (
     Probabilities,
     check_labels,
     check_probabilities,
+    class_columns,
+    column_names,
     from_logits,
+    label_columns,
+    label_numbers,
+    places,
     sum_tolerance,
 )
+from robfcp.scores.named import SCORES, chosen_score, named_score, score_parameters
 from robfcp.scores.regression import CQR, AbsoluteResidual
 from robfcp.scores.risks import (
     RESOLUTION,
@@ -36,7 +28,6 @@ from robfcp.scores.risks import (
     known_risk,
     lambda_grid,
 )
-from robfcp.scores.saps import SAPS
 from robfcp.scores.tolerant import scores_or_nan
 
 __all__ = [

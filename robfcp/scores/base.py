@@ -9,15 +9,15 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._util.numbers import generator
+from robfcp.arguments import generator
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.scores.columns import column_names
-from robfcp.scores.probabilities import (
+from robfcp.scores.inputs import (
     Probabilities,
     check_labels,
     check_probabilities,
     check_rows,
+    column_names,
     row_blocks,
 )
 

@@ -7,12 +7,9 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from robfcp.errors import RobfcpError
-from robfcp.scores.adaptive import APS, RAPS
 from robfcp.scores.base import Score
-from robfcp.scores.lac import LAC
-from robfcp.scores.ordinal import OrdinalAPS
+from robfcp.scores.classification import APS, LAC, RAPS, SAPS, OrdinalAPS
 from robfcp.scores.regression import CQR, AbsoluteResidual
-from robfcp.scores.saps import SAPS
 
 SCORES: Mapping[str, type[Any]] = {
     kind.name: kind for kind in (LAC, APS, RAPS, SAPS, OrdinalAPS, AbsoluteResidual, CQR)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from robfcp._util.numbers import floats
+from robfcp.arguments import floats
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.scores.base import Rng, Scores

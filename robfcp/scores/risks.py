@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._util.numbers import array, floats, whole
+from robfcp.arguments import array, floats, whole
 from robfcp.errors import MAX_NAME, RobfcpError
 from robfcp.grid import Grid
 

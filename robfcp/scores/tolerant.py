@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._util.numbers import array
+from robfcp.arguments import array
 from robfcp.errors import RobfcpError
 from robfcp.scores.base import ClassificationScore, Rng, Score, Scores
 

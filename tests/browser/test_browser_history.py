@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp.calibration import AlarmHistory, Chain
 from robfcp.lab import outputs
+from robfcp.monitoring import AlarmHistory, Chain
 from robfcp.page import History, write_history_page
-from robfcp.reports import EReport
+from robfcp.report import EReport
 
 pytestmark = pytest.mark.browser
 IMAGES = Path(__file__).parents[2] / "docs" / "images"

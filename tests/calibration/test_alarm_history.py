@@ -7,13 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.calibration import AlarmHistory, Chain, chain_path, merge, record_look
-from robfcp.calibration.over_rounds import repeated
 from robfcp.calibration.sealed import digest_of
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault
-from robfcp.reports import EReport
+from robfcp.monitoring import AlarmHistory, Chain, chain_path, merge, record_look
+from robfcp.monitoring.chain import repeated
+from robfcp.report import EReport
 
 DIGEST = "ab" * 32
 LAC = robfcp.LAC()

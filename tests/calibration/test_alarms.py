@@ -9,13 +9,13 @@ from effort import cases
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.calibration import listed, merge, read_alarms
-from robfcp.calibration.monitoring import betting
-from robfcp.calibration.monitoring.alarms import log_mean_of_smallest, log_product_of_smallest
 from robfcp.cli import app
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault
-from robfcp.reports import EReport, generate_key, load_key, read_e_report, sign, sign_e_report
+from robfcp.monitoring import listed, merge, read_alarms
+from robfcp.monitoring import monitor as betting
+from robfcp.monitoring.alarms import log_mean_of_smallest, log_product_of_smallest
+from robfcp.report import EReport, generate_key, load_key, read_e_report, sign, sign_e_report
 
 DIGEST = "ab" * 32
 

@@ -7,7 +7,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import kstest
 
-from robfcp.calibration.monitoring import betting, exchange
+from robfcp.monitoring import monitor as betting
+from robfcp.monitoring import monitor as exchange
 
 FLOORS = [0.5, 0.8, 0.9, 0.99]
 NOTHING = np.full(betting.N_BETS, -np.inf)
@@ -138,7 +139,7 @@ def test_every_bet_is_fair_whatever_was_seen():
     """Each factor integrates to 1 over a uniform p-value."""
     cells = np.array([5, 0, 0, 9, 1, 0, 0, 0, 2, 40])
     edges = np.arange(1, 10) / 10
-    for j in range(exchange.N_BETS):
+    for j in range(exchange.N_EXCHANGE_BETS):
 
         def factor(p, j=j):
             return np.exp(exchange.log_bets(np.array([p]), cells.copy())[0, j])

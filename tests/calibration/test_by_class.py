@@ -20,7 +20,7 @@ from robfcp.federation.counts import DenseCounts
 from robfcp.grid import Grid
 from robfcp.guarantees import marginal_threshold, pac_threshold
 from robfcp.privacy import Privacy
-from robfcp.reports import Report, Strata
+from robfcp.report import Report, Strata
 
 NAMES = ("cat", "dog", "eel")
 LEVELS = [Fraction(9, 10), Fraction(1, 2), Fraction(3, 4), Fraction(19, 20), Fraction(1, 3)]

@@ -9,11 +9,11 @@ from effort import cases
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.calibration import Chain, chain_path
-from robfcp.calibration.over_rounds import FixedIntervals, drifted, spent
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.pruning import client_intervals
+from robfcp.monitoring import Chain, chain_path
+from robfcp.monitoring.chain import FixedIntervals, drifted, spent
 
 LAC = robfcp.LAC()
 

@@ -8,10 +8,14 @@ from effort import cases
 
 import robfcp
 from robfcp import LAC, Federation, Grid, Privacy, Report
-from robfcp.calibration.diagnosis.copies import copied_from
-from robfcp.calibration.diagnosis.diagnosis import _Clinic
-from robfcp.calibration.diagnosis.places import PLACES, places, wrong_places
-from robfcp.calibration.diagnosis.words import coverage_words
+from robfcp.calibration.diagnosis import (
+    PLACES,
+    _Clinic,
+    copied_from,
+    coverage_words,
+    places,
+    wrong_places,
+)
 from robfcp.lab import natural
 from robfcp.lab.diagnoses import NAMES, NOBODY, named
 
@@ -260,7 +264,7 @@ def test_an_everyday_fault_at_one_real_hospital_is_named() -> None:
 
 
 def test_large_federations_look_at_coverage_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robfcp.calibration.diagnosis.diagnosis.MANY", 10)
+    monkeypatch.setattr("robfcp.calibration.diagnosis.MANY", 10)
     reports = [*(site(f"s{k:02d}", k) for k in range(11)), site("dresden", 5, change=swapped)]
     reports.append(site("flat", 6, change=powered(0.35)))
     found = robfcp.diagnose(robfcp.calibrate(reports, defence="none", malicious=0))

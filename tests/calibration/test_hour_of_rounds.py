@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from robfcp.calibration import AlarmHistory, Chain, chain_path
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
+from robfcp.monitoring import AlarmHistory, Chain, chain_path
 
 SITES, LIARS = 10, 2
 

@@ -12,9 +12,9 @@ from robfcp.calibration import Calibration, calibrate
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import class_counts, least_shift
-from robfcp.guarantees.mixes import mix_threshold, read_mixes
+from robfcp.guarantees.label_shift import mix_threshold, read_mixes
 from robfcp.privacy import Privacy
-from robfcp.reports import Report
+from robfcp.report import Report
 
 NAMES = ("cat", "dog", "eel")
 EVEN = {"cat": 0.5, "dog": 0.25, "eel": 0.25}

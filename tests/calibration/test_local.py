@@ -11,7 +11,7 @@ import robfcp
 from robfcp.calibration import Letter, at_stranger, own_thresholds, site_coverage
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
-from robfcp.page.strata import strata_data
+from robfcp.page.data import strata_data
 
 LAC = robfcp.LAC()
 NAMES = ("flu", "cold", "none")
@@ -170,7 +170,7 @@ def test_a_stranger_gets_a_threshold_from_the_evidence(sites, calibration):
 def test_damaged_letters_are_refused_in_words(calibration):
     good = json.loads(calibration.letter("site-03").to_json())
     assert good["body"]["others"]["m"] == 2
-    from robfcp.calibration.letter_file import OthersBody, others_of
+    from robfcp.calibration.letters import OthersBody, others_of
 
     for wrong in (
         OthersBody([0.5, 0.6], [1, 2, 3], 2, 0.0, True),
@@ -330,7 +330,7 @@ def test_sites_that_merged_classes_are_outside_too(sites):
 def test_two_shifts_are_paid_for_one_site(sites):
     """From the others to the common distribution, and from that to this site."""
     from robfcp.guarantees import class_counts, own_mixes, site_thresholds
-    from robfcp.guarantees.mixes import mix_threshold
+    from robfcp.guarantees.label_shift import mix_threshold
 
     counts = class_counts(robfcp.Federation.from_reports(reports_of(sites)))
     found = site_thresholds(counts, 0.2, 0, 0.03)

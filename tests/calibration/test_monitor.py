@@ -13,11 +13,11 @@ from effort import cases
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.calibration.monitoring import betting
-from robfcp.calibration.monitoring import state as states
 from robfcp.calibration.sealed import digest_of
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
+from robfcp.monitoring import monitor as betting
+from robfcp.monitoring import monitor as states
 
 LAC = robfcp.LAC()
 GRID = robfcp.Grid.uniform(20)
@@ -374,7 +374,7 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     assert "mon.csv: was counted before" in again.output
     assert "alarm (coverage at sample" in again.output
     assert (tmp_path / "w.png").stat().st_size > 5000
-    report = robfcp.reports.EReport.from_json((tmp_path / "e.json").read_bytes())
+    report = robfcp.report.EReport.from_json((tmp_path / "e.json").read_bytes())
     assert (report.client, report.n_samples) == ("site-3", 520)
     told = json.loads(run(app, [*common, "--json"]).output)
     assert (told["n"], told["alarm"], told["new"]) == (520, True, 0)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import robfcp
 from robfcp.calibration import LocalThreshold, at_stranger, own_floor
-from robfcp.calibration.promise import local_promise
+from robfcp.calibration.checking import local_promise
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import own_interval

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import robfcp
 from robfcp.calibration import AuditLog, log_round
 from robfcp.cli import COMMANDS, LazyCommands, _common, app, main
-from robfcp.defence.distances import METRICS
+from robfcp.defence.rob_fcp import METRICS
 from robfcp.lab.attacks import ATTACKS
 
 RUNNER = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})

@@ -11,12 +11,18 @@ from effort import cases
 
 import robfcp
 from robfcp.defence import Constants, VotedThreshold, find_copies
-from robfcp.defence.consensus import stand_out
-from robfcp.defence.consensus.core import find_core
-from robfcp.defence.consensus.evidence import expected, residuals, samples_worth, views
-from robfcp.defence.consensus.law import UP_TO, Law, Sampling, usual_spread
-from robfcp.defence.consensus.scan import heights, null
-from robfcp.defence.consensus.tables import tables_of
+from robfcp.defence.consensus import find_core, heights, null, stand_out
+from robfcp.defence.evidence import (
+    UP_TO,
+    Law,
+    Sampling,
+    expected,
+    residuals,
+    samples_worth,
+    tables_of,
+    usual_spread,
+    views,
+)
 from robfcp.federation import DenseCounts, Federation, Stratified
 from robfcp.guarantees import fcp_index
 

@@ -5,7 +5,7 @@ import pytest
 
 from robfcp import Federation, Grid
 from robfcp.defence import find_copies
-from robfcp.defence.copies.exact import lower_tail
+from robfcp.defence.copies import lower_tail
 from robfcp.lab.attacks import Mimic
 
 

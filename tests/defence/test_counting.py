@@ -6,8 +6,8 @@ import pytest
 import robfcp
 from robfcp import Federation, Grid, RobfcpError
 from robfcp.defence import MaliciousCount, estimate_malicious
-from robfcp.defence.counting import METHODS
-from robfcp.defence.likelihood import COVARIANCES, RIDGE, contrasts, likelihood_count
+from robfcp.defence.number_of_liars import METHODS
+from robfcp.defence.rob_fcp import COVARIANCES, RIDGE, contrasts, likelihood_count
 from robfcp.lab.attacks import Coverage, Decoy, Efficiency, GaussianRelative, Mimic
 from robfcp.lab.worlds import federation_of
 

@@ -12,8 +12,13 @@ from scipy.spatial.distance import cdist
 
 import robfcp
 from robfcp.defence import NoDefence, RobFCP, maliciousness, named_defence, trust_lowest
-from robfcp.defence.characterisations import CHARACTERISATIONS, characterise
-from robfcp.defence.distances import METRICS, neighbour_means, pairwise
+from robfcp.defence.rob_fcp import (
+    CHARACTERISATIONS,
+    METRICS,
+    characterise,
+    neighbour_means,
+    pairwise,
+)
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid

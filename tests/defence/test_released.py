@@ -5,7 +5,7 @@ import pytest
 
 import robfcp
 from robfcp.defence import RobFCP, RobFCPReleased, named_defence
-from robfcp.defence.released import wrapped
+from robfcp.defence.rob_fcp import wrapped
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid

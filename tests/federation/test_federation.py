@@ -8,7 +8,7 @@ import pytest
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.federation.federation import Federation
 from robfcp.grid import Grid
-from robfcp.reports.report import Report
+from robfcp.report.report import Report
 from robfcp.scores import APS, LAC
 
 

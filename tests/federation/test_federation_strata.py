@@ -14,8 +14,8 @@ from robfcp.federation import Federation
 from robfcp.federation.counts import DenseCounts, SparseCounts
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.reports import OTHER, Report
-from robfcp.reports.strata import MAX_STRATA
+from robfcp.report import OTHER, Report
+from robfcp.report.by_class import MAX_STRATA
 
 GRID = Grid.uniform(10)
 NAMES = ("cat", "dog", "eel")

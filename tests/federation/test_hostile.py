@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp._util.files import make_folder, write_atomically
 from robfcp.calibration import Calibration
-from robfcp.calibration.evidence_file import decode_evidence, encode_evidence
+from robfcp.calibration.record import decode_evidence, encode_evidence
 from robfcp.cli._common import natural
 from robfcp.cli._data import read_outputs
 from robfcp.cli.calibrate import read_number
 from robfcp.cli.sketch import chosen_grid
 from robfcp.errors import MAX_TEXT, RobfcpError
+from robfcp.files import make_folder, write_atomically
 from robfcp.grid import Grid
 from robfcp.privacy.budget import Privacy
-from robfcp.reports.registry import read_sizes
+from robfcp.report.agreement import read_sizes
 
 LAC = robfcp.LAC()
 

@@ -12,11 +12,12 @@ from effort import thorough
 from test_reception import KINDS, lies_about, seen, site, taken
 
 import robfcp
-from robfcp._util import columns as container
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, columns, reception
+from robfcp.federation import Federation, columns
+from robfcp.federation import _column_file as container
+from robfcp.federation import intake as reception
 from robfcp.grid import Grid
-from robfcp.reports import generate_key, load_key, sign
+from robfcp.report import generate_key, load_key, sign
 
 HERE = Path(__file__).parent
 

@@ -7,7 +7,8 @@ import pytest
 from effort import cases, thorough
 
 import robfcp
-from robfcp.federation import Federation, reception
+from robfcp.federation import Federation
+from robfcp.federation import intake as reception
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
 

@@ -8,11 +8,18 @@ import pytest
 from effort import thorough
 
 import robfcp
-from robfcp.defence import Band, RobFCP, find_copies, large, trust_lowest
+from robfcp.defence import Band, RobFCP, find_copies, trust_lowest
+from robfcp.defence import rob_fcp as large
 from robfcp.defence.band import spacings
-from robfcp.defence.copies.large import codes_of, similar_rows
-from robfcp.defence.distances import METRICS, Space, neighbour_means, pairwise, rank_means
-from robfcp.defence.large import scalable_means
+from robfcp.defence.copies import codes_of, similar_rows
+from robfcp.defence.rob_fcp import (
+    METRICS,
+    Space,
+    neighbour_means,
+    pairwise,
+    rank_means,
+    scalable_means,
+)
 from robfcp.errors import RobfcpError
 from robfcp.federation import DenseCounts, Federation, SparseCounts
 from robfcp.federation import counts as _counts
@@ -105,7 +112,7 @@ def test_a_calibration_does_not_depend_on_how_counts_are_held(defence, guarantee
 
 def test_large_tables_are_sparse_where_that_is_smaller_and_survive_a_file(monkeypatch, tmp_path):
     reports = list(federations(50)[0])
-    monkeypatch.setattr("robfcp.federation.reception._REPORTS", 7)
+    monkeypatch.setattr("robfcp.federation.intake._REPORTS", 7)
     small = Federation.from_reports(iter(reports))
     assert isinstance(small.table, DenseCounts)
     monkeypatch.setattr(_counts, "DENSE_BYTES", 0)
@@ -226,9 +233,9 @@ def test_references_are_secret_unless_a_seed_is_given(monkeypatch):
 def test_the_band_defence_by_references_flags_whom_it_flags_exactly(attack, monkeypatch):
     dense, sparse = federations(1200, attack=attack, share=0.3)
     exact = Band()(dense, 400)
-    for module in ("large", "band.views", "band.band"):
+    for module in ("rob_fcp", "band.views", "band.band"):
         monkeypatch.setattr(f"robfcp.defence.{module}.LARGE", 500)
-    monkeypatch.setattr("robfcp.defence.copies.exact.MANY", 500)
+    monkeypatch.setattr("robfcp.defence.copies.MANY", 500)
     sampled = Band(seed=3)(sparse, 400)
     assert np.mean(sampled.trusted == exact.trusted) >= 0.999
     assert exact.notes == ()
@@ -244,7 +251,7 @@ def test_copies_are_found_without_comparing_every_pair(monkeypatch):
     dense = Federation.from_counts(counts_of(drawn), GRID)
     expected = find_copies(dense)
     assert [len(group.clients) for group in expected] == [5, 11]
-    monkeypatch.setattr("robfcp.defence.copies.exact.MANY", 10)
+    monkeypatch.setattr("robfcp.defence.copies.MANY", 10)
     assert find_copies(Federation.from_counts(counts_of(drawn), GRID)) == expected
     codes = codes_of(dense.table, GRID.n_bins)
     assert len(np.unique(codes.rows)) == len(np.unique(dense.counts, axis=0))
@@ -285,7 +292,7 @@ def test_prediction_sets_are_built_a_block_at_a_time(tmp_path):
 @pytest.mark.train
 def test_an_accelerator_trusts_the_same_clients():
     pytest.importorskip("torch")
-    from robfcp.defence.gpu import gpu_neighbour_means
+    from robfcp.defence.rob_fcp import gpu_neighbour_means
 
     for attack in ATTACKS:
         federation = Federation.from_counts(counts_of(scores(400, attack)), GRID)

@@ -11,7 +11,7 @@ import robfcp
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.grid import Grid
-from robfcp.reports import check_client
+from robfcp.report import check_client
 
 LAC = robfcp.LAC()
 
@@ -103,7 +103,7 @@ def test_a_fine_grid_is_for_few_clients():
 
 
 def test_where_the_grid_is_stated_no_other_is_built(monkeypatch):
-    from robfcp.reports import wire
+    from robfcp.report import wire
 
     hostile, honest = big("x", 19_000), site("s").to_json()
     monkeypatch.setattr(wire, "named", lambda *_: pytest.fail("was built"))

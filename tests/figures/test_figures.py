@@ -17,7 +17,7 @@ from robfcp import Federation, Grid, figures
 from robfcp.calibration import what_if
 from robfcp.defence import DEFAULT
 from robfcp.errors import RobfcpError
-from robfcp.figures.style import FORMATS
+from robfcp.figures import FORMATS
 from robfcp.guarantees import fcp_index, marginal_threshold
 from robfcp.lab.figures import plot_comparison
 

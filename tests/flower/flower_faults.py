@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
-from robfcp.flower import InProcessNetwork, client_app
-from robfcp.flower._messages import RECORD, reply_content
+from robfcp.engines.flower import client_app
+from robfcp.engines.flower_network import RECORD, InProcessNetwork, reply_content
 
 
 class FaultyNetwork(InProcessNetwork):

@@ -16,18 +16,18 @@ pytestmark = pytest.mark.flower
 
 from engine_data import client_data, core_reports  # noqa: E402
 
-from robfcp.errors import RobfcpError  # noqa: E402
-from robfcp.flower import (  # noqa: E402
-    InProcessNetwork,
+from robfcp.engines.flower import (  # noqa: E402
+    DEFAULTS,
     calibrate_in_process,
     calibration_round,
     client_app,
+    named_strategy,
     register_sizes,
     replay_in_process,
-    run_in_process,
     server_app,
 )
-from robfcp.flower.apps import DEFAULTS, named_strategy  # noqa: E402
+from robfcp.engines.flower_network import InProcessNetwork, run_in_process  # noqa: E402
+from robfcp.errors import RobfcpError  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -18,7 +18,7 @@ import robfcp
 pytest.importorskip("flwr")
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
-from robfcp.flower._environment import QUIET  # noqa: E402
+from robfcp.engines import QUIET  # noqa: E402
 from robfcp.guarantees import outside_of  # noqa: E402
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "deployment"

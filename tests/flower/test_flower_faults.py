@@ -29,8 +29,8 @@ from flower_faults import (  # noqa: E402
     twice,
 )
 
-from robfcp.flower import calibration_round, participants, register_sizes  # noqa: E402
-from robfcp.flower._messages import RECORD, reply_content  # noqa: E402
+from robfcp.engines.flower import calibration_round, register_sizes  # noqa: E402
+from robfcp.engines.flower_network import RECORD, participants, reply_content  # noqa: E402
 
 DATA = client_data(8)
 

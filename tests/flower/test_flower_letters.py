@@ -11,16 +11,14 @@ from engine_data import client_data  # noqa: E402
 import robfcp  # noqa: E402
 from robfcp.calibration import Letter, load_letter  # noqa: E402
 from robfcp.engines import SizeRequest, read_size  # noqa: E402
-from robfcp.flower import (  # noqa: E402
-    InProcessNetwork,
+from robfcp.engines.flower import (  # noqa: E402
     calibration_round,
     client_app,
-    collect,
-    participants,
     register_sizes,
     send_letters,
 )
-from robfcp.reports import generate_key, load_key  # noqa: E402
+from robfcp.engines.flower_network import InProcessNetwork, collect, participants  # noqa: E402
+from robfcp.report import generate_key, load_key  # noqa: E402
 
 DATA = client_data(6)
 QUICK = {"deadline": 20.0, "poll": 0.01}

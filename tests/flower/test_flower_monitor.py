@@ -9,8 +9,8 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 import robfcp
-from robfcp.flower import InProcessNetwork, add_monitor, monitor_round
-from robfcp.flower._messages import open_request, reply_content
+from robfcp.engines.flower import add_monitor, monitor_round
+from robfcp.engines.flower_network import InProcessNetwork, open_request, reply_content
 
 pytestmark = pytest.mark.flower
 

@@ -17,13 +17,13 @@ from robfcp.guarantees import (
     bounds_of,
     certify,
     coverage_interval,
-    envelope,
     guaranteed,
     marginal_threshold,
     prune,
 )
 from robfcp.guarantees.certificate import guarantee_certificate
 from robfcp.guarantees.coverage import kl_lower
+from robfcp.guarantees.engine import envelope
 
 LEVEL = Fraction(9, 10)
 

@@ -25,9 +25,10 @@ from omniscient import (
 )
 from scipy.stats import binom
 
-from robfcp.defence.distances import pairwise
+from robfcp.defence.rob_fcp import pairwise
 from robfcp.federation import Federation
-from robfcp.guarantees import certify, envelope, guaranteed, marginal_threshold, prune, tolerance
+from robfcp.guarantees import certify, guaranteed, marginal_threshold, prune, tolerance
+from robfcp.guarantees.engine import envelope
 
 
 def mean_is_below(coverage: np.ndarray, level: float) -> bool:

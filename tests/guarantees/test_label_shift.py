@@ -22,12 +22,19 @@ from scipy.stats import binom, chi2_contingency, hypergeom
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
+from robfcp.guarantees import label_shift as rules
 from robfcp.guarantees import pac_threshold
-from robfcp.guarantees import pairs as rules
-from robfcp.guarantees.label_shift import class_counts, fixed_edges, pruned_pac
-from robfcp.guarantees.pairs import Pairs, kl_divergence, least_exponent, witnesses
-from robfcp.guarantees.shifted import least_shift, mixes_differ, shifted_pac
-from robfcp.reports import Report
+from robfcp.guarantees.label_shift import (
+    Pairs,
+    class_counts,
+    fixed_edges,
+    kl_divergence,
+    least_exponent,
+    pruned_pac,
+    witnesses,
+)
+from robfcp.guarantees.promises import least_shift, mixes_differ, shifted_pac
+from robfcp.report import Report
 
 LEVEL = Fraction(9, 10)
 

@@ -20,7 +20,7 @@ from robfcp.guarantees import (
     tolerance,
     tolerance_statement,
 )
-from robfcp.guarantees.bounds import scaled_margins
+from robfcp.guarantees.engine import scaled_margins
 from robfcp.guarantees.marginal import slack
 
 LEVELS = [Fraction(9, 10), Fraction(1, 2), Fraction(3, 4), Fraction(19, 20), Fraction(1, 3)]

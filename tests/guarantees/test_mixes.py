@@ -19,9 +19,14 @@ from plain_shift import (
 )
 
 from robfcp.errors import RobfcpError
-from robfcp.guarantees.label_shift import class_counts
-from robfcp.guarantees.mixes import accepted, mix_threshold, read_mixes, small_enough
-from robfcp.guarantees.shifted import shifted_mix
+from robfcp.guarantees.label_shift import (
+    accepted,
+    class_counts,
+    mix_threshold,
+    read_mixes,
+    small_enough,
+)
+from robfcp.guarantees.promises import shifted_mix
 
 NAMES = ("cat", "dog", "eel")
 

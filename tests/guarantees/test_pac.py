@@ -15,7 +15,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import homogeneous_threshold, pac_threshold
 from robfcp.guarantees.alike import homogeneous_votes
-from robfcp.guarantees.pac import PacCondition, critical_counts
+from robfcp.guarantees.tails import PacCondition, critical_counts
 
 LEVEL = Fraction(4, 5)
 

@@ -11,7 +11,7 @@ import robfcp
 from robfcp import Federation, Privacy, Report, Risk
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.guarantees import marginal_threshold
-from robfcp.guarantees.pac import critical_gains
+from robfcp.guarantees.tails import critical_gains
 from robfcp.scores import MultilabelRisk, gains_of_losses
 
 LAMBDAS = np.linspace(0, 1, 21)
@@ -183,7 +183,7 @@ def test_reports_survive_the_wire_signed_or_not(tmp_path):
     again = Report.from_json(report.to_json())
     assert again == report
     assert json.loads(report.to_json())["schema"] == 3
-    from robfcp.reports import generate_key, load_key, sign, verify
+    from robfcp.report import generate_key, load_key, sign, verify
 
     public = generate_key(tmp_path / "key")
     assert verify(sign(report, load_key(tmp_path / "key")), {"site-0": public}, "r") == report

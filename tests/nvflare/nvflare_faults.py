@@ -25,8 +25,7 @@ from nvflare.fuel.utils import fobs
 from nvflare_sites import DATA
 
 import robfcp
-from robfcp.nvflare import CalibrationController, CalibrationExecutor
-from robfcp.nvflare.tasks import RECORD
+from robfcp.engines.nvflare import RECORD, CalibrationController, CalibrationExecutor
 
 flare_decomposers.register()
 common_decomposers.register()

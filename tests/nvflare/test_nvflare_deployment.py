@@ -107,29 +107,29 @@ def test_a_secured_deployment_survives_a_killed_and_a_hanging_site(tmp_path):
     kits = tmp_path / "s" / "kits" / "robfcp" / "prod_00"
     for site in ("site-1", "localhost"):
         resources = json.loads((kits / site / "local" / "resources.json").read_text())
-        assert resources["class_allow_list"][-1] == "robfcp.nvflare."
+        assert resources["class_allow_list"][-1] == "robfcp.engines.nvflare."
 
 
 def test_the_deployed_job_carries_no_code(tmp_path):
-    from robfcp.nvflare import CalibrationRecipe
+    from robfcp.engines.nvflare import CalibrationRecipe
 
     CalibrationRecipe(min_clients=2, malicious=1).export(str(tmp_path))
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json"}
     text = "".join(path.read_text() for path in tmp_path.rglob("*.json"))
-    assert "robfcp.nvflare.server.CalibrationController" in text
-    assert "robfcp.nvflare.client.CalibrationExecutor" in text
+    assert "robfcp.engines.nvflare.CalibrationController" in text
+    assert "robfcp.engines.nvflare.CalibrationExecutor" in text
 
 
 @pytest.mark.parametrize(
     ("listed", "allowed"),
     [
         ([], False),
-        (["robfcp.nvflare."], True),
+        (["robfcp.engines.nvflare."], True),
         (
             [
-                "robfcp.nvflare.server.CalibrationController",
-                "robfcp.nvflare.client.CalibrationExecutor",
+                "robfcp.engines.nvflare.CalibrationController",
+                "robfcp.engines.nvflare.CalibrationExecutor",
             ],
             True,
         ),
@@ -145,6 +145,6 @@ def test_the_allow_list_needs_what_the_guide_says(listed, allowed, tmp_path):
     resources = {"format_version": 2, "class_allow_list": [*default, *listed]}
     (tmp_path / "site-1" / "local" / "resources.json").write_text(json.dumps(resources))
     for path in ("server.CalibrationController", "client.CalibrationExecutor"):
-        component = {"path": f"robfcp.nvflare.{path}", "args": {}}
+        component = {"path": f"robfcp.engines.nvflare.{path}", "args": {}}
         with nullcontext() if allowed else pytest.raises(UnsafeComponentError):
             ComponentPathAuthorizer().authorize_component_config(component, workspace=site)

@@ -141,7 +141,7 @@ def test_files_flower_and_nvflare_end_alike_to_the_bit(case, tmp_path):
         report.save(folder / f"{report.client}.json")
     others = [robfcp.calibrate(robfcp.read_federation(sorted(folder.iterdir())), **options)]
     if find_spec("flwr") is not None:
-        from robfcp.flower import calibrate_in_process
+        from robfcp.engines.flower import calibrate_in_process
 
         others.append(calibrate_in_process(DATA, sizes=None, **options))
     for other in others:

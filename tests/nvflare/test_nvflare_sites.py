@@ -25,10 +25,9 @@ from nvflare_sites import DATA  # noqa: E402
 
 from robfcp.calibration import Letter  # noqa: E402
 from robfcp.engines import SizeRequest, read_site, request_record  # noqa: E402
-from robfcp.nvflare import CalibrationController, MonitorController  # noqa: E402
-from robfcp.nvflare.tasks import RECORD  # noqa: E402
+from robfcp.engines.nvflare import RECORD, CalibrationController, MonitorController  # noqa: E402
 from robfcp.privacy import Ledger, Privacy  # noqa: E402
-from robfcp.reports import generate_key  # noqa: E402
+from robfcp.report import generate_key  # noqa: E402
 
 
 def reason(calibration, site="site-2"):

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.calibration import AlarmHistory, Chain, decode_state
 from robfcp.cli import app
+from robfcp.monitoring import AlarmHistory, Chain, decode_state
 from robfcp.page import History, render, render_history
-from robfcp.page.history_evidence import MOST_LINES, MOST_SITES
-from robfcp.reports import EReport
+from robfcp.page.history import MOST_LINES, MOST_SITES
+from robfcp.report import EReport
 
 DIGEST = "ab" * 32
 LAC = robfcp.LAC()

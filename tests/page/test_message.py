@@ -10,7 +10,7 @@ import pytest
 import robfcp
 from robfcp import Diagnosis, Federation, Grid, Report
 from robfcp.page import About, render
-from robfcp.page.message import diagnoses_data, message
+from robfcp.page.sentences import diagnoses_data, message
 
 
 def calibrated(odd: int = 0, guarantee: str | None = None) -> robfcp.Calibration:

@@ -22,7 +22,7 @@ from robfcp.defence import Assessment
 from robfcp.guarantees import tolerance_statement
 from robfcp.page import render, safe_json, write_page
 from robfcp.page.data import varints, view_edges
-from robfcp.page.words import headline
+from robfcp.page.sentences import headline
 from robfcp.privacy.budget import Privacy
 
 HOSTILE = "</script><script>alert(1)</script>\u2028&"

@@ -5,7 +5,7 @@ import pytest
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.reports.sketches import clamped
+from robfcp.report.sketches import clamped
 from robfcp.scores import scores_or_nan
 
 SCORES = [robfcp.LAC(), robfcp.APS(False), robfcp.RAPS(), robfcp.APS(True)]

@@ -102,7 +102,7 @@ def test_a_ledger_of_the_first_release_is_read(tmp_path):
 
 STEPS = """
 import os, signal, sys
-from robfcp._util import files
+from robfcp import files
 from robfcp.privacy import Ledger, Privacy
 from robfcp.privacy import ledger as module
 folder, count = sys.argv[1], 0
@@ -155,7 +155,7 @@ def test_killed_between_any_two_writes_nothing_is_lost_and_nothing_is_free(tmp_p
 
 def test_who_dies_holding_the_lock_lets_go_of_it(tmp_path):
     code = (
-        "import time\nfrom robfcp._util.locks import locked\n"
+        "import time\nfrom robfcp.files import locked\n"
         f"with locked({str(tmp_path / 'l.json.lock')!r}):\n    print('held', flush=True)\n"
         "    time.sleep(60)"
     )

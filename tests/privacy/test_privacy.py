@@ -14,8 +14,15 @@ import robfcp
 from robfcp import Privacy, Report, ReportError, RobfcpError
 from robfcp.federation.federation import Federation
 from robfcp.grid import Grid
-from robfcp.privacy.budget import Accountant, add_noise, zcdp_epsilon, zcdp_rho
-from robfcp.privacy.grids import logistic_grid, recommend_bins, recommend_grid
+from robfcp.privacy.budget import (
+    Accountant,
+    add_noise,
+    logistic_grid,
+    recommend_bins,
+    recommend_grid,
+    zcdp_epsilon,
+    zcdp_rho,
+)
 from robfcp.privacy.ledger import Ledger
 
 dp = pytest.importorskip("opendp.prelude")

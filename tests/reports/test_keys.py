@@ -11,7 +11,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 
 pytest.importorskip("cryptography")
-from robfcp.reports import generate_key, load_key, read_keys, save_signed
+from robfcp.report import generate_key, load_key, read_keys, save_signed
 
 SMALL = [
     "00" * 32,

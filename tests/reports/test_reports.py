@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp._util.files import read_limited
 from robfcp.errors import ReportError, RobfcpError
+from robfcp.files import read_limited
 from robfcp.grid import Grid
-from robfcp.reports.report import Report
+from robfcp.report.report import Report
 from robfcp.scores import APS, LAC, RAPS, AbsoluteResidual
 
 RNG = np.random.default_rng(0)

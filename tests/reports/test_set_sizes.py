@@ -117,7 +117,7 @@ def test_scores_of_labels_need_their_shape() -> None:
 
 
 def test_hostile_evidence_of_sizes_is_refused(tmp_path: Path) -> None:
-    from robfcp.calibration.evidence_file import WireStratified, _read_set_sizes
+    from robfcp.calibration.record import WireStratified, _read_set_sizes
 
     grid = Grid.uniform(4)
     for wire in (

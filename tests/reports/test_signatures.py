@@ -14,8 +14,8 @@ import robfcp
 from robfcp.cli import app
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import read_signed, verify_all
-from robfcp.reports.registry import read_registry, read_sizes
-from robfcp.reports.signing import (
+from robfcp.report.agreement import read_registry, read_sizes
+from robfcp.report.signing import (
     DOMAIN,
     SignedReport,
     generate_key,

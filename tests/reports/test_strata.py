@@ -13,8 +13,8 @@ import robfcp
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.reports import OTHER, Report, Strata
-from robfcp.reports.strata import DENSE, MAX_COUNT, MAX_STRATA
+from robfcp.report import OTHER, Report, Strata
+from robfcp.report.by_class import DENSE, MAX_COUNT, MAX_STRATA
 
 GRID = Grid.uniform(10)
 NAMES = ("cat", "dog", "eel")
@@ -442,7 +442,7 @@ def test_no_damage_to_the_bytes_of_a_report_crashes(cut, byte, place):
 
 def test_a_signature_covers_the_classes(tmp_path):
     pytest.importorskip("cryptography")
-    from robfcp.reports import generate_key, load_key, public_text, sign, verify
+    from robfcp.report import generate_key, load_key, public_text, sign, verify
 
     generate_key(tmp_path / "a.key")
     key = load_key(tmp_path / "a.key")

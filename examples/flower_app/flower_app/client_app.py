@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import Context, Message, MetricRecord, RecordDict
 
 from flower_app.task import fit, lie, load_split, predict
-from robfcp.flower import client_app
+from robfcp.engines.flower import client_app
 
 
 def data(split, context):

@@ -5,7 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from flower_torch_app.task import make_model
-from robfcp.flower import calibration_round, register_sizes
+from robfcp.engines.flower import calibration_round, register_sizes
 
 app = ServerApp()
 

@@ -21,7 +21,7 @@ from robfcp.defence.band.views import (
 )
 from robfcp.defence.base import Exclude, Finding, LooksFirst
 from robfcp.defence.copies import Copies, find_copies
-from robfcp.defence.large import LARGE, secret_seed
+from robfcp.defence.rob_fcp import LARGE, secret_seed
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 

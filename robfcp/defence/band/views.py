@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.defence.distances import Space
-from robfcp.defence.large import LARGE, references, scalable_means
+from robfcp.defence.rob_fcp import LARGE, Space, references, scalable_means
 from robfcp.federation import Federation, projected, rising
 
 CORE_LEVELS = np.arange(1, 10) / 10

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp._util.numbers import share
+from robfcp.arguments import share
 from robfcp.errors import RobfcpError
 from robfcp.lab.attacks.base import Indices, Pair, SampleAttack, honest
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from robfcp._util.files import reason_of
 from robfcp.errors import RobfcpError
+from robfcp.files import reason_of
 from robfcp.lab.datasets import (
     cifar10,
     flamby,

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._util.files import read_limited, write_atomically
 from robfcp.errors import RobfcpError
+from robfcp.files import read_limited, write_atomically
 
 STEP = 1 / 16  # of a logit, in the 8-bit form
 MAX_BYTES = 256 * 2**20

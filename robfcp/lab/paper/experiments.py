@@ -11,10 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from robfcp._util.files import write_atomically
-from robfcp._util.parallel import n_cores
+from robfcp.defence.rob_fcp import n_cores
 from robfcp.errors import RobfcpError
 from robfcp.figures import save
+from robfcp.files import write_atomically
 from robfcp.lab.natural import COMPARED, found_table
 from robfcp.lab.paper import extras, figures
 from robfcp.lab.paper.cases import EXPERIMENTS

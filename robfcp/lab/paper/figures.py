@@ -1,24 +1,14 @@
 """One figure for every table, in the style of all figures."""
 
-from __future__ import annotations
+from __future__ import annotations  # noqa: I001
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from robfcp.figures import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    new_axes,
-    plot_heatmap,
-    style,
-)
+from robfcp.figures import style
+from robfcp.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, new_axes, plot_heatmap
 from robfcp.lab.paper.compare import PaperCell
 from robfcp.lab.paper.methods import BEFORE, BY_CLASS, FCP, OURS, QQ, RELEASED, TEXT
 from robfcp.lab.paper.rows import TableRow

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from robfcp._util.files import write_atomically
 from robfcp.errors import RobfcpError
 from robfcp.figures import save
+from robfcp.files import write_atomically
 from robfcp.lab.paper.compare import AHEAD, PaperCell, Standing, beaten, cells, standings
 from robfcp.lab.paper.contradictions import contradictions
 from robfcp.lab.paper.experiments import NAMES

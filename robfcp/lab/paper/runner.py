@@ -10,9 +10,9 @@ from dataclasses import asdict, fields
 from multiprocessing import get_context
 from pathlib import Path
 
-from robfcp._util.files import write_atomically
-from robfcp._util.parallel import n_cores
 from robfcp._version import __version__
+from robfcp.defence.rob_fcp import n_cores
+from robfcp.files import write_atomically
 from robfcp.lab.paper.cases import Case
 from robfcp.lab.paper.runs import Run, RunOutcome, run_seed
 from robfcp.lab.paper.trials import PaperWorld, world_key

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from robfcp._util.files import write_atomically
 from robfcp.errors import RobfcpError
+from robfcp.files import write_atomically
 from robfcp.lab.training.settings import TrainingSettings
 
 

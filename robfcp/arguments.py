@@ -1,0 +1,147 @@
+"""Numbers callers pass: taken from any library's types, refused with the field's name."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp.errors import RobfcpError
+
+_NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")
+
+
+def share(
+    field: str, value: object, remedy: str, *, zero: bool = False, one: bool = False
+) -> float:
+    """The value as a float between 0 and 1, with these ends where they are allowed."""
+    number = isinstance(value, (Real, Decimal)) and not isinstance(value, bool)
+    found = float(value) if number else np.nan  # type: ignore[arg-type]
+    if not (0 < found < 1 or (zero and found == 0) or (one and found == 1)):
+        raise RobfcpError(f"{field}: {value!r} is not a number between 0 and 1; {remedy}")
+    return found
+
+
+def whole(field: str, value: object, remedy: str, low: int = 0) -> int:
+    """The value as an int of at least `low`."""
+    number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not number or not low <= value < 2**62:  # type: ignore[operator]
+        raise RobfcpError(f"{field}: {value!r} is not a whole number from {low}; {remedy}")
+    return int(value)  # type: ignore[call-overload]
+
+
+def array(field: str, values: ArrayLike) -> NDArray[Any]:
+    """The values as an array of this process, refused where they are ragged.
+
+    Tensors may lie on any device, need a gradient and have kinds of floats numpy does not know.
+    """
+    try:
+        found = np.asarray(_in_memory(values))
+    except (ValueError, TypeError, OverflowError):
+        raise RobfcpError(f"{field}: rows differ in length; pass a full array") from None
+    except (RuntimeError, NotImplementedError):  # a tensor without data, say
+        raise RobfcpError(f"{field}: hold no numbers that can be read; pass an array") from None
+    if found.dtype.kind == "V" and "float" in found.dtype.name:  # bfloat16 and float8 of others
+        return found.astype(np.float32)
+    return found
+
+
+def _in_memory(values: Any) -> Any:
+    """Tensors as numpy arrays of floats numpy knows, by what they can do; no library is loaded."""
+    if isinstance(values, (list, tuple)) and values and _is_tensor(values[0]):
+        return [_in_memory(value) for value in values]
+    if _is_tensor(values):
+        values = values.detach().to("cpu")
+        values = values.to_dense() if getattr(values, "is_sparse", False) else values
+        if values.is_floating_point() and str(values.dtype) not in _NUMPY_FLOATS:
+            values = values.float()
+        return values.resolve_conj().resolve_neg().numpy()
+    if hasattr(values, "get") and hasattr(values, "__cuda_array_interface__"):
+        return values.get()
+    return values
+
+
+def _is_tensor(values: object) -> bool:
+    return hasattr(values, "detach") and hasattr(values, "is_floating_point")
+
+
+def floats(field: str, values: ArrayLike) -> NDArray[np.float64]:
+    """The values as float64, refused where they are no real numbers."""
+    found = array(field, values)
+    try:
+        if found.dtype.kind in "fiuO" or not found.size:
+            return found.astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise RobfcpError(f"{field}: must be real numbers, not {found.dtype}; convert them")
+
+
+def refuse_missing(field: str, values: NDArray[Any]) -> None:
+    """Refuse NaN, None and their like, by the row of the first."""
+    if values.dtype.kind not in "fcOmM":
+        return
+    if values.dtype.kind == "O":
+        missing = np.array([_is_missing(value) for value in values.ravel().tolist()], dtype=bool)
+    else:
+        missing = np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values)
+    if missing.any():
+        row = int(np.flatnonzero(missing.reshape(len(values), -1).any(axis=1))[0])
+        raise RobfcpError(f"{field}: row {row} is missing; fill it in or leave the sample out")
+
+
+def _is_missing(value: object) -> bool:
+    """None, NaN, and what pandas writes for them (NA, NaT): none of it equals itself."""
+    try:
+        return value is None or not bool(value == value)
+    except TypeError:  # pandas.NA, whose truth is unknown
+        return True
+    except ValueError:  # an array
+        return False
+
+
+def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
+    """The generator itself, or one from a seed."""
+    try:
+        return np.random.default_rng(rng)
+    except (ValueError, TypeError):
+        raise RobfcpError(f"rng: {rng!r} is no seed; pass a whole number from 0") from None
+
+
+RESERVED = ("file:", "report #")  # how sources without a client's name are called
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_ALIKE = ("LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "CHEROKEE", "COPTIC")  # share shapes
+
+
+def deceptive(name: str) -> str:
+    """Why a name could be taken for another one; empty where it could not."""
+    if name.isascii() and name == name.strip() and not name.startswith(RESERVED):
+        return ""
+    if name != name.strip():
+        return "begins or ends with a blank"
+    if name.startswith(RESERVED):
+        return "begins like the name of a file or of a report without a name"
+    if any(letter in _INVISIBLE or "\ufe00" <= letter <= "\ufe0f" for letter in name):
+        return "holds a letter that cannot be seen"
+    if unicodedata.normalize("NFKC", name) != name:
+        return "holds letters that have a plainer form"
+    found = {
+        script
+        for letter in name
+        if letter.isalpha()
+        for script in _ALIKE
+        if unicodedata.name(letter, "").startswith(script)
+    }
+    if len(found) > 1:
+        return f"mixes {' and '.join(sorted(word.title() for word in found))} letters"
+    return ""
+
+
+def a_few(names: Sequence[str], most: int = 5) -> str:
+    """The first names in one line, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,323 @@
+"""Does a calibration still hold here? Coverage of fresh samples, with exact intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp.arguments import array, share
+from robfcp.calibration.local_threshold import LocalThreshold
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees import bounds_of, coverage_interval
+from robfcp.prediction import predict_intervals, predict_sets
+from robfcp.report import Report
+from robfcp.scores import ClassificationScore, Rng, Score, check_labels
+
+if TYPE_CHECKING:
+    from robfcp.calibration.calibration import Calibration
+    from robfcp.calibration.levels import Level
+
+LOCAL_DELTA = 0.05  # the chance that a site's own threshold covers less than its floor
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A floor for coverage, its source in words, and whether it speaks of this very calibration.
+
+    A level that holds on average over calibration data does not: half of all calibrations lie
+    below it, so a test against it would blame good ones.
+    """
+
+    floor: float
+    source: str
+    holds: bool
+
+
+def promise_of(calibration: Calibration, level: int = 0, floor: float | None = None) -> Promise:
+    """The stated floor, else the certificate's lower end, else 1 - alpha, and which it is."""
+    chosen = level_of(calibration, level)
+    if floor is not None:
+        return Promise(share("floor", floor, "give 0.85, say"), "stated floor", True)
+    certificate = chosen.certificate
+    if certificate.lower > 0 and certificate.confidence is not None:
+        source = f"certificate's lower end, {certificate.confidence:.4g} confidence"
+        if certificate.estimated:
+            source += f", if at most {certificate.m} lie (estimated)"
+        return Promise(certificate.lower, source, True)
+    words = "1 - alpha, which holds on average over calibration data"
+    if certificate.lower <= 0:
+        words = "1 - alpha, as nothing is certified"
+    return Promise(float(chosen.confidence_level), words, False)
+
+
+def firm_promise(
+    calibration: Calibration,
+    level: int = 0,
+    floor: float | None = None,
+    own: LocalThreshold | None = None,
+) -> Promise:
+    """A promise that this very calibration, or the site's own threshold, makes and that a miss can
+    speak against."""
+    threshold = level_of(calibration, level).threshold if own is None else own.threshold
+    if not np.isfinite(threshold):
+        raise RobfcpError("threshold: every set is full, so nothing can be missed; no need to look")
+    promise = promise_of(calibration, level, floor) if own is None else local_promise(own, floor)
+    if not promise.holds:
+        raise RobfcpError(
+            f"floor: the calibration promises {promise.source}; state a floor (--floor) that this "
+            "very calibration must hold, below that level, or calibrate with guarantee='pac' "
+            "(--guarantee pac)"
+        )
+    if promise.floor >= 1:
+        raise RobfcpError("floor: a promise of 1 leaves nothing to miss; state a smaller floor")
+    return promise
+
+
+def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> float:
+    """What a site's own report proves of its coverage at a threshold, whoever chose that.
+
+    The p with n kl(c/n, p) = ln(2 H/delta) below the share c/n: at all H edges at once. A threshold
+    between two edges has the floor of the lower one.
+    """
+    report.disclosure.check_exact(report.client)
+    grid, delta = report.grid, 1 - share("confidence", confidence, "give 0.95, say")
+    edge = int(np.searchsorted(grid.upper, threshold, side="right")) - 1
+    if edge < 0:
+        return 0.0
+    alone = bounds_of(Federation.from_reports([report]))
+    low, _ = coverage_interval(alone, np.array([edge]), 0, delta, grid.n_bins)
+    return float(low[0])
+
+
+def local_promise(own: LocalThreshold, floor: float | None = None) -> Promise:
+    """The stated floor, else what the site's own samples prove of its own threshold.
+
+    That is never below X_(a) of the site's n scores, and P(F(X_(a)) < q) <= P(Beta(a, n+1-a) < q)
+    whatever anybody does; q is the 0.05 quantile.
+    """
+    if floor is not None:
+        return Promise(share("floor", floor, "give 0.85, say"), "stated floor", True)
+    from scipy.special import betaincinv
+
+    a = round(own.floor * (own.n + 1))
+    proved = float(betaincinv(a, own.n + 1 - a, LOCAL_DELTA))
+    words = f"what the site's own {own.n} samples prove of its own threshold, 0.95 confidence"
+    return Promise(proved, words, True)
+
+
+def level_of(calibration: Calibration, level: int) -> Level:
+    """One of the calibration's levels, counted from 0."""
+    if not 0 <= level < len(calibration.levels):
+        raise RobfcpError(
+            f"level: {level} is not 0 to {len(calibration.levels) - 1}; count the levels from 0"
+        )
+    return calibration.levels[level]
+
+
+if TYPE_CHECKING:
+    from robfcp.calibration.calibration import Calibration
+
+Verdict = Literal["within", "below", "cannot tell yet"]
+MOST_SAMPLES = 200_000  # beyond which no number of samples is looked for
+_PIECE = 65_536
+
+
+@dataclass(frozen=True)
+class Part:
+    """Coverage of some of the samples, and the exact interval that holds the true one."""
+
+    name: str
+    n: int
+    covered: int
+    low: float
+    high: float
+
+    @property
+    def coverage(self) -> float:
+        """covered / n."""
+        return self.covered / self.n
+
+
+@dataclass(frozen=True)
+class Check:
+    """How a calibration covers fresh samples, against what it promises.
+
+    Attributes
+    ----------
+    overall
+        All samples.
+    classes
+        By true class; the intervals of all classes hold together.
+    groups
+        By group, likewise.
+    set_size
+        Mean number of labels in a set, or mean width of the intervals.
+    set_sizes
+        How many sets have how many labels; empty for intervals.
+    promise
+        The floor and where it comes from; it speaks of the mixture, not of a class or group.
+    confidence
+        Of each list of intervals.
+    verdict
+        "within" where the interval lies above the floor, "below" where it lies below.
+    enough
+        The least number of samples that would tell at this coverage; None where the answer is
+        there already or 200,000 would not do.
+    """
+
+    overall: Part
+    classes: tuple[Part, ...]
+    groups: tuple[Part, ...]
+    set_size: float
+    set_sizes: dict[int, int]
+    promise: Promise
+    confidence: float
+    verdict: Verdict
+    enough: int | None
+
+    @property
+    def line(self) -> str:
+        """The answer in one line."""
+        part, floor = self.overall, self.promise.floor
+        words = (
+            f"{self.verdict}: {part.coverage:.4f} of {part.n} samples are covered "
+            f"({self.confidence:.4g} interval {part.low:.4f} to {part.high:.4f}), promised is "
+            f"{floor:.4f} ({self.promise.source})"
+        )
+        if self.verdict != "cannot tell yet":
+            return words
+        if self.enough is None:
+            return f"{words}; at this coverage more than {MOST_SAMPLES} samples would be needed"
+        return f"{words}; {self.enough} samples would tell at this coverage"
+
+
+def check(
+    calibration: Calibration,
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    *,
+    groups: ArrayLike | None = None,
+    level: int = 0,
+    floor: float | None = None,
+    confidence: float = 0.95,
+    rng: Rng = None,
+    score: Score | None = None,
+    own: LocalThreshold | None = None,
+) -> Check:
+    """How the calibration, or a site's own threshold, covers fresh labelled samples; see
+    `Calibration.check`."""
+    share("confidence", confidence, "give 0.95, say")
+    threshold = level_of(calibration, level).threshold if own is None else own.threshold
+    limits = class_limits(calibration, level) if own is None else np.array([own.threshold])
+    hit, sizes = covered_by(calibration.score_of(score), predictions, targets, limits, rng)
+    if not len(hit):
+        raise RobfcpError("samples: there are none; pass at least one")
+    promise = promise_of(calibration, level, floor) if own is None else local_promise(own, floor)
+    overall = _part("all", hit, confidence)
+    verdict = _verdict(overall, promise.floor, bool(np.isfinite(threshold)))
+    enough = None
+    if verdict == "cannot tell yet":
+        enough = samples_to_tell(overall.covered, overall.n, promise.floor, confidence)
+    whole = sizes.dtype.kind in "iu"
+    values, counts = np.unique(sizes, return_counts=True) if whole else ([], [])
+    return Check(
+        overall=overall,
+        classes=_parts(hit, targets, confidence) if whole else (),
+        groups=() if groups is None else _parts(hit, _group_names(groups, len(hit)), confidence),
+        set_size=float(sizes.mean()),
+        set_sizes={int(v): int(c) for v, c in zip(values, counts, strict=True)},
+        promise=promise,
+        confidence=confidence,
+        verdict=verdict,
+        enough=enough,
+    )
+
+
+def class_limits(calibration: Calibration, level: int) -> NDArray[np.float64]:
+    """(1,) the threshold of a level, or (C, 1) those of its classes."""
+    chosen = level_of(calibration, level)
+    if calibration.by == "group":
+        raise RobfcpError("groups: thresholds by group are checked group by group; use predict_set")
+    if calibration.by is None:
+        return np.array([chosen.threshold])
+    return np.array([[one.threshold] for one in chosen.strata])
+
+
+def covered_by(
+    score: Score,
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    limits: NDArray[np.float64],
+    rng: Rng = None,
+) -> tuple[NDArray[np.bool_], NDArray[np.generic]]:
+    """(n,) whether each target is in its set or interval, and (n,) how large that is.
+
+    `limits` is (1,) for one threshold, (C, 1) for one a class.
+    """
+    if isinstance(score, ClassificationScore):
+        sets = predict_sets(score, predictions, limits, rng)[:, :, 0]
+        label = check_labels(targets, *sets.shape)
+        return sets[np.arange(len(sets)), label], sets.sum(axis=1)
+    ends = predict_intervals(score, predictions, limits.tolist())[:, :, 0]
+    return score(predictions, targets) <= limits[0], np.maximum(ends[:, 1] - ends[:, 0], 0)
+
+
+def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, float]:
+    """The shares p with P(Bin(n, p) >= covered) and P(Bin(n, p) <= covered) above delta / 2."""
+    from scipy.special import betaincinv
+
+    tail = (1 - confidence) / 2
+    low = float(betaincinv(covered, n - covered + 1, tail)) if covered else 0.0
+    high = float(betaincinv(covered + 1, n - covered, 1 - tail)) if covered < n else 1.0
+    return low, high
+
+
+def samples_to_tell(covered: int, n: int, floor: float, confidence: float) -> int | None:
+    """The least number >= n whose interval at the share covered / n leaves out the floor.
+
+    Hits are rounded towards the floor, so that the number is not too small; None beyond 200,000.
+    """
+    from scipy.special import betainc
+
+    above, tail = covered > floor * n, (1 - confidence) / 2
+    for start in range(n, MOST_SAMPLES, _PIECE):
+        size = np.arange(start, min(start + _PIECE, MOST_SAMPLES))
+        if above:  # P(Bin(size, floor) >= hits)
+            hits = np.maximum(covered * size // n, 1)
+            chance = betainc(hits, size - hits + 1, floor)
+        else:  # P(Bin(size, floor) <= hits)
+            hits = np.minimum(-(-covered * size // n), size - 1)
+            chance = betainc(size - hits, hits + 1, 1 - floor)
+        found = np.flatnonzero(chance < tail)
+        if found.size:
+            return int(size[found[0]])
+    return None
+
+
+def _verdict(part: Part, floor: float, finite: bool) -> Verdict:
+    if not finite or part.low >= floor:
+        return "within"
+    return "below" if part.high < floor else "cannot tell yet"
+
+
+def _part(name: str, hit: NDArray[np.bool_], confidence: float) -> Part:
+    covered = int(hit.sum())
+    return Part(name, len(hit), covered, *clopper_pearson(covered, len(hit), confidence))
+
+
+def _parts(hit: NDArray[np.bool_], by: ArrayLike, confidence: float) -> tuple[Part, ...]:
+    """One part a distinct value; each interval has its share of 1 - confidence."""
+    values, which = np.unique(np.asarray(by), return_inverse=True)
+    each = 1 - (1 - confidence) / len(values)
+    return tuple(_part(str(value), hit[which == k], each) for k, value in enumerate(values))
+
+
+def _group_names(groups: ArrayLike, n: int) -> NDArray[np.generic]:
+    names = array("groups", groups)
+    if names.shape != (n,):
+        raise RobfcpError(f"groups: need one group a sample ({n})")
+    return names if names.dtype.kind in "iu" else names.astype(str)

@@ -1,0 +1,314 @@
+"""Reports that copy one another: closer than two independent samples can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.federation import Counts, Federation
+from robfcp.privacy import Noise, pooled_mass
+
+MANY = 4000  # beyond so many different reports not every pair of them is compared
+BINS_A_PART = 12  # bins in use that fall into one part, on average
+MOST_PARTS = 64
+LEAST = 6  # bins in use on which rows must agree before it means anything
+_PAIRS_AT_ONCE = 2**12  # looked at together
+
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """Numbers that are equal for rows that are equal on a part of the bins.
+
+    For others with chance 2^-64. The bins fall into parts by lot.
+    """
+
+    parts: NDArray[np.uint64]  # (P, K)
+    used: Indices  # (P, K) bins in use
+
+    @property
+    def rows(self) -> NDArray[np.uint64]:
+        """(K,) numbers that are equal for equal rows."""
+        return self.parts.sum(axis=0, dtype=np.uint64)
+
+
+def codes_of(table: Counts, n_bins: int) -> Codes:
+    """Of all rows, one pass over the counts for each part."""
+    starts, bins, values = table.entries()
+    parts = int(np.clip(len(bins) // len(starts) // BINS_A_PART, 4, MOST_PARTS))
+    part = np.random.default_rng(1).permutation(n_bins) % parts
+    whole, factors = values.astype(np.uint64), _factors(n_bins)
+    codes = np.empty((parts, len(starts) - 1), dtype=np.uint64)
+    used = np.empty(codes.shape, dtype=np.intp)
+    for number in range(parts):
+        inside = part == number
+        codes[number] = np.add.reduceat((factors * inside)[bins] * whole, starts[:-1])
+        used[number] = np.add.reduceat(inside[bins], starts[:-1], dtype=np.intp)
+    return Codes(codes, used)
+
+
+def similar_rows(table: Counts, codes: Codes, distinct: Indices) -> tuple[Indices, Indices]:
+    """Pairs of distinct rows that agree on a part and have sum (sqrt a - sqrt c)^2 below 0.3 bins.
+
+    Copies with a few counts moved still agree on some part. Of several rows that agree only
+    neighbours in their order are paired: pairs stay linear in K and groups are joined through
+    common members. Rows are given by their places among the distinct.
+    """
+    found = []
+    for own, used in zip(codes.parts[:, distinct], codes.used[:, distinct], strict=True):
+        rows = np.flatnonzero(used >= LEAST)
+        rows = rows[np.argsort(own[rows], kind="stable")]
+        (same,) = np.nonzero(own[rows[1:]] == own[rows[:-1]])
+        found.append(np.stack([rows[same], rows[same + 1]]))
+    left, right = np.unique(np.concatenate(found, axis=1), axis=1)
+    kept = np.zeros(len(left), dtype=bool)
+    for start in range(0, len(left), _PAIRS_AT_ONCE):
+        pairs = slice(start, start + _PAIRS_AT_ONCE)
+        first, second = (table.rows(distinct[ends[pairs]]).dense() for ends in (left, right))
+        squared = ((np.sqrt(first) - np.sqrt(second)) ** 2).sum(axis=1)
+        kept[pairs] = squared < 0.3 * ((first > 0) | (second > 0)).sum(axis=1)
+    return left[kept], right[kept]
+
+
+def _factors(n_bins: int) -> NDArray[np.uint64]:
+    """(H,) odd 64-bit numbers, the same every time."""
+    drawn = np.random.default_rng(0).integers(2**63, size=n_bins).astype(np.uint64)
+    return drawn * np.uint64(2) + np.uint64(1)
+
+
+FALSE_ALARM = 1e-3
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Clients that report the same sample, exactly or with a few counts moved."""
+
+    clients: tuple[str, ...]
+    exact: bool
+    p_value: float
+
+
+def components(
+    owner: NDArray[np.intp], left: NDArray[np.intp], right: NDArray[np.intp]
+) -> list[NDArray[np.intp]]:
+    """The clients whose rows are linked, two or more, in the order of their first members."""
+    if not len(left):
+        return []
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n_rows = int(owner.max()) + 1
+    graph = coo_array((np.ones(len(left)), (left, right)), shape=(n_rows, n_rows))
+    _, labels = connected_components(graph, directed=False)
+    linked = np.zeros(len(labels), dtype=bool)
+    linked[labels[left]] = True
+    members = np.flatnonzero(linked[labels[owner]])
+    members = members[np.argsort(labels[owner[members]], kind="stable")]
+    cuts = np.flatnonzero(np.diff(labels[owner[members]])) + 1
+    return sorted(np.split(members, cuts), key=lambda group: int(group[0]))
+
+
+_BLOCK = 2**24
+_PAIRS = 2**14
+MARGIN = 1e3  # by which the chi-square law may be too large in its lower tail
+_TILTS = np.geomspace(0.05, 30, 24)
+_NORMAL = 200  # standard deviation of a count beyond which it is taken as normal
+
+Array = NDArray[np.float64]
+
+
+def exact_copies(federation: Federation, false_alarm: float) -> tuple[Copies, ...]:
+    """Groups of clients whose reports are closer than independent samples ever are.
+
+    Pairs are compared by X^2 = sum_b (a_b - q s_b)^2 / (q (1-q) s_b), s_b = a_b + c_b, q = n_a/(n_a
+    + n_c). For independent samples of one distribution a_b is Binomial(s_b, q) and X^2 is about the
+    number of bins in use; different distributions only enlarge it. A pair are copies when the
+    Chernoff bound on P(X^2 <= observed) times the number of pairs is at most `false_alarm`.
+    """
+    table, codes = federation.table, codes_of(federation.table, federation.grid.n_bins)
+    first, owner = np.unique(codes.rows, return_index=True, return_inverse=True)[1:]
+    n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
+    repeated = np.flatnonzero(np.bincount(owner) > 1)
+    few = len(first) <= MANY
+    left, right = _similar(table.rows(first).dense()) if few else similar_rows(table, codes, first)
+    likely = _close_enough(table, first[left], first[right], MARGIN * false_alarm / max(n_pairs, 1))
+    left, right = (np.concatenate([repeated, ends[likely]]) for ends in (left, right))
+    pairs = zip(left, right, strict=True)
+    p_values = n_pairs * np.array(
+        [lower_tail(table.row(first[i]), table.row(first[j])) for i, j in pairs]
+    )
+    close = p_values <= false_alarm
+    groups = components(owner, left[close], right[close])
+    member = np.zeros(len(first), dtype=np.intp)
+    for number, group in enumerate(groups):
+        member[owner[group]] = number
+    worst = np.zeros(len(groups))
+    np.maximum.at(worst, member[left[close]], p_values[close])
+    return tuple(
+        Copies(tuple(federation.ids[k] for k in group), len(set(owner[group])) == 1, float(p_value))
+        for group, p_value in zip(groups, worst, strict=True)
+    )
+
+
+def _close_enough(
+    table: Counts, left: NDArray[np.intp], right: NDArray[np.intp], most: float
+) -> NDArray[np.bool_]:
+    """The pairs whose X^2 is below the chi-square quantile `most`: the others are never copies.
+
+    The exact bound takes a moment for each pair, and on a few bins many pairs are similar.
+    """
+    from scipy.special import gammainc
+
+    kept = np.zeros(len(left), dtype=bool)
+    for start in range(0, len(left), _PAIRS):
+        pairs = slice(start, start + _PAIRS)
+        first, second = (table.rows(ends[pairs]).dense() for ends in (left, right))
+        total = first + second
+        share = (first.sum(axis=1) / total.sum(axis=1))[:, None]
+        scale = share * (1 - share) * np.maximum(total, 1)
+        squared = ((first - share * total) ** 2 / scale).sum(axis=1)
+        free = np.maximum((total > 0).sum(axis=1) - 1, 1)
+        kept[pairs] = gammainc(free / 2, squared / 2) <= most
+    return kept
+
+
+def _similar(counts: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Pairs of rows with sum (sqrt a - sqrt c)^2 below 0.3 of the bins used by either.
+
+    X^2 is at most twice that sum; independent samples come to between half and all of the bins.
+    """
+    counts = counts[:, counts.any(axis=0)]
+    roots = np.sqrt(counts)
+    filled = (counts > 0).astype(np.float64)
+    sizes, bins = counts.sum(axis=1), filled.sum(axis=1)
+    left, right = [], []
+    step = max(1, _BLOCK // max(1, len(counts)))
+    for start in range(0, len(counts), step):
+        rows = slice(start, min(start + step, len(counts)))
+        squared = sizes[rows, None] + sizes - 2 * roots[rows] @ roots.T
+        either = bins[rows, None] + bins - filled[rows] @ filled.T
+        first, second = np.nonzero(squared < 0.3 * either)
+        later = second > first + start
+        left.append(first[later] + start)
+        right.append(second[later])
+    return np.concatenate(left), np.concatenate(right)
+
+
+def lower_tail(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
+    """Chernoff bound on P(X^2 <= observed) for two independent samples of one distribution.
+
+    min_t exp(t x) prod_b E exp(-t X_b^2), X_b^2 the term of a bin under Binomial(s_b, q).
+    """
+    total = first + second
+    share = float(first.sum() / total.sum())
+    sums, repeats = np.unique(total[total > 0], return_counts=True)
+    kept = total > 0
+    terms = (first[kept] - share * total[kept]) ** 2 / (share * (1 - share) * total[kept])
+    observed = float(terms.sum())
+    log_mgf = np.zeros(len(_TILTS))
+    for size, times in zip(sums, repeats, strict=True):
+        log_mgf += times * _log_laplace(int(size), share)
+    return float(np.exp(min(0.0, float((_TILTS * observed + log_mgf).min()))))
+
+
+def _log_laplace(size: int, share: float) -> Array:
+    """log E exp(-t (a - q s)^2 / (q (1-q) s)) for a ~ Binomial(s, q), at every tilt t.
+
+    Summed over the values within 40 standard deviations; where these are too many for a sum, that
+    of the normal limit, -log(1 + 2t)/2.
+    """
+    from scipy.special import gammaln, logsumexp
+
+    deviation = np.sqrt(share * (1 - share) * size)
+    if deviation > _NORMAL:
+        return np.asarray(-np.log1p(2 * _TILTS) / 2)
+    low = max(0, int(share * size - 40 * deviation) - 1)
+    high = min(size, int(share * size + 40 * deviation) + 1)
+    a = np.arange(low, high + 1)
+    log_choose = gammaln(size + 1) - gammaln(a + 1) - gammaln(size - a + 1)
+    log_mass = log_choose + a * np.log(share) + (size - a) * np.log1p(-share)
+    squared = (a - share * size) ** 2 / (share * (1 - share) * size)
+    result: Array = logsumexp(log_mass[None, :] - _TILTS[:, None] * squared, axis=1)
+    return result
+
+
+_NOISY_BLOCK = 2**22
+_NOISY_TILTS = np.geomspace(1e-6, 30, 60)
+
+
+def noisy_copies(
+    federation: Federation, law: Noise, false_alarm: float, n_pairs: float
+) -> list[Copies]:
+    """Groups of reports that hold one law of noise.
+
+    Pairs whose squared distance noise alone undercuts with chance <= false_alarm / pairs.
+    """
+    counts = federation.counts.astype(np.float64)
+    tilts, log_laplace = _noisy_log_laplace(law)
+    exponent = counts.shape[1] * log_laplace + np.log(n_pairs)
+    farthest = float(((np.log(false_alarm) - exponent) / tilts).max())
+    norms = np.einsum("kb,kb->k", counts, counts)
+    left, right, squares = [], [], []
+    step = max(1, _NOISY_BLOCK // len(counts))
+    for start in range(0, len(counts), step):
+        rows = slice(start, min(start + step, len(counts)))
+        squared = norms[rows, None] + norms - 2 * counts[rows] @ counts.T
+        first, second = np.nonzero(squared <= farthest)
+        later = second > first + start
+        left.append(first[later] + start)
+        right.append(second[later])
+        squares.append(np.maximum(squared[first[later], second[later]], 0))
+    pairs = np.concatenate(left), np.concatenate(right)
+    p_value = np.exp((np.outer(np.concatenate(squares), tilts) + exponent).min(axis=1))
+    groups = components(np.arange(len(counts)), *pairs)
+    return [
+        Copies(
+            tuple(federation.ids[k] for k in group),
+            bool((federation.counts[group] == federation.counts[group[0]]).all()),
+            float(p_value[np.isin(pairs[0], group)].max()),
+        )
+        for group in groups
+    ]
+
+
+def _noisy_log_laplace(law: Noise) -> tuple[Array, Array]:
+    """Tilts t and log E exp(-t N^2), N the difference of two noises.
+
+    The counts differ by N and by whatever the samples differ by; the latter only lengthens the
+    distance, so exp(t x) (E exp(-t N^2))^H bounds the chance of a squared distance of at most x.
+    """
+    mass = pooled_mass(((law, 2),))
+    squares = np.arange(-(len(mass) // 2), len(mass) // 2 + 1) ** 2.0
+    tilts = _NOISY_TILTS / max(1.0, 2 * law.variance)
+    logs = np.array([np.log(mass @ np.exp(-tilt * squares)) for tilt in tilts])
+    return tilts, logs
+
+
+def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tuple[Copies, ...]:
+    """Groups of copies among the reports without noise, and among those with the same noise.
+
+    Evidence and vote ask for them both: what was found is kept with the federation.
+    """
+    kept: dict[float, tuple[Copies, ...]] = federation.memo.setdefault("copies", {})
+    if false_alarm not in kept:
+        kept[false_alarm] = _sought(federation, false_alarm)
+    return kept[false_alarm]
+
+
+def _sought(federation: Federation, false_alarm: float) -> tuple[Copies, ...]:
+    if not federation.noise.moves(federation.unit):
+        return exact_copies(federation, false_alarm)
+    laws = federation.noise.moving_laws(federation.unit)
+    n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
+    found: list[Copies] = []
+    for law in sorted({law for law in laws if law is not None}):
+        rows = np.array([own == law for own in laws])
+        if rows.sum() > 1:
+            found += noisy_copies(federation.subset(rows), law, false_alarm, n_pairs)
+    plain = np.array([law is None for law in laws])
+    if plain.any():
+        found += exact_copies(federation.subset(plain), false_alarm)
+    return tuple(sorted(found, key=lambda group: group.clients))

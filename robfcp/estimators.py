@@ -1,0 +1,666 @@
+"""The scikit-learn shaped front: an estimator, its sites' calibration data, prediction sets."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn import get_config
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from robfcp.arguments import array, refuse_missing
+from robfcp.calibration import Calibration, Guarantee, calibrate
+from robfcp.defence import DEFAULT, Defence, Exclude
+from robfcp.errors import RobfcpError
+from robfcp.federation import Fault, Federation, numbered
+from robfcp.grid import Grid
+from robfcp.report import By, Report
+from robfcp.scores import Rng, Score, chosen_score
+
+__all__ = ["FederatedConformalClassifier", "FederatedConformalRegressor"]
+
+
+KINDS = ("default", "pandas", "polars")
+
+
+def check_kind(kind: str | None) -> str | None:
+    """A kind of output there is."""
+    if kind is not None and kind not in KINDS:
+        raise RobfcpError(f"transform: {kind!r} is unknown; use {', '.join(KINDS)}")
+    return kind
+
+
+def as_frame(
+    values: NDArray[Any], names: Sequence[str], levels: Sequence[float], kind: str | None, X: Any
+) -> Any:
+    """The (n, C) or (n, C, L) values as asked for; a column a name, or a name and a level."""
+    chosen = kind or get_config()["transform_output"]
+    if chosen == "default":
+        return values
+    columns = list(names)
+    if values.ndim == 3:
+        columns = [f"{name} at {level:g}" for name in names for level in levels]
+        values = values.reshape(len(values), -1)
+    try:
+        library = import_module(chosen)
+    except ImportError:
+        raise RobfcpError(f"transform: {chosen} is not installed; install it") from None
+    if chosen == "polars":
+        return library.DataFrame(values, schema=columns)
+    return library.DataFrame(values, columns=columns, index=getattr(X, "index", None))
+
+
+Site = tuple[Any, Any]
+Sites = Iterable[Site] | Mapping[str, Site]
+
+
+def named_sites(X: Any, y: Any, groups: ArrayLike | None) -> dict[str, Site]:
+    """Each site's samples and targets by the site's name."""
+    if y is None:
+        if groups is not None:
+            raise RobfcpError("groups: go with X and y; pass conformalize(X, y, groups=...)")
+        return _of_pairs(X)
+    if groups is None:
+        return {numbered(1, 1)[0]: (X, y)}
+    site, target = array("groups", groups), array("y", y)
+    if site.ndim != 1 or len(site) != len(target):
+        raise RobfcpError(
+            f"groups: shape {site.shape} does not fit {len(target)} samples; give each one's site"
+        )
+    refuse_missing("groups", site)
+    names = site.astype(str)
+    each = list(dict.fromkeys(names.tolist()))
+    rows = {name: np.flatnonzero(names == name) for name in each}
+    return {name: (take(X, rows[name]), target[rows[name]]) for name in each}
+
+
+def _of_pairs(sites: Any) -> dict[str, Site]:
+    if isinstance(sites, Mapping):
+        named = {str(name): part for name, part in sites.items()}
+    elif hasattr(sites, "shape") or not isinstance(sites, Iterable):
+        raise RobfcpError("y: is missing; pass conformalize(X, y, groups=...) or pairs of both")
+    else:
+        parts = list(sites)
+        named = dict(zip(numbered(len(parts), len(str(len(parts)))), parts, strict=True))
+    if not named:
+        raise RobfcpError("sites: there are none; pass [(X_1, y_1), ...]")
+    for name, part in named.items():
+        if not isinstance(part, (tuple, list)) or len(part) != 2:
+            raise RobfcpError(f"sites: {name} is no pair (X, y); pass its samples and targets")
+    return named
+
+
+def take(X: Any, rows: Any) -> Any:
+    """These rows of an array, a sparse matrix, a frame or a list."""
+    if hasattr(X, "iloc"):
+        return X.iloc[rows]
+    return X[rows] if hasattr(X, "shape") else array("X", X)[rows]
+
+
+class ScoreAndParameter:
+    """`score` is a parameter, as everywhere here, and scikit-learn's method `score(X, y)`.
+
+    Setting it sets the parameter; getting it gives the method.
+    """
+
+    @property
+    def score(self) -> Any:
+        """scikit-learn's method: mean accuracy of `predict`, or R2; see `metrics` for coverage."""
+        return super().score  # type: ignore[misc]
+
+    @score.setter
+    def score(self, value: str | Score | None) -> None:
+        self.__dict__["score"] = value
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name, those of the estimator as estimator__name.
+
+        Parameters
+        ----------
+        deep
+            Whether to list the estimator's too.
+
+        Returns
+        -------
+        dict
+            What `set_params` and `clone` take.
+        """
+        found: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
+        return {**found, "score": self.__dict__.get("score")}
+
+
+class FederatedConformal(BaseEstimator):  # type: ignore[misc]
+    """What the classifier and the regressor share."""
+
+    _default_score = ""
+
+    def __init__(
+        self,
+        estimator: Any,
+        confidence_level: float | Sequence[float] = 0.9,
+        *,
+        score: str | Score | None = None,
+        grid: Grid | None = None,
+        defence: str | Defence = DEFAULT,
+        malicious: int | str = "estimate",
+        exclude: Exclude = "outstanding",
+        guarantee: Guarantee | None = None,
+        heterogeneity: float | None = None,
+        by: By | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.confidence_level = confidence_level
+        self.score = score
+        self.grid = grid
+        self.defence = defence
+        self.malicious = malicious
+        self.exclude = exclude
+        self.guarantee = guarantee
+        self.heterogeneity = heterogeneity
+        self.by = by
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike, **fit_params: Any) -> FederatedConformal:
+        """Fit a copy of the wrapped estimator; not needed when it is fitted already.
+
+        Parameters
+        ----------
+        X
+            Training samples.
+        y
+            Their targets.
+        **fit_params
+            What the estimator's `fit` takes besides, sample_weight for instance; routed by
+            request where scikit-learn's metadata routing is on.
+
+        Returns
+        -------
+        self
+            With `estimator_`. An earlier calibration is forgotten.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> from sklearn.linear_model import LinearRegression
+        >>> x = np.arange(8.0)[:, None]
+        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x, 2 * x[:, 0])
+        >>> model.predict([[10.0]]).round(6)
+        array([20.])
+        """
+        routed = fit_params
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", **fit_params).estimator.fit
+        self.estimator_ = clone(self.estimator).fit(X, y, **routed)
+        self.__dict__.pop("calibration_", None)
+        return self
+
+    def conformalize(
+        self, X: Sites | ArrayLike, y: ArrayLike | None = None, *, groups: ArrayLike | None = None
+    ) -> FederatedConformal:
+        """Calibrate on every site's held-out data.
+
+        Parameters
+        ----------
+        X
+            [(X_1, y_1), ...] or {name: (X, y)}; or the samples of all sites, with `y` and
+            `groups`. Sites without names are called client-0, client-1, ...
+        y
+            The targets, where `X` are samples.
+        groups
+            Each sample's site, where `X` are samples; one site if None.
+
+        Returns
+        -------
+        self
+            With `calibration_`, a `Calibration`. A site whose data cannot be used is named in a
+            warning and in `calibration_.faulty`; the others go on without it.
+
+        Raises
+        ------
+        RobfcpError
+            Where no site's data can be used.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> from sklearn.linear_model import LinearRegression
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.random((400, 1))
+        >>> y = x[:, 0] + rng.normal(0, 0.1, 400)
+        >>> site = np.array(["a", "b", "c", "training"] * 100)
+        >>> own = site != "training"
+        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x[~own], y[~own])
+        >>> model.conformalize(x[own], y[own], groups=site[own]).calibration_.trusted
+        ('a', 'b', 'c')
+        """
+        self._check_fitted()
+        named = named_sites(X, y, groups)
+        score = chosen_score(vars(self)["score"], self._default_score)
+        streams = self._generator(0).spawn(len(named))
+        reports: list[Report] = []
+        faults: list[Fault] = []
+        reason: Exception | None = None
+        for (name, site), rng in zip(named.items(), streams, strict=True):
+            try:
+                reports.append(self._report(name, site, score, rng))
+            except Exception as error:  # whatever one site's data does to the estimator
+                faults.append(_fault(name, error))
+                reason = error
+        if not reports:
+            raise RobfcpError(faults[0].reason) from reason
+        for fault in faults:
+            warnings.warn(f"left out: {fault.reason}", UserWarning, stacklevel=2)
+        self.calibration_: Calibration = calibrate(
+            Federation.from_reports(reports, faults=faults),
+            confidence_level=self.confidence_level,
+            defence=self.defence,
+            malicious=cast(Any, self.malicious),
+            exclude=self.exclude,
+            guarantee=self.guarantee,
+            heterogeneity=self.heterogeneity,
+            by=self.by,
+        )
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The wrapped estimator's point predictions.
+
+        Parameters
+        ----------
+        X
+            Samples.
+
+        Returns
+        -------
+        (n,) array
+            As without conformal prediction.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> from sklearn.linear_model import LinearRegression
+        >>> x = np.arange(8.0)[:, None]
+        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x, 2 * x[:, 0])
+        >>> model.predict([[10.0]]).round(6)
+        array([20.])
+        """
+        check_is_fitted(self)
+        return np.asarray(self._model.predict(X))
+
+    def set_output(self, *, transform: str | None = None) -> FederatedConformal:
+        """Choose what sets and intervals come as.
+
+        Parameters
+        ----------
+        transform
+            "pandas" or "polars" for frames with a column a class (or low and high), "default" for
+            arrays, None to leave it as it is. scikit-learn's own `transform_output` counts where
+            nothing was chosen.
+
+        Returns
+        -------
+        self
+            With the choice; `clone` keeps it.
+        """
+        if check_kind(transform) is not None:
+            self._sklearn_output_config = {"transform": transform}
+        return self
+
+    def get_metadata_routing(self) -> Any:
+        """Where scikit-learn sends what `fit` gets besides X and y: to the estimator.
+
+        Returns
+        -------
+        MetadataRouter
+            Requests are set on the estimator: `set_fit_request(sample_weight=True)`.
+        """
+        mapping = MethodMapping().add(caller="fit", callee="fit")
+        router = MetadataRouter(owner=type(self).__name__).add_self_request(self)
+        return router.add(estimator=self.estimator, method_mapping=mapping)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        if hasattr(self, "estimator_"):
+            return True
+        try:
+            check_is_fitted(self.estimator)
+        except (NotFittedError, TypeError):
+            return False
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = getattr(self.estimator, "__sklearn_tags__", None)
+        if inner is not None:
+            tags.input_tags = inner().input_tags
+        return tags
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many features the estimator was fitted on."""
+        return int(self._model.n_features_in_)
+
+    @property
+    def feature_names_in_(self) -> NDArray[Any]:
+        """The names of the features, where the estimator was fitted on a frame."""
+        return np.asarray(self._model.feature_names_in_)
+
+    @property
+    def _model(self) -> Any:
+        """The estimator that predicts: the one fitted here, or the one given."""
+        return getattr(self, "estimator_", self.estimator)
+
+    def _check_fitted(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted; call fit, or pass a fitted estimator, "
+                "and then conformalize"
+            )
+
+    def _calibrated(self) -> Calibration:
+        """The calibration, or what to do to get one."""
+        self._check_fitted()
+        if not hasattr(self, "calibration_"):
+            raise NotFittedError(
+                f"this {type(self).__name__} is fitted but not calibrated; call conformalize with "
+                "the sites' held-out data first"
+            )
+        return self.calibration_
+
+    def _generator(self, use: int) -> np.random.Generator:
+        """A generator from `random_state`, another one for each use."""
+        state = self.random_state
+        if state is None or isinstance(state, np.random.Generator):
+            return np.random.default_rng(state)
+        if isinstance(state, np.random.RandomState):
+            state = int(state.randint(2**31))
+        return np.random.default_rng([state, use])
+
+    def _framed(self, values: NDArray[Any], names: Sequence[str], X: Any) -> Any:
+        """The values as `set_output` chose."""
+        kind = getattr(self, "_sklearn_output_config", {}).get("transform")
+        levels = [float(level.confidence_level) for level in self.calibration_.levels]
+        return as_frame(values, names, levels, kind, X)
+
+    def _report(self, name: str, site: Site, score: Score, rng: np.random.Generator) -> Report:
+        X, y = site
+        scores = score(self._model.predict(X), y, rng)
+        return Report.from_scores(name, scores, self.grid, score=score)
+
+
+def _fault(name: str, error: Exception) -> Fault:
+    """What is wrong with a site's data, in our words; the estimator's own are not passed on."""
+    if isinstance(error, RobfcpError):
+        text = str(error)
+        return Fault(name, "data", text if text.startswith(f"{name}: ") else f"{name}: {text}")
+    return Fault(
+        name,
+        "data",
+        f"{name}: the estimator does not take its samples ({type(error).__name__}); check missing "
+        "values and the number of columns",
+    )
+
+
+class FederatedConformalClassifier(ScoreAndParameter, ClassifierMixin, FederatedConformal):  # type: ignore[misc]
+    """Prediction sets for a fitted classifier, calibrated on sites some of which may lie.
+
+    Parameters
+    ----------
+    estimator
+        A classifier with `predict_proba`, fitted or to be fitted by `fit`.
+    confidence_level
+        One level, or several.
+    score
+        A classification score or its name ("lac", "aps", "raps", "saps", "ordinal-aps"); LAC if
+        None.
+    grid
+        The bins all sites share; the score's own if None.
+    defence
+        "consensus", "band", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
+    malicious
+        How many sites may lie, or "estimate".
+    exclude
+        "outstanding" leaves out only sites that stand out, "exactly" as many as may lie.
+    guarantee
+        None, "marginal", "pac" or "pac-homogeneous", as in `robfcp.calibrate`.
+    heterogeneity
+        A stated bound on how far honest sites differ, as in `robfcp.calibrate`.
+    by
+        "class" for a threshold a class, as in `robfcp.calibrate`; None for one threshold.
+    random_state
+        A seed, for randomised scores; None draws anew every time.
+
+    Attributes
+    ----------
+    estimator_
+        The fitted copy of the estimator, once `fit` was called.
+    calibration_
+        The `Calibration`, once `conformalize` was called.
+    classes_
+        The classes the columns of a prediction set stand for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(2, size=600)
+    >>> x = rng.normal(4 * y, 1)[:, None]
+    >>> sites = [(x[k::6], y[k::6]) for k in range(5)]
+    >>> model = robfcp.FederatedConformalClassifier(LogisticRegression()).fit(x[5::6], y[5::6])
+    >>> model.conformalize(sites).predict_set([[0.0], [4.0]])
+    array([[ True, False],
+           [False,  True]])
+    """
+
+    _default_score = "lac"
+
+    def predict_set(
+        self, X: ArrayLike, rng: Rng = None, *, non_empty: bool = False
+    ) -> NDArray[np.bool_]:
+        """(n, C) membership of each of `classes_`; (n, C, L) for several levels.
+
+        Parameters
+        ----------
+        X
+            Samples.
+        rng
+            A seed or generator, for randomised scores; made from `random_state` if None.
+        non_empty
+            Leave no set empty, as in `Calibration.predict_set`.
+
+        Returns
+        -------
+        (n, C) or (n, C, L) array of bool
+            L is the number of confidence levels. A frame where `set_output` asks for one.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> rng = np.random.default_rng(0)
+        >>> y = rng.integers(2, size=600)
+        >>> x = rng.normal(4 * y, 1)[:, None]
+        >>> sites = [(x[k::6], y[k::6]) for k in range(5)]
+        >>> model = robfcp.FederatedConformalClassifier(LogisticRegression()).fit(x[5::6], y[5::6])
+        >>> model.conformalize(sites).predict_set([[0.0], [4.0]])
+        array([[ True, False],
+               [False,  True]])
+        """
+        calibration = self._calibrated()
+        sets = calibration.predict_set(
+            self._model.predict_proba(X),
+            self._generator(1) if rng is None else rng,
+            non_empty=non_empty,
+        )
+        framed: NDArray[np.bool_] = self._framed(sets, [str(name) for name in self.classes_], X)
+        return framed
+
+    @available_if(lambda self: hasattr(self._model, "predict_proba"))  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The wrapped estimator's class probabilities.
+
+        Parameters
+        ----------
+        X
+            Samples.
+
+        Returns
+        -------
+        (n, C) array
+            As without conformal prediction.
+        """
+        check_is_fitted(self)
+        return np.asarray(self._model.predict_proba(X))
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes the columns of a prediction set stand for."""
+        return np.asarray(self._model.classes_)
+
+    def _report(self, name: str, site: Site, score: Score, rng: np.random.Generator) -> Report:
+        X, y = site
+        columns = self._columns(y)
+        return Report.from_scores(
+            name,
+            score(self._model.predict_proba(X), columns, rng),
+            self.grid,
+            score=score,
+            labels=columns,
+            classes=tuple(str(label) for label in self.classes_),
+        )
+
+    def _columns(self, y: ArrayLike) -> NDArray[np.intp]:
+        """The column of each label."""
+        labels = array("labels", y).ravel()
+        refuse_missing("labels", labels)
+        each, which = np.unique(labels, return_inverse=True)
+        known = {label: column for column, label in enumerate(self.classes_.tolist())}
+        strange = [label for label in each.tolist() if label not in known]
+        if strange:
+            raise RobfcpError(
+                f"labels: {strange[0]!s:.40} was not seen in training; drop those samples"
+            )
+        return np.array([known[label] for label in each.tolist()], dtype=np.intp)[which.ravel()]
+
+
+class FederatedConformalRegressor(ScoreAndParameter, RegressorMixin, FederatedConformal):  # type: ignore[misc]
+    """Prediction intervals for a fitted regressor, calibrated on sites some of which may lie.
+
+    For the CQR score the estimator's `predict` must return (n, 2) lower and upper quantiles.
+
+    Parameters
+    ----------
+    estimator
+        A regressor, fitted or to be fitted by `fit`.
+    score
+        A regression score or its name ("absolute-residual", "cqr"); AbsoluteResidual if None.
+    confidence_level, grid, defence, malicious, exclude, guarantee, heterogeneity, by
+        As `FederatedConformalClassifier` takes them.
+    random_state
+        A seed, for scores of your own that draw random numbers.
+
+    Attributes
+    ----------
+    estimator_
+        The fitted copy of the estimator, once `fit` was called.
+    calibration_
+        The `Calibration`, once `conformalize` was called.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> from sklearn.linear_model import LinearRegression
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.random((600, 1))
+    >>> y = x[:, 0] + rng.normal(0, 0.1, 600)
+    >>> sites = [(x[k::6], y[k::6]) for k in range(5)]
+    >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x[5::6], y[5::6])
+    >>> model.conformalize(sites).predict_interval([[0.5]]).round(1)
+    array([[0.3, 0.7]])
+    """
+
+    _default_score = "absolute-residual"
+
+    def fit(self, X: ArrayLike, y: ArrayLike, **fit_params: Any) -> FederatedConformalRegressor:
+        """Fit a copy of the wrapped estimator, on one target a sample.
+
+        Parameters
+        ----------
+        X
+            Training samples.
+        y
+            (n,) their targets.
+        **fit_params
+            What the estimator's `fit` takes besides; routed by request where metadata routing
+            is on.
+
+        Returns
+        -------
+        self
+            With `estimator_`. An earlier calibration is forgotten.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> from sklearn.linear_model import LinearRegression
+        >>> x = np.arange(8.0)[:, None]
+        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x, 2 * x[:, 0])
+        >>> model.predict([[10.0]]).round(6)
+        array([20.])
+        """
+        super().fit(X, y if y is None else column_or_1d(y, warn=True), **fit_params)
+        return self
+
+    def predict_interval(self, X: ArrayLike) -> NDArray[np.float64]:
+        """(n, 2) lower and upper ends; (n, 2, L) for several levels.
+
+        Parameters
+        ----------
+        X
+            Samples.
+
+        Returns
+        -------
+        (n, 2) or (n, 2, L) array
+            L is the number of confidence levels. A frame where `set_output` asks for one.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> from sklearn.linear_model import LinearRegression
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.random((600, 1))
+        >>> y = x[:, 0] + rng.normal(0, 0.1, 600)
+        >>> sites = [(x[k::6], y[k::6]) for k in range(5)]
+        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x[5::6], y[5::6])
+        >>> model.conformalize(sites).predict_interval([[0.5]]).round(1)
+        array([[0.3, 0.7]])
+        """
+        ends = self._calibrated().predict_interval(self._model.predict(X))
+        framed: NDArray[np.float64] = self._framed(ends, ["low", "high"], X)
+        return framed
+
+
+try:
+    import sklearn  # noqa: F401
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        "the scikit-learn front needs scikit-learn; install it with: pip install 'robfcp[sklearn]'"
+    ) from error

@@ -1,0 +1,611 @@
+"""Figures: every function draws into the axes given, or new ones, and returns them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from functools import wraps
+from io import BytesIO
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp.calibration import Budgets, Calibration, covered_by_stratum, stratum_limits
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation, comparable, whole
+from robfcp.files import write_atomically
+from robfcp.guarantees import marginal_threshold, tolerance
+from robfcp.monitoring import Monitor
+
+__all__ = [
+    "BLUE",
+    "CYCLE",
+    "GREEN",
+    "GREY",
+    "ORANGE",
+    "PURPLE",
+    "SKY",
+    "VERMILION",
+    "plot_by_class",
+    "plot_cdf",
+    "plot_certificates",
+    "plot_heatmap",
+    "plot_lines",
+    "plot_maliciousness",
+    "plot_tolerance_curve",
+    "plot_wealth",
+    "save",
+]
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Okabe and Ito's colours, told apart with any kind of colour vision.
+BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
+PURPLE, SKY, GREY = "#CC79A7", "#56B4E9", "#5B6673"
+CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY)
+MARKERS = ("o", "^", "s", "D", "v", "P", "X")
+DEFENCES = {
+    "none": (VERMILION, "^"),
+    "rob-fcp": (ORANGE, "s"),
+    "band": (GREY, "D"),
+    "consensus": (BLUE, "o"),
+}
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E3E5E8",
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "svg.hashsalt": "robfcp",
+}
+FORMATS = ("png", "svg", "pdf")
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The one style of all figures, for the length of a `with` block."""
+    try:
+        import matplotlib
+        from cycler import cycler
+    except ImportError:
+        raise RobfcpError(
+            "figures: matplotlib is not installed; pip install 'robfcp[figures]'"
+        ) from None
+
+    with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycler(color=CYCLE)}):
+        yield
+
+
+def styled(function: Callable[P, T]) -> Callable[P, T]:
+    """The same drawing function, drawing in the one style."""
+
+    @wraps(function)
+    def drawing(*args: P.args, **kwargs: P.kwargs) -> T:
+        with style():
+            return function(*args, **kwargs)
+
+    return drawing
+
+
+@styled
+def new_axes(columns: int = 1, height: float = 3.6) -> NDArray[Any]:
+    """(columns,) axes side by side on a new figure, apart from pyplot's."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2 * columns, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return np.asarray(figure.subplots(1, columns, squeeze=False)[0])
+
+
+@styled
+def save(drawn: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> None:
+    """Write the figure whole or not at all, the same bytes for the same figure.
+
+    Parameters
+    ----------
+    drawn
+        A figure, its axes, or an array of them.
+    path
+        A .png, .svg or .pdf file.
+
+    Examples
+    --------
+    >>> from robfcp.figures import plot_lines, save
+    >>> save(plot_lines([0, 1], {"band": [0.9, 0.9]}), "lines.svg")
+    """
+    suffix = Path(path).suffix.lower().lstrip(".")
+    if suffix not in FORMATS:
+        raise RobfcpError(f"{path}: cannot draw .{suffix}; use .png, .svg or .pdf")
+    first = drawn.flat[0] if isinstance(drawn, np.ndarray) else drawn
+    figure: Any = first if hasattr(first, "savefig") else first.figure
+    undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    buffer = BytesIO()
+    figure.savefig(buffer, format=suffix, dpi=150, metadata=undated[suffix])
+    write_atomically(path, buffer.getvalue())
+
+
+def looks(names: Iterable[str]) -> list[tuple[str, tuple[str, str]]]:
+    """Colour and mark for each name: defences keep theirs, others take the next free ones."""
+    wanted = list(names)
+    taken = {DEFENCES[name][0] for name in wanted if name in DEFENCES}
+    free = cycle([look for look in zip(CYCLE, MARKERS, strict=True) if look[0] not in taken])
+    return [(name, DEFENCES[name] if name in DEFENCES else next(free)) for name in wanted]
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@styled
+def plot_certificates(
+    outcomes: Sequence[Budgets], axes: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """(2,) proved coverage and guaranteed thresholds against the number of liars.
+
+    Parameters
+    ----------
+    outcomes
+        One a confidence level, as `robfcp.calibration.what_if` gives them.
+    axes
+        (2,) where to draw; new ones if None.
+
+    Returns
+    -------
+    (2,) array of Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> import robfcp
+    >>> from robfcp.calibration import what_if
+    >>> from robfcp.figures import plot_certificates, save
+    >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
+    >>> outcome = what_if(federation, Fraction(9, 10), index=1, budgets=(0, 1, 2))
+    >>> save(plot_certificates([outcome]), "certificates.png")
+    """
+    pair = new_axes(2) if axes is None else axes
+    for colour, outcome in zip(cycle(CYCLE), outcomes, strict=False):
+        m = [row.m for row in outcome.budgets]
+        lower = [row.certificate.lower for row in outcome.budgets]
+        upper = [row.certificate.upper for row in outcome.budgets]
+        name = f"threshold {outcome.threshold:.4g} for {float(outcome.level):g}"
+        pair[0].fill_between(m, lower, upper, color=colour, alpha=0.25, linewidth=0, label=name)
+        pair[0].plot(m, lower, color=colour)
+        for line, name in (("-", "marginal"), ("--", "pac")):
+            held = [getattr(row, name) for row in outcome.budgets]
+            finite = [value if np.isfinite(value) else np.nan for value in held]
+            pair[1].plot(m, finite, color=colour, linestyle=line, label=name)
+        pair[0].axhline(float(outcome.level), color=colour, linestyle=":", linewidth=1)
+        for ax in pair:
+            ax.set_xlabel("sites that may lie, m")
+    confidence = outcomes[0].budgets[0].certificate.confidence
+    pair[0].set(
+        title=f"Proved coverage, {confidence:.0%} confidence", ylabel="coverage of the honest sites"
+    )
+    pair[0].legend(loc="best", fontsize=8.5)
+    pair[1].set(title="Thresholds guaranteed at the level", ylabel="threshold")
+    pair[1].legend(loc="best", fontsize=8.5)
+    return pair
+
+
+@styled
+def plot_tolerance_curve(
+    federation: Federation,
+    level: Fraction,
+    threshold_index: int | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """The threshold guaranteed against 0, 1, 2, ... liars; a threshold in use cuts it at m*.
+
+    Parameters
+    ----------
+    federation
+        The reports of one round.
+    level
+        The wanted coverage.
+    threshold_index
+        The bin whose upper edge is the threshold in use.
+    ax
+        Where to draw; new axes if None.
+
+    Returns
+    -------
+    Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> import robfcp
+    >>> from robfcp.figures import plot_tolerance_curve
+    >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
+    >>> plot_tolerance_curve(federation, Fraction(9, 10), threshold_index=1).get_title(loc="left")
+    'Tolerance curve'
+    """
+    target: Axes = new_axes()[0] if ax is None else ax
+    upper = federation.grid.upper
+    found: list[float] = []
+    for m in range((federation.n_clients + 1) // 2):
+        index = marginal_threshold(federation, level, m)
+        if index is None or not np.isfinite(upper[index]):
+            target.axvline(m, color=GREY, linestyle=":", label=f"full sets from {m} liars")
+            break
+        found.append(float(upper[index]))
+    target.step(range(len(found)), found, where="pre", color=BLUE, marker="o", markersize=4)
+    if threshold_index is not None:
+        survived = tolerance(federation, threshold_index, level)
+        words = f"threshold in use holds against {'nobody' if survived is None else survived}"
+        target.axhline(upper[threshold_index], color=GREEN, linestyle="--", label=words)
+    if target.get_legend_handles_labels()[0]:
+        target.legend(fontsize=8.5)
+    target.set(xlabel="liars guarded against", ylabel=f"threshold guaranteed at {float(level):g}")
+    target.set_title("Tolerance curve")
+    return target
+
+
+@styled
+def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
+    """The trusted clients' pooled CDF, every flagged client's own, and the thresholds.
+
+    Parameters
+    ----------
+    calibration
+        With its evidence.
+    ax
+        Where to draw; new axes if None.
+
+    Returns
+    -------
+    Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> from robfcp.figures import plot_cdf, save
+    >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
+    >>> save(plot_cdf(robfcp.calibrate(federation, defence="none")), "scores.svg")
+    """
+    target: Axes = new_axes()[0] if ax is None else ax
+    federation = whole(comparable(calibration.federation))
+    trusted = calibration.trusted_mask
+    upper = federation.grid.upper
+    inside = np.isfinite(upper)
+    shares = federation.cumulative(np.flatnonzero(inside)) / federation.sizes[:, None]
+    low, high = np.quantile(shares[trusted], [0.05, 0.95], axis=0)
+    label = "middle 90% of the trusted sites"
+    target.fill_between(upper[inside], low, high, color=GREY, alpha=0.2, linewidth=0, label=label)
+    for number, k in enumerate(np.flatnonzero(~trusted)):
+        name = None if number else "flagged sites"
+        target.plot(upper[inside], shares[k], color=VERMILION, linewidth=0.9, alpha=0.6, label=name)
+    pooled = np.cumsum(federation.pooled(trusted))[inside] / federation.sizes[trusted].sum()
+    target.plot(upper[inside], pooled, color=BLUE, label="trusted sites pooled")
+    for number, level in enumerate(calibration.levels):
+        if np.isfinite(level.threshold):
+            name = None if number else "threshold"
+            target.axvline(level.threshold, color=GREEN, linestyle="--", label=name)
+    target.set(xlabel="score", ylabel="share at or below", title="Scores of the sites")
+    target.legend(fontsize=8.5)
+    return target
+
+
+@styled
+def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes:
+    """Clients in the order of maliciousness, trusted and flagged ones told apart.
+
+    Parameters
+    ----------
+    calibration
+        With its evidence.
+    ax
+        Where to draw; new axes if None.
+
+    Returns
+    -------
+    Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> from robfcp.figures import plot_maliciousness, save
+    >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
+    >>> calibration = robfcp.calibrate(federation, defence="rob-fcp", malicious=1)
+    >>> save(plot_maliciousness(calibration), "maliciousness.png")
+    """
+    target: Axes = new_axes()[0] if ax is None else ax
+    order = np.argsort(calibration.maliciousness, kind="stable")
+    number, trusted = calibration.maliciousness[order], calibration.trusted_mask[order]
+    place = np.arange(1, len(order) + 1)
+    looks = (("trusted", trusted, BLUE, "o"), ("flagged", ~trusted, VERMILION, "^"))
+    for name, chosen, colour, marker in looks:
+        target.scatter(place[chosen], number[chosen], s=18, color=colour, marker=marker, label=name)
+    if number[0] > 0 and number[-1] > 20 * number[len(number) // 2]:
+        target.set_yscale("log")
+    target.set(xlabel="sites, least malicious first", ylabel="maliciousness")
+    target.set_title("Sites by maliciousness")
+    target.legend(fontsize=8.5)
+    return target
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@styled
+def plot_lines(
+    x: ArrayLike,
+    lines: Mapping[str, ArrayLike],
+    spreads: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    *,
+    level: float | None = None,
+    xlabel: str = "",
+    ylabel: str = "",
+    title: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Named curves over x, each with its own colour and mark, with shaded spreads if given.
+
+    Parameters
+    ----------
+    x
+        (n,) where the points lie.
+    lines
+        Each curve's (n,) values by its name; defences keep their colour and mark.
+    spreads
+        Lower and upper ends of the shading, by the curve's name.
+    level
+        A dotted line at this height.
+    xlabel
+        What x is.
+    ylabel
+        What the values are.
+    title
+        Above the axes.
+    ax
+        Where to draw; new axes if None.
+
+    Returns
+    -------
+    Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> from robfcp.figures import plot_lines
+    >>> ax = plot_lines([0.1, 0.2], {"band": [0.9, 0.9], "none": [0.8, 0.5]}, level=0.9)
+    >>> [line.get_label() for line in ax.get_lines()[:2]]
+    ['band', 'none']
+    """
+    target: Axes = new_axes()[0] if ax is None else ax
+    for (name, (colour, marker)), values in zip(looks(lines), lines.values(), strict=True):
+        target.plot(x, values, color=colour, marker=marker, markersize=5, label=name)
+        if spreads is not None and name in spreads:
+            target.fill_between(x, *spreads[name], color=colour, alpha=0.15, linewidth=0)
+    if level is not None:
+        target.axhline(level, color=GREY, linestyle=":", linewidth=1)
+    target.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    target.legend(fontsize=8.5)
+    return target
+
+
+@styled
+def plot_heatmap(
+    values: ArrayLike,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    title: str = "",
+    label: str = "",
+    largest: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Attacks by defences, say: the darker, the farther from zero; every cell holds its number.
+
+    Parameters
+    ----------
+    values
+        (R, C) numbers; NaN leaves a cell empty.
+    rows
+        (R,) their names.
+    columns
+        (C,) their names.
+    title
+        Above the axes.
+    label
+        Beside the colour bar.
+    largest
+        What the darkest colour stands for; the largest value if None.
+    ax
+        Where to draw; new axes if None.
+
+    Returns
+    -------
+    Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> from robfcp.figures import plot_heatmap
+    >>> ax = plot_heatmap([[0.0, -0.3]], ["coverage"], ["band", "none"])
+    >>> [text.get_text() for text in ax.texts]
+    ['+0.000', '-0.300']
+    """
+    cells = np.asarray(values, dtype=float)
+    target: Axes = new_axes(1, 1.4 + 0.34 * len(rows))[0] if ax is None else ax
+    top = largest if largest is not None else float(np.nanmax(np.abs(cells), initial=0)) or 1.0
+    image = target.imshow(np.abs(cells), cmap="Blues", vmin=0, vmax=top, aspect="auto")
+    for (i, j), value in np.ndenumerate(cells):
+        dark = np.abs(value) > 0.55 * top
+        words = "" if np.isnan(value) else f"{value:+.3f}" if (cells < 0).any() else f"{value:.3f}"
+        target.text(
+            j, i, words, ha="center", va="center", fontsize=8.5,
+            color="white" if dark else "black",
+        )  # fmt: skip
+    target.set_xticks(range(len(columns)), columns)
+    target.set_yticks(range(len(rows)), rows)
+    target.set_title(title)
+    target.grid(visible=False)
+    target.figure.colorbar(image, ax=target, label=label)
+    return target
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@styled
+def plot_wealth(monitor: Monitor, ax: Axes | None = None) -> Axes:
+    """The wealth of each bet over the samples, and the line at which its alarm rings.
+
+    Parameters
+    ----------
+    monitor
+        With samples counted.
+    ax
+        Where to draw; new axes if None.
+
+    Returns
+    -------
+    Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> from robfcp.figures import plot_wealth, save
+    >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
+    >>> monitor = robfcp.Monitor(robfcp.calibrate(federation, defence="none", malicious=1))
+    >>> reading = monitor.update(np.tile([0.9, 0.1], (100, 1)), np.repeat([0, 1], [80, 20]))
+    >>> save(plot_wealth(monitor), "wealth.png")
+    """
+    target: Axes = new_axes()[0] if ax is None else ax
+    points = monitor.curve
+    n = [point.n for point in points]
+    curves = (
+        ("coverage", "coverage below the floor", BLUE),
+        ("exchangeability", "scores have drifted", GREEN),
+        ("change", "change (R)", ORANGE),
+    )
+    for name, words, colour in curves:
+        logs = [getattr(point, name) for point in points]
+        if logs and logs[0] is not None:
+            target.plot(n, np.array(logs) / np.log(10), color=colour, label=words)
+    line = -np.log10(monitor.reading.delta)
+    target.axhline(line, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
+    target.set(xlabel="samples", ylabel="log10 of the wealth", title="Evidence against it")
+    target.legend(fontsize=8.5)
+    return target
+
+
+MOST = 40  # classes shown, those that are covered least
+
+
+@styled
+def plot_by_class(
+    calibration: Calibration, axes: NDArray[Any] | None = None, *, level: int = 0
+) -> NDArray[Any]:
+    """(2,) coverage and threshold of every class or group, the least covered first.
+
+    Coverage is that of the trusted clients' own reported samples. Where thresholds are by class,
+    the bar behind it is what is proved, and classes that too few clients hold are marked.
+
+    Parameters
+    ----------
+    calibration
+        With its evidence: reports by class or group.
+    axes
+        (2,) where to draw; new ones if None.
+    level
+        Which confidence level of the calibration, counted from 0.
+
+    Returns
+    -------
+    (2,) array of Axes
+        What was drawn into.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> from robfcp.figures import plot_by_class, save
+    >>> rng = np.random.default_rng(0)
+    >>> reports = [
+    ...     robfcp.Report.from_scores(
+    ...         name, rng.random(90), labels=rng.integers(0, 3, 90), classes=["a", "b", "c"]
+    ...     )
+    ...     for name in ("north", "south", "west")
+    ... ]
+    >>> save(plot_by_class(robfcp.calibrate(reports, by="class")), "classes.png")
+    """
+    strata = calibration.federation.strata
+    if strata is None:
+        raise RobfcpError("calibration: its reports keep no classes or groups; sketch with labels")
+    chosen = calibration.levels[level]
+    covered, sizes = covered_by_stratum(strata, calibration.federation.grid, chosen)
+    believed = calibration.trusted_mask[strata.rows]
+    held = sizes[believed].sum(axis=0)
+    share = covered[believed].sum(axis=0) / np.maximum(held, 1)
+    some = np.flatnonzero(held > 0)
+    shown = some[np.argsort(share[some], kind="stable")][:MOST][::-1]  # the first one on top
+    pair = new_axes(2) if axes is None else axes
+    places = np.arange(len(shown))
+    known = {one.name: one for one in chosen.strata}
+    _draw_proved(pair[0], [known.get(strata.labels[c]) for c in shown])
+    pair[0].scatter(share[shown], places, s=26, color=BLUE, zorder=3, label="reported samples")
+    wanted = float(chosen.confidence_level)
+    pair[0].axvline(wanted, color=GREEN, linestyle="--", label=f"wanted, {wanted:g}")
+    limits = stratum_limits(strata, chosen)[shown]
+    finite = np.isfinite(limits)
+    pair[1].scatter(limits[finite], places[finite], s=26, color=BLUE, label="threshold")
+    if not finite.all():
+        edge = calibration.federation.grid.edges[np.isfinite(calibration.federation.grid.edges)][-1]
+        full = np.full(int((~finite).sum()), edge)
+        words = "infinite: in every set"
+        pair[1].scatter(full, places[~finite], s=36, color=VERMILION, marker=">", label=words)
+    names = [strata.labels[c] for c in shown]
+    for ax in pair:
+        ax.set_yticks(places, names, fontsize=8 if len(shown) > 15 else None)
+        ax.set_ylim(-0.6, len(shown) - 0.4)
+        ax.legend(loc="best", fontsize=8.5)
+    more = f", the {MOST} covered least" if len(shown) < len(some) else ""
+    pair[0].set(title=f"Coverage by {strata.by}{more}", xlabel="share covered")
+    pair[1].set(title="Thresholds", xlabel="score")
+    return pair
+
+
+def _draw_proved(ax: Any, levels: list[Any]) -> None:
+    """A bar from the lower to the upper end of what is proved of each."""
+    words: str | None = "proved"
+    weak: str | None = "proved, held by few"
+    for place, one in enumerate(levels):
+        if one is None or one.certificate.vacuous:
+            continue
+        ends = one.certificate.lower, one.certificate.upper
+        colour = VERMILION if one.protection else GREY
+        label = weak if one.protection else words
+        look = {"color": colour, "alpha": 0.35, "linewidth": 6, "solid_capstyle": "butt"}
+        ax.plot(ends, (place, place), label=label, **look)
+        weak, words = (None, words) if one.protection else (weak, None)

@@ -1,0 +1,233 @@
+"""Reading untrusted files within a size limit and writing results whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+
+from robfcp.errors import RobfcpError
+
+MAX_FILE_BYTES = 32 * 2**20
+_BINARY = getattr(os, "O_BINARY", 0)  # of Windows
+_REASONS = {
+    errno.ENOENT: "there is no such folder",
+    errno.ENOTDIR: "a file stands where a folder should",
+    errno.EISDIR: "it is a folder",
+    errno.EEXIST: "a file stands where a folder should",
+    errno.EACCES: "you have no permission",
+    errno.EPERM: "you have no permission",
+    errno.EROFS: "the disk is read-only",
+    errno.ENOSPC: "the disk is full",
+    getattr(errno, "EDQUOT", errno.ENOSPC): "your share of the disk is used up",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.EBUSY: "another program uses it",
+    errno.EMFILE: "too many files are open",
+    errno.EIO: "the disk does not answer",
+}
+_READ = os.O_RDONLY | _BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def read_limited(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> bytes:
+    """The file's bytes, refused beyond `limit` before they are read; never waits for a pipe."""
+    try:
+        handle = os.open(path, _READ)
+    except (OSError, ValueError) as error:
+        raise RobfcpError(unreadable(path, error)) from error
+    try:
+        found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            raise RobfcpError(f"{path}: is a folder; name a file in it")
+        if not stat.S_ISREG(found.st_mode):
+            raise RobfcpError(f"{path}: no such file; check the path")
+        if found.st_size > limit:
+            raise RobfcpError(
+                f"{path}: {found.st_size} bytes is larger than the {limit} allowed; "
+                "this is not such a file"
+            )
+        with os.fdopen(handle, "rb", closefd=False) as stream:
+            return stream.read(found.st_size)  # none of a special that says it has no size
+    except OSError as error:
+        raise RobfcpError(unreadable(path, error)) from error
+    finally:
+        os.close(handle)
+
+
+def unreadable(path: str | os.PathLike[str], error: Exception) -> str:
+    """What to say of a file the system would not let us read."""
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return f"{path}: no such file; check the path"
+    if isinstance(error, IsADirectoryError):
+        return f"{path}: is a folder; name a file in it"
+    return f"{path}: cannot be read ({reason_of(error)}); check the path and your right to read it"
+
+
+def reason_of(error: Exception) -> str:
+    """Why the system refused, in plain words."""
+    number = getattr(error, "errno", None)
+    return _REASONS.get(number or 0) or getattr(error, "strerror", None) or str(error)
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
+    """Write beside the target, then rename over it, so that no reader sees half a file.
+
+    What is there but no file (a device, a pipe) is written to, never replaced.
+    """
+    write_parts(path, [content.encode() if isinstance(content, str) else content])
+
+
+def write_parts(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview]) -> None:
+    """The same for content that comes in parts, one after another."""
+    try:
+        target = Path(os.path.realpath(path))
+        if is_special(target):
+            with target.open("wb") as stream:
+                stream.writelines(parts)
+        else:
+            _replace(target, parts)
+    except (OSError, ValueError) as error:
+        raise RobfcpError(
+            f"{path}: cannot be written ({reason_of(error)}); choose another place"
+        ) from error
+
+
+def is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether something is there that is no plain file: a device, a pipe, a folder."""
+    target = Path(os.path.realpath(path))
+    return target.exists() and not target.is_file()
+
+
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder, made with its parents where it is not there."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise RobfcpError(
+            f"{path}: the folder cannot be made ({reason_of(error)}); choose another place"
+        ) from error
+    return Path(path)
+
+
+def prepare_output(path: str | os.PathLike[str]) -> None:
+    """Make the folder of a file that will be written, or say now that it cannot be."""
+    target = Path(path)
+    if target.is_dir():
+        raise RobfcpError(f"{path}: is a folder; name a file in it")
+    make_folder(target.parent)
+    if is_special(target):
+        return
+    probe = target.parent / f".robfcp-{secrets.token_hex(8)}"
+    try:  # to ask for permission would not do: network drives and Windows say yes and mean no
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.unlink(probe)
+    except OSError as error:
+        raise RobfcpError(
+            f"{path}: cannot be written ({reason_of(error)}); choose another place"
+        ) from error
+
+
+def _replace(target: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Rename a new file over the target, whose mode it keeps; else it has the umask's."""
+    temporary = target.parent / f".robfcp-{secrets.token_hex(8)}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+            stream.writelines(parts)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+        _sync_folder(target.parent)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last; where folders cannot be opened (Windows) the system sees to it."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems refuse
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[int]:
+    """The open lock file, held by nobody else; the system lets go of it when a process dies."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
+    except OSError as error:
+        raise RobfcpError(
+            f"{os.fspath(path)}: cannot be opened ({reason_of(error)}); choose another place"
+        ) from None
+    try:
+        lock(handle)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def lock(handle: int) -> None:
+    """Wait until nobody else holds the open file; it is let go when it is closed."""
+    if os.name == "nt":
+        windows = import_module("msvcrt")
+        windows.locking(handle, windows.LK_LOCK, 1)  # by its first byte, which is never read
+    else:
+        unix = import_module("fcntl")
+        unix.flock(handle, unix.LOCK_EX)
+
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "nothing",
+}
+_FIELD = re.compile(r"Object (missing required|contains unknown) field `([^`]{1,60})")
+_KIND = re.compile(r"Expected `([^`]{1,60})`, got `([^`]{1,60})`")
+_PLACE = re.compile(r"- at `\$?\.?([^`]{1,60})`")
+_LINE = re.compile(r"line (\d+),? column (\d+)")
+_BYTE = re.compile(r"byte (\d+)")
+
+
+def what_is_wrong(error: Exception) -> str:
+    """One short phrase about an error of a JSON or TOML decoder."""
+    if isinstance(error, UnicodeError):
+        return "it is no UTF-8 text"
+    if isinstance(error, RecursionError):
+        return "it nests too deep"
+    text = str(error)
+    field, kind, place = _FIELD.search(text), _KIND.search(text), _PLACE.search(text)
+    where = f" at {place[1]}" if place else ""
+    if field:
+        return f"{field[2]!r}{where} {'is missing' if field[1][0] == 'm' else 'is not known'}"
+    if kind:
+        return f"{_named(kind[2])} stands{where} where {_named(kind[1])} should"
+    if place:
+        return f"{place[1]} is not allowed"
+    if "truncated" in text:
+        return "it ends too early"
+    line, byte = _LINE.search(text), _BYTE.search(text)
+    if line:
+        return f"see line {line[1]}, column {line[2]}"
+    return f"see byte {byte[1]}" if byte else "it cannot be read"
+
+
+def _named(kinds: str) -> str:
+    """`int | null` as people say it."""
+    return " or ".join(_WORDS.get(kind.strip(), kind.strip()) for kind in kinds.split("|"))

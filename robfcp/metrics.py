@@ -1,0 +1,476 @@
+"""Metrics: how good prediction sets and intervals are, on labelled test data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp.arguments import a_few, array, floats, refuse_missing, share, whole
+from robfcp.errors import RobfcpError
+from robfcp.scores import check_labels, column_names
+
+__all__ = [
+    "class_coverage",
+    "client_coverage",
+    "coverage",
+    "coverage_gap",
+    "covered",
+    "empty_share",
+    "group_coverage",
+    "interval_coverage",
+    "interval_width",
+    "set_size",
+    "singleton_share",
+    "size_stratified_coverage",
+    "size_stratified_violation",
+    "summary",
+]
+
+
+Sets = NDArray[np.bool_]
+Classes = Sequence[object] | NDArray[np.generic] | None
+
+
+def members_of(sets: ArrayLike) -> Sets:
+    """(n, C) membership, of one sample at least."""
+    members = array("sets", sets)
+    if members.ndim != 2 or members.dtype != bool:
+        raise RobfcpError("sets: need a boolean (samples, classes) array, one level at a time")
+    if not len(members):
+        raise RobfcpError("sets: there are no samples; pass at least one")
+    return members
+
+
+def columns_of(sets: ArrayLike, labels: ArrayLike, classes: Classes) -> NDArray[np.intp]:
+    """(n,) each label's column, looked up where the classes have names."""
+    members = members_of(sets)
+    names = column_names(sets) if classes is None else tuple(str(name) for name in classes)
+    if not names:
+        return check_labels(labels, *members.shape)
+    if len(set(names)) != members.shape[1]:
+        raise RobfcpError(f"classes: need {members.shape[1]} different names, one a column of sets")
+    found = array("labels", labels)
+    if found.shape != (len(members),):
+        raise RobfcpError(
+            f"labels: shape {found.shape} does not fit {len(members)} samples; give one per row"
+        )
+    refuse_missing("labels", found)
+    known = {name: column for column, name in enumerate(names)}
+    each, which = np.unique(found.astype(str), return_inverse=True)
+    strange = [str(label) for label in each if str(label) not in known]
+    if strange:
+        raise RobfcpError(
+            f"labels: {strange[0]:.40} is none of the classes {a_few(names)}; check the names"
+        )
+    columns = np.array([known[str(label)] for label in each], dtype=np.intp)
+    return columns[which.reshape(found.shape)]
+
+
+def ends_of(intervals: ArrayLike) -> NDArray[np.float64]:
+    """(n, 2) numbers, of one interval at least."""
+    ends = floats("intervals", intervals)
+    if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends) or np.isnan(ends).any():
+        raise RobfcpError("intervals: need an (n, 2) array of numbers with at least one row")
+    return ends
+
+
+def interval_coverage(intervals: ArrayLike, targets: ArrayLike) -> float:
+    """Share of targets inside their (n, 2) interval.
+
+    Parameters
+    ----------
+    intervals
+        (n, 2) ends, as `Calibration.predict_interval` gives them.
+    targets
+        (n,) true values.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; the ends belong to their interval.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.interval_coverage([[0.0, 1.0], [2.0, 3.0]], [0.5, 4.0])
+    0.5
+    """
+    ends, y = ends_of(intervals), floats("targets", targets)
+    if y.shape != (len(ends),) or np.isnan(y).any():
+        raise RobfcpError("targets: need one number an interval, none of them NaN")
+    return float(((ends[:, 0] <= y) & (y <= ends[:, 1])).mean())
+
+
+def interval_width(intervals: ArrayLike) -> float:
+    """Mean width of (n, 2) intervals; crossed ends count as empty.
+
+    Parameters
+    ----------
+    intervals
+        (n, 2) ends, as `Calibration.predict_interval` gives them.
+
+    Returns
+    -------
+    float
+        Infinite where an interval is.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.interval_width([[0.0, 1.0], [3.0, 2.0]])
+    0.5
+    """
+    ends = ends_of(intervals)
+    return float(np.maximum(ends[:, 1] - ends[:, 0], 0).mean())
+
+
+def covered(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> NDArray[np.bool_]:
+    """(n,) whether each sample's set holds its label.
+
+    Parameters
+    ----------
+    sets, labels, classes
+        As `coverage` takes them.
+
+    Returns
+    -------
+    (n,) array of bool
+        One answer a sample.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.covered([[True, False], [True, True]], [1, 1])
+    array([False,  True])
+    """
+    members = members_of(sets)
+    return members[np.arange(len(members)), columns_of(sets, labels, classes)]
+
+
+def coverage(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
+    """Share of samples whose set holds the true label.
+
+    Parameters
+    ----------
+    sets
+        (n, C) membership, as `Calibration.predict_set` gives it.
+    labels
+        (n,) true class numbers, or names where `classes` or a frame's columns name them.
+    classes
+        What the columns of `sets` stand for, where labels are names: `model.classes_`.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.coverage([[True, False], [True, True]], [1, 1])
+    0.5
+    >>> metrics.coverage([[True, False], [True, True]], ["flu", "cold"], classes=["flu", "cold"])
+    1.0
+    """
+    return float(covered(sets, labels, classes=classes).mean())
+
+
+def set_size(sets: ArrayLike) -> float:
+    """Mean number of labels in a set.
+
+    Parameters
+    ----------
+    sets
+        (n, C) membership, as `Calibration.predict_set` gives it.
+
+    Returns
+    -------
+    float
+        Between 0 and C.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.set_size([[True, False], [True, True]])
+    1.5
+    """
+    return float(members_of(sets).sum(axis=1).mean())
+
+
+def singleton_share(sets: ArrayLike) -> float:
+    """Share of sets with exactly one label.
+
+    Parameters
+    ----------
+    sets
+        (n, C) membership, as `Calibration.predict_set` gives it.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.singleton_share([[True, False], [True, True]])
+    0.5
+    """
+    return float((members_of(sets).sum(axis=1) == 1).mean())
+
+
+def empty_share(sets: ArrayLike) -> float:
+    """Share of sets with no label.
+
+    Parameters
+    ----------
+    sets
+        (n, C) membership, as `Calibration.predict_set` gives it.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.empty_share([[True, False], [False, False]])
+    0.5
+    """
+    return float((~members_of(sets).any(axis=1)).mean())
+
+
+def class_coverage(
+    sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None
+) -> NDArray[np.float64]:
+    """(C,) coverage of the samples of each class; NaN for a class without samples.
+
+    Parameters
+    ----------
+    sets, labels, classes
+        As `coverage` takes them.
+
+    Returns
+    -------
+    (C,) array
+        One share a class.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.class_coverage([[True, False], [True, True], [True, False]], [0, 1, 1])
+    array([1. , 0.5])
+    """
+    members, label = members_of(sets), columns_of(sets, labels, classes)
+    hit, n_classes = members[np.arange(len(members)), label], members.shape[1]
+    size = np.bincount(label, minlength=n_classes)
+    hits = np.bincount(label, weights=hit, minlength=n_classes)
+    return np.where(size > 0, hits / np.maximum(size, 1), np.nan)
+
+
+def coverage_gap(
+    sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes = None
+) -> float:
+    """Mean |class coverage - level| over the classes that occur (CovGap).
+
+    Parameters
+    ----------
+    sets, labels, classes
+        As `coverage` takes them.
+    level
+        The coverage that was asked for.
+
+    Returns
+    -------
+    float
+        0 where every class is covered at the level.
+
+    References
+    ----------
+    Ding, Angelopoulos, Bates, Jordan and Tibshirani (2023), "Class-conditional conformal prediction
+    with many classes", NeurIPS.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.coverage_gap([[True, False], [True, True], [True, False]], [0, 1, 1], 0.75)
+    0.25
+    """
+    wanted = share("level", level, "give 0.9, say")
+    return float(np.nanmean(np.abs(class_coverage(sets, labels, classes=classes) - wanted)))
+
+
+def size_stratified_coverage(
+    sets: ArrayLike,
+    labels: ArrayLike,
+    strata: Sequence[int] = (0, 1, 2, 3, 5, 10),
+    *,
+    classes: Classes = None,
+) -> dict[str, tuple[int, float]]:
+    """For each range of set sizes the number of samples and their coverage.
+
+    Parameters
+    ----------
+    sets, labels, classes
+        As `coverage` takes them.
+    strata
+        The upper ends of the ranges: (0, 1, 2, 3, 5, 10) means 0, 1, 2, 3, 4-5, 6-10, 11+.
+
+    Returns
+    -------
+    dict
+        Samples and coverage by range; ranges without samples are left out.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.size_stratified_coverage([[True, False], [True, True], [True, False]], [0, 1, 1])
+    {'1': (2, 0.5), '2': (1, 1.0)}
+    """
+    hit, size = covered(sets, labels, classes=classes), members_of(sets).sum(axis=1)
+    strata = [whole("strata", end, "give rising set sizes") for end in strata]
+    if sorted(set(strata)) != strata:
+        raise RobfcpError(f"strata: {strata} do not rise; sort them and drop repeats")
+    result = {}
+    for low, high in zip([-1, *strata], [*strata, None], strict=True):
+        inside = (size > low) & (True if high is None else size <= high)
+        name = f"{low + 1}+" if high is None else f"{low + 1}-{high}"
+        if high == low + 1:
+            name = str(high)
+        if inside.any():
+            result[name] = (int(inside.sum()), float(hit[inside].mean()))
+    return result
+
+
+def size_stratified_violation(
+    sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes = None
+) -> float:
+    """Largest |coverage - level| over the strata of set size (SSCV).
+
+    Parameters
+    ----------
+    sets, labels, classes
+        As `coverage` takes them.
+    level
+        The coverage that was asked for.
+
+    Returns
+    -------
+    float
+        0 where sets of every size cover at the level.
+
+    References
+    ----------
+    Angelopoulos, Bates, Malik and Jordan (2021), "Uncertainty sets for image classifiers using
+    conformal prediction", ICLR.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.size_stratified_violation([[True, False], [True, True]], [0, 1], 0.75)
+    0.25
+    """
+    wanted = share("level", level, "give 0.9, say")
+    found = size_stratified_coverage(sets, labels, classes=classes)
+    return max(abs(share - wanted) for _, share in found.values())
+
+
+def client_coverage(
+    sets: ArrayLike, labels: ArrayLike, clients: ArrayLike, *, classes: Classes = None
+) -> dict[str, tuple[int, float]]:
+    """For each client the number of its samples and their coverage.
+
+    Parameters
+    ----------
+    sets, labels, classes
+        As `coverage` takes them.
+    clients
+        (n,) whose sample each is.
+
+    Returns
+    -------
+    dict
+        Samples and coverage by client.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.client_coverage([[True, False], [True, True]], [1, 1], ["a", "b"])
+    {'a': (1, 0.0), 'b': (1, 1.0)}
+    """
+    return _coverage_by("client", sets, labels, clients, classes)
+
+
+def group_coverage(
+    sets: ArrayLike, labels: ArrayLike, groups: ArrayLike, *, classes: Classes = None
+) -> dict[str, tuple[int, float]]:
+    """For each group (scanner, sex, age band) the number of its samples and their coverage.
+
+    Parameters
+    ----------
+    sets, labels, classes
+        As `coverage` takes them.
+    groups
+        (n,) the group of each sample.
+
+    Returns
+    -------
+    dict
+        Samples and coverage by group.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.group_coverage([[True, False], [True, True]], [1, 1], ["new", "old"])
+    {'new': (1, 0.0), 'old': (1, 1.0)}
+    """
+    return _coverage_by("group", sets, labels, groups, classes)
+
+
+def _coverage_by(
+    kind: str, sets: ArrayLike, labels: ArrayLike, given: ArrayLike, classes: Classes
+) -> dict[str, tuple[int, float]]:
+    """Samples and coverage by name."""
+    hit = covered(sets, labels, classes=classes)
+    name = array(f"{kind}s", given).astype(str)
+    if name.shape != hit.shape:
+        raise RobfcpError(f"{kind}s: need one {kind} a sample")
+    names, which = np.unique(name, return_inverse=True)
+    size, hits = np.bincount(which), np.bincount(which, weights=hit)
+    return {str(c): (int(n), float(h / n)) for c, n, h in zip(names, size, hits, strict=True)}
+
+
+def summary(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> Mapping[str, float]:
+    """The figures most people ask for.
+
+    Parameters
+    ----------
+    sets, labels, classes
+        As `coverage` takes them.
+
+    Returns
+    -------
+    dict
+        Coverage, mean set size, shares of singletons and empty sets, the worst class's coverage.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> for name, value in metrics.summary([[True, False], [True, True]], [1, 1]).items():
+    ...     print(name, value)
+    coverage 0.5
+    set_size 1.5
+    singletons 0.5
+    empty 0.0
+    worst_class_coverage 0.5
+    """
+    return {
+        "coverage": coverage(sets, labels, classes=classes),
+        "set_size": set_size(sets),
+        "singletons": singleton_share(sets),
+        "empty": empty_share(sets),
+        "worst_class_coverage": float(np.nanmin(class_coverage(sets, labels, classes=classes))),
+    }

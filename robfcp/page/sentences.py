@@ -1,0 +1,250 @@
+"""The page's first sentence: who was left out or deserves a look, why, and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from robfcp.calibration import Calibration, Diagnosis, Level
+from robfcp.guarantees import at_least, loss_at_most, tolerance_statement
+
+NAMED = 4  # sites that the first sentence names with their cause
+GROUPS = 4  # diagnoses that the advice spells out
+LISTED = 6  # sites that it names of each
+
+
+@dataclass(frozen=True)
+class Message:
+    """The first sentence, and what to do about it, a line for each thing; both plain text."""
+
+    first: str
+    then: str = ""
+
+
+def message(calibration: Calibration, found: Mapping[str, Diagnosis]) -> Message:
+    """Names first: those left out, else those to look at, else that nothing stands out."""
+    out = [one for one in found.values() if not one.trusted]
+    looks = [one for one in found.values() if one.trusted]
+    clients = calibration.federation.n_clients
+    used = "The one site was used" if clients == 1 else f"All {clients} sites were used"
+    also = f"Also look at {_few(looks)}, which {_was(looks)} used." if looks and out else ""
+    verdict = "left out" if calibration.settings.guarantee is None else "flagged"
+    if len(out) == 1:
+        one = out[0]
+        return Message(f"{one.client} was {verdict}: {one.seen}.", f"{_advice(one)} {also}".strip())
+    if out:
+        head = f"{len(out)} of {clients} sites were {verdict}: "
+        return Message(f"{head}{_worst(out)}.", f"{_to_do(out)}\n{also}".strip())
+    if len(looks) == 1:
+        one = looks[0]
+        return Message(f"{used}, but look at {one.client}: {one.seen}.", _advice(one))
+    if looks:
+        whom = "" if len(looks) <= NAMED else f"{len(looks)} of them: "
+        return Message(f"{used}, but look at {whom}{_worst(looks)}.", _to_do(looks))
+    return Message(
+        f"{used}; nothing in {'its report' if clients == 1 else 'their reports'} looks wrong."
+    )
+
+
+def diagnoses_data(found: Mapping[str, Diagnosis]) -> dict[str, dict[str, Any]]:
+    """What the page shows of each diagnosis."""
+    return {
+        client: {
+            "cause": _cause(one),
+            "short": one.short,
+            "fact": _sentence(one.fact),
+            "finding": _sentence(one.finding),
+            "advice": _advice(one),
+            "instead": one.instead,
+        }
+        for client, one in found.items()
+    }
+
+
+def _advice(one: Diagnosis) -> str:
+    return f"{_sentence(one.advice)}."
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _was(sites: Sequence[Diagnosis]) -> str:
+    return "was" if len(sites) == 1 else "were"
+
+
+def _worst(sites: Sequence[Diagnosis]) -> str:
+    """Up to four by name with their cause; of more what was found how often, and the worst."""
+    if len(sites) <= NAMED:
+        return _listed(_entries(sites))
+    causes = Counter(_cause(one) for one in sites)
+    each = [f"{cause} at {number}" for cause, number in causes.most_common()]
+    kinds = _listed(each) if len(each) > 1 else f"{_cause(sites[0])} at each of them"
+    low = min(sites, key=lambda one: math.inf if math.isnan(one.covered) else one.covered)
+    if not low.fact.startswith(("only", "none")):
+        return kinds
+    return f"{kinds}. The worst is {low.client}: {low.fact}"
+
+
+def _cause(one: Diagnosis) -> str:
+    return "cause unclear" if one.cause == "not told" else one.cause
+
+
+def _to_do(sites: Sequence[Diagnosis]) -> str:
+    """What to check, once for all sites of which the same is said; the largest groups first."""
+    groups: dict[tuple[str, str], list[Diagnosis]] = {}
+    for one in sites:
+        groups.setdefault((one.short, one.advice), []).append(one)
+    ordered = sorted(groups.values(), key=len, reverse=True)
+    told = [_group(group) for group in ordered[:GROUPS]]
+    rest = [one.client for group in ordered[GROUPS:] for one in group]
+    return "\n".join([*told, *([f"{_names(rest)}: see below."] if rest else [])])
+
+
+def _group(group: Sequence[Diagnosis]) -> str:
+    """'a, b, c and d (labels swapped): check how they are coded.'"""
+    names = _names([one.client for one in group])
+    return f"{names} ({group[0].short}): {group[0].advice}."
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = (
+        names if len(names) <= LISTED else [*names[: LISTED - 1], f"{len(names) - LISTED + 1} more"]
+    )
+    return _listed(shown)
+
+
+def _few(sites: Sequence[Diagnosis]) -> str:
+    """Up to four by name with their cause; of more the first ones, and how many of each cause."""
+    if len(sites) <= NAMED:
+        return _listed(_entries(sites))
+    causes = Counter(map(_cause, sites))
+    names = ", ".join(one.client for one in sites[: NAMED - 1])
+    kinds = _listed([f"{cause} at {number}" for cause, number in causes.most_common()])
+    return f"{names} and {len(sites) - NAMED + 1} more ({kinds})"
+
+
+def _entries(sites: Sequence[Diagnosis]) -> list[str]:
+    """Each site with its cause; two that are each other's copy in one entry."""
+    named = {one.client: one for one in sites}
+    found, told = [], set()
+    for one in sites:
+        twin = named.get(one.other)
+        if one.client in told:
+            continue
+        if twin is not None and one.cause == "copy" and twin.other == one.client:
+            told.add(twin.client)
+            found.append(f"{one.client} with {twin.client} (the same report)")
+        else:
+            found.append(f"{one.client} ({one.short})")
+    return found
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What holds, the exact promise, and what became of the reports."""
+
+    claim: str
+    promise: str
+    reports: str
+
+
+def headline(calibration: Calibration, level: Level) -> Headline:
+    """The top of the page for one confidence level."""
+    if calibration.settings.guarantee is None:
+        promise = f"{_said(level.certificate.statement)}."
+        return Headline(_defended(calibration, level), promise, _reports(calibration))
+    promise = f"{_said(tolerance_statement(level.tolerance, level.confidence_level))}."
+    return Headline(_guaranteed(calibration, level), promise, _reports(calibration))
+
+
+def _said(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def percent(share: float) -> str:
+    """A share as a percentage of at most four digits; not for what is proved."""
+    return f"{100 * share:.4g}%"
+
+
+def _wanted(calibration: Calibration, level: Level) -> str:
+    """What was asked for: coverage, or a mean loss."""
+    if calibration.risk is None:
+        every = f" of every {calibration.by}" if calibration.by else ""
+        return f"{percent(float(level.confidence_level))} coverage{every}"
+    bound = calibration.risk.bound
+    most = loss_at_most(float(1 - level.confidence_level) * bound, bound)
+    return f"a mean {calibration.risk.name} of at most {most}"
+
+
+def loss_notes(calibration: Calibration) -> tuple[str, ...]:
+    """How to read a page of losses, which speaks of coverage throughout."""
+    if calibration.risk is None:
+        return ()
+    bound = "" if calibration.risk.bound == 1 else f" / {calibration.risk.bound:g}"
+    return (f"These reports hold losses: coverage is 1 - {calibration.risk.name}{bound}.",)
+
+
+def count(number: int, word: str) -> str:
+    """'1 site', '2 sites'."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _guaranteed(calibration: Calibration, level: Level) -> str:
+    settings, certificate = calibration.settings, level.certificate
+    sure = "" if certificate.confidence is None else f" with {at_least(certificate.confidence)}"
+    sure += " confidence" if sure else ""
+    if settings.malicious == "estimate":
+        whom = f"any sites that hold at most {settings.size_budget} samples together lie"
+    elif certificate.m == 0:
+        whom = ""
+    else:
+        whom = f"any {certificate.m} of {certificate.n_clients} sites lie"
+    condition = f"even if {whom}" if whom else "if nobody lies"
+    every = f" of every {certificate.by}" if certificate.by else ""
+    promised = f"{at_least(certificate.lower)} coverage{every}"
+    if certificate.risk:
+        promised = f"A mean {certificate.risk} of at most "
+        promised += loss_at_most((1 - certificate.lower) * certificate.bound, certificate.bound)
+    claim = f"{promised} is guaranteed{sure} {condition}"
+    if math.isinf(level.threshold):
+        return f"{claim}, but only because every prediction set is full"
+    flagged = len(calibration.flagged)
+    if not flagged:
+        return f"{claim}; no site was flagged"
+    return f"{claim}; {count(flagged, 'site')} {'was' if flagged == 1 else 'were'} flagged"
+
+
+def _defended(calibration: Calibration, level: Level) -> str:
+    wanted = _wanted(calibration, level)
+    flagged, clients = len(calibration.flagged), calibration.federation.n_clients
+    if math.isinf(level.threshold):
+        return f"Too few samples for {wanted}: every prediction set is full"
+    if flagged == 0:
+        whom = f"all {clients} sites" if clients > 1 else "the one site"
+    else:
+        whom = f"the {clients - flagged} of {clients} sites that were kept"
+    aim = "The thresholds aim" if calibration.by else "The threshold aims"
+    return f"{aim} at {wanted}, from {whom}"
+
+
+def _reports(calibration: Calibration) -> str:
+    """Who reported, and who did not."""
+    federation = calibration.federation
+    out = "left out" if calibration.settings.guarantee is None else "flagged"
+    words = (
+        f"{count(federation.n_clients, 'valid report')} with {federation.n_samples:,} samples; "
+        f"{len(calibration.trusted)} used, {len(calibration.flagged)} {out}"
+    )
+    if calibration.faulty:
+        words += f", {len(calibration.faulty)} refused as faulty"
+    if calibration.missing:
+        words += f", {len(calibration.missing)} missing"
+    return words + "."

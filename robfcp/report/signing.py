@@ -1,0 +1,278 @@
+"""Who wrote a report file: Ed25519 signatures around its bytes, for federations without an engine.
+
+A signed report is the report as it stands, with the site's public key and a signature over it. The
+round's name lies inside what is signed, so a report cannot be used again in another round.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from robfcp.errors import ReportError, RobfcpError
+from robfcp.files import read_limited, reason_of, write_atomically
+from robfcp.report.agreement import expired, read_registry
+from robfcp.report.checks import check_client
+from robfcp.report.report import Report
+from robfcp.report.wire import claimed_name
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+DOMAIN = b"robfcp signed report 1\n"  # keeps a signature from meaning anything else
+PREFIX = "ed25519:"
+_PRIME = 2**255 - 19
+_ORDER_8 = int.from_bytes(
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
+)
+
+
+class SignedReport(
+    msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="signed-report"
+):
+    """A report's bytes exactly as they were signed."""
+
+    key: str
+    signature: str
+    report: msgspec.Raw
+
+
+class _Kind(msgspec.Struct):
+    kind: str = ""
+
+
+def generate_key(path: str | os.PathLike[str]) -> str:
+    """Write a new private key that only its owner can read, and PATH.pub; the public key."""
+    ed25519, serialization = _cryptography()
+    key = ed25519.Ed25519PrivateKey.generate()
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise RobfcpError(f"{path}: exists already; keep it or choose another name") from None
+    except OSError as error:
+        raise RobfcpError(
+            f"{path}: cannot be written ({reason_of(error)}); choose another place"
+        ) from None
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(pem)
+    write_atomically(f"{os.fspath(path)}.pub", public_text(key) + "\n")
+    return public_text(key)
+
+
+def load_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
+    """The private key in a file written by `generate_key`."""
+    ed25519, serialization = _cryptography()
+    try:
+        key = serialization.load_pem_private_key(read_limited(path, 10_000), password=None)
+    except RobfcpError:
+        raise
+    except Exception:  # of kinds that differ between versions of cryptography
+        key = None
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise RobfcpError(f"{path}: is not an Ed25519 private key; make one with robfcp keygen")
+    return key
+
+
+def public_text(key: Ed25519PrivateKey) -> str:
+    """The public key as it stands in a registry."""
+    return PREFIX + base64.b64encode(key.public_key().public_bytes_raw()).decode()
+
+
+def sign_bytes(key: Ed25519PrivateKey, domain: bytes, data: bytes) -> str:
+    """The signature over data of one kind, as text."""
+    return base64.b64encode(key.sign(domain + data)).decode()
+
+
+def valid_signature(key: str, signature: str, domain: bytes, data: bytes) -> bool:
+    """Whether the signature over data of one kind is by this public key."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public_key("key", key).verify(base64.b64decode(signature, validate=True), domain + data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def read_public_key(text: str) -> str:
+    """A public key as it stands in a registry, from itself or from the file keygen wrote."""
+    if not text.startswith(PREFIX):
+        lines = read_limited(text, 10_000).decode("utf-8", "replace").split()
+        text = next((line.strip('"') for line in lines if line.strip('"').startswith(PREFIX)), "")
+    public_key("--server-key", text)
+    return text
+
+
+def sign(report: Report, key: Ed25519PrivateKey) -> bytes:
+    """The signed report as JSON; it must name its round, or it could be used again."""
+    if report.round is None:
+        raise ReportError(
+            report.client, "round", "a signed report must name its round", "give --round"
+        )
+    raw = report.to_json()
+    signature = sign_bytes(key, DOMAIN, raw)
+    return msgspec.json.encode(SignedReport(public_text(key), signature, msgspec.Raw(raw)))
+
+
+def save_signed(report: Report, key: Ed25519PrivateKey, path: str | os.PathLike[str]) -> None:
+    """Write the signed report whole or not at all."""
+    write_atomically(path, sign(report, key))
+
+
+def may_be_signed(data: bytes) -> bool:
+    """Whether a file could be a signed report; where it is not, nothing needs to be decoded."""
+    return b"signed-report" in data or b"\\u" in data  # the word may be spelled in escapes
+
+
+def check_named_key(data: bytes, source: str) -> bool:
+    """Whether a file is signed; refused where the signature is not by the key it names itself."""
+    try:
+        if msgspec.json.decode(data, type=_Kind).kind != "signed-report":
+            return False
+        signed = msgspec.json.decode(data, type=SignedReport)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    try:
+        genuine = valid_signature(signed.key, signed.signature, DOMAIN, bytes(signed.report))
+    except RobfcpError:
+        genuine = False
+    if not genuine:
+        raise ReportError(
+            _claimed(data, source),
+            "signature",
+            "the signature is not by the key the report names",
+            "sign the report as it is",
+        )
+    return True
+
+
+def unwrap(data: bytes) -> bytes:
+    """The report inside a signed one, its signature unchecked; anything else as it is."""
+    try:
+        if msgspec.json.decode(data, type=_Kind).kind == "signed-report":
+            return bytes(msgspec.json.decode(data, type=SignedReport).report)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        pass
+    return data
+
+
+def read_keys(
+    path: str | os.PathLike[str],
+    revoked: str | os.PathLike[str] | None = None,
+    today: date | None = None,
+) -> dict[str, str]:
+    """Each registered client's public key; none where it has expired or is on the revoked list."""
+    registry = read_registry(path)
+    owners: dict[str, str] = {}
+    for client, entry in registry.items():
+        if "key" not in entry:
+            raise RobfcpError(f"{path}: {client} has no key; add the line robfcp keygen printed")
+        public_key(client, entry["key"])
+        if owners.setdefault(entry["key"], client) != client:
+            raise RobfcpError(
+                f"{path}: {client} has the key of {owners[entry['key']]}; one of them must make "
+                "its own with robfcp keygen"
+            )
+    gone = {client for client, entry in registry.items() if expired(entry, today)}
+    banned = set() if revoked is None else read_revoked(revoked)
+    gone |= {client for client, entry in registry.items() if entry["key"] in banned}
+    return {c: "" if c in gone else entry["key"] for c, entry in registry.items()}
+
+
+def read_revoked(path: str | os.PathLike[str]) -> set[str]:
+    """The public keys in a revocation list, one a line; # begins a comment."""
+    lines = read_limited(path, 10**6).decode("utf-8", "replace").splitlines()
+    keys = {line.split("#")[0].strip() for line in lines} - {""}
+    for key in keys:
+        public_key(str(path), key)
+    return keys
+
+
+def verify(data: bytes, keys: Mapping[str, str], round: str, source: str = "report") -> Report:
+    """The report in a signed file of this round, or one line that says why it is refused."""
+    client = _claimed(data, source)
+    if client not in keys:
+        raise ReportError(client, "client", "is not registered", "add its key to the registry")
+    try:
+        signed = msgspec.json.decode(data, type=SignedReport)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise ReportError(
+            client, "signature", "the report is not signed", "use robfcp sketch --sign"
+        ) from None
+    raw, key = bytes(signed.report), keys[client]
+    if not key:
+        raise ReportError(
+            client, "signature", "its key has expired or was revoked", "register a new one"
+        )
+    if signed.key != key or not valid_signature(key, signed.signature, DOMAIN, raw):
+        raise ReportError(
+            client,
+            "signature",
+            "the signature is not by its registered key",
+            "sign the report as it is with the site's own key",
+        )
+    report = Report.from_json(raw, client)
+    if report.round != round:
+        raise ReportError(
+            client,
+            "round",
+            f"signed for round {report.round}, not {round}: a replay",
+            "make a report of this round",
+        )
+    return report
+
+
+def _claimed(data: bytes, source: str) -> str:
+    """The client a file names, signed or not."""
+    client = claimed_name(unwrap(data))
+    try:
+        check_client(client)
+    except RobfcpError:
+        return source
+    return str(client)
+
+
+def public_key(client: str, text: str) -> Any:
+    """The key a text spells, refused where it spells none."""
+    ed25519, _ = _cryptography()
+    try:
+        if not text.startswith(PREFIX):
+            raise ValueError
+        raw = base64.b64decode(text[len(PREFIX) :], validate=True)
+        if base64.b64encode(raw).decode() != text[len(PREFIX) :] or small_order(raw):
+            raise ValueError
+        return ed25519.Ed25519PublicKey.from_public_bytes(raw)
+    except ValueError:
+        raise RobfcpError(
+            f"{client}: key is not an Ed25519 public key; paste the line robfcp keygen printed"
+        ) from None
+
+
+def small_order(raw: bytes) -> bool:
+    """Whether a public key is one of the few points for which anybody can sign.
+
+    They are those whose y is 0, 1, -1 or one of two others of order 8, in any encoding.
+    """
+    y = int.from_bytes(raw, "little") & (2**255 - 1)
+    return y % _PRIME in (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8)
+
+
+def _cryptography() -> tuple[Any, Any]:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ModuleNotFoundError:
+        raise RobfcpError(
+            "signatures: cryptography is not installed; pip install 'robfcp[signatures]'"
+        ) from None
+    return ed25519, serialization
