@@ -1,4 +1,4 @@
-"""Taking reports in: from JSON and from columns, by one process and by several; whole rounds.
+"""Taking reports in, and whole rounds.
 
 `python benchmarks/intake.py --clients 100000` prints rows and rounds; every round runs in a process
 of its own, whose memory is that of the round alone.
@@ -63,55 +63,11 @@ def from_json(sizes: list[int]) -> Iterator[Row]:
             yield Row(stage, n_clients, SAMPLES, ours, memory, floor)
 
 
-def from_columns(sizes: list[int]) -> Iterator[Row]:
-    """Intake of a mapped file of columns; floor: reading its bytes; instead: intake of the JSON."""
-    with tempfile.TemporaryDirectory() as folder:
-        for n_classes in (0, CLASSES):
-            stage = "columns, ten classes" if n_classes else "columns"
-            for n_clients in sizes:
-                data = list(lines(n_clients, n_classes))
-                path = Path(folder) / "reports.columns"
-                robfcp.pack_reports(data, path)
-
-                def work(path: Path = path) -> None:
-                    Federation.from_reports([robfcp.open_columns(path)])
-
-                ours, floor, theirs = in_turns(
-                    work,
-                    path.read_bytes,
-                    lambda data=data: Federation.from_reports(iter(data)),
-                )
-                yield Row(stage, n_clients, SAMPLES, ours, peak(work), floor, theirs)
-
-
-def sharded(n_clients: int, processes: int) -> dict[str, Any]:
-    """Seconds of packing files by one process and by several, and of merging the shards."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        paths = []
-        for k, line in enumerate(lines(n_clients)):
-            paths.append(folder / f"{k}.json")
-            paths[-1].write_bytes(line)
-        spent: dict[str, Any] = {"clients": n_clients, "processes": processes}
-        for number in (1, processes):
-            start = time.perf_counter()
-            shards = robfcp.pack_files(paths, folder / "r.columns", processes=number)
-            spent[f"pack by {number}"] = time.perf_counter() - start
-        start = time.perf_counter()
-        federation = robfcp.read_federation(shards)
-        spent["merge"] = time.perf_counter() - start
-        spent["same"] = federation.ids == robfcp.read_federation(paths).ids
-        return spent
-
-
 def serve(path: Path, by_class: bool) -> dict[str, Any]:
-    """A whole round from a file of lines or of columns; seconds and peak memory of this process."""
+    """A whole round from a file of lines; seconds and peak memory of this process."""
     start, began = time.perf_counter(), time.process_time()
-    if path.suffix == ".columns":
-        federation = robfcp.read_federation([path])
-    else:
-        with path.open("rb") as stream:
-            federation = Federation.from_reports(stream)
+    with path.open("rb") as stream:
+        federation = Federation.from_reports(stream)
     taken_in, held, busy = time.perf_counter(), peak_mib(), time.process_time() - began
     calibration = (
         robfcp.calibrate(federation, by="class") if by_class else robfcp.calibrate(federation)
@@ -119,7 +75,6 @@ def serve(path: Path, by_class: bool) -> dict[str, Any]:
     return {
         "clients": federation.n_clients,
         "by_class": by_class,
-        "form": path.suffix[1:],
         "intake_seconds": round(taken_in - start, 2),
         "intake_cpu_seconds": round(busy, 2),
         "calibrate_seconds": round(time.perf_counter() - taken_in, 2),
@@ -131,23 +86,20 @@ def serve(path: Path, by_class: bool) -> dict[str, Any]:
 
 
 def rounds(n_clients: int) -> Iterator[dict[str, Any]]:
-    """Whole rounds from JSON lines and from columns, without classes and with ten."""
+    """Whole rounds from JSON lines, without classes and with ten."""
     with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "reports.jsonl"
         for n_classes in (0, CLASSES):
-            path, packed = (Path(folder) / f"reports.{ending}" for ending in ("jsonl", "columns"))
             with path.open("wb") as stream:
                 stream.writelines(line + b"\n" for line in lines(n_clients, n_classes))
-            with path.open("rb") as stream:
-                robfcp.pack_reports(stream, packed)
-            for one in (path, packed):
-                command = [sys.executable, __file__, "--serve", str(one)]
-                command += ["--by-class"] if n_classes else []
-                answer = subprocess.run(command, check=True, capture_output=True, text=True)
-                yield dict(json.loads(answer.stdout)) | {"bytes": one.stat().st_size / n_clients}
+            command = [sys.executable, __file__, "--serve", str(path)]
+            command += ["--by-class"] if n_classes else []
+            answer = subprocess.run(command, check=True, capture_output=True, text=True)
+            yield dict(json.loads(answer.stdout))
 
 
 def main() -> None:
-    """Print rows, shards and rounds."""
+    """Print rows and rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=100_000)
     parser.add_argument("--serve", type=Path)
@@ -157,11 +109,9 @@ def main() -> None:
         print(json.dumps(serve(chosen.serve, chosen.by_class)))
         return
     sizes = [k for k in (100, 1000, 10_000) if k <= chosen.clients]
-    for row in (*from_json(sizes), *from_columns(sizes)):
+    for row in from_json(sizes):
         each, floor = row.seconds / row.clients * 1e6, row.seconds / (row.floor or row.seconds)
-        more = "" if row.instead is None else f"{row.instead / row.seconds:6.1f} x as fast as JSON"
-        print(f"{row.stage:24}{row.clients:9,}{each:8.2f} us each{floor:8.2f} x floor{more}")
-    print(json.dumps(sharded(min(chosen.clients, 5000), 2)))
+        print(f"{row.stage:24}{row.clients:9,}{each:8.2f} us each{floor:8.2f} x floor")
     for one in rounds(chosen.clients):
         print(json.dumps(one), flush=True)
 

@@ -13,7 +13,6 @@ FLOORS = {
     "sketch": "one copy of the scores",
     "report": "the pooled report",
     "validate": "decoding the JSON",
-    "columns": "reading the file",
     "exact distances": "matrix product + partition",
     "quantile": "one pass over the counts",
     "certify": "one pass over the counts",
@@ -23,7 +22,6 @@ INSTEAD = {
     "sets": "MAPIE's sets",
     "sketch, beside KLL": "a KLL sketch",
     "sketch, beside t-digest": "a t-digest",
-    "columns": "intake of the JSON",
     "calibrate": "the paper's pseudo-code in loops",
     "count": "a numerical optimisation per z",
 }
@@ -118,7 +116,6 @@ def _rounds(rounds: list[dict[str, Any]]) -> list[str]:
     lines = [
         [
             f"{one['clients']:,}",
-            "JSON lines" if one["form"] == "jsonl" else one["form"],
             "ten classes" if one["by_class"] else "pooled",
             f"{one['intake_seconds'] / one['clients'] * 1e6:.1f} us",
             f"{one['calibrate_seconds'] / one['clients'] * 1e6:.1f} us",
@@ -128,7 +125,7 @@ def _rounds(rounds: list[dict[str, Any]]) -> list[str]:
         ]
         for one in rounds
     ]
-    head = ["sites", "reports", "", "intake a site", "calibration a site"]
+    head = ["sites", "", "intake a site", "calibration a site"]
     return _table([*head, "whole round", "peak", "flagged"], lines)
 
 

@@ -40,7 +40,6 @@ def rows(largest: int) -> Iterable[Row]:
     yield from stages.sketching([50, 1000, 100_000])
     yield from strata.reporting_by_class([50, 1000, 100_000])
     yield from intake.from_json(up_to(100, 1000, 10_000))
-    yield from intake.from_columns(up_to(100, 1000, 10_000))
     yield from server.calibrating(up_to(100, 1000, 10_000, 100_000))
     yield from server.certifying(up_to(1000, 10_000, 100_000, 1_000_000))
     yield from server.guaranteeing()

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from robfcp.federation import (
         Fault,
         Federation,
-        open_columns,
-        pack_files,
-        pack_reports,
         read_federation,
     )
     from robfcp.grid import Grid
@@ -95,9 +92,6 @@ __all__ = [
     "from_logits",
     "maliciousness",
     "metrics",
-    "open_columns",
-    "pack_files",
-    "pack_reports",
     "partitions",
     "read_federation",
     "recommend_grid",
@@ -122,9 +116,6 @@ _HOMES = {
     "federation": (
         "Fault",
         "Federation",
-        "open_columns",
-        "pack_files",
-        "pack_reports",
         "read_federation",
     ),
     "grid": ("Grid",),

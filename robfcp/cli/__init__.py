@@ -25,7 +25,6 @@ COMMANDS = (
     "keygen",
     "terms",
     "sketch",
-    "pack",
     "calibrate",
     "localise",
     "predict",

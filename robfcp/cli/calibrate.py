@@ -31,7 +31,7 @@ from robfcp.cli._common import (
     natural,
     prepare,
 )
-from robfcp.cli._paths import REPORTS, expanded, not_taken
+from robfcp.cli._paths import REPORTS, expanded
 from robfcp.cli._private import read_privacy
 from robfcp.cli._rounds import Rounds
 from robfcp.cli.page import RunBy, Study, Title, about
@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
 def calibrate(
     reports: Annotated[
         list[Path],
-        typer.Argument(help="The sites' report files, packed ones too, or their folder."),
+        typer.Argument(help="The sites' report files, or their folder."),
     ],
     output: Output = None,
     confidence: Annotated[
@@ -178,8 +178,6 @@ def calibrate(
     if alarms is not None and previous is None:
         raise RobfcpError("--alarms: rang on a calibration before this one; pass it as --previous")
     key = None if sign is None else load_key(sign)
-    for line in not_taken(reports):
-        printer.line(line)
     reports = expanded(reports, REPORTS)
     prepare(output, html, audit, None if letters is None else letters / "any")
     with printer.busy(f"calibrating {len(reports)} reports"):

@@ -34,9 +34,9 @@ from robfcp.cli._common import (
     prepare_figure,
     save_json,
 )
-from robfcp.cli._paths import REPORTS, expanded, not_taken
+from robfcp.cli._paths import REPORTS, expanded
 from robfcp.errors import RobfcpError
-from robfcp.federation import ENDING, Federation, read_federation
+from robfcp.federation import Federation, read_federation
 from robfcp.files import read_limited
 from robfcp.guarantees import (
     FcpThreshold,
@@ -113,8 +113,6 @@ def certify(
     levels = [exact_level(text) for text in confidence] if confidence else None
     wanted = levels or list(thresholds) or [exact_level(0.9)]
     printer = Printer(as_json, quiet)
-    for line in not_taken(files):
-        printer.line(line)
     if by is None and calibration is not None:
         by = calibration.by
     if plot is not None and by is not None and (calibration is None or levels):
@@ -215,8 +213,6 @@ def _source(stored: bool, everybody: bool) -> str:
 
 
 def _is_calibration(path: Path) -> bool:
-    if path.suffix == ENDING:
-        return False
     return kind_of(read_limited(path, MAX_CALIBRATION_BYTES)) == "calibration"
 
 

@@ -1,19 +1,15 @@
 """The federation: untrusted reports in, one validated table of counts out, faults listed."""
 
-from robfcp.federation.columns import ENDING, Columns, open_columns
 from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, check_extent, table
 from robfcp.federation.faults import Fault, Untrusted, fault_of
 from robfcp.federation.federation import Checked, Federation, numbered
 from robfcp.federation.majority import reports_needed
-from robfcp.federation.packing import pack_files, pack_reports
 from robfcp.federation.projection import comparable, projected, rising, smoothed_below, whole
 from robfcp.federation.reading import read_federation, read_signed, verify_all
 from robfcp.federation.strata import Stratified
 
 __all__ = [
-    "ENDING",
     "Checked",
-    "Columns",
     "Counts",
     "DenseCounts",
     "Fault",
@@ -25,9 +21,6 @@ __all__ = [
     "comparable",
     "fault_of",
     "numbered",
-    "open_columns",
-    "pack_files",
-    "pack_reports",
     "projected",
     "read_federation",
     "read_signed",

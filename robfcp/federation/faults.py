@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from robfcp.errors import MAX_NAME, MAX_TEXT, ReportError, plain
+from robfcp.errors import MAX_NAME, ReportError, plain
 from robfcp.report import Report
-
-MOST = 10 * MAX_TEXT  # characters of a line in which every one had to be escaped
 
 
 @dataclass(frozen=True)
@@ -45,15 +43,6 @@ class Fault:
 def fault_of(error: ReportError) -> Fault:
     """Why a report was refused."""
     return Fault(error.client, error.field, str(error))
-
-
-def fault_again(client: str, field: str, reason: str) -> Fault:
-    """A fault as a file keeps it: what was made printable before stays as it is."""
-    fault = Fault(client, plain(field, MAX_NAME), reason)
-    for name, text in (("client", client), ("reason", reason)):
-        if text.isprintable() and len(text) <= MOST:
-            object.__setattr__(fault, name, text)
-    return fault
 
 
 Untrusted = Report | bytes | str | Mapping[str, Any] | Fault  # a fault: found while reading it

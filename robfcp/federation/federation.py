@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.errors import RobfcpError
-from robfcp.federation.columns import Columns
 from robfcp.federation.counts import Counts, DenseCounts, Entries
 from robfcp.federation.faults import Fault, Untrusted
 from robfcp.federation.intake import Sent, take_in
@@ -526,7 +525,7 @@ class Federation(Tallies):
 
     @staticmethod
     def from_reports(
-        reports: Iterable[Untrusted | Sent | Columns],
+        reports: Iterable[Untrusted | Sent],
         *,
         sizes: Mapping[str, int] | None = None,
         quorum: int | float | None = None,
@@ -547,8 +546,7 @@ class Federation(Tallies):
         Parameters
         ----------
         reports
-            `Report` objects, their JSON, or what JSON decodes to, from anybody; files of columns
-            as `open_columns` gives them.
+            `Report` objects, their JSON, or what JSON decodes to, from anybody.
         sizes
             Who may report and with how many samples, registered beforehand.
         quorum

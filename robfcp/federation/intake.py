@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from robfcp.arguments import whole
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation.building import CountsBuilder, PartBuilder
-from robfcp.federation.columns import Columns, WireFault
 from robfcp.federation.counts import NOTHING, Block, Counts, Ragged, check_extent
-from robfcp.federation.faults import Fault, Untrusted, fault_again, fault_of
+from robfcp.federation.faults import Fault, Untrusted, fault_of
 from robfcp.federation.majority import (
     Arrivals,
     Header,
@@ -34,7 +33,6 @@ from robfcp.federation.majority import (
     sizes_known,
 )
 from robfcp.federation.strata import Stratified, stratified
-from robfcp.federation.wrong_rows import WrongRows
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
 from robfcp.report import (
@@ -48,7 +46,6 @@ from robfcp.report import (
     check_client,
     check_expected,
     quick_report,
-    read_context,
     read_shared,
     shared_key,
 )
@@ -220,11 +217,8 @@ class Reception:
         self._sizes: list[NDArray[np.int64]] = []
         self._kinds: list[NDArray[np.int32]] = []
 
-    def add(self, item: Untrusted | Sent | Columns) -> None:
+    def add(self, item: Untrusted | Sent) -> None:
         """Take one thing that should be a report."""
-        if isinstance(item, Columns):
-            self.add_columns(item)
-            return
         position = self._position
         self._position = position + 1
         if isinstance(item, (bytes, str, Sent)):
@@ -244,44 +238,6 @@ class Reception:
                 or len(self._waiting) >= _REPORTS
             ):
                 self._flush()
-
-    @property
-    def read(self) -> int:
-        """How many things have come, right or wrong."""
-        return self._position
-
-    def add_columns(self, columns: Columns) -> None:
-        """Take all reports of a file, checked as others are, and the faults it lists."""
-        first, faults = self._position, deque(columns.faults)
-        headers: dict[int, Header | None] = {}
-        wrong = WrongRows(columns, self._grid)
-        for here in columns.blocks():
-            for kind in columns.used(here):
-                if kind not in headers:
-                    headers[kind] = _header(read_context(columns.contexts[kind], self._grid))
-            positions = columns.positions(here)
-            for rows, block in columns.runs(here, headers):
-                places = positions[rows.start - here.start : rows.stop - here.start]
-                self._refuse(faults, first, places[0])
-                if block is not None:
-                    self._flush()
-                    self._take(block)
-                    continue
-                for row, place in zip(range(rows.start, rows.stop), places, strict=True):
-                    self._refuse(faults, first, place)
-                    self._position = first + place
-                    self._single(columns, row, wrong)
-        self._refuse(faults, first, columns.items)
-        self._flush()
-        self._position = first + columns.items
-
-    def _single(self, columns: Columns, row: int, wrong: WrongRows) -> None:
-        """A row of a file that is wrong, or of a kind that has to be read as a report."""
-        fault = wrong.fault(row, _number(self._position))
-        if fault is None:
-            self.add(columns.json(row))
-        else:
-            self._faults.append((self._position, fault))
 
     def finish(self) -> Arrivals:
         """What has arrived; the same report twice is one."""
@@ -363,16 +319,6 @@ class Reception:
                 self._read.clear()
             self._read[key] = header
         return header
-
-    def _refuse(self, faults: deque[WireFault], first: int, end: int) -> None:
-        """Those of a file's faults that stand before a position in it."""
-        while faults and faults[0].position < end:
-            one = faults.popleft()
-            position = first + one.position
-            client, reason = one.client, one.reason
-            if client == _number(one.position):  # it has no name but its place among all
-                client, reason = _number(position), _number(position) + reason[len(client) :]
-            self._faults.append((position, fault_again(client, one.field, reason)))
 
     def _slow(self, item: Sent | bytes | str, position: int) -> Entry | None:
         """The same by the rules for a single report; None, and a fault, where it is refused."""
@@ -470,7 +416,7 @@ class Intake:
 
 
 def take_in(
-    reports: Iterable[Untrusted | Sent | Columns],
+    reports: Iterable[Untrusted | Sent],
     expected: Mapping[str, Any],
     sizes: Mapping[str, int] | None,
     quorum: int | float | None,
@@ -482,9 +428,7 @@ def take_in(
     registered = sizes is not None
     sizes = None if sizes is None else _checked_sizes(sizes)
     reception = Reception(expected.get("grid"))
-    if isinstance(reports, (Report, bytes, str, Mapping, Columns)) or not isinstance(
-        reports, Iterable
-    ):
+    if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
         raise RobfcpError("reports: pass a list of them, also where there is only one")
     for item in reports:
         reception.add(item)

@@ -568,24 +568,3 @@ def read_context(context: WireContext, grid: Grid | None) -> Shared | None:
     except _REFUSED:
         return None
     return Shared(own, score, context.round, context.model, risk, split)
-
-
-def slim_context(context: WireContext, grid: Grid | None) -> tuple[WireContext, Grid | None]:
-    """A context that refuses in the same words, and the grid to expect, made once for many reports.
-
-    What is right in it is only named: edges by their digest, strata by their number.
-    """
-    slim = msgspec.structs.replace(context)
-    named = WireGrid(context.grid.name, context.grid.digest)
-    try:
-        expected: Grid | None = read_grid(context.grid, grid)
-        slim.grid = named
-    except _REFUSED:
-        expected = grid
-        slim.grid = context.grid if grid is None else named
-    if context.by is not None and not isinstance(context.names, int):
-        with suppress(*_REFUSED):
-            names = check_strata_names(context.by, context.names)
-            number = names if isinstance(names, int) else len(names)
-            slim.names = number if context.by == "class" else [str(k) for k in range(number)]
-    return slim, expected

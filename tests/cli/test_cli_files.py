@@ -21,7 +21,6 @@ import pytest
 from effort import thorough
 from in_process import Done, run
 
-from robfcp.calibration import load_calibration
 from robfcp.cli import COMMANDS
 
 INPUTS = {  # the words of a call with {} where the file under test stands, and its ending
@@ -45,13 +44,6 @@ INPUTS = {  # the words of a call with {} where the file under test stands, and 
     "calibrate --previous": ("calibrate reports -o o.json --previous {}", ".json"),
     "calibrate --alarms": ("calibrate reports -o o.json --previous c.json --alarms {}", ".json"),
     "calibrate --sign": ("calibrate reports -o o.json --sign {}", ".key"),
-    "calibrate packed": ("calibrate {} -o o.json", ".columns"),
-    "pack": ("pack {} -o o.columns", ".json"),
-    "pack --keys": ("pack reports -o o.columns --round r --keys {}", ".toml"),
-    "pack --revoked": (
-        "pack reports -o o.columns --round r --keys registry.toml --revoked {}",
-        ".txt",
-    ),
     "localise": ("localise {} s0.npz", ".json"),
     "localise data": ("localise letters/s0.json {}", ".npz"),
     "localise --predict": ("localise letters/s0.json s0.npz --predict {} -o o.csv", ".csv"),
@@ -85,7 +77,6 @@ OUTPUTS = {  # the same with {} where a result would go
     "keygen": ("keygen site -o {}", ".key"),
     "sketch": ("sketch s0.npz -c a -o {}", ".json"),
     "sketch --ledger": ("sketch s0.npz -c a -o o.json --epsilon 1 --ledger {}", ".json"),
-    "pack": ("pack reports -o {}", ".columns"),
     "calibrate": ("calibrate reports -o {}", ".json"),
     "calibrate --html": ("calibrate reports --html {}", ".html"),
     "calibrate --letters": ("calibrate reports --letters {}", ""),
@@ -356,21 +347,3 @@ def test_a_private_report_that_cannot_be_made_is_not_paid_for(
 )
 def test_a_file_of_another_kind_is_called_what_it_is(words: str, said: str, folder: Path) -> None:
     assert said in refused(words, "", folder)
-
-
-def test_a_packed_file_dropped_among_reports_adds_nobody(folder: Path) -> None:
-    done("pack reports/s4.json reports/s5.json -o reports/evil.columns")
-    for name in ("s4", "s5"):
-        (folder / "reports" / f"{name}.json").unlink()
-    says = "1 packed file was not taken; name it if it is yours"
-    for where in ("reports", "reports/*"):  # a pattern as Windows leaves it
-        found = done(f"calibrate {where} -o o.json")
-        assert f"{where}: {says}" in found.stdout
-        assert len(load_calibration("o.json").federation.ids) == 4
-        assert f"{where}: {says}" in done(f"certify {where} -m 0").stdout
-    done("calibrate reports reports/*.columns -o o.json")
-    assert len(load_calibration("o.json").federation.ids) == 6
-    for path in (folder / "reports").glob("*.json"):
-        path.unlink()
-    for where in ("reports", "reports/*"):
-        assert says in refused("calibrate {} -o o.json", where, folder)

@@ -75,7 +75,6 @@ QUICK = {
         *(f"report-{k}.json" for k in range(12)),
         *("--malicious", "2", "--exclude", "exactly"),
     ],
-    "pack": ["pack", *(f"report-{k}.json" for k in range(12)), "-o", "r.columns"],
     "predict": ["predict", "c.json", "site.npz"],
     "check": ["check", "c.json", "site.npz"],
     "monitor": ["monitor", "c.json", "site.npz", "-c", "site", "--report", "e.json"],
@@ -281,7 +280,6 @@ def test_what_is_wrong_inside_is_not_somebody_elses_text(
 
 OUTPUTS = {
     "sketch": [*QUICK["sketch"][:-1]],
-    "pack": [*QUICK["pack"][:-1]],
     "predict": [*QUICK["predict"], "-o"],
     "check": [*QUICK["check"], "-o"],
     "certify": [*QUICK["certify"], "-o"],
@@ -293,7 +291,6 @@ OUTPUTS = {
     "redteam": [*QUICK["redteam"], "-o"],
 }
 ENDING = {"predict": ".csv", "keygen": ".key", "page": ".html", "calibrate": ".html"}
-ENDING |= {"pack": ".columns"}
 
 
 @pytest.mark.parametrize("command", OUTPUTS)
