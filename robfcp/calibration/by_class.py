@@ -124,8 +124,9 @@ def held_strata(
     """Every class or group, or every cluster of them; "(other)" left out."""
     strata = strata_of(federation, by)
     cluster, names = clusters_of(strata, clusters)
-    if len(names) < len(cluster):
-        federation.noise.of(strata.rows).refuse(
+    private = federation.noisy and any(federation.privacy[k] for k in strata.rows)
+    if private and len(names) < len(cluster):
+        raise RobfcpError(
             "clusters: private reports hold noise for every class; let the sites report by cluster"
         )
     members: dict[int, list[str]] = {}

@@ -366,13 +366,24 @@ def calibrate(
         source=evidence,
         notes=(
             *nameless(assessment.notes, federation),
-            *federation.noise.notes(),
+            *_privacy_notes(federation),
             *mix_notes(federation, settings),
             *shift_notes(federation, settings, n_malicious),
             *strata_notes(federation, settings),
         ),
         several=several,
     )
+
+
+def _privacy_notes(federation: Federation) -> tuple[str, ...]:
+    """How private the reports are, in words: nothing, one budget, or the weakest of several."""
+    stated = [privacy for privacy in federation.privacy if privacy is not None]
+    if not stated:
+        return ()
+    weakest = max(stated, key=lambda privacy: (privacy.epsilon, privacy.delta))
+    often = "each" if len(set(stated)) == 1 else "at least"
+    number = f"{len(stated)} of {federation.n_clients} reports"
+    return (f"{number} are private, {often} {weakest.statement}.",)
 
 
 def _asked(

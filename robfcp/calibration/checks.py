@@ -12,7 +12,6 @@ from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.levels import Level
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import exact_level
-from robfcp.privacy import NoNoise
 from robfcp.report import MAX_SAMPLES, check_client
 
 Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -46,10 +45,9 @@ def checked_columns(starts: Any, bins: Any, counts: Any, n_clients: int, n_bins:
     return start, bin_, count
 
 
-def check_counts(columns: Columns, noise: NoNoise) -> None:
+def check_counts(columns: Columns, exact: NDArray[np.bool_]) -> None:
     """Refuse what no report without noise can hold: a negative count, no samples at all."""
     starts, _, counts = columns
-    exact = noise.exact()
     _need(bool(np.diff(starts)[exact].all()), "a site has no samples")
     positive = (counts > 0) | np.repeat(~exact, np.diff(starts))
     _need(bool(positive.all()), "a count is not positive")

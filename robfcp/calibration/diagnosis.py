@@ -723,7 +723,7 @@ class _Clinic:
     def __init__(self, calibration: Calibration, asked: NDArray[np.intp]) -> None:
         federation = comparable(calibration.federation)
         self._federation, self._trusted = federation, calibration.trusted_mask
-        self._noisy = ~calibration.federation.noise.exact()
+        self._noisy = np.array([law is not None for law in calibration.federation.noises])
         self._covered = covered_at_sites(calibration)[:, 0]
         self._wanted = float(calibration.levels[0].confidence_level)
         self._tables = SiteTables(federation, self._trusted)

@@ -23,7 +23,6 @@ from robfcp.defence import Exclude, Metric
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked
 from robfcp.guarantees import Assumption, Certificate, CurvePoint, exact_level
-from robfcp.privacy import noise_of
 from robfcp.report import (
     Names,
     WireScore,
@@ -307,8 +306,7 @@ class LegacyBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_legacy(body: LegacyBody, schema: int) -> CalibrationFields:
-    noise = noise_of(body.federation.privacy, len(body.federation.ids))
-    if noise.schema != schema:
+    if any(body.federation.privacy) != (schema == 2):
         raise RobfcpError("schema 2 is for private reports and no others")
     evidence = Evidence(
         federation=read_federation_columns(body.federation),

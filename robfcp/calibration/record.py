@@ -15,7 +15,7 @@ from robfcp.defence import Finding
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked, Fault, Federation, Stratified, check_extent, table
 from robfcp.grid import Grid
-from robfcp.privacy import Privacy, noise_of
+from robfcp.privacy import Privacy
 from robfcp.report import (
     By,
     WireGrid,
@@ -137,21 +137,28 @@ def _read(body: EvidenceBody) -> Evidence:
 
 def read_federation_columns(wire: WireFederation, checked: Checked | None = None) -> Federation:
     """The federation, its columns refused before anything is allocated for them."""
-    noise = noise_of(wire.privacy, len(wire.ids))
-    noise.check_listed(wire.privacy)
+    private = any(wire.privacy)
+    if wire.privacy and not private:
+        raise RobfcpError("privacy is stated though no report is private")
+    if private and len(wire.privacy) != len(wire.ids):
+        raise RobfcpError("privacy is not stated for every site")
     grid = read_grid(wire.grid)
     check_extent(len(wire.ids), grid.n_bins)
     check_names(wire.ids, "listed")
     check_names(wire.missing, "missing")
     columns = checked_columns(wire.starts, wire.bins, wire.counts, len(wire.ids), grid.n_bins)
-    check_counts(columns, noise)
+    check_counts(columns, np.array([p is None for p in wire.privacy or (None,) * len(wire.ids)]))
     counts = table(*columns, grid.n_bins)
     unit = 1 if wire.risk is None else wire.risk.resolution
-    sizes = noise.read_sizes(counts.below(grid.n_bins - 1), unit, wire.sizes)
+    totals = counts.below(grid.n_bins - 1)
+    if not private and wire.sizes:
+        raise RobfcpError("sizes are stated though no report is private")
+    if not private and (totals % unit).any():
+        raise RobfcpError("the losses of a site do not fall by whole samples")
     return Federation(
         ids=tuple(wire.ids),
         table=counts,
-        sizes=sizes,
+        sizes=np.array(wire.sizes, dtype=np.int64) if private else totals // unit,
         grid=grid,
         score=read_score(wire.score),
         round=wire.round,
@@ -159,7 +166,7 @@ def read_federation_columns(wire: WireFederation, checked: Checked | None = None
         faulty=tuple(wire.faulty),
         missing=tuple(wire.missing),
         registered=wire.registered,
-        privacy=noise.marks,
+        privacy=tuple(wire.privacy),
         sizes_known=wire.sizes_known,
         checked=Checked() if checked is None else checked,
         risk=wire.risk,
@@ -183,7 +190,7 @@ def _columns(federation: Federation) -> WireFederation:
         faulty=list(federation.faulty),
         missing=list(federation.missing),
         privacy=list(federation.privacy),
-        sizes=federation.noise.stated_sizes(federation.sizes),
+        sizes=federation.sizes.tolist() if federation.private else [],
         sizes_known=federation.sizes_known,
         risk=federation.risk,
         strata=None if federation.strata is None else _wire_strata(federation.strata),

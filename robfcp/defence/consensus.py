@@ -512,7 +512,7 @@ class Consensus(LooksFirst):
         >>> rule.index(Fraction("0.8"))
         1
         """
-        if federation.noise.exact_only(federation.unit) != 1:
+        if federation.noisy or federation.unit != 1:
             return FcpThreshold(federation, trusted, exchangeability)
         return VotedThreshold(federation, trusted, exchangeability, find_copies(federation), USUAL)
 

@@ -299,9 +299,9 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
 
 
 def _sought(federation: Federation, false_alarm: float) -> tuple[Copies, ...]:
-    if not federation.noise.moves(federation.unit):
+    if not federation.noisy:
         return exact_copies(federation, false_alarm)
-    laws = federation.noise.moving_laws(federation.unit)
+    laws = [None if law is None or law.never_moves else law for law in federation.noises]
     n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
     found: list[Copies] = []
     for law in sorted({law for law in laws if law is not None}):

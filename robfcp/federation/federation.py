@@ -17,8 +17,8 @@ from robfcp.federation.intake import Sent, take_in
 from robfcp.federation.majority import built
 from robfcp.federation.strata import Stratified
 from robfcp.grid import Grid
-from robfcp.privacy import Noise, NoNoise, Privacy, noise_of
-from robfcp.report import Report, Strata, disclosure_of
+from robfcp.privacy import Noise, Privacy
+from robfcp.report import Report, Strata
 from robfcp.scores import Risk, Score
 
 
@@ -76,45 +76,49 @@ class Tallies:
         """What was found out about these counts, by whoever may ask for it again."""
         return {}
 
-    @cached_property
-    def noise(self) -> NoNoise:
-        """What is to be known of the noise of the counts, which may be none."""
-        return noise_of(self.privacy, self.n_clients)
-
     @property
     def private(self) -> bool:
         """Whether any client's counts hold noise."""
-        return bool(self.n_private)
+        return bool(self.privacy)
 
     @property
     def n_private(self) -> int:
         """The number of clients whose counts hold noise."""
-        return self.noise.n_private
+        return sum(stated is not None for stated in self.privacy)
 
     @property
     def noises(self) -> tuple[Noise | None, ...]:
         """(K,) the law of the noise on each of a client's counts; None where there is none."""
-        return self.noise.laws(self.unit)
+        if not self.privacy:
+            return (None,) * self.n_clients
+        return tuple(None if p is None else p.noise_on(self.unit) for p in self.privacy)
+
+    @cached_property
+    def noisy(self) -> bool:
+        """Whether noise moves any count: that of a huge budget never does."""
+        laws = {law for law in self.noises if law is not None}
+        return not all(law.never_moves for law in laws)
 
     @property
     def noise_draws(self) -> int:
         """How many draws of noise one pooled count holds: one for each class reported."""
-        return 1 if self.strata is None else self.noise.draws(self.strata.n_strata)
+        return self.strata.n_strata if self.private and self.strata is not None else 1
 
     @property
     def variances(self) -> NDArray[np.float64]:
         """(K,) variance of the noise on each of a client's counts; 0 where there is none."""
-        return self.noise.variances(self.unit, self.noise_draws)
+        each = np.array([0.0 if law is None else law.variance for law in self.noises])
+        return each * self.noise_draws
 
     @property
     def exact_strata(self) -> Stratified | None:
         """The counts by class or group where they are exact; None also where noise is in them."""
-        return self.noise.exact_only(self.strata)
+        return None if self.noisy else self.strata
 
     @property
     def exact_digest(self) -> str | None:
         """The grid's digest where counts on it are exact: what rounds are compared by."""
-        return self.noise.exact_only(self.grid.digest, self.unit)
+        return None if self.noisy else self.grid.digest
 
     @property
     def n_clients(self) -> int:
@@ -148,7 +152,7 @@ class Tallies:
         >>> robfcp.Federation.from_counts([[1, 2], [4, 0]]).threshold_at(0)
         0.5
         """
-        if index is None or index >= self.grid.n_bins - self.noise.open_bins:
+        if index is None or index >= self.grid.n_bins - self.private:
             return float(np.inf)
         return float(self.grid.upper[index])
 
@@ -352,6 +356,8 @@ class Federation(Tallies):
     def __post_init__(self) -> None:
         if isinstance(self.table, np.ndarray):
             object.__setattr__(self, "table", DenseCounts(self.table))
+        if not any(self.privacy):
+            object.__setattr__(self, "privacy", ())
 
     def __repr__(self) -> str:
         """A line without the reports."""
@@ -392,7 +398,7 @@ class Federation(Tallies):
             sizes=self.sizes[chosen],
             strata=strata,
             set_sizes=told,
-            privacy=self.noise.of(chosen).marks,
+            privacy=self._stated(chosen),
         )
 
     def stratum(self, number: int) -> Federation:
@@ -416,17 +422,22 @@ class Federation(Tallies):
             raise RobfcpError("by: no report keeps counts by class; sketch them with labels")
         rows, counts = self.strata.stratum(number)
         totals = counts.below(self.grid.n_bins - 1) if len(rows) else np.zeros(0, dtype=np.int64)
-        noise = self.noise.of(rows)
+        privacy = self._stated(rows)
+        private = any(privacy)
         return replace(
             self,
             ids=self._names(rows),
             table=counts,
-            sizes=noise.sizes(totals),
+            sizes=np.maximum(totals, 1) if private else totals,
             strata=None,
             set_sizes=None,
-            privacy=noise.marks,
-            sizes_known=self.sizes_known and noise.keeps_sizes,
+            privacy=privacy,
+            sizes_known=self.sizes_known and not private,
         )
+
+    def _stated(self, chosen: NDArray[np.intp]) -> tuple[Privacy | None, ...]:
+        """What the chosen clients state of their noise."""
+        return tuple(self.privacy[k] for k in chosen) if self.privacy else ()
 
     def _names(self, chosen: NDArray[np.intp]) -> tuple[str, ...]:
         """The names of the chosen clients, rising."""
@@ -438,16 +449,17 @@ class Federation(Tallies):
         """The reports the federation was made of."""
         context = self.grid, self.score, self.round, self.model
         for k, client in enumerate(self.ids):
-            mark = self.noise.mark(k)
-            stated: Any = disclosure_of(mark).stated(int(self.sizes[k]))
+            privacy = self.privacy[k] if self.privacy else None
+            hidden = privacy is not None and privacy.hides_size
+            stated: Any = None if hidden else int(self.sizes[k])
             yield Report(
                 client,
                 self.table.row(k),
                 *context,
                 n_samples=stated,
-                privacy=mark,
+                privacy=privacy,
                 risk=self.risk,
-                strata=self._own_strata(k),
+                strata=self._own_strata(k, privacy is not None),
                 set_sizes=self._own_set_sizes(k),
             )
 
@@ -456,11 +468,11 @@ class Federation(Tallies):
             return None
         return self.set_sizes.table.row(int(np.searchsorted(self.set_sizes.rows, client)))
 
-    def _own_strata(self, client: int) -> Strata | None:
+    def _own_strata(self, client: int, private: bool) -> Strata | None:
         if self.strata is None or client not in self.strata.rows:
             return None
         row = self.strata.table.row(int(np.searchsorted(self.strata.rows, client)))
-        cells = disclosure_of(self.noise.mark(client)).cells(row)
+        cells = np.arange(len(row)) if private else np.flatnonzero(row)
         return Strata(self.strata.by, self.strata.names, cells, row[cells], self.grid.n_bins)
 
     @staticmethod
@@ -502,8 +514,16 @@ class Federation(Tallies):
         array([6, 4])
         """
         array = np.asarray(counts)
-        noise = noise_of(privacy, len(array) if array.ndim else 0)
-        noise.check_table(array)
+        if array.ndim != 2 or array.dtype.kind not in "iu":
+            raise RobfcpError("counts: need a (clients, bins) array of integers")
+        stated = (privacy,) * len(array) if isinstance(privacy, Privacy) else tuple(privacy or ())
+        private = any(stated)
+        if private and len(stated) != len(array):
+            raise RobfcpError("privacy: need one entry a site")
+        if not private and array.min(initial=0) < 0:
+            raise RobfcpError("counts: a count is negative; only privacy's noise makes such")
+        if not private and not array.any(axis=1).all():
+            raise RobfcpError("counts: a site has no samples; leave it out")
         grid = Grid.uniform(array.shape[1]) if grid is None else grid
         if array.shape[1] != grid.n_bins:
             raise RobfcpError(f"counts: {array.shape[1]} bins do not fit the grid's {grid.n_bins}")
@@ -512,15 +532,21 @@ class Federation(Tallies):
         if len(names) != len(array) or len(set(names)) != len(names):
             raise RobfcpError("ids: need one distinct name a site")
         array = array.astype(np.int64)
-        totals, known = noise.table_sizes(array, sizes)
+        totals = array.sum(axis=1)
+        if private and sizes is not None:
+            totals = np.asarray(sizes).astype(np.int64)
+        elif private:
+            if not any(p is not None and p.hides_size for p in stated):
+                raise RobfcpError("sizes: private counts need the true sizes beside them")
+            totals = np.maximum(totals, 1)
         return Federation(
             ids=names,
             table=DenseCounts(array),
             sizes=totals,
             grid=grid,
             score=score,
-            privacy=noise.marks,
-            sizes_known=known,
+            privacy=stated,
+            sizes_known=not private or sizes is not None,
         )
 
     @staticmethod
@@ -612,7 +638,7 @@ class Federation(Tallies):
             faulty=intake.faulty,
             missing=intake.missing,
             registered=sizes is not None,
-            privacy=noise_of(intake.privacy, len(ids)).marks,
+            privacy=tuple(intake.privacy),
             sizes_known=intake.sizes_known,
             checked=Checked.against(expected, sizes is not None, signatures),
             risk=first.risk,

@@ -39,10 +39,8 @@ def projected(federation: Federation) -> Federation:
     Reports without noise stay as they are. Counts are no whole numbers then: for comparing
     clients, never for guarantees, which rest on the counts as they were sent.
     """
-    return federation.noise.removed(federation, _projected, federation.unit)
-
-
-def _projected(federation: Federation) -> Federation:
+    if not federation.noisy:
+        return federation
     noisy = federation.variances > 0
     counts = federation.counts.astype(np.float64)
     counts[noisy] = onto_simplex(counts[noisy], federation.masses[noisy].astype(np.float64))
@@ -51,10 +49,8 @@ def _projected(federation: Federation) -> Federation:
 
 def whole(federation: Federation) -> Federation:
     """The projected counts rounded to whole numbers, for showing them."""
-    return federation.noise.removed(federation, _whole, federation.unit)
-
-
-def _whole(federation: Federation) -> Federation:
+    if not federation.noisy:
+        return federation
     counts = np.rint(projected(federation).counts).astype(np.int64)
     counts[~counts.any(axis=1), 0] = 1
     table = DenseCounts(counts)
@@ -82,10 +78,9 @@ def smoothed_below(federation: Federation) -> NDArray[np.int64]:
     Private counts need not add up to n_k: what is left over by edge t of H is t/H of it, the best
     unbiased mean of the noisy sum up to t and of n_k less the noisy sum above.
     """
-
-    def spread(below: NDArray[np.int64]) -> NDArray[np.int64]:
-        passed = np.arange(1, below.shape[1] + 1) / below.shape[1]
-        leftover = federation.masses - below[:, -1]
-        return below + np.rint(leftover[:, None] * passed).astype(np.int64)
-
-    return federation.noise.removed(federation.cumulative(), spread, federation.unit)
+    below = federation.cumulative()
+    if not federation.noisy:
+        return below
+    passed = np.arange(1, below.shape[1] + 1) / below.shape[1]
+    leftover = federation.masses - below[:, -1]
+    return below + np.rint(leftover[:, None] * passed).astype(np.int64)

@@ -112,8 +112,10 @@ def assumptions_of(
             f"{label_shift:g} of a common one (label shift, declared)"
         )
         found.append(Assumption("label_shift", label_shift, text))
-    noise = (Assumption("noise", *stated) for stated in federation.noise.assumptions())
-    return (*found, *noise)
+    if federation.private:
+        text = "honest sites with private reports added the noise that these state"
+        found.append(Assumption("noise", federation.n_private, text))
+    return tuple(found)
 
 
 def liars_assumption(m: int, n_clients: int, *, estimated: bool) -> Assumption:
@@ -486,7 +488,10 @@ def _loss(federation: Federation) -> dict[str, Any]:
 
 def noise_note(federation: Federation, note: str = "") -> str:
     """The note, and that reports are private and their noise is paid for."""
-    return federation.noise.joined(note)
+    if not federation.private:
+        return note
+    words = f"noise of {federation.n_private} private reports is allowed for"
+    return f"{note}; {words}" if note else words
 
 
 def pruning_note(evidence: PruningEvidence, m: int) -> str:

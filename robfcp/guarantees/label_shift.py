@@ -226,7 +226,8 @@ def class_counts(federation: Federation) -> ClassCounts:
     strata = federation.strata
     if strata is None or strata.by != "class":
         raise RobfcpError("label_shift: needs reports by class; sketch them with labels")
-    federation.noise.refuse("label_shift: is not proved for private reports; leave it out")
+    if federation.noisy:
+        raise RobfcpError("label_shift: is not proved for private reports; leave it out")
     n_bins, n_strata = strata.n_bins, strata.n_strata
     edges = fixed_edges(n_bins)
     ends = (np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1)[None, :]).ravel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
@@ -562,8 +563,8 @@ def _settings(settings: Settings) -> Iterator[tuple[str, object]]:
 
 def _privacy(calibration: Calibration) -> str:
     """What noise the reports hold, and how many of them."""
-    stated = calibration.federation.noise.statements().items()
-    return "; ".join(f"{n} reports {words}" for words, n in stated) or "none"
+    stated = Counter(p.statement for p in calibration.federation.privacy if p is not None)
+    return "; ".join(f"{n} reports {words}" for words, n in stated.items()) or "none"
 
 
 def _level(level: Level) -> dict[str, Any]:

@@ -15,25 +15,20 @@ from robfcp.privacy.budget import (
 )
 from robfcp.privacy.ledger import Ledger, Release
 from robfcp.privacy.noise import Mechanism, Noise, Terms, noise_bound, pooled_mass
-from robfcp.privacy.noises import NoNoise, noise_of
-from robfcp.privacy.noisy_binomials import least_noisy_count
 
 __all__ = [
     "Accountant",
     "Ledger",
     "Mechanism",
     "Neighbours",
-    "NoNoise",
     "Noise",
     "Privacy",
     "Release",
     "Terms",
     "add_noise",
     "grid_from_text",
-    "least_noisy_count",
     "logistic_grid",
     "noise_bound",
-    "noise_of",
     "pooled_mass",
     "recommend_bins",
     "recommend_grid",

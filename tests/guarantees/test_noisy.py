@@ -37,8 +37,8 @@ from robfcp.guarantees import (
     tolerance,
 )
 from robfcp.guarantees.coverage import kl_lower
-from robfcp.privacy import Noise, least_noisy_count, pooled_mass
-from robfcp.privacy.noisy_binomials import NoisyBinomial
+from robfcp.guarantees.tails import NoisyBinomial, least_noisy_count
+from robfcp.privacy import Noise, pooled_mass
 
 LEVEL = Fraction(9, 10)
 EXACT = Privacy(300)  # noise so rare that none is drawn

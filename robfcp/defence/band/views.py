@@ -191,7 +191,7 @@ def core_points(federation: Federation, core: Indices) -> Array:
     points = stabilised(federation.merged(ends), federation.sizes, shift)
     shares = np.maximum(np.diff(cdf[ends], prepend=0), 0)
     usual = 2 * np.sqrt(shares + shift / federation.sizes[:, None])
-    return federation.noise.removed(points, lambda found: found - usual)
+    return points - usual if federation.noisy else points
 
 
 def oddity(federation: Federation, core: Indices) -> Array:
