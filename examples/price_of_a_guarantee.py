@@ -6,7 +6,7 @@ from robfcp.lab import outputs
 from robfcp.lab.worlds import federation_of
 
 score = robfcp.LAC()
-sizes: dict[str, list[float]] = {"marginal": [], "pac": [], "pac-homogeneous": []}
+sizes: dict[str, list[float]] = {"marginal": [], "pac": []}
 liars = list(range(0, 16, 3))
 tissue = outputs.load("pathmnist")
 probabilities, labels = tissue.probabilities, tissue.labels

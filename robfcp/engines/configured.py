@@ -32,7 +32,7 @@ DEFAULTS: Mapping[str, Any] = {
     "confidence-level": 0.9,
     "defence": DEFAULT,
     "malicious": "estimate",  # or the most sites that may lie
-    "guarantee": "",  # marginal, pac, pac-homogeneous
+    "guarantee": "",  # marginal, pac
     "sizes": "ask",  # beforehand; "none", or the absolute path of a registry
     "keys": "",  # absolute path of a registry of public keys; unsigned reports are refused
     "quorum": 0.5,

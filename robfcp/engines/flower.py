@@ -47,6 +47,7 @@ from robfcp.engines.flower_network import (
     engine_of,
     nodes_of,
     open_request,
+    run_in_process,
 )
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -54,6 +55,21 @@ from robfcp.grid import Grid
 from robfcp.monitoring import Merged
 from robfcp.privacy import Privacy
 from robfcp.scores import Score
+
+__all__ = [
+    "InProcessNetwork",
+    "add_calibration",
+    "add_monitor",
+    "calibrate_in_process",
+    "calibration_round",
+    "client_app",
+    "monitor_round",
+    "register_sizes",
+    "replay_in_process",
+    "run_in_process",
+    "send_letters",
+    "server_app",
+]
 
 NodeOutputs = Callable[[Part, ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike]]
 FreshSamples = Callable[[ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike, ArrayLike]]

@@ -95,7 +95,7 @@ def test_every_date_is_kept_and_an_alarm_stays(tmp_path):
     found = network(tmp_path / "nodes", [0.3] * 6 + [None, 0.1])
     for step in (1, 2):
         merged = ask(found, step=step, history=record)
-    history = robfcp.calibration.AlarmHistory.load(record)
+    history = robfcp.monitoring.AlarmHistory.load(record)
     assert [look.step for look in history.looks] == [1, 2]
     assert (history.n_sites, history.alarm) == (8, merged.alarm)
     assert list(history.looks[-1].faulty) == ["site-6"]
@@ -103,4 +103,4 @@ def test_every_date_is_kept_and_an_alarm_stays(tmp_path):
         ask(found, step=1, history=record)
     silent = network(tmp_path / "silent", [None] * 2)
     assert ask(silent, 0, step=3, history=record).log_mean == -np.inf
-    assert robfcp.calibration.AlarmHistory.load(record) == history
+    assert robfcp.monitoring.AlarmHistory.load(record) == history
