@@ -27,7 +27,7 @@ from consensus_worlds import World, attacked, federation_of, natural, world
 from numpy.typing import NDArray
 
 from robfcp import Federation
-from robfcp.defence import Band, Constants, RobFCP, RobFCPReleased, VotedThreshold, find_copies
+from robfcp.defence import Constants, RobFCP, RobFCPReleased, VotedThreshold, find_copies
 from robfcp.defence.consensus import stand_out
 from robfcp.guarantees import fcp_index
 from robfcp.lab.attacks import Adaptive
@@ -86,11 +86,6 @@ def _trusted(rule: Any) -> Callable[..., tuple[int | None, NDArray[np.bool_]]]:
     return decided
 
 
-def _band(federation: Federation, _: int) -> tuple[int | None, NDArray[np.bool_]]:
-    out = Band().look(federation).outstanding
-    return fcp_index(federation, LEVEL, ~out), out
-
-
 RULES: dict[str, Callable[..., tuple[int | None, NDArray[np.bool_]]]] = {
     "none": lambda federation, _: (
         fcp_index(federation, LEVEL),
@@ -98,7 +93,6 @@ RULES: dict[str, Callable[..., tuple[int | None, NDArray[np.bool_]]]] = {
     ),
     "rob-fcp": _trusted(RobFCP()),
     "rob-fcp-released": _trusted(RobFCPReleased()),
-    "band": _band,
     "consensus": consensus,
 }
 for _field in fields(Constants):  # half and twice of every constant

@@ -10,7 +10,7 @@ import numpy as np
 from robfcp.lab.attacks import Attack, Gaussian, Ghost, Push, Truncation
 
 NATURAL = (("sleep", "site"), ("stroke", "country"), ("stroke", "site"), ("heart", "site"))
-COMPARED = ("none", "rob-fcp", "rob-fcp-released", "band", "consensus")
+COMPARED = ("none", "rob-fcp", "rob-fcp-released", "consensus")
 STEALTH: tuple[tuple[str, Attack | str], ...] = (
     ("truncation at .75", Truncation(0.75)),
     ("truncation at .9", Truncation(0.9)),

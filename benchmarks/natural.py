@@ -145,7 +145,7 @@ seeds. *Error* is coverage minus that of the honest sites alone, *found* counts 
 - `other-class-order`: the columns in another order.
 - `temperature`, `temperature-flat`: probabilities sharpened (p², normalised) or flattened (√p).
 - `stale-file`: another site's file sent again. Of two equal reports nobody can say which is the
-  copy: `band` leaves both out, `consensus` nobody, but both count once and a note names them.
+  copy: `consensus` leaves out nobody, but both count once and a note names them.
 - `subset`: only the easier half of the samples.
 """
 

@@ -178,9 +178,9 @@ def curves(figure: Path) -> Cells:
     for ax, (name, reports, defence) in zip(
         axes,
         (
-            ("nobody lies", honest, "band"),
+            ("nobody lies", honest, "consensus"),
             ("20 report zeros, undefended", attacked, "none"),
-            ("20 report zeros, defended", attacked, "band"),
+            ("20 report zeros, defended", attacked, "consensus"),
         ),
         strict=True,
     ):

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from server import GRID, MALICIOUS, federation
 
 import robfcp
-from robfcp.defence.rob_fcp import characterise, contrasts
+from robfcp.defence.number_of_liars import contrasts
+from robfcp.defence.rob_fcp import characterise
 from robfcp.grid import Grid
 from robfcp.prediction import iterate_sets
 from robfcp.report import sketch
@@ -103,8 +104,8 @@ def against_plain_code() -> Iterator[Row]:
     yield Row("calibrate, rob-fcp", 1000, 1000, ours, peak(work), None, loops)
     ranked = characterise(federation(100, 500, Grid.uniform(100)), "histogram")
     sizes = (51, 75, 99)
-    (ours,) = in_turns(lambda: contrasts(ranked, "diagonal"))
+    (ours,) = in_turns(lambda: contrasts(ranked, True))
     (three,) = in_turns(lambda: [optimised_contrast(ranked, z) for z in sizes], repeats=1)
-    memory = peak(lambda: contrasts(ranked, "diagonal"))
+    memory = peak(lambda: contrasts(ranked, True))
     instead = three.times(49 / len(sizes))
     yield Row("count, likelihood", 100, 500, ours, memory, None, instead)

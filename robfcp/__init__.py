@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from robfcp import metrics
     from robfcp.calibration import Calibration, Diagnosis, calibrate, diagnose
     from robfcp.defence import (
-        Band,
         Consensus,
         NoDefence,
         RobFCP,
         RobFCPReleased,
         estimate_malicious,
-        maliciousness,
     )
     from robfcp.errors import QuorumError, ReportError, RobfcpError
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
@@ -58,7 +56,6 @@ __all__ = [
     "RAPS",
     "SAPS",
     "AbsoluteResidual",
-    "Band",
     "Calibration",
     "Certificate",
     "ClassificationScore",
@@ -90,7 +87,6 @@ __all__ = [
     "diagnose",
     "estimate_malicious",
     "from_logits",
-    "maliciousness",
     "metrics",
     "partitions",
     "read_federation",
@@ -103,13 +99,11 @@ _HOMES = {
     "calibration": ("Calibration", "Diagnosis", "calibrate", "diagnose"),
     "monitoring": ("Monitor",),
     "defence": (
-        "Band",
         "Consensus",
         "NoDefence",
         "RobFCP",
         "RobFCPReleased",
         "estimate_malicious",
-        "maliciousness",
     ),
     "errors": ("QuorumError", "ReportError", "RobfcpError"),
     "estimators": ("FederatedConformalClassifier", "FederatedConformalRegressor"),

@@ -427,7 +427,7 @@ class FederatedConformalClassifier(ScoreAndParameter, ClassifierMixin, Federated
     grid
         The bins all sites share; the score's own if None.
     defence
-        "consensus", "band", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
+        "consensus", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
     malicious
         How many sites may lie, or "estimate".
     exclude

@@ -58,7 +58,6 @@ MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 DEFENCES = {
     "none": (VERMILION, "^"),
     "rob-fcp": (ORANGE, "s"),
-    "band": (GREY, "D"),
     "consensus": (BLUE, "o"),
 }
 STYLE: dict[Any, Any] = {
@@ -131,7 +130,7 @@ def save(drawn: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> N
     Examples
     --------
     >>> from robfcp.figures import plot_lines, save
-    >>> save(plot_lines([0, 1], {"band": [0.9, 0.9]}), "lines.svg")
+    >>> save(plot_lines([0, 1], {"consensus": [0.9, 0.9]}), "lines.svg")
     """
     suffix = Path(path).suffix.lower().lstrip(".")
     if suffix not in FORMATS:
@@ -394,9 +393,9 @@ def plot_lines(
     Examples
     --------
     >>> from robfcp.figures import plot_lines
-    >>> ax = plot_lines([0.1, 0.2], {"band": [0.9, 0.9], "none": [0.8, 0.5]}, level=0.9)
+    >>> ax = plot_lines([0.1, 0.2], {"consensus": [0.9, 0.9], "none": [0.8, 0.5]}, level=0.9)
     >>> [line.get_label() for line in ax.get_lines()[:2]]
-    ['band', 'none']
+    ['consensus', 'none']
     """
     target: Axes = new_axes()[0] if ax is None else ax
     for (name, (colour, marker)), values in zip(looks(lines), lines.values(), strict=True):
@@ -448,7 +447,7 @@ def plot_heatmap(
     Examples
     --------
     >>> from robfcp.figures import plot_heatmap
-    >>> ax = plot_heatmap([[0.0, -0.3]], ["coverage"], ["band", "none"])
+    >>> ax = plot_heatmap([[0.0, -0.3]], ["coverage"], ["consensus", "none"])
     >>> [text.get_text() for text in ax.texts]
     ['+0.000', '-0.300']
     """

@@ -22,8 +22,8 @@ from robfcp.defence import (
     Exclude,
     Finding,
     LookingDefence,
-    Method,
     Metric,
+    RobFCP,
     RobFCPReleased,
     estimate_malicious,
     named_defence,
@@ -230,8 +230,8 @@ def calibrate(
     confidence_level
         One level, or several for one calibration with several thresholds.
     defence
-        Whom to trust: "consensus", "band" (the default of the first release), "rob-fcp" (the
-        paper's text), "rob-fcp-released" (its authors' code), "none", or a defence of your own.
+        Whom to trust: "consensus", "rob-fcp" (the paper's text), "rob-fcp-released" (its
+        authors' code), "none", or a defence of your own.
     malicious
         The operator's bound on the number of liars, or "estimate". A guaranteed threshold
         needs a stated number (or `size_budget`).
@@ -448,10 +448,9 @@ def _number(
         return int(malicious)
     if finding is not None:
         return int(finding.outstanding.sum())
-    if isinstance(rule, RobFCPReleased):
+    if isinstance(rule, RobFCP | RobFCPReleased):
         return rule.estimate(federation)
-    method: Method = "likelihood" if rule.name == "rob-fcp" else "groups"
-    return int(estimate_malicious(federation, method=method))
+    return estimate_malicious(federation)
 
 
 def _assess(

@@ -263,7 +263,7 @@ def _certificate(wire: WireCertificate) -> Certificate:
 class LegacySettings(msgspec.Struct, forbid_unknown_fields=True):
     """Settings that knew a defence by its name alone."""
 
-    defence: str = "band"
+    defence: str = "consensus"
     malicious: int | str = "estimate"
     exclude: Exclude = "outstanding"
     distance: Metric = "l2"
@@ -345,7 +345,6 @@ def _legacy_certificate(wire: LegacyCertificate) -> Certificate:
 def _legacy_settings(old: LegacySettings) -> Settings:
     """The same settings; what the old record left out is what the first release had."""
     parameters = {
-        "band": {"exclude": old.exclude},
         "rob-fcp": {"distance": old.distance},
     }
     shared = {field.name for field in fields(Settings)} & set(LegacySettings.__struct_fields__)

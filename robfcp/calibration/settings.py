@@ -27,7 +27,7 @@ class Settings:
     recorded as `custom:NAME`.
     """
 
-    defence: str = "band"
+    defence: str = "consensus"
     parameters: Parameters = field(default_factory=dict)  # the defence's own
     malicious: int | Literal["estimate"] = "estimate"
     exchangeability: Exchangeability = "partial"

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from robfcp.cli._common import Json, Printer, Quiet, Seed
-from robfcp.defence import Band, RobFCP, estimate_malicious
+from robfcp.defence import Consensus, RobFCP, estimate_malicious
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
@@ -87,7 +87,7 @@ def _stages(clients: int, samples: int, classes: int, rng: np.random.Generator) 
         ("read and validate a report", lambda: Report.from_json(reports[0].to_json())),
         ("stack the federation", lambda: Federation.from_reports(reports)),
         ("defend: rob-fcp", lambda: RobFCP()(federation, liars)),
-        ("defend: band", lambda: Band()(federation, liars)),
+        ("defend: consensus", lambda: Consensus()(federation, liars)),
         ("count", lambda: estimate_malicious(federation)),
         ("quantile", lambda: fcp_index(federation, level)),
         ("guaranteed threshold", lambda: marginal_threshold(federation, level, liars)),

@@ -1,6 +1,5 @@
 """Defence: whom to trust. What was found about everybody, and a verdict for a number of liars."""
 
-from robfcp.defence.band import Band, outside_band
 from robfcp.defence.base import (
     Assessment,
     Defence,
@@ -27,8 +26,8 @@ from robfcp.defence.named import (
     named_defence,
     recorded_defence,
 )
-from robfcp.defence.number_of_liars import MaliciousCount, Method, estimate_malicious
-from robfcp.defence.rob_fcp import Characterisation, Metric, RobFCP, RobFCPReleased, maliciousness
+from robfcp.defence.number_of_liars import estimate_malicious
+from robfcp.defence.rob_fcp import Characterisation, Metric, RobFCP, RobFCPReleased
 
 __all__ = [
     "CUSTOM",
@@ -36,7 +35,6 @@ __all__ = [
     "DEFENCES",
     "NAMES",
     "Assessment",
-    "Band",
     "Characterisation",
     "Consensus",
     "Constants",
@@ -45,8 +43,6 @@ __all__ = [
     "Exclude",
     "Finding",
     "LookingDefence",
-    "MaliciousCount",
-    "Method",
     "Metric",
     "NoDefence",
     "Parameters",
@@ -59,9 +55,7 @@ __all__ = [
     "defence_again",
     "estimate_malicious",
     "find_copies",
-    "maliciousness",
     "named_defence",
-    "outside_band",
     "recorded_defence",
     "threshold_of",
     "trust_lowest",

@@ -7,7 +7,6 @@ from dataclasses import asdict, fields
 from math import isfinite
 from typing import Any, get_args
 
-from robfcp.defence.band import Band
 from robfcp.defence.base import Defence, Exclude, NoDefence
 from robfcp.defence.consensus import Consensus
 from robfcp.defence.rob_fcp import METRICS, Metric, RobFCP, RobFCPReleased
@@ -15,7 +14,7 @@ from robfcp.errors import MAX_NAME, RobfcpError, plain
 
 Parameters = Mapping[str, bool | int | float | str | None]
 DEFENCES: Mapping[str, type[Any]] = {
-    kind.name: kind for kind in (Consensus, Band, RobFCP, RobFCPReleased, NoDefence)
+    kind.name: kind for kind in (Consensus, RobFCP, RobFCPReleased, NoDefence)
 }
 DEFAULT = Consensus.name  # of `calibrate`, and what comparisons call ours
 NAMES = ", ".join(map(repr, DEFENCES))  # for messages
@@ -40,13 +39,13 @@ def named_defence(name: str, distance: Metric = "l2", exclude: Exclude = "outsta
                 "leave it at 'l2' or choose defence='rob-fcp'"
             )
         return RobFCPReleased()
-    if name in (Consensus.name, Band.name):
+    if name == Consensus.name:
         if distance != "l2":
             raise RobfcpError(
-                f"distance: {name} measures in units of sampling noise; "
+                "distance: consensus measures in units of sampling noise; "
                 "leave it at 'l2' or choose defence='rob-fcp'"
             )
-        return Consensus(exclude) if name == Consensus.name else Band(exclude)
+        return Consensus(exclude)
     raise RobfcpError(f"defence: {name!r} is unknown; use {NAMES}")
 
 

@@ -20,7 +20,7 @@ MIN_SIZE = 50
 BINS = 5
 SHARE = 0.2
 ATTACKS = (*EVERYDAY, "label-poisoning", "coverage", "efficiency", "gaussian", "mimic-low")
-COMPARED = tuple(dict.fromkeys(("rob-fcp", "band", DEFAULT)))
+COMPARED = ("rob-fcp", DEFAULT)
 DEFENCES = ("none", *COMPARED)
 
 

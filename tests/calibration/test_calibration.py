@@ -39,7 +39,7 @@ federations = st.integers(0, 10**6).map(
 @given(reports=federations, seed=st.integers(0, 100))
 def test_the_order_of_the_reports_does_not_matter(reports, seed):
     shuffled = [reports[k] for k in np.random.default_rng(seed).permutation(len(reports))]
-    for defence in ("none", "rob-fcp", "band"):
+    for defence in ("none", "rob-fcp", "consensus"):
         arguments = {"defence": defence, "malicious": (len(reports) - 1) // 2}
         assert robfcp.calibrate(reports, **arguments) == robfcp.calibrate(shuffled, **arguments)
 

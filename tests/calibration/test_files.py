@@ -92,10 +92,10 @@ def test_what_was_checked_is_recorded(tmp_path):
 @pytest.mark.parametrize(
     ("defence", "name", "parameters"),
     [
-        (robfcp.Band("exactly", 0.3), "band", {"exclude": "exactly", "false_alarm": 0.3}),
+        (robfcp.Consensus("exactly", 0.3), "consensus", {"exclude": "exactly", "false_alarm": 0.3}),
         (robfcp.RobFCP("l1"), "rob-fcp", {"distance": "l1", "bins": 100}),
         (robfcp.NoDefence(), "none", {}),
-        ("band", "band", {"exclude": "outstanding", "false_alarm": 0.05}),
+        ("consensus", "consensus", {"exclude": "outstanding", "false_alarm": 0.05}),
     ],
     ids=str,
 )
@@ -108,11 +108,11 @@ def test_the_record_names_the_defence_with_its_parameters(defence, name, paramet
 
 
 def test_a_defence_that_cannot_be_written_down_is_recorded_as_custom():
-    class Mine(robfcp.Band):
+    class Mine(robfcp.Consensus):
         """The same, but nobody can make it again from a file."""
 
     calibration = robfcp.calibrate(reports(), defence=Mine(), malicious=1)
-    assert calibration.settings.defence == "custom:band"
+    assert calibration.settings.defence == "custom:consensus"
     assert calibration.settings.parameters == {}
 
 

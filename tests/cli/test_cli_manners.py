@@ -168,7 +168,7 @@ def test_quiet_prints_nothing(command: str, folder: Path) -> None:
     ("command", "option", "typed", "offered"),
     [
         ("calibrate", "guarantee", "pac", ["pac", "pac-homogeneous"]),
-        ("calibrate", "defence", "", ["consensus", "band", "rob-fcp", "rob-fcp-released", "none"]),
+        ("calibrate", "defence", "", ["consensus", "rob-fcp", "rob-fcp-released", "none"]),
         ("simulate", "attack", "mimic-h", ["mimic-high"]),
         ("sketch", "score", "la", ["lac"]),
     ],

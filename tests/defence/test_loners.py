@@ -5,7 +5,6 @@ import pytest
 from effort import cases
 
 import robfcp
-from robfcp.defence.band.loners import few_p_values
 
 
 def federation(n_clients, n, seed, liar=None):
@@ -35,19 +34,3 @@ def test_honest_federations_are_left_alone():
     seeds = range(cases(8))
     runs = [federation(n_clients, 100, seed).flagged for n_clients in (5, 20) for seed in seeds]
     assert np.mean([bool(flagged) for flagged in runs]) <= 0.05
-
-
-@pytest.mark.effort
-def test_p_values_of_student_logarithms_are_uniform_or_larger():
-    rng, number = np.random.default_rng(1), cases(250)
-    for n in (5, 12, 50):
-        values = np.exp(rng.standard_t(8, size=(number, n)))
-        found = np.array([few_p_values(row)[0] for row in values])
-        for level in (0.01, 0.05, 0.2):
-            assert (found <= level).mean() <= level + 4 * np.sqrt(level / number)
-
-
-def test_few_or_very_many_clients_have_no_loner():
-    assert few_p_values(np.array([1.0, 2.0, 1e9]))[0] == 1
-    assert few_p_values(np.ones(1001))[0] == 1
-    assert few_p_values(np.zeros(10))[0] == 1

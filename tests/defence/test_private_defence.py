@@ -10,7 +10,8 @@ from scipy.optimize import nnls
 
 import robfcp
 from robfcp import Privacy
-from robfcp.defence import find_copies, outside_band
+from robfcp.defence import find_copies
+from robfcp.defence.consensus import stand_out
 from robfcp.federation import Federation, projected, rising, whole
 from robfcp.federation.projection import onto_simplex
 from robfcp.privacy import logistic_grid
@@ -46,9 +47,7 @@ MARKS = {
 @pytest.mark.parametrize("n", [50, 500])
 def test_honest_private_clients_are_not_flagged_for_their_noise(marks, n):
     rng = np.random.default_rng(1)
-    runs = [
-        outside_band(federation(rng, n, MARKS[marks])).outstanding.any() for _ in range(cases(4))
-    ]
+    runs = [stand_out(federation(rng, n, MARKS[marks])).outstanding.any() for _ in range(cases(4))]
     assert np.mean(runs) <= 0.25
 
 
@@ -133,5 +132,5 @@ def test_only_private_rows_are_projected():
 @pytest.mark.parametrize("marks", MARKS)
 def test_false_alarms_stay_at_their_level(marks):
     rng = np.random.default_rng(7)
-    runs = [outside_band(federation(rng, 200, MARKS[marks])).outstanding.any() for _ in range(100)]
+    runs = [stand_out(federation(rng, 200, MARKS[marks])).outstanding.any() for _ in range(100)]
     assert sum(runs) <= 12

@@ -558,7 +558,7 @@ def test_identical_giants_cost_the_server_nothing():
 def test_clients_without_any_difference_are_all_trusted():
     score = robfcp.LAC()
     reports = [robfcp.Report.from_scores(f"s{k}", np.zeros(30), score=score) for k in range(3)]
-    assert robfcp.calibrate(reports, defence="band", malicious=0).flagged == ()
+    assert robfcp.calibrate(reports, malicious=0).flagged == ()
 
 
 def test_extreme_privacy_is_refused_or_works():

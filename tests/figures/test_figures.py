@@ -33,7 +33,7 @@ def federation(attackers: int = 2) -> Federation:
 def rows() -> list[Any]:
     found = []
     for attack, cost in (("coverage", 0.1), ("gaussian", 0.02)):
-        for defence, share in (("none", 1.0), ("rob-fcp", 0.5), ("band", 0.0)):
+        for defence, share in (("none", 1.0), ("rob-fcp", 0.5), ("consensus", 0.0)):
             for seed in range(3):
                 coverage = 0.9 - cost * share + 0.001 * seed
                 found.append(
@@ -52,7 +52,7 @@ def rows() -> list[Any]:
 def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
     axes = plot_comparison(rows(), 0.9)
     bars = {container.get_label(): container for container in axes[0].containers}
-    assert set(bars) == {"undefended", "rob-fcp", "band"}
+    assert set(bars) == {"undefended", "rob-fcp", "consensus"}
     np.testing.assert_allclose(bars["undefended"].lines[0].get_ydata(), [0.801, 0.881])
     low, high = bars["undefended"].lines[1]
     np.testing.assert_allclose(np.asarray(low.get_ydata(), float), [0.8, 0.88])

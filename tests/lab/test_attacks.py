@@ -99,7 +99,7 @@ def test_every_attack_is_seeded_takes_masks_and_leaves_honest_clients_alone(
 ):
     attack = named_attack(name)
     if isinstance(attack, Adaptive):
-        attack = replace(attack, trials=2, against="band")
+        attack = replace(attack, trials=2, against="consensus")
     data = data_for(attack, pairs, federation)
     mask = np.isin(np.arange(9), BAD)
     once = attack(data, BAD, 1)

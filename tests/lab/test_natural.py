@@ -161,11 +161,11 @@ def test_simulate_refuses_sites_that_do_not_fit(stroke: outputs.Outputs) -> None
 def test_gross_lies_are_found_among_real_hospitals(stroke: outputs.Outputs) -> None:
     rows = simulate(
         stroke.probabilities, stroke.labels, sites=stroke.column("site"), min_size=50, share=0.2,
-        attack="efficiency", malicious="estimate", defences=["none", "band"], seeds=2,
+        attack="efficiency", malicious="estimate", defences=["none", "consensus"], seeds=2,
     )  # fmt: skip
     for row in rows:
         assert row.n_clients == 118
-        assert row.caught == (24 if row.defence == "band" else 0)
+        assert row.caught == (24 if row.defence == "consensus" else 0)
 
 
 def invoke(*words: object) -> dict | list:
@@ -181,7 +181,7 @@ def test_the_commands_take_natural_sites(tmp_path: Path) -> None:
     assert {row["n_clients"] for row in rows} == {4}
     more = ("--site-column", "country", "--min-size", 100, "--attack", "old-model")
     assert {row["n_clients"] for row in invoke("simulate", "stroke", *words, *more)["rows"]} == {24}
-    cells = invoke("redteam", "heart", *words, "--attack", "stale-file", "--defence", "band")
+    cells = invoke("redteam", "heart", *words, "--attack", "stale-file", "--defence", "consensus")
     assert cells[0]["runs"] == 1
     given = outputs.load("heart", outputs.NATURAL)
     path = tmp_path / "own.npz"
@@ -301,7 +301,7 @@ def test_nobody_is_accused_by_band_among_honest_hospitals() -> None:
     for row in natural.nobody(natural.FEDERATIONS[2], seeds=3):
         assert row["attack"] == "nobody lies"
         assert row["found"] == 0
-        if row["defence"] == "band":
+        if row["defence"] == "consensus":
             assert row["false_alarms"] == 0
 
 

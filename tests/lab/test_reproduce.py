@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from robfcp import LAC, calibrate
 from robfcp.cli import app
-from robfcp.defence import DEFAULT, Assessment, Band, RobFCP, RobFCPReleased, named_defence
+from robfcp.defence import DEFAULT, Assessment, RobFCP, RobFCPReleased, named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
@@ -82,7 +82,7 @@ def test_coverage_and_size_are_those_of_the_prediction_sets() -> None:
 def test_thresholds_are_those_of_calibrate(attack: str) -> None:
     trial = make_trial(SMALL, 1)
     federation = trial.attacked(attack, 30, np.random.default_rng(0))
-    rules = {"none": None, TEXT: RobFCP(), RELEASED: RobFCPReleased(), "band": Band()}
+    rules = {"none": None, TEXT: RobFCP(), RELEASED: RobFCPReleased()}
     for defence, rule in rules.items():
         trusted = np.ones(100, bool) if rule is None else rule(federation, 30).trusted
         edge = edge_of(federation, trusted)
@@ -95,12 +95,11 @@ def test_thresholds_are_those_of_calibrate(attack: str) -> None:
 
 
 @pytest.mark.parametrize("told", [0.3, None])
-@pytest.mark.parametrize("method", ["band", OURS])
-def test_our_defences_are_run_as_calibrate_runs_them(method: str, told: float | None) -> None:
+def test_our_defence_is_run_as_calibrate_runs_it(told: float | None) -> None:
     trial = make_trial(SMALL, 2)
     federation = trial.attacked("coverage", 30, np.random.default_rng(0))
-    verdict = by_calibration(federation, method, None if told is None else 30)
-    (outcome,) = run_seed(SMALL, [Run("coverage", 0.3, method, told)], 2)
+    verdict = by_calibration(federation, OURS, None if told is None else 30)
+    (outcome,) = run_seed(SMALL, [Run("coverage", 0.3, OURS, told)], 2)
     measured = trial.measure(verdict.edge, trial.benign(30))
     assert (outcome.coverage, outcome.set_size) == measured
     assert (outcome.assumed, outcome.flagged) == (verdict.assumed, int((~verdict.trusted).sum()))

@@ -58,7 +58,7 @@ def test_efficiency_attackers_give_full_sets_once_they_are_alpha(weak, f):
 def test_the_default_defence_restores_honest_coverage_on_an_accurate_model(data, malicious):
     for attack in ("coverage", "efficiency", "size-inflation", "clones"):
         rows = simulate(
-            *data, attack=attack, malicious=malicious, defences=["band"], seeds=cases(1)
+            *data, attack=attack, malicious=malicious, defences=["consensus"], seeds=cases(1)
         )
         assert max(abs(row.error) for row in rows) <= 0.01, attack
 
@@ -77,7 +77,13 @@ def test_the_published_defence_fails_there_and_the_table_says_so(data):
 def test_every_attack_runs_at_its_stage_and_is_seeded(some, attack, beta):
     def run():
         return simulate(
-            *some, attack=attack, share=0.3, n_clients=20, beta=beta, seeds=1, defences=["band"]
+            *some,
+            attack=attack,
+            share=0.3,
+            n_clients=20,
+            beta=beta,
+            seeds=1,
+            defences=["consensus"],
         )
 
     rows = run()

@@ -16,7 +16,7 @@ from effort import cases, thorough
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp import Band, Calibration, Fault, Federation, Grid, NoDefence, Report, RobFCP
+from robfcp import Calibration, Consensus, Fault, Federation, Grid, NoDefence, Report, RobFCP
 from robfcp.cli import app
 from robfcp.defence import Assessment
 from robfcp.guarantees import tolerance_statement
@@ -165,7 +165,7 @@ def test_every_offered_number_of_liars_has_its_exclusions_and_what_is_proved() -
 @pytest.mark.parametrize(
     "defence",
     [
-        Band(exclude="exactly", false_alarm=0.3),
+        Consensus(exclude="exactly", false_alarm=0.3),
         RobFCP(distance="l1"),
         RobFCP("kolmogorov", bins=20),
         NoDefence(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from robfcp.defence import Characterisation, Metric
-from robfcp.lab.paper.methods import COMPARED, DETECTORS, EVERY, HISTORY, RELEASED, TEXT
+from robfcp.lab.paper.methods import COMPARED, DETECTORS, EVERY, RELEASED, TEXT
 from robfcp.lab.paper.published import DATASETS, table
 from robfcp.lab.paper.runs import Run
 from robfcp.lab.paper.trials import PaperWorld
@@ -175,7 +175,7 @@ def scores() -> list[Case]:
         for beta in (0.0, 0.5)
         for world in worlds(dataset, beta, score=score)
         for attack in ATTACKS
-        for case in compared(world, attack, 0.4, 0.4, "known", score, methods=HISTORY)
+        for case in compared(world, attack, 0.4, 0.4, "known", score, methods=COMPARED)
     ]
 
 
@@ -219,12 +219,12 @@ def counting() -> list[Case]:
 
 EXPERIMENTS: dict[str, tuple[str, Callable[[], list[Case]]]] = {
     "main": ("40% malicious, number known, Dirichlet(0.5)", lambda: from_table("main", EVERY)),
-    "known": ("10-30% malicious, number known", lambda: from_table("known", HISTORY)),
+    "known": ("10-30% malicious, number known", lambda: from_table("known", COMPARED)),
     "unknown": ("10-40% malicious, number estimated", lambda: from_table("unknown")),
     "benign": ("Nobody attacks, number estimated", lambda: from_table("benign")),
     "beta-sweep": (
         "Heterogeneity, 40% coverage attackers",
-        lambda: from_table("beta-sweep", HISTORY),
+        lambda: from_table("beta-sweep", COMPARED),
     ),
     "mimic": ("All attackers copy one benign client", lambda: from_table("mimic")),
     "evading": ("40% send a little more than the minimum (not in the paper)", evading),

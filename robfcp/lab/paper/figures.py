@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from robfcp.figures import style
-from robfcp.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, new_axes, plot_heatmap
+from robfcp.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, new_axes, plot_heatmap
 from robfcp.lab.paper.compare import PaperCell
-from robfcp.lab.paper.methods import BEFORE, BY_CLASS, FCP, OURS, QQ, RELEASED, TEXT
+from robfcp.lab.paper.methods import BY_CLASS, FCP, OURS, QQ, RELEASED, TEXT
 from robfcp.lab.paper.rows import TableRow
 
 LOOKS = {
@@ -18,7 +18,6 @@ LOOKS = {
     QQ: (PURPLE, "v", "FedCP-QQ"),
     TEXT: (ORANGE, "s", "Rob-FCP, text"),
     RELEASED: (GREEN, "D", "Rob-FCP, code"),
-    BEFORE: (SKY, "P", f"{BEFORE} (ours before)"),
     BY_CLASS: (GREY, "X", f"{OURS} (ours), by class"),
     OURS: (BLUE, "o", f"{OURS} (ours)"),
 }

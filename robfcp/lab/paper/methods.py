@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from robfcp.defence import DEFAULT, Band, RobFCP, RobFCPReleased
+from robfcp.defence import DEFAULT, RobFCP, RobFCPReleased
 from robfcp.lab import quantile_of_quantiles
 
 FCP = "fcp"
 QQ = quantile_of_quantiles.NAME
 TEXT = RobFCP.name
 RELEASED = RobFCPReleased.name
-BEFORE = Band.name  # the default defence of version 0.1
 OURS = DEFAULT
 BY_CLASS = f"{OURS} by class"  # the same on reports that keep counts by class
 RIVALS = (FCP, QQ, TEXT, RELEASED)
 COMPARED = (*RIVALS, OURS)
-HISTORY = tuple(dict.fromkeys((*RIVALS, BEFORE, OURS)))  # with the default of before, if another
-EVERY = HISTORY if OURS == BEFORE else (*HISTORY, BY_CLASS)
+EVERY = (*COMPARED, BY_CLASS)
 DETECTORS = (TEXT, RELEASED, OURS)  # those that say how many lie
 LABELS = {
     FCP: "FCP, undefended",
     QQ: "FedCP-QQ",
     TEXT: "Rob-FCP, the paper's text",
     RELEASED: "Rob-FCP, the released code",
-    BEFORE: f"{BEFORE}, ours before",
     BY_CLASS: f"{OURS}, ours, reports by class",
-    OURS: f"{OURS}, ours",  # last: where the default is still `band`, it is ours
+    OURS: f"{OURS}, ours",
 }

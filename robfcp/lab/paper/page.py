@@ -14,7 +14,7 @@ from robfcp.lab.paper.compare import AHEAD, PaperCell, Standing, beaten, cells, 
 from robfcp.lab.paper.contradictions import contradictions
 from robfcp.lab.paper.experiments import NAMES
 from robfcp.lab.paper.figures import draw_overview
-from robfcp.lab.paper.methods import BEFORE, FCP, LABELS, OURS, RELEASED, TEXT
+from robfcp.lab.paper.methods import FCP, LABELS, OURS, RELEASED, TEXT
 from robfcp.lab.paper.sections import models, section
 
 INTRO = """# Results: the paper's text, its released code and ours side by side
@@ -186,22 +186,11 @@ def _rivals_page(found: list[PaperCell]) -> str:
         "the honest clients alone, and mean set size.\n",
         *_lead_table(leads),
     ]
-    if BEFORE != OURS:
-        before = list(beaten(found, BEFORE))
-        still = sum(cell.ahead(rival) > AHEAD for _, rival, cell in before)
-        both = sum(BEFORE in cell.rows for cell in found)
-        lines += [
-            "\n## Before and after\n",
-            f"Where a rival was ahead of `{BEFORE}`, the default of version 0.1, in the "
-            f"{both} cells that have both: {len(before)}. That rival is still ahead of "
-            f"`{OURS}` in {still} of them.\n",
-            *_lead_table(before),
-        ]
     return "\n".join(lines) + "\n\n[All results](../results.md)\n"
 
 
 def _lead_table(leads: list[tuple[float, str, PaperCell]]) -> list[str]:
-    named = list(dict.fromkeys((FCP, TEXT, RELEASED, BEFORE, OURS)))
+    named = (FCP, TEXT, RELEASED, OURS)
     lines = [
         "| table | setting | ahead | by | " + " | ".join(LABELS[name] for name in named) + " |",
         "|---|---|---|---|" + "---|" * len(named),

@@ -18,7 +18,6 @@ from robfcp.defence import (
     Metric,
     RobFCP,
     RobFCPReleased,
-    estimate_malicious,
     named_defence,
     threshold_of,
 )
@@ -102,7 +101,7 @@ class _Scene:
 
     @cached_property
     def likelihood(self) -> int:
-        return int(estimate_malicious(self.federation, "likelihood"))
+        return RobFCP().estimate(self.federation)
 
     def judge(self, run: Run) -> Verdict:
         """What the method makes of the reports."""
