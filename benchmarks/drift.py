@@ -38,7 +38,7 @@ class Watched:
     @property
     def cells(self) -> list[str]:
         """A row of the table."""
-        reading = self.monitor.reading
+        reading = self.monitor.state
         alarms = reading.alarms
         return [
             self.name,
@@ -46,7 +46,7 @@ class Watched:
             f"{self.check.overall.coverage:.3f}",
             self.check.verdict,
             f"{alarms['coverage']:,}" if "coverage" in alarms else "-",
-            f"{alarms['exchangeability']:,}" if "exchangeability" in alarms else "-",
+            f"{alarms['drift']:,}" if "drift" in alarms else "-",
             f"{reading.n:,}",
         ]
 
@@ -160,10 +160,10 @@ def sleep() -> tuple[list[Watched], list[Watched]]:
 
 def summary(title: str, monitors: Sequence[robfcp.Monitor]) -> list[str]:
     """How many of many monitors rang."""
-    alarms = [one.reading.alarms for one in monitors]
+    alarms = [one.state.alarms for one in monitors]
     n = len(monitors)
-    floor, drift = (sum(name in a for a in alarms) for name in ("coverage", "exchangeability"))
-    samples = sum(one.reading.n for one in monitors)
+    floor, drift = (sum(name in a for a in alarms) for name in ("coverage", "drift"))
+    samples = sum(one.state.n for one in monitors)
     return [
         title,
         str(n),
@@ -175,23 +175,23 @@ def summary(title: str, monitors: Sequence[robfcp.Monitor]) -> list[str]:
 
 @styled
 def draw(trial: Sequence[Watched], older: Sequence[Watched]) -> None:
-    """Wealth against the floor: the stroke trial from 1994 on, and sleep by age."""
+    """Alarms against the floor: the stroke trial from 1994 on, and sleep by age."""
     left, right = new_axes(2)
     for ax, watched, title in (
         (left, trial, "Stroke trial from 1994 on"),
         (right, older, "Sleep of the older, calibrated on the young"),
     ):
         for one in watched:
-            n = [point.n for point in one.monitor.curve]
-            logs = np.array([point.coverage for point in one.monitor.curve]) / np.log(10)
-            rang = "coverage" in one.monitor.reading.alarms
+            n = [point.n for point in one.monitor.state.curve]
+            logs = np.array([point.coverage for point in one.monitor.state.curve]) / np.log(10)
+            rang = "coverage" in one.monitor.state.alarms
             ax.plot(n, np.clip(logs, -4, 9), color=VERMILION if rang else GREY, linewidth=1.2)
             if rang or len(watched) < 6:
                 ax.annotate(one.name, (n[-1], np.clip(logs[-1], -4, 9)), fontsize=7.5,
                             xytext=(3, 0), textcoords="offset points", va="center")  # fmt: skip
         ax.axhline(-np.log10(0.05), color=BLUE, linestyle="--", linewidth=1)
         ax.set(xlabel="samples", title=title, xscale="log")
-    left.set_ylabel("log10 of the wealth")
+    left.set_ylabel("alarm strength, log10")
     save(np.array([left, right]), DOCS / "images" / "drift.png")
 
 

@@ -266,7 +266,7 @@ def sleep(quick: bool) -> tuple[Table, list[tuple[str, robfcp.Monitor, bool]]]:
                 f"{check.overall.coverage:.3f}",
                 check.verdict,
                 "-" if rang is None else f"{rang:,}",
-                str(reading.alarms.get("exchangeability", "-")),
+                str(reading.alarms.get("drift", "-")),
                 f"{reading.n:,}",
             ]
         )
@@ -291,13 +291,13 @@ def draw(watched: list[tuple[str, robfcp.Monitor, bool]], number: int) -> None:
     left.set_title("Until a drop from 0.90 is seen")
     left.legend(fontsize=8, loc="upper left")
     for name, watch, rang in watched:
-        n = [point.n for point in watch.curve]
-        logs = np.array([point.coverage for point in watch.curve]) / np.log(10)
+        n = [point.n for point in watch.state.curve]
+        logs = np.array([point.coverage for point in watch.state.curve]) / np.log(10)
         known = name.startswith("fresh")
         colour = BLUE if known else VERMILION if rang else GREY
         right.plot(n, np.clip(logs, -6, 12), color=colour, linewidth=2.2 if known else 1)
     right.axhline(-np.log10(DELTA), color="black", linestyle="--", linewidth=1)
-    right.set(xlabel="epochs", ylabel="log10 of the wealth", ylim=(-4, 12.2))
+    right.set(xlabel="epochs", ylabel="alarm strength, log10", ylim=(-4, 12.2))
     right.set_title("Sleep stages: known (blue), new subjects")
     save(np.array([left, right]), FIGURE)
 

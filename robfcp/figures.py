@@ -31,6 +31,7 @@ __all__ = [
     "PURPLE",
     "SKY",
     "VERMILION",
+    "plot_alarm",
     "plot_by_class",
     "plot_cdf",
     "plot_certificates",
@@ -38,7 +39,6 @@ __all__ = [
     "plot_lines",
     "plot_maliciousness",
     "plot_tolerance_curve",
-    "plot_wealth",
     "save",
 ]
 
@@ -475,8 +475,8 @@ if TYPE_CHECKING:
 
 
 @styled
-def plot_wealth(monitor: Monitor, ax: Axes | None = None) -> Axes:
-    """The wealth of each bet over the samples, and the line at which its alarm rings.
+def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
+    """How strong each alarm is over the samples, and the line at which it rings.
 
     Parameters
     ----------
@@ -494,27 +494,27 @@ def plot_wealth(monitor: Monitor, ax: Axes | None = None) -> Axes:
     --------
     >>> import numpy as np
     >>> import robfcp
-    >>> from robfcp.figures import plot_wealth, save
+    >>> from robfcp.figures import plot_alarm, save
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
     >>> monitor = robfcp.Monitor(robfcp.calibrate(federation, defence="none", malicious=1))
-    >>> reading = monitor.update(np.tile([0.9, 0.1], (100, 1)), np.repeat([0, 1], [80, 20]))
-    >>> save(plot_wealth(monitor), "wealth.png")
+    >>> state = monitor.update(np.tile([0.9, 0.1], (100, 1)), np.repeat([0, 1], [80, 20]))
+    >>> save(plot_alarm(monitor), "alarm.png")
     """
     target: Axes = new_axes()[0] if ax is None else ax
-    points = monitor.curve
+    points = monitor.state.curve
     n = [point.n for point in points]
     curves = (
         ("coverage", "coverage below the floor", BLUE),
-        ("exchangeability", "scores have drifted", GREEN),
+        ("drift", "scores have drifted", GREEN),
         ("change", "change (R)", ORANGE),
     )
     for name, words, colour in curves:
         logs = [getattr(point, name) for point in points]
         if logs and logs[0] is not None:
             target.plot(n, np.array(logs) / np.log(10), color=colour, label=words)
-    line = -np.log10(monitor.reading.delta)
+    line = -np.log10(monitor.state.delta)
     target.axhline(line, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
-    target.set(xlabel="samples", ylabel="log10 of the wealth", title="Evidence against it")
+    target.set(xlabel="samples", ylabel="alarm strength, log10", title="How strong the alarms are")
     target.legend(fontsize=8.5)
     return target
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from robfcp.calibration import Calibration, kind_of
 from robfcp.errors import RobfcpError
 from robfcp.files import read_limited
-from robfcp.monitoring import AlarmHistory, Chain, MonitorState, chain_path, decode_state
+from robfcp.monitoring import AlarmHistory, Chain, MonitorState, chain_path
 from robfcp.page import History
 
 MAX_BYTES = 2**28
@@ -35,7 +35,7 @@ def read_history(paths: Sequence[Path]) -> History:
         elif kind == "chain":
             chain = Chain.from_json(data, str(path))
         elif kind == "monitor":
-            state = decode_state(data, str(path))
+            state = MonitorState.from_json(data, str(path))
             monitors.append((state.client or path.stem, state))
         else:
             raise RobfcpError(

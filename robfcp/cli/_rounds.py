@@ -10,7 +10,7 @@ from robfcp.arguments import a_few
 from robfcp.calibration import Calibration
 from robfcp.cli._common import Printer
 from robfcp.federation import Federation
-from robfcp.monitoring import Admission, Chain, chain_path
+from robfcp.monitoring import Admission, AlarmHistory, Chain, chain_path
 
 
 class Rounds:
@@ -20,7 +20,7 @@ class Rounds:
         self.begun = chain_path(previous).exists()
         self.path = previous
         self.previous, self.chain = Chain.of(previous)
-        self.alarms = None if alarms is None else self.chain.alarms_of(alarms)
+        self.alarms = None if alarms is None else AlarmHistory.load(alarms)
         self.admission: Admission
 
     def admit(

@@ -14,9 +14,9 @@ from robfcp.cli._common import Json, Keys, Output, Printer, Quiet, prepare, save
 from robfcp.cli._paths import REPORTS, expanded
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.federation import Fault
-from robfcp.monitoring import AlarmHistory, Merged, merge, read_alarms, record_look
+from robfcp.monitoring import AlarmHistory, EReport, Merged, merge, read_alarms, record_look
 from robfcp.page import History, write_history_page
-from robfcp.report import EReport, read_keys
+from robfcp.report import read_keys
 
 SHOWN = 12
 
@@ -34,7 +34,7 @@ def alarms(
         int, typer.Option("--malicious", "-m", min=0, help="The most sites that may lie.")
     ],
     sites: Annotated[
-        int | None, typer.Option(help="How many are watched; silent ones are no evidence.")
+        int | None, typer.Option(help="How many are watched; silent ones count for nothing.")
     ] = None,
     delta: Annotated[
         float | None, typer.Option(help="Chance of a false alarm, ever; 0.05 unless stated.")
@@ -114,7 +114,7 @@ def alarms(
         ("drift, mean of the K - m smallest", f"{_tens(merged.log_drift)}", "any dependence"),
         ("alarm at", f"{-math.log10(merged.delta):.2f}", f"delta {merged.delta:g}"),
     ]
-    printer.table(f"{merged.n_sites} sites", ["evidence", "log10", "holds under"], rows)
+    printer.table(f"{merged.n_sites} sites", ["alarm strength", "log10", "holds under"], rows)
     for name in merged.alarmed[:SHOWN]:
         printer.line(f"alarms  {name}")
     for fault in merged.faulty[:SHOWN]:
@@ -137,7 +137,7 @@ def _check_quorum(found: Sequence[EReport], faults: Sequence[Fault], quorum: int
 
 
 def _as_data(merged: Merged) -> dict[str, Any]:
-    """The evidence for programs."""
+    """What the alarms come to, for programs."""
     return {**asdict(merged), "alarm": merged.alarm, "drift": merged.drift, "line": merged.line}
 
 

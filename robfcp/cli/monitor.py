@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,7 +24,7 @@ from robfcp.cli._paths import TABLES, expanded
 from robfcp.cli._sites import letter_note
 from robfcp.errors import RobfcpError
 from robfcp.files import read_limited
-from robfcp.monitoring import Monitor, decode_state
+from robfcp.monitoring import Monitor
 from robfcp.page import History, write_history_page
 from robfcp.report import Report, load_key, unwrap
 
@@ -74,7 +73,9 @@ def monitor(
     sign: Annotated[
         Path | None, typer.Option(help="Sign the e-report with this key; needs --round.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the wealth: .png, .svg, .pdf.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw how strong the alarms are: .png, .svg, .pdf.")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page of what was seen.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -114,27 +115,36 @@ def monitor(
             outputs = read_for(loaded, path, reading, needs_targets=True, columns=[ids])
             assert outputs.targets is not None
             names = None if ids is None else outputs.columns[ids]
-            counted = watch.update(outputs.predictions, outputs.targets, ids=names).new
+            before = watch.state.n
+            counted = watch.update(outputs.predictions, outputs.targets, ids=names).n - before
             new += counted
             if not counted:
                 printer.line(f"{path}: was counted before; nothing was counted twice")
-        seen = watch.reading
+        seen = watch.state
         if report is not None:
             watch.e_report(round, step).save(report, key)
         if plot is not None:
-            _draw(watch, plot)
+            from robfcp.figures import plot_alarm, save
+
+            save(plot_alarm(watch), plot)
         if html is not None:
-            write_history_page(
-                History(monitors=((client or state.stem, decode_state(watch.to_json())),)), html
-            )
+            write_history_page(History(monitors=((client or state.stem, seen),)), html)
     printer.line(f"{new} new samples -> {state}")
-    printer.line(f"floor: {watch.source}")
+    printer.line(f"floor: {seen.source}")
     printer.line(seen.line)
     letter_note(calibration, printer)
     for written in (report, plot, html):
         if written is not None:
             printer.line(f"-> {written}")
-    printer.json({**asdict(seen), "new": new, "alarm": seen.alarm, "curve": _curve(watch)})
+    told = ("n", "misses", "floor", "delta", "log_coverage", "log_change", "log_drift", "alarms")
+    points = ("n", "coverage", "change", "drift")
+    printer.json(
+        {
+            **{name: getattr(seen, name) for name in (*told, "alarm")},
+            "new": new,
+            "curve": {name: [getattr(point, name) for point in seen.curve] for name in points},
+        }
+    )
 
 
 def _floor(text: str | None, report: Report | None, threshold: float) -> float | None:
@@ -149,15 +159,3 @@ def _floor(text: str | None, report: Report | None, threshold: float) -> float |
         return float(text)
     except ValueError:
         raise RobfcpError(f"--floor: {text!r} is neither a number nor 'own'") from None
-
-
-def _curve(watch: Monitor) -> dict[str, list[Any]]:
-    """The wealth curve in columns, natural logarithms."""
-    names = ("n", "coverage", "change", "exchangeability")
-    return {name: [getattr(point, name) for point in watch.curve] for name in names}
-
-
-def _draw(watch: Monitor, path: Path) -> None:
-    from robfcp.figures import plot_wealth, save
-
-    save(plot_wealth(watch), path)

@@ -141,7 +141,7 @@ def add_monitor(
         those counted before are passed over.
     folder: where the node keeps its state, one file a calibration; its own node config
         (`monitor-folder`) goes before it.
-    privacy: a site that states a budget does not answer: wealth tells of its samples.
+    privacy: a site that states a budget does not answer: alarms tell of its samples.
     """
 
     def watch(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
@@ -364,7 +364,7 @@ def monitor_round(
     poll: float = 1.0,
     **options: Any,
 ) -> Merged:
-    """Ask all nodes for their wealth and merge it, when at most `malicious` of them lie.
+    """Ask all nodes for their alarms and merge them, when at most `malicious` of them lie.
 
     options: round (a name), step (the number of the date, fixed beforehand), level, floor, delta
         and independent, as the monitor has them; history, a file that keeps every date.

@@ -47,10 +47,9 @@ from robfcp.engines.protocol import (
 from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.federation import Fault, Federation
 from robfcp.grid import Grid
-from robfcp.monitoring import Merged, merge, record_look
+from robfcp.monitoring import EReport, Merged, merge, record_look
 from robfcp.report import (
     MAX_SAMPLES,
-    EReport,
     Report,
     WireScore,
     check_client,
@@ -499,7 +498,7 @@ def read_kept(body: bytes, client: str, calibration: str) -> str:
 
 
 class MonitorRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Count your fresh samples against this calibration and report your wealth."""
+    """Count your fresh samples against this calibration and report how strong its alarm is."""
 
     client: str
     round: str
@@ -751,7 +750,7 @@ def monitor_round(
     independent: bool = False,
     history: str | os.PathLike[str] | None = None,
 ) -> Merged:
-    """Ask all sites for their wealth and merge it, when at most `malicious` of them lie.
+    """Ask all sites for their alarms and merge them, when at most `malicious` of them lie.
 
     Ask at dates fixed beforehand, `step` their number. A site that does not answer, or not as
     asked, counts as no evidence. `history` is a file that keeps every date, for the page and for

@@ -359,7 +359,7 @@ def _monitor(rules: SiteRules, question: Question) -> bytes:
     request: MonitorRequest = read_request(question.body, MonitorRequest)
     if question.fresh is None:
         raise Refused(1, "this site does not watch calibrations")
-    rules.discretion.check_protected("wealth tells of protected samples")
+    rules.discretion.check_protected("alarms tell of protected samples")
     calibration = Calibration.from_json(bytes(request.calibration))
     name = f"monitor-{calibration.identity[:16]}-{request.level}.json"
     monitor = Monitor(

@@ -1,73 +1,68 @@
-"""Many sites' evidence merged, when at most m of them lie.
+"""Many sites' alarms merged, when some of them lie, and the record of every look at them.
 
-Let W_1 <= ... <= W_K be the wealths reported, silent sites counting as 0. The mean of the K - m
-smallest is at most the mean over any K - m honest sites, so it reaches 1/delta with a chance of at
-most delta while all honest sites hold, whatever the liars send and however sites depend.
+Let W_1 <= ... <= W_K be the alarm strengths reported, silent sites counting as 0. The mean of the
+K - m smallest is at most the mean over any K - m honest sites, so it reaches 1/delta with a chance
+of at most delta while all honest sites hold, whatever m liars send and however sites depend.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from robfcp.arguments import floats, share, whole
-from robfcp.calibration.sealed import digest_of
+from robfcp.calibration.sealed import decode_body, digest_of, seal, unseal
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault, fault_of
 from robfcp.files import read_limited, write_atomically
-from robfcp.monitoring.history_file import (
-    RINGS,
-    Heard,
-    HistoryBody,
-    Look,
-    decode_history,
-    encode_history,
-    heard_of,
-)
-from robfcp.monitoring.monitor import locked
-from robfcp.report import EReport, read_e_report, read_keys
+from robfcp.monitoring.monitor import Count, Digest, EReport, FilePath, Share, Some, locked
+from robfcp.report import read_keys
 
-WEIGHT = 0.1  # of a site's wealth in the product for independent sites
-Vector = NDArray[np.float64]
+KIND = "alarms"
+SCHEMA = 1
+MAX_HISTORY_BYTES = 2**28
+WEIGHT = 0.1  # of a site's alarm in the product for independent sites
+_REMEDY = "pass the file that robfcp alarms --history wrote"
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What the sites' evidence comes to.
+    """What the sites' alarms come to.
 
     Attributes
     ----------
     n_sites
         K, silent and faulty sites included.
-    m
-        How many of them may lie.
+    liars
+        How many of them may lie, m.
     delta
         The chance of a false alarm, ever.
     log_mean
-        ln of the mean of the K - m smallest wealths: valid under any dependence.
+        ln of the mean of the K - m smallest strengths: valid under any dependence.
     log_product
         ln of the product of (1 - w + w W) over them: valid where sites are independent.
     log_change
         ln of the mean of the K - m smallest R_t.
     log_drift
-        ln of the mean of the K - m smallest wealths against exchangeability; sites that keep none
-        count as 0.
+        ln of the mean of the K - m smallest strengths against "scores are like those reported";
+        sites that keep none count as 0.
     independent
         Whether the sites were stated to be independent, so that the product may ring.
     alarmed
         The sites that alarm by themselves, by e-BH at delta among the honest ones.
     faulty
-        The e-reports that were refused, and why; their sites count as no evidence.
+        The e-reports that were refused, and why; their sites count as silent.
     """
 
     n_sites: int
-    m: int
+    liars: int
     delta: float
     log_mean: float
     log_product: float
@@ -79,7 +74,7 @@ class Merged:
 
     @property
     def alarm(self) -> bool:
-        """Whether the evidence of all sites together rings."""
+        """Whether the alarm of all sites together rings."""
         found = max(self.log_mean, self.log_product if self.independent else -np.inf)
         return bool(found >= -np.log(self.delta))
 
@@ -91,70 +86,80 @@ class Merged:
     @property
     def line(self) -> str:
         """What follows, in one line."""
-        whom = f"{self.n_sites} sites of which at most {self.m} lie"
-        if self.alarm:
-            return (
-                f"alarm: {whom}, and coverage has fallen below its floor at an honest one at "
-                "least; recalibrate now, with --previous to keep the record"
-            )
-        if self.drift:
-            return (
-                f"no alarm, but drift: {whom}, and scores no longer are like the own report at an "
-                "honest one at least; check coverage there"
-            )
-        if self.alarmed:
-            return (
-                f"no common alarm: {whom}, but {len(self.alarmed)} alarm by themselves: look "
-                "there; drift at no more than m sites cannot be told from m liars"
-            )
-        return f"no alarm: {whom}"
+        rung = {"coverage": self.alarm, "drift": self.drift}
+        since = {name: "" for name, rings in rung.items() if rings}
+        return _line(self.n_sites, self.liars, self.alarmed, since, "no alarm: ")
+
+
+def _line(
+    n_sites: int, liars: int, alarmed: Sequence[str], since: Mapping[str, str], quiet: str
+) -> str:
+    """What follows of the alarms that rang, each with the words since when, or of none."""
+    whom = f"{n_sites} sites of which at most {liars} lie"
+    if "coverage" in since:
+        return (
+            f"alarm{since['coverage']}: {whom}, and coverage has fallen below its floor at an "
+            "honest one at least; recalibrate now, with --previous to keep the record"
+        )
+    if "drift" in since:
+        return (
+            f"no alarm, but drift{since['drift']}: {whom}, and scores no longer are like the own "
+            "report at an honest one at least; check coverage there"
+        )
+    if alarmed:
+        return (
+            f"{quiet}{whom}, but {len(alarmed)} alarm by themselves: look there; drift at no more "
+            f"than {liars} sites cannot be told from {liars} liars"
+        )
+    return quiet + whom
 
 
 def merge(
     reports: Iterable[EReport],
-    m: int,
+    liars: int,
     *,
     n_sites: int | None = None,
     delta: float = 0.05,
     independent: bool = False,
     faulty: Sequence[Fault] = (),
 ) -> Merged:
-    """The evidence of K sites of which at most m lie; sites that sent nothing valid count as 0.
+    """The alarms of K sites of which at most so many lie; those that sent nothing valid count as 0.
 
     n_sites: how many are watched, fixed beforehand; those that reported if None.
     independent: whether sites' samples are independent, stated beforehand.
     """
     share("delta", delta, "give 0.05, say")
-    reports, known = _newest(reports), {fault.client for fault in faulty}
-    names = [report.client for report in reports]
-    heard = len(known | set(names))
+    ordered = sorted(reports, key=lambda r: (r.client, r.step, r.n_samples))
+    newest = {report.client: report for report in ordered}
+    heard = len({fault.client for fault in faulty} | set(newest))
     total = heard if n_sites is None else whole("sites", n_sites, "give how many are watched", 1)
-    if total < max(len(names), 1):  # a broken file is nobody's: it never counts against the number
+    if total < max(len(newest), 1):  # a broken file is nobody's: it never counts against the number
         raise RobfcpError(
-            f"sites: {len(names)} sent e-reports but {total} are watched; raise it, or pass keys "
+            f"sites: {len(newest)} sent e-reports but {total} are watched; raise it, or pass keys "
             "so that nobody can pose as a site"
         )
-    if not 0 <= whole("m", m, "give the most sites that may lie") < total:
-        raise RobfcpError(f"m: cannot tolerate {m} liars among {total} sites; state fewer")
-    wealth = _padded([report.log_wealth for report in reports], total)
-    change = _padded([_or_zero(report.log_change) for report in reports], total)
-    drift = _padded([_or_zero(report.log_exchangeability) for report in reports], total)
+    if not 0 <= whole("liars", liars, "give the most sites that may lie") < total:
+        raise RobfcpError(f"liars: cannot tolerate {liars} among {total} sites; state fewer")
+    logs = np.full((3, total), -np.inf)
+    for k, report in enumerate(newest.values()):
+        told = (report.log_coverage, report.log_change, report.log_drift)
+        logs[:, k] = [-np.inf if log is None else log for log in told]
     return Merged(
         n_sites=total,
-        m=m,
+        liars=liars,
         delta=delta,
-        log_mean=log_mean_of_smallest(wealth, m),
-        log_product=log_product_of_smallest(wealth, m),
-        log_change=log_mean_of_smallest(change, m),
-        log_drift=log_mean_of_smallest(drift, m),
+        log_mean=log_mean_of_smallest(logs[0], liars),
+        log_product=log_product_of_smallest(logs[0], liars),
+        log_change=log_mean_of_smallest(logs[1], liars),
+        log_drift=log_mean_of_smallest(logs[2], liars),
         independent=independent,
-        alarmed=listed(dict(zip(names, wealth, strict=False)), m, delta, total),
+        alarmed=listed(dict(zip(newest, logs[0], strict=False)), liars, delta, total),
         faulty=tuple(faulty),
     )
 
 
 def log_mean_of_smallest(logs: ArrayLike, m: int) -> float:
-    """ln((W_1 + ... + W_{K-m}) / (K - m)) of the sorted wealths."""
+    """ln((W_1 + ... + W_{K-m}) / (K - m)) of the sorted strengths."""
     kept = np.sort(floats("logs", logs))[: len(np.asarray(logs)) - m]
     return float(np.logaddexp.reduce(kept) - np.log(len(kept)))
 
@@ -168,24 +173,23 @@ def log_product_of_smallest(logs: ArrayLike, m: int, weight: float = WEIGHT) -> 
 def listed(
     logs: Mapping[str, float], m: int, delta: float, n_sites: int | None = None
 ) -> tuple[str, ...]:
-    """e-BH when at most m lie: the R sites of largest wealth, W_(R) >= K / (delta max(1, R - m)).
+    """e-BH when at most m lie: the R strongest alarms, W_(R) >= K / (delta max(1, R - m)).
 
     R is the largest such number. The share of false ones among the honest sites listed is at most
     delta in the mean, under any dependence; with m = 0 it is plain e-BH.
     """
     total = len(logs) if n_sites is None else n_sites
     order = sorted(logs, key=lambda name: (-logs[name], name))
-    found = 0
-    for number, name in enumerate(order, start=1):
-        if logs[name] >= np.log(total / (delta * max(1, number - m))):
-            found = number
-    return tuple(order[:found])
+    number = np.arange(1, len(order) + 1)
+    enough = np.log(total / (delta * np.maximum(1, number - m)))
+    over = [logs[name] for name in order] >= enough
+    return tuple(order[: int(number[over].max(initial=0))])
 
 
 def read_alarms(
-    paths: Iterable[str | os.PathLike[str]],
+    paths: Iterable[FilePath],
     *,
-    keys: Mapping[str, str] | str | os.PathLike[str] | None = None,
+    keys: Mapping[str, str] | FilePath | None = None,
     round: str | None = None,
     calibration: str | None = None,
     step: int | None = None,
@@ -194,7 +198,7 @@ def read_alarms(
 
     All must be about one calibration (that of most, if none is stated), one round and, where it is
     stated, one step. A file that is not genuine is charged to the client it names only where that
-    sent no genuine one.
+    sent no genuine one. Unsigned, a name that comes twice with different words is nobody's.
     """
     if keys is not None and round is None:
         raise RobfcpError("--keys: needs --round, or an old e-report could be used again")
@@ -203,82 +207,45 @@ def read_alarms(
     faults: list[Fault] = []
     for path in paths:
         try:
-            found.append(read_e_report(path, public, round))
+            found.append(EReport.load(path, public, round))
         except ReportError as error:
             faults.append(fault_of(error))
         except RobfcpError as error:
             faults.append(Fault(str(path), "file", str(error)))
-    expected = calibration or _most([report.calibration for report in found])
-    good: list[EReport] = []
+    digests = [report.calibration for report in found]
+    most = min(set(digests), key=lambda one: (-digests.count(one), one), default="")
+    good: dict[str, list[EReport]] = {}
     for report in found:
-        problem = _other_context(report, expected, round, step)
-        if problem is None:
-            good.append(report)
+        if report.calibration != (calibration or most):
+            field, words = "calibration", "watches another calibration; send one of this round"
+        elif round is not None and report.round != round:
+            field, words = "round", f"of round {report.round}, not {round}; send one of this round"
+        elif step is not None and report.step != step:
+            field, words = "step", f"of step {report.step}, not {step}; send one of this step"
         else:
-            faults.append(problem)
+            good.setdefault(report.client, []).append(report)
+            continue
+        faults.append(Fault(report.client, field, f"{report.client}: {words}"))
     if public is None:
-        good = _without_twins(good, faults)
-    heard = {report.client for report in good}
-    return good, [fault for fault in faults if fault.client not in heard]
+        twins = sorted(client for client, sent in good.items() if len(set(sent)) > 1)
+        faults += [
+            Fault(client, "client", f"{client}: two different e-reports; send one, or sign them")
+            for client in twins
+        ]
+        good = {client: sent[:1] for client, sent in good.items() if client not in twins}
+    kept = [report for sent in good.values() for report in sent]
+    return kept, [fault for fault in faults if fault.client not in good]
 
 
-def _other_context(
-    report: EReport, calibration: str, round: str | None, step: int | None
-) -> Fault | None:
-    if report.calibration != calibration:
-        reason = f"{report.client}: watches another calibration; send one of this round"
-        return Fault(report.client, "calibration", reason)
-    if round is not None and report.round != round:
-        reason = f"{report.client}: of round {report.round}, not {round}; send one of this round"
-        return Fault(report.client, "round", reason)
-    if step is not None and report.step != step:
-        reason = f"{report.client}: of step {report.step}, not {step}; send one of this step"
-        return Fault(report.client, "step", reason)
-    return None
+class Look(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One reporting date: the e-reports of the sites heard, and why others were refused."""
+
+    step: Count
+    sites: dict[str, EReport]
+    faulty: dict[str, str] = {}
 
 
-def _without_twins(reports: list[EReport], faults: list[Fault]) -> list[EReport]:
-    """Unsigned, a name that comes twice with different words is nobody's evidence."""
-    kept: dict[str, EReport] = {}
-    twins = set()
-    for report in reports:
-        if report.client in kept and kept[report.client] != report:
-            twins.add(report.client)
-        kept[report.client] = report
-    for client in sorted(twins):
-        del kept[client]
-        reason = f"{client}: two different e-reports; send one, or sign them"
-        faults.append(Fault(client, "client", reason))
-    return list(kept.values())
-
-
-def _newest(reports: Iterable[EReport]) -> list[EReport]:
-    """One e-report a site: that of the latest step, then of the most samples."""
-    found: dict[str, EReport] = {}
-    for report in sorted(reports, key=lambda r: (r.client, r.step, r.n_samples)):
-        found[report.client] = report
-    return list(found.values())
-
-
-def _padded(logs: list[float], total: int) -> Vector:
-    return np.array(logs + [-np.inf] * (total - len(logs)))
-
-
-def _or_zero(log: float | None) -> float:
-    return -np.inf if log is None else log
-
-
-def _most(values: list[str]) -> str:
-    """The value that comes most often; the first of them by name where several do."""
-    return min(set(values), key=lambda value: (-values.count(value), value)) if values else ""
-
-
-MAX_HISTORY_BYTES = 2**28
-FilePath = str | os.PathLike[str]
-
-
-@dataclass(frozen=True)
-class AlarmHistory:
+class AlarmHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """Every look at the sites of one calibration, the first one first.
 
     Parameters
@@ -289,41 +256,53 @@ class AlarmHistory:
         The name of the round; None where the sites gave none.
     n_sites
         K, fixed with the first look.
-    m
+    liars
         How many of them may lie.
     delta
         The chance of a false alarm, ever.
     independent
         Whether the sites were stated to be independent.
-    rang
-        `coverage` and `drift`: the step at which the common alarm first rang.
     looks
         What was seen.
     """
 
-    calibration: str
+    calibration: Digest
     round: str | None
-    n_sites: int
-    m: int
-    delta: float
+    n_sites: Some
+    liars: Count
+    delta: Share
     independent: bool = False
-    rang: dict[str, int] | None = None
     looks: tuple[Look, ...] = ()
+
+    @cached_property
+    def merged(self) -> tuple[Merged, ...]:
+        """What the alarms came to at each look."""
+        return tuple(self._merge(look.sites.values()) for look in self.looks)
+
+    def _merge(self, reports: Iterable[EReport], faulty: Sequence[Fault] = ()) -> Merged:
+        return merge(
+            reports,
+            self.liars,
+            n_sites=self.n_sites,
+            delta=self.delta,
+            independent=self.independent,
+            faulty=faulty,
+        )
+
+    @cached_property
+    def rang(self) -> dict[str, int]:
+        """`coverage` and `drift`: the step at which the common alarm first rang."""
+        found: dict[str, int] = {}
+        for look, one in zip(self.looks, self.merged, strict=True):
+            for name, rings in (("coverage", one.alarm), ("drift", one.drift)):
+                if rings:
+                    found.setdefault(name, look.step)
+        return found
 
     @property
     def alarmed(self) -> tuple[str, ...]:
         """The sites that alarm by themselves at the last look."""
-        return tuple(self.looks[-1].alarmed) if self.looks else ()
-
-    @property
-    def alarm(self) -> bool:
-        """Whether the common alarm has rung at any look."""
-        return "coverage" in (self.rang or {})
-
-    @property
-    def drift(self) -> bool:
-        """Whether the common drift alarm has rung at any look."""
-        return "drift" in (self.rang or {})
+        return self.merged[-1].alarmed if self.looks else ()
 
     @property
     def line(self) -> str:
@@ -335,52 +314,18 @@ class AlarmHistory:
         >>> AlarmHistory("ab" * 32, "spring", 20, 2, 0.05).line
         'no alarm in 0 looks at 20 sites of which at most 2 lie'
         """
-        whom = f"{self.n_sites} sites of which at most {self.m} lie"
-        rang = self.rang or {}
-        if self.alarm:
-            return (
-                f"alarm since step {rang['coverage']}: {whom}, and coverage has fallen below its "
-                "floor at an honest one at least; recalibrate now, with --previous and --alarms"
-            )
-        if self.drift:
-            return (
-                f"drift since step {rang['drift']}: {whom}, and scores no longer are like the own "
-                "report at an honest one at least; check coverage there"
-            )
-        words = f"no alarm in {len(self.looks)} looks at {whom}"
-        if self.alarmed:
-            return f"{words}, but {len(self.alarmed)} alarm by themselves: look there"
-        return words
+        since = {name: f" since step {step}" for name, step in self.rang.items()}
+        quiet = f"no alarm in {len(self.looks)} looks at "
+        return _line(self.n_sites, self.liars, self.alarmed, since, quiet)
 
-    def fitting(
-        self, reports: Iterable[EReport], step: int
-    ) -> tuple[dict[str, EReport], list[Fault]]:
-        """The e-reports of this step that go on from what was recorded; and the others' faults."""
-        good: dict[str, EReport] = {}
-        faults = []
-        last: dict[str, tuple[int, Heard]] = {}
-        for look in self.looks:
-            last |= {name: (look.step, heard) for name, heard in look.sites.items()}
-        reports = list(reports)
-        strangers = {report.client for report in reports} - set(last)
-        crowded = bool(last) and len(last) + len(strangers) > self.n_sites
-        for report in sorted(reports, key=lambda r: (r.client, r.n_samples)):
-            problem = _problem(report, step, last.get(report.client), self)
-            if crowded and report.client in strangers:
-                problem = (
-                    f"is more than the {self.n_sites} sites watched, of which {len(last)} were "
-                    "heard before; pass keys so that nobody can pose as a site"
-                )
-            if problem is None:
-                good[report.client] = report
-            else:
-                faults.append(Fault(report.client, "history", f"{report.client}: {problem}"))
-        return good, faults
+    def latest(self) -> dict[str, EReport]:
+        """The last e-report of every site that was heard."""
+        return {name: report for look in self.looks for name, report in look.sites.items()}
 
     def looked(
         self, reports: Iterable[EReport], step: int, faulty: Sequence[Fault] = ()
     ) -> tuple[Merged, AlarmHistory]:
-        """The evidence at this step, and the history with it.
+        """What the alarms come to at this step, and the history with it.
 
         The last step may be looked at again, as e-reports come late: what was recorded of it stays.
 
@@ -396,13 +341,12 @@ class AlarmHistory:
         Returns
         -------
         Merged, AlarmHistory
-            What the evidence comes to, and the longer history.
+            What the alarms come to, and the longer history.
 
         Examples
         --------
-        >>> from robfcp.monitoring import AlarmHistory
-        >>> from robfcp.report import EReport
-        >>> history = AlarmHistory("ab" * 32, None, n_sites=3, m=1, delta=0.05)
+        >>> from robfcp.monitoring import AlarmHistory, EReport
+        >>> history = AlarmHistory("ab" * 32, None, n_sites=3, liars=1, delta=0.05)
         >>> reports = [EReport(f"s{k}", "ab" * 32, 0.9, 500, 4.0, step=1) for k in range(3)]
         >>> merged, history = history.looked(reports, 1)
         >>> merged.alarm, history.rang
@@ -414,64 +358,53 @@ class AlarmHistory:
             raise RobfcpError(
                 f"step: {step} comes before step {newest}, which is recorded; steps only rise"
             )
-        good, faults = self.fitting(reports, step)
-        if step == newest:
-            good = {**self._recorded(), **good}
-        named = [*faulty, *faults]
-        merged = merge(
-            good.values(),
-            self.m,
-            n_sites=self.n_sites,
-            delta=self.delta,
-            independent=self.independent,
-            faulty=[fault for fault in named if fault.client not in good],
-        )
-        rang = dict(self.rang or {})
-        for name, rings in zip(RINGS, (merged.alarm, merged.drift), strict=True):
-            if rings:
-                rang.setdefault(name, step)
-        look = Look(
-            step=step,
-            coverage=_finite(merged.log_mean),
-            product=merged.log_product,
-            drift=_finite(merged.log_drift),
-            alarmed=list(merged.alarmed),
-            sites={name: heard_of(good[name]) for name in sorted(good)},
-            faulty={fault.client: fault.reason for fault in merged.faulty},
-        )
-        kept = self.looks[:-1] if step == newest else self.looks
-        return merged, replace(self, rang=rang, looks=(*kept, look))
-
-    def _recorded(self) -> dict[str, EReport]:
-        """The e-reports of the last look."""
-        look = self.looks[-1]
-        return {
-            name: heard.e_report(name, self.calibration, self.round, look.step)
-            for name, heard in look.sites.items()
-        }
-
-    def check_settings(self, source: FilePath, **stated: object) -> None:
-        """Refuse settings that are not those of the first look; None says nothing."""
-        for name, value in stated.items():
-            if value is not None and getattr(self, name) != value:
-                raise RobfcpError(
-                    f"{source}: was begun with {name} {getattr(self, name)}, not {value}; what is "
-                    "watched is fixed beforehand: keep it, or begin another file"
+        reports, last, faults = list(reports), self.latest(), list(faulty)
+        good = dict(self.looks[-1].sites) if step == newest else {}
+        strangers = {report.client for report in reports} - set(last)
+        crowded = bool(last) and len(last) + len(strangers) > self.n_sites
+        for report in sorted(reports, key=lambda r: (r.client, r.n_samples)):
+            problem = self._problem(report, step, last.get(report.client))
+            if crowded and report.client in strangers:
+                problem = (
+                    f"is more than the {self.n_sites} sites watched, of which {len(last)} were "
+                    "heard before; pass keys so that nobody can pose as a site"
                 )
+            if problem:
+                faults.append(Fault(report.client, "history", f"{report.client}: {problem}"))
+            else:
+                good[report.client] = report
+        merged = self._merge(good.values(), [one for one in faults if one.client not in good])
+        sites = {name: good[name] for name in sorted(good)}
+        look = Look(step, sites, {fault.client: fault.reason for fault in merged.faulty})
+        kept = self.looks[:-1] if step == newest else self.looks
+        return merged, msgspec.structs.replace(self, looks=(*kept, look))
+
+    def _problem(self, report: EReport, step: int, before: EReport | None) -> str:
+        """Why an e-report does not go on from the record; empty where it does."""
+        if report.calibration != self.calibration:
+            return "watches another calibration; send one of this round"
+        if report.step != step:
+            return f"of step {report.step}, not {step}; send one of this step"
+        if before is None:
+            return ""
+        when, n = before.step, before.n_samples
+        if report.floor != before.floor:
+            return f"its floor is {report.floor}, at step {when} it was {before.floor}; keep that"
+        other = msgspec.structs.replace(report, step=when) != before
+        if when == step and other:
+            return f"another e-report of step {step} is recorded; wait for the next step"
+        if report.n_samples < n:
+            return (
+                f"counts {report.n_samples} samples, at step {when} it was {n}; go on with the "
+                "same state file"
+            )
+        if report.n_samples == n and other:
+            return f"counts no new samples since step {when}, but tells otherwise; send it again"
+        return ""
 
     def to_json(self) -> bytes:
         """The history as sealed JSON."""
-        body = HistoryBody(
-            self.calibration,
-            round=self.round,
-            n_sites=self.n_sites,
-            m=self.m,
-            delta=self.delta,
-            independent=self.independent,
-            rang=dict(self.rang or {}),
-            looks=list(self.looks),
-        )
-        return encode_history(body)
+        return seal(KIND, SCHEMA, self)
 
     @property
     def digest(self) -> str:
@@ -481,17 +414,24 @@ class AlarmHistory:
     @staticmethod
     def from_json(data: bytes | str, source: str = "alarms") -> AlarmHistory:
         """A history from JSON, or one line that says what is wrong with it."""
-        body = decode_history(data, source)
-        return AlarmHistory(
-            body.calibration,
-            round=body.round,
-            n_sites=body.n_sites,
-            m=body.m,
-            delta=body.delta,
-            independent=body.independent,
-            rang=body.rang,
-            looks=tuple(body.looks),
-        )
+        _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
+        found = decode_body(raw, AlarmHistory, KIND, source, _REMEDY)
+        steps = [look.step for look in found.looks]
+        wrong = {
+            "as many may lie as are watched": found.liars >= found.n_sites,
+            "steps do not rise": steps != sorted(set(steps)),
+            "more sites than are watched": len(found.latest()) > found.n_sites,
+            "an e-report is not of its step or calibration": any(
+                (report.client, report.step, report.calibration)
+                != (name, look.step, found.calibration)
+                for look in found.looks
+                for name, report in look.sites.items()
+            ),
+        }
+        for problem, holds in wrong.items():
+            if holds:
+                raise RobfcpError(f"{source}: {problem}; {_REMEDY}")
+        return found
 
     def save(self, path: FilePath) -> None:
         """Write it whole or not at all, and never more than can be read back."""
@@ -509,7 +449,7 @@ class AlarmHistory:
 def record_look(
     path: FilePath,
     reports: Sequence[EReport],
-    m: int,
+    liars: int,
     *,
     step: int,
     round: str | None = None,
@@ -527,18 +467,22 @@ def record_look(
     with locked(path):
         if Path(path).exists():
             history = AlarmHistory.load(path)
-            history.check_settings(
-                path, m=m, round=round, n_sites=n_sites, delta=delta, independent=independent
-            )
+            stated = {"liars": liars, "round": round, "n_sites": n_sites, "delta": delta}
+            for name, value in {**stated, "independent": independent}.items():
+                if value is not None and getattr(history, name) != value:
+                    raise RobfcpError(
+                        f"{path}: was begun with {name} {getattr(history, name)}, not {value}; "
+                        "what is watched is fixed beforehand: keep it, or begin another file"
+                    )
         else:
-            heard = {r.client for r in reports} | {fault.client for fault in faulty}
             if not reports:
                 raise RobfcpError(f"{path}: the first look needs a valid e-report{_first(faulty)}")
+            heard = {r.client for r in reports} | {fault.client for fault in faulty}
             history = AlarmHistory(
-                calibration=reports[0].calibration,
+                reports[0].calibration,
                 round=round,
                 n_sites=len(heard) if n_sites is None else n_sites,
-                m=m,
+                liars=liars,
                 delta=0.05 if delta is None else delta,
                 independent=bool(independent),
             )
@@ -555,32 +499,3 @@ def record_look(
 def _first(faults: Sequence[Fault]) -> str:
     """The first of some faults, to end a message with."""
     return f": {faults[0].reason}" if faults else "; pass some"
-
-
-def _problem(
-    report: EReport, step: int, before: tuple[int, Heard] | None, history: AlarmHistory
-) -> str | None:
-    """Why an e-report does not go on from the record; None where it does."""
-    if report.calibration != history.calibration:
-        return "watches another calibration; send one of this round"
-    if report.step != step:
-        return f"of step {report.step}, not {step}; send one of this step"
-    if before is None:
-        return None
-    when, heard = before
-    if report.floor != heard.floor:
-        return f"its floor is {report.floor}, at step {when} it was {heard.floor}; keep that"
-    if when == step and heard_of(report) != heard:
-        return f"another e-report of step {step} is recorded; wait for the next step"
-    if report.n_samples < heard.n:
-        return (
-            f"counts {report.n_samples} samples, at step {when} it was {heard.n}; "
-            "go on with the same state file"
-        )
-    if report.n_samples == heard.n and heard_of(report) != heard:
-        return f"counts no new samples since step {when}, but tells otherwise; send it again"
-    return None
-
-
-def _finite(log: float) -> float | None:
-    return log if math.isfinite(log) else None

@@ -7,6 +7,7 @@ site has drifted"; over all rounds each sums to at most delta, however long the 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,25 +25,25 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
 from robfcp.files import read_limited, write_atomically
 from robfcp.guarantees import ClientIntervals, prune
+from robfcp.guarantees.pruning import client_intervals
 from robfcp.monitoring.alarms import AlarmHistory
+from robfcp.monitoring.monitor import Digest, Share
 
+KIND = "chain"
+SCHEMA = 1
+N_EDGES = 32
 LEAST = 30  # samples of a report that does not come twice by chance
+_REMEDY = "pass the .chain.json that robfcp calibrate --previous wrote"
 
 
 class FixedIntervals(ClientIntervals):
     """Clopper-Pearson ends at edges fixed before the reports; all hold with chance 1 - beta."""
 
     def __init__(self, federation: Federation, beta: float, edges: NDArray[np.intp]) -> None:
-        from scipy.special import betaincinv
-
         self.ids, self.beta, self.edges = federation.ids, beta, edges
-        tail = beta / (2 * federation.n_clients * len(edges))
-        below = federation.cumulative(edges).T.astype(np.float64)
-        size = federation.sizes[None, :].astype(np.float64)
-        low = betaincinv(np.maximum(below, 1), size - below + 1, tail)
-        high = betaincinv(below + 1, np.maximum(size - below, 1), 1 - tail)
-        self.low = np.ascontiguousarray(np.where(below > 0, low, 0.0))
-        self.high = np.ascontiguousarray(np.where(below < size, high, 1.0))
+        miss = beta / (federation.n_clients * len(edges))
+        low, high = client_intervals(federation.cumulative(edges), federation.sizes, miss)
+        self.low, self.high = np.ascontiguousarray(low.T), np.ascontiguousarray(high.T)
 
 
 def spent(number: int, delta: float) -> float:
@@ -58,18 +59,14 @@ def drifted(before: Federation, now: Federation, error: float) -> dict[str, floa
     """
     if before.exact_digest is None or before.exact_digest != now.exact_digest:
         return {}
-    common = sorted(set(before.ids) & set(now.ids))
+    common, rows = _in_both(before, now)
     shares, slack = [], np.zeros(len(common))
-    for federation in (before, now):
-        place = {name: k for k, name in enumerate(federation.ids)}
-        rows = np.array([place[name] for name in common], dtype=np.intp)
-        size = federation.sizes[rows]
-        shares.append(federation.cumulative()[rows] / size[:, None])
+    for federation, chosen in zip((before, now), rows, strict=True):
+        size = federation.sizes[chosen]
+        shares.append(federation.cumulative()[chosen] / size[:, None])
         slack += np.sqrt(np.log(4 * max(1, len(common)) / error) / (2 * size))
     distance = np.abs(shares[0] - shares[1]).max(axis=1, initial=0)
-    return {
-        name: float(d) for name, d, most in zip(common, distance, slack, strict=True) if d > most
-    }
+    return {common[k]: float(distance[k]) for k in np.flatnonzero(distance > slack)}
 
 
 def repeated(before: Federation, now: Federation) -> list[str]:
@@ -79,21 +76,17 @@ def repeated(before: Federation, now: Federation) -> list[str]:
     """
     if before.grid != now.grid:
         return []
-    place = {name: k for k, name in enumerate(before.ids)}
-    both = [(place[name], k) for k, name in enumerate(now.ids) if name in place]
-    if not both:
-        return []
-    old, new = (np.array(rows, dtype=np.intp) for rows in zip(*both, strict=True))
+    common, (old, new) = _in_both(before, now)
     every = np.arange(now.grid.n_bins)
     same = (before.cumulative(every)[old] == now.cumulative(every)[new]).all(axis=1)
-    same &= now.sizes[new] >= LEAST
-    return [now.ids[k] for k in new[same]]
+    return [common[k] for k in np.flatnonzero(same & (now.sizes[new] >= LEAST))]
 
 
-KIND = "chain"
-SCHEMA = 1
-N_EDGES = 32
-_REMEDY = "pass the .chain.json that robfcp calibrate --previous wrote"
+def _in_both(before: Federation, now: Federation) -> tuple[list[str], list[NDArray[np.intp]]]:
+    """The sites that sent both reports, and their rows in each federation."""
+    places = [{name: k for k, name in enumerate(one.ids)} for one in (before, now)]
+    common = sorted(places[0].keys() & places[1].keys())
+    return common, [np.array([place[c] for c in common], dtype=np.intp) for place in places]
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,32 +100,28 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     number: int
-    calibration: str
-    before: str | None  # digest of the link before
+    calibration: Digest
+    before: Digest | None  # of the link before
     round: str | None
     thresholds: list[float | None]
     lowers: list[float]
     clients: list[str]
     flagged: list[str]
     error: float
-    sigma: float | None = None
+    alike: float | None = None
     out: dict[str, int] = {}
     left_out: dict[str, str] = {}
     readmitted: list[str] = []
     drifted: dict[str, float] = {}
     repeated: list[str] = []
-    alarms: str | None = None
+    alarms: Digest | None = None
     rang: dict[str, int] = {}
     alarmed: list[str] = []
 
-
-class ChainBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything the digest covers."""
-
-    delta: float
-    grid: str
-    edges: list[int]
-    links: list[Link]
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the link, which the next one holds."""
+        return digest_of(msgspec.json.encode(self))
 
 
 @dataclass(frozen=True)
@@ -140,7 +129,7 @@ class Reputation:
     """What the rounds say of one site: how often it reported, was flagged, drifted, alarmed; if it
     is out.
 
-    Being flagged proves nothing. Being out does, under the stated sigma, at the error spent.
+    Being flagged proves nothing. Being out does, under the stated alikeness, at the error spent.
     """
 
     reported: int
@@ -152,23 +141,23 @@ class Reputation:
 
 @dataclass(frozen=True)
 class Admission:
-    """The federation of a round without those that stay out, and how many liars may remain."""
+    """The federation of a round without those that stay out, how many liars may remain, and what
+    its link says of it."""
 
     federation: Federation
     malicious: int | str
+    alike: float | None
     out: dict[str, int]
     left_out: dict[str, str]
-    readmitted: tuple[str, ...]
-    sigma: float | None
+    readmitted: list[str]
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A chain of calibrations, the oldest first; every link holds the digest of the one before."""
 
-    delta: float
-    grid: str
+    delta: Share
+    grid: Digest
     edges: tuple[int, ...]
     links: tuple[Link, ...]
 
@@ -179,10 +168,9 @@ class Chain:
         federation = calibration.federation
         pooled = np.cumsum(federation.pooled(calibration.trusted_mask))
         places = np.searchsorted(pooled, pooled[-1] * np.arange(1, N_EDGES + 1) / (N_EDGES + 1))
-        last = max(federation.grid.n_bins - 2, 0)
-        edges = tuple(np.unique(places.clip(0, last)).tolist())
-        first = _link(calibration, None, 1, delta)
-        return Chain(delta, federation.grid.digest, edges, (first,))
+        edges = np.unique(places.clip(0, max(federation.grid.n_bins - 2, 0))).tolist()
+        bare = Chain(delta, federation.grid.digest, tuple(edges), ())
+        return msgspec.structs.replace(bare, links=(bare._link(calibration),))
 
     @property
     def error(self) -> float:
@@ -193,29 +181,37 @@ class Chain:
         self,
         federation: Federation,
         malicious: int | str,
-        sigma: float | None = None,
+        alike: float | None = None,
         readmit: Iterable[str] = (),
     ) -> Admission:
-        """The federation without the sites that stay out; with sigma, those refuted now join them.
+        """The federation without the sites that stay out; those refuted now join them.
 
-        While every honest site's CDF is within sigma of a common one at the edges fixed, no honest
-        site is ever left out with a chance of at least 1 - delta over all rounds.
+        While every honest site's CDF is within `alike` of a common one at the edges fixed, no
+        honest site is ever left out with a chance of at least 1 - delta over all rounds.
         """
         out = dict(self.links[-1].out)
-        back = tuple(dict.fromkeys(readmit))
+        back = list(dict.fromkeys(readmit))
         for client in back:
             if client not in out:
                 raise RobfcpError(f"--readmit: {client} is not out; check the name")
             del out[client]
-        kept, notes = _without(federation, out, {}), []
-        bound, left = _remaining(malicious, federation, kept), dict[str, str]()
-        if sigma is not None and isinstance(bound, int) and bound > 0:
-            if federation.exact_digest != self.grid:
-                notes.append("nobody was left out for good: the grid changed or reports hold noise")
-            else:
-                left = self._refuted(kept, bound, sigma)
-                kept = _without(kept, dict.fromkeys(left, 0), left)
-                bound -= len(left)
+        why = {
+            client: f"out since round {number} of the chain; --readmit takes it back"
+            for client, number in out.items()
+        }
+        kept, notes, left = _without(federation, why), [], dict[str, str]()
+        bound = malicious
+        if isinstance(bound, int):
+            bound = max(0, bound - (federation.n_clients - kept.n_clients))
+            if alike is not None and bound > 0:
+                if federation.exact_digest != self.grid:
+                    notes.append(
+                        "nobody was left out for good: the grid changed or reports hold noise"
+                    )
+                else:
+                    left = self._refuted(kept, bound, alike)
+                    why = {name: f"{left[name]}; it stays out until --readmit" for name in left}
+                    kept, bound = _without(kept, why), bound - len(left)
         out |= dict.fromkeys(left, len(self.links) + 1)
         if out:
             notes.append(
@@ -226,12 +222,22 @@ class Chain:
         return Admission(
             kept,
             malicious=bound,
+            alike=alike,
             out=out,
             left_out=left,
             readmitted=back,
-            sigma=sigma,
             notes=tuple(notes),
         )
+
+    def _refuted(self, federation: Federation, m: int, alike: float) -> dict[str, str]:
+        """The sites that cannot be honest at the fixed edges, and why."""
+        known = FixedIntervals(federation, self.error, np.array(self.edges))
+        found = prune(federation, m, alike, self.error, lambda _: known).evidence
+        upper = federation.grid.upper
+        return {
+            e.client: f"its share below {upper[e.edge]:.4g} is not within {alike:g} of the others'"
+            for e in found.exclusions
+        }
 
     def extended(
         self,
@@ -242,37 +248,54 @@ class Chain:
     ) -> Chain:
         """The chain with one more link; `previous` must be the calibration of the last one, and
         `alarms` the record of it."""
-        last = self.links[-1]
-        if previous.identity != last.calibration:
+        watched = self.links[-1].calibration
+        if previous.identity != watched:
             raise RobfcpError(
                 "previous: is not the last calibration of its chain; pass the newest one"
             )
+        if alarms is not None and alarms.calibration != watched:
+            raise RobfcpError(
+                "alarms: watches another calibration than the last of this chain; pass its own"
+            )
         link = msgspec.structs.replace(
-            _link(calibration, last, last.number + 1, self.delta),
-            sigma=admission.sigma,
+            self._link(calibration),
+            alike=admission.alike,
             out=admission.out,
             left_out=admission.left_out,
-            readmitted=list(admission.readmitted),
+            readmitted=admission.readmitted,
             drifted=drifted(previous.federation, calibration.federation, self.error),
             repeated=repeated(previous.federation, calibration.federation),
             alarms=None if alarms is None else alarms.digest,
-            rang={} if alarms is None else dict(alarms.rang or {}),
+            rang={} if alarms is None else alarms.rang,
             alarmed=[] if alarms is None else list(alarms.alarmed),
         )
-        return replace(self, links=(*self.links, link))
+        return msgspec.structs.replace(self, links=(*self.links, link))
+
+    def _link(self, calibration: Calibration) -> Link:
+        """The next link, before anything is said of sites."""
+        levels = calibration.levels
+        return Link(
+            number=len(self.links) + 1,
+            calibration=calibration.identity,
+            before=self.links[-1].digest if self.links else None,
+            round=calibration.summary.round,
+            thresholds=[x.threshold if np.isfinite(x.threshold) else None for x in levels],
+            lowers=[level.certificate.lower for level in levels],
+            clients=list(calibration.federation.ids),
+            flagged=list(calibration.flagged),
+            error=self.error,
+        )
 
     def reputations(self) -> dict[str, Reputation]:
         """What all rounds say of every site that ever reported."""
         names = sorted({name for link in self.links for name in (*link.clients, *link.out)})
+        times = Counter(name for link in self.links for name in link.clients)
+        flagged = Counter(name for link in self.links for name in link.flagged)
+        drifts = Counter(name for link in self.links for name in link.drifted)
+        alarms = Counter(name for link in self.links for name in link.alarmed)
+        out = self.links[-1].out
         return {
-            name: Reputation(
-                reported=sum(name in link.clients for link in self.links),
-                flagged=sum(name in link.flagged for link in self.links),
-                drifted=sum(name in link.drifted for link in self.links),
-                alarmed=sum(name in link.alarmed for link in self.links),
-                out_since=self.links[-1].out.get(name),
-            )
-            for name in names
+            n: Reputation(times[n], flagged[n], drifts[n], alarms[n], out.get(n)) for n in names
         }
 
     def changes(self) -> list[str]:
@@ -286,41 +309,40 @@ class Chain:
                 old.thresholds, new.thresholds, old.lowers, new.lowers, strict=False
             )
         ]
-        was, now = set(old.clients), set(new.clients)
-        groups = (
-            ("came", now - was),
-            ("went", was - now - set(new.out)),
-            ("flagged now", (set(new.flagged) - set(old.flagged)) & was),
-            ("no longer flagged", (set(old.flagged) - set(new.flagged)) & now),
-            ("left out for good", set(new.left_out)),
-            ("readmitted", set(new.readmitted)),
-            ("drifted since", set(new.drifted)),
-            ("alarmed by themselves before", set(new.alarmed)),
-            ("sent the report of the round before again", set(new.repeated)),
-        )
         lines += [
             f"the {'alarm' if name == 'coverage' else 'drift alarm'} on the calibration before "
             f"rang at step {step}"
             for name, step in new.rang.items()
         ]
-        return lines + [f"{word}: {', '.join(sorted(names))}" for word, names in groups if names]
+        was, now = set(old.clients), set(new.clients)
+        groups = {
+            "came": now - was,
+            "went": was - now - set(new.out),
+            "flagged now": (set(new.flagged) - set(old.flagged)) & was,
+            "no longer flagged": (set(old.flagged) - set(new.flagged)) & now,
+            "left out for good": new.left_out,
+            "readmitted": new.readmitted,
+            "drifted since": new.drifted,
+            "alarmed by themselves before": new.alarmed,
+            "sent the report of the round before again": new.repeated,
+        }
+        return lines + [f"{word}: {', '.join(sorted(who))}" for word, who in groups.items() if who]
 
     def to_json(self) -> bytes:
         """The chain as sealed JSON."""
-        body = ChainBody(self.delta, self.grid, list(self.edges), list(self.links))
-        return seal(KIND, SCHEMA, body)
+        return seal(KIND, SCHEMA, self)
 
     @staticmethod
     def from_json(data: bytes | str, source: str = "chain") -> Chain:
         """A chain from JSON, refused where a link does not hold the digest of the one before."""
         _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
-        body = decode_body(raw, ChainBody, KIND, source, _REMEDY)
-        if not 0 < body.delta < 1 or not body.links or body.links[0].before is not None:
+        found = decode_body(raw, Chain, KIND, source, _REMEDY)
+        if not found.links or found.links[0].before is not None:
             raise RobfcpError(f"{source}: the chain has no beginning; {_REMEDY}")
-        for before, link in pairwise(body.links):
-            if link.before != _digest(before) or link.number != before.number + 1:
+        for before, link in pairwise(found.links):
+            if link.before != before.digest or link.number != before.number + 1:
                 raise RobfcpError(f"{source}: link {link.number} does not follow; {_REMEDY}")
-        return Chain(body.delta, body.grid, tuple(body.edges), tuple(body.links))
+        return found
 
     def save(self, path: FilePath) -> None:
         """Write it whole or not at all."""
@@ -337,75 +359,22 @@ class Chain:
             raise RobfcpError(f"{beside}: is not the chain of {path}; pass the newest calibration")
         return previous, chain
 
-    def alarms_of(self, path: FilePath) -> AlarmHistory:
-        """The record of alarms on the last calibration of the chain; refused if of another."""
-        found = AlarmHistory.load(path)
-        if found.calibration != self.links[-1].calibration:
-            raise RobfcpError(
-                f"{path}: watches another calibration than the last of this chain; pass its own"
-            )
-        return found
-
-    def _refuted(self, federation: Federation, m: int, sigma: float) -> dict[str, str]:
-        """The sites that cannot be honest at the fixed edges, and why."""
-        known = FixedIntervals(federation, self.error, np.array(self.edges))
-        found = prune(federation, m, sigma, self.error, lambda _: known).evidence
-        upper = federation.grid.upper
-        return {
-            e.client: f"its share below {upper[e.edge]:.4g} is not within {sigma:g} of the others'"
-            for e in found.exclusions
-        }
-
 
 def chain_path(path: FilePath) -> Path:
     """Where the chain of the calibration at `path` lies."""
     return Path(path).with_suffix(".chain.json")
 
 
-def _link(calibration: Calibration, before: Link | None, number: int, delta: float) -> Link:
-    return Link(
-        number=number,
-        calibration=calibration.identity,
-        before=None if before is None else _digest(before),
-        round=calibration.summary.round,
-        thresholds=[x.threshold if np.isfinite(x.threshold) else None for x in calibration.levels],
-        lowers=[level.certificate.lower for level in calibration.levels],
-        clients=list(calibration.federation.ids),
-        flagged=list(calibration.flagged),
-        error=spent(number, delta),
-    )
-
-
-def _without(federation: Federation, out: dict[str, int], why: dict[str, str]) -> Federation:
+def _without(federation: Federation, why: dict[str, str]) -> Federation:
     """The federation without some sites, which are listed as faulty with the reason."""
-    gone = [client for client in federation.ids if client in out]
+    gone = [client for client in federation.ids if client in why]
     if not gone:
         return federation
     if len(gone) == federation.n_clients:
         raise RobfcpError("previous: every site that reported is out; readmit some")
-    faults = tuple(
-        Fault(
-            client,
-            "chain",
-            f"{client}: {why[client]}; it stays out until --readmit"
-            if client in why
-            else f"{client}: out since round {out[client]} of the chain; --readmit takes it back",
-        )
-        for client in gone
-    )
-    mask = np.array([client not in out for client in federation.ids])
+    faults = tuple(Fault(client, "chain", f"{client}: {why[client]}") for client in gone)
+    mask = np.array([client not in why for client in federation.ids])
     return replace(federation.subset(mask), faulty=federation.faulty + faults)
-
-
-def _remaining(malicious: int | str, federation: Federation, kept: Federation) -> int | str:
-    """How many liars may remain once some are out."""
-    if not isinstance(malicious, int):
-        return malicious
-    return max(0, malicious - (federation.n_clients - kept.n_clients))
-
-
-def _digest(link: Link) -> str:
-    return digest_of(msgspec.json.encode(link))
 
 
 def _number(value: float | None) -> str:

@@ -6,13 +6,14 @@ import hashlib
 import math
 import os
 import secrets
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import array, share, whole
@@ -21,212 +22,228 @@ from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.checking import class_limits, firm_promise, level_of
 from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.calibration.sealed import decode_body, digest_of, seal, unseal
-from robfcp.errors import RobfcpError
-from robfcp.files import lock, read_limited, reason_of, write_atomically
+from robfcp.errors import ReportError, RobfcpError
+from robfcp.files import lock, read_limited, reason_of, what_is_wrong, write_atomically
 from robfcp.grid import Grid
-from robfcp.report import MAX_SAMPLES, EReport, Report, check_client
+from robfcp.report import MAX_SAMPLES, Report, check_client
+from robfcp.report.checks import check_text
+from robfcp.report.signed import inside, sign_raw, verify_raw
+from robfcp.report.wire import claimed_name
 from robfcp.scores import Score
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 KIND = "monitor"
 SCHEMA = 1
+DELTA = 0.05
 MAX_POINTS = 400
 MAX_STATE_BYTES = 2**28
-ALARMS = frozenset({"coverage", "change", "exchangeability"})
+LEAST_ROWS = 30  # fewer may come twice by chance, and must be named
+_INSIDE = 100  # points of the curve within one batch
 _REMEDY = "pass the state file that robfcp monitor wrote, or start a new one"
-_HEX = frozenset("0123456789abcdef")
+_DOMAIN = b"robfcp signed e-report 1\n"  # no report can pass for an e-report, nor the reverse
+_MAX_E_REPORT_BYTES = 16_384
+_MAX_LOG = 1e15
+
+FilePath = str | os.PathLike[str]
+Vector = NDArray[np.float64]
+Share = Annotated[float, Meta(gt=0, lt=1)]
+Count = Annotated[int, Meta(ge=0, le=MAX_SAMPLES)]
+Some = Annotated[int, Meta(ge=1, le=MAX_SAMPLES)]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class EReport(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="e-report"
+):
+    """How strong a site's alarms are and of which calibration; nothing of its data.
+
+    `calibration` is the SHA-256 of the calibration watched, `step` the number of the reporting
+    date. The logarithms are of e-values: against "coverage is at least the floor", R_t of a change,
+    and against "fresh scores are like those reported", where kept.
+    """
+
+    client: str
+    calibration: Digest
+    floor: Share
+    n_samples: Count
+    log_coverage: float
+    round: str | None = None
+    step: Count = 0
+    log_change: float | None = None
+    log_drift: float | None = None
+    schema: int = 1
+
+    def __post_init__(self) -> None:
+        check_client(self.client)
+        check_text(self.client, "round", self.round)
+        remedy = "make it again with robfcp monitor"
+        if self.schema != 1:
+            words = f"schema {self.schema} is unknown"
+            raise ReportError(self.client, "schema", words, "update robfcp at the server")
+        for name in ("log_coverage", "log_change", "log_drift"):
+            value = getattr(self, name)
+            if value is not None and not abs(value) <= _MAX_LOG:
+                words = f"{name} is {value!r}, not a finite number"
+                raise ReportError(self.client, name, words, remedy)
+        most = -self.n_samples * math.log1p(-self.floor)  # every sample missed, all put on it
+        if self.log_coverage > most * (1 + 1e-9):
+            words = "log_coverage is more than the samples can earn"
+            raise ReportError(self.client, "log_coverage", words, remedy)
+
+    def to_json(self) -> bytes:
+        """The e-report as one JSON object."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def from_json(data: bytes | str, source: str = "e-report") -> EReport:
+        """An e-report from JSON, or one line naming client, field and remedy."""
+        try:
+            return msgspec.json.decode(data, type=EReport)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            if isinstance(error.__cause__, ReportError):
+                raise error.__cause__ from None
+            words = f"not a valid e-report ({what_is_wrong(error)})"
+            client = claimed_name(data) or source
+            raise ReportError(client, "e-report", words, "make it with robfcp monitor") from None
+
+    def signed(self, key: Ed25519PrivateKey) -> bytes:
+        """The signed e-report as JSON; it must name its round, or it could be used again."""
+        if self.round is None:
+            words = "a signed e-report must name its round"
+            raise ReportError(self.client, "round", words, "give --round")
+        return sign_raw(self.to_json(), key, _DOMAIN, "signed-e-report")
+
+    def save(self, path: FilePath, key: Ed25519PrivateKey | None = None) -> None:
+        """Write it, signed where a key is given, whole or not at all."""
+        write_atomically(path, self.to_json() if key is None else self.signed(key))
+
+    @staticmethod
+    def load(
+        path: FilePath, keys: Mapping[str, str] | None = None, round: str | None = None
+    ) -> EReport:
+        """The e-report in a file; with keys only a signed one of this round."""
+        data, source = read_limited(path, _MAX_E_REPORT_BYTES), os.fspath(path)
+        if keys is None:
+            return EReport.from_json(inside(data, "signed-e-report"), source)
+        raw = verify_raw(data, keys, _DOMAIN, "signed-e-report", source)
+        report = EReport.from_json(raw, source)
+        if report.round != round:
+            words = f"signed for round {report.round}, not {round}: a replay"
+            raise ReportError(report.client, "round", words, "make an e-report of this round")
+        return report
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """One point of the wealth curve: after n samples, natural logarithms."""
+    """The alarms' strengths after n samples, natural logarithms."""
 
-    n: int
+    n: Some
     coverage: float
     change: float
-    exchangeability: float | None = None
+    drift: float | None = None
 
 
-class Exchange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The bag of scores (only bins in use), ln A of each bet and the cells of p-values."""
+class Bag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All scores so far, the own report's first (only bins in use); ln A of each bet against
+    "fresh scores are like those reported", and the cells of p-values."""
 
-    report: str
-    reported: int
-    bins: list[int]
-    counts: list[int]
+    report: Digest
+    reported: Some
+    bins: list[Annotated[int, Meta(ge=0, le=2**24)]]
+    counts: list[Some]
     started: list[float]
-    cells: list[int]
+    cells: list[Count]
+
+    @staticmethod
+    def of(report: Report, calibration: Calibration) -> Bag:
+        """The site's own report, with which fresh scores are compared."""
+        report.disclosure.check_exact(report.client)
+        if report.grid.digest != calibration.summary.grid:
+            raise RobfcpError(f"{report.client}: grid: not the calibration's; pass its own report")
+        for name, expected in (("score", calibration.score), ("model", calibration.summary.model)):
+            if getattr(report, name) != expected:
+                raise RobfcpError(
+                    f"{report.client}: {name}: the report has {getattr(report, name)}, the "
+                    f"calibration {expected}; pass the report of that round"
+                )
+        (bins,) = np.nonzero(report.counts)
+        counts, digest = report.counts[bins].tolist(), digest_of(report.to_json())
+        return Bag(digest, report.n_samples, bins.tolist(), counts, [], [0] * N_CELLS)
+
+    def grown(self, state: MonitorState, scores: Vector, grid: Grid) -> tuple[Bag, Vector]:
+        """The bag after these scores, and the alarm's strength after each."""
+        bag = np.zeros(grid.n_bins, dtype=np.int64)
+        bag[self.bins] = self.counts
+        cells = np.array(self.cells, dtype=np.int64)
+        p = p_values(bag, grid.index(scores), uniforms(state.seed, state.n, len(scores)))
+        before = _logs(self.started, N_EXCHANGE_BETS)
+        started = log_started(before, state.n, log_bets(p, cells))
+        (bins,) = np.nonzero(bag)
+        last, counts = started[-1].tolist(), bag[bins].tolist()
+        after = Bag(self.report, self.reported, bins.tolist(), counts, last, cells.tolist())
+        return after, log_wealth(started, state.n)
 
 
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is watched, what was seen, when each alarm rang first, and what was counted already."""
-
-    calibration: str
-    client: str | None
-    level: int
-    floor: float
-    source: str
-    delta: float
-    run_length: float | None
-    seed: int
-    n: int = 0
-    misses: int = 0
-    started: list[float] = []
-    changes: list[float] = []
-    alarms: dict[str, int] = {}
-    curve: list[Point] = []
-    batches: list[str] = []
-    rows: list[str] = []
-    exchange: Exchange | None = None
-    threshold: float | None = None  # the site's own, where that is watched
-
-
-def encode_state(state: State) -> bytes:
-    """The state as sealed JSON."""
-    return seal(KIND, SCHEMA, state)
-
-
-def decode_state(data: bytes | str, source: str = "monitor") -> State:
-    """The state in a file, or one line that says what is wrong with it."""
-    _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
-    state = decode_body(raw, State, KIND, source, _REMEDY)
-    problem = _problem(state)
-    if problem:
-        raise RobfcpError(f"{source}: {problem}; {_REMEDY}")
-    return state
-
-
-def load_state(path: str | os.PathLike[str]) -> State:
-    """The state in a file."""
-    return decode_state(read_limited(path, MAX_STATE_BYTES), os.fspath(path))
-
-
-def save_state(state: State, path: str | os.PathLike[str]) -> None:
-    """Write the state whole or not at all, and never more than can be read back."""
-    data = encode_state(state)
-    if len(data) > MAX_STATE_BYTES:
-        raise RobfcpError(f"{path}: remembers too many samples; name batches or start a new file")
-    write_atomically(path, data)
-
-
-@contextmanager
-def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Nobody else feeds this state meanwhile; a killed process holds nothing."""
-    place = Path(path)
-    beside = place.with_name(place.name + ".lock")
-    try:
-        stream = beside.open("ab")
-    except OSError as error:
-        raise RobfcpError(
-            f"{path}: cannot be written ({reason_of(error)}); choose another place"
-        ) from None
-    with stream:
-        with suppress(OSError):  # a file system without locks
-            lock(stream.fileno())
-        yield
-
-
-def thinned(curve: list[Point], kept: Collection[int] = ()) -> list[Point]:
-    """About MAX_POINTS points at most: every second is dropped, never the last nor the samples
-    kept, at which an alarm rang."""
-    while len(curve) > MAX_POINTS + len(kept):
-        odd = len(curve) % 2 ^ 1
-        curve = [p for k, p in enumerate(curve) if k % 2 == odd or p.n in kept]
-    return curve
-
-
-def _problem(state: State) -> str:
-    """What is wrong with a state beyond its types; empty where nothing is."""
-    numbers = (state.floor, state.delta)
-    if not all(0 < number < 1 for number in numbers):
-        return "floor or delta is not between 0 and 1"
-    if state.run_length is not None and not 1 <= state.run_length < math.inf:
-        return "run_length is no number from 1"
-    if not (0 <= state.misses <= state.n <= MAX_SAMPLES and state.level >= 0):
-        return "misses, n or level do not fit together"
-    if state.threshold is not None and not math.isfinite(state.threshold):
-        return "threshold is no finite number"
-    if not 0 <= state.seed < 2**62:
-        return "seed is no whole number"
-    if {len(state.changes), len(state.started)} != {N_BETS if state.n else 0}:
-        return "started or changes do not fit the samples"
-    if not ALARMS.issuperset(state.alarms):
-        return "an alarm is unknown"
-    if not all(0 < step <= state.n for step in state.alarms.values()):
-        return "an alarm rang at no sample"
-    steps = [point.n for point in state.curve]
-    if steps != sorted(set(steps)) or [0, *steps][-1] != state.n or (steps and steps[0] < 1):
-        return "the curve does not rise to n"
-    keys = ((state.batches, 32), (state.rows, 16))
-    if any(set(map(len, found)) - {n} or set("".join(found)) - _HEX for found, n in keys):
-        return "a batch or row is not named by its digest"
-    if state.client is not None:
-        try:
-            check_client(state.client)
-        except RobfcpError:
-            return "client is no name"
-    return _exchange_problem(state.exchange, state.n)
-
-
-def _exchange_problem(bag: Exchange | None, n: int) -> str:
-    if bag is None:
-        return ""
-    rising = bag.bins == sorted(set(bag.bins)) and (not bag.bins or bag.bins[0] >= 0)
-    if not rising or len(bag.bins) != len(bag.counts) or (bag.bins and bag.bins[-1] > 2**24):
-        return "exchange: bins do not rise, or have no counts"
-    if min(bag.counts, default=0) < 1 or sum(bag.counts) != bag.reported + n or bag.reported < 1:
-        return "exchange: counts do not sum to the report and the samples"
-    wanted = N_EXCHANGE_BETS if n else 0
-    if len(bag.started) != wanted or len(bag.cells) != N_CELLS:
-        return "exchange: started or cells have the wrong length"
-    if min(bag.cells) < 0 or sum(bag.cells) != n:
-        return "exchange: cells do not sum to the samples"
-    return ""
-
-
-def logs_of(values: list[float], n_bets: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """(J,) stored logarithms; before the first sample all are those of 0, minus infinity."""
-    return np.array(values or [-np.inf] * n_bets, dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Where a monitor stands.
+class MonitorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a monitor stands: what is watched, what was seen, and what was counted already.
 
     Attributes
     ----------
-    new
-        How many samples the last call counted; 0 where it had counted them before.
     n
-        Samples counted altogether.
+        Samples counted.
     misses
         How many of them the sets left out.
-    floor
-        The coverage that is promised.
+    floor, source
+        The coverage that is promised, and by what.
     delta
         The chance of a false alarm, ever, however often one looks.
-    log_coverage
-        ln of the wealth against "coverage is at least the floor".
-    log_change
-        ln R_t of Shiryaev and Roberts, for a change at an unknown time.
-    log_exchangeability
-        ln of the wealth against "scores are exchangeable with the own report"; None without one.
     alarms
         Each alarm that has rung, and after which sample it first did.
+    curve
+        The alarms' strengths over time, at up to 400 of the samples.
+    threshold
+        The site's own, where that is watched.
     """
 
-    new: int
-    n: int
-    misses: int
-    floor: float
-    delta: float
-    log_coverage: float
-    log_change: float
-    log_exchangeability: float | None
-    alarms: Mapping[str, int]
+    calibration: Digest
+    client: str | None
+    level: Count
+    floor: Share
+    source: str
+    delta: Share
+    run_length: Annotated[float, Meta(ge=1)] | None
+    seed: Annotated[int, Meta(ge=0, lt=2**62)]
+    n: Count = 0
+    misses: Count = 0
+    started: list[float] = []
+    changes: list[float] = []
+    alarms: dict[Literal["coverage", "change", "drift"], Some] = {}
+    curve: list[Point] = []
+    batches: list[Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]] = []
+    rows: list[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]] = []
+    bag: Bag | None = None
+    threshold: float | None = None
 
     @property
     def alarm(self) -> bool:
         """Whether any alarm has rung."""
         return bool(self.alarms)
+
+    @property
+    def log_coverage(self) -> float:
+        """ln of the alarm's strength against "coverage is at least the floor"."""
+        return self.curve[-1].coverage if self.curve else 0.0
+
+    @property
+    def log_change(self) -> float | None:
+        """ln R_t of Shiryaev and Roberts, for a change at an unknown time."""
+        return self.curve[-1].change if self.curve else None
+
+    @property
+    def log_drift(self) -> float | None:
+        """The same against "scores are like those of the own report"; None without one."""
+        return self.curve[-1].drift if self.curve else None if self.bag is None else 0.0
 
     def __str__(self) -> str:
         return self.line
@@ -238,175 +255,139 @@ class Reading:
             return f"no samples yet; watching for coverage below {self.floor:.4f}"
         seen = f"{self.n} samples, {1 - self.misses / self.n:.4f} covered, floor {self.floor:.4f}"
         if not self.alarms:
-            evidence = f"{_power(self.log_coverage)}, it rings at {1 / self.delta:g}"
-            return f"no alarm: {seen}; evidence against the floor {evidence}"
+            log = self.log_coverage
+            strength = f"{math.exp(log):.3g}" if abs(log) < 50 else f"10^{log / math.log(10):.0f}"
+            return f"no alarm: {seen}; alarm strength {strength}, it rings at {1 / self.delta:g}"
         rung = ", ".join(f"{name} at sample {step}" for name, step in self.alarms.items())
         return f"alarm ({rung}): {seen}; recalibrate now, with --previous to keep the record"
 
+    def to_json(self) -> bytes:
+        """The state as sealed JSON."""
+        return seal(KIND, SCHEMA, self)
 
-def reading_of(state: State, new: int = 0) -> Reading:
-    """Where a monitor with this state stands."""
-    last = state.curve[-1] if state.curve else Point(0, 0.0, -math.inf, None)
-    start = None if state.exchange is None else 0.0
-    return Reading(
-        new=new,
-        n=state.n,
-        misses=state.misses,
-        floor=state.floor,
-        delta=state.delta,
-        log_coverage=last.coverage,
-        log_change=last.change,
-        log_exchangeability=last.exchangeability if state.n else start,
-        alarms=dict(state.alarms),
-    )
+    @staticmethod
+    def from_json(data: bytes | str, source: str = "monitor") -> MonitorState:
+        """The state in a file, or one line that says what is wrong with it."""
+        _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
+        state = decode_body(raw, MonitorState, KIND, source, _REMEDY)
+        if state.client is not None:
+            check_client(state.client)
+        n, bag, steps = state.n, state.bag, [point.n for point in state.curve]
+        wrong = {
+            "more misses than samples": state.misses > n,
+            "started or changes do not fit the samples": {len(state.changes), len(state.started)}
+            != {N_BETS if n else 0},
+            "an alarm rang at no sample": max(state.alarms.values(), default=0) > n,
+            "the curve does not rise to n": steps != sorted(set(steps)) or [0, *steps][-1] != n,
+            "bins do not rise, or have no counts": bag is not None
+            and (bag.bins != sorted(set(bag.bins)) or len(bag.bins) != len(bag.counts)),
+            "the bag does not hold the report and the samples": bag is not None
+            and not sum(bag.counts) - bag.reported == sum(bag.cells) == n,
+            "started or cells have the wrong length": bag is not None
+            and (len(bag.started), len(bag.cells)) != (N_EXCHANGE_BETS if n else 0, N_CELLS),
+        }
+        for problem, found in wrong.items():
+            if found:
+                raise RobfcpError(f"{source}: {problem}; {_REMEDY}")
+        return state
 
-
-def _power(log: float) -> str:
-    """e^log for people, also where no float holds it."""
-    return f"{math.exp(log):.3g}" if abs(log) < 50 else f"10^{log / math.log(10):.0f}"
-
-
-LEAST_ROWS = 30  # fewer may come twice by chance, and must be named
-_INSIDE = 100  # points of the curve within one batch
-Vector = NDArray[np.float64]
-
-
-def bag_of(report: Report, calibration: Calibration) -> Exchange:
-    """The site's own report as the bag fresh scores are compared with."""
-    report.disclosure.check_exact(report.client)
-    if report.grid.digest != calibration.summary.grid:
-        raise RobfcpError(f"{report.client}: grid: not the calibration's; pass its own report")
-    for name, expected in (("score", calibration.score), ("model", calibration.summary.model)):
-        if getattr(report, name) != expected:
+    def save(self, path: FilePath) -> None:
+        """Write it whole or not at all, and never more than can be read back."""
+        data = self.to_json()
+        if len(data) > MAX_STATE_BYTES:
             raise RobfcpError(
-                f"{report.client}: {name}: the report has {getattr(report, name)}, the calibration "
-                f"{expected}; pass the report of that round"
+                f"{path}: remembers too many samples; name batches or start a new file"
             )
-    (bins,) = np.nonzero(report.counts)
-    return Exchange(
-        report=digest_of(report.to_json()),
-        reported=report.n_samples,
-        bins=bins.tolist(),
-        counts=report.counts[bins].tolist(),
-        started=[],
-        cells=[0] * N_CELLS,
-    )
+        write_atomically(path, data)
 
+    @staticmethod
+    def load(path: FilePath) -> MonitorState:
+        """The state in a file."""
+        return MonitorState.from_json(read_limited(path, MAX_STATE_BYTES), os.fspath(path))
 
-def advanced(state: State, scores: Vector, limits: Vector, grid: Grid | None) -> State:
-    """The state after these samples, with every alarm that rang at any of them.
+    def after(self, scores: Vector, limits: Vector, grid: Grid | None) -> MonitorState:
+        """The state after these samples, with every alarm that rang at any of them.
 
-    `limits` is one threshold for all samples, or one for each.
-    """
-    missed = scores > limits
-    n = state.n + np.arange(1, len(scores) + 1)
-    factors = log_factors(state.floor, missed)
-    started = log_started(logs_of(state.started, N_BETS), state.n, factors)
-    coverage = log_wealth(started, state.n)
-    changes = log_changes(logs_of(state.changes, N_BETS), factors)
-    change = log_mean(changes)
-    bag, wealth = (None, None) if grid is None else _exchanged(state, scores, grid)
-    limit = -np.log(state.delta)
-    alarms = dict(state.alarms)
-    _ring(alarms, "coverage", coverage >= limit, n)
-    if state.run_length is not None:
-        _ring(alarms, "change", change >= np.log(state.run_length), n)
-    if wealth is not None:
-        _ring(alarms, "exchangeability", wealth >= limit, n)
-    shown = np.linspace(0, len(n) - 1, min(len(n), _INSIDE)).round().astype(np.intp)
-    rung = [step - state.n - 1 for step in alarms.values() if step > state.n]
-    shown = np.unique(np.append(shown, np.array(rung, dtype=np.intp)))
-    points = [Point(int(n[t]), float(coverage[t]), float(change[t]), _at(wealth, t)) for t in shown]
-    return msgspec.structs.replace(
-        state,
-        n=int(n[-1]),
-        misses=state.misses + int(missed.sum()),
-        started=started[-1].tolist(),
-        changes=changes[-1].tolist(),
-        alarms=alarms,
-        curve=thinned([*state.curve, *points], set(alarms.values())),
-        exchange=bag,
-    )
-
-
-def batch_key(
-    predictions: NDArray[np.generic],
-    targets: NDArray[np.generic],
-    ids: ArrayLike | None,
-    batch: str | None,
-) -> str | None:
-    """The digest of the batch's name or contents; None where its rows are named instead."""
-    if batch is not None:
-        return digest_of(b"name\n" + batch.encode())[:32]
-    if ids is not None:
-        return None
-    if targets.ndim != 1 or len(targets) < LEAST_ROWS:
-        raise RobfcpError(
-            f"samples: fewer than {LEAST_ROWS} may look like others by chance; name them (ids) or "
-            "their batch, so that nothing is counted twice"
+        `limits` is one threshold for all samples, or one for each.
+        """
+        missed = scores > limits
+        n = self.n + np.arange(1, len(scores) + 1)
+        factors = log_factors(self.floor, missed)
+        started = log_started(_logs(self.started, N_BETS), self.n, factors)
+        changes = log_changes(_logs(self.changes, N_BETS), factors)
+        coverage, change = log_wealth(started, self.n), log_mean(changes)
+        bag, drift = self.bag, None
+        if bag is not None and grid is not None:
+            bag, drift = bag.grown(self, scores, grid)
+        over = {"coverage": coverage >= -np.log(self.delta)}
+        if self.run_length is not None:
+            over["change"] = change >= np.log(self.run_length)
+        if drift is not None:
+            over["drift"] = drift >= -np.log(self.delta)
+        alarms = self.alarms | {
+            name: int(n[np.argmax(rings)])
+            for name, rings in over.items()
+            if rings.any() and name not in self.alarms
+        }
+        rung = [step - self.n - 1 for step in alarms.values() if step > self.n]
+        shown = np.linspace(0, len(n) - 1, min(len(n), _INSIDE)).round()
+        points = [
+            Point(
+                int(n[t]),
+                float(coverage[t]),
+                float(change[t]),
+                None if drift is None else float(drift[t]),
+            )
+            for t in np.unique([*shown, *rung]).astype(np.intp)
+        ]
+        return msgspec.structs.replace(
+            self,
+            n=int(n[-1]),
+            misses=self.misses + int(missed.sum()),
+            started=started[-1].tolist(),
+            changes=changes[-1].tolist(),
+            alarms=alarms,
+            curve=_thinned(self.curve + points, set(alarms.values())),
+            bag=bag,
         )
-    content = hashlib.sha256(b"contents\n")
-    for part in (predictions, targets):
-        content.update(f"{part.dtype.str}{part.shape}".encode())
-        content.update(np.ascontiguousarray(part).tobytes())
-    return content.hexdigest()[:32]
 
 
-def new_rows(ids: ArrayLike, n: int, known: list[str]) -> tuple[NDArray[np.intp], list[str]]:
-    """Which rows were not counted before, nor earlier in this batch, and their digests."""
-    names = array("ids", ids)
-    if names.shape != (n,):
-        raise RobfcpError(f"ids: need one name a sample ({n})")
-    seen, rows, places = set(known), [], []
-    for place, name in enumerate(names.tolist()):
-        key = digest_of(f"row\n{name}".encode())[:16]
-        if key not in seen:
-            seen.add(key)
-            rows.append(key)
-            places.append(place)
-    return np.array(places, dtype=np.intp), rows
+def _logs(values: list[float], n_bets: int) -> Vector:
+    """(J,) stored logarithms; before the first sample all are those of 0, minus infinity."""
+    return np.array(values or [-np.inf] * n_bets, dtype=np.float64)
 
 
-def _exchanged(state: State, scores: Vector, grid: Grid) -> tuple[Exchange, Vector]:
-    """The bag after these scores, and the wealth after each."""
-    old = state.exchange
-    assert old is not None
-    bag = np.zeros(grid.n_bins, dtype=np.int64)
-    bag[old.bins] = old.counts
-    cells = np.array(old.cells, dtype=np.int64)
-    p = p_values(bag, grid.index(scores), uniforms(state.seed, state.n, len(scores)))
-    before = logs_of(old.started, N_EXCHANGE_BETS)
-    started = log_started(before, state.n, log_bets(p, cells))
-    (bins,) = np.nonzero(bag)
-    after = msgspec.structs.replace(
-        old,
-        bins=bins.tolist(),
-        counts=bag[bins].tolist(),
-        started=started[-1].tolist(),
-        cells=cells.tolist(),
-    )
-    return after, log_wealth(started, state.n)
+def _thinned(curve: list[Point], kept: set[int]) -> list[Point]:
+    """About MAX_POINTS points at most: every second is dropped, never the last nor the samples
+    kept, at which an alarm rang."""
+    while len(curve) > MAX_POINTS + len(kept):
+        odd = len(curve) % 2 ^ 1
+        curve = [p for k, p in enumerate(curve) if k % 2 == odd or p.n in kept]
+    return curve
 
 
-def _ring(alarms: dict[str, int], name: str, over: NDArray[np.bool_], n: NDArray[np.int64]) -> None:
-    """Note the first sample at which an alarm rang, unless it has before."""
-    if name not in alarms and over.any():
-        alarms[name] = int(n[np.argmax(over)])
-
-
-def _at(values: Vector | None, place: np.intp) -> float | None:
-    return None if values is None else float(values[place])
-
-
-DELTA = 0.05
+@contextmanager
+def locked(path: FilePath) -> Iterator[None]:
+    """Nobody else writes this file meanwhile; a killed process holds nothing."""
+    place = Path(path)
+    try:
+        stream = place.with_name(place.name + ".lock").open("ab")
+    except OSError as error:
+        raise RobfcpError(
+            f"{path}: cannot be written ({reason_of(error)}); choose another place"
+        ) from None
+    with stream:
+        with suppress(OSError):  # a file system without locks
+            lock(stream.fileno())
+        yield
 
 
 class Monitor:
     """An alarm for one site that may be looked at after every sample.
 
-    Wealth against "coverage here is at least the floor" is at most 1 in the mean while that is
-    true, at any stopping time, so it ever reaches 1/delta with a chance of at most delta. With the
-    site's own report there is a second wealth, against "fresh scores are exchangeable with it",
+    Its strength against "coverage here is at least the floor" is at most 1 in the mean while that
+    is true, at any stopping time, so it ever reaches 1/delta with a chance of at most delta. With
+    the site's own report there is a second alarm, against "fresh scores are like those reported",
     which can see a drift before coverage falls.
 
     Parameters
@@ -445,8 +426,8 @@ class Monitor:
     False
     >>> monitor.update(probabilities, 1 - labels).alarms
     {'coverage': 103}
-    >>> monitor.update(probabilities, labels).new
-    0
+    >>> monitor.update(probabilities, labels).n
+    200
     """
 
     def __init__(
@@ -460,7 +441,7 @@ class Monitor:
         delta: float | None = None,
         run_length: float | None = None,
         seed: int | None = None,
-        path: str | os.PathLike[str] | None = None,
+        path: FilePath | None = None,
     ) -> None:
         chosen = share("delta", DELTA if delta is None else delta, "give 0.05, say")
         if run_length is not None and not 1 <= run_length < math.inf:
@@ -480,7 +461,7 @@ class Monitor:
             class_limits(calibration, level) if own is None else np.array([own.threshold])
         )
         self._grid = None if report is None else report.grid
-        self._state = State(
+        self.state = MonitorState(
             calibration=calibration.identity,
             client=client,
             level=level,
@@ -489,12 +470,10 @@ class Monitor:
             delta=chosen,
             run_length=None if run_length is None else float(run_length),
             seed=secrets.randbits(61) if seed is None else whole("seed", seed, "give one from 0"),
-            exchange=None if report is None else bag_of(report, calibration),
+            bag=None if report is None else Bag.of(report, calibration),
             threshold=None if own is None else own.threshold,
         )
-        if path is not None and Path(path).exists():
-            stated = {"client": client, "delta": delta, "run_length": run_length, "floor": floor}
-            self._state = self._resumed(load_state(path), path, stated)
+        self._resume(client=client, delta=delta, run_length=run_length, floor=floor)
 
     def update(
         self,
@@ -504,7 +483,7 @@ class Monitor:
         ids: ArrayLike | None = None,
         batch: str | None = None,
         score: Score | None = None,
-    ) -> Reading:
+    ) -> MonitorState:
         """Count fresh samples in their order, once, and say where the monitor stands.
 
         Parameters
@@ -523,8 +502,8 @@ class Monitor:
 
         Returns
         -------
-        Reading
-            With `new` = 0 where all of it was counted before.
+        MonitorState
+            As it was where all of it was counted before.
 
         Examples
         --------
@@ -539,51 +518,16 @@ class Monitor:
         """
         rule = self._calibration.score_of(score)
         predictions, targets = array("predictions", predictions), array("targets", targets)
-        key = batch_key(predictions, targets, ids, batch)
-        if self._path is None:
-            return self._counted(rule, predictions, targets, ids, key)
-        with locked(self._path):
-            if Path(self._path).exists():
-                self._state = self._resumed(load_state(self._path), self._path, {})
-            reading = self._counted(rule, predictions, targets, ids, key)
-            save_state(self._state, self._path)
-        return reading
-
-    @property
-    def reading(self) -> Reading:
-        """Where it stands."""
-        return reading_of(self._state)
-
-    @property
-    def source(self) -> str:
-        """Where the floor comes from."""
-        return self._state.source
-
-    @property
-    def curve(self) -> tuple[Point, ...]:
-        """The wealths over time, natural logarithms, at up to 400 of the samples."""
-        return tuple(self._state.curve)
-
-    def to_json(self) -> bytes:
-        """The state as one JSON object.
-
-        Returns
-        -------
-        bytes
-            What the state file holds.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
-        >>> calibration = robfcp.calibrate(federation, defence="none", malicious=1)
-        >>> robfcp.Monitor(calibration, seed=0).to_json()[:17]
-        b'{"kind":"monitor"'
-        """
-        return encode_state(self._state)
+        key = _batch_key(predictions, targets, ids, batch)
+        with nullcontext() if self._path is None else locked(self._path):
+            self._resume()
+            self._count(rule, predictions, targets, ids, key)
+            if self._path is not None:
+                self.state.save(self._path)
+        return self.state
 
     def e_report(self, round: str | None = None, step: int = 0) -> EReport:
-        """What this site tells the server: its wealth, and of which calibration.
+        """What this site tells the server: how strong its alarms are, and of which calibration.
 
         Parameters
         ----------
@@ -602,30 +546,31 @@ class Monitor:
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
         >>> calibration = robfcp.calibrate(federation, defence="none", malicious=1)
-        >>> robfcp.Monitor(calibration, client="site-3").e_report("spring").log_wealth
+        >>> robfcp.Monitor(calibration, client="site-3").e_report("spring").log_coverage
         0.0
         """
-        if self._state.client is None:
+        state = self.state
+        if state.client is None:
             raise RobfcpError("client: the monitor has no name; pass client= when it is made")
-        found = self.reading
         return EReport(
-            client=self._state.client,
-            calibration=self._state.calibration,
-            floor=found.floor,
-            n_samples=found.n,
-            log_wealth=found.log_coverage,
+            state.client,
+            calibration=state.calibration,
+            floor=state.floor,
+            n_samples=state.n,
+            log_coverage=state.log_coverage,
             round=round,
             step=step,
-            log_change=found.log_change if found.n else None,
-            log_exchangeability=found.log_exchangeability,
+            log_change=state.log_change,
+            log_drift=state.log_drift,
         )
 
-    def _resumed(
-        self, found: State, path: str | os.PathLike[str], stated: Mapping[str, object]
-    ) -> State:
-        """The state in the file, refused where it watches something else than was stated."""
-        mine = self._state
-        if found.calibration != mine.calibration or found.level != mine.level:
+    def _resume(self, **stated: object) -> None:
+        """Go on from the file, where there is one; refused where it watches something else."""
+        path, mine = self._path, self.state
+        if path is None or not Path(path).exists():
+            return
+        found = MonitorState.load(path)
+        if (found.calibration, found.level) != (mine.calibration, mine.level):
             raise RobfcpError(f"{path}: watches another calibration; start a new state file")
         if found.threshold != mine.threshold:
             raise RobfcpError(
@@ -638,43 +583,72 @@ class Monitor:
                     f"{path}: was begun with {name} {getattr(found, name)}, not {value}; "
                     "keep that or start a new state file"
                 )
-        if (found.exchange is None) != (mine.exchange is None) or (
-            found.exchange and mine.exchange and found.exchange.report != mine.exchange.report
-        ):
+        if (found.bag and found.bag.report) != (mine.bag and mine.bag.report):
             raise RobfcpError(f"{path}: was begun with another report; pass the same --own")
-        if found.exchange and self._grid and found.exchange.bins[-1] >= self._grid.n_bins:
+        if found.bag and self._grid and found.bag.bins[-1] >= self._grid.n_bins:
             raise RobfcpError(f"{path}: holds scores outside the grid; start a new state file")
-        return found
+        self.state = found
 
-    def _counted(
+    def _count(
         self,
         rule: Score,
         predictions: NDArray[np.generic],
         targets: NDArray[np.generic],
         ids: ArrayLike | None,
         key: str | None,
-    ) -> Reading:
+    ) -> None:
         """Add what is new to the state, in one step."""
-        state = self._state
-        if key is not None and key in state.batches:
-            return reading_of(self._state)
+        state, limits = self.state, self._limits
+        if key in state.batches:
+            return
         rng = np.random.default_rng([state.seed, state.n])
         scores = np.asarray(rule(predictions, targets, rng), dtype=np.float64)
-        limits = self._limits
         limits = limits[targets.astype(np.intp), 0] if limits.ndim == 2 else limits
         rows: list[str] = []
         if ids is not None:
-            fresh, rows = new_rows(ids, len(scores), state.rows)
+            fresh, rows = _new_rows(ids, len(scores), state.rows)
             scores = scores[fresh]
             limits = limits[fresh] if len(limits) > 1 else limits
-        if not len(scores):
-            return reading_of(self._state)
-        self._state = msgspec.structs.replace(
-            advanced(state, scores, limits, self._grid),
-            batches=state.batches if key is None else [*state.batches, key],
-            rows=state.rows + rows,
+        if len(scores):
+            self.state = msgspec.structs.replace(
+                state.after(scores, limits, self._grid),
+                batches=state.batches if key is None else [*state.batches, key],
+                rows=state.rows + rows,
+            )
+
+
+def _batch_key(
+    predictions: NDArray[np.generic],
+    targets: NDArray[np.generic],
+    ids: ArrayLike | None,
+    batch: str | None,
+) -> str | None:
+    """The digest of the batch's name or contents; None where its rows are named instead."""
+    if batch is not None:
+        return digest_of(b"name\n" + batch.encode())[:32]
+    if ids is not None:
+        return None
+    if targets.ndim != 1 or len(targets) < LEAST_ROWS:
+        raise RobfcpError(
+            f"samples: fewer than {LEAST_ROWS} may look like others by chance; name them (ids) or "
+            "their batch, so that nothing is counted twice"
         )
-        return reading_of(self._state, len(scores))
+    content = hashlib.sha256(b"contents\n")
+    for part in (predictions, targets):
+        content.update(f"{part.dtype.str}{part.shape}".encode())
+        content.update(np.ascontiguousarray(part).tobytes())
+    return content.hexdigest()[:32]
+
+
+def _new_rows(ids: ArrayLike, n: int, known: list[str]) -> tuple[NDArray[np.intp], list[str]]:
+    """Which rows were not counted before, nor earlier in this batch, and their digests."""
+    names = array("ids", ids)
+    if names.shape != (n,):
+        raise RobfcpError(f"ids: need one name a sample ({n})")
+    keys = [digest_of(f"row\n{name}".encode())[:16] for name in names.tolist()]
+    first = {key: place for place, key in reversed(list(enumerate(keys)))}
+    places = sorted(first[key] for key in first.keys() - set(known))
+    return np.array(places, dtype=np.intp), [keys[place] for place in places]
 
 
 SPREAD = 0.5 ** np.arange(1, 8)  # q = a + (1 - a) / 2, / 4, ..., / 128

@@ -1,274 +1,38 @@
-"""What the page shows of a calibration's later life: evidence by site, alarms, rounds, advice."""
+"""What the page shows of a calibration's later life: alarms by site, rounds, advice."""
 
 from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from robfcp._version import __version__
 from robfcp.arguments import a_few
-from robfcp.monitoring import AlarmHistory, Chain, Heard, Link, Look, MonitorState, reading_of
+from robfcp.monitoring import AlarmHistory, Chain, EReport, Link, MonitorState
 
 MOST_LINES = 60
 MOST_SITES = 300
 MOST_POINTS = 200
-_WORDS = {
+_KINDS = {
     "coverage": (
-        "coverage",
-        "Evidence that coverage is below its floor",
-        "Wealth of bets against “coverage here is at least the floor”: while that is true it "
-        "reaches the dashed line with a chance of at most delta, however often one looks.",
+        "Alarm strength against “coverage is at least its floor”",
+        "While coverage here is at least the floor, the alarm's strength reaches the dashed line "
+        "with a chance of at most delta, however often one looks.",
     ),
     "drift": (
-        "drift",
-        "Evidence that scores are no longer like the site's own report",
-        "Wealth of bets against “fresh scores are exchangeable with the site's own report”: a "
-        "drift shows here before coverage falls, and need not lower it.",
+        "Alarm strength against “scores are like the site's own report”",
+        "The same for scores that are like those the site reported: a drift shows here before "
+        "coverage falls, and need not lower it.",
     ),
 }
-_NOTHING = "nothing"
-
-
-def drops(state: MonitorState) -> bool:
-    """Whether an alarm for lost coverage has rung, not only one for drift."""
-    return bool(set(state.alarms) - {"exchangeability"})
-
-
-def watched(alarms: AlarmHistory) -> dict[str, Any]:
-    """The server's looks: a curve a site over the steps, and the merged one."""
-    latest: dict[str, tuple[int, Heard]] = {}
-    for look in alarms.looks:
-        latest |= {name: (look.step, heard) for name, heard in look.sites.items()}
-    order = sorted(latest, key=lambda name: (-_most(latest[name][1]), name))
-    last = alarms.looks[-1] if alarms.looks else None
-    listed, faulty = set(alarms.alarmed), dict(last.faulty) if last else {}
-    limit = -math.log10(alarms.delta)
-    kinds = []
-    for key in ("coverage", "drift"):
-        together = [(look.step, getattr(look, key)) for look in alarms.looks]
-        lines = [_line("all sites together", together, "together")]
-        for name in order[:MOST_LINES]:
-            points = [
-                (k.step, getattr(k.sites[name], key)) for k in alarms.looks if name in k.sites
-            ]
-            lines.append(_line(name, points, "alarm" if name in listed else "quiet"))
-        kinds.append(_kind(key, [line for line in lines if line["x"]], limit))
-    silent = [name for name in faulty if name not in latest]
-    sites = [_site(name, *latest[name], last, listed, faulty, limit) for name in order]
-    sites += [_absent(name, faulty[name]) for name in silent]
-    return {
-        "line": alarms.line,
-        "axis": "step",
-        "unit": "step",
-        "kinds": kinds,
-        "sites": _worst_first(sites),
-        "more": max(0, len(sites) - MOST_SITES),
-        "looks": [
-            {
-                "step": look.step,
-                "heard": len(look.sites),
-                "refused": len(look.faulty),
-                "coverage": _tens(look.coverage),
-                "drift": _tens(look.drift),
-                "alarmed": a_few(look.alarmed),
-            }
-            for look in alarms.looks[-MOST_POINTS:]
-        ],
-    }
-
-
-def _site(
-    name: str,
-    when: int,
-    heard: Heard,
-    last: Look | None,
-    listed: set[str],
-    faulty: dict[str, str],
-    limit: float,
-) -> dict[str, Any]:
-    """One site's row: where it stands and what to do about it."""
-    coverage, drift = _tens(heard.coverage), _tens(heard.drift)
-    state, word, todo = "quiet", "no alarm", _NOTHING
-    if name in listed:
-        state, word = "alarm", "alarms"
-        todo = "look here first: fresh labelled samples, robfcp check, then a new report"
-    elif coverage is not None and coverage >= limit:
-        state, word = "alarm", "rings alone"
-        todo = "too little to be listed among so many sites; look here next"
-    elif last is not None and when < last.step:
-        state, word = "silent", f"silent since step {when}"
-        todo = faulty.get(name, "counts as no evidence; ask for its e-report")
-    elif drift is not None and drift >= limit:
-        state, word = "drift", "scores changed"
-        todo = "run robfcp check on fresh labelled samples"
-    return {
-        "name": name,
-        "samples": heard.n,
-        "covered": None,
-        "coverage": coverage,
-        "drift": drift,
-        "state": state,
-        "word": word,
-        "todo": todo,
-    }
-
-
-def _absent(name: str, reason: str) -> dict[str, Any]:
-    return {
-        "name": name, "samples": 0, "covered": None, "coverage": None, "drift": None,
-        "state": "silent", "word": "refused", "todo": reason,
-    }  # fmt: skip
-
-
-def monitored(monitors: tuple[tuple[str, MonitorState], ...]) -> dict[str, Any]:
-    """Sites' own monitors: a curve each over the samples."""
-    lines: dict[str, list[dict[str, Any]]] = {"coverage": [], "drift": []}
-    sites = []
-    limit = min(-math.log10(state.delta) for _, state in monitors)
-    for name, state in monitors:
-        step = max(1, len(state.curve) // MOST_POINTS)
-        curve = [*state.curve[:-1][::step], *state.curve[-1:]]
-        rang = state.alarms
-        for key, field, alarm in (
-            ("coverage", "coverage", "coverage"),
-            ("drift", "exchangeability", "exchangeability"),
-        ):
-            points = [(point.n, getattr(point, field)) for point in curve]
-            line = _line(name, points, "alarm" if alarm in rang else "quiet")
-            if line["x"] and len(lines[key]) < MOST_LINES:
-                lines[key].append(line)
-        reading = reading_of(state)
-        drift_only = bool(rang) and not drops(state)
-        since = ", ".join(
-            f"{'drift' if word == 'exchangeability' else word} at sample {step:,}"
-            for word, step in sorted(rang.items(), key=lambda pair: pair[1])
-        )
-        sites.append(
-            {
-                "name": name,
-                "samples": state.n,
-                "covered": round(1 - state.misses / state.n, 5) if state.n else None,
-                "coverage": _tens(reading.log_coverage),
-                "drift": _tens(reading.log_exchangeability),
-                "state": "drift" if drift_only else "alarm" if rang else "quiet",
-                "word": since or "no alarm",
-                "todo": (
-                    "run robfcp check; coverage need not have fallen"
-                    if drift_only
-                    else "tell the server; recalibrate on fresh samples"
-                    if rang
-                    else _NOTHING
-                ),
-            }
-        )
-    return {
-        "line": reading_of(monitors[0][1]).line if len(monitors) == 1 else "",
-        "axis": "fresh samples",
-        "unit": "sample",
-        "kinds": [_kind(key, found, limit) for key, found in lines.items()],
-        "sites": _worst_first(sites),
-        "more": max(0, len(sites) - MOST_SITES),
-        "looks": [],
-    }
-
-
-def _worst_first(sites: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As many rows as are shown: alarms first, then drift, silence and the rest by evidence."""
-    order = ("alarm", "drift", "silent", "quiet")
-
-    def place(site: dict[str, Any]) -> tuple[int, float, str]:
-        evidence = -math.inf if site["coverage"] is None else site["coverage"]
-        return order.index(site["state"]), -evidence, site["name"]
-
-    return sorted(sites, key=place)[:MOST_SITES]
-
-
-def _line(name: str, points: Iterable[tuple[int, float | None]], state: str) -> dict[str, Any]:
-    known = [(x, _tens(y)) for x, y in points if y is not None]
-    return {
-        "name": name,
-        "state": state,
-        "x": [x for x, _ in known],
-        "y": [y for _, y in known],
-    }
-
-
-def _kind(key: str, lines: list[dict[str, Any]], limit: float) -> dict[str, Any]:
-    word, title, words = _WORDS[key]
-    alone = [line for line in lines if line["state"] != "together"]
-    return {
-        "key": key,
-        "word": word,
-        "title": title,
-        "words": words,
-        "limit": round(limit, 5),
-        "lines": lines if alone else [],
-    }
-
-
-def _tens(log: float | None) -> float | None:
-    """log10 to three digits; None where the wealth is 0 or not kept."""
-    if log is None or not math.isfinite(log):
-        return None
-    return round(log / math.log(10), 3)
-
-
-def _most(heard: Heard) -> float:
-    return max(heard.coverage, -math.inf if heard.drift is None else heard.drift)
-
-
-def rounds_data(chain: Chain) -> dict[str, Any]:
-    """The chain, the newest round first, and the sites it says something of."""
-    found = chain.reputations()
-    spoken = {
-        name: one
-        for name, one in found.items()
-        if one.flagged or one.drifted or one.alarmed or one.out_since is not None
-    }
-    order = sorted(spoken, key=lambda name: (-_weight(spoken[name]), name))[:MOST_SITES]
-    return {
-        "links": [_link(link) for link in reversed(chain.links[-MOST_POINTS:])],
-        "words": (
-            f"Every round holds the digest of the one before. Over all rounds at most "
-            f"{chain.delta:g} is spent on leaving sites out and as much on naming drift. "
-            f"{len(found) - len(spoken)} of {len(found)} sites were never flagged, left out or "
-            "named. Being flagged proves nothing; being left out does, under the stated sigma."
-        ),
-        "reputations": [
-            {
-                "name": name,
-                "reported": spoken[name].reported,
-                "flagged": spoken[name].flagged,
-                "drifted": spoken[name].drifted,
-                "alarmed": spoken[name].alarmed,
-                "out": spoken[name].out_since,
-            }
-            for name in order
-        ],
-    }
-
-
-def _weight(one: Any) -> int:
-    return int(one.flagged + one.drifted + one.alarmed + 1000 * (one.out_since is not None))
-
-
-def _link(link: Link) -> dict[str, Any]:
-    rang = [f"{name} at step {step}" for name, step in link.rang.items()]
-    alarms = "–" if link.alarms is None else ", ".join(rang) or "none"
-    return {
-        "name": f"{link.number}" + (f" ({link.round})" if link.round else ""),
-        "thresholds": link.thresholds,
-        "lowers": link.lowers,
-        "sites": len(link.clients),
-        "flagged": a_few(link.flagged, 3) or "–",
-        "out": a_few(list(link.left_out), 3) or "–",
-        "drifted": a_few(list(link.drifted), 3) or "–",
-        "alarms": alarms,
-        "digest": link.calibration,
-    }
+_QUIET = "Nothing. No alarm is no proof: robfcp check says how much coverage is proved."
+_RESTS_ON = (
+    "while nothing is wrong, the chance of a miss given everything before is at most one minus the "
+    "floor: independent samples of a site that holds its floor",
+    "labels arrive in an order that does not depend on whether they were covered",
+)
 
 
 @dataclass(frozen=True)
@@ -294,122 +58,264 @@ def history_data(history: History | None) -> dict[str, Any] | None:
     """Everything the page shows of it, as JSON values; None where there is nothing."""
     if history is None or not (history.alarms or history.monitors or history.chain):
         return None
-    evidence = None
+    made_with = ("page made with", f"robfcp {__version__}, Python {platform.python_version()}")
+    found: dict[str, Any] = {"alarm": False, "todo": "", "assumptions": [], "audit": [made_with]}
+    found |= {"watch": None, "rounds": None}
     if history.alarms is not None:
-        evidence = watched(history.alarms)
+        _add_alarms(found, history.alarms)
     elif history.monitors:
-        evidence = monitored(history.monitors)
-    return {
-        "alarm": _rung(history),
-        "claim": _claim(history),
-        "todo": _todo(history),
-        "assumptions": _assumptions(history),
-        "audit": list(_audit(history)),
-        "evidence": evidence,
-        "rounds": None if history.chain is None else rounds_data(history.chain),
-    }
-
-
-def _rung(history: History) -> bool:
-    """Whether coverage is known to have fallen."""
-    if history.alarms is not None:
-        return history.alarms.alarm
-    return any(drops(state) for _, state in history.monitors)
-
-
-def _claim(history: History) -> str:
-    """The page's first line."""
-    if history.alarms is not None:
-        rang = history.alarms.rang or {}
-        looks = f"{len(history.alarms.looks)} looks at {history.alarms.n_sites} sites"
-        if "coverage" in rang:
-            return f"Alarm: coverage has fallen below its floor (step {rang['coverage']}; {looks})"
-        if "drift" in rang:
-            return f"Scores have drifted (step {rang['drift']}; {looks}); coverage has not rung"
-        if history.alarms.alarmed:
-            names = a_few(history.alarms.alarmed)
-            return f"No common alarm in {looks}; by themselves alarm {names}"
-        return f"No alarm in {looks}"
-    if history.monitors:
-        rung = [name for name, state in history.monitors if drops(state)]
-        moved = [name for name, state in history.monitors if state.alarms]
-        if rung:
-            return f"Alarm: coverage has fallen below its floor at {a_few(rung)}"
-        if moved:
-            return f"Scores have drifted at {a_few(moved)}; coverage has not rung"
-        samples = sum(state.n for _, state in history.monitors)
-        return f"No alarm after {samples:,} fresh samples"
-    assert history.chain is not None
-    return f"{len(history.chain.links)} rounds of calibration"
-
-
-def _todo(history: History) -> str:
-    """What to do, in one sentence or two."""
-    if history.alarms is not None:
-        if history.alarms.alarm:
-            return (
-                "Recalibrate now on fresh samples: robfcp calibrate --previous with --alarms keeps "
-                "the record. Until then do not rely on the promised coverage."
-            )
-        if history.alarms.drift:
-            return "Run robfcp check at the sites on fresh labelled samples; prepare a new round."
-        if history.alarms.alarmed:
-            return (
-                "Look at the sites listed: drift at no more than m sites cannot be told from m "
-                "liars, so no common alarm can ring for them."
-            )
-        return "Nothing. No alarm is no proof: robfcp check says how much coverage is proved."
-    if any(drops(state) for _, state in history.monitors):
-        return "Tell the server; recalibrate on fresh samples, with --previous to keep the record."
-    if any(state.alarms for _, state in history.monitors):
-        return "Run robfcp check on fresh labelled samples: coverage need not have fallen."
-    if history.monitors:
-        return "Nothing. No alarm is no proof: robfcp check says how much coverage is proved."
-    return ""
-
-
-def _assumptions(history: History) -> list[str]:
-    """What the alarms rest on."""
-    found = []
-    if history.alarms is not None:
-        one = history.alarms
-        found += [
-            f"at most {one.m} of the {one.n_sites} sites lie; silent and refused ones count as no "
-            "evidence",
-            "who is watched and how many may lie was fixed before the first look",
-            "a site does not report only when it has something to say",
-        ]
-        if one.independent:
-            found.append("samples of different sites are independent")
-    if history.alarms is not None or history.monitors:
-        found += [
-            "while nothing is wrong, the chance of a miss given everything before is at most one "
-            "minus the floor: independent samples of a site that holds its floor",
-            "labels arrive in an order that does not depend on whether they were covered",
-        ]
+        _add_monitors(found, history.monitors)
     if history.chain is not None:
-        found.append(
-            f"exclusions over all rounds fail with a chance of at most {history.chain.delta:g}, "
-            "beside each round's own"
-        )
+        _add_rounds(found, history.chain)
     return found
 
 
-def _audit(history: History) -> Iterable[tuple[str, str]]:
-    """Names and values an auditor needs."""
-    yield "page made with", f"robfcp {__version__}, Python {platform.python_version()}"
-    if history.alarms is not None:
-        one = history.alarms
-        yield "calibration watched (SHA-256)", one.calibration
-        yield "record of alarms (SHA-256)", one.digest
-        yield "round", "none" if one.round is None else one.round
-        yield "sites, liars allowed", f"{one.n_sites}, {one.m}"
-        yield "delta", f"{one.delta:g}"
-        yield "sites stated independent", "yes" if one.independent else "no"
-    for name, state in history.monitors:
-        yield f"{name}: calibration watched (SHA-256)", state.calibration
-        yield f"{name}: floor", f"{state.floor:.6g}, {state.source}"
-        yield f"{name}: delta", f"{state.delta:g}"
-    if history.chain is not None:
-        yield "first calibration of the chain (SHA-256)", history.chain.links[0].calibration
-        yield "last calibration of the chain (SHA-256)", history.chain.links[-1].calibration
+def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
+    """The server's looks: what to do, a curve a site over the steps, and that of all together."""
+    looks = f"{len(alarms.looks)} looks at {alarms.n_sites} sites"
+    if "coverage" in alarms.rang:
+        step = alarms.rang["coverage"]
+        found["claim"] = f"Alarm: coverage has fallen below its floor (step {step}; {looks})"
+        found["todo"] = (
+            "Recalibrate now on fresh samples: robfcp calibrate --previous with --alarms keeps the "
+            "record. Until then do not rely on the promised coverage."
+        )
+    elif "drift" in alarms.rang:
+        step = alarms.rang["drift"]
+        found["claim"] = f"Scores have drifted (step {step}; {looks}); coverage has not rung"
+        found["todo"] = (
+            "Run robfcp check at the sites on fresh labelled samples; prepare a new round."
+        )
+    elif alarms.alarmed:
+        found["claim"] = f"No common alarm in {looks}; by themselves alarm {a_few(alarms.alarmed)}"
+        found["todo"] = (
+            f"Look at the sites listed: drift at no more than {alarms.liars} sites cannot be told "
+            f"from {alarms.liars} liars, so no common alarm can ring for them."
+        )
+    else:
+        found["claim"], found["todo"] = f"No alarm in {looks}", _QUIET
+    found["alarm"] = "coverage" in alarms.rang
+    found["assumptions"] += [
+        f"at most {alarms.liars} of the {alarms.n_sites} sites lie; silent and refused ones count "
+        "for nothing",
+        "who is watched and how many may lie was fixed before the first look",
+        "a site does not report only when it has something to say",
+        *(["samples of different sites are independent"] if alarms.independent else []),
+        *_RESTS_ON,
+    ]
+    found["audit"] += [
+        ("calibration watched (SHA-256)", alarms.calibration),
+        ("record of alarms (SHA-256)", alarms.digest),
+        ("round", "none" if alarms.round is None else alarms.round),
+        ("sites, liars allowed", f"{alarms.n_sites}, {alarms.liars}"),
+        ("delta", f"{alarms.delta:g}"),
+        ("sites stated independent", "yes" if alarms.independent else "no"),
+    ]
+    latest, listed = alarms.latest(), set(alarms.alarmed)
+    order = sorted(latest, key=lambda name: (-_strongest(latest[name]), name))
+    lines: dict[str, list[dict[str, Any]]] = {}
+    together = {"coverage": "log_mean", "drift": "log_drift"}
+    for key, field in together.items():
+        common = [
+            (look.step, getattr(merged, field))
+            for look, merged in zip(alarms.looks, alarms.merged, strict=True)
+        ]
+        lines[key] = [_line("all sites together", common, "together")]
+        for name in order[:MOST_LINES]:
+            sent = [look.sites[name] for look in alarms.looks if name in look.sites]
+            points = [(report.step, getattr(report, f"log_{key}")) for report in sent]
+            lines[key].append(_line(name, points, "alarm" if name in listed else "quiet"))
+    sites = list(_sites(alarms, latest, listed))
+    found["watch"] = _watch(alarms.line, "step", lines, -math.log10(alarms.delta), sites) | {
+        "looks": [
+            {
+                "step": look.step,
+                "heard": len(look.sites),
+                "refused": len(look.faulty),
+                "coverage": _tens(merged.log_mean),
+                "drift": _tens(merged.log_drift),
+                "alarmed": a_few(merged.alarmed),
+            }
+            for look, merged in list(zip(alarms.looks, alarms.merged, strict=True))[-MOST_POINTS:]
+        ]
+    }
+
+
+def _sites(
+    alarms: AlarmHistory, latest: dict[str, EReport], listed: set[str]
+) -> Iterator[dict[str, Any]]:
+    """Each site's row: where it stands and what to do about it."""
+    limit = -math.log10(alarms.delta)
+    step, faulty = (alarms.looks[-1].step, alarms.looks[-1].faulty) if alarms.looks else (0, {})
+    for name, report in latest.items():
+        coverage, drift = _tens(report.log_coverage), _tens(report.log_drift)
+        if name in listed:
+            todo = "look here first: fresh labelled samples, robfcp check, then a new report"
+            said = "alarm", "alarms", todo
+        elif coverage is not None and coverage >= limit:
+            todo = "too little to be listed among so many sites; look here next"
+            said = "alarm", "rings alone", todo
+        elif report.step < step:
+            todo = faulty.get(name, "counts for nothing; ask for its e-report")
+            said = "silent", f"silent since step {report.step}", todo
+        elif drift is not None and drift >= limit:
+            said = "drift", "scores changed", "run robfcp check on fresh labelled samples"
+        else:
+            said = "quiet", "no alarm", "nothing"
+        yield _row(name, report.n_samples, None, coverage, drift, said)
+    for name, reason in faulty.items():
+        if name not in latest:
+            yield _row(name, 0, None, None, None, ("silent", "refused", reason))
+
+
+def _add_monitors(found: dict[str, Any], monitors: tuple[tuple[str, MonitorState], ...]) -> None:
+    """Sites' own monitors: what to do, and a curve each over the samples."""
+    fallen = [name for name, state in monitors if set(state.alarms) - {"drift"}]
+    moved = [name for name, state in monitors if state.alarms]
+    if fallen:
+        found["claim"] = f"Alarm: coverage has fallen below its floor at {a_few(fallen)}"
+        found["todo"] = (
+            "Tell the server; recalibrate on fresh samples, with --previous to keep the record."
+        )
+    elif moved:
+        found["claim"] = f"Scores have drifted at {a_few(moved)}; coverage has not rung"
+        found["todo"] = "Run robfcp check on fresh labelled samples: coverage need not have fallen."
+    else:
+        samples = sum(state.n for _, state in monitors)
+        found["claim"], found["todo"] = f"No alarm after {samples:,} fresh samples", _QUIET
+    found["alarm"] = bool(fallen)
+    found["assumptions"] += _RESTS_ON
+    lines: dict[str, list[dict[str, Any]]] = {key: [] for key in _KINDS}
+    sites = []
+    for name, state in monitors:
+        found["audit"] += [
+            (f"{name}: calibration watched (SHA-256)", state.calibration),
+            (f"{name}: floor", f"{state.floor:.6g}, {state.source}"),
+            (f"{name}: delta", f"{state.delta:g}"),
+        ]
+        curve = state.curve[:-1][:: max(1, len(state.curve) // MOST_POINTS)] + state.curve[-1:]
+        for key, drawn in lines.items():
+            points = [(point.n, getattr(point, key)) for point in curve]
+            drawn.append(_line(name, points, "alarm" if key in state.alarms else "quiet"))
+        since = sorted(state.alarms.items(), key=lambda pair: pair[1])
+        word = ", ".join(f"{key} at sample {step:,}" for key, step in since) or "no alarm"
+        if name in fallen:
+            said = "alarm", word, "tell the server; recalibrate on fresh samples"
+        elif name in moved:
+            said = "drift", word, "run robfcp check; coverage need not have fallen"
+        else:
+            said = "quiet", word, "nothing"
+        covered = round(1 - state.misses / state.n, 5) if state.n else None
+        logs = _tens(state.log_coverage), _tens(state.log_drift)
+        sites.append(_row(name, state.n, covered, *logs, said))
+    limit = min(-math.log10(state.delta) for _, state in monitors)
+    line = monitors[0][1].line if len(monitors) == 1 else ""
+    kept = {key: [one for one in drawn if one["x"]][:MOST_LINES] for key, drawn in lines.items()}
+    found["watch"] = _watch(line, "sample", kept, limit, sites) | {"looks": []}
+
+
+def _row(
+    name: str,
+    samples: int,
+    covered: float | None,
+    coverage: float | None,
+    drift: float | None,
+    said: tuple[str, str, str],
+) -> dict[str, Any]:
+    state, word, todo = said
+    return {
+        "name": name, "samples": samples, "covered": covered, "coverage": coverage,
+        "drift": drift, "state": state, "word": word, "todo": todo,
+    }  # fmt: skip
+
+
+def _watch(
+    line: str,
+    unit: str,
+    lines: dict[str, list[dict[str, Any]]],
+    limit: float,
+    sites: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """The curves of each kind of alarm, and the sites: alarms first, then drift, then silence."""
+    order = ("alarm", "drift", "silent", "quiet")
+
+    def place(site: dict[str, Any]) -> tuple[int, float, str]:
+        strength = -math.inf if site["coverage"] is None else site["coverage"]
+        return order.index(site["state"]), -strength, site["name"]
+
+    kinds = []
+    for key, (title, words) in _KINDS.items():
+        drawn = [one for one in lines[key] if one["x"]]
+        alone = any(one["state"] != "together" for one in drawn)
+        limits = {"limit": round(limit, 5), "lines": drawn if alone else []}
+        kinds.append({"key": key, "word": key, "title": title, "words": words, **limits})
+    return {
+        "line": line,
+        "axis": "fresh samples" if unit == "sample" else unit,
+        "unit": unit,
+        "kinds": kinds,
+        "sites": sorted(sites, key=place)[:MOST_SITES],
+        "more": max(0, len(sites) - MOST_SITES),
+    }
+
+
+def _line(name: str, points: Iterable[tuple[int, float | None]], state: str) -> dict[str, Any]:
+    known = [(x, tens) for x, log in points if (tens := _tens(log)) is not None]
+    return {"name": name, "state": state, "x": [x for x, _ in known], "y": [y for _, y in known]}
+
+
+def _tens(log: float | None) -> float | None:
+    """log10 to three digits; None where the strength is 0 or not kept."""
+    return None if log is None or not math.isfinite(log) else round(log / math.log(10), 3)
+
+
+def _strongest(report: EReport) -> float:
+    return max(report.log_coverage, -math.inf if report.log_drift is None else report.log_drift)
+
+
+def _add_rounds(found: dict[str, Any], chain: Chain) -> None:
+    """The chain, the newest round first, and the sites it says something of."""
+    found.setdefault("claim", f"{len(chain.links)} rounds of calibration")
+    found["assumptions"].append(
+        f"exclusions over all rounds fail with a chance of at most {chain.delta:g}, beside each "
+        "round's own"
+    )
+    found["audit"] += [
+        ("first calibration of the chain (SHA-256)", chain.links[0].calibration),
+        ("last calibration of the chain (SHA-256)", chain.links[-1].calibration),
+    ]
+    said = {name: asdict(one) for name, one in chain.reputations().items()}
+    weight = {
+        name: one["flagged"]
+        + one["drifted"]
+        + one["alarmed"]
+        + 1000 * (one["out_since"] is not None)
+        for name, one in said.items()
+    }
+    spoken = sorted((name for name in said if weight[name]), key=lambda name: (-weight[name], name))
+    found["rounds"] = {
+        "links": [_link(link) for link in reversed(chain.links[-MOST_POINTS:])],
+        "words": (
+            f"Every round holds the digest of the one before. Over all rounds at most "
+            f"{chain.delta:g} is spent on leaving sites out and as much on naming drift. "
+            f"{len(said) - len(spoken)} of {len(said)} sites were never flagged, left out or "
+            "named. Being flagged proves nothing; being left out does, if honest sites are as "
+            "alike as was stated."
+        ),
+        "reputations": [{"name": name, **said[name]} for name in spoken[:MOST_SITES]],
+    }
+
+
+def _link(link: Link) -> dict[str, Any]:
+    rang = [f"{name} at step {step}" for name, step in link.rang.items()]
+    return {
+        "name": f"{link.number}" + (f" ({link.round})" if link.round else ""),
+        "thresholds": link.thresholds,
+        "lowers": link.lowers,
+        "sites": len(link.clients),
+        "flagged": a_few(link.flagged, 3) or "–",
+        "out": a_few(list(link.left_out), 3) or "–",
+        "drifted": a_few(list(link.drifted), 3) or "–",
+        "alarms": "–" if link.alarms is None else ", ".join(rang) or "none",
+        "digest": link.calibration,
+    }

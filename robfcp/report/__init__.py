@@ -3,7 +3,6 @@
 from robfcp.report.agreement import read_registry, read_sizes
 from robfcp.report.by_class import MAX_STRATA, OTHER, By, Names, Strata, check_strata_names
 from robfcp.report.checks import MAX_SAMPLES, are_clients, check_client
-from robfcp.report.e_report import MAX_E_REPORT_BYTES, EReport, read_e_report, sign_e_report
 from robfcp.report.private import Exact, disclosure_of
 from robfcp.report.report import Report
 from robfcp.report.signing import (
@@ -42,13 +41,11 @@ from robfcp.report.wire import (
 )
 
 __all__ = [
-    "MAX_E_REPORT_BYTES",
     "MAX_SAMPLES",
     "MAX_STRATA",
     "OTHER",
     "UNSET",
     "By",
-    "EReport",
     "Exact",
     "Names",
     "QuickCounts",
@@ -70,7 +67,6 @@ __all__ = [
     "may_be_signed",
     "public_text",
     "quick_report",
-    "read_e_report",
     "read_grid",
     "read_keys",
     "read_public_key",
@@ -83,7 +79,6 @@ __all__ = [
     "shared_key",
     "sign",
     "sign_bytes",
-    "sign_e_report",
     "sign_terms",
     "sketch",
     "unwrap",

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import robfcp
 from robfcp.lab import outputs
-from robfcp.monitoring import AlarmHistory, Chain
+from robfcp.monitoring import AlarmHistory, Chain, EReport
 from robfcp.page import History, write_history_page
-from robfcp.report import EReport
 
 pytestmark = pytest.mark.browser
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -105,7 +104,7 @@ def new_scanner() -> History:
             monitor.update(p, y, ids=rows)
             one = monitor.e_report("spring", week)
             if k in (17, 18):
-                one = replace(one, log_wealth=-30.0 if k == 17 else 2.0 * one.n_samples)
+                one = replace(one, log_coverage=-30.0 if k == 17 else 2.0 * one.n_samples)
             if k != 10 or week < 7:
                 sent.append(one)
         _, history = history.looked(sent, week)

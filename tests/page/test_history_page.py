@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 
 import robfcp
 from robfcp.cli import app
-from robfcp.monitoring import AlarmHistory, Chain, decode_state
+from robfcp.monitoring import AlarmHistory, Chain, EReport
 from robfcp.page import History, render, render_history
 from robfcp.page.history import MOST_LINES, MOST_SITES
-from robfcp.report import EReport
 
 DIGEST = "ab" * 32
 LAC = robfcp.LAC()
@@ -59,14 +58,14 @@ def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
     assert data["alarm"]
     assert data["claim"].startswith("Alarm: coverage has fallen below its floor (step 1")
     assert "Recalibrate now" in data["todo"]
-    evidence = data["evidence"]
+    evidence = data["watch"]
     coverage = evidence["kinds"][0]
     assert coverage["limit"] == pytest.approx(-math.log10(0.05), abs=1e-4)
     lines = {line["name"]: line for line in coverage["lines"]}
     assert lines["site-0"]["state"] == "alarm"
     assert lines["site-0"]["y"] == [round(4 * s / math.log(10), 3) for s in range(1, 5)]
     assert lines["site-5"]["x"] == [1, 2]
-    merged = [round(look.coverage / math.log(10), 3) for look in history.looks if look.coverage]
+    merged = [round(one.log_mean / math.log(10), 3) for one in history.merged]
     assert lines["all sites together"]["y"] == merged
     rows = {row["name"]: row for row in evidence["sites"]}
     assert rows["site-0"]["word"] == "alarms"
@@ -82,7 +81,10 @@ def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
 
 @pytest.mark.parametrize(
     ("rising", "claim", "todo"),
-    [(0, "No alarm in 4 looks", "Nothing."), (1, "No common alarm in 4 looks", "told from m")],
+    [
+        (0, "No alarm in 4 looks", "Nothing."),
+        (1, "No common alarm in 4 looks", "told from 1 liars"),
+    ],
 )
 def test_a_quiet_history_says_so(rising: int, claim: str, todo: str) -> None:
     data = embedded(render_history(History(looks(rising=rising))))["history"]
@@ -97,7 +99,7 @@ def test_drift_alone_asks_for_a_check() -> None:
     data = embedded(render_history(History(history.looked(sent, 1)[1])))["history"]
     assert data["claim"].startswith("Scores have drifted (step 1")
     assert "robfcp check" in data["todo"]
-    assert data["evidence"]["sites"][0]["word"] == "scores changed"
+    assert data["watch"]["sites"][0]["word"] == "scores changed"
     assert "samples of different sites are independent" in data["assumptions"]
 
 
@@ -114,29 +116,28 @@ def monitor(name: str, missed: float, own: bool = True) -> robfcp.Monitor:
 
 def test_a_sites_own_monitors_have_a_page() -> None:
     states = [
-        (name, decode_state(monitor(name, missed).to_json()))
-        for name, missed in (("bad", 0.5), ("good", 0.05))
+        (name, monitor(name, missed).state) for name, missed in (("bad", 0.5), ("good", 0.05))
     ]
     data = embedded(render_history(History(monitors=tuple(states))))["history"]
     assert data["claim"] == "Alarm: coverage has fallen below its floor at bad"
-    assert [kind["key"] for kind in data["evidence"]["kinds"] if kind["lines"]] == [
+    assert [kind["key"] for kind in data["watch"]["kinds"] if kind["lines"]] == [
         "coverage",
         "drift",
     ]
-    bad = data["evidence"]["sites"][0]
+    bad = data["watch"]["sites"][0]
     assert bad["name"] == "bad"
     assert "coverage at sample" in bad["word"]
     assert bad["covered"] == pytest.approx(1 - states[0][1].misses / 400, abs=1e-5)
     drift_only = embedded(render_history(History(monitors=(states[1],))))["history"]
     assert drift_only["claim"].startswith("Scores have drifted at good")
     assert not drift_only["alarm"]
-    quiet = decode_state(monitor("quiet", 0.05, own=False).to_json())
+    quiet = monitor("quiet", 0.05, own=False).state
     data = embedded(render_history(History(monitors=(("quiet", quiet),))))["history"]
     assert data["claim"] == "No alarm after 400 fresh samples"
-    assert data["evidence"]["kinds"][1]["lines"] == []
+    assert data["watch"]["kinds"][1]["lines"] == []
     empty = robfcp.Monitor(robfcp.calibrate(federation(0), defence="none", malicious=1))
-    nothing = History(monitors=(("new", decode_state(empty.to_json())),))
-    assert "no samples yet" in embedded(render_history(nothing))["history"]["evidence"]["line"]
+    nothing = History(monitors=(("new", empty.state),))
+    assert "no samples yet" in embedded(render_history(nothing))["history"]["watch"]["line"]
 
 
 def chained() -> tuple[robfcp.Calibration, Chain]:
@@ -159,7 +160,7 @@ def test_rounds_are_shown_with_the_alarms_before_them() -> None:
     assert embedded(render(calibration))["history"] is None
     alone = embedded(render_history(History(chain=chain)))["history"]
     assert alone["claim"] == "2 rounds of calibration"
-    assert alone["evidence"] is None
+    assert alone["watch"] is None
     with pytest.raises(robfcp.RobfcpError, match="there is none"):
         render_history(History())
 
@@ -173,7 +174,7 @@ def test_hostile_names_and_many_sites_stay_inside() -> None:
     assert hostile not in page
     assert page.count("<script") == 2
     assert not re.search(r"""(src|href|action)\s*=\s*["']?(https?:|//)""", page)
-    evidence = embedded(page)["history"]["evidence"]
+    evidence = embedded(page)["history"]["watch"]
     assert evidence["sites"][0]["name"] == hostile
     assert len(evidence["kinds"][0]["lines"]) == MOST_LINES + 1
     assert (len(evidence["sites"]), evidence["more"]) == (MOST_SITES, 700 - MOST_SITES)
@@ -189,7 +190,7 @@ def test_the_page_command_takes_what_it_is_given(
     chain.save("c.chain.json")
     looks(calibration.identity).save("alarms.json")
     looks().save("other.json")
-    (tmp_path / "m.json").write_bytes(monitor("bad", 0.5).to_json())
+    (tmp_path / "m.json").write_bytes(monitor("bad", 0.5).state.to_json())
     run = CliRunner().invoke
 
     def go(*words: str) -> dict[str, Any]:
@@ -203,7 +204,7 @@ def test_the_page_command_takes_what_it_is_given(
     assert go("c.json", "--history", "alarms.json")["history"]["alarm"]
     assert set(go("alarms.json")) == {"history"}
     assert go("m.json")["history"]["claim"].endswith("at bad")
-    assert go("c.chain.json", "--history", "alarms.json")["history"]["evidence"]
+    assert go("c.chain.json", "--history", "alarms.json")["history"]["watch"]
     (tmp_path / "junk.json").write_text('{"kind": "alarms", "schema": 1}')
     (tmp_path / "report.json").write_text("{}")
     for words, refusal in (
@@ -232,4 +233,4 @@ def test_the_monitor_command_writes_its_page(
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.exception
     data = embedded((tmp_path / "m.html").read_text())["history"]
-    assert data["evidence"]["sites"][0]["name"] == "ward"
+    assert data["watch"]["sites"][0]["name"] == "ward"

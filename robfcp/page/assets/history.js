@@ -1,11 +1,11 @@
-// What became of a calibration: evidence over time by site, who alarms, what to do, round by round.
-const HISTORY_RANGE = [-4, 9]; // log10 of the wealth; what lies beyond is drawn at the rim
+// What became of a calibration: alarms over time by site, what to do, round by round.
+const HISTORY_RANGE = [-4, 9]; // log10 of the alarm strength; what lies beyond is drawn at the rim
 const WHOLE_STEPS = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
 let historyKind = "coverage";
 
 function showHistory(found) {
   if (!found) return;
-  if (found.evidence) showEvidence(found.evidence);
+  if (found.watch) showWatch(found.watch);
   if (found.rounds) showRounds(found.rounds);
 }
 
@@ -15,7 +15,7 @@ function fillTable(id, names, rows) {
   byId(id).replaceChildren(element("thead", {}, cells("th", names)), element("tbody", {}, ...rows.map((row) => cells("td", row))));
 }
 
-function showEvidence(found) {
+function showWatch(found) {
   byId("history-section").hidden = false;
   byId("history-line").textContent = found.line;
   const kinds = found.kinds.filter((kind) => kind.lines.length);
@@ -28,7 +28,7 @@ function showEvidence(found) {
   const counted = found.sites.some((site) => site.covered !== null); // known at the site only
   fillTable(
     "history-sites",
-    ["site", "samples", ...(counted ? ["covered"] : []), "log10 of the wealth", "drift", "state", "what to do"],
+    ["site", "samples", ...(counted ? ["covered"] : []), "alarm strength (log10)", "drift (log10)", "state", "what to do"],
     found.sites.map((site) => [
       element("td", { text: site.name, className: "col-id" }),
       number(site.samples),
@@ -39,7 +39,7 @@ function showEvidence(found) {
       site.todo,
     ]),
   );
-  byId("history-count").textContent = found.more ? `The ${number(found.sites.length)} sites with most evidence; ${number(found.more)} more are not shown.` : "";
+  byId("history-count").textContent = found.more ? `The ${number(found.sites.length)} sites with the strongest alarms; ${number(found.more)} more are not shown.` : "";
   if (found.looks.length) {
     fillTable(
       "history-looks",
@@ -55,7 +55,7 @@ function verdictCell(site) {
 }
 
 function drawHistory() {
-  const found = DATA.history?.evidence;
+  const found = DATA.history?.watch;
   if (!found) return;
   const kind = found.kinds.find((one) => one.key === historyKind);
   if (!kind?.lines.length) return;
@@ -69,7 +69,7 @@ function drawHistory() {
       scales: { x: { time: false }, y: { range: () => [low - 0.3, high + 0.3] } },
       axes: [
         axis({ label: found.axis, incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? number(t) : "")) }),
-        axis({ label: "log10 of the wealth", size: 46 }),
+        axis({ label: "alarm strength (log10)", size: 46 }),
       ],
       series: [
         {},
@@ -127,7 +127,7 @@ function showRounds(found) {
       number(site.flagged),
       number(site.drifted),
       number(site.alarmed),
-      site.out === null ? "–" : number(site.out),
+      site.out_since === null ? "–" : number(site.out_since),
     ]),
   );
 }

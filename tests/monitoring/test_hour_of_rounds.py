@@ -69,7 +69,7 @@ class Site:
             mail.write_bytes(mail.read_bytes()[: chance.randrange(300)] + b"\xff" * 9)
         elif self.k >= SITES - LIARS and fault < 0.9:
             told = json.loads(mail.read_bytes())
-            told |= {"log_wealth": 2.0 * told["n_samples"], "log_exchangeability": 1e14}
+            told |= {"log_coverage": 2.0 * told["n_samples"], "log_drift": 1e14}
             mail.write_text(json.dumps(told))
         return [] if fault > 0.95 else [mail]
 
@@ -110,7 +110,7 @@ def test_three_rounds_of_eight_looks(seed, tmp_path, monkeypatch):
             mailed += mail
         history = AlarmHistory.load(record)
         assert [look.step for look in history.looks] == list(range(1, 9))
-        assert history.alarm is (number == 2)
+        assert ("coverage" in history.rang) is (number == 2)
         go("page", record, "-o", "h.html")
         go("page", f"c{number}.json", "--history", record, "-o", "p.html")
     links = Chain.from_json(chain_path("c3.json").read_bytes()).links

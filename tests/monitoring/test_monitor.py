@@ -49,7 +49,7 @@ def own_report(n=200, seed=0, **options):
 @pytest.mark.effort
 def test_a_site_that_keeps_the_promise_rings_as_rarely_as_stated():
     """Sites exactly at the floor, looked at after each of 1000 samples, delta 0.1."""
-    rng, rung = np.random.default_rng(0), {"coverage": 0, "exchangeability": 0}
+    rng, rung = np.random.default_rng(0), {"coverage": 0, "drift": 0}
     number = cases(100)
     for seed in range(number):
         report = own_report(100, seed)
@@ -58,7 +58,7 @@ def test_a_site_that_keeps_the_promise_rings_as_rarely_as_stated():
             rung[name] += 1
     most = 0.1 * number + 2.33 * np.sqrt(0.09 * number)
     assert rung["coverage"] <= most
-    assert rung["exchangeability"] <= most
+    assert rung["drift"] <= most
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_drifting_scores_are_seen_while_coverage_still_holds():
     p, y = samples(600, 0.02, rng)
     p = np.where(p > 0.5, 0.5 + (p - 0.5) * 0.3, 0.5 - (0.5 - p) * 0.3)  # less sure, still covered
     reading = watch.update(p, y)
-    assert list(reading.alarms) == ["exchangeability"]
+    assert list(reading.alarms) == ["drift"]
 
 
 def test_batches_and_single_samples_give_the_same():
@@ -120,7 +120,7 @@ def test_batches_and_single_samples_give_the_same():
     assert {"coverage", "change"} <= set(whole.alarms)
     for name in ("n", "misses"):
         assert getattr(whole, name) == getattr(parts, name) == getattr(ones, name)
-    for name in ("log_coverage", "log_change", "log_exchangeability"):
+    for name in ("log_coverage", "log_change", "log_drift"):
         values = [getattr(reading, name) for reading in (whole, parts, ones)]
         np.testing.assert_allclose(values, values[0], rtol=1e-9)
 
@@ -128,16 +128,19 @@ def test_batches_and_single_samples_give_the_same():
 def test_nothing_is_counted_twice():
     p, y = samples(100, 0.1, np.random.default_rng(0))
     watch = robfcp.Monitor(CALIBRATION, floor=0.9)
-    assert watch.update(p, y).new == 100
-    before = watch.to_json()
-    assert watch.update(p, y).new == 0
-    assert watch.update(p.copy(), y.tolist()).new == 0
-    assert watch.to_json() == before
-    assert watch.update(p, y, batch="monday").new == 100
-    assert watch.update(p[:50], y[:50], batch="monday").new == 0
-    assert watch.update(p, y, ids=np.arange(100)).new == 100
-    assert watch.update(p, y, ids=np.arange(50, 150)).new == 50
-    assert watch.update(p[:2], y[:2], ids=["a", "a"]).new == 1
+    for samples_of, names, new in (
+        ((p, y), {}, 100),
+        ((p, y), {}, 0),
+        ((p.copy(), y.tolist()), {}, 0),
+        ((p, y), {"batch": "monday"}, 100),
+        ((p[:50], y[:50]), {"batch": "monday"}, 0),
+        ((p, y), {"ids": np.arange(100)}, 100),
+        ((p, y), {"ids": np.arange(50, 150)}, 50),
+        ((p[:2], y[:2]), {"ids": ["a", "a"]}, 1),
+    ):
+        before = watch.state
+        assert watch.update(*samples_of, **names).n == before.n + new
+        assert new or watch.state == before
 
 
 def test_a_few_samples_without_names_are_refused():
@@ -155,15 +158,15 @@ def test_a_refused_batch_changes_nothing(tmp_path):
     for p, y in [([[0.5, 0.6]] * 40, [0] * 40), ([[0.5, 0.5]] * 40, [7] * 40)]:
         with pytest.raises(RobfcpError):
             watch.update(p, y)
-    assert (tmp_path / "m.json").read_bytes() == before == watch.to_json()
+    assert (tmp_path / "m.json").read_bytes() == before == watch.state.to_json()
 
 
 def test_the_floor_must_hold_for_this_calibration():
     with pytest.raises(RobfcpError, match=r"on average.*state a floor"):
         robfcp.Monitor(calibration(guarantee="marginal"))
     watch = robfcp.Monitor(calibration(guarantee="marginal"), floor=0.87)
-    assert (watch.reading.floor, watch.source) == (0.87, "stated floor")
-    assert robfcp.Monitor(CALIBRATION).reading.floor == CALIBRATION.certificate.lower
+    assert (watch.state.floor, watch.state.source) == (0.87, "stated floor")
+    assert robfcp.Monitor(CALIBRATION).state.floor == CALIBRATION.certificate.lower
     federation = robfcp.Federation.from_counts([[1, 1]] * 2, score=LAC)
     full = robfcp.calibrate(federation, defence="none", malicious=0, confidence_level=0.99)
     with pytest.raises(RobfcpError, match="every set is full"):
@@ -202,7 +205,7 @@ def test_the_state_goes_on_where_it_was_and_only_for_what_it_watched(tmp_path):
     for p, y in parts:
         memory.update(p, y)
         robfcp.Monitor(CALIBRATION, path=path, **options).update(p, y)
-    assert path.read_bytes() == memory.to_json()
+    assert path.read_bytes() == memory.state.to_json()
     with pytest.raises(RobfcpError, match="watches another calibration"):
         robfcp.Monitor(calibration(confidence_level=0.8), path=path, **options)
     for change in (
@@ -231,9 +234,9 @@ def test_the_state_stays_small():
     watch = robfcp.Monitor(CALIBRATION, floor=0.9, report=own_report(), seed=0)
     for _ in range(60):
         watch.update(*samples(500, 0.1, rng))
-    assert len(watch.curve) <= states.MAX_POINTS
-    assert watch.curve[-1].n == 30_000
-    assert len(watch.to_json()) < 60_000
+    assert len(watch.state.curve) <= states.MAX_POINTS
+    assert watch.state.curve[-1].n == 30_000
+    assert len(watch.state.to_json()) < 60_000
 
 
 FEEDER = """
@@ -287,7 +290,7 @@ def test_killed_at_any_point_it_ends_where_it_would_have(folder, times):
     process = feeder(folder, 0, 24)
     assert process.wait(60) == 0, process.stderr.read()
     process.communicate()
-    assert (folder / "m.json").read_bytes() == expected.to_json()
+    assert (folder / "m.json").read_bytes() == expected.state.to_json()
 
 
 def test_two_processes_at_once_lose_nothing(folder):
@@ -298,11 +301,11 @@ def test_two_processes_at_once_lose_nothing(folder):
     for process in both:
         _, said = process.communicate(timeout=120)
         assert process.returncode == 0, said
-    assert states.load_state(folder / "m.json").n == 30 + 24 * 40
+    assert states.MonitorState.load(folder / "m.json").n == 30 + 24 * 40
 
 
 def body_of(watch):
-    return json.loads(watch.to_json())["body"]
+    return json.loads(watch.state.to_json())["body"]
 
 
 def sealed(body):
@@ -319,9 +322,9 @@ def hostile_states():
     yield b"null"
     yield b"\xff\xfe"
     yield b"[" * 5000
-    yield watch.to_json()[:-30]
-    yield watch.to_json().replace(b'"misses":', b'"misses":1')
-    yield watch.to_json().replace(b'"schema":1', b'"schema":9')
+    yield watch.state.to_json()[:-30]
+    yield watch.state.to_json().replace(b'"misses":', b'"misses":1')
+    yield watch.state.to_json().replace(b'"schema":1', b'"schema":9')
     yield CALIBRATION.to_json()
     for change in (
         {"floor": 1.0}, {"floor": "high"}, {"delta": 0}, {"misses": 61}, {"misses": -1},
@@ -338,7 +341,7 @@ def hostile_states():
         {"started": []}, {"cells": [1] * 10}, {"cells": [-1] + [0] * 8 + [61]},
         {"bins": [2**40], "counts": [260]}, {"bins": [20], "counts": [260]},
     ):  # fmt: skip
-        yield sealed({**good, "exchange": {**good["exchange"], **change}})
+        yield sealed({**good, "bag": {**good["bag"], **change}})
 
 
 @pytest.mark.parametrize("data", list(hostile_states()), ids=lambda d: str(len(d)))
@@ -374,7 +377,7 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     assert "mon.csv: was counted before" in again.output
     assert "alarm (coverage at sample" in again.output
     assert (tmp_path / "w.png").stat().st_size > 5000
-    report = robfcp.report.EReport.from_json((tmp_path / "e.json").read_bytes())
+    report = robfcp.monitoring.EReport.from_json((tmp_path / "e.json").read_bytes())
     assert (report.client, report.n_samples) == ("site-3", 520)
     told = json.loads(run(app, [*common, "--json"]).output)
     assert (told["n"], told["alarm"], told["new"]) == (520, True, 0)
@@ -393,10 +396,10 @@ def test_the_curve_keeps_the_sample_at_which_an_alarm_rang():
     for number in range(30):
         labels = (rng.random(500) < (0.5 if number == 3 else 0.02)).astype(int)
         monitor.update(np.tile([0.999, 0.001], (500, 1)), labels, batch=str(number))
-    reading = monitor.reading
+    reading = monitor.state
     rang = reading.alarms["coverage"]
     assert 1500 < rang < 2000
-    points = {point.n: point.coverage for point in monitor.curve}
+    points = {point.n: point.coverage for point in monitor.state.curve}
     assert points[rang] >= -np.log(reading.delta)
     assert len(points) <= 401
     assert reading.log_coverage < points[rang]

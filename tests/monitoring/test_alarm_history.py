@@ -11,19 +11,18 @@ from robfcp.calibration.sealed import digest_of
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault
-from robfcp.monitoring import AlarmHistory, Chain, chain_path, merge, record_look
+from robfcp.monitoring import AlarmHistory, Chain, EReport, chain_path, merge, record_look
 from robfcp.monitoring.chain import repeated
-from robfcp.report import EReport
 
 DIGEST = "ab" * 32
 LAC = robfcp.LAC()
 
 
-def e_report(client, step, log_wealth=0.0, n=None, **options):
+def e_report(client, step, log_coverage=0.0, n=None, **options):
     fields = {"calibration": DIGEST, "floor": 0.9, "round": "r", **options}
     samples = 1000 * (step + 1) if n is None else n
     return EReport(
-        client=client, n_samples=samples, log_wealth=float(log_wealth), step=step, **fields
+        client=client, n_samples=samples, log_coverage=float(log_coverage), step=step, **fields
     )
 
 
@@ -32,7 +31,7 @@ def reports(step, logs, **options):
 
 
 def begun(**options):
-    return AlarmHistory(DIGEST, "r", **{"n_sites": 6, "m": 1, "delta": 0.05, **options})
+    return AlarmHistory(DIGEST, "r", **{"n_sites": 6, "liars": 1, "delta": 0.05, **options})
 
 
 def test_every_look_is_what_merge_says_and_the_first_alarm_stays():
@@ -40,26 +39,25 @@ def test_every_look_is_what_merge_says_and_the_first_alarm_stays():
     first = None
     for step in range(12):
         logs = rng.normal(0.8 * step - 1, 1, 6) if step < 9 else np.full(6, -3.0)
-        sent = reports(step, logs, log_exchangeability=-1.0)
+        sent = reports(step, logs, log_drift=-1.0)
         merged, history = history.looked(sent, step)
         assert merged == merge(sent, 1, n_sites=6)
-        assert history.looks[-1].coverage == merged.log_mean
+        assert history.merged[-1] == merged
         first = step if merged.alarm and first is None else first
     assert first is not None
     assert history.rang == {"coverage": first}
-    assert history.alarm
     assert f"alarm since step {first}" in history.line
     assert AlarmHistory.from_json(history.to_json()) == history
 
 
 def test_drift_and_sites_that_alarm_by_themselves_are_told_apart():
-    _, drift = begun().looked(reports(1, [-1] * 6, log_exchangeability=9.0), 1)
-    assert (drift.alarm, drift.drift) == (False, True)
-    assert drift.line.startswith("drift since step 1")
+    _, drift = begun().looked(reports(1, [-1] * 6, log_drift=9.0), 1)
+    assert drift.rang == {"drift": 1}
+    assert drift.line.startswith("no alarm, but drift since step 1")
     _, alone = begun().looked(reports(1, [30, -1, -1, -1, -1, -1]), 1)
     assert alone.alarmed == ("s0",)
     assert "1 alarm by themselves" in alone.line
-    assert begun().looked([], 1)[1].looks[0].coverage is None
+    assert begun().looked([], 1)[1].merged[0].log_mean == -np.inf
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ def test_drift_and_sites_that_alarm_by_themselves_are_told_apart():
     [
         ({"step": 2}, "of step 2, not 3"),
         ({"n": 10}, "counts 10 samples, at step 2 it was 3000"),
-        ({"n": 3000, "log_wealth": 5.0}, "counts no new samples since step 2"),
+        ({"n": 3000, "log_coverage": 5.0}, "counts no new samples since step 2"),
         ({"floor": 0.8}, "its floor is 0.8, at step 2 it was 0.9"),
         ({"calibration": "cd" * 32}, "watches another calibration"),
     ],
@@ -110,14 +108,14 @@ def test_what_is_watched_is_fixed_with_the_first_look(tmp_path):
     path = tmp_path / "alarms.json"
     record_look(path, reports(1, [0] * 6), 1, step=1, round="r", n_sites=8)
     for other, words in (
-        ({"m": 2}, "was begun with m 1, not 2"),
+        ({"liars": 2}, "was begun with liars 1, not 2"),
         ({"n_sites": 9}, "n_sites 8, not 9"),
         ({"delta": 0.5}, "delta 0.05, not 0.5"),
         ({"round": "other"}, "round r, not other"),
         ({"independent": True}, "independent False, not True"),
     ):
         with pytest.raises(RobfcpError, match=words):
-            record_look(path, reports(2, [0] * 6), **{"m": 1, "step": 2, **other})
+            record_look(path, reports(2, [0] * 6), **{"liars": 1, "step": 2, **other})
     _, history = record_look(path, reports(2, [0] * 6), 1, step=2)
     assert [look.step for look in history.looks] == [1, 2]
     with pytest.raises(RobfcpError, match="the first look needs a valid e-report"):
@@ -154,18 +152,19 @@ def test_a_file_cut_anywhere_or_altered_is_refused_in_one_line():
         assert str(refused.value).isprintable()
     body = json.loads(data)["body"]
     look = body["looks"][0]
+    sent = look["sites"]["s0"]
     for change in (
         {"calibration": "x"},
         {"delta": 2.0},
-        {"m": 6},
+        {"liars": 6},
         {"n_sites": 2},
-        {"rang": {"coverage": 9}},
-        {"rang": {"noise": 1}},
         {"looks": [look, look]},
-        {"looks": [{**look, "alarmed": ["nobody"]}]},
-        {"looks": [{**look, "sites": {"s0": [0.9, -1, 0.0]}}]},
-        {"looks": [{**look, "sites": {"s0": [0.9, 5, 1e9]}}]},
-        {"looks": [{**look, "sites": {"a\u202eb": [0.9, 5, 0.0]}}]},
+        {"looks": [{**look, "sites": {"s1": sent}}]},
+        {"looks": [{**look, "sites": {"s0": {**sent, "n_samples": -1}}}]},
+        {"looks": [{**look, "sites": {"s0": {**sent, "log_coverage": 1e9}}}]},
+        {"looks": [{**look, "sites": {"s0": {**sent, "step": 2}}}]},
+        {"looks": [{**look, "sites": {"s0": {**sent, "calibration": "cd" * 32}}}]},
+        {"looks": [{**look, "sites": {"a\u202eb": {**sent, "client": "a\u202eb"}}}]},
         {"looks": [{**look, "extra": 1}]},
     ):
         raw = json.dumps({**body, **change}, separators=(",", ":")).encode()

@@ -56,17 +56,17 @@ def test_a_site_that_cannot_be_honest_stays_out_until_readmitted():
     previous = calibration(federation(rng))
     chain = Chain.begin(previous)
     now = federation(rng, liars=1)
-    admitted = chain.admit(now, 2, sigma=0.02)
+    admitted = chain.admit(now, 2, alike=0.02)
     assert list(admitted.left_out) == ["site-00"]
     assert (admitted.malicious, admitted.federation.n_clients) == (1, 11)
     second = calibration(admitted.federation, malicious=1)
     chain = chain.extended(second, previous, admitted)
     honest_now = federation(rng)
-    third = chain.admit(honest_now, 2, sigma=0.02)
+    third = chain.admit(honest_now, 2, alike=0.02)
     assert third.federation.n_clients == 11
     assert third.malicious == 1
     assert "out since round 2" in third.federation.faulty[0].reason
-    back = chain.admit(honest_now, 2, sigma=0.02, readmit=["site-00"])
+    back = chain.admit(honest_now, 2, alike=0.02, readmit=["site-00"])
     assert (back.federation.n_clients, back.malicious, back.out) == (12, 2, {})
     chain = chain.extended(calibration(back.federation), second, back)
     assert chain.links[-1].readmitted == ["site-00"]
@@ -93,7 +93,7 @@ def test_honest_sites_are_left_out_as_rarely_as_stated():
         chain = Chain.begin(previous)
         out = set()
         for _ in range(12):
-            admitted = chain.admit(federation(rng, n=60, liars=2), 2, sigma=0.0)
+            admitted = chain.admit(federation(rng, n=60, liars=2), 2, alike=0.0)
             out |= set(admitted.out) - {"site-00", "site-01"}
             links = chain.links
             chain = Chain(chain.delta, chain.grid, chain.edges, (*links, links[-1]))

@@ -88,7 +88,7 @@ def test_a_state_of_one_threshold_is_not_gone_on_with_for_another(world, tmp_pat
     local = calibration.letter("site-2").at_site(*own["site-2"])
     rng = np.random.default_rng(1)
     robfcp.Monitor(local, path=path, seed=0).update(*samples(rng, 50))
-    assert robfcp.Monitor(local, path=path).reading.n == 50
+    assert robfcp.Monitor(local, path=path).state.n == 50
     other = calibration.letter("site-3").at_site(*own["site-3"])
     for wrong in (calibration, other):
         with pytest.raises(RobfcpError, match="watches another threshold"):
