@@ -9,7 +9,7 @@ This module is the public surface; what it does not list may change without noti
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from robfcp._version import __version__
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from robfcp import metrics

@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.errors import RobfcpError
 
+Rng = int | np.random.Generator | None
+
 _NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")
 
 
@@ -104,7 +106,7 @@ def _is_missing(value: object) -> bool:
         return False
 
 
-def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
+def generator(rng: Rng) -> np.random.Generator:
     """The generator itself, or one from a seed."""
     try:
         return np.random.default_rng(rng)

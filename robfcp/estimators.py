@@ -16,14 +16,14 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from robfcp.arguments import array, refuse_missing
+from robfcp.arguments import Rng, array, refuse_missing
 from robfcp.calibration import Calibration, Guarantee, calibrate
 from robfcp.defence import DEFAULT, Defence, Exclude
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation, numbered
 from robfcp.grid import Grid
 from robfcp.report import By, Report
-from robfcp.scores import Rng, Score, chosen_score
+from robfcp.scores import Score, named_score
 
 __all__ = ["FederatedConformalClassifier", "FederatedConformalRegressor"]
 
@@ -246,7 +246,8 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
         """
         self._check_fitted()
         named = named_sites(X, y, groups)
-        score = chosen_score(vars(self)["score"], self._default_score)
+        score = vars(self)["score"] or self._default_score
+        score = named_score(score) if isinstance(score, str) else score
         streams = self._generator(0).spawn(len(named))
         reports: list[Report] = []
         faults: list[Fault] = []

@@ -1,9 +1,9 @@
-"""The bin edges all clients of a round share."""
+"""The bin edges all clients of a round share, and which bin a value is in."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from types import MappingProxyType
@@ -15,218 +15,54 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import array, floats
 from robfcp.errors import RobfcpError
 
-_MOST_COMPARED = 3  # edges a value may have to be compared with
-_SHIFT = 46  # leaves a float's exponent and six bits of its mantissa: buckets of about 1%
-_LEAST_LOOKED_UP = 2.0**-30  # below it one bucket
-_LOOKUP_BLOCK = 2**14  # values at a time, so that they stay in the cache
-_BUCKETS = 4  # an edge, where they are of equal width
-_MOST_LOOKUP_EDGES = 2**17  # beyond them the table is larger than a search is slow
-
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Key = Callable[[Floats], Whole]
+MAX_BINS = 1_000_000
+MANY = 1500  # values from which on they are looked up, not searched for
+_MOST_EDGES = 2**14  # beyond them the table is larger than a search is slow
+_MOST_COMPARED = 8  # edges a value may have to be compared with
+_BLOCK = 15 * 2**10  # values at a time: arrays stay in the cache and below what malloc maps
+_LEAST = 2.0**-24  # of the range: nearer to its ends buckets no longer shrink
+_BITS = 43  # leaves a float's exponent and nine bits of its mantissa
 
 
-class Lookup:
-    """#{edges < x} of many x, exactly: a table over buckets, then a few comparisons.
+class _Lookup:
+    """#{inner edges < x} of many x, exactly, ten times as fast as a search.
 
-    Buckets are given by a key that never falls as x rises. Edges whose key is smaller than that of
-    x are smaller, those with a larger key are not; only edges of the same bucket are compared.
-
-    Parameters
-    ----------
-    inner
-        The rising edges.
-    key
-        The bucket of each value, from 0.
+    The bucket of x is the leading bits of its distance from the low end less those of its distance
+    from the high one: it never falls as x rises, and buckets shrink towards both ends. Edges in
+    lower buckets are smaller than x, those in higher ones are not, those in its own are compared.
     """
 
-    def __init__(self, inner: Floats, key: Key) -> None:
-        keys = key(inner)
-        self._key = key
-        self._inner = np.append(inner, np.inf)
-        inside = np.bincount(keys)
+    def __init__(self, edges: NDArray[np.float64]) -> None:
+        self._low, self._high, self._first = edges[0], edges[-1], np.int64(0)
+        self._shift = (edges[-1] - edges[0]) * _LEAST
+        buckets = self._bucket(edges)
+        self._first = buckets[0]
+        buckets -= self._first
+        inside = np.bincount(buckets[1:-1], None, buckets[-1] + 1)
+        self._smaller = np.cumsum(inside) - inside
+        self._inner = np.append(edges[1:-1], np.inf)
         self.compared = int(inside.max())
-        self._smaller = np.append(0, np.cumsum(inside))
-        self._last = len(inside)
 
     def __call__(self, values: NDArray[Any]) -> NDArray[np.intp]:
-        found = np.empty(values.shape, dtype=np.intp)
-        flat, out = values.reshape(-1), found.reshape(-1)
-        for here in _blocks(len(flat)):
-            x = np.asarray(flat[here], dtype=np.float64)
-            place = self._smaller[np.minimum(self._key(x), self._last)]
+        places = np.empty(len(values), dtype=np.intp)
+        for start in range(0, len(values), _BLOCK):
+            x = np.asarray(values[start : start + _BLOCK], dtype=np.float64)
+            place = self._smaller.take(self._bucket(x))
             for _ in range(self.compared):
-                place += x > self._inner[place]
-            out[here] = place
-        return found
+                place += x > self._inner.take(place)
+            places[start : start + _BLOCK] = place
+        return places
 
-
-def lookup(edges: Floats) -> Lookup | None:
-    """A lookup among the inner ones of these edges, for values between the outer ones.
-
-    By buckets of equal width, or finer towards both ends; None where neither fits the edges.
-    """
-    low, high = float(edges[0]), float(edges[-1])
-    if not 4 <= len(edges) <= _MOST_LOOKUP_EDGES or not 1e-300 < high - low < np.inf:
-        return None
-    for key in (_equal(low, high, _BUCKETS * len(edges)), _towards_ends(low, high)):
-        found = Lookup(edges[1:-1], key)
-        if found.compared <= _MOST_COMPARED:
-            return found
-    return None
-
-
-def _equal(low: float, high: float, number: int) -> Key:
-    scale = number / (high - low)
-
-    def key(values: Floats) -> Whole:
-        return ((values - low) * scale).astype(np.int64)
-
-    return key
-
-
-def _towards_ends(low: float, high: float) -> Key:
-    """Buckets of about 1% of the distance to the nearer end."""
-    middle = low + (high - low) / 2
-    first = _bits(np.array([_LEAST_LOOKED_UP * (high - low)]))[0]
-    top = 2 * int(_bits(np.array([high - low]))[0] - first)
-
-    def key(values: Floats) -> Whole:
-        upper = values > middle
-        step = np.maximum(_bits(np.where(upper, high - values, values - low)) - first, 0)
-        return np.where(upper, top - step, step)
-
-    return key
-
-
-def _bits(values: Floats) -> Whole:
-    """Of numbers from 0 on: rising with them."""
-    return values.view(np.int64) >> _SHIFT
-
-
-MANY = 1500  # values from which on they are looked up, not searched for
-VERY_MANY = 2**14  # from which on cells are counted
-_BLOCK = 15 * 2**10  # values at a time: arrays stay in the cache and below what malloc maps
-_MOST_EDGES = 2**14
-_LEAST = 2.0**-12  # of the range: below it cells are of equal width
-_BITS = 42  # leaves a float's exponent and ten bits of its mantissa
-
-Indices = NDArray[np.intp]
-Find = Callable[[NDArray[Any]], Indices]
-
-
-class Binning:
-    """The bins between rising edges.
-
-    Parameters
-    ----------
-    edges
-        (H + 1,) the outer ones may be infinite.
-    """
-
-    def __init__(self, edges: Floats) -> None:
-        self._edges, self._inner = edges, edges[1:-1]
-        self._searched = np.append(np.nextafter(edges[0], -np.inf), edges[1:])
-        self._n_bins = len(edges) - 1
-
-    def index(self, values: NDArray[Any]) -> Indices:
-        """Each value's bin, of values that lie between the outer edges."""
-        if values.size < MANY or values.dtype.itemsize > 8 or self._cells is None:
-            return np.asarray(self._inner.searchsorted(values), dtype=np.intp)
-        return self._cells(values.reshape(-1)).reshape(values.shape)
-
-    def counts(self, values: NDArray[Any]) -> NDArray[np.int64] | None:
-        """(H,) how many of a vector of values are in each bin; None where one is in none."""
-        if values.size < MANY:
-            # Below the first edge searched for or above the last is what lies in no bin.
-            found = np.bincount(self._searched.searchsorted(values), None, self._n_bins + 2)
-            return None if found[0] or found[-1] else found[1:-1]
-        if not self._edges[0] <= values.min() or not values.max() <= self._edges[-1]:
-            return None
-        cells = self._cells
-        if cells is not None and values.size >= VERY_MANY:
-            return cells.counts(values)
-        if cells is not None or values.size < self._n_bins:
-            return np.bincount(self.index(values), None, self._n_bins)
-        below = np.searchsorted(np.sort(values), self._inner, side="right")
-        return np.diff(below, prepend=0, append=values.size)
-
-    @cached_property
-    def _cells(self) -> Cells | None:
-        low, high = float(self._edges[0]), float(self._edges[-1])
-        few = 4 <= len(self._edges) <= _MOST_EDGES
-        if not few or not 1e-290 < high - low < np.inf:
-            return None
-        return Cells(self._edges)
-
-
-class Cells:
-    """Cells with the edges in them: 1024 for every doubling of the distance from the low end.
-
-    A cell is the leading bits of x - low + range / 4096, which never fall as x rises: edges of
-    lower cells are smaller than x, those of higher cells are not.
-    """
-
-    def __init__(self, edges: Floats) -> None:
-        self._low, span = edges[0], edges[-1] - edges[0]
-        self._shift = span * _LEAST
-        self._first = np.int64(0)
-        self._first = self._of(edges[:1])[0]
-        self._number = int(self._of(edges[-1:])[0]) + 2
-        self._inner = edges[1:-1]
-        self._guarded = np.append(self._inner, np.inf)
-        self._of_edges = self._of(self._inner)
-        inside = np.bincount(self._of_edges, minlength=self._number)
-        self._smaller = np.append(0, np.cumsum(inside)[:-1])
-        self._mixed, self._crowded = inside > 0, inside > 1
-        dense = lookup(edges) if self._crowded.any() else None
-        self._dense: Find = self._inner.searchsorted if dense is None else dense
-
-    def __call__(self, values: NDArray[Any]) -> Indices:
-        """#{edges < x} of each."""
-        found = np.empty(len(values), dtype=np.intp)
-        for here in _blocks(len(values)):
-            x = np.asarray(values[here], dtype=np.float64)
-            cell = self._of(x)
-            place = self._smaller.take(cell)
-            place += x > self._guarded.take(place)
-            crowded = np.flatnonzero(self._crowded.take(cell))
-            if len(crowded):
-                few = len(crowded) < MANY
-                place[crowded] = (self._inner.searchsorted if few else self._dense)(x[crowded])
-            found[here] = place
-        return found
-
-    def counts(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """How many values lie between the edges."""
-        whole = np.zeros(self._number, dtype=np.int64)
-        near = []
-        for here in _blocks(len(values)):
-            x = np.asarray(values[here], dtype=np.float64)
-            cell = self._of(x)
-            whole += np.bincount(cell, None, self._number)
-            near.append(x[np.flatnonzero(self._mixed.take(cell))])
-        found = np.bincount(self(np.concatenate(near)), None, len(self._inner) + 1)
-        whole[self._of_edges] = 0  # what lies near an edge was counted by itself
-        below = np.cumsum(whole)
-        found += np.diff(below[self._of_edges], prepend=0, append=below[-1])
-        return found
-
-    def _of(self, x: Floats) -> Indices:
-        """The cell of each."""
-        moved = x + self._shift if self._low == 0 else x - self._low + self._shift
-        bits = moved.view(np.int64)
-        bits >>= _BITS
-        bits -= self._first
-        return bits
-
-
-def _blocks(number: int) -> Iterator[slice]:
-    return (slice(start, start + _BLOCK) for start in range(0, number, _BLOCK))
-
-
-MAX_BINS = 1_000_000
+    def _bucket(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
+        up, down = x - self._low, self._high - x
+        up += self._shift
+        down += self._shift
+        bucket, other = up.view(np.int64), down.view(np.int64)
+        bucket >>= _BITS
+        other >>= _BITS
+        bucket -= other
+        bucket -= self._first
+        return bucket
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +113,7 @@ class Grid:
         return Grid, (self.edges, self.name, dict(self.parameters))
 
     @staticmethod
+    @cache
     def default() -> Grid:
         """About 1000 bins on [0, 1], fine at both ends, with every k/100 among its edges.
 
@@ -293,7 +130,11 @@ class Grid:
         >>> robfcp.Grid.default().n_bins
         1000
         """
-        return _default()
+        with np.errstate(over="ignore"):
+            logistic = 1 / (1 + np.exp(-np.linspace(-16, 16, 901)))
+        edges = np.sort(np.concatenate([_round_digits(logistic), np.arange(101) / 100]))
+        edges = edges[np.diff(edges, prepend=-1) > 0]  # np.unique would load numpy.ma
+        return Grid(edges, "default")
 
     @staticmethod
     def uniform(bins: int = 100, low: float = 0.0, high: float = 1.0) -> Grid:
@@ -360,6 +201,7 @@ class Grid:
         return Grid(np.concatenate([[-np.inf], inner, [np.inf]]), "open_ended")
 
     @staticmethod
+    @cache
     def extended() -> Grid:
         """The default grid on [0, 1], as fine on [1, 2], log-spaced beyond and open-ended.
 
@@ -376,7 +218,10 @@ class Grid:
         >>> robfcp.Grid.extended().edges[[0, -2, -1]]
         array([  -inf, 20000.,    inf])
         """
-        return _extended()
+        unit = Grid.default().edges
+        beyond = _round_digits(2 * 10 ** np.linspace(0, 4, 401))[1:]
+        edges = np.unique(np.concatenate([unit, _round_digits(1 + unit[1:]), beyond]))
+        return Grid(np.concatenate([[-np.inf], edges, [np.inf]]), "extended")
 
     @cached_property
     def digest(self) -> str:
@@ -434,11 +279,31 @@ class Grid:
         >>> robfcp.Grid.uniform(4).index([0.0, 0.25, 0.26, 1.0])
         array([0, 0, 1, 3])
         """
-        return self._binning.index(self._checked(scores))
+        values = array("scores", scores)
+        if values.dtype.kind not in "fiu":
+            raise RobfcpError(f"scores: must be real numbers, not {values.dtype}; convert them")
+        if values.size:
+            low, high = values.min(), values.max()
+            if np.isnan(low) or np.isnan(high):
+                row = int(np.argmax(np.isnan(values)))
+                raise RobfcpError(f"scores: row {row} is NaN; find the broken prediction first")
+            if low < self.edges[0] or high > self.edges[-1]:
+                raise RobfcpError(
+                    f"scores: range [{low:g}, {high:g}] leaves the grid's "
+                    f"[{self.edges[0]:g}, {self.edges[-1]:g}]; use Grid.open_ended or a wider grid"
+                )
+        if values.size < MANY or values.dtype.itemsize > 8 or self._lookup is None:
+            return np.asarray(self.edges[1:-1].searchsorted(values), dtype=np.intp)
+        return self._lookup(values.reshape(-1)).reshape(values.shape)
 
     @cached_property
-    def _binning(self) -> Binning:
-        return Binning(self.edges)
+    def _lookup(self) -> _Lookup | None:
+        """None where buckets do not fit the edges."""
+        few = 4 <= self.edges.size <= _MOST_EDGES
+        if not few or not 1e-290 < self.edges[-1] - self.edges[0] < np.inf:
+            return None
+        lookup = _Lookup(self.edges)
+        return lookup if lookup.compared <= _MOST_COMPARED else None
 
     def counts(self, scores: ArrayLike) -> NDArray[np.int64]:
         """(H,) how many scores fall into each bin.
@@ -459,28 +324,7 @@ class Grid:
         >>> robfcp.Grid.uniform(4).counts([0.0, 0.25, 0.26, 1.0])
         array([2, 1, 0, 1])
         """
-        values = scores if type(scores) is np.ndarray else array("scores", scores)
-        if values.dtype.kind in "fiu" and values.dtype.itemsize <= 8 and values.ndim == 1:
-            found = self._binning.counts(values)
-            if found is not None:
-                return found
-        return np.bincount(self.index(values), minlength=self.n_bins).astype(np.int64)
-
-    def _checked(self, scores: ArrayLike) -> NDArray[Any]:
-        values = array("scores", scores)
-        if values.dtype.kind not in "fiu":
-            raise RobfcpError(f"scores: must be real numbers, not {values.dtype}; convert them")
-        if values.size:
-            low, high = values.min(), values.max()
-            if np.isnan(low) or np.isnan(high):
-                row = int(np.argmax(np.isnan(values)))
-                raise RobfcpError(f"scores: row {row} is NaN; find the broken prediction first")
-            if low < self.edges[0] or high > self.edges[-1]:
-                raise RobfcpError(
-                    f"scores: range [{low:g}, {high:g}] leaves the grid's "
-                    f"[{self.edges[0]:g}, {self.edges[-1]:g}]; use Grid.open_ended or a wider grid"
-                )
-        return values
+        return np.bincount(self.index(scores), minlength=self.n_bins).astype(np.int64)
 
     def merge_ends(self, coarse: Grid) -> NDArray[np.intp] | None:
         """For each bin of `coarse` the last own bin inside it, or None where edges do not nest.
@@ -525,35 +369,17 @@ def _round_digits(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @cache
-def _default() -> Grid:
-    with np.errstate(over="ignore"):
-        logistic = 1 / (1 + np.exp(-np.linspace(-16, 16, 901)))
-    edges = np.sort(np.concatenate([_round_digits(logistic), np.arange(101) / 100]))
-    edges = edges[np.diff(edges, prepend=-1) > 0]  # np.unique would load numpy.ma
-    return Grid(edges, "default")
-
-
-@cache
 def _open_ended_default() -> Grid:
     steps = _round_digits(10 ** np.linspace(-6, 6, 1201))
     edges = np.concatenate([[-np.inf], -steps[::-1], [0.0], steps, [np.inf]])
     return Grid(edges, "open_ended")
 
 
-@cache
-def _extended() -> Grid:
-    unit = _default().edges
-    beyond = _round_digits(2 * 10 ** np.linspace(0, 4, 401))[1:]
-    shifted = _round_digits(1 + unit[1:])
-    edges = np.unique(np.concatenate([unit, shifted, beyond]))
-    return Grid(np.concatenate([[-np.inf], edges, [np.inf]]), "extended")
-
-
 def named(name: str, parameters: Mapping[str, Any]) -> Grid:
     """The grid a report names, rebuilt from its name and parameters."""
-    fixed = {"default": _default, "open_ended": _open_ended_default, "extended": _extended}
-    if name in fixed and not parameters:
-        return fixed[name]()
+    if name in ("default", "open_ended", "extended") and not parameters:
+        grid: Grid = getattr(Grid, name)()
+        return grid
     if name == "uniform" and set(parameters) == {"bins", "low", "high"}:
         return Grid.uniform(**parameters)
     raise RobfcpError(f"grid: unknown grid {name!r} {dict(parameters)}; send its edges instead")

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import a_few, array, floats, refuse_missing, share, whole
 from robfcp.errors import RobfcpError
-from robfcp.scores import check_labels, column_names
+from robfcp.scores import ClassColumns, check_labels
 
 __all__ = [
     "class_coverage",
@@ -46,9 +46,9 @@ def members_of(sets: ArrayLike) -> Sets:
 def columns_of(sets: ArrayLike, labels: ArrayLike, classes: Classes) -> NDArray[np.intp]:
     """(n,) each label's column, looked up where the classes have names."""
     members = members_of(sets)
-    names = column_names(sets) if classes is None else tuple(str(name) for name in classes)
+    names = ClassColumns.names_of(sets) if classes is None else tuple(str(name) for name in classes)
     if not names:
-        return check_labels(labels, *members.shape)
+        return check_labels(labels, members.shape)
     if len(set(names)) != members.shape[1]:
         raise RobfcpError(f"classes: need {members.shape[1]} different names, one a column of sets")
     found = array("labels", labels)

@@ -8,19 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import a_few
+from robfcp.arguments import Rng, a_few
 from robfcp.arguments import array as numbers
 from robfcp.errors import RobfcpError
 from robfcp.scores import (
     ClassColumns,
     ClassificationScore,
-    Rng,
     Score,
     check_probabilities,
-    class_columns,
-    column_names,
-    label_numbers,
-    places,
 )
 
 Limits = Sequence[float] | NDArray[np.float64]
@@ -80,10 +75,10 @@ def predict_intervals(
 
 def in_order(probabilities: ArrayLike, classes: Classes) -> NDArray[Any]:
     """The probabilities as an array; a frame's columns in the order of the classes, by name."""
-    table, names = numbers("probabilities", probabilities), column_names(probabilities)
+    table, names = numbers("probabilities", probabilities), ClassColumns.names_of(probabilities)
     if not names or classes is None:
         return table
-    order = ordered_columns(names, classes)
+    order = ClassColumns.of_classes(names, classes)
     if order is None:
         assert isinstance(classes, tuple)
         lacking = sorted(set(classes) - set(names))
@@ -94,27 +89,12 @@ def in_order(probabilities: ArrayLike, classes: Classes) -> NDArray[Any]:
     return table[:, order]
 
 
-def ordered_columns(names: Sequence[str], classes: tuple[str, ...] | int) -> list[int] | None:
-    """The column of each class; None where a class has none.
-
-    Columns p0, p1, ... are the classes in their order; columns that are no class are left out.
-    """
-    if isinstance(classes, tuple):
-        found = places(names, classes)
-        if found is not None:
-            return found
-        columns = class_columns(names)
-        numbered = not columns.names and len(columns.order) == len(classes)
-        return list(columns.order) if numbered else None
-    return list(class_columns(names).order)
-
-
 def numbered_labels(labels: ArrayLike, classes: Classes) -> NDArray[Any]:
     """Labels as class numbers, looked up where they are text and the classes have names."""
     found = numbers("labels", labels)
     if found.dtype.kind not in "USO" or not isinstance(classes, tuple):
         return found
-    number = label_numbers(found, ClassColumns(tuple(range(len(classes))), classes))
+    number = ClassColumns(tuple(range(len(classes))), classes).numbers(found)
     if (number < 0).any():
         wrong = found[int(np.argmax(number < 0))]
         raise RobfcpError(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robfcp.errors import RobfcpError
-from robfcp.grid import MANY, VERY_MANY, Grid, named
+from robfcp.grid import MANY, Grid, named
 from robfcp.report import sketch
 
 GRIDS = [Grid.default(), Grid.uniform(), Grid.uniform(7, -1, 2), Grid.extended()]
@@ -43,7 +43,7 @@ def odd_grids(rng):
         yield Grid(np.concatenate([[0.0], np.cumsum(np.exp(rng.normal(size=99) * 3))]) * scale)
 
 
-@pytest.mark.parametrize("number", [40, MANY - 1, MANY, VERY_MANY])
+@pytest.mark.parametrize("number", [40, MANY - 1, MANY, 2**14])
 def test_scores_are_counted_exactly_where_a_search_finds_them(number):
     rng = np.random.default_rng(number)
     looked_up = 0
@@ -60,11 +60,11 @@ def test_scores_are_counted_exactly_where_a_search_finds_them(number):
             counts = np.bincount(wanted, minlength=grid.n_bins)
             np.testing.assert_array_equal(grid.counts(some), counts)
             assert grid.counts(some).dtype == np.int64
-        looked_up += grid._binning._cells is not None
+        looked_up += grid._lookup is not None
     assert looked_up >= 8
 
 
-@pytest.mark.parametrize("number", [1, 40, MANY, VERY_MANY])
+@pytest.mark.parametrize("number", [1, 40, MANY])
 @pytest.mark.parametrize("grid", [*GRIDS, *OPEN], ids=repr)
 def test_one_score_outside_is_found_among_any_number(grid, number):
     values = np.random.default_rng(0).random(number)
@@ -88,7 +88,7 @@ def test_one_score_outside_is_found_among_any_number(grid, number):
     assert grid.counts(values)[0] >= 1
 
 
-@pytest.mark.parametrize("number", [40, MANY, VERY_MANY])
+@pytest.mark.parametrize("number", [40, MANY])
 def test_counts_of_any_type_are_those_of_its_numbers(number):
     values = np.random.default_rng(1).random(number)
     for grid in (Grid.default(), Grid.extended()):

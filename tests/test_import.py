@@ -83,12 +83,18 @@ AT_A_SITE = {
     "errors",
     "files",
     "grid",
-    "prediction",
     "privacy",
     "report",
     "scores",
 }
-TO_READ_A_CALIBRATION = {"calibration", "defence", "federation", "guarantees", "metrics"}
+TO_READ_A_CALIBRATION = {
+    "calibration",
+    "defence",
+    "federation",
+    "guarantees",
+    "metrics",
+    "prediction",
+}
 
 
 @pytest.mark.parametrize(

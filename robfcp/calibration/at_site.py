@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import array
+from robfcp.arguments import Rng, array
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.checking import Check, check, level_of
 from robfcp.calibration.local_threshold import LocalThreshold
@@ -15,7 +15,7 @@ from robfcp.calibration.others import FromOthers
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import class_counts, own_interval, stranger_threshold
 from robfcp.prediction import predict_sets
-from robfcp.scores import ClassificationScore, Rng
+from robfcp.scores import ClassificationScore
 
 STRANGER = "this site"  # what a site that sent no report is called
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._version import __version__
-from robfcp.arguments import array
+from robfcp import __version__
+from robfcp.arguments import Rng, array
 from robfcp.calibration.checking import Check, check
 from robfcp.calibration.checks import check_together
 from robfcp.calibration.document import (
@@ -41,7 +41,7 @@ from robfcp.prediction import (
     predict_sets,
 )
 from robfcp.report import By, Names
-from robfcp.scores import Risk, Rng, Score, check_multilabel
+from robfcp.scores import Risk, Score
 
 T = TypeVar("T")
 Curves = Mapping[int, Certificate] | Mapping[str, Mapping[int, Certificate]]
@@ -308,8 +308,7 @@ class Predicting(Stating):
         """
         if self.risk is None:
             raise RobfcpError("predict_multilabel: the reports held no losses; use predict_set")
-        p, _ = check_multilabel(probabilities, np.zeros(np.shape(probabilities), dtype=int))
-        sets = (1 - p)[:, :, None] <= np.asarray(self._thresholds)
+        sets = self.risk.multilabel_sets(probabilities, self._thresholds)
         return sets if self.several else sets[:, :, 0]
 
     def check_classes(self, probabilities: ArrayLike) -> None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import array, share
+from robfcp.arguments import Rng, array, share
 from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import bounds_of, coverage_interval
 from robfcp.prediction import predict_intervals, predict_sets
 from robfcp.report import Report
-from robfcp.scores import ClassificationScore, Rng, Score, check_labels
+from robfcp.scores import ClassificationScore, Score, check_labels
 
 if TYPE_CHECKING:
     from robfcp.calibration.calibration import Calibration
@@ -260,7 +260,7 @@ def covered_by(
     """
     if isinstance(score, ClassificationScore):
         sets = predict_sets(score, predictions, limits, rng)[:, :, 0]
-        label = check_labels(targets, *sets.shape)
+        label = check_labels(targets, sets.shape)
         return sets[np.arange(len(sets)), label], sets.sum(axis=1)
     ends = predict_intervals(score, predictions, limits.tolist())[:, :, 0]
     return score(predictions, targets) <= limits[0], np.maximum(ends[:, 1] - ends[:, 0], 0)

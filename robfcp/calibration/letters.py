@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
+from robfcp.arguments import Rng
 from robfcp.calibration.at_site import Localised, localised
 from robfcp.calibration.calibration import MAX_CALIBRATION_BYTES, Calibration, FilePath
 from robfcp.calibration.covered import covered_at_sites
@@ -23,7 +24,6 @@ from robfcp.calibration.sealed import decode_body, digest_of, kind_of, seal, uns
 from robfcp.errors import RobfcpError, plain
 from robfcp.files import make_folder, read_limited, write_atomically
 from robfcp.guarantees import outside_of, own_interval
-from robfcp.scores import Rng
 
 KIND = "letter"
 SCHEMA = 1

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from robfcp._version import __version__
+from robfcp import __version__
 from robfcp.errors import RobfcpError, plain
 from robfcp.files import reason_of
 

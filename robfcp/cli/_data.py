@@ -19,15 +19,11 @@ from robfcp.cli._probabilities import as_probabilities
 from robfcp.cli._tables import Table, read_csv, read_parquet
 from robfcp.errors import RobfcpError
 from robfcp.files import unreadable
-from robfcp.prediction import ordered_columns
 from robfcp.scores import (
     ClassColumns,
     ClassificationScore,
     Risk,
     Score,
-    class_columns,
-    label_numbers,
-    places,
 )
 
 MULTILABEL = ("label_", "label:")  # one column a label, 0 or 1
@@ -175,10 +171,10 @@ def _classified(
 ) -> FileOutputs:
     """Class probabilities in the order of the classes, and each label's number."""
     names = [table.names[k] for k in there]
-    columns = class_columns(names, raw)
+    columns = ClassColumns.called(names, raw)
     numbered = not columns.names
     if how.classes is not None:
-        order = ordered_columns(names, how.classes)
+        order = ClassColumns.of_classes(names, how.classes)
         if order is None:
             assert isinstance(how.classes, tuple)
             lacking = sorted(set(how.classes) - set(names))
@@ -192,7 +188,7 @@ def _classified(
     targets = None
     if raw is not None:
         by_number = numbered and raw.dtype.kind not in "US"
-        targets = label_numbers(raw, ClassColumns(columns.order, ()) if by_number else columns)
+        targets = (ClassColumns(columns.order, ()) if by_number else columns).numbers(raw)
     if targets is not None and label is not None and not how.lenient and (targets < 0).any():
         raise RobfcpError(_no_class(table, raw, targets, label, columns))
     where = [f"row {row}" for row in table.rows]
@@ -282,7 +278,7 @@ def _words_of_classes(table: Table, taken: set[int]) -> int | None:
     for place in texts:
         others = [table.names[k] for k in range(len(table.names)) if k not in texts]
         words = sorted(set(table.text(place).tolist()) - {""})
-        if len(words) > 1 and places(others, words) is not None:
+        if len(words) > 1 and ClassColumns.named(others, words) is not None:
             found.append(place)
     return found[0] if len(found) == 1 else None
 

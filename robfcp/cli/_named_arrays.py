@@ -15,8 +15,7 @@ from robfcp.cli._arrays import array_names, read_npy, read_npz
 from robfcp.cli._outputs import TARGETS, Expects, FileOutputs, FileReading
 from robfcp.cli._probabilities import as_probabilities
 from robfcp.errors import RobfcpError
-from robfcp.prediction import ordered_columns
-from robfcp.scores import ClassColumns, label_numbers
+from robfcp.scores import ClassColumns
 
 PREDICTIONS = ("probabilities", "predictions", "logits")
 IDS = ("ids", "id", "index", "patientid")
@@ -62,7 +61,7 @@ def _classified_arrays(found: FileOutputs, named: list[str], how: FileReading) -
     names = named or [str(k) for k in range(found.predictions.shape[1])]
     columns = ClassColumns(tuple(range(len(names))), tuple(named))
     if named and isinstance(how.classes, tuple):
-        order = ordered_columns(names, how.classes)
+        order = ClassColumns.of_classes(names, how.classes)
         if order is None:
             raise RobfcpError(
                 f"the classes {a_few(names)} are not {a_few(how.classes)}; rename them"
@@ -72,7 +71,7 @@ def _classified_arrays(found: FileOutputs, named: list[str], how: FileReading) -
     targets = found.targets
     if targets is not None and targets.ndim == 1 and targets.dtype.kind in "US":
         kept = how.classes if isinstance(how.classes, tuple) else columns.names
-        number = label_numbers(targets, ClassColumns(columns.order, kept))
+        number = ClassColumns(columns.order, kept).numbers(targets)
         if not how.lenient and (number < 0).any():
             row = int(np.argmax(number < 0))
             raise RobfcpError(

@@ -45,7 +45,7 @@ from robfcp.cli._sets import (
 )
 from robfcp.cli._sites import letter_note
 from robfcp.errors import RobfcpError
-from robfcp.scores import RISKS, ClassificationScore
+from robfcp.scores import ClassificationScore, Risk
 
 
 def register(app: typer.Typer) -> None:
@@ -176,8 +176,8 @@ def _risk_figures(
 ) -> dict[str, float]:
     figures = {"set_size": metrics.set_size(sets)}
     name = calibration.risk.name if calibration.risk else ""
-    if outputs.targets is not None and name in RISKS:
-        figures[name] = float(RISKS[name].losses(sets, outputs.targets).mean())
+    if outputs.targets is not None and name in Risk.multilabel:
+        figures[name] = float(Risk(name).multilabel_losses(sets, outputs.targets).mean())
     return figures
 
 

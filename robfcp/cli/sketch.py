@@ -47,7 +47,7 @@ from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import grid_from_text
 from robfcp.report import Exact, Report, check_client, disclosure_of, load_key, save_signed
-from robfcp.scores import RISKS, SCORES, ClassificationScore, Score
+from robfcp.scores import SCORES, ClassificationScore, Risk, Score
 
 
 def register(app: typer.Typer) -> None:
@@ -164,7 +164,7 @@ def sketch(
         str | None,
         typer.Option(
             help="Report a loss in place of scores: fnr or miss-rate of several labels a sample.",
-            autocompletion=completes(*RISKS),
+            autocompletion=completes(*Risk.multilabel),
         ),
     ] = None,
     round: Annotated[

@@ -104,7 +104,7 @@ def calibrate_as_configured(
     """The round, its calibration written, and the letters sent, all as configured."""
     calibration = calibration_round(
         engine,
-        score=named_score(str(config["score"]), {}),
+        score=named_score(str(config["score"])),
         grid=grid_from_text(str(config["grid"])) if config["grid"] else None,
         sizes=sizes,
         keys=read_keys(str(config["keys"])) if config["keys"] else None,

@@ -179,7 +179,7 @@ class SiteRules:
         if "privacy-grid" in config:
             rules = replace(rules, grid=grid_from_text(str(config["privacy-grid"])))
         if "privacy-score" in config:
-            rules = replace(rules, score=named_score(str(config["privacy-score"]), {}))
+            rules = replace(rules, score=named_score(str(config["privacy-score"])))
         if "pooled" in config:
             rules = replace(rules, pooled=bool(config["pooled"]))
         if "least" in config:

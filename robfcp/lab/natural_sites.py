@@ -67,7 +67,7 @@ def site_outcomes(
     own PAC threshold.
     """
     array = check_probabilities(probabilities)
-    label = check_labels(labels, *array.shape)
+    label = check_labels(labels, array.shape)
     score, n_classes = LAC(), array.shape[1]
     every = score.all_labels(array)
     true = every[np.arange(len(label)), label]

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import array, floats, generator, whole
+from robfcp.arguments import Rng, array, floats, generator, whole
 from robfcp.errors import RobfcpError
-from robfcp.scores import Rng
 
 Parts = list[NDArray[np.intp]]
 

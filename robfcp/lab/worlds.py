@@ -139,7 +139,7 @@ def make_world(
     """Clients with calibration scores, some of them chosen as attackers, and benign test data."""
     checked_share("share", share, "give 0.4, say", zero=True)
     array = check_probabilities(probabilities)
-    label = check_labels(labels, *array.shape)
+    label = check_labels(labels, array.shape)
     rule = LAC() if score is None else score
     grid = rule.default_grid() if grid is None else grid
     every_label = rule.all_labels(array, rng)

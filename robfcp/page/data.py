@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._version import __version__
+from robfcp import __version__
 from robfcp.calibration import (
     Calibration,
     Level,

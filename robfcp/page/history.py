@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from robfcp._version import __version__
+from robfcp import __version__
 from robfcp.arguments import a_few
 from robfcp.monitoring import AlarmHistory, Chain, EReport, Link, MonitorState
 

@@ -325,7 +325,11 @@ _ABOVE = 0.9  # of the share beyond the level that a grid from a prior still res
 
 def grid_from_text(text: str) -> Grid:
     """The grid a configuration names: default, extended, open-ended, uniform:N or logistic:N."""
-    fixed = {"default": Grid.default, "extended": Grid.extended, "open-ended": Grid.open_ended}
+    fixed: dict[str, Any] = {
+        "default": Grid.default,
+        "extended": Grid.extended,
+        "open-ended": Grid.open_ended,
+    }
     if text in fixed:
         return fixed[text]()
     kind, _, bins = text.partition(":")

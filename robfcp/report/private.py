@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import array
+from robfcp.arguments import Rng, array
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Mechanism, Neighbours, Privacy, add_noise, noise_bound
 from robfcp.report.by_class import Strata
 from robfcp.report.checks import MAX_SAMPLES, check_fineness, check_total, is_whole
 from robfcp.report.sketches import clamped
-from robfcp.scores import RESOLUTION, Rng, Score, scores_or_nan
+from robfcp.scores import Risk, Score, scores_or_nan
 
 IMPLAUSIBLE = 1e-10  # noisy counts are refused beyond what their noise exceeds with this chance
 MAX_NOISY_CELLS = 100_000
@@ -47,7 +47,7 @@ class Exact:
     """Counts as they are."""
 
     schema = 1  # the least that can hold such a report
-    resolution = RESOLUTION  # parts of a loss
+    resolution = Risk.resolution  # parts of a loss
     keeps_classes = True  # unless told otherwise
     refuses_samples = True  # one that cannot be used is named
     statement = ""  # what is said of it, in words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,18 +29,9 @@ from robfcp.report.checks import (
 from robfcp.report.private import Exact, check_privacy, disclosure_of
 from robfcp.report.sketches import sketch
 from robfcp.report.wire import ReportFields, decode_fields, encode_fields
-from robfcp.scores import (
-    RISKS,
-    MultilabelRisk,
-    Risk,
-    Score,
-    gains_of_losses,
-    known_risk,
-    lambda_grid,
-)
+from robfcp.scores import Risk, Score
 
 R = TypeVar("R", bound="Made")
-Gains = tuple[NDArray[np.int64], int]
 
 
 class Made:
@@ -211,9 +202,13 @@ class Made:
         >>> robfcp.Report.from_losses("a", losses, [0.1, 0.5, 0.9], risk="fnr").n_samples
         2
         """
-        kind = known_risk(risk, disclosure_of(privacy).resolution)
-        grid = lambda_grid(lambdas)
-        gains, number = _named(client, lambda: gains_of_losses(losses, grid.n_bins - 1, kind))
+        if not isinstance(risk, Risk):
+            risk = Risk(risk, resolution=disclosure_of(privacy).resolution)
+        kind = risk
+        try:
+            grid, gains, number = kind.falls(losses, lambdas)
+        except RobfcpError as error:
+            raise RobfcpError(f"{client}: {error}") from error
         context = {"client": client, "grid": grid, "round": round, "model": model}
         return cls(**context, **_shown(client, gains, number, kind, privacy, patients))
 
@@ -225,7 +220,8 @@ class Made:
         labels: ArrayLike,
         grid: Grid | None = None,
         *,
-        risk: str | MultilabelRisk = "fnr",
+        risk: str = "fnr",
+        weights: ArrayLike = (),
         round: str | None = None,
         model: str | None = None,
         privacy: Privacy | None = None,
@@ -242,7 +238,9 @@ class Made:
         grid
             The lambdas; fine ones on [0, 1] if none is given.
         risk
-            "fnr", "miss-rate", or a `MultilabelRisk` with weights.
+            "fnr" or "miss-rate"; "top-weighted" where there are weights.
+        weights
+            (C,) what a missed label counts; all alike if empty.
         client, round, model, privacy, patients
             As `from_scores` takes them.
 
@@ -259,13 +257,17 @@ class Made:
         >>> robfcp.Report.from_multilabel("a", p, y).risk.name
         'fnr'
         """
-        rule = RISKS.get(risk) if isinstance(risk, str) else risk
-        if not isinstance(rule, MultilabelRisk):
-            raise RobfcpError(f"risk: {risk!r} is unknown; use {', '.join(RISKS)} or from_losses")
-        kind = rule.risk(disclosure_of(privacy).resolution)
+        if risk not in Risk.multilabel:
+            known = ", ".join(Risk.multilabel)
+            raise RobfcpError(f"risk: {risk!r} is unknown; use {known} or from_losses")
+        name = "top-weighted" if np.size(weights) else risk
+        kind = Risk(name, resolution=disclosure_of(privacy).resolution)
         grid = Grid.default() if grid is None else grid
         check_grid(client, grid)
-        gains, number = _named(client, lambda: rule.gains(probabilities, labels, grid, kind))
+        try:
+            gains, number = kind.multilabel_falls(probabilities, labels, grid, weights)
+        except RobfcpError as error:
+            raise RobfcpError(f"{client}: {error}") from error
         context = {"client": client, "grid": grid, "round": round, "model": model}
         return cls(**context, **_shown(client, gains, number, kind, privacy, patients))
 
@@ -286,14 +288,6 @@ def _set_sizes(
         return sketch(values.ravel(), grid)
     except RobfcpError as error:
         raise RobfcpError(f"{client}: label_scores: {error}") from error
-
-
-def _named(client: str, make: Callable[[], Gains]) -> Gains:
-    """What `make` returns; a refusal names the client."""
-    try:
-        return make()
-    except RobfcpError as error:
-        raise RobfcpError(f"{client}: {error}") from error
 
 
 def _shown(

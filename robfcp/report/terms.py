@@ -56,7 +56,7 @@ class Terms:
     @property
     def agreed_score(self) -> Score | None:
         """The score."""
-        return None if self.score is None else named_score(self.score, {})
+        return None if self.score is None else named_score(self.score)
 
     @property
     def privacy(self) -> Privacy | None:

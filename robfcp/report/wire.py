@@ -20,7 +20,7 @@ from robfcp.privacy import Privacy
 from robfcp.report.by_class import MAX_STRATA, By, Names, Strata, check_strata_names
 from robfcp.report.checks import MAX_SAMPLES, check_text
 from robfcp.report.private import WirePrivacy, disclosure_of, read_privacy
-from robfcp.scores import SCORES, Risk, Score, named_score, score_parameters
+from robfcp.scores import SCORES, Risk, Score, named_score
 
 MAX_WIRE_BINS = 20_000  # of a report: twenty times the default grid
 
@@ -233,12 +233,12 @@ def wire_score(score: Score | None) -> WireScore | None:
     """The score as it stands in a file."""
     if score is None or type(score) is not SCORES.get(score.name):
         return None  # a score of somebody's own could not be made again from a file
-    return WireScore(score.name, score_parameters(score))
+    return WireScore(score.name, asdict(score))  # type: ignore[call-overload]
 
 
 def read_score(wire: WireScore | None) -> Score | None:
     """The score a file names."""
-    return None if wire is None else named_score(wire.name, wire.parameters)
+    return None if wire is None else named_score(wire.name, **wire.parameters)
 
 
 def wire_risk(risk: Risk | None) -> WireRisk | None:

@@ -1,29 +1,38 @@
-"""What every score has, and the base of classification scores that users extend."""
+"""What every score has, the base of classification scores that users extend, scores by name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import fields
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import generator
+from robfcp.arguments import Rng, array, generator
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.scores.inputs import (
+    ClassColumns,
     Probabilities,
     check_labels,
     check_probabilities,
-    check_rows,
-    column_names,
-    row_blocks,
+    checked_blocks,
+    whole_numbers,
 )
 
-Rng = int | np.random.Generator | None
 Scores = NDArray[np.float64]
 Members = NDArray[np.bool_]
+Kind = TypeVar("Kind", bound=type)
+
+SCORES: dict[str, type[Any]] = {}  # those a file can name
+
+
+def shipped(kind: Kind) -> Kind:
+    """The score itself, which files can name from now on."""
+    SCORES[kind.name] = kind  # type: ignore[attr-defined]
+    return kind
 
 
 @runtime_checkable
@@ -103,6 +112,14 @@ class ClassificationScore(ABC):
 
     name: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        if hasattr(self, "randomized"):
+            if not isinstance(self.randomized, (bool, np.bool_)):
+                raise RobfcpError(
+                    f"{self.name}: randomized is {self.randomized!r}; use True or False"
+                )
+            object.__setattr__(self, "randomized", bool(self.randomized))
+
     def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> Scores:
         """The (n,) scores of the given labels.
 
@@ -134,13 +151,12 @@ class ClassificationScore(ABC):
         >>> robfcp.LAC()(pd.DataFrame({"flu": [0.75], "cold": [0.25]}), ["cold"])
         array([0.75])
         """
-        array = check_probabilities(predictions)
-        n, n_classes = array.shape
-        label = check_labels(targets, n, n_classes, column_names(predictions))
-        u = self._uniforms(n, rng)
-        scores = np.empty(n)
-        for rows in row_blocks(array):
-            scores[rows] = self._of_labels(array[rows], label[rows], u[rows], rows.start)
+        table = check_probabilities(predictions)
+        label = check_labels(targets, table.shape, names=ClassColumns.names_of(predictions))
+        u = self._uniforms(len(table), rng)
+        scores = np.empty(len(table))
+        for rows, p in checked_blocks(table):
+            scores[rows] = self._of_labels(p, label[rows], u[rows])
         return scores
 
     def all_labels(self, predictions: ArrayLike, rng: Rng = None) -> Scores:
@@ -165,9 +181,9 @@ class ClassificationScore(ABC):
         array([[0.25, 0.75],
                [0.5 , 0.5 ]])
         """
-        array = check_probabilities(predictions)
-        scores = np.empty(array.shape)
-        for rows, block in self.blocks(array, rng):
+        table = check_probabilities(predictions)
+        scores = np.empty(table.shape)
+        for rows, block in self.blocks(table, rng):
             scores[rows] = block
         return scores
 
@@ -193,8 +209,10 @@ class ClassificationScore(ABC):
         ...     print(rows, scores.shape)
         slice(0, 2, None) (2, 2)
         """
-        for rows, p, u in self._checked(predictions, rng):
-            yield rows, self.of_all(p, u)
+        table = check_probabilities(predictions)
+        u = self._uniforms(len(table), rng)
+        for rows, p in checked_blocks(table):
+            yield rows, self.of_all(p, u[rows])
 
     def sets(
         self, predictions: ArrayLike, limits: Scores, rng: Rng = None, *, non_empty: bool = False
@@ -226,10 +244,10 @@ class ClassificationScore(ABC):
         slice(0, 1, None) [[ True False]]
         """
         table = check_probabilities(predictions)
-        floor = self._floor(table, limits)
-        for rows, p, u in self._checked(table, rng):
+        u, floor = self._uniforms(len(table), rng), self._floor(table, limits)
+        for rows, p in checked_blocks(table):
             own = limits[rows] if limits.ndim == 3 else limits
-            yield rows, self._members(p, u, own, floor, non_empty)
+            yield rows, self._members(p, u[rows], own, floor, non_empty)
 
     def default_grid(self) -> Grid:
         """The fine grid on [0, 1].
@@ -264,16 +282,6 @@ class ClassificationScore(ABC):
             The score of every label; a row's must not depend on other rows.
         """
 
-    def _checked(
-        self, predictions: ArrayLike, rng: Rng
-    ) -> Iterator[tuple[slice, Probabilities, Scores]]:
-        """Blocks of checked rows with their u."""
-        array = check_probabilities(predictions)
-        u = self._uniforms(len(array), rng)
-        for rows in row_blocks(array):
-            check_rows(array[rows], rows.start)
-            yield rows, array[rows], u[rows]
-
     def _floor(self, p: Probabilities, limits: Scores) -> float:
         """A guess, from unchecked rows, of the probability up to which no label is in a set."""
         return -1.0
@@ -299,16 +307,77 @@ class ClassificationScore(ABC):
             )
         return generator(rng).random(n)
 
-    def _of_labels(
-        self, p: Probabilities, label: NDArray[np.intp], u: Scores, first: int
-    ) -> Scores:
-        """The scores of one label a row, of rows from number `first` on, which it checks."""
-        check_rows(p, first)
+    def _of_labels(self, p: Probabilities, label: NDArray[np.intp], u: Scores) -> Scores:
+        """The scores of one label a row."""
         return self.of_all(p, u)[np.arange(len(p)), label]
 
 
-def check_randomized(score: ClassificationScore, randomized: object) -> bool:
-    """A score's field `randomized` as a bool."""
-    if not isinstance(randomized, (bool, np.bool_)):
-        raise RobfcpError(f"{score.name}: randomized is {randomized!r}; use True or False")
-    return bool(randomized)
+def named_score(name: str, /, **parameters: Any) -> Score:
+    """The score a report names, its parameters checked against the types of the defaults."""
+    if name not in SCORES:
+        raise RobfcpError(f"score: unknown score {name!r}; known are {', '.join(SCORES)}")
+    defaults = {field.name: field.default for field in fields(SCORES[name])}
+    for key, value in parameters.items():
+        kind = type(defaults.get(key))
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise RobfcpError(f"score: {name} does not take {key}={value!r}; fix its parameters")
+    score: Score = SCORES[name](**parameters)
+    return score
+
+
+def scores_or_nan(
+    score: Score, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None
+) -> Scores:
+    """(n,) scores, NaN where the score refuses a sample; no sample changes another's score.
+
+    A private report may not fail because of one sample: that it failed would tell of it.
+    """
+    rows, truth = array("predictions", predictions), array("targets", targets)
+    if rows.ndim == 0 or truth.ndim != 1 or len(rows) != len(truth):
+        raise RobfcpError("targets: need one a prediction; pass arrays of the same length")
+    classes = isinstance(score, ClassificationScore)
+    if rows.dtype.kind in "iuO":
+        rows = _floats(rows)
+    if classes and truth.dtype.kind not in "iu":  # one missing label makes a whole column float
+        truth = whole_numbers(_floats(truth))
+
+    def attempt(part: slice, rng: np.random.Generator) -> Scores | None:
+        """The scores of some rows, None where they cannot be had."""
+        try:
+            with np.errstate(all="ignore"):
+                values = np.asarray(score(rows[part], truth[part], rng), dtype=np.float64)
+        except Exception:  # whatever one sample does
+            return None
+        return values if values.shape == truth[part].shape else None
+
+    refused, trial = np.zeros(len(truth), dtype=bool), np.random.default_rng(0)
+    parts = [slice(0, len(truth))] if len(truth) else []
+    while parts:  # what is refused is halved until it is one row
+        part = parts.pop()
+        if attempt(part, trial) is not None:
+            continue
+        middle = (part.start + part.stop) // 2
+        if middle == part.start:
+            refused[part] = True
+        else:
+            parts += [slice(part.start, middle), slice(middle, part.stop)]
+    rows = rows.astype(np.result_type(rows.dtype, np.float16), copy=True)
+    rows[refused] = 1 / rows.shape[1] if rows.ndim > 1 and classes else 0
+    truth = np.where(refused, 0, truth)
+    # All rows at once: which random numbers a sample gets depends on its place alone.
+    values = attempt(slice(None), np.random.default_rng(rng))
+    return np.where(refused, np.nan, values) if values is not None else np.full(len(rows), np.nan)
+
+
+def _floats(values: NDArray[Any]) -> Scores:
+    """The values as numbers, NaN where they are none."""
+    try:
+        return values.astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        found = np.full(values.shape, np.nan)
+        for place, value in np.ndenumerate(values):
+            try:
+                found[place] = float(value)
+            except (ValueError, TypeError, OverflowError):
+                continue
+        return found

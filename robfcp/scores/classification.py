@@ -1,4 +1,4 @@
-"""LAC: one minus the probability of the label."""
+"""Scores of class probabilities: LAC, APS, RAPS, SAPS and ordinal APS."""
 
 from __future__ import annotations
 
@@ -12,10 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import floats, whole
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.scores.base import ClassificationScore, Members, Scores, check_randomized
-from robfcp.scores.inputs import Probabilities, accumulator, check_rows
+from robfcp.scores.base import ClassificationScore, Members, Scores, shipped
+from robfcp.scores.inputs import Probabilities, accumulator
+
+Ranks = NDArray[np.intp]
+
+MAX_PENALTY = 1e6
+ROUNDING = 2.0**-50  # by what a score can differ, for each term of a sum
+SAMPLED_ROWS = 64
+FEW = 0.25  # the share of labels up to which it pays to pick them out
 
 
+@shipped
 @dataclass(frozen=True)
 class LAC(ClassificationScore):
     """1 - p_y, taken as the sum of the other probabilities where p_y > 1/2, to keep its digits.
@@ -36,118 +44,101 @@ class LAC(ClassificationScore):
 
     name: ClassVar[str] = "lac"
 
-    def _of_labels(
-        self, p: Probabilities, label: NDArray[np.intp], u: Scores, first: int
-    ) -> Scores:
-        chosen, others = _label_and_others(p, label)
-        check_rows(p, first, chosen + others)
-        return np.where(chosen > 0.5, np.minimum(others, 1), 1 - chosen)
-
     def of_all(self, p: Probabilities, u: Scores) -> Scores:
-        """1 - p, the likeliest label's as the sum of the others.
-
-        Parameters
-        ----------
-        p
-            (n, C) probabilities.
-        u
-            (n,) uniform numbers, or ones.
-
-        Returns
-        -------
-        (n, C) array
-            The score of every label.
-        """
         scores = np.maximum(1 - p.astype(np.float64), 0)
-        rows, top = np.arange(len(p)), p.argmax(axis=1)
-        chosen, others = _label_and_others(p, top)
-        scores[rows, top] = np.where(chosen > 0.5, np.minimum(others, 1), 1 - chosen)
+        top = p.argmax(axis=1)
+        scores[np.arange(len(p)), top] = self._of_labels(p, top, u)
         return scores
 
-
-def _label_and_others(p: Probabilities, label: NDArray[np.intp]) -> tuple[Scores, Scores]:
-    """Each row's probability of its label and the sum of the others, before and behind it.
-
-    A sum of positive numbers keeps their digits, so it is taken in their own kind.
-    """
-    flat, n_classes = p.reshape(-1), p.shape[1]
-    cuts = np.arange(len(p))[:, None] * n_classes + np.stack([0 * label, label, label + 1], axis=1)
-    cuts = np.minimum(cuts, flat.size - 1).ravel()
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = np.add.reduceat(flat, cuts, dtype=accumulator(p)).reshape(-1, 3).astype(np.float64)
-    before, chosen, behind = sums.T
-    return chosen, np.where(label > 0, before, 0) + np.where(label < n_classes - 1, behind, 0)
+    def _of_labels(self, p: Probabilities, label: Ranks, u: Scores) -> Scores:
+        # A sum of positive numbers keeps their digits, so it is taken in their own kind: in each
+        # row that of the probabilities before the label, of the label and of those behind it.
+        n_classes = p.shape[1]
+        parts = np.stack([0 * label, label, label + 1], axis=1)
+        cuts = np.minimum(np.arange(len(p))[:, None] * n_classes + parts, p.size - 1).ravel()
+        sums = np.add.reduceat(p.reshape(-1), cuts, dtype=accumulator(p)).reshape(-1, 3)
+        before, chosen, behind = sums.astype(np.float64).T
+        others = np.where(label > 0, before, 0) + np.where(label < n_classes - 1, behind, 0)
+        return np.where(chosen > 0.5, np.minimum(others, 1), 1 - chosen)
 
 
-Ranks = NDArray[np.intp]
-Floats = NDArray[np.float64]
-Marks = NDArray[np.bool_]
+class _Ranked(ClassificationScore):
+    """A label's score follows from the labels at least as likely and grows down the ranks.
 
-# What a score can differ by where a sum of probabilities rounds otherwise, for each of its terms.
-ROUNDING = 2.0**-50
-
-
-@dataclass(frozen=True)
-class Likeliest:
-    """The (n, k) largest probabilities of each row; a row with fewer than k ends in zeros.
-
-    `first` are their ranks, `held` tells the labels from those zeros and `numbers` counts them.
-    `picked` are their places in the table, if not all are there, and `order` where in `falling`
-    they went, if that was asked.
+    Labels far down need no rank to be known outside a set: at 1,000 classes of which few are likely
+    sets take a tenth of the time.
     """
 
-    falling: Floats
-    first: Ranks
-    held: Marks
-    numbers: Ranks
-    picked: Ranks | None = None
-    order: Ranks | None = None
+    @abstractmethod
+    def _of_ranked(self, falling: Scores, first: Ranks, u: Scores) -> Scores:
+        """(n, k) scores of each row's k likeliest labels, given from the likeliest down.
 
-    def beyond(self, scores: Floats, n_classes: int) -> Floats:
-        """(n,) what a label that is not there scores at least: as one of probability zero.
-
-        It is less likely than all that are there, so that their mass lies above it and its rank is
-        the next one at least; rounding aside, as sums of rounded numbers need not grow.
+        `first` is each one's rank from 0, the same among equals: (n, k), or (1, k) where no row has
+        equals; `u` is (n, 1).
         """
-        if self.picked is None:
-            return np.full(len(scores), np.inf)
-        zero = scores[np.arange(len(scores)), self.numbers]
-        return zero - n_classes * ROUNDING * np.maximum(np.abs(zero), 1)
 
+    def of_all(self, p: Probabilities, u: Scores) -> Scores:
+        order = np.argsort(-_sortable(p), axis=1)
+        falling = np.take_along_axis(p, order, axis=1).astype(np.float64)
+        return _put_back(self._of_ranked(falling, _ranks(falling), u[:, None]), order)
 
-def every_label(p: Probabilities) -> Likeliest:
-    """All labels of each row."""
-    falling = -np.sort(-sortable(p), axis=1).astype(np.float64)
-    every = np.broadcast_to(True, p.shape)
-    return Likeliest(falling, ranks(falling), every, np.full(len(p), p.shape[1]))
+    def _floor(self, p: Probabilities, limits: Scores) -> float:
+        if not p.size:
+            return -1.0
+        rows = np.unique(np.linspace(0, len(p) - 1, SAMPLED_ROWS).astype(np.intp))
+        falling = -np.sort(-_sortable(p[rows]), axis=1).astype(np.float64)
+        with np.errstate(all="ignore"):
+            scores = self._of_ranked(falling, np.arange(p.shape[1])[None], np.ones((len(rows), 1)))
+        outside = scores > _highest(limits[rows] if limits.ndim == 3 else limits)
+        if not outside.any(axis=1).all():
+            return -1.0
+        last = np.take_along_axis(falling, outside.argmax(axis=1)[:, None], axis=1)
+        return 0.9 * float(last.min())
 
-
-def likeliest(p: Probabilities, floor: float, most: float, *, ordered: bool) -> Likeliest | None:
-    """The labels likelier than a number not below 0; None where their share is more than `most`."""
-    n, n_classes = p.shape
-    picked = np.flatnonzero(p > p.dtype.type(floor))
-    if picked.size > most * p.size:
-        return None
-    numbers = np.diff(np.searchsorted(picked, np.arange(n + 1) * n_classes))
-    held = np.arange(numbers.max() + 1) < numbers[:, None]
-    chosen, order = sortable(p.take(picked)), None
-    values = np.zeros(held.shape, dtype=chosen.dtype)
-    values[held] = -chosen
-    if ordered:
+    def _members(
+        self, p: Probabilities, u: Scores, limits: Scores, floor: float, non_empty: bool
+    ) -> Members:
+        n, n_classes = p.shape
+        if type(self).of_all is not _Ranked.of_all or floor < 0:
+            return super()._members(p, u, limits, floor, non_empty)
+        picked = np.flatnonzero(p > p.dtype.type(floor))
+        if picked.size > FEW * p.size:
+            return super()._members(p, u, limits, floor, non_empty)
+        # The likely labels of each row from the likeliest down; behind them at least one zero.
+        numbers = np.diff(np.searchsorted(picked, np.arange(n + 1) * n_classes))
+        held = np.arange(numbers.max() + 1) < numbers[:, None]
+        chosen = _sortable(p.take(picked))
+        values = np.zeros(held.shape, dtype=chosen.dtype)
+        values[held] = -chosen
         order = np.argsort(values, axis=1)
-        values = np.take_along_axis(values, order, axis=1)
-    else:
-        values.sort(axis=1)
-    falling = -values.astype(np.float64)
-    return Likeliest(falling, ranks(falling, held), held, numbers, picked, order)
+        falling = -np.take_along_axis(values, order, axis=1).astype(np.float64)
+        scores = self._of_ranked(falling, _ranks(falling, held), u[:, None])
+        row, label = np.divmod(picked, n_classes)
+        own = limits[label] if limits.ndim == 2 else limits[row, 0] if limits.ndim == 3 else limits
+        members = np.empty((n, n_classes, limits.shape[-1]), dtype=bool)
+        members[:] = limits == np.inf
+        members[row, label] = _put_back(scores, order)[held][:, None] <= own
+        # A label that was not picked scores at least as one of probability zero, rounding aside.
+        zero = scores[np.arange(n), numbers]
+        beyond = zero - n_classes * ROUNDING * np.maximum(np.abs(zero), 1)
+        left = ~(beyond > _highest(limits)[:, 0])
+        if non_empty:
+            left |= np.any(~members.any(axis=1), axis=1)
+        if left.any():
+            own = limits[left] if limits.ndim == 3 else limits
+            members[left] = super()._members(p[left], u[left], own, floor, non_empty)
+        return members
 
 
-def sortable(p: Probabilities) -> Probabilities:
-    """Halves as singles: among negative zeros numpy sorts halves wrongly on some machines."""
-    return p.astype(np.float32) if p.dtype == np.float16 else p
+def _sortable(p: Probabilities) -> Probabilities:
+    """Halves as singles: among negative zeros numpy sorts halves wrongly on some machines.
+
+    Long doubles as doubles: ranks are those of the float64.
+    """
+    return p.astype({2: np.float32, 4: np.float32}.get(p.itemsize, np.float64), copy=False)
 
 
-def ranks(falling: Floats, held: Marks | None = None) -> Ranks:
+def _ranks(falling: Scores, held: Members | None = None) -> Ranks:
     """(n, k) ranks from 0, the same among equals; (1, k) where no row has equals."""
     place = np.arange(falling.shape[1])[None]
     tied = falling[:, 1:] == falling[:, :-1]
@@ -160,184 +151,23 @@ def ranks(falling: Floats, held: Marks | None = None) -> Ranks:
     return np.maximum.accumulate(place, axis=1)
 
 
-def put_back(values: Floats, order: Ranks) -> Floats:
+def _put_back(values: Scores, order: Ranks) -> Scores:
     """Values in the order of the ranks, back in the order of the labels."""
-    found = np.empty(values.shape)
-    np.put_along_axis(found, order, values, axis=1)
-    return found
+    back = np.empty(values.shape)
+    np.put_along_axis(back, order, values, axis=1)
+    return back
 
 
-Rows = NDArray[np.intp]
-
-
-def from_cuts(
-    likely: Likeliest, scores: Floats, p: Probabilities, limits: Floats, non_empty: bool
-) -> tuple[Marks, Marks]:
-    """(n, C, L) the sets at limits (L,) or (n, 1, L), and which rows are not decided by it.
-
-    Undecided are rows where a label that is not among the likeliest could be in, and those where
-    rounding lets a likelier label score more than a less likely one.
-    """
-    members = np.empty((*p.shape, limits.shape[-1]), dtype=bool)
-    beyond = likely.beyond(scores, p.shape[1])
-    left = ~(beyond > highest(limits)[:, 0])
-    rows = np.arange(len(p))
-    for level in range(limits.shape[-1]):
-        limit = np.broadcast_to(limits[..., level], (len(p), 1))
-        inside = scores <= limit
-        inside &= likely.held
-        number = np.count_nonzero(inside, axis=1)
-        left |= (inside.argmin(axis=1) != number) & (number < inside.shape[1])
-        cut = likely.falling[rows, np.maximum(number - 1, 0)].astype(p.dtype)
-        cut[number == 0] = np.inf
-        cut[limit[:, 0] == np.inf] = -1
-        np.greater_equal(p, cut[:, None], out=members[:, :, level])
-        if non_empty:
-            empty = np.flatnonzero(cut == np.inf)
-            left[empty] |= ~_likeliest_is_least(likely, scores, beyond, empty)
-            members[empty, p[empty].argmax(axis=1), level] = True
-    return members, left
-
-
-def by_label(
-    likely: Likeliest, scores: Floats, p: Probabilities, limits: Floats, non_empty: bool
-) -> tuple[Marks, Marks]:
-    """The same at limits (C, L), every label's own."""
-    assert likely.picked is not None
-    assert likely.order is not None
-    beyond = likely.beyond(scores, p.shape[1])
-    left = ~(beyond > highest(limits)[:, 0])
-    members = np.empty((*p.shape, limits.shape[-1]), dtype=bool)
-    members[:] = limits == np.inf
-    row, label = np.divmod(likely.picked, p.shape[1])
-    own = put_back(scores, likely.order)[likely.held]
-    members[row, label] = own[:, None] <= limits[label]
-    if non_empty:
-        row, level = np.nonzero(~members.any(axis=1))
-        left[row] |= ~_likeliest_is_least(likely, scores, beyond, row)
-        members[row, p[row].argmax(axis=1), level] = True
-    return members, left
-
-
-def highest(limits: Floats) -> Floats:
+def _highest(limits: Scores) -> Scores:
     """(1, 1) or (n, 1) the largest limit that is a number: infinite ones let in every label."""
     finite = np.where(np.isfinite(limits), limits, -np.inf)
     return finite.max(axis=(1, 2))[:, None] if limits.ndim == 3 else finite.max().reshape(1, 1)
 
 
-def of_rows(limits: Floats, rows: Rows) -> Floats:
-    """The limits of some rows."""
-    return limits[rows] if limits.ndim == 3 else limits
-
-
-def _likeliest_is_least(
-    likely: Likeliest, scores: Floats, beyond: Floats, rows: Rows
-) -> NDArray[np.bool_]:
-    """Whether, in some rows, nothing but the likeliest labels has the least score."""
-    first = np.broadcast_to(likely.first, scores.shape)[rows]
-    others = np.where((first > 0) & likely.held[rows], scores[rows], np.inf).min(axis=1)
-    return np.asarray(np.minimum(others, beyond[rows]) > scores[rows, 0])
-
-
-SAMPLED_ROWS = 64
-FEW = 0.25  # the share of labels up to which it pays to pick them out
-
-
-class RankedScore(ClassificationScore):
-    """A label's score follows from the labels at least as likely and grows down the ranks.
-
-    A set is then all labels from some probability up, and those far below it need no rank.
-    """
-
-    @abstractmethod
-    def _of_ranked(self, falling: Scores, first: Ranks, u: Scores) -> Scores:
-        """(n, k) scores of each row's k likeliest labels, given from the likeliest down.
-
-        `first` is each one's rank from 0, the same among equals: (n, k), or (1, k) where no row has
-        equals; `u` is (n, 1).
-        """
-
-    def of_all(self, p: Probabilities, u: Scores) -> Scores:
-        """The score at every label's rank; equal probabilities share theirs.
-
-        Parameters
-        ----------
-        p
-            (n, C) probabilities.
-        u
-            (n,) uniform numbers, or ones.
-
-        Returns
-        -------
-        (n, C) array
-            The score of every label.
-        """
-        order = np.argsort(-sortable(p), axis=1)
-        falling = np.take_along_axis(p, order, axis=1).astype(np.float64)
-        return put_back(self._of_ranked(falling, ranks(falling), u[:, None]), order)
-
-    def _floor(self, p: Probabilities, limits: Scores) -> float:
-        if not p.size:
-            return -1.0
-        rows = np.unique(np.linspace(0, len(p) - 1, SAMPLED_ROWS).astype(np.intp))
-        falling = every_label(p[rows]).falling
-        places = np.arange(p.shape[1])[None]
-        with np.errstate(all="ignore"):
-            scores = self._of_ranked(falling, places, np.ones((len(rows), 1)))
-        outside = scores > highest(of_rows(limits, rows))
-        if not outside.any(axis=1).all():
-            return -1.0
-        last = np.take_along_axis(falling, outside.argmax(axis=1)[:, None], axis=1)
-        return 0.9 * float(last.min())
-
-    def _members(
-        self, p: Probabilities, u: Scores, limits: Scores, floor: float, non_empty: bool
-    ) -> Members:
-        if type(self).of_all is not RankedScore.of_all:
-            return super()._members(p, u, limits, floor, non_empty)
-        if p.itemsize > 8:  # ranks are those of the float64
-            p = p.astype(np.float64)
-        members, left = self._from_few(p, u, limits, floor, non_empty)
-        if left.size and limits.ndim != 2:
-            rows, likely = p[left], every_label(p[left])
-            scores = self._of_ranked(likely.falling, likely.first, u[left, None])
-            members[left], more = from_cuts(likely, scores, rows, of_rows(limits, left), non_empty)
-            left = left[more]
-        if left.size:
-            own = of_rows(limits, left)
-            members[left] = super()._members(p[left], u[left], own, floor, non_empty)
-        return members
-
-    def _from_few(
-        self, p: Probabilities, u: Scores, limits: Scores, floor: float, non_empty: bool
-    ) -> tuple[Members, NDArray[np.intp]]:
-        """The sets from the ranks of few labels, and the rows for which these were too few."""
-        likely = None
-        if floor >= 0:
-            likely = likeliest(p, floor, FEW, ordered=limits.ndim == 2)
-        if likely is None:
-            return np.empty((*p.shape, limits.shape[-1]), dtype=bool), np.arange(len(p))
-        scores = self._of_ranked(likely.falling, likely.first, u[:, None])
-        decide = by_label if limits.ndim == 2 else from_cuts
-        members, left = decide(likely, scores, p, limits, non_empty)
-        return members, np.flatnonzero(left)
-
-
-MAX_PENALTY = 1e6
-
-
-class _Adaptive(RankedScore):
+class _Adaptive(_Ranked):
     """sum_j p_j [p_j > p_y] + u p_y plus a penalty on the label's rank."""
 
-    randomized: bool
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "randomized", check_randomized(self, self.randomized))
-
-    def _of_labels(
-        self, p: Probabilities, label: NDArray[np.intp], u: Scores, first: int
-    ) -> Scores:
-        check_rows(p, first)
+    def _of_labels(self, p: Probabilities, label: Ranks, u: Scores) -> Scores:
         chosen = p[np.arange(len(p)), label]
         above = p > chosen[:, None]
         mass = np.multiply(p, above).sum(axis=1, dtype=np.float64) + u * chosen
@@ -351,7 +181,7 @@ class _Adaptive(RankedScore):
         before += u * falling
         return np.minimum(before, 1, out=before) + self._penalties(1 + first)
 
-    def _penalties(self, rank: NDArray[np.intp]) -> Scores | float:
+    def _penalties(self, rank: Ranks) -> Scores | float:
         return 0.0
 
 
@@ -363,6 +193,7 @@ def check_penalty(field: str, value: object) -> float:
     return float(penalty)
 
 
+@shipped
 @dataclass(frozen=True)
 class APS(_Adaptive):
     """sum_j p_j [p_j > p_y] + u p_y, with u ~ U(0, 1) per sample if randomised, else 1.
@@ -392,6 +223,7 @@ class APS(_Adaptive):
     name: ClassVar[str] = "aps"
 
 
+@shipped
 @dataclass(frozen=True)
 class RAPS(_Adaptive):
     """APS + penalty max(0, rank(y) - k_reg): long sets are discouraged. Unbounded above 1.
@@ -403,8 +235,7 @@ class RAPS(_Adaptive):
     k_reg
         Ranks up to this one add nothing.
     randomized
-        Draw u, which needs `rng`. False takes u = 1: the same sets every time, but larger ones, and
-        nearly every label where a model is almost always sure and right.
+        As `APS` takes it.
 
     References
     ----------
@@ -430,27 +261,16 @@ class RAPS(_Adaptive):
         object.__setattr__(self, "k_reg", whole("raps: k_reg", self.k_reg, "give 5, say"))
 
     def default_grid(self) -> Grid:
-        """Fine on [0, 1] and open-ended beyond.
-
-        Returns
-        -------
-        Grid
-            `Grid.extended()`.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> robfcp.RAPS().default_grid() == robfcp.Grid.extended()
-        True
-        """
+        """Fine on [0, 1] and open-ended beyond."""
         return Grid.extended()
 
-    def _penalties(self, rank: NDArray[np.intp]) -> Scores | float:
+    def _penalties(self, rank: Ranks) -> Scores | float:
         return self.penalty * np.maximum(0.0, rank - self.k_reg)
 
 
+@shipped
 @dataclass(frozen=True)
-class SAPS(RankedScore):
+class SAPS(_Ranked):
     """u p_max for the likeliest label, p_max + (rank(y) - 2 + u) weight for the others.
 
     Only the largest probability and the order of the labels count, so that the noise of small
@@ -461,8 +281,7 @@ class SAPS(RankedScore):
     weight
         What every rank adds.
     randomized
-        Draw u, which needs `rng`. False takes u = 1: the same sets every time, but larger ones, and
-        nearly every label where a model is almost always sure and right.
+        As `APS` takes it.
 
     References
     ----------
@@ -482,40 +301,26 @@ class SAPS(RankedScore):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", check_penalty("saps: weight", self.weight))
-        object.__setattr__(self, "randomized", check_randomized(self, self.randomized))
+        super().__post_init__()
 
     def _of_ranked(self, falling: Scores, first: Ranks, u: Scores) -> Scores:
         return self._by_rank(falling[:, :1], first, u)
 
     def default_grid(self) -> Grid:
-        """Fine on [0, 1] and open-ended beyond.
-
-        Returns
-        -------
-        Grid
-            `Grid.extended()`.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> robfcp.SAPS().default_grid() == robfcp.Grid.extended()
-        True
-        """
+        """Fine on [0, 1] and open-ended beyond."""
         return Grid.extended()
 
-    def _of_labels(
-        self, p: Probabilities, label: NDArray[np.intp], u: Scores, first: int
-    ) -> Scores:
-        check_rows(p, first)
+    def _of_labels(self, p: Probabilities, label: Ranks, u: Scores) -> Scores:
         chosen = p[np.arange(len(p)), label]
         rank = np.count_nonzero(p > chosen[:, None], axis=1)
         return self._by_rank(p.max(axis=1).astype(np.float64), rank, u)
 
-    def _by_rank(self, top: Scores, rank: NDArray[np.intp], u: Scores) -> Scores:
+    def _by_rank(self, top: Scores, rank: Ranks, u: Scores) -> Scores:
         """The scores of labels of these ranks, counted from 0."""
         return np.where(rank == 0, u * top, top + (rank - 1 + u) * self.weight)
 
 
+@shipped
 @dataclass(frozen=True)
 class OrdinalAPS(ClassificationScore):
     """The mass of the range that has grown from the likeliest class until it holds the label.
@@ -544,24 +349,7 @@ class OrdinalAPS(ClassificationScore):
     randomized: bool = True
     name: ClassVar[str] = "ordinal-aps"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "randomized", check_randomized(self, self.randomized))
-
     def of_all(self, p: Probabilities, u: Scores) -> Scores:
-        """The mass of the range before each class joins, and u of its own.
-
-        Parameters
-        ----------
-        p
-            (n, C) probabilities.
-        u
-            (n,) uniform numbers, or ones.
-
-        Returns
-        -------
-        (n, C) array
-            The score of every label.
-        """
         n, n_classes = p.shape
         rows = np.arange(n)
         walled = np.full((n, n_classes + 2), -1.0)  # nothing lies beyond either end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, asdict, fields, is_dataclass
 from typing import Any
 
@@ -50,144 +51,114 @@ def check_score(score: Score) -> tuple[str, ...]:
     float16 and float32 are taken
     rows that are no probabilities are refused
     """
-    checks = [_identity, _parameters, _grid, _values, _rows, _unchanged]
-    if isinstance(score, ClassificationScore):
-        checks += [_labels, _kinds, _refusals]
-    else:
-        checks += [_intervals]
-    return tuple(check(score) for check in checks)
+    return tuple(_promises(score))
 
 
-def _identity(score: Any) -> str:
+def _promises(score: Any) -> Iterator[str]:
+    """Each promise once it was found to hold."""
     name = getattr(score, "name", None)
-    if isinstance(score, type) or not is_dataclass(score):
+    if not is_dataclass(type(score)):
         raise RobfcpError("score: is no instance of a dataclass; put @dataclass(frozen=True) on it")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
         raise RobfcpError('score: has no name; add name = "margin", say')
     if any(field.name == "name" for field in fields(score)):
         raise RobfcpError(f"{name}: the name is a parameter; write name = ... without a type")
-    anything: Any = score
     try:
-        anything.name = name
+        score.name = name
     except FrozenInstanceError:
-        return "it is a frozen dataclass with a name"
-    raise RobfcpError(f"{name}: can be changed; put @dataclass(frozen=True) on it")
+        yield "it is a frozen dataclass with a name"
+    else:
+        raise RobfcpError(f"{name}: can be changed; put @dataclass(frozen=True) on it")
 
-
-def _parameters(score: Any) -> str:
     try:
         same = type(score)(**json.loads(json.dumps(asdict(score)))) == score
     except (TypeError, ValueError):
         same = False
     if not same:
-        raise RobfcpError(f"{score.name}: parameters must be plain numbers, words or booleans")
-    return "its parameters can stand in a report"
+        raise RobfcpError(f"{name}: parameters must be plain numbers, words or booleans")
+    yield "its parameters can stand in a report"
 
-
-def _grid(score: Any) -> str:
     grid = score.default_grid()
     if not isinstance(grid, Grid):
-        raise RobfcpError(f"{score.name}: default_grid must return a robfcp.Grid")
-    values = _scores(score)
+        raise RobfcpError(f"{name}: default_grid must return a robfcp.Grid")
+    predictions, targets = _samples(score)
+    values = np.asarray(score(predictions.copy(), targets, 0), dtype=np.float64)
+    if values.shape != targets.shape:
+        raise RobfcpError(
+            f"{name}: gives shape {values.shape} for {len(targets)} samples; return (n,)"
+        )
     low, high = float(grid.edges[0]), float(grid.edges[-1])
     if values.min() < low or values.max() > high:
         raise RobfcpError(
-            f"{score.name}: scores from {values.min():.4g} to {values.max():.4g} leave its default "
+            f"{name}: scores from {values.min():.4g} to {values.max():.4g} leave its default "
             f"grid [{low:g}, {high:g}]; return Grid.extended() or Grid.open_ended()"
         )
-    return "its default grid holds its scores"
+    yield "its default grid holds its scores"
 
-
-def _values(score: Any) -> str:
-    values, again = _scores(score), _scores(score)
     if not np.isfinite(values).all():
-        raise RobfcpError(f"{score.name}: some scores are NaN or infinite; bound them")
+        raise RobfcpError(f"{name}: some scores are NaN or infinite; bound them")
+    again = np.asarray(score(predictions.copy(), targets, 0), dtype=np.float64)
     if values.tobytes() != again.tobytes():
-        raise RobfcpError(f"{score.name}: draws numbers of its own; take them from rng only")
-    return "one finite score a sample, and the same again with the same rng"
+        raise RobfcpError(f"{name}: draws numbers of its own; take them from rng only")
+    yield "one finite score a sample, and the same again with the same rng"
 
+    part = np.asarray(score(predictions[:7].copy(), targets[:7], 0))
+    if not np.allclose(part, values[:7], rtol=1e-12, atol=1e-12):
+        raise RobfcpError(f"{name}: a score depends on other samples; use its own row alone")
+    yield "a sample's score depends on that sample alone"
 
-def _rows(score: Any) -> str:
-    predictions, targets = _samples(score)
-    whole = _scores(score)
-    part = np.asarray(score(predictions[:7], targets[:7], 0))
-    if not np.allclose(part, whole[:7], rtol=1e-12, atol=1e-12):
-        raise RobfcpError(f"{score.name}: a score depends on other samples; use its own row alone")
-    return "a sample's score depends on that sample alone"
-
-
-def _labels(score: Any) -> str:
-    predictions, targets = _samples(score)
-    table = np.concatenate([np.asarray(block) for _, block in score.blocks(predictions, 0)])
-    if table.shape != predictions.shape:
-        raise RobfcpError(
-            f"{score.name}: of_all gives shape {table.shape} for {predictions.shape} "
-            "probabilities; return a score for every label"
-        )
-    if not np.allclose(table[np.arange(len(table)), targets], _scores(score), atol=1e-12):
-        raise RobfcpError(f"{score.name}: of_all and the score of a given label differ")
-    return "scores of given labels are those of all labels"
-
-
-def _kinds(score: Any) -> str:
-    predictions, _ = _samples(score)
-    exact = np.asarray(score.all_labels(predictions, 0))
-    for kind, tolerance in ((np.float32, 1e-4), (np.float16, 0.05)):
-        table = np.asarray(score.all_labels(predictions.astype(kind), 0), dtype=np.float64)
-        size = max(1.0, float(np.abs(exact).max()))
-        if np.median(np.abs(table - exact)) > tolerance * size:
-            raise RobfcpError(f"{score.name}: {np.dtype(kind)} gives other scores; use float64")
-    return "float16 and float32 are taken"
-
-
-def _unchanged(score: Any) -> str:
-    predictions, targets = _samples(score)
-    calls: list[tuple[Any, ...]] = [(score, targets)]
-    if isinstance(score, ClassificationScore):
-        calls.append((score.all_labels,))
-    for call, *others in calls:
+    classes = isinstance(score, ClassificationScore)
+    for call, *others in [(score, targets), (score.all_labels,)] if classes else [(score, targets)]:
         given = predictions.copy()
         call(given, *others, rng=0)
         if not np.array_equal(given, predictions):
-            raise RobfcpError(f"{score.name}: changes the array it is given; work on a copy")
-    return "what it is given stays as it was"
+            raise RobfcpError(f"{name}: changes the array it is given; work on a copy")
+    yield "what it is given stays as it was"
+    yield from (_of_labels if classes else _intervals)(score, predictions, targets, values)
 
 
-def _refusals(score: Any) -> str:
+def _of_labels(score: Any, predictions: Any, targets: Any, values: Any) -> Iterator[str]:
+    """What sets rely on."""
+    exact = np.concatenate([np.asarray(block) for _, block in score.blocks(predictions, 0)])
+    if exact.shape != predictions.shape:
+        raise RobfcpError(
+            f"{score.name}: of_all gives shape {exact.shape} for {predictions.shape} "
+            "probabilities; return a score for every label"
+        )
+    if not np.allclose(exact[np.arange(len(exact)), targets], values, atol=1e-12):
+        raise RobfcpError(f"{score.name}: of_all and the score of a given label differ")
+    yield "scores of given labels are those of all labels"
+
+    size = max(1.0, float(np.abs(exact).max()))
+    for kind, tolerance in ((np.float32, 1e-4), (np.float16, 0.05)):
+        table = np.asarray(score.all_labels(predictions.astype(kind), 0), dtype=np.float64)
+        if np.median(np.abs(table - exact)) > tolerance * size:
+            raise RobfcpError(f"{score.name}: {np.dtype(kind)} gives other scores; use float64")
+    yield "float16 and float32 are taken"
+
     for row in ([0.5, 0.9], [1.5, -0.5], [np.nan, 1.0]):
-        for arguments in ((score, [0]), (score.all_labels,)):
+        for call, *others in ((score, [0]), (score.all_labels,)):
             try:
-                arguments[0](np.array([row]), *arguments[1:], rng=0)
+                call(np.array([row]), *others, rng=0)
             except RobfcpError:
                 continue
             raise RobfcpError(f"{score.name}: takes {row}; write of_all alone, the base checks")
-    return "rows that are no probabilities are refused"
+    yield "rows that are no probabilities are refused"
 
 
-def _intervals(score: Any) -> str:
+def _intervals(score: Any, predictions: Any, targets: Any, values: Any) -> Iterator[str]:
+    """What prediction intervals rely on."""
     if not callable(getattr(score, "interval", None)):
         raise RobfcpError(
             f"{score.name}: is no ClassificationScore and has no interval(predictions, threshold)"
         )
-    predictions, targets = _samples(score)
-    values = _scores(score)
     for threshold in np.quantile(values, [0.2, 0.9]):
         ends = np.asarray(score.interval(predictions, float(threshold)))
         inside = (ends[:, 0] <= targets) & (targets <= ends[:, 1])
         clear = np.abs(values - threshold) > 1e-9
         if not np.array_equal(inside[clear], (values <= threshold)[clear]):
             raise RobfcpError(f"{score.name}: interval is not where the score is at most threshold")
-    return "the interval holds the targets whose score is at most the threshold"
-
-
-def _scores(score: Any) -> NDArray[np.float64]:
-    predictions, targets = _samples(score)
-    values = np.asarray(score(predictions, targets, 0), dtype=np.float64)
-    if values.shape != targets.shape:
-        raise RobfcpError(
-            f"{score.name}: gives shape {values.shape} for {len(targets)} samples; return (n,)"
-        )
-    return values
+    yield "the interval holds the targets whose score is at most the threshold"
 
 
 def _samples(score: Any) -> tuple[NDArray[np.float64], NDArray[Any]]:

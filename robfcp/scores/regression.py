@@ -2,20 +2,92 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from robfcp.arguments import floats
+from robfcp.arguments import Rng, floats
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.scores.base import Rng, Scores
+from robfcp.scores.base import Scores, shipped
 
 
+class _RegressionScore(ABC):
+    """Checks of predictions and targets; a subclass supplies the formula and the interval."""
+
+    name: ClassVar[str]
+    _columns: ClassVar[tuple[int, ...]]  # of the predictions, beyond one row a sample
+
+    def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> Scores:
+        """One score a sample.
+
+        Parameters
+        ----------
+        predictions
+            The model's outputs, finite numbers.
+        targets
+            (n,) true values.
+        rng
+            Not used.
+
+        Returns
+        -------
+        (n,) array
+            The scores; bigger is stranger.
+        """
+        given, y = self._finite("predictions", predictions), self._finite("targets", targets)
+        if len(y) != len(given):
+            raise RobfcpError(
+                f"targets: {len(y)} do not fit {len(given)} predictions; give one per row"
+            )
+        with np.errstate(over="ignore"):
+            return self._of(given, y)
+
+    @abstractmethod
+    def _of(self, given: Scores, y: Scores) -> Scores:
+        """The formula."""
+
+    @abstractmethod
+    def interval(self, predictions: ArrayLike, threshold: float) -> Scores:
+        """(n, 2) ends of the intervals that hold what scores at most the threshold.
+
+        Parameters
+        ----------
+        predictions
+            As the score takes them.
+        threshold
+            How far the ends move outwards; inwards where it is negative.
+
+        Returns
+        -------
+        (n, 2) array
+            Lower and upper ends.
+        """
+
+    def default_grid(self) -> Grid:
+        """Log-spaced on both sides of 0, open-ended: for targets of any scale."""
+        return Grid.open_ended()
+
+    def _finite(self, field: str, values: ArrayLike) -> Scores:
+        array, columns = floats(field, values), () if field == "targets" else self._columns
+        if not array.ndim or array.shape[1:] != columns:
+            shape = f"(n, {columns[0]})" if columns else "(n,)"
+            raise RobfcpError(f"{field}: shape {array.shape} is not {shape}; reshape them")
+        broken = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+        if broken.any():
+            row = int(np.argmax(broken))
+            raise RobfcpError(
+                f"{field}: row {row} is NaN or infinite; find the broken sample first"
+            )
+        return array
+
+
+@shipped
 @dataclass(frozen=True)
-class AbsoluteResidual:
+class AbsoluteResidual(_RegressionScore):
     """|y - f(x)| for a point prediction f(x).
 
     All intervals have the same width, twice the threshold.
@@ -30,85 +102,29 @@ class AbsoluteResidual:
     >>> import robfcp
     >>> robfcp.AbsoluteResidual()([1.0, 2.0], [1.5, 0.0])
     array([0.5, 2. ])
+    >>> robfcp.AbsoluteResidual().interval([1.0, 2.0], 0.5)
+    array([[0.5, 1.5],
+           [1.5, 2.5]])
     """
 
     name: ClassVar[str] = "absolute-residual"
+    _columns: ClassVar[tuple[int, ...]] = ()
 
-    def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> Scores:
-        """The (n,) absolute residuals.
-
-        Parameters
-        ----------
-        predictions
-            (n,) point predictions.
-        targets
-            (n,) true values.
-        rng
-            Not used.
-
-        Returns
-        -------
-        (n,) array
-            One score a sample, 0 or more.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> robfcp.AbsoluteResidual()([1.0, 2.0], [1.5, 0.0])
-        array([0.5, 2. ])
-        """
-        centre, y = _pair(_finite("predictions", predictions, 1), targets)
-        with np.errstate(over="ignore"):
-            return np.abs(y - centre)
+    def _of(self, given: Scores, y: Scores) -> Scores:
+        return np.abs(y - given)
 
     def interval(self, predictions: ArrayLike, threshold: float) -> Scores:
-        """(n, 2) intervals f(x) -/+ threshold.
-
-        Parameters
-        ----------
-        predictions
-            (n,) point predictions.
-        threshold
-            How far the ends are from the prediction.
-
-        Returns
-        -------
-        (n, 2) array
-            Lower and upper ends.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> robfcp.AbsoluteResidual().interval([1.0, 2.0], 0.5)
-        array([[0.5, 1.5],
-               [1.5, 2.5]])
-        """
-        centre = _finite("predictions", predictions, 1)
+        centre = self._finite("predictions", predictions)
         return np.stack([centre - threshold, centre + threshold], axis=1)
 
-    def default_grid(self) -> Grid:
-        """Log-spaced, open-ended.
 
-        Returns
-        -------
-        Grid
-            `Grid.open_ended()`, for targets of any scale.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> robfcp.AbsoluteResidual().default_grid() == robfcp.Grid.open_ended()
-        True
-        """
-        return Grid.open_ended()
-
-
+@shipped
 @dataclass(frozen=True)
-class CQR:
+class CQR(_RegressionScore):
     """max(low(x) - y, y - high(x)) for predicted quantiles (n, 2); negative inside them.
 
     Intervals are as wide as the model's quantiles, moved outwards by the threshold, or inwards
-    where it is negative.
+    where it is negative; crossed ones are empty.
 
     References
     ----------
@@ -119,95 +135,16 @@ class CQR:
     >>> import robfcp
     >>> robfcp.CQR()([[0.0, 1.0], [2.0, 3.0]], [0.25, 3.5])
     array([-0.25,  0.5 ])
+    >>> robfcp.CQR().interval([[0.0, 1.0], [2.0, 3.0]], 0.5)
+    array([[-0.5,  1.5],
+           [ 1.5,  3.5]])
     """
 
     name: ClassVar[str] = "cqr"
+    _columns: ClassVar[tuple[int, ...]] = (2,)
 
-    def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> Scores:
-        """The (n,) signed distances outside the predicted quantiles.
-
-        Parameters
-        ----------
-        predictions
-            (n, 2) predicted lower and upper quantiles.
-        targets
-            (n,) true values.
-        rng
-            Not used.
-
-        Returns
-        -------
-        (n,) array
-            One score a sample.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> robfcp.CQR()([[0.0, 1.0], [2.0, 3.0]], [0.25, 3.5])
-        array([-0.25,  0.5 ])
-        """
-        ends, y = _pair(_finite("predictions", predictions, 2), targets)
-        with np.errstate(over="ignore"):
-            return np.maximum(ends[:, 0] - y, y - ends[:, 1])
+    def _of(self, given: Scores, y: Scores) -> Scores:
+        return np.maximum(given[:, 0] - y, y - given[:, 1])
 
     def interval(self, predictions: ArrayLike, threshold: float) -> Scores:
-        """(n, 2) intervals [low - threshold, high + threshold]; crossed ones are empty.
-
-        Parameters
-        ----------
-        predictions
-            (n, 2) predicted lower and upper quantiles.
-        threshold
-            How far the ends move outwards; inwards where it is negative.
-
-        Returns
-        -------
-        (n, 2) array
-            Lower and upper ends.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> robfcp.CQR().interval([[0.0, 1.0], [2.0, 3.0]], 0.5)
-        array([[-0.5,  1.5],
-               [ 1.5,  3.5]])
-        """
-        return _finite("predictions", predictions, 2) + np.array([-threshold, threshold])
-
-    def default_grid(self) -> Grid:
-        """Log-spaced on both sides of 0, open-ended.
-
-        Returns
-        -------
-        Grid
-            `Grid.open_ended()`, for targets of any scale.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> robfcp.CQR().default_grid() == robfcp.Grid.open_ended()
-        True
-        """
-        return Grid.open_ended()
-
-
-def _pair(predictions: Scores, targets: ArrayLike) -> tuple[Scores, Scores]:
-    """Predictions with as many targets."""
-    y = _finite("targets", targets, 1)
-    if len(y) != len(predictions):
-        raise RobfcpError(
-            f"targets: {len(y)} do not fit {len(predictions)} predictions; give one per row"
-        )
-    return predictions, y
-
-
-def _finite(field: str, values: ArrayLike, ndim: int) -> Scores:
-    array = floats(field, values)
-    shape = "(n,)" if ndim == 1 else "(n, 2)"
-    if array.ndim != ndim or (ndim == 2 and array.shape[1] != 2):
-        raise RobfcpError(f"{field}: shape {array.shape} is not {shape}; reshape them")
-    broken = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
-    if broken.any():
-        row = int(np.argmax(broken))
-        raise RobfcpError(f"{field}: row {row} is NaN or infinite; find the broken sample first")
-    return array
+        return self._finite("predictions", predictions) + np.array([-threshold, threshold])

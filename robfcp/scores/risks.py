@@ -6,8 +6,9 @@ to parts of B / resolution: sums of them are whole numbers and never too small.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +17,6 @@ from robfcp.arguments import array, floats, whole
 from robfcp.errors import MAX_NAME, RobfcpError
 from robfcp.grid import Grid
 
-RESOLUTION = 27_720  # shares of up to twelve labels are whole parts
 MAX_RESOLUTION = 10**6
 MAX_BOUND = 1e9
 
@@ -30,7 +30,8 @@ class Risk:
     Parameters
     ----------
     name
-        What the loss is called; "fnr", "miss-rate" and "top-weighted" are known by name.
+        What the loss is called. "fnr" and "miss-rate" (of pixels) are the share of a sample's true
+        labels that its set misses, "top-weighted" that of their weights.
     bound
         B: every loss lies in [0, B].
     resolution
@@ -49,7 +50,9 @@ class Risk:
 
     name: str
     bound: float = 1.0
-    resolution: int = RESOLUTION
+    resolution: int = 27_720  # shares of up to twelve labels are whole parts
+
+    multilabel: ClassVar[tuple[str, ...]] = ("fnr", "miss-rate")
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not 0 < len(self.name) <= MAX_NAME:
@@ -89,142 +92,139 @@ class Risk:
             )
         return 1 - share
 
+    def falls(self, losses: ArrayLike, lambdas: ArrayLike) -> tuple[Grid, Gains, int]:
+        """The grid of the lambdas, by how many parts the summed loss falls at each, and n.
 
-def known_risk(risk: str | Risk, resolution: int = RESOLUTION) -> Risk:
-    """The risk itself, or the one of that name in so many parts."""
-    return risk if isinstance(risk, Risk) else Risk(risk, resolution=resolution)
+        Parameters
+        ----------
+        losses
+            (n, L) loss of every sample at every lambda, falling along each row.
+        lambdas
+            (L,) rising; beyond the last one every label is taken, and no loss is left.
+        """
+        steps = floats("lambdas", lambdas)
+        if steps.ndim != 1 or not steps.size or not np.isfinite(steps).all():
+            raise RobfcpError(
+                "lambdas: need a vector of finite numbers; give np.linspace(0, 1, 101)"
+            )
+        if (np.diff(steps) <= 0).any():
+            raise RobfcpError("lambdas: must rise strictly; sort them and drop repeats")
+        table = floats("losses", losses)
+        if table.ndim != 2 or table.shape[1] != steps.size or not len(table):
+            raise RobfcpError(
+                f"losses: shape {table.shape} is not (samples, {steps.size} lambdas); "
+                "give a row a sample and a column a lambda"
+            )
+        if np.isnan(table).any() or table.min() < 0 or table.max() > self.bound:
+            raise RobfcpError(
+                f"losses: leave [0, {self.bound:g}]; state the largest possible loss as the bound"
+            )
+        if (np.diff(table, axis=1) > 1e-9 * self.bound).any():
+            raise RobfcpError("losses: rise with lambda; larger sets must not cost more")
+        gained = np.floor((1 - table / self.bound) * self.resolution * (1 + 1e-12)).astype(np.int64)
+        gained = np.maximum.accumulate(np.clip(gained, 0, self.resolution), axis=1)
+        parts = np.diff(gained, axis=1, prepend=0, append=self.resolution).sum(axis=0)
+        return Grid(np.concatenate([[-np.inf], steps, [np.inf]])), parts, len(table)
 
-
-def lambda_grid(lambdas: ArrayLike) -> Grid:
-    """The grid whose upper edges are the lambdas; beyond the last one every label is taken."""
-    steps = floats("lambdas", lambdas)
-    if steps.ndim != 1 or not steps.size or not np.isfinite(steps).all():
-        raise RobfcpError("lambdas: need a vector of finite numbers; give np.linspace(0, 1, 101)")
-    if (np.diff(steps) <= 0).any():
-        raise RobfcpError("lambdas: must rise strictly; sort them and drop repeats")
-    return Grid(np.concatenate([[-np.inf], steps, [np.inf]]))
-
-
-def gains_of_losses(losses: ArrayLike, n_lambdas: int, risk: Risk) -> tuple[Gains, int]:
-    """(L + 1,) by how many parts the summed loss falls at each lambda, and the samples' number.
-
-    The last entry is what never falls.
-    """
-    table = floats("losses", losses)
-    if table.ndim != 2 or table.shape[1] != n_lambdas or not len(table):
-        raise RobfcpError(
-            f"losses: shape {table.shape} is not (samples, {n_lambdas} lambdas); "
-            "give a row a sample and a column a lambda"
-        )
-    if np.isnan(table).any() or table.min() < 0 or table.max() > risk.bound:
-        raise RobfcpError(
-            f"losses: leave [0, {risk.bound:g}]; state the largest possible loss as the bound"
-        )
-    if (np.diff(table, axis=1) > 1e-9 * risk.bound).any():
-        raise RobfcpError("losses: rise with lambda; larger sets must not cost more")
-    gained = np.floor((1 - table / risk.bound) * risk.resolution * (1 + 1e-12)).astype(np.int64)
-    gained = np.maximum.accumulate(np.clip(gained, 0, risk.resolution), axis=1)
-    ends = np.full((len(table), 1), risk.resolution)
-    steps = np.diff(np.concatenate([gained, ends], axis=1), axis=1, prepend=0)
-    return steps.sum(axis=0), len(table)
-
-
-@dataclass(frozen=True)
-class MultilabelRisk:
-    """The share of a sample's true labels that its set misses, each label with its weight.
-
-    With equal weights the false-negative rate of multi-label predictions, and for masks of
-    pixels their miss rate. A sample without true labels has loss 0.
-
-    Parameters
-    ----------
-    name
-        "fnr", "miss-rate" or "top-weighted".
-    weights
-        One a class, for "top-weighted"; equal ones if empty.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from robfcp.scores import MultilabelRisk
-    >>> grid = __import__("robfcp").Grid.uniform(4)
-    >>> risk = MultilabelRisk()
-    >>> risk.gains(np.array([[0.9, 0.3]]), np.array([[1, 1]]), grid, risk.risk())[0]
-    array([13860,     0, 13860,     0])
-    """
-
-    name: str = "fnr"
-    weights: tuple[float, ...] = field(default=())
-
-    def risk(self, resolution: int = RESOLUTION) -> Risk:
-        """The risk as reports name it; its bound is 1."""
-        return Risk(self.name, 1.0, resolution)
-
-    def gains(
-        self, probabilities: ArrayLike, labels: ArrayLike, grid: Grid, risk: Risk
+    def multilabel_falls(
+        self, probabilities: ArrayLike, labels: ArrayLike, grid: Grid, weights: ArrayLike = ()
     ) -> tuple[Gains, int]:
-        """(H,) by how many parts the summed loss falls at each upper edge, and the samples' number.
+        """(H,) by how many parts the summed share of missed labels falls at each upper edge, and n.
 
         The j-th true label from below, in the order of 1 - p, takes a sample's gain from the share
         of the weights before it to the share with it; both are rounded down to parts.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) one a label, each in [0, 1].
+        labels
+            As many true labels, 0 or 1.
+        grid
+            Its upper edges are the lambdas.
+        weights
+            (C,) what a label counts; all alike if empty.
         """
-        p, truth = check_multilabel(probabilities, labels)
-        weights = self._weights(p.shape[1])
+        p = _multilabel(probabilities)
+        truth = array("labels", labels)
+        truth = truth.reshape(len(truth), -1) if truth.ndim > 2 else truth
+        real = truth.shape == p.shape and truth.dtype.kind in "biuf"
+        if not real or not np.isin(truth, (0, 1)).all():
+            raise RobfcpError(
+                f"labels: need 0 or 1 for each of the {p.shape[0]} x {p.shape[1]} probabilities"
+            )
+        weight = _weights(weights, p.shape[1])
         sample, label = np.nonzero(truth)
         bins = grid.index(1 - p[sample, label])
         order = np.lexsort((bins, sample))
         sample, bins = sample[order], bins[order]
-        weight = weights[label[order]]
+        weight = weight[label[order]]
         total = np.bincount(sample, weights=weight, minlength=len(p))
         running = np.cumsum(weight)
         before = np.concatenate([[0.0], running])[np.searchsorted(sample, np.arange(len(p)))]
         share = (running - before[sample]) / total[sample]
-        parts = np.floor(share * risk.resolution * (1 + 1e-9) + 1e-9).astype(np.int64)
-        parts = np.minimum(parts, risk.resolution)
-        first = np.concatenate([[True], sample[1:] != sample[:-1]]) if len(sample) else sample
-        last = np.concatenate([sample[1:] != sample[:-1], [True]]) if len(sample) else sample
-        parts[last.astype(bool)] = risk.resolution
-        steps = np.where(first, parts, np.diff(parts, prepend=0))
-        found = np.zeros(grid.n_bins, dtype=np.int64)
-        np.add.at(found, bins, steps)
-        found[0] += risk.resolution * int((total == 0).sum())
-        return found, len(p)
+        parts = np.floor(share * self.resolution * (1 + 1e-9) + 1e-9).astype(np.int64)
+        parts = np.minimum(parts, self.resolution)
+        edge = np.diff(sample, prepend=-1, append=len(p)) > 0  # where a sample begins
+        parts[edge[1:]] = self.resolution
+        steps = np.where(edge[:-1], parts, np.diff(parts, prepend=0))
+        gains = np.zeros(grid.n_bins, dtype=np.int64)
+        np.add.at(gains, bins, steps)
+        gains[0] += self.resolution * int((total == 0).sum())  # without true labels none is missed
+        return gains, len(p)
 
-    def losses(self, sets: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-        """(n,) each sample's loss for a given set of labels."""
+    def multilabel_sets(self, probabilities: ArrayLike, lambdas: ArrayLike) -> NDArray[np.bool_]:
+        """(n, C, L) whether each label is taken: 1 - p at most lambda.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) one a label, each in [0, 1].
+        lambdas
+            (L,) numbers.
+        """
+        return (1 - _multilabel(probabilities))[:, :, None] <= np.asarray(lambdas)
+
+    def multilabel_losses(
+        self, sets: ArrayLike, labels: ArrayLike, weights: ArrayLike = ()
+    ) -> NDArray[np.float64]:
+        """(n,) the share of each sample's true labels that its set misses.
+
+        Parameters
+        ----------
+        sets
+            (n, C) membership, as `Calibration.predict_multilabel` gives it.
+        labels, weights
+            As `multilabel_falls` takes them.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Risk("fnr").multilabel_losses([[True, False]], [[1, 1]])
+        array([0.5])
+        """
         members, truth = np.asarray(sets, dtype=bool), np.asarray(labels).astype(bool)
-        weights = self._weights(truth.shape[1])
-        total = truth @ weights
-        missed = (truth & ~members) @ weights
-        result: NDArray[np.float64] = np.where(total > 0, missed / np.maximum(total, 1e-300), 0.0)
-        return result
-
-    def _weights(self, n_classes: int) -> NDArray[np.float64]:
-        if not self.weights:
-            return np.ones(n_classes)
-        weights = floats("risk: weights", self.weights)
-        if weights.shape != (n_classes,) or (weights <= 0).any():
-            raise RobfcpError(f"risk: weights: need {n_classes} positive numbers, one a class")
-        return weights
+        weight = _weights(weights, truth.shape[1])
+        total = truth @ weight
+        missed = (truth & ~members) @ weight
+        return np.asarray(np.where(total > 0, missed / np.maximum(total, 1e-300), 0.0))
 
 
-RISKS = {name: MultilabelRisk(name) for name in ("fnr", "miss-rate")}
+def _weights(weights: ArrayLike, n_classes: int) -> NDArray[np.float64]:
+    given = floats("risk: weights", weights)
+    if not given.size:
+        return np.ones(n_classes)
+    if given.shape != (n_classes,) or (given <= 0).any():
+        raise RobfcpError(f"risk: weights: need {n_classes} positive numbers, one a class")
+    return given
 
 
-def check_multilabel(
-    probabilities: ArrayLike, labels: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """(n, C) probabilities in [0, 1], one a label, and as many true labels, 0 or 1."""
+def _multilabel(probabilities: ArrayLike) -> NDArray[np.float64]:
+    """(n, C) probabilities in [0, 1], one a label."""
     p = floats("probabilities", probabilities)
     p = p.reshape(len(p), -1) if p.ndim > 2 else p
     if p.ndim != 2 or not p.size:
         raise RobfcpError(f"probabilities: shape {p.shape} is not (samples, labels); reshape them")
     if not (p.min() >= 0 and p.max() <= 1):
         raise RobfcpError("probabilities: leave [0, 1] or hold NaN; apply a sigmoid to each label")
-    truth = array("labels", labels)
-    truth = truth.reshape(len(truth), -1) if truth.ndim > 2 else truth
-    if truth.shape != p.shape or truth.dtype.kind not in "biuf" or not np.isin(truth, (0, 1)).all():
-        raise RobfcpError(
-            f"labels: need 0 or 1 for each of the {p.shape[0]} x {p.shape[1]} probabilities"
-        )
-    return p, truth.astype(bool)
+    return p

@@ -12,7 +12,6 @@ from robfcp import Federation, Privacy, Report, Risk
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.guarantees import marginal_threshold
 from robfcp.guarantees.tails import critical_gains
-from robfcp.scores import MultilabelRisk, gains_of_losses
 
 LAMBDAS = np.linspace(0, 1, 21)
 
@@ -259,12 +258,15 @@ def test_a_loss_with_another_bound_is_the_same_scaled():
 def test_weights_and_pixels_are_losses_too():
     rng = np.random.default_rng(9)
     p, y = outputs(rng, 30, classes=4)
-    heavy = MultilabelRisk("top-weighted", (10.0, 1.0, 1.0, 1.0))
-    report = Report.from_multilabel("a", p, y, risk=heavy)
+    heavy = (10.0, 1.0, 1.0, 1.0)
+    report = Report.from_multilabel("a", p, y, weights=heavy)
+    assert report.risk.name == "top-weighted"
     lost = 30 - np.cumsum(report.counts) / report.risk.resolution
     edge = 500
     sets = 1 - p <= report.grid.upper[edge]
-    assert lost[edge] == pytest.approx(heavy.losses(sets, y).sum(), abs=0.01)
+    assert lost[edge] == pytest.approx(
+        report.risk.multilabel_losses(sets, y, heavy).sum(), abs=0.01
+    )
     pixels = Report.from_multilabel("a", p.reshape(30, 2, 2), y.reshape(30, 2, 2), risk="miss-rate")
     flat = Report.from_multilabel("a", p, y, risk="miss-rate")
     np.testing.assert_array_equal(pixels.counts, flat.counts)
@@ -346,6 +348,6 @@ def test_the_risk_holds_against_the_worst_liars_and_a_budget_too_small_is_caught
 def test_sums_of_rounded_losses_are_never_too_small():
     rng = np.random.default_rng(12)
     table = -np.sort(-rng.random((50, 21)), axis=1)
-    gains, number = gains_of_losses(table, 21, Risk("x", resolution=7))
+    _, gains, number = Risk("x", resolution=7).falls(table, np.arange(21))
     lost = number - np.cumsum(gains)[:-1] / 7
     assert (lost >= table.sum(axis=0) - 1e-9).all()

@@ -116,19 +116,19 @@ class Narrow(Margin):
     def of_all(self, p, u):
         return 1 - p[:, :1]
 
-    def _of_labels(self, p, label, u, first):
+    def _of_labels(self, p, label, u):
         return 1 - p[np.arange(len(p)), label]
 
 
 @dataclass(frozen=True)
 class Two(Margin):
-    def _of_labels(self, p, label, u, first):
+    def _of_labels(self, p, label, u):
         return np.zeros(len(p))
 
 
 @dataclass(frozen=True)
 class Wide(Margin):
-    def _of_labels(self, p, label, u, first):
+    def _of_labels(self, p, label, u):
         return 1 - p
 
     def __call__(self, predictions, targets, rng=None):

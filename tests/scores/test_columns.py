@@ -6,7 +6,7 @@ import pytest
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.scores import class_columns, label_columns, label_numbers, places
+from robfcp.scores import ClassColumns, check_labels
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,13 @@ from robfcp.scores import class_columns, label_columns, label_numbers, places
     ],
 )
 def test_columns_stand_for_classes(names, labels, order, called):
-    found = class_columns(names, labels)
+    found = ClassColumns.called(names, labels)
     assert (found.order, found.names) == (order, called)
-    assert found.classes == (called or len(order))
 
 
 def test_other_columns_of_a_frame_do_not_matter_where_classes_begin_alike():
     frame = pd.DataFrame({"age": [50, 60], "p_b": [0.25, 0.5], "p_a": [0.75, 0.5]})
-    np.testing.assert_array_equal(label_columns(["a", "b"], list(frame.columns)), [2, 1])
+    np.testing.assert_array_equal(check_labels(["a", "b"], (2, 3), list(frame.columns)), [2, 1])
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def test_other_columns_of_a_frame_do_not_matter_where_classes_begin_alike():
     ],
 )
 def test_labels_find_their_columns(names, labels, columns):
-    np.testing.assert_array_equal(label_columns(labels, names), columns)
+    np.testing.assert_array_equal(check_labels(labels, (len(labels), len(names)), names), columns)
 
 
 @pytest.mark.parametrize(
@@ -56,20 +55,18 @@ def test_labels_find_their_columns(names, labels, columns):
 )
 def test_labels_without_a_column_are_refused_by_sample(names, labels):
     with pytest.raises(RobfcpError, match=r"of sample [01] is none of the columns"):
-        label_columns(labels, names)
+        check_labels(labels, (len(labels), len(names)), names)
 
 
 def test_labels_that_are_no_class_have_no_number():
-    columns = class_columns(["p0", "p1"])
-    np.testing.assert_array_equal(
-        label_numbers([0.0, 1.5, np.nan, -1, 2], columns), [0, -1, -1, -1, -1]
-    )
-    assert label_numbers(np.zeros(0, dtype="U1"), columns).shape == (0,)
+    columns = ClassColumns.called(["p0", "p1"])
+    np.testing.assert_array_equal(columns.numbers([0.0, 1.5, np.nan, -1, 2]), [0, -1, -1, -1, -1])
+    assert columns.numbers(np.zeros(0, dtype="U1")).shape == (0,)
 
 
 def test_wanted_classes_are_found_behind_what_columns_begin_with():
-    assert places(["p_b", "p_a"], ["a", "b"]) == [1, 0]
-    assert places(["p_b", "p_a"], ["a", "c"]) is None
+    assert ClassColumns.named(["p_b", "p_a"], ["a", "b"]) == [1, 0]
+    assert ClassColumns.named(["p_b", "p_a"], ["a", "c"]) is None
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Scores against their formulas, MAPIE, and hostile input."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,6 @@ from robfcp.scores import (
     OrdinalAPS,
     Score,
     named_score,
-    score_parameters,
 )
 
 CLASSIFICATION = [
@@ -85,7 +86,7 @@ def test_every_label_gets_the_score_of_the_definition(score, dtype):
 def test_every_score_keeps_the_protocol(name):
     score = SCORES[name]()
     assert isinstance(score, Score)
-    assert named_score(name, score_parameters(score)) == score
+    assert named_score(name, **asdict(score)) == score
     assert score.default_grid().n_bins > 900
     with pytest.raises(AttributeError):
         score.name = "other"
@@ -205,7 +206,7 @@ def test_bad_regression_input_is_refused(values):
 )
 def test_unknown_scores_and_parameters_are_refused(name, parameters):
     with pytest.raises(RobfcpError):
-        named_score(name, parameters)
+        named_score(name, **parameters)
 
 
 def test_bases_are_abstract():

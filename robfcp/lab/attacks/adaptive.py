@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp.arguments import Rng
 from robfcp.defence import DEFAULT, Defence, named_defence, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -26,7 +27,6 @@ from robfcp.lab.attacks.simple import (
     Partial,
     Truncation,
 )
-from robfcp.scores import Rng
 
 Rule = Callable[[Federation], int | None]
 FREE_BINS = 12

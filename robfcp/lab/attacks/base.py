@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal, Protocol, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp.arguments import Rng
 from robfcp.errors import RobfcpError
 from robfcp.federation import DenseCounts, Federation
 from robfcp.grid import Grid
 from robfcp.lab.strata import labelled, respread, with_rows
-from robfcp.scores import Rng
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]

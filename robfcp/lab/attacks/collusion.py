@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from robfcp.arguments import Rng
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.lab.attacks.base import (
@@ -23,7 +24,6 @@ from robfcp.lab.attacks.base import (
     attackers,
 )
 from robfcp.lab.attacks.simple import Coverage
-from robfcp.scores import Rng
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from multiprocessing import get_context
 from pathlib import Path
 
-from robfcp._version import __version__
+from robfcp import __version__
 from robfcp.defence.rob_fcp import n_cores
 from robfcp.files import write_atomically
 from robfcp.lab.paper.cases import Case
