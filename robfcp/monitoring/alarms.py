@@ -48,8 +48,6 @@ class Merged:
         ln of the mean of the K - m smallest strengths: valid under any dependence.
     log_product
         ln of the product of (1 - w + w W) over them: valid where sites are independent.
-    log_change
-        ln of the mean of the K - m smallest R_t.
     log_drift
         ln of the mean of the K - m smallest strengths against "scores are like those reported";
         sites that keep none count as 0.
@@ -66,7 +64,6 @@ class Merged:
     delta: float
     log_mean: float
     log_product: float
-    log_change: float
     log_drift: float
     independent: bool = False
     alarmed: tuple[str, ...] = ()
@@ -140,20 +137,19 @@ def merge(
         )
     if not 0 <= whole("liars", liars, "give the most sites that may lie") < total:
         raise RobfcpError(f"liars: cannot tolerate {liars} among {total} sites; state fewer")
-    logs = np.full((3, total), -np.inf)
+    coverage, drift = np.full((2, total), -np.inf)
     for k, report in enumerate(newest.values()):
-        told = (report.log_coverage, report.log_change, report.log_drift)
-        logs[:, k] = [-np.inf if log is None else log for log in told]
+        coverage[k] = report.log_coverage
+        drift[k] = -np.inf if report.log_drift is None else report.log_drift
     return Merged(
         n_sites=total,
         liars=liars,
         delta=delta,
-        log_mean=log_mean_of_smallest(logs[0], liars),
-        log_product=log_product_of_smallest(logs[0], liars),
-        log_change=log_mean_of_smallest(logs[1], liars),
-        log_drift=log_mean_of_smallest(logs[2], liars),
+        log_mean=log_mean_of_smallest(coverage, liars),
+        log_product=log_product_of_smallest(coverage, liars),
+        log_drift=log_mean_of_smallest(drift, liars),
         independent=independent,
-        alarmed=listed(dict(zip(newest, logs[0], strict=False)), liars, delta, total),
+        alarmed=listed(dict(zip(newest, coverage, strict=False)), liars, delta, total),
         faulty=tuple(faulty),
     )
 

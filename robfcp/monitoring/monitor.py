@@ -60,8 +60,8 @@ class EReport(
     """How strong a site's alarms are and of which calibration; nothing of its data.
 
     `calibration` is the SHA-256 of the calibration watched, `step` the number of the reporting
-    date. The logarithms are of e-values: against "coverage is at least the floor", R_t of a change,
-    and against "fresh scores are like those reported", where kept.
+    date. The logarithms are of e-values, against "coverage is at least the floor" and against "fresh
+    scores are like those reported", where that is kept.
     """
 
     client: str
@@ -71,7 +71,6 @@ class EReport(
     log_coverage: float
     round: str | None = None
     step: Count = 0
-    log_change: float | None = None
     log_drift: float | None = None
     schema: int = 1
 
@@ -82,7 +81,7 @@ class EReport(
         if self.schema != 1:
             words = f"schema {self.schema} is unknown"
             raise ReportError(self.client, "schema", words, "update robfcp at the server")
-        for name in ("log_coverage", "log_change", "log_drift"):
+        for name in ("log_coverage", "log_drift"):
             value = getattr(self, name)
             if value is not None and not abs(value) <= _MAX_LOG:
                 words = f"{name} is {value!r}, not a finite number"
@@ -560,7 +559,6 @@ class Monitor:
             log_coverage=state.log_coverage,
             round=round,
             step=step,
-            log_change=state.log_change,
             log_drift=state.log_drift,
         )
 

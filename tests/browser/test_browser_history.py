@@ -35,7 +35,7 @@ def watched(identity: str) -> AlarmHistory:
         sent = [
             EReport(
                 HOSTILE if k == 0 else f"site-{k}", identity, 0.9, 100 * step,
-                2.0 * step if k < 3 else -0.4 * step, "spring", step, None, 0.1 * step,
+                2.0 * step if k < 3 else -0.4 * step, "spring", step, 0.1 * step,
             )
             for k in range(6)
         ]  # fmt: skip

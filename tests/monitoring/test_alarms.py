@@ -1,4 +1,5 @@
-"""Many sites' evidence: no m liars can ring, e-BH is what it says, forged e-reports are refused."""
+"""Many sites' alarms: no m liars can ring them, e-BH is what it says, forged and replayed e-reports
+are refused, and the server's record only grows."""
 
 import json
 from itertools import combinations
@@ -9,10 +10,11 @@ from effort import cases
 from typer.testing import CliRunner
 
 import robfcp
+from robfcp.calibration.sealed import digest_of
 from robfcp.cli import app
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault
-from robfcp.monitoring import EReport, merge, read_alarms
+from robfcp.monitoring import AlarmHistory, EReport, merge, read_alarms, record_look
 from robfcp.monitoring import monitor as betting
 from robfcp.monitoring.alarms import listed, log_mean_of_smallest, log_product_of_smallest
 from robfcp.report import generate_key, load_key, sign
@@ -20,25 +22,23 @@ from robfcp.report import generate_key, load_key, sign
 DIGEST = "ab" * 32
 
 
-def e_report(client, log_coverage=0.0, **options):
-    fields = {"calibration": DIGEST, "floor": 0.9, "n_samples": 10**6, "round": "r", **options}
-    return EReport(client=client, log_coverage=float(log_coverage), **fields)
+def e_report(client, log=0.0, *, step=0, n=None, **options):
+    fields = {"calibration": DIGEST, "floor": 0.9, "round": "r", **options}
+    n = 1000 * (step + 1) if n is None else n
+    return EReport(client, n_samples=n, log_coverage=float(log), step=step, **fields)
 
 
-def wealth(missed):
-    """(T,) ln of the wealth of one site at floor 0.9."""
-    factors = betting.log_factors(0.9, missed)
-    return betting.log_wealth(betting.log_started(np.full(7, -np.inf), 0, factors), 0)
+def sent(logs, **options):
+    return [e_report(f"s{k}", log, **options) for k, log in enumerate(logs)]
 
 
 @pytest.mark.parametrize("m", [0, 1, 2])
-def test_the_merged_wealth_is_the_least_mean_over_any_honest_set(m):
+def test_the_merged_strength_is_the_least_mean_over_any_honest_set(m):
     logs = np.random.default_rng(m).normal(0, 3, 6)
-    brute = min(np.exp(logs[list(kept)]).mean() for kept in combinations(range(6), 6 - m))
+    sets = [np.exp(logs[list(kept)]) for kept in combinations(range(6), 6 - m)]
+    brute = min(one.mean() for one in sets)
     assert np.exp(log_mean_of_smallest(logs, m)) == pytest.approx(brute)
-    brute = min(
-        np.prod(0.9 + 0.1 * np.exp(logs[list(kept)])) for kept in combinations(range(6), 6 - m)
-    )
+    brute = min(np.prod(0.9 + 0.1 * one) for one in sets)
     assert np.exp(log_product_of_smallest(logs, m)) == pytest.approx(brute)
 
 
@@ -54,24 +54,27 @@ def test_liars_never_lift_it_above_the_honest_mean(lie):
 @pytest.mark.effort
 def test_forty_percent_liars_ring_no_more_than_stated():
     """Runs of 20 sites at the floor, 8 report e^27; looked at after each of 500 samples."""
+
+    def strength(missed):
+        factors = betting.log_factors(0.9, missed)
+        return betting.log_wealth(betting.log_started(np.full(7, -np.inf), 0, factors), 0)
+
     rng, rung = np.random.default_rng(0), 0
     runs = cases(60)
     for _ in range(runs):
-        sites = [np.exp(wealth(rng.random(500) < 0.1)) for _ in range(12)]
+        sites = [np.exp(strength(rng.random(500) < 0.1)) for _ in range(12)]
         rung += bool((np.mean(sites, axis=0) >= 20).any())  # what the K - m smallest are at most
     assert rung <= 0.05 * runs + 2.33 * np.sqrt(0.05 * runs)
 
 
-def test_silent_and_refused_sites_are_no_evidence():
-    reports = [e_report(f"s{k}", 4) for k in range(4)]
-    assert merge(reports, 1).alarm
-    silent = merge(reports, 1, n_sites=40)
-    assert silent.n_sites == 40
-    assert not silent.alarm
+def test_silent_and_refused_sites_count_for_nothing():
+    four = sent([4] * 4)
+    assert merge(four, 1).alarm
+    silent = merge(four, 1, n_sites=40)
+    assert (silent.n_sites, silent.alarm) == (40, False)
     fault = Fault("s9", "file", "s9: broken; send it again")
-    assert merge(reports, 1, faulty=[fault]).n_sites == 5
-    assert merge(reports, 4, n_sites=5).log_mean == -np.inf
-    assert merge([], 0, n_sites=3).log_mean == -np.inf
+    assert merge(four, 1, faulty=[fault]).n_sites == 5
+    assert merge(four, 4, n_sites=5).log_mean == merge([], 0, n_sites=3).log_mean == -np.inf
 
 
 def test_drift_at_m_sites_cannot_ring_and_one_more_can():
@@ -84,39 +87,24 @@ def test_drift_at_m_sites_cannot_ring_and_one_more_can():
 
 
 def test_the_product_rings_only_where_independence_was_stated():
-    reports = [e_report(f"s{k}", 2.5) for k in range(20)]
-    assert not merge(reports, 2).alarm
-    assert merge(reports, 2, independent=True).alarm
+    assert not merge(sent([2.5] * 20), 2).alarm
+    assert merge(sent([2.5] * 20), 2, independent=True).alarm
 
 
 def test_drift_of_scores_is_told_apart_from_lost_coverage():
-    reports = [e_report(f"s{k}", -1, log_drift=9.0) for k in range(8)]
-    merged = merge(reports, 2)
+    merged = merge(sent([-1] * 8, log_drift=9.0), 2)
     assert (merged.alarm, merged.drift) == (False, True)
     assert merged.line.startswith("no alarm, but drift")
-    assert not merge([e_report("a"), e_report("b")], 0).drift
+    assert not merge(sent([0, 0]), 0).drift
 
 
-def test_what_cannot_be_merged_is_refused():
-    reports = [e_report("a"), e_report("b")]
-    for arguments, words in [
-        ((2,), "cannot tolerate 2 among 2"),
-        ((-1,), "liars:"),
-        ((1, 1), "raise it"),
-    ]:
-        with pytest.raises(RobfcpError, match=words):
-            merge(reports, arguments[0], n_sites=(*arguments, None)[1])
-
-
-def brute_listed(logs, m, delta, total):
-    """By the definition: try every R."""
-    order = sorted(logs, key=lambda name: (-logs[name], name))
-    good = [
-        r
-        for r in range(1, len(order) + 1)
-        if all(np.exp(logs[n]) >= total / (delta * max(1, r - m)) for n in order[:r])
-    ]
-    return tuple(order[: max(good, default=0)])
+@pytest.mark.parametrize(
+    ("liars", "n_sites", "words"),
+    [(2, None, "cannot tolerate 2 among 2"), (-1, None, "liars:"), (1, 1, "raise it")],
+)
+def test_what_cannot_be_merged_is_refused(liars, n_sites, words):
+    with pytest.raises(RobfcpError, match=words):
+        merge(sent([0, 0]), liars, n_sites=n_sites)
 
 
 def test_listed_sites_are_those_of_the_definition():
@@ -124,7 +112,13 @@ def test_listed_sites_are_those_of_the_definition():
     for _ in range(300):
         logs = {f"s{k}": v for k, v in enumerate(rng.normal(2, 3, 12))}
         m = int(rng.integers(0, 4))
-        assert listed(logs, m, 0.1) == brute_listed(logs, m, 0.1, 12)
+        order = sorted(logs, key=lambda name: (-logs[name], name))
+        good = [
+            r
+            for r in range(1, 13)
+            if all(np.exp(logs[n]) >= 12 / (0.1 * max(1, r - m)) for n in order[:r])
+        ]
+        assert listed(logs, m, 0.1) == tuple(order[: max(good, default=0)])
 
 
 @pytest.mark.parametrize("m", [0, 4])
@@ -144,24 +138,20 @@ def test_few_honest_sites_are_listed_falsely_even_beside_liars(m):
 
 
 def hostile():
-    good = json.loads(e_report("a", 1.0).to_json())
-    yield b""
-    yield b"[]"
-    yield b"\xff"
-    yield b"[" * 9999
+    good = json.loads(e_report("a", 1.0, n=10**6).to_json())
+    yield from (b"", b"[]", b"\xff", b"[" * 9999)
     yield robfcp.Report.from_scores("a", [0.1]).to_json()
     for change in (
         {"log_coverage": None}, {"log_coverage": "1"}, {"log_coverage": 1e300},
-        {"log_coverage": 1e7},
-        {"n_samples": -1}, {"n_samples": 0}, {"n_samples": 1.5}, {"n_samples": 2**60},
-        {"step": -1}, {"floor": 0.0}, {"floor": 1.0}, {"floor": "x"}, {"calibration": "AB" * 32},
-        {"calibration": ""}, {"client": ""}, {"client": "a\u202eb\n"}, {"client": "x" * 300},
-        {"round": "r" * 300}, {"schema": 2}, {"schema": "1"}, {"kind": "report"}, {"extra": 1},
-        {"log_change": 1e300}, {"log_drift": "a"},
+        {"log_coverage": 1e7}, {"n_samples": -1}, {"n_samples": 0}, {"n_samples": 1.5},
+        {"n_samples": 2**60}, {"step": -1}, {"floor": 0.0}, {"floor": 1.0}, {"floor": "x"},
+        {"calibration": "AB" * 32}, {"calibration": ""}, {"client": ""}, {"client": "a\u202eb\n"},
+        {"client": "x" * 300}, {"round": "r" * 300}, {"schema": 2}, {"schema": "1"},
+        {"kind": "report"}, {"extra": 1}, {"log_drift": 1e300}, {"log_drift": "a"},
     ):  # fmt: skip
         yield json.dumps({**good, **change}).encode()
-    yield json.dumps(good).replace("1.0", "NaN").encode()
-    yield json.dumps(good).replace("1.0", "1e999").encode()
+    for number in ("NaN", "1e999"):
+        yield json.dumps(good).replace("1.0", number).encode()
 
 
 @pytest.mark.parametrize("data", list(hostile()), ids=lambda d: str(len(d)))
@@ -176,86 +166,221 @@ def test_a_hostile_e_report_is_refused_in_one_line(data, tmp_path):
     assert len(faults) == 2
 
 
-def test_an_e_report_comes_back_as_it_was():
-    report = e_report("a", 3.25, step=4, log_change=2.0, log_drift=-1.0)
-    assert EReport.from_json(report.to_json()) == report
-    assert len(report.to_json()) < 400
-
-
-def test_other_calibrations_rounds_and_twins_are_no_evidence(tmp_path):
+def test_other_calibrations_rounds_steps_and_twins_count_for_nothing(tmp_path):
     files = {
         "a": e_report("a", 1),
-        "b": e_report("b", 2),
+        "b": e_report("b", 2, log_drift=-1.0),
         "c": e_report("c", 9, calibration="cd" * 32),
         "d": e_report("d", 9, round="old"),
         "e1": e_report("e", 3),
         "e2": e_report("e", 4),
+        "f": e_report("f", 9, step=1),
     }
     for name, report in files.items():
         report.save(tmp_path / f"{name}.json")
-    found, faults = read_alarms(sorted(tmp_path.glob("*.json")), round="r")
-    assert [report.client for report in found] == ["a", "b"]
-    assert {fault.client for fault in faults} == {"c", "d", "e"}
-    assert merge(found, 0, faulty=faults).n_sites == 5
+    found, faults = read_alarms(sorted(tmp_path.glob("*.json")), round="r", step=0)
+    assert found == [files["a"], files["b"]]
+    assert {fault.client for fault in faults} == {"c", "d", "e", "f"}
+    assert merge(found, 0, faulty=faults).n_sites == 6
 
 
-def test_signatures_are_of_their_own_kind_and_round(tmp_path):
+def test_signatures_are_of_their_own_kind_and_round_and_a_forgery_silences_nobody(tmp_path):
     pytest.importorskip("cryptography")
     keys, private = {}, {}
     for client in "ab":
         keys[client] = generate_key(tmp_path / f"{client}.key")
         private[client] = load_key(tmp_path / f"{client}.key")
-
-    def refusal(data, round="r"):
-        (tmp_path / "e.json").write_bytes(data)
-        with pytest.raises(ReportError) as refused:
-            EReport.load(tmp_path / "e.json", keys, round)
-        return str(refused.value)
-
-    good = e_report("a", 1.0).signed(private["a"])
-    (tmp_path / "e.json").write_bytes(good)
-    assert EReport.load(tmp_path / "e.json", keys, "r") == e_report("a", 1.0)
-    assert EReport.load(tmp_path / "e.json") == e_report("a", 1.0)
-    assert "a replay" in refusal(good, "s")
-    assert "not by its registered key" in refusal(e_report("a").signed(private["b"]))
-    assert "not by its registered key" in refusal(good.replace(b"1.0", b"2.0"))
-    assert "is no signed-e-report" in refusal(e_report("a").to_json())
-    report = robfcp.Report.from_scores("a", [0.1], round="r")
-    assert "is not registered" in refusal(sign(report, private["a"]))
-    raw = e_report("a").to_json()
-    moved = json.loads(sign(report, private["a"]))
-    forged = {"kind": "signed-e-report", "key": moved["key"], "signature": moved["signature"]}
-    body = json.dumps(forged)[:-1].encode() + b', "body": ' + raw + b"}"
-    assert "not by its registered key" in refusal(body)
+    path, report = tmp_path / "e.json", e_report("a", 1.0)
+    good = report.signed(private["a"])
+    path.write_bytes(good)
+    assert EReport.load(path, keys, "r") == EReport.load(path) == report
+    other = json.loads(sign(robfcp.Report.from_scores("a", [0.1], round="r"), private["a"]))
+    body = {"kind": "signed-e-report", "key": other["key"], "signature": other["signature"]}
+    forged = json.dumps(body)[:-1].encode() + b', "body": ' + report.to_json() + b"}"
+    for data, round, words in (
+        (good, "s", "a replay"),
+        (report.signed(private["b"]), "r", "not by its registered key"),
+        (good.replace(b"1.0", b"2.0"), "r", "not by its registered key"),
+        (forged, "r", "not by its registered key"),
+        (report.to_json(), "r", "is no signed-e-report"),
+        (json.dumps(other).encode(), "r", "is not registered"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(ReportError, match=words):
+            EReport.load(path, keys, round)
     with pytest.raises(ReportError, match="must name its round"):
         e_report("a", round=None).signed(private["a"])
-
-
-def test_a_forgery_silences_nobody(tmp_path):
-    pytest.importorskip("cryptography")
-    keys = {"a": generate_key(tmp_path / "a.key")}
-    e_report("a", 5.0).save(tmp_path / "1.json", load_key(tmp_path / "a.key"))
+    report.save(tmp_path / "1.json", private["a"])
     e_report("a", -5.0).save(tmp_path / "2.json")
-    found, faults = read_alarms([tmp_path / "1.json", tmp_path / "2.json"], keys=keys, round="r")
-    assert ([report.log_coverage for report in found], faults) == ([5.0], [])
+    read = read_alarms([tmp_path / "1.json", tmp_path / "2.json"], keys=keys, round="r")
+    assert read == ([report], [])
     with pytest.raises(RobfcpError, match="needs --round"):
         read_alarms([], keys=keys)
 
 
-def test_the_command_tells_what_follows(tmp_path, monkeypatch):
+def begun(**options):
+    return AlarmHistory(DIGEST, "r", **{"n_sites": 6, "liars": 1, "delta": 0.05, **options})
+
+
+def test_every_look_is_what_merge_says_and_the_first_alarm_stays():
+    rng, history, first = np.random.default_rng(0), begun(), None
+    for step in range(12):
+        logs = rng.normal(0.8 * step - 1, 1, 6) if step < 9 else np.full(6, -3.0)
+        reports = sent(logs, step=step, log_drift=-1.0)
+        merged, history = history.looked(reports, step)
+        assert merged == merge(reports, 1, n_sites=6) == history.merged[-1]
+        first = step if merged.alarm and first is None else first
+    assert first is not None
+    assert history.rang == {"coverage": first}
+    assert f"alarm since step {first}" in history.line
+    assert AlarmHistory.from_json(history.to_json()) == history
+
+
+def test_drift_and_sites_that_alarm_by_themselves_are_told_apart():
+    _, drift = begun().looked(sent([-1] * 6, step=1, log_drift=9.0), 1)
+    assert drift.rang == {"drift": 1}
+    assert drift.line.startswith("no alarm, but drift since step 1")
+    _, alone = begun().looked(sent([30, -1, -1, -1, -1, -1], step=1), 1)
+    assert alone.alarmed == ("s0",)
+    assert "1 alarm by themselves" in alone.line
+    assert begun().looked([], 1)[1].merged[0].log_mean == -np.inf
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"step": 2}, "of step 2, not 3"),
+        ({"n": 10}, "counts 10 samples, at step 2 it was 3000"),
+        ({"n": 3000, "log": 5.0}, "counts no new samples since step 2"),
+        ({"floor": 0.8}, "its floor is 0.8, at step 2 it was 0.9"),
+        ({"calibration": "cd" * 32}, "watches another calibration"),
+    ],
+    ids=str,
+)
+def test_replays_and_monitors_begun_anew_count_for_nothing(change, words):
+    _, history = begun().looked(sent([0] * 6, step=2), 2)
+    bad = e_report("s0", **{"step": 3, **change})
+    merged, after = history.looked([bad, *sent([9] * 6, step=3)[1:]], 3)
+    assert [fault.client for fault in merged.faulty] == ["s0"]
+    assert words in merged.faulty[0].reason == after.looks[-1].faulty["s0"]
+    assert "s0" not in after.looks[-1].sites
+
+
+def test_a_step_may_be_looked_at_again_only_grows_and_no_clock_runs_backwards():
+    reports = sent([3.5] * 6, step=1)
+    first, history = begun().looked(reports[:3], 1)
+    assert not first.alarm
+    again, grown = history.looked(reports[3:], 1)
+    assert again == merge(reports, 1, n_sites=6)
+    assert len(grown.looks) == 1
+    assert grown.looked(reports, 1)[1] == grown
+    merged, kept = grown.looked([e_report("s0", -9.0, step=1)], 1)
+    assert kept.looks[-1].sites == grown.looks[-1].sites
+    assert (merged.alarm, merged.faulty) == (True, ())  # what was recorded of it stands
+    with pytest.raises(RobfcpError, match="0 comes before step 1, which is recorded; steps only"):
+        grown.looked(sent([0] * 6), 0)
+    with pytest.raises(RobfcpError, match="step:"):
+        grown.looked([], -1)
+
+
+def test_what_is_watched_is_fixed_with_the_first_look(tmp_path):
+    path = tmp_path / "alarms.json"
+    record_look(path, sent([0] * 6, step=1), 1, step=1, round="r", n_sites=8)
+    for name, was, other in (
+        ("liars", 1, 2),
+        ("n_sites", 8, 9),
+        ("delta", 0.05, 0.5),
+        ("round", "r", "other"),
+        ("independent", False, True),
+    ):
+        options = {"liars": 1, "step": 2, name: other}
+        with pytest.raises(RobfcpError, match=f"begun with {name} {was}, not {other}"):
+            record_look(path, sent([0] * 6, step=2), **options)
+    _, history = record_look(path, sent([0] * 6, step=2), 1, step=2)
+    assert [look.step for look in history.looks] == [1, 2]
+    with pytest.raises(RobfcpError, match="none of the e-reports is a valid one of step 3"):
+        record_look(path, sent([0] * 6, step=2), 1, step=3)
+    new = tmp_path / "new.json"
+    with pytest.raises(RobfcpError, match="the first look needs a valid e-report"):
+        record_look(new, [], 0, step=1)
+    broken = [Fault("x", "file", "x: no")]
+    _, counted = record_look(new, sent([0] * 3, step=1), 0, step=1, faulty=broken)
+    assert counted.n_sites == 4
+
+
+def test_junk_and_invented_names_cannot_stop_a_look():
+    _, history = begun().looked(sent([0] * 5, step=1), 1)
+    junk = [Fault(f"e-{k}.json", "file", f"e-{k}.json: broken") for k in range(9)]
+    invented = [e_report(f"ghost-{k}", 60.0, step=2) for k in range(9)]
+    merged, after = history.looked([*sent([4] * 5, step=2), *invented], 2, junk)
+    assert merged == merge(sent([4] * 5, step=2), 1, n_sites=6, faulty=merged.faulty)
+    assert merged.alarm
+    assert set(after.looks[-1].sites) == {f"s{k}" for k in range(5)}
+    assert "more than the 6 sites watched, of which 5 were heard" in merged.faulty[-1].reason
+    assert history.looked(sent([4] * 6, step=2), 2, junk)[0].alarm
+    assert merge(sent([4] * 6), 1, n_sites=6, faulty=junk).alarm
+
+
+def test_a_record_cut_anywhere_or_altered_is_refused_in_one_line():
+    history = begun()
+    for step in (1, 2):
+        _, history = history.looked(sent([0.5] * 6, step=step), step)
+    data = history.to_json()
+    for end in [*range(0, len(data), 37), len(data) - 1]:
+        with pytest.raises(RobfcpError) as refused:
+            AlarmHistory.from_json(data[:end], "alarms.json")
+        assert str(refused.value).startswith("alarms.json: ")
+        assert str(refused.value).isprintable()
+    body = json.loads(data)["body"]
+    look = body["looks"][0]
+    one = look["sites"]["s0"]
+    sites = [
+        {"s1": one},
+        {"s0": {**one, "n_samples": -1}},
+        {"s0": {**one, "log_coverage": 1e9}},
+        {"s0": {**one, "step": 2}},
+        {"s0": {**one, "calibration": "cd" * 32}},
+        {"a\u202eb": {**one, "client": "a\u202eb"}},
+    ]
+    for change in (
+        {"calibration": "x"},
+        {"delta": 2.0},
+        {"liars": 6},
+        {"n_sites": 2},
+        {"looks": [look, look]},
+        {"looks": [{**look, "extra": 1}]},
+        *({"looks": [{**look, "sites": wrong}]} for wrong in sites),
+    ):
+        raw = json.dumps({**body, **change}, separators=(",", ":")).encode()
+        head = f'{{"kind":"alarms","schema":1,"digest":"{digest_of(raw)}","body":'.encode()
+        with pytest.raises(RobfcpError, match=r"pass the file that robfcp alarms --history wrote"):
+            AlarmHistory.from_json(head + raw + b"}")
+
+
+def test_the_command_tells_what_follows_and_keeps_every_look(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for k in range(12):
-        e_report(f"site-{k}", 12 if k < 5 else -1).save(f"e-{k}.json")
-    files = [f"e-{k}.json" for k in range(12)]
+        e_report(f"site-{k}", 12 if k < 5 else -1, step=3).save(f"e-{k}.json")
+    words = ["alarms", *(f"e-{k}.json" for k in range(12)), "-m", "2"]
     run = CliRunner(env={"COLUMNS": "80"}).invoke
-    rung = run(app, ["alarms", *files, "-m", "2", "-o", "a.json"])
+    rung = run(app, [*words, "-o", "a.json"])
     assert rung.exit_code == 0, rung.exception
     assert "alarm: 12 sites of which at most 2 lie" in rung.output
     assert "alarms  site-4" in rung.output
     assert max(map(len, rung.output.splitlines())) <= 80
     kept = json.loads((tmp_path / "a.json").read_text())
     assert (kept["alarm"], kept["n_sites"]) == (True, 12)
+    keep = [*words, "--history", "h.json"]
+    assert "needs --step" in str(run(app, keep).exception)
+    assert "pass --history" in str(run(app, [*words, "--html", "h.html"]).exception)
+    looked = run(app, [*keep, "--step", "3", "--html", "h.html", "--json"])
+    assert json.loads(looked.stdout)["rang"] == {"coverage": 3}
+    assert "</html>" in (tmp_path / "h.html").read_text()
+    assert "alarm since step 3" in run(app, [*keep, "--step", "3"]).output
+    wrong = str(run(app, [*keep, "--step", "4"]).exception)
+    assert "only 0 of 12 e-reports are valid" in wrong
+    assert "of step 3, not 4" in wrong
     (tmp_path / "e-0.json").write_text("{}")
-    quiet = run(app, ["alarms", *files, "-m", "5"])
+    quiet = run(app, [*words[:-1], "5"])
     assert "4 alarm by themselves" in quiet.output
     assert "faulty  e-0.json" in quiet.output

@@ -1,7 +1,10 @@
-"""Rounds: the chain holds together, leaves nobody honest out, and says what changed."""
+"""Rounds: the chain holds together, leaves nobody honest out, and says what changed; and whole
+rounds of monitors and looks with everything that goes wrong in the mail."""
 
 import json
+import random
 from math import pi
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +15,8 @@ import robfcp
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.pruning import client_intervals
-from robfcp.monitoring import Chain, chain_path
-from robfcp.monitoring.chain import FixedIntervals, drifted, spent
+from robfcp.monitoring import AlarmHistory, Chain, EReport, chain_path
+from robfcp.monitoring.chain import FixedIntervals, drifted, repeated, spent
 
 LAC = robfcp.LAC()
 
@@ -33,6 +36,14 @@ def federation(rng, n=200, clients=12, liars=0, shifted=(), round="1"):
 
 def calibration(found, **options):
     return robfcp.calibrate(found, **{"defence": "none", "malicious": 2, **options})
+
+
+def saved(folder, found):
+    """The reports of a federation as files."""
+    folder.mkdir()
+    for report in found:
+        report.save(folder / f"{report.client}.json")
+    return [str(path) for path in sorted(folder.iterdir())]
 
 
 def test_the_error_spent_over_all_rounds_is_delta():
@@ -152,12 +163,10 @@ def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch
     run = CliRunner(env={"COLUMNS": "80"}).invoke
     common = ["--malicious", "2", "--heterogeneity", "0.02"]
     rounds = [{}, {"liars": 1, "shifted": [5]}, {}, {}]
-    for number, options in enumerate(rounds):
-        folder = tmp_path / f"r{number}"
-        folder.mkdir()
-        for report in federation(rng, n=500, **options):
-            report.save(folder / f"{report.client}.json")
-    files = [[str(p) for p in sorted((tmp_path / f"r{k}").iterdir())] for k in range(4)]
+    files = [
+        saved(tmp_path / f"r{number}", federation(rng, n=500, **options))
+        for number, options in enumerate(rounds)
+    ]
 
     def go(k, *more):
         result = run(app, ["calibrate", *files[k], *common, "-o", f"c{k}.json", *more])
@@ -186,10 +195,7 @@ def test_a_calibration_never_stands_without_its_chain(tmp_path, monkeypatch):
     """Stopped between the two files, the next round is refused, not begun anew."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    for number in range(3):
-        for report in federation(rng, clients=6):
-            report.save(f"{number}-{report.client}.json")
-    files = [[f"{n}-site-{k:02d}.json" for k in range(6)] for n in range(3)]
+    files = [saved(tmp_path / str(number), federation(rng, clients=6)) for number in range(3)]
     run = CliRunner().invoke
     assert run(app, ["calibrate", *files[0], "-o", "c0.json"]).exit_code == 0
     second = ["calibrate", *files[1], "-o", "c1.json", "--previous", "c0.json"]
@@ -205,3 +211,151 @@ def test_a_calibration_never_stands_without_its_chain(tmp_path, monkeypatch):
     assert "is not the chain of" in str(run(app, third).exception)
     assert run(app, second).exit_code == 0
     assert run(app, third).exit_code == 0
+
+
+def test_reports_sent_again_are_named_and_small_ones_are_not():
+    rng = np.random.default_rng(0)
+    old, new = federation(rng), federation(rng)
+    assert repeated(old, new) == []
+    mixed = robfcp.Federation.from_reports([*list(new)[:5], *list(old)[5:]])
+    assert repeated(old, mixed) == [f"site-{k:02d}" for k in range(5, 12)]
+    few = federation(rng, n=10)
+    assert repeated(few, few) == []
+    other = robfcp.Federation.from_counts([[3, 4]])
+    assert repeated(old, other) == []
+    assert repeated(other, robfcp.Federation.from_counts([[9, 9]], ids=["else"])) == []
+
+
+def test_a_round_after_an_alarm_records_it_and_asks_for_fresh_samples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    run = CliRunner(env={"COLUMNS": "80"}).invoke
+    first, fresh = (saved(tmp_path / folder, federation(rng, clients=8)) for folder in "ab")
+    fresh = [*fresh[:7], first[7]]
+    assert run(app, ["calibrate", *first, "--malicious", "1", "-o", "c1.json"]).exit_code == 0
+    alarms = AlarmHistory(robfcp.Calibration.load("c1.json").identity, None, 8, 1, 0.05)
+    names = [f"site-{k:02d}" for k in range(8)]
+    sent = [EReport(name, alarms.calibration, 0.9, 4000, 12.0, step=3) for name in names]
+    _, alarms = alarms.looked(sent, 3)
+    alarms.save("alarms.json")
+    more = ["--malicious", "1", "-o", "c2.json", "--alarms", "alarms.json"]
+    alone = run(app, ["calibrate", *fresh, *more])
+    assert "pass it as --previous" in str(alone.exception)
+    said = run(app, ["calibrate", *fresh, *more, "--previous", "c1.json", "--html", "p.html"])
+    assert said.exit_code == 0, said.exception
+    assert "rang at step 3" in said.output
+    assert "sent the report of the round before again: site-07" in said.output
+    assert "ask site-07 for a new report" in " ".join(said.output.split())
+    chain = Chain.from_json(chain_path("c2.json").read_bytes())
+    link = chain.links[-1]
+    assert (link.alarms, link.rang) == (alarms.digest, {"coverage": 3})
+    assert (link.alarmed, link.repeated) == (names, ["site-07"])
+    assert chain.reputations()["site-00"].alarmed == 1
+    other = run(app, ["calibrate", *fresh, *more, "--previous", "c2.json"])
+    assert "watches another calibration" in str(other.exception)
+    found = run(app, ["calibrate", *fresh, *more, "--previous", "c1.json", "--json"])
+    assert json.loads(found.stdout)["chain"]["rang"] == {"coverage": 3}
+
+
+SITES, LIARS = 10, 2
+
+
+def samples(rng, n, missed):
+    """Three classes; a share of the samples scores high."""
+    labels = rng.integers(0, 3, n)
+    score = np.where(rng.random(n) < missed, rng.uniform(0.93, 1, n), 0.9 * rng.beta(0.7, 2.2, n))
+    p = np.repeat(score[:, None] / 2, 3, axis=1)
+    p[np.arange(n), labels] = 1 - score
+    return p, labels
+
+
+def go(*words, ok=True):
+    """Run a command: it works, or says why not in one line."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exception is None or isinstance(result.exception, (RobfcpError, SystemExit))
+    assert (result.exit_code == 0) is ok, (words[:6], result.exception)
+    if not ok:
+        assert str(result.exception).isprintable()
+    return result
+
+
+def broken(path, rng, words):
+    """With the file cut short the command refuses; afterwards it is whole again."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[: rng.randrange(len(whole))])
+    go(*words, ok=False)
+    path.write_bytes(whole)
+
+
+class Site:
+    """One site of a round: what it has counted, and what it mails."""
+
+    def __init__(self, number, k):
+        self.k, self.number, self.seen = k, number, 0
+        self.state = Path(f"m-{number}-{k}.json")
+
+    def look(self, step, missed, rng, chance):
+        """Count fresh samples and write an e-report, which the mail may spoil."""
+        n = int(rng.integers(30, 60))
+        p, y = samples(rng, n, missed)
+        batch, mail = f"f-{self.k}-{step}.npz", Path(f"e-{self.number}-{self.k}-{step}.json")
+        np.savez(batch, probabilities=p, labels=y, id=np.arange(self.seen, self.seen + n))
+        words = ["monitor", f"c{self.number}.json", batch, "--id", "id", "--state", self.state,
+                 "--own", f"r-{self.number}-{self.k}.json", "-c", f"s{self.k}", "--report", mail,
+                 "--round", f"R{self.number}", "--step", step, "--json"]  # fmt: skip
+        fault = chance.random()
+        if fault < 0.15 and self.state.exists():
+            broken(self.state, chance, words)
+        for _ in range(2 if fault < 0.3 else 1):  # fed twice, counted once
+            assert json.loads(go(*words).stdout)["n"] == self.seen + n
+        self.seen += n
+        if 0.3 < fault < 0.42:
+            mail.write_bytes(mail.read_bytes()[: chance.randrange(300)] + b"\xff" * 9)
+        elif self.k >= SITES - LIARS and fault < 0.9:
+            told = json.loads(mail.read_bytes())
+            told |= {"log_coverage": 2.0 * told["n_samples"], "log_drift": 1e14}
+            mail.write_text(json.dumps(told))
+        return [] if fault > 0.95 else [mail]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_three_rounds_of_eight_looks(seed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng, chance = np.random.default_rng(seed), random.Random(seed)
+    for number in (1, 2, 3):
+        for k in range(SITES):
+            p, y = samples(rng, 300, 0.09)
+            np.savez("own.npz", probabilities=p, labels=y)
+            go("sketch", "own.npz", "-c", f"s{k}", "-o", f"r-{number}-{k}.json", "--round",
+               f"R{number}")  # fmt: skip
+        before = ["--previous", f"c{number - 1}.json", "--alarms", f"alarms-{number - 1}.json"]
+        reports = [f"r-{number}-{k}.json" for k in range(SITES)]
+        go("calibrate", *reports, "--malicious", LIARS, "-o", f"c{number}.json", "--html", "p.html",
+           *(before if number > 1 else []))  # fmt: skip
+        record, mailed = Path(f"alarms-{number}.json"), []
+        sites = [Site(number, k) for k in range(SITES)]
+        for step in range(1, 9):
+            drifts = number == 2 and step > 3
+            mail = [
+                path
+                for site in sites
+                for path in site.look(step, 0.35 if drifts and site.k < 7 else 0.09, rng, chance)
+            ]
+            common = ["--history", record, "-m", LIARS, "--sites", SITES]
+            again = chance.sample(mailed, min(3, len(mailed)))  # replays of earlier steps
+            words = ["alarms", *mail, *again, *common, "--step"]
+            if step > 1:
+                go(*words, step - 2 if step > 2 else 0, ok=False)  # the clock runs backwards
+                broken(record, chance, [*words, step])
+                go("alarms", *mail, "--history", record, "-m", LIARS + 1, "--step", step, ok=False)
+            go(*words, step, "--html", "h.html")
+            go(*words, step)  # looked at again
+            mailed += mail
+        history = AlarmHistory.load(record)
+        assert [look.step for look in history.looks] == list(range(1, 9))
+        assert ("coverage" in history.rang) is (number == 2)
+        go("page", record, "-o", "h.html")
+        go("page", f"c{number}.json", "--history", record, "-o", "p.html")
+    links = Chain.from_json(chain_path("c3.json").read_bytes()).links
+    assert [bool(link.rang) for link in links] == [False, False, True]

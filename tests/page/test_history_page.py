@@ -34,7 +34,7 @@ def looks(calibration: str = DIGEST, rising: int = 3, sites: int = 6) -> AlarmHi
         sent = [
             EReport(
                 f"site-{k}", calibration, 0.9, 500 * step, 4.0 * step if k < rising else -0.5,
-                "spring", step, None, 0.25 * step,
+                "spring", step, 0.25 * step,
             )
             for k in range(sites)
             if not (k == sites - 1 and step > 2)
@@ -95,7 +95,7 @@ def test_a_quiet_history_says_so(rising: int, claim: str, todo: str) -> None:
 
 def test_drift_alone_asks_for_a_check() -> None:
     history = AlarmHistory(DIGEST, None, 3, 0, 0.05, independent=True)
-    sent = [EReport(f"s{k}", DIGEST, 0.9, 500, -1.0, None, 1, None, 9.0) for k in range(3)]
+    sent = [EReport(f"s{k}", DIGEST, 0.9, 500, -1.0, None, 1, 9.0) for k in range(3)]
     data = embedded(render_history(History(history.looked(sent, 1)[1])))["history"]
     assert data["claim"].startswith("Scores have drifted (step 1")
     assert "robfcp check" in data["todo"]
