@@ -6,12 +6,13 @@ The digest shows damage, not forgery: whoever alters a file can compute it anew.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, TypeVar
+import os
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from robfcp.errors import RobfcpError
-from robfcp.files import what_is_wrong
+from robfcp.files import read_limited, what_is_wrong, write_atomically
 
 T = TypeVar("T")
 
@@ -111,6 +112,48 @@ def decode_body(body: msgspec.Raw, type: type[T], kind: str, source: str, remedy
         return msgspec.json.decode(body, type=type)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise RobfcpError(f"{source}: not {_a(kind)} ({what_is_wrong(error)}); {remedy}") from None
+
+
+F = TypeVar("F", bound="SealedFile")
+
+
+class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A struct that is a sealed file: its fields are the body, checked whenever it is read."""
+
+    kind: ClassVar[str]
+    remedy: ClassVar[str]
+    most_bytes: ClassVar[int] = 2**28
+
+    def problem(self) -> str:
+        """What is wrong with it beyond the types of its fields; empty where nothing is."""
+        return ""
+
+    def to_json(self) -> bytes:
+        """The file."""
+        return seal(self.kind, 1, self)
+
+    @classmethod
+    def from_json(cls: type[F], data: bytes | str, source: str = "") -> F:
+        """What the file holds, or one line that says what is wrong with it."""
+        source = source or cls.kind
+        _, raw = unseal(data, cls.kind, 1, source, cls.remedy)
+        found = decode_body(raw, cls, cls.kind, source, cls.remedy)
+        problem = found.problem()
+        if problem:
+            raise RobfcpError(f"{source}: {problem}; {cls.remedy}")
+        return found
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it whole or not at all, and never more than can be read back."""
+        data = self.to_json()
+        if len(data) > self.most_bytes:
+            raise RobfcpError(f"{path}: would be too large to be read back; begin another file")
+        write_atomically(path, data)
+
+    @classmethod
+    def load(cls: type[F], path: str | os.PathLike[str]) -> F:
+        """What a file holds."""
+        return cls.from_json(read_limited(path, cls.most_bytes), os.fspath(path))
 
 
 def _a(kind: str) -> str:

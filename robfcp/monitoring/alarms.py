@@ -7,7 +7,6 @@ of at most delta while all honest sites hold, whatever m liars send and however 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,18 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from robfcp.arguments import floats, share, whole
-from robfcp.calibration.sealed import decode_body, digest_of, seal, unseal
+from robfcp.calibration.sealed import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault, fault_of
-from robfcp.files import read_limited, write_atomically
 from robfcp.monitoring.monitor import Count, Digest, EReport, FilePath, Share, Some, locked
 from robfcp.report import read_keys
 
-KIND = "alarms"
-SCHEMA = 1
-MAX_HISTORY_BYTES = 2**28
 WEIGHT = 0.1  # of a site's alarm in the product for independent sites
-_REMEDY = "pass the file that robfcp alarms --history wrote"
 
 
 @dataclass(frozen=True)
@@ -241,7 +235,7 @@ class Look(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faulty: dict[str, str] = {}
 
 
-class AlarmHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class AlarmHistory(SealedFile, frozen=True, dict=True):
     """Every look at the sites of one calibration, the first one first.
 
     Parameters
@@ -261,6 +255,9 @@ class AlarmHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
     looks
         What was seen.
     """
+
+    kind = "alarms"
+    remedy = "pass the file that robfcp alarms --history wrote"
 
     calibration: Digest
     round: str | None
@@ -398,48 +395,24 @@ class AlarmHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
             return f"counts no new samples since step {when}, but tells otherwise; send it again"
         return ""
 
-    def to_json(self) -> bytes:
-        """The history as sealed JSON."""
-        return seal(KIND, SCHEMA, self)
-
     @property
     def digest(self) -> str:
         """SHA-256 of the file."""
         return digest_of(self.to_json())
 
-    @staticmethod
-    def from_json(data: bytes | str, source: str = "alarms") -> AlarmHistory:
-        """A history from JSON, or one line that says what is wrong with it."""
-        _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
-        found = decode_body(raw, AlarmHistory, KIND, source, _REMEDY)
-        steps = [look.step for look in found.looks]
-        wrong = {
-            "as many may lie as are watched": found.liars >= found.n_sites,
-            "steps do not rise": steps != sorted(set(steps)),
-            "more sites than are watched": len(found.latest()) > found.n_sites,
-            "an e-report is not of its step or calibration": any(
-                (report.client, report.step, report.calibration)
-                != (name, look.step, found.calibration)
-                for look in found.looks
-                for name, report in look.sites.items()
-            ),
-        }
-        for problem, holds in wrong.items():
-            if holds:
-                raise RobfcpError(f"{source}: {problem}; {_REMEDY}")
-        return found
-
-    def save(self, path: FilePath) -> None:
-        """Write it whole or not at all, and never more than can be read back."""
-        data = self.to_json()
-        if len(data) > MAX_HISTORY_BYTES:
-            raise RobfcpError(f"{path}: holds too many looks; calibrate again and begin another")
-        write_atomically(path, data)
-
-    @staticmethod
-    def load(path: FilePath) -> AlarmHistory:
-        """The history in a file."""
-        return AlarmHistory.from_json(read_limited(path, MAX_HISTORY_BYTES), os.fspath(path))
+    def problem(self) -> str:
+        """What does not fit together."""
+        steps = [look.step for look in self.looks]
+        if self.liars >= self.n_sites or len(self.latest()) > self.n_sites:
+            return "as many may lie as are watched, or more were heard"
+        if steps != sorted(set(steps)):
+            return "steps do not rise"
+        for look in self.looks:
+            for name, one in look.sites.items():
+                known = (name, look.step, self.calibration)
+                if (one.client, one.step, one.calibration) != known:
+                    return "an e-report is not of its step or calibration"
+        return ""
 
 
 def record_look(

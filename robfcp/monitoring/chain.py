@@ -6,7 +6,6 @@ site has drifted"; over all rounds each sums to at most delta, however long the 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,20 +19,16 @@ from numpy.typing import NDArray
 
 from robfcp.arguments import share
 from robfcp.calibration.calibration import Calibration, FilePath
-from robfcp.calibration.sealed import decode_body, digest_of, seal, unseal
+from robfcp.calibration.sealed import SealedFile, digest_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
-from robfcp.files import read_limited, write_atomically
 from robfcp.guarantees import ClientIntervals, prune
 from robfcp.guarantees.pruning import client_intervals
 from robfcp.monitoring.alarms import AlarmHistory
 from robfcp.monitoring.monitor import Digest, Share
 
-KIND = "chain"
-SCHEMA = 1
 N_EDGES = 32
 LEAST = 30  # samples of a report that does not come twice by chance
-_REMEDY = "pass the .chain.json that robfcp calibrate --previous wrote"
 
 
 class FixedIntervals(ClientIntervals):
@@ -153,8 +148,11 @@ class Admission:
     notes: tuple[str, ...]
 
 
-class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Chain(SealedFile, frozen=True):
     """A chain of calibrations, the oldest first; every link holds the digest of the one before."""
+
+    kind = "chain"
+    remedy = "pass the .chain.json that robfcp calibrate --previous wrote"
 
     delta: Share
     grid: Digest
@@ -328,25 +326,14 @@ class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
         return lines + [f"{word}: {', '.join(sorted(who))}" for word, who in groups.items() if who]
 
-    def to_json(self) -> bytes:
-        """The chain as sealed JSON."""
-        return seal(KIND, SCHEMA, self)
-
-    @staticmethod
-    def from_json(data: bytes | str, source: str = "chain") -> Chain:
-        """A chain from JSON, refused where a link does not hold the digest of the one before."""
-        _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
-        found = decode_body(raw, Chain, KIND, source, _REMEDY)
-        if not found.links or found.links[0].before is not None:
-            raise RobfcpError(f"{source}: the chain has no beginning; {_REMEDY}")
-        for before, link in pairwise(found.links):
+    def problem(self) -> str:
+        """What does not fit together: every link must hold the digest of the one before."""
+        if not self.links or self.links[0].before is not None:
+            return "the chain has no beginning"
+        for before, link in pairwise(self.links):
             if link.before != before.digest or link.number != before.number + 1:
-                raise RobfcpError(f"{source}: link {link.number} does not follow; {_REMEDY}")
-        return found
-
-    def save(self, path: FilePath) -> None:
-        """Write it whole or not at all."""
-        write_atomically(path, self.to_json())
+                return f"link {link.number} does not follow"
+        return ""
 
     @staticmethod
     def of(path: FilePath, delta: float = 0.05) -> tuple[Calibration, Chain]:
@@ -354,7 +341,7 @@ class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         previous, beside = Calibration.load(path), chain_path(path)
         if not beside.exists():
             return previous, Chain.begin(previous, delta)
-        chain = Chain.from_json(read_limited(beside), os.fspath(beside))
+        chain = Chain.load(beside)
         if previous.identity != chain.links[-1].calibration:
             raise RobfcpError(f"{beside}: is not the chain of {path}; pass the newest calibration")
         return previous, chain

@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,12 +21,12 @@ from robfcp.calibration.at_site import STRANGER, Localised
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.checking import class_limits, firm_promise, level_of
 from robfcp.calibration.local_threshold import LocalThreshold
-from robfcp.calibration.sealed import decode_body, digest_of, seal, unseal
+from robfcp.calibration.sealed import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.files import lock, read_limited, reason_of, what_is_wrong, write_atomically
 from robfcp.grid import Grid
 from robfcp.report import MAX_SAMPLES, Report, check_client
-from robfcp.report.checks import check_text
+from robfcp.report.checks import check_text, is_client
 from robfcp.report.signed import inside, sign_raw, verify_raw
 from robfcp.report.wire import claimed_name
 from robfcp.scores import Score
@@ -34,14 +34,10 @@ from robfcp.scores import Score
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-KIND = "monitor"
-SCHEMA = 1
 DELTA = 0.05
 MAX_POINTS = 400
-MAX_STATE_BYTES = 2**28
 LEAST_ROWS = 30  # fewer may come twice by chance, and must be named
 _INSIDE = 100  # points of the curve within one batch
-_REMEDY = "pass the state file that robfcp monitor wrote, or start a new one"
 _DOMAIN = b"robfcp signed e-report 1\n"  # no report can pass for an e-report, nor the reverse
 _MAX_E_REPORT_BYTES = 16_384
 _MAX_LOG = 1e15
@@ -60,8 +56,8 @@ class EReport(
     """How strong a site's alarms are and of which calibration; nothing of its data.
 
     `calibration` is the SHA-256 of the calibration watched, `step` the number of the reporting
-    date. The logarithms are of e-values, against "coverage is at least the floor" and against "fresh
-    scores are like those reported", where that is kept.
+    date. The logarithms are of e-values, against "coverage is at least the floor" and against
+    "fresh scores are like those reported", where that is kept.
     """
 
     client: str
@@ -184,7 +180,7 @@ class Bag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return after, log_wealth(started, state.n)
 
 
-class MonitorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MonitorState(SealedFile, frozen=True):
     """Where a monitor stands: what is watched, what was seen, and what was counted already.
 
     Attributes
@@ -205,6 +201,9 @@ class MonitorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The site's own, where that is watched.
     """
 
+    kind = "monitor"
+    remedy = "pass the state file that robfcp monitor wrote, or start a new one"
+
     calibration: Digest
     client: str | None
     level: Count
@@ -215,12 +214,12 @@ class MonitorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, lt=2**62)]
     n: Count = 0
     misses: Count = 0
-    started: list[float] = []
-    changes: list[float] = []
-    alarms: dict[Literal["coverage", "change", "drift"], Some] = {}
-    curve: list[Point] = []
-    batches: list[Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]] = []
-    rows: list[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]] = []
+    started: tuple[float, ...] = ()
+    changes: tuple[float, ...] = ()
+    alarms: dict[Literal["coverage", "change", "drift"], Some] = msgspec.field(default_factory=dict)
+    curve: tuple[Point, ...] = ()
+    batches: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")], ...] = ()
+    rows: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")], ...] = ()
     bag: Bag | None = None
     threshold: float | None = None
 
@@ -260,49 +259,27 @@ class MonitorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rung = ", ".join(f"{name} at sample {step}" for name, step in self.alarms.items())
         return f"alarm ({rung}): {seen}; recalibrate now, with --previous to keep the record"
 
-    def to_json(self) -> bytes:
-        """The state as sealed JSON."""
-        return seal(KIND, SCHEMA, self)
-
-    @staticmethod
-    def from_json(data: bytes | str, source: str = "monitor") -> MonitorState:
-        """The state in a file, or one line that says what is wrong with it."""
-        _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
-        state = decode_body(raw, MonitorState, KIND, source, _REMEDY)
-        if state.client is not None:
-            check_client(state.client)
-        n, bag, steps = state.n, state.bag, [point.n for point in state.curve]
-        wrong = {
-            "more misses than samples": state.misses > n,
-            "started or changes do not fit the samples": {len(state.changes), len(state.started)}
-            != {N_BETS if n else 0},
-            "an alarm rang at no sample": max(state.alarms.values(), default=0) > n,
-            "the curve does not rise to n": steps != sorted(set(steps)) or [0, *steps][-1] != n,
-            "bins do not rise, or have no counts": bag is not None
-            and (bag.bins != sorted(set(bag.bins)) or len(bag.bins) != len(bag.counts)),
-            "the bag does not hold the report and the samples": bag is not None
-            and not sum(bag.counts) - bag.reported == sum(bag.cells) == n,
-            "started or cells have the wrong length": bag is not None
-            and (len(bag.started), len(bag.cells)) != (N_EXCHANGE_BETS if n else 0, N_CELLS),
+    def problem(self) -> str:
+        """What does not fit together."""
+        n, bag, steps = self.n, self.bag, [point.n for point in self.curve]
+        bets = {len(self.changes), len(self.started)} == {N_BETS if n else 0}
+        fits = {
+            "client is no name": self.client is None or is_client(self.client),
+            "more misses than samples": self.misses <= n,
+            "started or changes do not fit the samples": bets,
+            "an alarm rang at no sample": max(self.alarms.values(), default=0) <= n,
+            "the curve does not rise to n": steps == sorted(set(steps)) and [0, *steps][-1] == n,
         }
-        for problem, found in wrong.items():
-            if found:
-                raise RobfcpError(f"{source}: {problem}; {_REMEDY}")
-        return state
-
-    def save(self, path: FilePath) -> None:
-        """Write it whole or not at all, and never more than can be read back."""
-        data = self.to_json()
-        if len(data) > MAX_STATE_BYTES:
-            raise RobfcpError(
-                f"{path}: remembers too many samples; name batches or start a new file"
-            )
-        write_atomically(path, data)
-
-    @staticmethod
-    def load(path: FilePath) -> MonitorState:
-        """The state in a file."""
-        return MonitorState.from_json(read_limited(path, MAX_STATE_BYTES), os.fspath(path))
+        if bag is not None:
+            rising = bag.bins == sorted(set(bag.bins)) and len(bag.bins) == len(bag.counts)
+            bets = (len(bag.started), len(bag.cells)) == (N_EXCHANGE_BETS if n else 0, N_CELLS)
+            whole = sum(bag.counts) - bag.reported == sum(bag.cells) == n
+            fits |= {
+                "bins do not rise, or have no counts": rising,
+                "the bag does not hold the report and the samples": whole,
+                "started or cells have the wrong length": bets,
+            }
+        return next((words for words, good in fits.items() if not good), "")
 
     def after(self, scores: Vector, limits: Vector, grid: Grid | None) -> MonitorState:
         """The state after these samples, with every alarm that rang at any of them.
@@ -343,26 +320,26 @@ class MonitorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self,
             n=int(n[-1]),
             misses=self.misses + int(missed.sum()),
-            started=started[-1].tolist(),
-            changes=changes[-1].tolist(),
+            started=tuple(started[-1].tolist()),
+            changes=tuple(changes[-1].tolist()),
             alarms=alarms,
-            curve=_thinned(self.curve + points, set(alarms.values())),
+            curve=_thinned([*self.curve, *points], set(alarms.values())),
             bag=bag,
         )
 
 
-def _logs(values: list[float], n_bets: int) -> Vector:
+def _logs(values: Sequence[float], n_bets: int) -> Vector:
     """(J,) stored logarithms; before the first sample all are those of 0, minus infinity."""
     return np.array(values or [-np.inf] * n_bets, dtype=np.float64)
 
 
-def _thinned(curve: list[Point], kept: set[int]) -> list[Point]:
+def _thinned(curve: list[Point], kept: set[int]) -> tuple[Point, ...]:
     """About MAX_POINTS points at most: every second is dropped, never the last nor the samples
     kept, at which an alarm rang."""
     while len(curve) > MAX_POINTS + len(kept):
         odd = len(curve) % 2 ^ 1
         curve = [p for k, p in enumerate(curve) if k % 2 == odd or p.n in kept]
-    return curve
+    return tuple(curve)
 
 
 @contextmanager
@@ -610,8 +587,8 @@ class Monitor:
         if len(scores):
             self.state = msgspec.structs.replace(
                 state.after(scores, limits, self._grid),
-                batches=state.batches if key is None else [*state.batches, key],
-                rows=state.rows + rows,
+                batches=state.batches if key is None else (*state.batches, key),
+                rows=(*state.rows, *rows),
             )
 
 
@@ -638,7 +615,7 @@ def _batch_key(
     return content.hexdigest()[:32]
 
 
-def _new_rows(ids: ArrayLike, n: int, known: list[str]) -> tuple[NDArray[np.intp], list[str]]:
+def _new_rows(ids: ArrayLike, n: int, known: Sequence[str]) -> tuple[NDArray[np.intp], list[str]]:
     """Which rows were not counted before, nor earlier in this batch, and their digests."""
     names = array("ids", ids)
     if names.shape != (n,):
