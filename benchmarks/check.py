@@ -79,7 +79,6 @@ def stages() -> dict[str, Stage]:
     import robfcp
     from robfcp.page import About, page_data
     from robfcp.prediction import predict_sets
-    from robfcp.report import sketch
 
     p, labels = probabilities(2000, 1000)
     scores = np.random.default_rng(0).beta(0.4, 2, 20_000)
@@ -107,7 +106,7 @@ def stages() -> dict[str, Stage]:
         "scores, aps": Stage(lambda: robfcp.APS()(p, labels, rng=1), sort_rows),
         "sets, aps": Stage(lambda: predict_sets(robfcp.APS(), p, [0.9], 1), sort_rows),
         "sets, raps": Stage(lambda: predict_sets(robfcp.RAPS(), p, [0.9], 1), sort_rows),
-        "sketch": Stage(lambda: sketch(scores, server.GRID), lambda: np.sort(scores)),
+        "sketch": Stage(lambda: server.GRID.counts(scores), lambda: np.sort(scores)),
         "intake": Stage(
             lambda: robfcp.Federation.from_reports(iter(reports)),
             lambda: [msgspec.json.decode(line) for line in reports],

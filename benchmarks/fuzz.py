@@ -40,15 +40,9 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.page import write_page
 from robfcp.privacy import Ledger, Privacy
-from robfcp.report import (
-    generate_key,
-    load_key,
-    read_keys,
-    read_public_key,
-    read_sizes,
-    read_terms,
-    sign,
-)
+from robfcp.report import generate_key, load_key
+from robfcp.report.agreement import read_keys, read_sizes, read_terms
+from robfcp.report.signing import read_public_key, sign
 
 SECONDS, BYTES = 2.0, 2**30
 Maker = Callable[[], bytes]

@@ -24,7 +24,6 @@ from robfcp.defence.number_of_liars import contrasts
 from robfcp.defence.rob_fcp import characterise
 from robfcp.grid import Grid
 from robfcp.prediction import iterate_sets
-from robfcp.report import sketch
 
 ROWS, CLASSES = 20_000, 1000
 
@@ -75,7 +74,7 @@ def sketching(sizes: list[int]) -> Iterator[Row]:
         scores = np.random.default_rng(n).beta(0.4, 2, n)
 
         def work(s: NDArray[np.float64] = scores) -> None:
-            sketch(s, GRID)
+            GRID.counts(s)
 
         ours, floor, kll, digest = in_turns(
             work,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.errors import RobfcpError
+from robfcp.errors import MAX_NAME, ReportError, RobfcpError
 
 Rng = int | np.random.Generator | None
 
@@ -147,3 +147,45 @@ def a_few(names: Sequence[str], most: int = 5) -> str:
     """The first names in one line, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+MAX_SAMPLES = 2**40  # of a client: every sum over a million clients stays inside int64
+_ODD = [ord(" "), *sorted({ord(word[0]) for word in RESERVED})]  # with which refused names begin
+
+
+def check_client(client: object) -> None:
+    """Refuse what cannot be a client's name."""
+    name, problem, remedy = repr(client)[:40], "", "use a plain name"
+    if not isinstance(client, str) or not 0 < len(client) <= MAX_NAME:
+        problem, remedy = "is not a site name", f"use 1 to {MAX_NAME} characters"
+    elif not client.isprintable():
+        problem = "holds unprintable characters"
+    elif problem := deceptive(client):
+        name = ascii(client)[1:-1][:MAX_NAME]
+    if problem:
+        raise ReportError(name, "client", problem, remedy)
+
+
+def are_clients(names: Sequence[str]) -> NDArray[np.bool_]:
+    """Which can be names; of plain text only those that begin or end oddly are looked at."""
+    text = "".join(names)
+    looked_at = np.ones(len(names), dtype=bool)
+    if text.isascii() and text.isprintable() and all(names):
+        letters = np.frombuffer(text.encode(), dtype=np.uint8)
+        lengths = np.fromiter(map(len, names), dtype=np.int64, count=len(names))
+        ends = np.cumsum(lengths)
+        odd = np.isin(letters[ends - lengths], _ODD)
+        looked_at = odd | (letters[ends - 1] == _ODD[0]) | (lengths > MAX_NAME)
+    fine = ~looked_at
+    for k in np.flatnonzero(looked_at).tolist():
+        name = names[k]
+        fine[k] = 0 < len(name) <= MAX_NAME and name.isprintable() and not deceptive(name)
+    return fine
+
+
+def check_text(client: str, field: str, value: object) -> None:
+    """Refuse a round's or model's name that is no short text."""
+    short = isinstance(value, str) and len(value) <= MAX_NAME and value.isprintable()
+    if value is not None and not short:
+        problem, remedy = f"{field} is not a short text", f"use at most {MAX_NAME} characters"
+        raise ReportError(client, field, problem, remedy)

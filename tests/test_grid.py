@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from robfcp.errors import RobfcpError
 from robfcp.grid import MANY, Grid, named
-from robfcp.report import sketch
+from robfcp.report import Report
 
 GRIDS = [Grid.default(), Grid.uniform(), Grid.uniform(7, -1, 2), Grid.extended()]
 OPEN = [Grid.open_ended(), Grid.open_ended([0, 1, 5])]
@@ -17,7 +17,7 @@ OPEN = [Grid.open_ended(), Grid.open_ended([0, 1, 5])]
 @given(values=st.lists(st.floats(0, 1), max_size=60))
 def test_counts_up_to_an_edge_are_the_scores_at_or_below_it(grid, values):
     values = np.array([*values, 0.0, 1.0, 0.5, 0.01])
-    cumulative = np.cumsum(sketch(values, grid))
+    cumulative = np.cumsum(grid.counts(values))
     expected = (values[:, None] <= grid.upper).sum(axis=0)
     np.testing.assert_array_equal(cumulative, expected)
 
@@ -25,7 +25,7 @@ def test_counts_up_to_an_edge_are_the_scores_at_or_below_it(grid, values):
 @pytest.mark.parametrize("grid", OPEN, ids=repr)
 @given(values=st.lists(st.floats(-1e9, 1e9), max_size=60))
 def test_open_ended_grids_take_every_number(grid, values):
-    cumulative = np.cumsum(sketch(np.array(values, dtype=float), grid))
+    cumulative = np.cumsum(grid.counts(np.array(values, dtype=float)))
     expected = (np.array(values)[:, None] <= grid.upper).sum(axis=0) if values else 0 * cumulative
     np.testing.assert_array_equal(cumulative, expected)
     assert grid.upper[-1] == np.inf
@@ -153,7 +153,7 @@ def test_different_grids_have_different_digests():
 @pytest.mark.parametrize("values", [[-0.1], [1.0001], [np.nan], [np.inf], ["a"], [1j], [[0.5]]])
 def test_scores_outside_the_grid_are_refused_never_wrapped(values):
     with pytest.raises(RobfcpError, match="scores"):
-        sketch(values, Grid.default())
+        Report.from_scores("a", values, Grid.default())
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,11 @@ def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> flo
     The p with n kl(c/n, p) = ln(2 H/delta) below the share c/n: at all H edges at once. A threshold
     between two edges has the floor of the lower one.
     """
-    report.disclosure.check_exact(report.client)
+    if report.privacy is not None:
+        raise RobfcpError(
+            f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "
+            "which never leaves the site"
+        )
     grid, delta = report.grid, 1 - share("confidence", confidence, "give 0.95, say")
     edge = int(np.searchsorted(grid.upper, threshold, side="right")) - 1
     if edge < 0:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.arguments import MAX_SAMPLES, check_client
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.levels import Level
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import exact_level
-from robfcp.report import MAX_SAMPLES, check_client
 
 Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 

@@ -23,16 +23,7 @@ from robfcp.defence import Exclude, Metric
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked
 from robfcp.guarantees import Assumption, Certificate, CurvePoint, exact_level
-from robfcp.report import (
-    Names,
-    WireScore,
-    check_strata_names,
-    public_text,
-    read_score,
-    sign_bytes,
-    valid_signature,
-    wire_score,
-)
+from robfcp.report import Names, check_strata_names, signing, wire
 from robfcp.scores import Risk, Score
 
 KIND = "calibration"
@@ -95,7 +86,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     several: bool
     n_malicious: int
     notes: list[str]
-    score: WireScore | None
+    score: wire.WireScore | None
     checked: Checked
     summary: Summary
     evidence: str
@@ -133,7 +124,7 @@ def encode_calibration(found: CalibrationFields) -> bytes:
             several=found.several,
             n_malicious=found.n_malicious,
             notes=list(found.notes),
-            score=wire_score(found.score),
+            score=wire.wire_score(found.score),
             checked=found.checked,
             summary=found.summary,
             evidence=found.digest,
@@ -211,7 +202,7 @@ def _read(body: Body) -> CalibrationFields:
     return CalibrationFields(
         levels=tuple(_level(level, _certificate(level.certificate)) for level in body.levels),
         settings=body.settings,
-        score=read_score(body.score),
+        score=wire.read_score(body.score),
         risk=body.risk,
         classes=None if body.classes is None else _class_names(body.classes),
         n_malicious=body.n_malicious,
@@ -361,9 +352,9 @@ if TYPE_CHECKING:
 def sign_sealed(data: bytes, key: Ed25519PrivateKey) -> bytes:
     """The same sealed file with the key's signature over its kind, schema and body."""
     found = envelope_of(data)
-    signature = sign_bytes(key, _domain(found), bytes(found.body))
+    signature = signing.sign_bytes(key, _domain(found), bytes(found.body))
     return msgspec.json.encode(
-        msgspec.structs.replace(found, key=public_text(key), signature=signature)
+        msgspec.structs.replace(found, key=signing.public_text(key), signature=signature)
     )
 
 
@@ -374,7 +365,9 @@ def check_signer(data: bytes | str, server_key: str, source: str) -> None:
         raise RobfcpError(
             f"{source}: is not signed; ask the server for one made with calibrate --sign"
         )
-    genuine = valid_signature(server_key, found.signature, _domain(found), bytes(found.body))
+    genuine = signing.valid_signature(
+        server_key, found.signature, _domain(found), bytes(found.body)
+    )
     if found.key != server_key or not genuine:
         raise RobfcpError(
             f"{source}: is not signed by the pinned key {server_key}; do not use it, and ask the "

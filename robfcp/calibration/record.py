@@ -16,16 +16,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Checked, Fault, Federation, Stratified, check_extent, table
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.report import (
-    By,
-    WireGrid,
-    WireScore,
-    check_strata_names,
-    read_grid,
-    read_score,
-    wire_grid,
-    wire_score,
-)
+from robfcp.report import By, check_strata_names, wire
 from robfcp.scores import Risk
 
 KIND = "evidence"
@@ -40,8 +31,8 @@ class WireFederation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     The sizes are the sums of the counts and are stated only where these hold noise.
     """
 
-    grid: WireGrid
-    score: WireScore | None
+    grid: wire.WireGrid
+    score: wire.WireScore | None
     round: str | None
     model: str | None
     registered: bool
@@ -135,51 +126,51 @@ def _read(body: EvidenceBody) -> Evidence:
     return evidence
 
 
-def read_federation_columns(wire: WireFederation, checked: Checked | None = None) -> Federation:
+def read_federation_columns(body: WireFederation, checked: Checked | None = None) -> Federation:
     """The federation, its columns refused before anything is allocated for them."""
-    private = any(wire.privacy)
-    if wire.privacy and not private:
+    private = any(body.privacy)
+    if body.privacy and not private:
         raise RobfcpError("privacy is stated though no report is private")
-    if private and len(wire.privacy) != len(wire.ids):
+    if private and len(body.privacy) != len(body.ids):
         raise RobfcpError("privacy is not stated for every site")
-    grid = read_grid(wire.grid)
-    check_extent(len(wire.ids), grid.n_bins)
-    check_names(wire.ids, "listed")
-    check_names(wire.missing, "missing")
-    columns = checked_columns(wire.starts, wire.bins, wire.counts, len(wire.ids), grid.n_bins)
-    check_counts(columns, np.array([p is None for p in wire.privacy or (None,) * len(wire.ids)]))
+    grid = wire.read_grid(body.grid)
+    check_extent(len(body.ids), grid.n_bins)
+    check_names(body.ids, "listed")
+    check_names(body.missing, "missing")
+    columns = checked_columns(body.starts, body.bins, body.counts, len(body.ids), grid.n_bins)
+    check_counts(columns, np.array([p is None for p in body.privacy or (None,) * len(body.ids)]))
     counts = table(*columns, grid.n_bins)
-    unit = 1 if wire.risk is None else wire.risk.resolution
+    unit = 1 if body.risk is None else body.risk.resolution
     totals = counts.below(grid.n_bins - 1)
-    if not private and wire.sizes:
+    if not private and body.sizes:
         raise RobfcpError("sizes are stated though no report is private")
     if not private and (totals % unit).any():
         raise RobfcpError("the losses of a site do not fall by whole samples")
     return Federation(
-        ids=tuple(wire.ids),
+        ids=tuple(body.ids),
         table=counts,
-        sizes=np.array(wire.sizes, dtype=np.int64) if private else totals // unit,
+        sizes=np.array(body.sizes, dtype=np.int64) if private else totals // unit,
         grid=grid,
-        score=read_score(wire.score),
-        round=wire.round,
-        model=wire.model,
-        faulty=tuple(wire.faulty),
-        missing=tuple(wire.missing),
-        registered=wire.registered,
-        privacy=tuple(wire.privacy),
-        sizes_known=wire.sizes_known,
+        score=wire.read_score(body.score),
+        round=body.round,
+        model=body.model,
+        faulty=tuple(body.faulty),
+        missing=tuple(body.missing),
+        registered=body.registered,
+        privacy=tuple(body.privacy),
+        sizes_known=body.sizes_known,
         checked=Checked() if checked is None else checked,
-        risk=wire.risk,
-        strata=None if wire.strata is None else _read_strata(wire.strata, len(wire.ids), grid),
-        set_sizes=_read_set_sizes(wire.set_sizes, len(wire.ids), grid),
+        risk=body.risk,
+        strata=None if body.strata is None else _read_strata(body.strata, len(body.ids), grid),
+        set_sizes=_read_set_sizes(body.set_sizes, len(body.ids), grid),
     )
 
 
 def _columns(federation: Federation) -> WireFederation:
     starts, bins, values = (_column(column) for column in federation.entries())
     return WireFederation(
-        grid=wire_grid(federation.grid),
-        score=wire_score(federation.score),
+        grid=wire.wire_grid(federation.grid),
+        score=wire.wire_score(federation.score),
         round=federation.round,
         model=federation.model,
         registered=federation.registered,

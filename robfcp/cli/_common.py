@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from robfcp.report import Terms
+    from robfcp.report import agreement
 
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -129,20 +129,21 @@ def completes(*words: str) -> Callable[[str], list[str]]:
     return offered
 
 
-def agreed_terms(path: Path | None, key: str | None, **options: Any) -> Terms:
+def agreed_terms(path: Path | None, key: str | None, **options: Any) -> agreement.Terms:
     """The terms of --terms, joined with what the call states besides."""
-    from robfcp.report import Terms, read_terms
+    from robfcp.report import agreement
 
-    return (Terms() if path is None else read_terms(path, pinned_key(key))).joined(**options)
+    found = agreement.Terms() if path is None else agreement.read_terms(path, pinned_key(key))
+    return found.joined(**options)
 
 
 def pinned_key(text: str | None) -> str | None:
     """The public key that --server-key names."""
     if text is None:
         return None
-    from robfcp.report import read_public_key
+    from robfcp.report import signing
 
-    return read_public_key(text)
+    return signing.read_public_key(text)
 
 
 class Printer:

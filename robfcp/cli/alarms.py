@@ -16,7 +16,7 @@ from robfcp.errors import QuorumError, RobfcpError
 from robfcp.federation import Fault
 from robfcp.monitoring import AlarmHistory, EReport, Merged, merge, read_alarms, record_look
 from robfcp.page import History, write_history_page
-from robfcp.report import read_keys
+from robfcp.report import agreement
 
 SHOWN = 12
 
@@ -72,7 +72,7 @@ def alarms(
         raise RobfcpError("--html: shows a history; pass --history, where it is kept")
     reports = expanded(reports, REPORTS)
     prepare(output, history, html)
-    public = None if keys is None else read_keys(keys)
+    public = None if keys is None else agreement.read_keys(keys)
     known = AlarmHistory.load(history) if history is not None and history.exists() else None
     found, faults = read_alarms(
         reports,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
+from msgspec import structs
 
 from robfcp.calibration import (
     AuditLog,
@@ -224,7 +225,7 @@ def calibrate(
                 rounds.save(output)
             calibration.save(output, key)
         if audit is not None:
-            known = {"sizes": sizes, "keys": keys, **asdict(agreed)}
+            known = {"sizes": sizes, "keys": keys, **structs.asdict(agreed)}
             stated = {name: str(value) for name, value in known.items() if value is not None}
             settings = asdict(calibration.settings)
             log_round(AuditLog(audit), calibration, {**stated, "settings": settings})

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from robfcp.arguments import check_client
 from robfcp.cli._common import Json, Printer, Quiet, prepare
-from robfcp.report import check_client
 
 
 def register(app: typer.Typer) -> None:

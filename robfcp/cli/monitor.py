@@ -26,7 +26,7 @@ from robfcp.errors import RobfcpError
 from robfcp.files import read_limited
 from robfcp.monitoring import Monitor
 from robfcp.page import History, write_history_page
-from robfcp.report import Report, load_key, unwrap
+from robfcp.report import Report, load_key, signing
 
 
 def register(app: typer.Typer) -> None:
@@ -91,7 +91,7 @@ def monitor(
     key = None if sign is None else load_key(sign)
     with printer.busy("watching"):
         loaded = load_calibration(calibration)
-        bag = None if own is None else Report.from_json(unwrap(read_limited(own)), str(own))
+        bag = None if own is None else Report.from_json(signing.unwrap(read_limited(own)), str(own))
         reading = reading_of(None, logits, normalise, label)
         place = level_place([one.confidence_level for one in loaded.levels], level)
         promise_of(loaded, place)

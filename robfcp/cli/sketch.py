@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
+from robfcp.arguments import check_client
 from robfcp.cli._common import (
     Json,
     Printer,
@@ -30,7 +32,6 @@ from robfcp.cli._data import (
     read_outputs,
     reading_of,
 )
-from robfcp.cli._outputs import FileOutputs
 from robfcp.cli._private import (
     DataSet,
     Delta,
@@ -46,7 +47,7 @@ from robfcp.cli._private import (
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import grid_from_text
-from robfcp.report import Exact, Report, check_client, disclosure_of, load_key, save_signed
+from robfcp.report import Report, load_key
 from robfcp.scores import SCORES, ClassificationScore, Risk, Score
 
 
@@ -77,30 +78,6 @@ def chosen_grid(name: str) -> Grid:
         return grid_from_text(name)
     except RobfcpError as error:
         raise RobfcpError(f"--{error}") from None
-
-
-def _strata(
-    outputs: FileOutputs,
-    rule: Score,
-    by_class: bool | None,
-    group: str | None,
-    groups: str | None,
-    how: Exact,
-) -> dict[str, Any]:
-    """What counts are kept by: a group, the class, or nothing.
-
-    Without being asked classes are kept, but in private reports, where noise is on every cell.
-    """
-    if group is not None:
-        names = None if groups is None else [name.strip() for name in groups.split(",")]
-        return {"groups": outputs.columns[group], "classes": names}
-    if groups is not None:
-        raise RobfcpError("--groups: names go with a column; pass --group COLUMN too")
-    classes = isinstance(rule, ClassificationScore)
-    if by_class and not classes:
-        raise RobfcpError(f"--by-class: {rule.name} has no classes; leave it out")
-    wanted = classes and how.keeps_classes if by_class is None else by_class
-    return {"labels": outputs.targets, "classes": outputs.classes} if wanted else {}
 
 
 def sketch(
@@ -208,7 +185,6 @@ def sketch(
             weight=weight,
         )
         privacy = chosen_privacy(agreed.epsilon, delta, neighbours, samples_per_patient, rounds)
-        how = disclosure_of(privacy)
         outputs = read_outputs(
             data,
             needs_targets=True,
@@ -217,31 +193,44 @@ def sketch(
             reading=replace(
                 reading_of(classes, logits, normalise, label),
                 ids=ids,
-                lenient=not how.refuses_samples,
+                lenient=privacy is not None,  # that one was refused would tell of it
             ),
         )
         assert outputs.targets is not None
         edges = default_grid(privacy, rule) if grid is None else chosen_grid(grid)
         check_client(client)
-        if set_sizes:
-            how.check_set_sizes(client)
-            check_sized(rule, risk)
+        classes_known = isinstance(rule, ClassificationScore)
+        if by_class and not classes_known:
+            raise RobfcpError(f"--by-class: {rule.name} has no classes; leave it out")
+        if groups is not None and group is None:
+            raise RobfcpError("--groups: names go with a column; pass --group COLUMN too")
+        if set_sizes and (risk is not None or not classes_known):
+            raise RobfcpError("--set-sizes: only scores of classes make sets; leave it out")
+        if set_sizes and privacy is not None:
+            raise RobfcpError(
+                "--set-sizes: they would tell what the noise hides; leave them out of private "
+                "reports"
+            )
+        names: Any = outputs.classes if classes_known else None
+        if group is not None:
+            names = None if groups is None else [name.strip() for name in groups.split(",")]
         charge(ledger, dataset or data.name, privacy, round)
-        rng = stream(seed, "sketch", client)
         context: Any = {"round": round, "model": model, "privacy": privacy}
         try:
             if risk is None:
-                scores = how.scores(rule, outputs.predictions, outputs.targets, rng)
-                strata = _strata(outputs, rule, by_class, group, groups, how)
-                report = Report.from_scores(
+                report = Report.of(
                     client,
-                    scores,
-                    edges,
+                    outputs.predictions,
+                    outputs.targets,
                     score=rule,
+                    classes=names,
+                    groups=None if group is None else outputs.columns[group],
+                    by_class=by_class,
+                    set_sizes=set_sizes,
+                    rng=stream(seed, "sketch", client),
+                    grid=edges,
                     least=least,
                     bins_per_sample=bins_per_sample,
-                    label_scores=_label_scores(outputs, rule, seed, client) if set_sizes else None,
-                    **strata,
                     **context,
                 )
             else:
@@ -250,10 +239,7 @@ def sketch(
                 )
         except RobfcpError as error:
             raise RobfcpError(f"{data}: {error}") from error
-        if sign is None:
-            report.save(output)
-        else:
-            save_signed(report, load_key(sign), output)
+        report.save(output, None if sign is None else load_key(sign))
     bins = int((report.counts > 0).sum())
     what = "scores" if risk is None else "samples"
     printer.line(
@@ -273,8 +259,8 @@ def sketch(
             "Labels are withheld: the server cannot give thresholds by class or for your label "
             "mix, nor compare you with other sites class by class."
         )
-    if how.statement:
-        printer.line(f"The report is {how.statement}.")
+    if privacy is not None:
+        printer.line(f"The report is {privacy.statement}.")
     printer.json(
         {
             "client": client,
@@ -282,17 +268,6 @@ def sketch(
             "grid": report.grid.digest,
             **({"score": rule.name} if risk is None else {"risk": risk}),
             "output": str(output),
-            **how.data(),
+            **({} if privacy is None else {"privacy": asdict(privacy)}),
         }
     )
-
-
-def check_sized(rule: Score, risk: str | None) -> None:
-    """Refuse sizes of sets where there are no sets."""
-    if risk is not None or not isinstance(rule, ClassificationScore):
-        raise RobfcpError("--set-sizes: only scores of classes make sets; leave it out")
-
-
-def _label_scores(outputs: FileOutputs, rule: Any, seed: int, client: str) -> Any:
-    """The scores of all labels, with the draws that the true ones had."""
-    return rule.all_labels(outputs.predictions, stream(seed, "sketch", client))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from robfcp.cli._common import Json, Printer, Quiet, ServerKey, pinned_key
-from robfcp.report import load_key, read_terms, sign_terms
+from robfcp.report import agreement, load_key
 
 
 def register(app: typer.Typer) -> None:
@@ -32,8 +32,9 @@ def terms(
     [dim]Example: robfcp terms round.toml[/dim]
     """
     printer = Printer(as_json, quiet)
-    agreed = {k: v for k, v in asdict(read_terms(file, pinned_key(server_key))).items() if v}
+    found = agreement.read_terms(file, pinned_key(server_key))
+    agreed = {name: value for name, value in asdict(found).items() if value}
     printer.table(str(file), ["what", "agreed"], list(agreed.items()))
     if sign is not None:
-        printer.line(f"-> {sign_terms(file, load_key(sign))}")
+        printer.line(f"-> {agreement.sign_terms(file, load_key(sign))}")
     printer.json(agreed)

@@ -23,7 +23,7 @@ from robfcp.cli._common import Json, Printer, Quiet, ServerKey, pinned_key, prep
 from robfcp.cli._sites import show_sites
 from robfcp.errors import RobfcpError
 from robfcp.files import read_limited
-from robfcp.report import Report, unwrap
+from robfcp.report import Report, signing
 
 
 def register(app: typer.Typer) -> None:
@@ -121,4 +121,4 @@ def _verify_letter(path: Path, server_key: str | None, printer: Printer) -> None
 
 def _read(path: Path) -> Report:
     """A site's own report, signed or not."""
-    return Report.from_json(unwrap(read_limited(path)), str(path))
+    return Report.from_json(signing.unwrap(read_limited(path)), str(path))

@@ -23,7 +23,7 @@ from robfcp.errors import RobfcpError
 from robfcp.files import write_atomically
 from robfcp.monitoring import Merged
 from robfcp.privacy import grid_from_text
-from robfcp.report import read_keys, read_sizes
+from robfcp.report import agreement
 from robfcp.scores import named_score
 
 DEFAULTS: Mapping[str, Any] = {
@@ -92,7 +92,7 @@ def sizes_as_configured(engine: Engine, config: Mapping[str, Any]) -> Mapping[st
     """The numbers of samples: asked for, from a registry, or none."""
     if config["sizes"] == "ask":
         return register_sizes(engine)
-    return None if config["sizes"] == "none" else read_sizes(Path(str(config["sizes"])))
+    return None if config["sizes"] == "none" else agreement.read_sizes(Path(str(config["sizes"])))
 
 
 def calibrate_as_configured(
@@ -107,7 +107,7 @@ def calibrate_as_configured(
         score=named_score(str(config["score"])),
         grid=grid_from_text(str(config["grid"])) if config["grid"] else None,
         sizes=sizes,
-        keys=read_keys(str(config["keys"])) if config["keys"] else None,
+        keys=agreement.read_keys(str(config["keys"])) if config["keys"] else None,
         quorum=config["quorum"],
         check=bool(config["check"]),
         run_id=run_id,

@@ -10,7 +10,7 @@ import msgspec
 
 from robfcp.errors import RobfcpError
 from robfcp.files import what_is_wrong
-from robfcp.report import WireGrid, WireScore
+from robfcp.report import wire
 
 Kind = Literal["size", "sketch", "threshold", "letter", "monitor"]
 
@@ -53,8 +53,8 @@ class SketchRequest(msgspec.Struct, forbid_unknown_fields=True):
     client: str
     round: str
     model: str | None
-    grid: WireGrid
-    score: WireScore
+    grid: wire.WireGrid
+    score: wire.WireScore
     protocol: int = PROTOCOL
 
 
@@ -62,7 +62,7 @@ class ThresholdRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The thresholds, an infinite one as null; by class a list for each level."""
 
     client: str
-    score: WireScore
+    score: wire.WireScore
     thresholds: list[float | list[float | None] | None]
     protocol: int = PROTOCOL
 

@@ -26,6 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 import numpy as np
 
+from robfcp.arguments import MAX_SAMPLES, check_client
 from robfcp.calibration import Calibration, calibrate, letters, sign_sealed
 from robfcp.engines.protocol import (
     FAILURES,
@@ -48,17 +49,7 @@ from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.federation import Fault, Federation
 from robfcp.grid import Grid
 from robfcp.monitoring import EReport, Merged, merge, record_look
-from robfcp.report import (
-    MAX_SAMPLES,
-    Report,
-    WireScore,
-    check_client,
-    check_named_key,
-    unwrap,
-    verify,
-    wire_grid,
-    wire_score,
-)
+from robfcp.report import Report, signing, wire
 from robfcp.scores import LAC, Score
 
 K = TypeVar("K", bound=Hashable)
@@ -390,10 +381,10 @@ def read_report(
     Without keys a signature must be by the key that the report itself names.
     """
     if keys is not None:
-        report = verify(body, keys, round, client)
+        report = signing.verify(body, Report, keys, round, client)
     else:
-        check_named_key(body, client)
-        report = Report.from_json(unwrap(body), client)
+        signing.check_named_key(body, client)
+        report = Report.from_json(signing.unwrap(body), client)
     if report.client != client:
         raise ReportError(client, "client", "reports under another name", "use the given name")
     return report
@@ -680,10 +671,10 @@ def calibration_round(
     round = secrets.token_hex(8) if round is None else round
     started = _now()
     asked = engine.present()
-    wire = _wire(score)
+    said = _said(score)
 
     def request(client: str) -> SketchRequest:
-        return SketchRequest(client, round, engine.model, wire_grid(grid), wire)
+        return SketchRequest(client, round, engine.model, wire.wire_grid(grid), said)
 
     def read(body: bytes, client: str) -> Report:
         return read_report(body, client, keys, round)
@@ -701,7 +692,7 @@ def calibration_round(
         signatures=engine.signatures + (", reports by registered keys" if keys else ""),
     )
     calibration = calibrate(federation, **options)
-    checks = _checks(engine, asked, calibration, wire) if check else {}
+    checks = _checks(engine, asked, calibration, said) if check else {}
     found.note_late()
     return calibration.with_provenance(
         {
@@ -786,7 +777,7 @@ def _joined(engine: Engine, asked: list[Participant]) -> list[Participant]:
 
 
 def _checks(
-    engine: Engine, asked: list[Participant], calibration: Calibration, wire: WireScore
+    engine: Engine, asked: list[Participant], calibration: Calibration, said: wire.WireScore
 ) -> dict[str, ThresholdReply]:
     """What the clients with valid reports claim to see on their test data."""
     thresholds: Any = [
@@ -798,7 +789,7 @@ def _checks(
         engine.ask(
             "threshold",
             [participant for participant in asked if participant.client in reported],
-            lambda client: ThresholdRequest(client, wire, thresholds),
+            lambda client: ThresholdRequest(client, said, thresholds),
             lambda body, client: read_check(body, client, len(calibration.levels)),
         )
     )
@@ -812,10 +803,10 @@ def _finite(threshold: float) -> float | None:
     return threshold if np.isfinite(threshold) else None
 
 
-def _wire(score: Score) -> WireScore:
-    wire = wire_score(score)
-    assert wire is not None
-    return wire
+def _said(score: Score) -> wire.WireScore:
+    said = wire.wire_score(score)
+    assert said is not None
+    return said
 
 
 def _now() -> str:

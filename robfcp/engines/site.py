@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -40,8 +41,8 @@ from robfcp.grid import Grid
 from robfcp.monitoring import Monitor
 from robfcp.prediction import iterate_sets, predict_intervals
 from robfcp.privacy import Ledger, Privacy, grid_from_text
-from robfcp.report import Report, disclosure_of, load_key, read_grid, read_score, sign
-from robfcp.scores import ClassificationScore, Score, named_score
+from robfcp.report import Report, load_key, signing, wire
+from robfcp.scores import ClassificationScore, Score, named_score, scores_or_nan
 
 FilePath = str | os.PathLike[str]
 
@@ -196,16 +197,16 @@ class SiteRules:
         """The grid and score of a request, refused where the site takes others."""
         if self.grid is not None and request.grid.digest != self.grid.digest:
             raise Refused(5, "another grid than this site takes was asked for")
-        score = read_score(request.score)
+        score = wire.read_score(request.score)
         if score is None or (self.score is not None and score != self.score):
             raise Refused(5, "another score than this site takes was asked for")
-        return read_grid(request.grid) if self.grid is None else self.grid, score
+        return wire.read_grid(request.grid) if self.grid is None else self.grid, score
 
     def sealed(self, report: Report) -> bytes:
         """The report as it leaves the site, signed where the site has a key."""
         if self.signing_key is None:
             return report.to_json()
-        return sign(report, load_key(self.signing_key))
+        return signing.sign(report, load_key(self.signing_key))
 
     @property
     def discretion(self) -> Open:
@@ -314,12 +315,13 @@ def _sketch(rules: SiteRules, question: Question) -> bytes:
 def _report(
     rules: SiteRules, question: Question, request: SketchRequest, grid: Grid, score: Score
 ) -> Report:
-    how = disclosure_of(rules.privacy)
     predictions, targets = question.data("calibration")
-    scores = how.scores(score, predictions, targets, question.rng())
+    scored = score if rules.privacy is None else partial(scores_or_nan, score)
+    scores = scored(predictions, targets, question.rng())
     if question.attack is not None:
         scores = np.asarray(question.attack(scores), dtype=np.float64)
-    by_class = how.keeps_classes and not rules.pooled and isinstance(score, ClassificationScore)
+    pooled = rules.pooled or rules.privacy is not None  # whose noise would be on every cell
+    by_class = not pooled and isinstance(score, ClassificationScore)
     return Report.from_scores(
         request.client,
         scores,
@@ -336,7 +338,7 @@ def _report(
 def _threshold(rules: SiteRules, question: Question) -> bytes:
     request = read_request(question.body, ThresholdRequest)
     rules.discretion.check_protected("test data are protected")
-    score = read_score(request.score)
+    score = wire.read_score(request.score)
     assert score is not None
     predictions, targets = question.data("test")
     limits = _limits(request.thresholds)

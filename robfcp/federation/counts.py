@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.arguments import MAX_SAMPLES, are_clients
 from robfcp.errors import RobfcpError
 from robfcp.federation.majority import Header
-from robfcp.report import MAX_SAMPLES, are_clients
 
 DENSE_BYTES = 2**26  # tables up to this size are kept dense: they are handled faster
 FINE_BINS = 5_000

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.arguments import whole
+from robfcp.arguments import check_client, whole
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation.building import CountsBuilder, PartBuilder
 from robfcp.federation.counts import NOTHING, Block, Counts, Ragged, check_extent
@@ -35,20 +35,7 @@ from robfcp.federation.majority import (
 from robfcp.federation.strata import Stratified, stratified
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.report import (
-    UNSET,
-    By,
-    Names,
-    QuickCounts,
-    QuickReport,
-    Report,
-    Shared,
-    check_client,
-    check_expected,
-    quick_report,
-    read_shared,
-    shared_key,
-)
+from robfcp.report import By, Names, Report, wire
 
 
 class Sent(NamedTuple):
@@ -105,15 +92,11 @@ def _in_use(counts: NDArray[np.int64]) -> Listed:
 
 
 def entry_of(
-    found: QuickReport, header: Header, position: int, sent: Sent | bytes | str
+    found: wire.QuickReport, header: Header, position: int, sent: Sent | bytes | str
 ) -> Entry | None:
     """A report's numbers; None where lists that belong together differ in length."""
-    told, strata = None, None
-    counts = _listed(found.counts, header)
-    if found.schema > 1:
-        told = _listed(found.set_sizes, header)
-        if found.strata is not UNSET:
-            strata = found.strata.steps, found.strata.counts
+    counts, told = _listed(found.counts, header), _listed(found.set_sizes, header)
+    strata = None if found.strata is wire.UNSET else (found.strata.steps, found.strata.counts)
     for part in (counts, strata, told):
         if part is not None and len(part[0]) != len(part[1]):
             return None
@@ -130,9 +113,11 @@ def entry_of(
     )
 
 
-def _listed(counts: list[int] | QuickCounts | msgspec.UnsetType, header: Header) -> Listed | None:
+def _listed(
+    counts: list[int] | wire.QuickCounts | msgspec.UnsetType, header: Header
+) -> Listed | None:
     """Bins and counts of what a report lists."""
-    if isinstance(counts, QuickCounts):
+    if isinstance(counts, wire.QuickCounts):
         return counts.bins, counts.counts
     return (range(header.grid.n_bins), counts) if isinstance(counts, list) else None
 
@@ -293,7 +278,7 @@ class Reception:
         """A report that is one already; None, and a fault, where it is on another grid."""
         try:
             if self._grid is not None:
-                check_expected(report.client, report.grid, self._grid)
+                wire.check_expected(report.client, report.grid, self._grid)
         except ReportError as error:
             self._faults.append((position, fault_of(error)))
             return None
@@ -301,19 +286,19 @@ class Reception:
 
     def _quick(self, item: Sent | bytes | str, position: int) -> Entry | None:
         """The report's numbers, to be checked with others'; None where that cannot be."""
-        found = quick_report(item.data if isinstance(item, Sent) else item)
+        found = wire.quick_report(item.data if isinstance(item, Sent) else item)
         header = None if found is None else self._header(found)
         if found is None or header is None:
             return None
         return entry_of(found, header, position, item)
 
-    def _header(self, found: QuickReport) -> Header | None:
+    def _header(self, found: wire.QuickReport) -> Header | None:
         """What the report shares with others, understood once."""
-        key = shared_key(found)
+        key = wire.shared_key(found)
         header = self._read.get(key)
         if header is not None:
             return header
-        header = _header(read_shared(found, self._grid))
+        header = _header(wire.read_shared(found, self._grid))
         if header is not None and _extent(key) <= _KEPT_BYTES:
             if len(self._read) >= _KEPT_HEADERS:
                 self._read.clear()
@@ -357,7 +342,7 @@ class Reception:
         self._kinds.append(np.array(numbers, dtype=np.int32)[block.kinds])
 
 
-def _header(shared: Shared | None) -> Header | None:
+def _header(shared: wire.Shared | None) -> Header | None:
     if shared is None:
         return None
     return Header(kept(shared.grid), *shared[1:5], None, shared.strata)

@@ -15,15 +15,7 @@ from robfcp.federation.intake import Sent
 from robfcp.files import MAX_FILE_BYTES, read_limited
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.report import (
-    Report,
-    check_named_key,
-    may_be_signed,
-    read_keys,
-    read_sizes,
-    unwrap,
-    verify,
-)
+from robfcp.report import Report, agreement, signing
 from robfcp.scores import Score
 
 FilePath = str | os.PathLike[str]
@@ -48,11 +40,11 @@ class Unsigned:
             try:
                 self.read += 1
                 data, source = read_limited(path), f"file:{path}"
-                if not may_be_signed(data):
+                if not signing.may_be_signed(data):
                     yield Sent(data, source)
                     continue
-                signed = check_named_key(data, source)
-                yield Report.from_json(unwrap(data), source, self.grid)
+                signed = signing.check_named_key(data, source)
+                yield Report.from_json(signing.unwrap(data), source, self.grid)
                 self.signed += signed
             except ReportError as error:
                 yield fault_of(error)
@@ -72,7 +64,7 @@ def verify_all(
     refused: list[tuple[str, ReportError]] = []
     for source, data in files:
         try:
-            report = verify(data, keys, round, f"file:{source}")
+            report = signing.verify(data, Report, keys, round, f"file:{source}")
             genuine[report.to_json()] = report
         except ReportError as error:
             refused.append((source, error))
@@ -153,7 +145,7 @@ def read_federation(
     >>> robfcp.read_federation(["a.json", "nobody.json"]).faulty[0].reason
     'nobody.json: no such file; check the path'
     """
-    registry = sizes if sizes is None or isinstance(sizes, Mapping) else read_sizes(sizes)
+    registry = sizes if sizes is None or isinstance(sizes, Mapping) else agreement.read_sizes(sizes)
     expected: dict[str, Any] = {
         "round": round,
         "grid": grid,
@@ -170,7 +162,7 @@ def read_federation(
         return replace(federation, checked=checked)
     if round is None:
         raise RobfcpError("--keys: needs --round, or an old report could be used again")
-    public = keys if isinstance(keys, Mapping) else read_keys(keys, revoked)
+    public = keys if isinstance(keys, Mapping) else agreement.read_keys(keys, revoked)
     reports, faults = read_signed(paths, public, round)
     return Federation.from_reports(
         reports,

@@ -21,7 +21,7 @@ from robfcp.calibration.sealed import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault, fault_of
 from robfcp.monitoring.monitor import Count, Digest, EReport, FilePath, Share, Some, locked
-from robfcp.report import read_keys
+from robfcp.report import agreement
 
 WEIGHT = 0.1  # of a site's alarm in the product for independent sites
 
@@ -192,7 +192,7 @@ def read_alarms(
     """
     if keys is not None and round is None:
         raise RobfcpError("--keys: needs --round, or an old e-report could be used again")
-    public = keys if keys is None or isinstance(keys, Mapping) else read_keys(keys)
+    public = keys if keys is None or isinstance(keys, Mapping) else agreement.read_keys(keys)
     found: list[EReport] = []
     faults: list[Fault] = []
     for path in paths:

@@ -9,26 +9,23 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import array, share, whole
+from robfcp.arguments import MAX_SAMPLES, are_clients, array, check_client, check_text, share, whole
 from robfcp.calibration.at_site import STRANGER, Localised
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.checking import class_limits, firm_promise, level_of
 from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.calibration.sealed import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.files import lock, read_limited, reason_of, what_is_wrong, write_atomically
+from robfcp.files import lock, read_limited, reason_of, write_atomically
 from robfcp.grid import Grid
-from robfcp.report import MAX_SAMPLES, Report, check_client
-from robfcp.report.checks import check_text, is_client
-from robfcp.report.signed import inside, sign_raw, verify_raw
-from robfcp.report.wire import claimed_name
+from robfcp.report import Report, signing, wire
 from robfcp.scores import Score
 
 if TYPE_CHECKING:
@@ -38,7 +35,6 @@ DELTA = 0.05
 MAX_POINTS = 400
 LEAST_ROWS = 30  # fewer may come twice by chance, and must be named
 _INSIDE = 100  # points of the curve within one batch
-_DOMAIN = b"robfcp signed e-report 1\n"  # no report can pass for an e-report, nor the reverse
 _MAX_E_REPORT_BYTES = 16_384
 _MAX_LOG = 1e15
 
@@ -68,15 +64,14 @@ class EReport(
     round: str | None = None
     step: Count = 0
     log_drift: float | None = None
-    schema: int = 1
+    schema: Literal[1] = 1
+
+    KIND: ClassVar[str] = "e-report"
 
     def __post_init__(self) -> None:
         check_client(self.client)
         check_text(self.client, "round", self.round)
         remedy = "make it again with robfcp monitor"
-        if self.schema != 1:
-            words = f"schema {self.schema} is unknown"
-            raise ReportError(self.client, "schema", words, "update robfcp at the server")
         for name in ("log_coverage", "log_drift"):
             value = getattr(self, name)
             if value is not None and not abs(value) <= _MAX_LOG:
@@ -94,25 +89,11 @@ class EReport(
     @staticmethod
     def from_json(data: bytes | str, source: str = "e-report") -> EReport:
         """An e-report from JSON, or one line naming client, field and remedy."""
-        try:
-            return msgspec.json.decode(data, type=EReport)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            if isinstance(error.__cause__, ReportError):
-                raise error.__cause__ from None
-            words = f"not a valid e-report ({what_is_wrong(error)})"
-            client = claimed_name(data) or source
-            raise ReportError(client, "e-report", words, "make it with robfcp monitor") from None
-
-    def signed(self, key: Ed25519PrivateKey) -> bytes:
-        """The signed e-report as JSON; it must name its round, or it could be used again."""
-        if self.round is None:
-            words = "a signed e-report must name its round"
-            raise ReportError(self.client, "round", words, "give --round")
-        return sign_raw(self.to_json(), key, _DOMAIN, "signed-e-report")
+        return wire.decode_sent(EReport, data, source, "make it with robfcp monitor")
 
     def save(self, path: FilePath, key: Ed25519PrivateKey | None = None) -> None:
         """Write it, signed where a key is given, whole or not at all."""
-        write_atomically(path, self.to_json() if key is None else self.signed(key))
+        write_atomically(path, self.to_json() if key is None else signing.sign(self, key))
 
     @staticmethod
     def load(
@@ -121,13 +102,8 @@ class EReport(
         """The e-report in a file; with keys only a signed one of this round."""
         data, source = read_limited(path, _MAX_E_REPORT_BYTES), os.fspath(path)
         if keys is None:
-            return EReport.from_json(inside(data, "signed-e-report"), source)
-        raw = verify_raw(data, keys, _DOMAIN, "signed-e-report", source)
-        report = EReport.from_json(raw, source)
-        if report.round != round:
-            words = f"signed for round {report.round}, not {round}: a replay"
-            raise ReportError(report.client, "round", words, "make an e-report of this round")
-        return report
+            return EReport.from_json(signing.unwrap(data), source)
+        return signing.verify(data, EReport, keys, str(round), source)
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -153,7 +129,11 @@ class Bag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @staticmethod
     def of(report: Report, calibration: Calibration) -> Bag:
         """The site's own report, with which fresh scores are compared."""
-        report.disclosure.check_exact(report.client)
+        if report.privacy is not None:
+            raise RobfcpError(
+                f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "
+                "which never leaves the site"
+            )
         if report.grid.digest != calibration.summary.grid:
             raise RobfcpError(f"{report.client}: grid: not the calibration's; pass its own report")
         for name, expected in (("score", calibration.score), ("model", calibration.summary.model)):
@@ -264,7 +244,7 @@ class MonitorState(SealedFile, frozen=True):
         n, bag, steps = self.n, self.bag, [point.n for point in self.curve]
         bets = {len(self.changes), len(self.started)} == {N_BETS if n else 0}
         fits = {
-            "client is no name": self.client is None or is_client(self.client),
+            "client is no name": self.client is None or bool(are_clients([self.client])[0]),
             "more misses than samples": self.misses <= n,
             "started or changes do not fit the samples": bets,
             "an alarm rang at no sample": max(self.alarms.values(), default=0) <= n,

@@ -12,7 +12,9 @@ from math import inf, isfinite, log, sqrt
 from numbers import Real
 from typing import Any, Literal, get_args
 
+import msgspec
 import numpy as np
+from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.errors import RobfcpError
@@ -26,8 +28,7 @@ MAX_EPSILON = 1e6
 _LEEWAY = 1e-9  # relative; what rounding may add to a budget
 
 
-@dataclass(frozen=True)
-class Privacy:
+class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Noise on every count of a report so that it is (epsilon, delta)-differentially private.
 
     Parameters
@@ -74,14 +75,14 @@ class Privacy:
     def __post_init__(self) -> None:
         _check(self)
         for field in ("epsilon", "delta", "scale"):
-            object.__setattr__(self, field, float(getattr(self, field)))
+            force_setattr(self, field, float(getattr(self, field)))
         if self.mechanism == "auto":
             scales = {name: _least_scale(self, name) for name in get_args(Mechanism)}
             quietest = min(scales, key=lambda name: _sd(name, scales[name]))
-            object.__setattr__(self, "mechanism", quietest)
+            force_setattr(self, "mechanism", quietest)
         needed = _least_scale(self, self.noise_name)
         if not self.scale:
-            object.__setattr__(self, "scale", _rounded_up(needed))
+            force_setattr(self, "scale", _rounded_up(needed))
         elif self.scale < needed * (1 - _LEEWAY):
             raise RobfcpError(
                 f"privacy: noise of scale {self.scale:g} is too little for epsilon "
@@ -153,11 +154,6 @@ class Privacy:
             f"({self.epsilon:g}, {self.delta:g})-differentially private{spread} under {what} one "
             f"{who}{detail}, by discrete {self.noise_name} noise of scale {self.scale:g}"
         )
-
-
-def stated_privacy(epsilon: float | None, *budget: Any) -> Privacy | None:
-    """The privacy that an epsilon and what follows it state; none without an epsilon."""
-    return None if epsilon is None else Privacy(epsilon, *budget)
 
 
 @dataclass(frozen=True)

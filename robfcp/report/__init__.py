@@ -1,90 +1,21 @@
 """Reports: what a site sends. Counts on the grid, identity and context, the wire, signatures."""
 
-from robfcp.report.agreement import read_registry, read_sizes
+from robfcp.report import agreement, signing, wire
 from robfcp.report.by_class import MAX_STRATA, OTHER, By, Names, Strata, check_strata_names
-from robfcp.report.checks import MAX_SAMPLES, are_clients, check_client
-from robfcp.report.private import Exact, disclosure_of
 from robfcp.report.report import Report
-from robfcp.report.signing import (
-    check_named_key,
-    generate_key,
-    load_key,
-    may_be_signed,
-    public_text,
-    read_keys,
-    read_public_key,
-    save_signed,
-    sign,
-    sign_bytes,
-    unwrap,
-    valid_signature,
-    verify,
-)
-from robfcp.report.sketches import sketch
-from robfcp.report.terms import Terms, read_terms, sign_terms
-from robfcp.report.wire import (
-    UNSET,
-    QuickCounts,
-    QuickReport,
-    Shared,
-    WireGrid,
-    WireScore,
-    check_expected,
-    quick_report,
-    read_grid,
-    read_score,
-    read_shared,
-    shared_key,
-    wire_grid,
-    wire_risk,
-    wire_score,
-)
+from robfcp.report.signing import generate_key, load_key
 
 __all__ = [
-    "MAX_SAMPLES",
     "MAX_STRATA",
     "OTHER",
-    "UNSET",
     "By",
-    "Exact",
     "Names",
-    "QuickCounts",
-    "QuickReport",
     "Report",
-    "Shared",
     "Strata",
-    "Terms",
-    "WireGrid",
-    "WireScore",
-    "are_clients",
-    "check_client",
-    "check_expected",
-    "check_named_key",
+    "agreement",
     "check_strata_names",
-    "disclosure_of",
     "generate_key",
     "load_key",
-    "may_be_signed",
-    "public_text",
-    "quick_report",
-    "read_grid",
-    "read_keys",
-    "read_public_key",
-    "read_registry",
-    "read_score",
-    "read_shared",
-    "read_sizes",
-    "read_terms",
-    "save_signed",
-    "shared_key",
-    "sign",
-    "sign_bytes",
-    "sign_terms",
-    "sketch",
-    "unwrap",
-    "valid_signature",
-    "verify",
-    "wire_grid",
-    "wire_risk",
-    "wire_score",
+    "signing",
+    "wire",
 ]

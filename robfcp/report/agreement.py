@@ -1,109 +1,203 @@
-"""Who may report: names with sample numbers and public keys, from JSON or TOML."""
+"""Who may report, and under which terms: the registry of names, sizes and keys; what was agreed."""
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import date, datetime, timezone
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
+
+from robfcp.arguments import MAX_SAMPLES, check_client
 from robfcp.errors import RobfcpError
-from robfcp.files import read_limited, what_is_wrong
-from robfcp.report.checks import MAX_SAMPLES, check_client
+from robfcp.files import read_limited, what_is_wrong, write_atomically
+from robfcp.grid import Grid
+from robfcp.privacy import Privacy, grid_from_text
+from robfcp.report.signing import domain, public_key, sign_bytes, valid_signature
+from robfcp.scores import Score, named_score
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+FilePath = str | os.PathLike[str]
+MAX_TERMS_BYTES = 100_000
+_DOMAIN = domain("signed terms")
 
 
-def read_registry(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """Each client's entries: `{"site-3": {"samples": 500, "key": "..."}}`; a number is samples."""
+class Registered(
+    msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"not_after": "not-after"}
+):
+    """What a registry says of one client; its key counts no more after a day."""
+
+    samples: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLES)] | None = None
+    key: str | None = None
+    not_after: date | None = None
+
+
+def read_registry(path: FilePath) -> dict[str, Registered]:
+    """Each client's entry, from JSON or TOML; a number alone is its samples."""
     path = Path(path)
-    data, toml = read_limited(path), path.suffix == ".toml"
-    try:
-        table = (
-            _toml().loads(data.decode()) if toml else json.loads(data, object_pairs_hook=_distinct)
-        )
-    except (ValueError, RecursionError, OverflowError) as error:
-        if isinstance(error, RobfcpError):
-            raise
-        kind = "TOML" if toml else "JSON"
-        remedy = 'write ["site-1"] and key = "ed25519:..."' if toml else "write {site: samples}"
-        raise RobfcpError(f"{path}: not {kind} ({what_is_wrong(error)}); {remedy}") from None
+    if path.suffix == ".toml":
+        remedy = 'write ["site-1"] and key = "ed25519:..."'
+        table = _decoded(path, read_limited(path), _toml, "TOML", remedy)
+    else:
+        table = _decoded(path, read_limited(path), _json, "JSON", "write {site: samples}")
     if not isinstance(table, dict) or not table:
         raise RobfcpError(f"{path}: registers nobody; map site names to samples or keys")
     registry = {}
     for client, entry in table.items():
         check_client(client)
-        entry = {"samples": entry} if not isinstance(entry, dict) else entry
-        _check_entry(path, client, entry)
-        registry[client] = entry
+        entry = entry if isinstance(entry, dict) else {"samples": entry}
+        if isinstance(entry.get("not-after"), datetime):
+            entry = {**entry, "not-after": str(entry["not-after"])}
+        try:
+            registry[client] = msgspec.convert(entry, Registered)
+        except msgspec.ValidationError as error:
+            raise RobfcpError(
+                f"{path}: {client}: {what_is_wrong(error)}; use samples = 500 (whole numbers of "
+                'samples), key = "ed25519:..." as robfcp keygen wrote it, not-after = "2027-12-31"'
+            ) from None
     return registry
 
 
-def read_sizes(path: str | os.PathLike[str]) -> dict[str, int]:
+def read_sizes(path: FilePath) -> dict[str, int]:
     """How many samples each registered client has."""
-    registry = read_registry(path)
-    for client, entry in registry.items():
-        if "samples" not in entry:
+    found = {}
+    for client, entry in read_registry(path).items():
+        if entry.samples is None:
             raise RobfcpError(f"{path}: {client} has no number of samples; add samples = ...")
-    return {client: entry["samples"] for client, entry in registry.items()}
-
-
-def _check_entry(path: Path, client: str, entry: dict[str, Any]) -> None:
-    unknown = set(entry) - {"samples", "key", "not-after"}
-    if unknown:
-        raise RobfcpError(
-            f"{path}: {client}: {min(unknown)!r} is unknown; use samples, key and not-after"
-        )
-    expired(entry, date.max)
-    samples = entry.get("samples", 1)
-    if type(samples) is not int or not 0 < samples <= MAX_SAMPLES:
-        raise RobfcpError(
-            f"{path}: {client}: must map site names to whole numbers of samples, not {samples!r}"
-        )
-    if not isinstance(entry.get("key", ""), str):
-        raise RobfcpError(f"{path}: {client}: key is not text; paste the line robfcp keygen wrote")
-
-
-def expired(entry: dict[str, Any], today: date | None = None) -> bool:
-    """Whether the day after which an entry's key counts no more has passed."""
-    last = entry.get("not-after")
-    if last is None:
-        return False
-    if isinstance(last, str):
-        try:
-            last = date.fromisoformat(last)
-        except ValueError:
-            last = None
-    if isinstance(last, datetime) or not isinstance(last, date):
-        raise RobfcpError('not-after: is not a day; write not-after = "2027-12-31"')
-    now = datetime.now(timezone.utc).date() if today is None else today
-    return now > last
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, refused where a name comes twice: the last would win unseen."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name comes twice")
+        found[client] = entry.samples
     return found
 
 
-def read_toml(path: str | os.PathLike[str], data: bytes) -> dict[str, Any]:
-    """The table in a TOML file, or one line that says why there is none."""
+def read_keys(
+    path: FilePath, revoked: FilePath | None = None, today: date | None = None
+) -> dict[str, str]:
+    """Each registered client's public key; "" where it has expired or is on the revoked list."""
+    today = datetime.now(timezone.utc).date() if today is None else today
+    banned = set() if revoked is None else _read_revoked(revoked)
+    owners: dict[str, str] = {}
+    found = {}
+    for client, entry in read_registry(path).items():
+        if entry.key is None:
+            raise RobfcpError(f"{path}: {client} has no key; add the line robfcp keygen printed")
+        public_key(client, entry.key)
+        if owners.setdefault(entry.key, client) != client:
+            raise RobfcpError(
+                f"{path}: {client} has the key of {owners[entry.key]}; one of them must make "
+                "its own with robfcp keygen"
+            )
+        gone = entry.key in banned or (entry.not_after is not None and today > entry.not_after)
+        found[client] = "" if gone else entry.key
+    return found
+
+
+def _read_revoked(path: FilePath) -> set[str]:
+    """The public keys in a revocation list, one a line; # begins a comment."""
+    lines = read_limited(path, 10**6).decode("utf-8", "replace").splitlines()
+    keys = {line.split("#")[0].strip() for line in lines} - {""}
+    for key in keys:
+        public_key(str(path), key)
+    return keys
+
+
+class Terms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The terms of a round, a small TOML file that the server signs; what is None was not agreed.
+
+    round = "2026-05"
+    model = "sha256:..."
+    score = "lac"
+    grid = "logistic:16"
+    epsilon = 1.0
+    delta = 1e-6
+    """
+
+    round: str | None = None
+    model: str | None = None
+    score: str | None = None
+    grid: str | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+
+    @property
+    def agreed_grid(self) -> Grid | None:
+        """The grid, built."""
+        return None if self.grid is None else grid_from_text(self.grid)
+
+    @property
+    def agreed_score(self) -> Score | None:
+        """The score."""
+        return None if self.score is None else named_score(self.score)
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """The privacy every report has."""
+        return None if self.epsilon is None else Privacy(self.epsilon, self.delta or 0.0)
+
+    def joined(self, **options: Any) -> Terms:
+        """The terms with what a call states besides, refused where it states something else."""
+        stated = {name: value for name, value in options.items() if value is not None}
+        for name, value in stated.items():
+            agreed = getattr(self, name)
+            if agreed is not None and agreed != value:
+                raise RobfcpError(
+                    f"--{name}: {value} is not what was agreed ({agreed}); drop one of them"
+                )
+        return msgspec.structs.replace(self, **stated)
+
+
+def read_terms(path: FilePath, server_key: str | None = None) -> Terms:
+    """The terms in a file, which must be signed by the server's key where one is given."""
+    data = read_limited(path, MAX_TERMS_BYTES)
+    if server_key is not None:
+        signature = read_limited(f"{os.fspath(path)}.sig", 1000).decode("ascii", "replace").strip()
+        if not valid_signature(server_key, signature, _DOMAIN, data):
+            raise RobfcpError(
+                f"{os.fspath(path)}: is not signed by the pinned key {server_key}; ask the server"
+            )
+    known = f"use {', '.join(Terms.__struct_fields__)}"
+    table = _decoded(path, data, _toml, "TOML", f"write name = value; {known}")
     try:
-        table: dict[str, Any] = _toml().loads(data.decode())
-    except (ValueError, RecursionError, OverflowError) as error:
-        if isinstance(error, RobfcpError):
-            raise
+        return msgspec.convert(table, Terms)
+    except msgspec.ValidationError as error:
+        raise RobfcpError(f"{os.fspath(path)}: {what_is_wrong(error)}; {known}") from None
+
+
+def sign_terms(path: FilePath, key: Ed25519PrivateKey) -> str:
+    """Write PATH.sig, the server's signature over the file as it is; its place."""
+    read_terms(path)
+    target = f"{os.fspath(path)}.sig"
+    write_atomically(target, sign_bytes(key, _DOMAIN, read_limited(path, MAX_TERMS_BYTES)) + "\n")
+    return target
+
+
+def _decoded(
+    path: FilePath, data: bytes, decode: Callable[[bytes], Any], kind: str, remedy: str
+) -> Any:
+    """What a file says, or one line that says why it cannot be read."""
+    try:
+        return decode(data)
+    except ImportError:
         raise RobfcpError(
-            f"{os.fspath(path)}: not TOML ({what_is_wrong(error)}); write name = value"
+            "toml: tomli is not installed; pip install 'robfcp[signatures]'"
         ) from None
-    return table
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise RobfcpError(
+            f"{os.fspath(path)}: not {kind} ({what_is_wrong(error)}); {remedy}"
+        ) from None
 
 
-def _toml() -> Any:
-    for name in ("tomllib", "tomli"):  # tomli on Python 3.10
-        with suppress(ModuleNotFoundError):
-            return import_module(name)
-    raise RobfcpError("toml: tomli is not installed; pip install 'robfcp[signatures]'")
+def _toml(data: bytes) -> Any:
+    return msgspec.toml.decode(data.decode())  # by tomllib, or tomli on Python 3.10
+
+
+def _json(data: bytes) -> Any:
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a name comes twice")  # the last would win unseen
+        return dict(pairs)
+
+    return json.loads(data, object_pairs_hook=distinct)

@@ -201,28 +201,13 @@ def _counted(
     values = array("scores", scores)
     if values.shape != number.shape:
         raise RobfcpError(f"{by}: {len(number)} of them do not fit scores of shape {values.shape}")
-    n_strata, n_bins = names if isinstance(names, int) else len(names), grid.n_bins
-    index = grid.index(values)
-    cell = number * n_bins + index
-    if n_strata * n_bins <= DENSE * len(values):
-        table = np.bincount(cell, minlength=n_strata * n_bins)
-        cells = np.flatnonzero(table != 0)
-        counts = table[cells]
-    else:
-        small = np.int32 if n_strata * n_bins < 2**31 else np.int64
-        cells, counts = _runs(np.sort(cell.astype(small)))
-    found = object.__new__(Strata)  # counted here, it needs no check
-    found.__dict__.update(by=by, names=names, cells=cells, counts=counts, n_bins=n_bins)
-    found.__dict__["pooled"] = np.bincount(index, minlength=n_bins)
-    return found
-
-
-def _runs(ordered: NDArray[Any]) -> tuple[Whole, Whole]:
-    """The values that occur in a rising list, and how often."""
-    new = np.ones(len(ordered), dtype=bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
-    first = np.flatnonzero(new)
-    counts = np.full(len(first), len(ordered))
-    counts[:-1] = first[1:]
-    counts -= first
-    return ordered[first].astype(np.int64), counts
+    n_bins = grid.n_bins
+    n_cells = n_bins * (names if isinstance(names, int) else len(names))
+    cell = number * n_bins + grid.index(values)
+    if n_cells <= DENSE * len(values):
+        table = np.bincount(cell, minlength=n_cells)
+        cells = np.flatnonzero(table)
+        return Strata(by, names, cells, table[cells], n_bins)
+    small = np.int32 if n_cells < 2**31 else np.int64  # sorts faster
+    cells, counts = np.unique(cell.astype(small), return_counts=True)
+    return Strata(by, names, cells.astype(np.int64), counts, n_bins)

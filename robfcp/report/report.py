@@ -1,49 +1,330 @@
-"""A sketch with its client's name and the context it was made in: what crosses the wire."""
+"""A site's counts with its name and the context they were made in: what crosses the wire."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import msgspec
 import numpy as np
+from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import array, floats
-from robfcp.errors import RobfcpError
+from robfcp.arguments import (
+    MAX_SAMPLES,
+    Rng,
+    a_few,
+    array,
+    check_client,
+    check_text,
+    floats,
+    generator,
+)
+from robfcp.errors import ReportError, RobfcpError
 from robfcp.files import MAX_FILE_BYTES, read_limited, write_atomically
 from robfcp.grid import Grid
-from robfcp.privacy import Privacy
+from robfcp.privacy import Privacy, add_noise
+from robfcp.report import wire
 from robfcp.report.by_class import Strata
-from robfcp.report.checks import (
-    check_client,
-    check_counts,
-    check_grid,
-    check_risk,
-    check_score,
-    check_set_sizes,
-    check_strata,
-    check_text,
+from robfcp.report.private import (
+    NOISY_RESOLUTION,
+    check_patients,
+    clamped,
+    noisy_strata,
+    plausible_size,
 )
-from robfcp.report.private import Exact, check_privacy, disclosure_of
-from robfcp.report.sketches import sketch
-from robfcp.report.wire import ReportFields, decode_fields, encode_fields
-from robfcp.scores import Risk, Score
+from robfcp.report.signing import sign
+from robfcp.scores import LAC, ClassColumns, ClassificationScore, Risk, Score, scores_or_nan
 
-R = TypeVar("R", bound="Made")
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+FilePath = str | os.PathLike[str]
+Whole = NDArray[np.int64]
+_REBUILD = "rebuild the report from the scores"
+_LAC = LAC()
 
 
-class Made:
-    """What a report can be made from; the report itself checks what comes of it."""
+class Report(
+    msgspec.Struct,
+    frozen=True,
+    eq=False,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="report",
+):
+    """One client's counts on the shared grid, checked on construction.
 
-    if TYPE_CHECKING:  # the report's own
+    With `privacy` the counts hold noise: they may be negative, and n_samples must be stated, unless
+    it is protected too; it is then the noisy total, at least 1.
 
-        def __init__(self, **fields: Any) -> None: ...
+    Parameters
+    ----------
+    client
+        The client's name.
+    counts
+        (H,) how many calibration scores fall into each bin of the grid.
+    grid
+        The bins, the same for all clients of a round.
+    score
+        What the scores are; with it a calibration can predict by itself.
+    round
+        The name of the round; the server may refuse others.
+    model
+        The name or digest of the model; the server may refuse others.
+    n_samples
+        n_k; the sum of the counts unless stated.
+    privacy
+        What noise the counts hold; none if None.
+    risk
+        The loss whose falls are counted in place of scores, if so; n_samples must be stated.
+    strata
+        Counts by class or by another grouping, where the report keeps them.
+    set_sizes
+        (H,) how many labels of all samples have their score in each bin, so that the mean size of
+        the sets is known for every threshold; never with privacy.
+    schema
+        The version of the file.
 
-    @classmethod
+    Raises
+    ------
+    ReportError
+        Where something does not fit; it names the client, the field and the remedy.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> report = robfcp.Report("a", [3, 1], robfcp.Grid.uniform(2), score=robfcp.LAC())
+    >>> report.n_samples
+    4
+    """
+
+    client: str
+    counts: wire.HeldCounts = None  # type: ignore[assignment]  # the sums of the strata
+    grid: wire.HeldGrid = None  # type: ignore[assignment]  # which is refused
+    score: wire.HeldScore | None = None
+    round: str | None = None
+    model: str | None = None
+    n_samples: wire.HeldSize = None  # type: ignore[assignment]  # the sum of the counts unless stated
+    privacy: Privacy | None = None
+    risk: wire.HeldRisk | None = None
+    strata: wire.HeldStrata | None = None
+    set_sizes: wire.HeldCounts | None = None
+    schema: Literal[1] = 1
+
+    KIND: ClassVar[str] = "report"
+
+    def __post_init__(self) -> None:
+        check_client(self.client)
+        force_setattr(self, "client", str(self.client))
+        self._read()
+        _check_context(self.client, self.grid, self.score, self.privacy)
+        for field in ("round", "model"):
+            check_text(self.client, field, getattr(self, field))
+        if self.risk is not None and not isinstance(self.risk, Risk):
+            raise self._refused("risk", f"{self.risk!r} is not a risk", 'pass Risk("fnr"), say')
+        derived = self.counts is None and isinstance(self.strata, Strata)
+        stated = self.strata.pooled if derived else self.counts  # type: ignore[union-attr]
+        counts = self._checked_counts("counts", stated)
+        if self.privacy is None:
+            if counts.min() < 0:
+                raise self._refused("counts", f"counts[{int(counts.argmin())}] is negative")
+            if not counts.any():
+                raise self._refused("counts", "counts are all zero")
+        counts.flags.writeable = False
+        force_setattr(self, "counts", counts)
+        if self.strata is not None:
+            self._check_strata(derived)
+        force_setattr(self, "n_samples", self._checked_size())
+        if self.set_sizes is not None:
+            force_setattr(self, "set_sizes", self._checked_set_sizes())
+
+    def _read(self) -> None:
+        """Understand what stands in a file: see `wire.HeldGrid` and its like."""
+        said: dict[str, Any] = {name: getattr(self, name) for name in _READ}
+        grid, strata = said.pop("grid"), said["strata"]
+        try:
+            if isinstance(grid, wire.WireGrid):
+                force_setattr(self, "grid", wire.read_grid(grid))
+                if (strata is None) == (self.counts is None):
+                    raise self._refused("counts", "a report has counts or counts by class")
+                if self.n_samples is None and self.privacy is None:
+                    raise self._refused("n_samples", "n_samples is missing")
+            for name, value in said.items():
+                if isinstance(value, tuple(wire.READERS)) and isinstance(self.grid, Grid):
+                    force_setattr(self, name, wire.READERS[type(value)](value, self.grid))
+        except ReportError:
+            raise
+        except RobfcpError as error:
+            raise wire.of_this_round(self.client, error) from None
+
+    def _refused(self, field: str, problem: str, remedy: str = _REBUILD) -> ReportError:
+        return ReportError(self.client, field, problem, remedy)
+
+    def _checked_counts(self, field: str, values: Any) -> Whole:
+        """The counts as a fresh int64 vector, refused when they do not fit the grid."""
+        try:
+            counts = np.array(values)
+        except (ValueError, OverflowError):  # ragged lists
+            raise self._refused(field, "counts are not a vector of integers") from None
+        if counts.ndim != 1 or counts.dtype.kind not in "iu":
+            kind = f"({counts.dtype}, {counts.ndim}-d)"
+            raise self._refused(field, f"counts are not a vector of integers {kind}")
+        if counts.size != self.grid.n_bins:
+            fault = f"{counts.size} counts do not fit the grid's {self.grid.n_bins} bins"
+            raise self._refused(field, fault)
+        total = counts.sum(dtype=np.float64)
+        if counts.max() > MAX_SAMPLES or total > MAX_SAMPLES:
+            raise self._refused(field, f"counts exceed {MAX_SAMPLES} samples")
+        if counts.min() < -MAX_SAMPLES or total < -MAX_SAMPLES:
+            raise self._refused(field, f"counts lie below {-MAX_SAMPLES}")
+        return counts.astype(np.int64, copy=False)
+
+    def _check_strata(self, derived: bool) -> None:
+        """Refuse counts by class that do not belong to the report's own."""
+        strata = self.strata
+        if not isinstance(strata, Strata) or self.risk is not None:
+            raise self._refused("strata", "counts by class go with scores, not with losses")
+        if strata.n_bins != self.grid.n_bins:
+            problem = f"counts by {strata.by} are for {strata.n_bins} bins, not the grid's"
+            raise self._refused("strata", problem)
+        if self.privacy is None and strata.counts.min(initial=1) < 1:
+            raise self._refused("strata", f"a count by {strata.by} is not positive")
+        if not derived and not np.array_equal(strata.pooled, self.counts):
+            problem = f"counts by {strata.by} do not add up to the counts of all"
+            raise self._refused("strata", problem)
+
+    def _checked_size(self) -> int:
+        """n_k, refused where the counts do not add up to it or noise cannot make them of it."""
+        unit = 1 if self.risk is None else self.risk.resolution
+        if self.privacy is not None:
+            return plausible_size(
+                self.client,
+                self.privacy,
+                self.counts,
+                self.n_samples,
+                unit=unit,
+                strata=self.strata,
+            )
+        total, n = int(self.counts.sum()), self.n_samples
+        if unit == 1 and n is None:
+            return total
+        whole = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+        if whole and unit * int(n) == total:
+            return int(n)
+        words = f"counts sum to {total} but n_samples says {n!r}"
+        if unit > 1:
+            words = (
+                f"the losses fall by {total} parts in all, not by {unit} for each of {n!r} samples"
+            )
+        raise self._refused("n_samples", words, "rebuild the report")
+
+    def _checked_set_sizes(self) -> Whole:
+        """The scores of all labels as counts, refused where they cannot belong to the report."""
+        if self.privacy is not None:
+            raise self._refused("set_sizes", *_TELLING)
+        if self.risk is not None:
+            raise self._refused("set_sizes", "sizes of sets go with scores, not with losses")
+        counts = self._checked_counts("set_sizes", self.set_sizes)
+        if counts.min() < 0:
+            raise self._refused("set_sizes", "a count of labels is negative")
+        total, n = int(counts.sum()), self.n_samples
+        if total < n or total % n:
+            problem = f"{total} labels do not make as many for each of {n} samples"
+            raise self._refused("set_sizes", problem)
+        return counts
+
+    @staticmethod
+    def of(
+        client: str,
+        probabilities: ArrayLike,
+        labels: ArrayLike,
+        *,
+        score: Score = _LAC,
+        classes: Sequence[str] | int | None = None,
+        groups: ArrayLike | None = None,
+        by_class: bool | None = None,
+        set_sizes: bool = False,
+        privacy: Privacy | None = None,
+        rng: Rng = None,
+        **options: Any,
+    ) -> Report:
+        """The report of a client's predictions and their true labels, by class where there are any.
+
+        Parameters
+        ----------
+        client
+            The client's name.
+        probabilities
+            (n, C) class probabilities, an array or a frame whose columns are the classes; what the
+            score takes, where it is one for numbers.
+        labels
+            (n,) class numbers, or names of `classes` or of the frame's columns.
+        score
+            How strange a label is: LAC if not agreed otherwise.
+        classes
+            The classes' names in the order of the columns, or their number; with `groups` the
+            groups there are.
+        groups
+            (n,) another grouping (scanner, age band, ...) in place of the classes.
+        by_class
+            Whether counts are kept by class; in private reports only if told to, since noise is on
+            every cell.
+        set_sizes
+            Whether to tell how large sets are at every threshold; not with `privacy`.
+        privacy
+            Adds noise to the counts (extra: privacy).
+        rng
+            A seed or generator, for randomised scores.
+        options
+            `grid`, `least`, `bins_per_sample`, `round`, `model`, `patients` as `from_scores` takes
+            them.
+
+        Returns
+        -------
+        Report
+            Counts only: predictions and labels stay with the client.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> report = robfcp.Report.of("a", [[0.75, 0.25], [0.5, 0.5], [0.2, 0.8]], [0, 1, 1])
+        >>> report.n_samples, report.strata.sizes
+        (3, array([1, 2]))
+        """
+        check_client(client)
+        _check_context(client, Grid.default(), score, privacy)
+        if set_sizes and privacy is not None:
+            raise ReportError(client, "set_sizes", *_TELLING)
+        classified = isinstance(score, ClassificationScore)
+        if by_class is None:
+            by_class = classified and groups is None and privacy is None
+        with _named(client):
+            split: dict[str, Any] = {} if groups is None else {"groups": groups, "classes": classes}
+            if classified:
+                stated = classes if groups is None else None
+                probabilities, labels, known = _numbered(probabilities, labels, stated, privacy)
+                if by_class:
+                    split |= {"labels": labels, "classes": known}
+            elif by_class or set_sizes:
+                raise RobfcpError(f"by_class, set_sizes: {score.name} has no classes; leave it out")
+            draws = generator(rng)
+            again = deepcopy(draws)  # every label has the draw of the true one
+            scored = score if privacy is None else partial(scores_or_nan, score)
+            scores = scored(probabilities, labels, draws)
+            sizes = None
+            if set_sizes and isinstance(score, ClassificationScore):
+                sizes = score.all_labels(probabilities, again)
+        return Report.from_scores(
+            client, scores, score=score, privacy=privacy, label_scores=sizes, **split, **options
+        )
+
+    @staticmethod
     def from_scores(
-        cls: type[R],
         client: str,
         scores: ArrayLike,
         grid: Grid | None = None,
@@ -59,7 +340,7 @@ class Made:
         model: str | None = None,
         privacy: Privacy | None = None,
         patients: ArrayLike | None = None,
-    ) -> R:
+    ) -> Report:
         """The report of a client's calibration scores, on the score's own grid if none is given.
 
         Parameters
@@ -113,57 +394,56 @@ class Made:
         array([2, 0, 0, 1])
         """
         check_client(client)
-        check_score(client, score)
         if grid is None:
-            grid = Grid.default() if score is None else score.default_grid()
-        check_grid(client, grid)
-        check_privacy(client, privacy)
-        how = disclosure_of(privacy)
-        try:
-            scores = array("scores", scores)
-        except RobfcpError as error:
-            raise RobfcpError(f"{client}: {error}") from error
-        if bins_per_sample is not None:
-            how.check_fineness(client, scores, grid, bins_per_sample)
-        try:
-            values = how.values(scores, grid)
+            grid = score.default_grid() if isinstance(score, Score) else Grid.default()
+        _check_context(client, grid, score, privacy)
+        if label_scores is not None and privacy is not None:
+            raise ReportError(client, "set_sizes", *_TELLING)
+        with _named(client):
+            values = array("scores", scores)
+            if values.ndim != 1:
+                raise RobfcpError(
+                    f"scores: shape {values.shape} is not (n,); pass one score a sample"
+                )
+            n = len(values)
+            if privacy is not None:
+                values = clamped(values, grid)
+            elif bins_per_sample is not None and not grid.n_bins <= bins_per_sample * n:
+                raise RobfcpError(  # also where the limit is no number
+                    f"grid: {grid.n_bins} bins for {n} samples are more than {bins_per_sample:g} a "
+                    "sample; agree on a coarser grid"
+                )
             strata = _strata(
                 values,
-                grid=grid,
+                grid,
                 labels=labels,
                 classes=classes,
                 groups=groups,
                 least=least,
-                how=how,
+                private=privacy is not None,
             )
-            counts = sketch(values, grid) if strata is None else strata.pooled
-        except RobfcpError as error:
-            raise RobfcpError(f"{client}: {error}") from error
-        how.check_patients(client, len(np.atleast_1d(scores)), patients)
-        if label_scores is not None:
-            how.check_set_sizes(client)
-        size: Any = how.stated(int(counts.sum()))
-        shown: Any = None  # the sums of the counts by class, where there are these
-        if strata is None:
-            shown = how.shown(counts)
-        else:
-            strata = how.shown_strata(strata)
-        return cls(
+            counts = grid.counts(values) if strata is None else None
+            check_patients(privacy, n, patients)
+            sizes = None if label_scores is None else _set_sizes(label_scores, n, grid)
+            if privacy is not None and strata is not None:
+                strata = noisy_strata(strata, privacy)
+            elif privacy is not None and counts is not None:
+                counts = add_noise(counts, privacy)
+        return Report(
             client=client,
-            counts=shown,
+            counts=counts,  # type: ignore[arg-type]
             grid=grid,
             score=score,
             round=round,
             model=model,
-            n_samples=size,
+            n_samples=n if privacy is not None and not privacy.hides_size else None,  # type: ignore[arg-type]
             privacy=privacy,
             strata=strata,
-            set_sizes=_set_sizes(client, label_scores, int(counts.sum()), grid),
+            set_sizes=sizes,
         )
 
-    @classmethod
+    @staticmethod
     def from_losses(
-        cls: type[R],
         client: str,
         losses: ArrayLike,
         lambdas: ArrayLike,
@@ -173,7 +453,7 @@ class Made:
         model: str | None = None,
         privacy: Privacy | None = None,
         patients: ArrayLike | None = None,
-    ) -> R:
+    ) -> Report:
         """The report of losses that fall as lambda rises: by how much they fall at each lambda.
 
         Parameters
@@ -203,18 +483,15 @@ class Made:
         2
         """
         if not isinstance(risk, Risk):
-            risk = Risk(risk, resolution=disclosure_of(privacy).resolution)
-        kind = risk
-        try:
-            grid, gains, number = kind.falls(losses, lambdas)
-        except RobfcpError as error:
-            raise RobfcpError(f"{client}: {error}") from error
+            risk = Risk(risk, resolution=_parts(privacy))
+        with _named(client):
+            grid, gains, n = risk.falls(losses, lambdas)
+            check_patients(privacy, n, patients)
         context = {"client": client, "grid": grid, "round": round, "model": model}
-        return cls(**context, **_shown(client, gains, number, kind, privacy, patients))
+        return _of_falls(gains, n, risk, privacy, context)
 
-    @classmethod
+    @staticmethod
     def from_multilabel(
-        cls: type[R],
         client: str,
         probabilities: ArrayLike,
         labels: ArrayLike,
@@ -226,7 +503,7 @@ class Made:
         model: str | None = None,
         privacy: Privacy | None = None,
         patients: ArrayLike | None = None,
-    ) -> R:
+    ) -> Report:
         """The report of multi-label predictions: the share of true labels missed, at every lambda.
 
         Parameters
@@ -260,161 +537,14 @@ class Made:
         if risk not in Risk.multilabel:
             known = ", ".join(Risk.multilabel)
             raise RobfcpError(f"risk: {risk!r} is unknown; use {known} or from_losses")
-        name = "top-weighted" if np.size(weights) else risk
-        kind = Risk(name, resolution=disclosure_of(privacy).resolution)
+        kind = Risk("top-weighted" if np.size(weights) else risk, resolution=_parts(privacy))
         grid = Grid.default() if grid is None else grid
-        check_grid(client, grid)
-        try:
-            gains, number = kind.multilabel_falls(probabilities, labels, grid, weights)
-        except RobfcpError as error:
-            raise RobfcpError(f"{client}: {error}") from error
+        _check_context(client, grid, None, privacy)
+        with _named(client):
+            gains, n = kind.multilabel_falls(probabilities, labels, grid, weights)
+            check_patients(privacy, n, patients)
         context = {"client": client, "grid": grid, "round": round, "model": model}
-        return cls(**context, **_shown(client, gains, number, kind, privacy, patients))
-
-
-def _set_sizes(
-    client: str, label_scores: ArrayLike | None, n_samples: int, grid: Grid
-) -> NDArray[np.int64] | None:
-    """The scores of all labels as counts on the grid."""
-    if label_scores is None:
-        return None
-    values = floats("label_scores", label_scores)
-    if values.ndim != 2 or len(values) != n_samples:
-        raise RobfcpError(
-            f"{client}: label_scores: need (n, C) scores of {n_samples} samples; "
-            "pass score.all_labels(probabilities)"
-        )
-    try:
-        return sketch(values.ravel(), grid)
-    except RobfcpError as error:
-        raise RobfcpError(f"{client}: label_scores: {error}") from error
-
-
-def _shown(
-    client: str,
-    gains: NDArray[np.int64],
-    number: int,
-    risk: Risk,
-    privacy: Privacy | None,
-    patients: ArrayLike | None,
-) -> dict[str, Any]:
-    """What a report says of summed falls, with noise where it is asked for."""
-    how = disclosure_of(privacy)
-    how.check_patients(client, number, patients)
-    counts = how.shown(gains, risk.resolution)
-    return {"counts": counts, "n_samples": number, "privacy": privacy, "risk": risk}
-
-
-def _strata(
-    scores: ArrayLike,
-    grid: Grid,
-    labels: ArrayLike | None,
-    classes: Sequence[str] | int | None,
-    groups: ArrayLike | None,
-    least: int,
-    how: Exact,
-) -> Strata | None:
-    """Counts by class or by group, where one of them is given."""
-    how.check_merging(least)
-    if labels is not None and groups is not None:
-        raise RobfcpError("groups: a report has one grouping; pass labels or groups")
-    if labels is None and groups is None:
-        if classes is not None:
-            raise RobfcpError("classes: counts by class need the labels; pass labels=")
-        return None
-    if labels is None:
-        how.check_groups(classes)
-        found = Strata.of_groups(scores, groups, grid, classes)  # type: ignore[arg-type]
-    elif classes is None:
-        raise RobfcpError("classes: state their names in order, or their number")
-    else:
-        found = Strata.of_classes(scores, labels, classes, grid)
-    return found if least <= 1 else found.with_thin_ones_merged(least)
-
-
-_COMPARED = ("client", "context", "privacy", "n_samples", "strata")
-
-
-@dataclass(frozen=True, eq=False)
-class Report(Made):
-    """One client's counts on the shared grid, checked on construction.
-
-    With `privacy` the counts hold noise: they may be negative, and n_samples must be stated, unless
-    it is protected too; it is then the noisy total, at least 1.
-
-    Parameters
-    ----------
-    client
-        The client's name.
-    counts
-        (H,) how many calibration scores fall into each bin of the grid.
-    grid
-        The bins, the same for all clients of a round.
-    score
-        What the scores are; with it a calibration can predict by itself.
-    round
-        The name of the round; the server may refuse others.
-    model
-        The name or digest of the model; the server may refuse others.
-    n_samples
-        n_k; the sum of the counts unless stated.
-    privacy
-        What noise the counts hold; none if None.
-    risk
-        The loss whose falls are counted in place of scores, if so; n_samples must be stated.
-    strata
-        Counts by class or by another grouping, where the report keeps them.
-    set_sizes
-        (H,) how many labels of all samples have their score in each bin, so that the mean size of
-        the sets is known for every threshold; never with privacy.
-
-    Raises
-    ------
-    ReportError
-        Where something does not fit; it names the client, the field and the remedy.
-
-    Examples
-    --------
-    >>> import robfcp
-    >>> report = robfcp.Report("a", [3, 1], robfcp.Grid.uniform(2), score=robfcp.LAC())
-    >>> report.n_samples
-    4
-    """
-
-    client: str
-    counts: NDArray[np.int64]
-    grid: Grid
-    score: Score | None = None
-    round: str | None = None
-    model: str | None = None
-    n_samples: int = None  # type: ignore[assignment]  # the sum of the counts unless stated
-    privacy: Privacy | None = None
-    risk: Risk | None = None
-    strata: Strata | None = None
-    set_sizes: NDArray[np.int64] | None = None
-
-    def __post_init__(self) -> None:
-        check_client(self.client)
-        object.__setattr__(self, "client", str(self.client))
-        check_grid(self.client, self.grid)
-        check_score(self.client, self.score)
-        check_privacy(self.client, self.privacy)
-        derived = self.counts is None and isinstance(self.strata, Strata)
-        if derived:
-            object.__setattr__(self, "counts", self.strata.pooled)  # type: ignore[union-attr]
-        counts = check_counts(self.client, self.counts, self.grid)
-        self.disclosure.check_counts(self.client, counts)
-        unit = check_risk(self.client, self.risk)
-        object.__setattr__(self, "counts", counts)
-        check_strata(self.client, self.strata, self, derived)
-        size = self.disclosure.size(
-            self.client, counts, self.n_samples, unit=unit, strata=self.strata
-        )
-        object.__setattr__(self, "n_samples", size)
-        object.__setattr__(self, "set_sizes", check_set_sizes(self.client, self.set_sizes, self))
-        for field in ("round", "model"):
-            check_text(self.client, field, getattr(self, field))
-        counts.flags.writeable = False
+        return _of_falls(gains, n, kind, privacy, context)
 
     def to_json(self) -> bytes:
         """The report as one JSON object.
@@ -431,9 +561,18 @@ class Report(Made):
         >>> robfcp.Report.from_json(report.to_json()) == report
         True
         """
-        return encode_fields(
-            ReportFields(**{name: getattr(self, name) for name in ReportFields._fields})
-        )
+        said = {
+            **msgspec.structs.asdict(self),
+            "grid": wire.wire_grid(self.grid),
+            "counts": wire.wire_counts(self.counts) if self.strata is None else None,
+            "score": wire.wire_score(self.score),
+            "strata": None if self.strata is None else wire.wire_strata(self.strata),
+            "set_sizes": None if self.set_sizes is None else wire.wire_counts(self.set_sizes),
+        }
+        if self.privacy is not None and self.privacy.hides_size:
+            del said["n_samples"]
+        said = {name: value for name, value in said.items() if value is not None}
+        return msgspec.json.encode({"kind": self.KIND, "schema": self.schema, **said})
 
     @staticmethod
     def from_json(data: bytes | str, source: str = "report", grid: Grid | None = None) -> Report:
@@ -466,25 +605,27 @@ class Report(Made):
         >>> robfcp.Report.from_json(data).n_samples
         3
         """
-        return Report(**decode_fields(data, source, grid)._asdict())
+        return wire.decode_sent(Report, data, source, "send what robfcp sketch wrote", grid)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath, key: Ed25519PrivateKey | None = None) -> None:
         """Write the JSON whole or not at all.
 
         Parameters
         ----------
         path
             The file; an old one is replaced.
+        key
+            Signs the report, which must name its round.
 
         Examples
         --------
         >>> import robfcp
         >>> robfcp.Report.from_scores("a", [0.1, 0.2, 0.9]).save("a.json")
         """
-        write_atomically(path, self.to_json())
+        write_atomically(path, self.to_json() if key is None else sign(self, key))
 
     @staticmethod
-    def load(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> Report:
+    def load(path: FilePath, limit: int = MAX_FILE_BYTES) -> Report:
         """Read and validate one report file.
 
         Parameters
@@ -509,27 +650,135 @@ class Report(Made):
         return Report.from_json(read_limited(path, limit), source=os.fspath(path))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Report):
-            return False
-        pairs = ((getattr(self, name), getattr(other, name)) for name in _COMPARED)
-        own, others = (() if one.set_sizes is None else one.set_sizes for one in (self, other))
-        same = np.array_equal(own, others) and np.array_equal(self.counts, other.counts)
-        return same and all(a == b for a, b in pairs)
+        return isinstance(other, Report) and all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            if name in ("counts", "set_sizes")
+            else getattr(self, name) == getattr(other, name)
+            for name in self.__struct_fields__
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         """A line without the counts, which need not be in a log."""
         by = "" if self.strata is None else f", by {self.strata.by}"
-        kept = f"{self.n_samples} samples, {self.grid!r}{by}"
-        return f"Report({self.client!r}, {kept}{self.disclosure.brief})"
-
-    @property
-    def disclosure(self) -> Exact:
-        """How the report shows its counts: as they are, or with noise."""
-        return disclosure_of(self.privacy)
+        noise = "" if self.privacy is None else f", {self.privacy!r}"
+        return f"Report({self.client!r}, {self.n_samples} samples, {self.grid!r}{by}{noise})"
 
     @property
     def context(self) -> tuple[Grid, Score | None, str | None, str | None, Risk | None]:
         """What all reports of one round must share."""
         return self.grid, self.score, self.round, self.model, self.risk
+
+
+_TELLING = ("sizes of sets would tell what the noise hides", "leave them out of private reports")
+_READ = ("grid", "score", "risk", "counts", "strata", "set_sizes")
+
+
+def _check_context(client: str, grid: object, score: object, privacy: object) -> None:
+    """Refuse what is no grid, no score or no privacy."""
+    if not isinstance(grid, Grid):
+        problem = f"{type(grid).__name__} is not a grid"
+        raise ReportError(client, "grid", problem, "pass Grid.default(), say")
+    if score is not None and (isinstance(score, type) or not isinstance(score, Score)):
+        raise ReportError(client, "score", f"{score!r} is not a score", "pass LAC(), say")
+    if privacy is not None and not isinstance(privacy, Privacy):
+        problem = "privacy is not stated as such"
+        raise ReportError(client, "privacy", problem, "pass Privacy(epsilon=1)")
+
+
+@contextmanager
+def _named(client: str) -> Iterator[None]:
+    """A refusal inside names the client."""
+    try:
+        yield
+    except ReportError:
+        raise
+    except RobfcpError as error:
+        raise RobfcpError(f"{client}: {error}") from error
+
+
+def _numbered(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    classes: Sequence[str] | int | None,
+    privacy: Privacy | None,
+) -> tuple[ArrayLike, ArrayLike, Any]:
+    """The table with its columns in the order of the classes, labels as numbers, the classes."""
+    table, names = array("probabilities", probabilities), ClassColumns.names_of(probabilities)
+    if classes is None and names:
+        columns = ClassColumns.called(names, labels)
+        table = table[:, list(columns.order)]
+    elif classes is None or isinstance(classes, int):
+        return table, labels, table.shape[-1] if classes is None else classes
+    else:
+        columns = ClassColumns(tuple(range(len(classes))), tuple(classes))
+        if array("labels", labels).dtype.kind not in "USO":
+            return table, labels, classes
+    numbers = columns.numbers(labels)
+    if privacy is None and (numbers < 0).any():
+        row = int(np.argmax(numbers < 0))
+        raise RobfcpError(
+            f"labels: {array('labels', labels)[row]!s:.40} of sample {row} is none of the classes "
+            f"{a_few(list(columns.names or names))}; rename the class or the label"
+        )
+    return table, numbers, columns.names or len(columns.order)
+
+
+def _strata(
+    scores: NDArray[Any],
+    grid: Grid,
+    labels: ArrayLike | None,
+    classes: Sequence[str] | int | None,
+    groups: ArrayLike | None,
+    least: int,
+    private: bool,
+) -> Strata | None:
+    """Counts by class or by group, where one of them is given."""
+    if private and least > 1:
+        raise RobfcpError(
+            "least: which classes are merged tells what noise should hide; "
+            "merge them beforehand, for all sites alike"
+        )
+    if labels is not None and groups is not None:
+        raise RobfcpError("groups: a report has one grouping; pass labels or groups")
+    if labels is not None:
+        if classes is None:
+            raise RobfcpError("classes: state their names in order, or their number")
+        found = Strata.of_classes(scores, labels, classes, grid)
+    elif groups is not None:
+        if private and classes is None:
+            raise RobfcpError("groups: which ones occur is data; state them all in classes=")
+        found = Strata.of_groups(scores, groups, grid, classes)
+    elif classes is not None:
+        raise RobfcpError("classes: counts by class need the labels; pass labels=")
+    else:
+        return None
+    return found if least <= 1 else found.with_thin_ones_merged(least)
+
+
+def _set_sizes(label_scores: ArrayLike, n_samples: int, grid: Grid) -> Whole:
+    """The scores of all labels as counts on the grid."""
+    values = floats("label_scores", label_scores)
+    if values.ndim != 2 or len(values) != n_samples:
+        raise RobfcpError(
+            f"label_scores: need (n, C) scores of {n_samples} samples; "
+            "pass score.all_labels(probabilities)"
+        )
+    try:
+        return grid.counts(values.ravel())
+    except RobfcpError as error:
+        raise RobfcpError(f"label_scores: {error}") from error
+
+
+def _parts(privacy: Privacy | None) -> int:
+    """In how many parts losses are counted: fewer where noise is added to them."""
+    return Risk.resolution if privacy is None else NOISY_RESOLUTION
+
+
+def _of_falls(
+    falls: Whole, n_samples: int, risk: Risk, privacy: Privacy | None, context: dict[str, Any]
+) -> Report:
+    """The report of summed falls of a loss, with noise where it is asked for."""
+    counts = falls if privacy is None else add_noise(falls, privacy, risk.resolution)
+    return Report(counts=counts, n_samples=n_samples, privacy=privacy, risk=risk, **context)

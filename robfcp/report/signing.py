@@ -1,7 +1,7 @@
-"""Who wrote a report file: Ed25519 signatures around its bytes, for federations without an engine.
+"""Who wrote a file: Ed25519 signatures around its bytes, for federations without an engine.
 
-A signed report is the report as it stands, with the site's public key and a signature over it. The
-round's name lies inside what is signed, so a report cannot be used again in another round.
+What is signed stands as it is, with the site's public key and a signature over it, each kind in a
+domain of its own. The round's name lies inside, so nothing can be used again in another round.
 """
 
 from __future__ import annotations
@@ -9,22 +9,18 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping
-from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
+from robfcp.arguments import check_client
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.files import read_limited, reason_of, write_atomically
-from robfcp.report.agreement import expired, read_registry
-from robfcp.report.checks import check_client
-from robfcp.report.report import Report
 from robfcp.report.wire import claimed_name
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-DOMAIN = b"robfcp signed report 1\n"  # keeps a signature from meaning anything else
 PREFIX = "ed25519:"
 _PRIME = 2**255 - 19
 _ORDER_8 = int.from_bytes(
@@ -32,18 +28,38 @@ _ORDER_8 = int.from_bytes(
 )
 
 
-class SignedReport(
-    msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="signed-report"
-):
-    """A report's bytes exactly as they were signed."""
+class Sendable(Protocol):
+    """What a site signs: a report, or the report of a monitor."""
 
+    KIND: ClassVar[str]
+
+    @property
+    def client(self) -> str: ...
+    @property
+    def round(self) -> str | None: ...
+    def to_json(self) -> bytes: ...
+    @staticmethod
+    def from_json(data: bytes | str, source: str) -> Any: ...
+
+
+S = TypeVar("S", bound=Sendable)
+
+
+class Signed(msgspec.Struct, forbid_unknown_fields=True):
+    """A body's bytes exactly as they were signed."""
+
+    kind: str
     key: str
     signature: str
-    report: msgspec.Raw
+    body: msgspec.Raw
 
-
-class _Kind(msgspec.Struct):
-    kind: str = ""
+    @property
+    def genuine(self) -> bool:
+        """Whether the signature is by the key that is named, in the domain of the kind."""
+        try:
+            return valid_signature(self.key, self.signature, domain(self.kind), bytes(self.body))
+        except RobfcpError:
+            return False
 
 
 def generate_key(path: str | os.PathLike[str]) -> str:
@@ -113,20 +129,19 @@ def read_public_key(text: str) -> str:
     return text
 
 
-def sign(report: Report, key: Ed25519PrivateKey) -> bytes:
+def domain(kind: str) -> bytes:
+    """What keeps a signature over one kind from meaning anything else."""
+    return f"robfcp {kind} 1\n".encode()
+
+
+def sign(report: Sendable, key: Ed25519PrivateKey) -> bytes:
     """The signed report as JSON; it must name its round, or it could be used again."""
     if report.round is None:
-        raise ReportError(
-            report.client, "round", "a signed report must name its round", "give --round"
-        )
-    raw = report.to_json()
-    signature = sign_bytes(key, DOMAIN, raw)
-    return msgspec.json.encode(SignedReport(public_text(key), signature, msgspec.Raw(raw)))
-
-
-def save_signed(report: Report, key: Ed25519PrivateKey, path: str | os.PathLike[str]) -> None:
-    """Write the signed report whole or not at all."""
-    write_atomically(path, sign(report, key))
+        problem = f"a signed {report.KIND} must name its round"
+        raise ReportError(report.client, "round", problem, "give --round")
+    kind, raw = f"signed-{report.KIND}", report.to_json()
+    signature = sign_bytes(key, domain(kind), raw)
+    return msgspec.json.encode(Signed(kind, public_text(key), signature, msgspec.Raw(raw)))
 
 
 def may_be_signed(data: bytes) -> bool:
@@ -136,100 +151,55 @@ def may_be_signed(data: bytes) -> bool:
 
 def check_named_key(data: bytes, source: str) -> bool:
     """Whether a file is signed; refused where the signature is not by the key it names itself."""
-    try:
-        if msgspec.json.decode(data, type=_Kind).kind != "signed-report":
-            return False
-        signed = msgspec.json.decode(data, type=SignedReport)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return False
-    try:
-        genuine = valid_signature(signed.key, signed.signature, DOMAIN, bytes(signed.report))
-    except RobfcpError:
-        genuine = False
-    if not genuine:
+    signed = _signed(data)
+    if signed is not None and not signed.genuine:
         raise ReportError(
             _claimed(data, source),
             "signature",
             "the signature is not by the key the report names",
             "sign the report as it is",
         )
-    return True
+    return signed is not None
 
 
 def unwrap(data: bytes) -> bytes:
-    """The report inside a signed one, its signature unchecked; anything else as it is."""
-    try:
-        if msgspec.json.decode(data, type=_Kind).kind == "signed-report":
-            return bytes(msgspec.json.decode(data, type=SignedReport).report)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        pass
-    return data
+    """What is inside a signed file, its signature unchecked; anything else as it is."""
+    signed = _signed(data)
+    return data if signed is None else bytes(signed.body)
 
 
-def read_keys(
-    path: str | os.PathLike[str],
-    revoked: str | os.PathLike[str] | None = None,
-    today: date | None = None,
-) -> dict[str, str]:
-    """Each registered client's public key; none where it has expired or is on the revoked list."""
-    registry = read_registry(path)
-    owners: dict[str, str] = {}
-    for client, entry in registry.items():
-        if "key" not in entry:
-            raise RobfcpError(f"{path}: {client} has no key; add the line robfcp keygen printed")
-        public_key(client, entry["key"])
-        if owners.setdefault(entry["key"], client) != client:
-            raise RobfcpError(
-                f"{path}: {client} has the key of {owners[entry['key']]}; one of them must make "
-                "its own with robfcp keygen"
-            )
-    gone = {client for client, entry in registry.items() if expired(entry, today)}
-    banned = set() if revoked is None else read_revoked(revoked)
-    gone |= {client for client, entry in registry.items() if entry["key"] in banned}
-    return {c: "" if c in gone else entry["key"] for c, entry in registry.items()}
-
-
-def read_revoked(path: str | os.PathLike[str]) -> set[str]:
-    """The public keys in a revocation list, one a line; # begins a comment."""
-    lines = read_limited(path, 10**6).decode("utf-8", "replace").splitlines()
-    keys = {line.split("#")[0].strip() for line in lines} - {""}
-    for key in keys:
-        public_key(str(path), key)
-    return keys
-
-
-def verify(data: bytes, keys: Mapping[str, str], round: str, source: str = "report") -> Report:
+def verify(data: bytes, what: type[S], keys: Mapping[str, str], round: str, source: str = "") -> S:
     """The report in a signed file of this round, or one line that says why it is refused."""
-    client = _claimed(data, source)
+    client = _claimed(data, source or what.KIND)
+    signed = _signed(data)
     if client not in keys:
         raise ReportError(client, "client", "is not registered", "add its key to the registry")
-    try:
-        signed = msgspec.json.decode(data, type=SignedReport)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise ReportError(
-            client, "signature", "the report is not signed", "use robfcp sketch --sign"
-        ) from None
-    raw, key = bytes(signed.report), keys[client]
-    if not key:
+    if signed is None or signed.kind != f"signed-{what.KIND}":
+        problem = f"the {what.KIND} is not signed"
+        raise ReportError(client, "signature", problem, "sign it with --sign")
+    if not keys[client]:
         raise ReportError(
             client, "signature", "its key has expired or was revoked", "register a new one"
         )
-    if signed.key != key or not valid_signature(key, signed.signature, DOMAIN, raw):
+    if signed.key != keys[client] or not signed.genuine:
         raise ReportError(
             client,
             "signature",
             "the signature is not by its registered key",
-            "sign the report as it is with the site's own key",
+            "sign it as it is with the site's own key",
         )
-    report = Report.from_json(raw, client)
+    report: S = what.from_json(bytes(signed.body), client)
     if report.round != round:
-        raise ReportError(
-            client,
-            "round",
-            f"signed for round {report.round}, not {round}: a replay",
-            "make a report of this round",
-        )
+        problem = f"signed for round {report.round}, not {round}: a replay"
+        raise ReportError(client, "round", problem, "make one of this round")
     return report
+
+
+def _signed(data: bytes) -> Signed | None:
+    try:
+        return msgspec.json.decode(data, type=Signed)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
 
 
 def _claimed(data: bytes, source: str) -> str:

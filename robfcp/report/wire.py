@@ -1,4 +1,4 @@
-"""The JSON forms of reports, grids and scores: strict, versioned, never pickle."""
+"""The JSON forms of what reports hold, and their reading: strict, versioned, never pickle."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.arguments import MAX_SAMPLES, check_text
 from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.files import what_is_wrong
 from robfcp.grid import Grid, named
-from robfcp.privacy import Privacy
 from robfcp.report.by_class import MAX_STRATA, By, Names, Strata, check_strata_names
-from robfcp.report.checks import MAX_SAMPLES, check_text
-from robfcp.report.private import WirePrivacy, disclosure_of, read_privacy
 from robfcp.scores import SCORES, Risk, Score, named_score
 
 MAX_WIRE_BINS = 20_000  # of a report: twenty times the default grid
 
 Parameter = bool | int | float | str
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class WireGrid(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -45,50 +44,19 @@ class WireScore(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     parameters: dict[str, Parameter] = {}
 
 
-class WireCounts(msgspec.Struct, forbid_unknown_fields=True):
-    """Only the bins that are not empty, in rising order."""
-
-    bins: list[int]
-    counts: list[int]
-
-
-class WireReport(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="report"
-):
-    """Schema 1 of a report."""
-
-    schema: int
-    client: str
-    n_samples: int
-    grid: WireGrid
-    counts: list[int] | WireCounts
-    score: WireScore | None = None
-    round: str | None = None
-    model: str | None = None
-
-
-class PrivateWireReport(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="report"
-):
-    """Schema 2 of a report: noisy counts and the privacy they have; n_samples unless hidden."""
-
-    schema: int
-    client: str
-    grid: WireGrid
-    counts: list[int] | WireCounts
-    privacy: WirePrivacy
-    n_samples: int | None = None
-    score: WireScore | None = None
-    round: str | None = None
-    model: str | None = None
-
-
 class WireRisk(msgspec.Struct, forbid_unknown_fields=True):
     """A risk by name, bound and parts."""
 
     name: str
     bound: float
     resolution: int
+
+
+class WireCounts(msgspec.Struct, forbid_unknown_fields=True):
+    """Only the bins that are not empty, in rising order."""
+
+    bins: list[int]
+    counts: list[int]
 
 
 class WireStrata(msgspec.Struct, forbid_unknown_fields=True):
@@ -100,73 +68,72 @@ class WireStrata(msgspec.Struct, forbid_unknown_fields=True):
     counts: list[int]
 
 
-class ExtendedWireReport(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="report"
-):
-    """Schema 3 of a report: falls of a loss; counts by class, whose sums are the counts; sizes."""
-
-    schema: int
-    client: str
-    grid: WireGrid
-    n_samples: int | None = None
-    counts: list[int] | WireCounts | None = None
-    risk: WireRisk | None = None
-    strata: WireStrata | None = None
-    score: WireScore | None = None
-    privacy: WirePrivacy | None = None
-    round: str | None = None
-    model: str | None = None
-    set_sizes: list[int] | WireCounts | None = None
-
-
-class WireContext(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What many reports share, said once for all of them."""
-
-    grid: WireGrid
-    score: WireScore | None = None
-    round: str | None = None
-    model: str | None = None
-    risk: WireRisk | None = None
-    privacy: WirePrivacy | None = None
-    by: By | None = None
-    names: list[str] | int = 0
-
-    @property
-    def exact(self) -> bool:
-        """Whether counts are as they are, without noise."""
-        return self.privacy is None
-
-
-SCHEMA = 3  # losses and counts by class; private ones without are schema 2, plain ones schema 1
-
-
-class ReportFields(NamedTuple):
-    """All that a report holds, in the order of its own fields; not yet checked as a whole."""
-
-    client: str
-    counts: Any
-    grid: Grid
-    score: Score | None
-    round: str | None
-    model: str | None
-    n_samples: Any
-    privacy: Privacy | None
-    risk: Risk | None = None
-    strata: Strata | None = None
-    set_sizes: Any = None
+if TYPE_CHECKING:  # what a report holds ...
+    HeldGrid: TypeAlias = Grid
+    HeldScore: TypeAlias = Score
+    HeldRisk: TypeAlias = Risk
+    HeldStrata: TypeAlias = Strata
+    HeldCounts: TypeAlias = NDArray[np.int64]
+    HeldSize: TypeAlias = int
+else:  # ... and what stands for it in a file: the report reads it when it is made
+    HeldGrid, HeldScore, HeldRisk, HeldStrata = WireGrid, WireScore, WireRisk, WireStrata
+    HeldCounts, HeldSize = list[int] | WireCounts, int | None
 
 
 class _Header(msgspec.Struct):
-    """As much as is read of a file before its schema is known."""
+    """As much as is read of what may be broken: whose it is, what it is, on which grid."""
 
-    schema: int
-    kind: str = "report"
+    client: Any = None
+    kind: Any = None
+    schema: Any = None
+    grid: Any = None
 
 
-class _Name(msgspec.Struct):
-    """As much as is read of a broken report to say whose it is."""
+def decode_sent(
+    what: type[T], data: bytes | str, source: str, remedy: str, grid: Grid | None = None
+) -> T:
+    """What a site sent, or a line naming client, field and remedy.
 
-    client: str
+    `grid` is the round's where it is known: nothing is built for another one, however large.
+    """
+    kind, client = what.__struct_config__.tag, source
+    try:
+        header = msgspec.json.decode(data, type=_Header)
+        client = header.client if isinstance(header.client, str) else source
+        if header.kind not in (kind, None):
+            problem = f"is of kind {header.kind!r:.40}, not a {kind}"
+            raise ReportError(client, "kind", problem, remedy)
+        if header.grid is None and "grid" in what.__struct_fields__:
+            raise ReportError(client, "grid", "'grid' is missing", remedy)
+        if header.schema != 1 or isinstance(header.schema, bool):
+            problem = f"schema {header.schema!r:.40} is unknown to this version (it reads 1)"
+            raise ReportError(client, "schema", problem, "update robfcp at the server")
+        if grid is not None:
+            read_grid(msgspec.convert({"grid": header.grid}, dict[str, WireGrid])["grid"], grid)
+        return msgspec.json.decode(data, type=what)
+    except (UnicodeError, RecursionError, OverflowError, ValueError) as error:
+        cause = error.__cause__ if isinstance(error, msgspec.ValidationError) else error
+        if isinstance(cause, ReportError):
+            raise cause from None
+        if isinstance(cause, RobfcpError):
+            raise of_this_round(client, cause) from None
+        field = re.search(r"`\$\.(\w+)", str(error))
+        problem = f"not a valid {kind} ({what_is_wrong(error)})"
+        raise ReportError(client, field[1] if field else str(kind), problem, remedy) from None
+
+
+def of_this_round(client: str, error: RobfcpError) -> ReportError:
+    """A refusal of something a report names, as one of the report."""
+    field = str(error).split(":", 1)[0]
+    return ReportError(client, field, str(error), "send a report of this round")
+
+
+def claimed_name(data: bytes | str) -> str | None:
+    """The client that even a broken report names; None where it names none."""
+    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+        client = msgspec.json.decode(data, type=_Header).client
+        return client if isinstance(client, str) else None
+    return None
 
 
 def wire_grid(grid: Grid) -> WireGrid:
@@ -209,7 +176,7 @@ def read_grid(wire: WireGrid, expected: Grid | None = None) -> Grid:
 def check_expected(client: str, grid: Grid, expected: Grid) -> None:
     """Refuse a report on another grid than the round's, in the words for one in a file."""
     if grid.digest != expected.digest:
-        raise _this_round(client, _other_grid(grid.name, grid.digest, expected))
+        raise of_this_round(client, _other_grid(grid.name, grid.digest, expected))
 
 
 def _other_grid(name: str, digest: str, expected: Grid) -> RobfcpError:
@@ -217,11 +184,6 @@ def _other_grid(name: str, digest: str, expected: Grid) -> RobfcpError:
         f"grid: grid is {plain(name, 40)} {plain(digest[:8])}, not the round's "
         f"{expected}; use this round's grid"
     )
-
-
-def _this_round(client: str, error: RobfcpError) -> ReportError:
-    field = str(error).split(":", 1)[0]
-    return ReportError(client, field, str(error), "send a report of this round")
 
 
 @lru_cache(maxsize=8)  # reports of a round name one grid, hostile ones many large ones
@@ -241,11 +203,6 @@ def read_score(wire: WireScore | None) -> Score | None:
     return None if wire is None else named_score(wire.name, **wire.parameters)
 
 
-def wire_risk(risk: Risk | None) -> WireRisk | None:
-    """The risk as it stands in a file."""
-    return None if risk is None else WireRisk(**asdict(risk))
-
-
 def wire_counts(counts: NDArray[np.int64]) -> list[int] | WireCounts:
     """Dense or sparse, whichever is shorter."""
     (bins,) = np.nonzero(counts)
@@ -254,158 +211,29 @@ def wire_counts(counts: NDArray[np.int64]) -> list[int] | WireCounts:
     return counts.tolist()
 
 
-def read_counts(wire: list[int] | WireCounts, n_bins: int) -> list[int] | NDArray[np.int64]:
-    """Dense counts; what is not a histogram is left for the report to refuse."""
-    if isinstance(wire, list):
-        return wire
+def read_counts(wire: WireCounts, n_bins: int) -> NDArray[np.int64]:
+    """Dense counts."""
     if len(wire.bins) != len(wire.counts):
         raise RobfcpError("counts: bins and counts differ in length; rebuild the report")
-    bins = np.array(wire.bins)
-    if bins.size == 0:
-        return np.zeros(n_bins, dtype=np.int64)
-    within = bins.dtype.kind == "i" and bins.min() >= 0 and bins.max() < n_bins
-    if not within or (np.diff(bins) <= 0).any():  # differences of what is within cannot overflow
+    bins, values = np.array(wire.bins, dtype=object), np.array(wire.counts)
+    within = not bins.size or (bins.min() >= 0 and bins.max() < n_bins)
+    if not within or (np.diff(bins) <= 0).any():
         raise RobfcpError(f"counts: bins must rise strictly within 0..{n_bins - 1}; rebuild it")
-    values = np.array(wire.counts)
-    if values.dtype.kind != "i":
+    if values.size and values.dtype.kind != "i":
         raise RobfcpError("counts: a count exceeds 64 bits; rebuild the report")
     dense = np.zeros(n_bins, dtype=np.int64)
-    dense[bins] = values
+    dense[bins.astype(np.intp)] = values
     return dense
 
 
-def encode_fields(fields: ReportFields) -> bytes:
-    """The report as JSON, in the least schema that can hold it."""
-    common: dict[str, Any] = {
-        "client": fields.client,
-        "grid": wire_grid(fields.grid),
-        "counts": wire_counts(fields.counts),
-        "score": wire_score(fields.score),
-        "round": fields.round,
-        "model": fields.model,
-    }
-    if not (fields.risk is None and fields.strata is None and fields.set_sizes is None):
-        return msgspec.json.encode(_extended(fields, common))
-    how = disclosure_of(fields.privacy)
-    return msgspec.json.encode(
-        _SHAPES[how.schema](how.wire(), how.stated(fields.n_samples), common)
-    )
+def wire_strata(strata: Strata) -> WireStrata:
+    """Counts by class as they stand in a file."""
+    names = strata.names if isinstance(strata.names, int) else list(strata.names)
+    steps = np.diff(strata.cells, prepend=0).tolist()
+    return WireStrata(strata.by, names, steps, strata.counts.tolist())
 
 
-def decode_fields(data: bytes | str, source: str, grid: Grid | None = None) -> ReportFields:
-    """What a report file holds, whatever its schema, or a line naming client, field and remedy."""
-    client = claimed_name(data) or source
-    try:
-        header = msgspec.json.decode(data, type=_Header)
-        schema = header.schema
-        if header.kind != "report":
-            raise ReportError(
-                client,
-                "kind",
-                f"is of kind {header.kind!r:.40}, not a report",
-                "send what robfcp sketch wrote",
-            )
-        if schema not in READERS:
-            raise ReportError(
-                client,
-                "schema",
-                f"schema {schema} is unknown to this version (it reads 1 to {SCHEMA})",
-                "update robfcp at the server",
-            )
-        return READERS[schema](data, grid)
-    except ReportError:
-        raise
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ReportError(
-            client,
-            _field(str(error)),
-            f"not a valid report ({what_is_wrong(error)})",
-            "rebuild the report",
-        ) from None
-    except (OverflowError, ValueError) as error:
-        if not isinstance(error, RobfcpError):
-            raise ReportError(
-                client, "report", "a number is too large", "rebuild the report"
-            ) from None
-        raise _this_round(client, error) from None
-
-
-def claimed_name(data: bytes | str) -> str | None:
-    """The client that even a broken report names; None where it names none."""
-    try:
-        return msgspec.json.decode(data, type=_Name).client
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-
-
-def _read_v1(data: bytes | str, expected: Grid | None) -> ReportFields:
-    return _fields(msgspec.json.decode(data, type=WireReport), expected)
-
-
-def _read_v2(data: bytes | str, expected: Grid | None) -> ReportFields:
-    wire = msgspec.json.decode(data, type=PrivateWireReport)
-    return _fields(wire, expected, read_privacy(wire.privacy))
-
-
-def _extended(fields: ReportFields, common: dict[str, Any]) -> ExtendedWireReport:
-    how = disclosure_of(fields.privacy)
-    found = ExtendedWireReport(
-        schema=3,
-        n_samples=how.stated(fields.n_samples),
-        privacy=how.wire(),
-        risk=wire_risk(fields.risk),
-        set_sizes=None if fields.set_sizes is None else wire_counts(fields.set_sizes),
-        **common,
-    )
-    if fields.strata is not None:
-        strata = fields.strata
-        found.counts = None
-        found.strata = WireStrata(
-            strata.by,
-            strata.names if isinstance(strata.names, int) else list(strata.names),
-            np.diff(strata.cells, prepend=0).tolist(),
-            strata.counts.tolist(),
-        )
-    return found
-
-
-def _read_v3(data: bytes | str, expected: Grid | None) -> ReportFields:
-    wire = msgspec.json.decode(data, type=ExtendedWireReport)
-    privacy = read_privacy(wire.privacy)
-    risk = None if wire.risk is None else Risk(**msgspec.structs.asdict(wire.risk))
-    if (wire.counts is None) == (wire.strata is None):
-        raise RobfcpError("counts: a report has counts or counts by class; rebuild the report")
-    return _fields(wire, expected, privacy, risk)
-
-
-def _fields(
-    wire: WireReport | PrivateWireReport | ExtendedWireReport,
-    expected: Grid | None,
-    privacy: Privacy | None = None,
-    risk: Risk | None = None,
-) -> ReportFields:
-    grid = read_grid(wire.grid, expected)
-    strata, set_sizes = None, None
-    if isinstance(wire, ExtendedWireReport) and wire.strata is not None:
-        strata = _read_strata(wire.strata, grid)
-    if isinstance(wire, ExtendedWireReport) and wire.set_sizes is not None:
-        set_sizes = read_counts(wire.set_sizes, grid.n_bins)
-    return ReportFields(
-        client=wire.client,
-        counts=None if wire.counts is None else read_counts(wire.counts, grid.n_bins),
-        grid=grid,
-        score=read_score(wire.score),
-        round=wire.round,
-        model=wire.model,
-        n_samples=wire.n_samples,
-        privacy=privacy,
-        risk=risk,
-        strata=strata,
-        set_sizes=set_sizes,
-    )
-
-
-def _read_strata(wire: WireStrata, grid: Grid) -> Strata:
+def read_strata(wire: WireStrata, grid: Grid) -> Strata:
     """Counts by class; what cannot be is refused in words."""
     steps, counts = np.array(wire.steps), np.array(wire.counts)
     if (steps.size and steps.dtype.kind != "i") or (counts.size and counts.dtype.kind != "i"):
@@ -416,22 +244,24 @@ def _read_strata(wire: WireStrata, grid: Grid) -> Strata:
     return Strata(wire.by, names, np.cumsum(steps), counts, grid.n_bins)
 
 
-def _plain(privacy: Any, n_samples: Any, common: dict[str, Any]) -> WireReport:
-    return WireReport(schema=1, n_samples=n_samples, **common)
+READERS: dict[type, Callable[[Any, Grid], Any]] = {
+    WireScore: lambda said, grid: read_score(said),
+    WireRisk: lambda said, grid: Risk(said.name, said.bound, said.resolution),
+    WireCounts: lambda said, grid: read_counts(said, grid.n_bins),
+    WireStrata: read_strata,
+}
 
 
-def _private(privacy: Any, n_samples: Any, common: dict[str, Any]) -> PrivateWireReport:
-    return PrivateWireReport(schema=2, privacy=privacy, n_samples=n_samples, **common)
+class WireContext(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What many reports share, said once for all of them."""
 
-
-_SHAPES: dict[int, Callable[[Any, Any, dict[str, Any]], msgspec.Struct]] = {1: _plain, 2: _private}
-READERS: dict[int, Any] = {1: _read_v1, 2: _read_v2, 3: _read_v3}
-
-
-def _field(message: str) -> str:
-    """The field msgspec complains about: `$.counts[3]` -> counts."""
-    path = message.rpartition("`$.")[2].rstrip("`") if "`$." in message else ""
-    return path.split(".")[0].split("[")[0] or "report"
+    grid: WireGrid
+    score: WireScore | None = None
+    round: str | None = None
+    model: str | None = None
+    risk: WireRisk | None = None
+    by: By | None = None
+    names: list[str] | int = 0
 
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_SAMPLES)]
@@ -459,7 +289,7 @@ class QuickStrata(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class QuickReport(
     msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="report", gc=False
 ):
-    """What plain reports of schemas 1 and 3 have; what they share is left as it stands."""
+    """What plain reports have; what they share is left as it stands."""
 
     schema: int
     client: str
@@ -501,10 +331,7 @@ def quick_report(data: bytes | str) -> QuickReport | None:
         return None
     if found.n_samples is None or _may_repeat(data, found):
         return None
-    if found.schema == 1:
-        extended = (found.risk, found.strata, found.set_sizes) != (UNSET, UNSET, UNSET)
-        return None if extended or found.counts is UNSET else found
-    if found.schema != 3 or (found.counts is UNSET) == (found.strata is UNSET):
+    if found.schema != 1 or (found.counts is UNSET) == (found.strata is UNSET):
         return None
     of_scores = (found.strata, found.set_sizes) != (UNSET, UNSET)
     return None if of_scores and found.risk is not UNSET else found
@@ -523,9 +350,6 @@ def _may_repeat(data: bytes, found: QuickReport) -> bool:
 
 def shared_key(found: QuickReport) -> tuple[object, ...]:
     """What the report says of all that reports share, byte for byte."""
-    if found.schema == 1:
-        score = b"" if found.score is UNSET else bytes(found.score)
-        return bytes(found.grid), score, found.round, found.model
     parts = (
         b"" if part is UNSET else bytes(part) for part in (found.grid, found.score, found.risk)
     )
@@ -553,8 +377,6 @@ def read_shared(found: QuickReport, grid: Grid | None) -> Shared | None:
 
 def read_context(context: WireContext, grid: Grid | None) -> Shared | None:
     """What reports share, as a file states it; None where it is refused, or they hold noise."""
-    if not context.exact:
-        return None
     try:
         own = read_grid(context.grid, grid)
         score = read_score(context.score)

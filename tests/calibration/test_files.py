@@ -195,13 +195,6 @@ def test_calibrations_of_version_0_1_still_load(schema, thresholds, tolerances, 
     assert json.loads((tmp_path / "new.json").read_bytes())["schema"] == 3
 
 
-@pytest.mark.parametrize("schema", [1, 2])
-def test_reports_of_version_0_1_still_load(schema):
-    report = robfcp.Report.load(DATA / f"report-schema-{schema}.json")
-    assert report.client == "site-0"
-    assert (report.privacy is None) == (schema == 1)
-
-
 def test_an_old_record_is_read_as_what_the_first_release_did():
     settings = Calibration.load(DATA / "calibration-schema-1.json").settings
     assert (settings.defence, dict(settings.parameters)) == ("rob-fcp", {"distance": "l2"})

@@ -22,7 +22,8 @@ from robfcp.calibration.sealed import digest_of, envelope_of
 from robfcp.errors import RobfcpError
 
 pytest.importorskip("cryptography")
-from robfcp.report import generate_key, load_key, read_public_key
+from robfcp.report import generate_key, load_key
+from robfcp.report.signing import read_public_key
 
 
 def reports(n_clients=12, seed=0):

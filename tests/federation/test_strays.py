@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import robfcp
+from robfcp.arguments import check_client
 from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 from robfcp.grid import Grid
-from robfcp.report import check_client
 
 LAC = robfcp.LAC()
 

@@ -17,7 +17,8 @@ from robfcp.federation import Fault
 from robfcp.monitoring import AlarmHistory, EReport, merge, read_alarms, record_look
 from robfcp.monitoring import monitor as betting
 from robfcp.monitoring.alarms import listed, log_mean_of_smallest, log_product_of_smallest
-from robfcp.report import generate_key, load_key, sign
+from robfcp.report import generate_key, load_key
+from robfcp.report.signing import sign
 
 DIGEST = "ab" * 32
 
@@ -191,7 +192,7 @@ def test_signatures_are_of_their_own_kind_and_round_and_a_forgery_silences_nobod
         keys[client] = generate_key(tmp_path / f"{client}.key")
         private[client] = load_key(tmp_path / f"{client}.key")
     path, report = tmp_path / "e.json", e_report("a", 1.0)
-    good = report.signed(private["a"])
+    good = sign(report, private["a"])
     path.write_bytes(good)
     assert EReport.load(path, keys, "r") == EReport.load(path) == report
     other = json.loads(sign(robfcp.Report.from_scores("a", [0.1], round="r"), private["a"]))
@@ -199,17 +200,17 @@ def test_signatures_are_of_their_own_kind_and_round_and_a_forgery_silences_nobod
     forged = json.dumps(body)[:-1].encode() + b', "body": ' + report.to_json() + b"}"
     for data, round, words in (
         (good, "s", "a replay"),
-        (report.signed(private["b"]), "r", "not by its registered key"),
+        (sign(report, private["b"]), "r", "not by its registered key"),
         (good.replace(b"1.0", b"2.0"), "r", "not by its registered key"),
         (forged, "r", "not by its registered key"),
-        (report.to_json(), "r", "is no signed-e-report"),
-        (json.dumps(other).encode(), "r", "is not registered"),
+        (report.to_json(), "r", "the e-report is not signed"),
+        (json.dumps(other).encode(), "r", "not signed"),
     ):
         path.write_bytes(data)
         with pytest.raises(ReportError, match=words):
             EReport.load(path, keys, round)
     with pytest.raises(ReportError, match="must name its round"):
-        e_report("a", round=None).signed(private["a"])
+        sign(e_report("a", round=None), private["a"])
     report.save(tmp_path / "1.json", private["a"])
     e_report("a", -5.0).save(tmp_path / "2.json")
     read = read_alarms([tmp_path / "1.json", tmp_path / "2.json"], keys=keys, round="r")

@@ -15,7 +15,7 @@ from nvflare.app_common.abstract.fl_model import FLModel  # noqa: E402
 from robfcp.engines import SizeRequest, SketchRequest, request_record  # noqa: E402
 from robfcp.engines import nvflare as script  # noqa: E402
 from robfcp.engines.nvflare import RECORD, calibrate_client  # noqa: E402
-from robfcp.report import wire_grid, wire_score  # noqa: E402
+from robfcp.report.wire import wire_grid, wire_score  # noqa: E402
 
 P, Y = client_data(1)["site-0"]
 GRID = robfcp.Grid.uniform(20)

@@ -5,7 +5,7 @@ import pytest
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.report.sketches import clamped
+from robfcp.report.private import clamped
 from robfcp.scores import scores_or_nan
 
 SCORES = [robfcp.LAC(), robfcp.APS(False), robfcp.RAPS(), robfcp.APS(True)]
@@ -15,7 +15,7 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize("odd", [0.7, NAN, INF, -INF, 1e300, -5.0])
 def test_every_score_counts_somewhere(odd):
     grid = robfcp.Grid(np.array([0.0, 0.25, 0.5]))
-    counts = grid.counts(clamped([0.1, 0.3, odd], grid))
+    counts = grid.counts(clamped(np.array([0.1, 0.3, odd]), grid))
     expected = [2, 1] if odd < 0 else [1, 2]
     assert counts.tolist() == expected
     with pytest.raises(RobfcpError, match="scores"):

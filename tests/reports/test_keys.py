@@ -11,7 +11,8 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import read_federation
 
 pytest.importorskip("cryptography")
-from robfcp.report import generate_key, load_key, read_keys, save_signed
+from robfcp.report import generate_key, load_key
+from robfcp.report.agreement import read_keys
 
 SMALL = [
     "00" * 32,
@@ -60,7 +61,7 @@ def test_keys_expire_and_are_revoked(tmp_path):
     files = []
     for name in ("a", "c"):
         report = robfcp.Report.from_scores(name, np.linspace(0, 1, 9), round="r")
-        save_signed(report, load_key(tmp_path / name), tmp_path / f"{name}.json")
+        report.save(tmp_path / f"{name}.json", load_key(tmp_path / name))
         files.append(tmp_path / f"{name}.json")
     federation = read_federation(files, keys=path, round="r", revoked=tmp_path / "revoked")
     assert federation.ids == ("a",)
@@ -75,7 +76,7 @@ def test_without_keys_a_signature_must_be_by_the_key_it_names(tmp_path):
     files = []
     for name in ("a", "b"):
         report = robfcp.Report.from_scores(name, np.linspace(0, 1, 9), round="r")
-        save_signed(report, load_key(tmp_path / "k"), tmp_path / f"{name}.json")
+        report.save(tmp_path / f"{name}.json", load_key(tmp_path / "k"))
         files.append(tmp_path / f"{name}.json")
     federation = read_federation(files)
     assert federation.checked.signatures == "2 of 2 valid, by keys that nobody registered"

@@ -14,22 +14,21 @@ import robfcp
 from robfcp.cli import app
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import read_signed, verify_all
-from robfcp.report.agreement import read_registry, read_sizes
+from robfcp.report.agreement import Registered, read_keys, read_registry, read_sizes
 from robfcp.report.signing import (
-    DOMAIN,
-    SignedReport,
+    Signed,
+    domain,
     generate_key,
     load_key,
     public_text,
-    read_keys,
-    save_signed,
     sign,
     unwrap,
-    verify,
 )
+from robfcp.report.signing import verify as verify_any
 
 pytest.importorskip("cryptography")
 SITES = ("site-0", "site-1", "site-2")
+DOMAIN = domain("signed-report")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +45,10 @@ def _load(path):
 @pytest.fixture(scope="module")
 def keys(private):
     return {site: public_text(private[site]) for site in SITES}
+
+
+def verify(data, keys, round, source="report"):
+    return verify_any(data, robfcp.Report, keys, round, source)
 
 
 def report(site, round="r1", seed=0):
@@ -152,7 +155,7 @@ def test_strangers_and_rubbish_are_refused(private, keys):
 def test_a_signed_report_that_is_no_histogram_is_still_refused(private, keys):
     raw = report("site-1").to_json().replace(b'"n_samples":40', b'"n_samples":-1')
     signature = base64.b64encode(private["site-1"].sign(DOMAIN + raw)).decode()
-    signed = SignedReport(keys["site-1"], signature, msgspec.Raw(raw))
+    signed = Signed("signed-report", keys["site-1"], signature, msgspec.Raw(raw))
     with pytest.raises(ReportError, match="site-1: "):
         verify(msgspec.json.encode(signed), keys, "r1")
 
@@ -186,7 +189,7 @@ def test_two_different_genuine_reports_contradict_each_other(private, keys):
 
 
 def test_files_that_cannot_be_read_are_faults_of_their_own(private, keys, tmp_path):
-    save_signed(report("site-0"), private["site-0"], tmp_path / "a.json")
+    report("site-0").save(tmp_path / "a.json", private["site-0"])
     reports, faults = read_signed([tmp_path / "a.json", tmp_path / "none.json"], keys, "r1")
     assert reports == [report("site-0")]
     assert "no such file" in faults[0].reason
@@ -218,10 +221,10 @@ def test_what_is_not_a_key_is_refused(text, tmp_path):
     [
         ('["site 1"]\nkey = "ed25519:AAAA"', "not an Ed25519 public key"),
         ('[a]\nkey = "AAAA"', "not an Ed25519 public key"),
-        ("[a]\nkey = 3", "key is not text"),
+        ("[a]\nkey = 3", "a: a whole number stands at key where text"),
         ("[a]\nsamples = 3", "a has no key"),
         ("[a]\nsamples = -3", "whole numbers of samples"),
-        ("[a]\nsize = 3", "'size' is unknown"),
+        ("[a]\nsize = 3", "a: 'size' is not known"),
         ("[a", "not TOML"),
         ("", "registers nobody"),
     ],
@@ -238,7 +241,7 @@ def test_registries_hold_samples_in_json_or_toml(tmp_path):
     (tmp_path / "r.toml").write_text('site-1 = 40\n["site 2"]\nsamples = 50\nkey = "k"\n')
     assert read_sizes(tmp_path / "r.toml") == {"site-1": 40, "site 2": 50}
     (tmp_path / "r.toml").write_text('[site-1]\nkey = "k"\n')
-    assert read_registry(tmp_path / "r.toml") == {"site-1": {"key": "k"}}
+    assert read_registry(tmp_path / "r.toml") == {"site-1": Registered(key="k")}
     with pytest.raises(RobfcpError, match="no number of samples"):
         read_sizes(tmp_path / "r.toml")
     for text in ('{"a": true}', '{"a": 0}', '{"a": 1.5}'):
