@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import robfcp
 from robfcp.calibration import own_floor
-from robfcp.figures import BLUE, GREY, VERMILION, new_axes, save, styled
+from robfcp.figures import BLUE, GREY, VERMILION, new_axes, save, style
 from robfcp.lab import outputs
 from robfcp.monitoring import AlarmHistory
 
@@ -173,7 +173,7 @@ def summary(title: str, monitors: Sequence[robfcp.Monitor]) -> list[str]:
     ]
 
 
-@styled
+@style()
 def draw(trial: Sequence[Watched], older: Sequence[Watched]) -> None:
     """Alarms against the floor: the stroke trial from 1994 on, and sleep by age."""
     left, right = new_axes(2)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 
 import robfcp
-from robfcp.figures import BLUE, CYCLE, GREY, VERMILION, new_axes, save, styled
+from robfcp.figures import BLUE, CYCLE, GREY, VERMILION, new_axes, save, style
 from robfcp.lab import outputs
 from robfcp.monitoring import monitor as betting
 from robfcp.monitoring import monitor as exchange
@@ -276,7 +276,7 @@ def sleep(quick: bool) -> tuple[Table, list[tuple[str, robfcp.Monitor, bool]]]:
     return (head, rows_of), watched
 
 
-@styled
+@style()
 def draw(watched: list[tuple[str, robfcp.Monitor, bool]], number: int) -> None:
     """Left: delays at three drops. Right: wealth on real sleep data."""
     left, right = new_axes(2)

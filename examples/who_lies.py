@@ -18,7 +18,7 @@ scores = Gaussian()(scores, [14, 30], rng=0)
 
 calibration = robfcp.calibrate(federation_of(scores, robfcp.Grid.default(), score))
 axes = figures.new_axes(2)
-figures.plot_maliciousness(calibration, axes[0])
+figures.plot_oddness(calibration, axes[0])
 figures.plot_cdf(calibration, axes[1])
 figures.save(axes, "who_lies.png")
 assert np.isfinite(calibration.threshold)

@@ -5,16 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn import get_config
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
-from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from robfcp.arguments import Rng, array, refuse_missing
 from robfcp.calibration import Calibration, Guarantee, calibrate
@@ -25,70 +19,54 @@ from robfcp.grid import Grid
 from robfcp.report import By, Report
 from robfcp.scores import Score, named_score
 
+try:
+    from sklearn import get_config
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+    from sklearn.exceptions import NotFittedError
+    from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+    from sklearn.utils.metaestimators import available_if
+    from sklearn.utils.validation import check_is_fitted, column_or_1d
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        "the scikit-learn front needs scikit-learn; install it with: pip install 'robfcp[sklearn]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["FederatedConformalClassifier", "FederatedConformalRegressor"]
 
 
 KINDS = ("default", "pandas", "polars")
-
-
-def check_kind(kind: str | None) -> str | None:
-    """A kind of output there is."""
-    if kind is not None and kind not in KINDS:
-        raise RobfcpError(f"transform: {kind!r} is unknown; use {', '.join(KINDS)}")
-    return kind
-
-
-def as_frame(
-    values: NDArray[Any], names: Sequence[str], levels: Sequence[float], kind: str | None, X: Any
-) -> Any:
-    """The (n, C) or (n, C, L) values as asked for; a column a name, or a name and a level."""
-    chosen = kind or get_config()["transform_output"]
-    if chosen == "default":
-        return values
-    columns = list(names)
-    if values.ndim == 3:
-        columns = [f"{name} at {level:g}" for name in names for level in levels]
-        values = values.reshape(len(values), -1)
-    try:
-        library = import_module(chosen)
-    except ImportError:
-        raise RobfcpError(f"transform: {chosen} is not installed; install it") from None
-    if chosen == "polars":
-        return library.DataFrame(values, schema=columns)
-    return library.DataFrame(values, columns=columns, index=getattr(X, "index", None))
-
-
 Site = tuple[Any, Any]
 Sites = Iterable[Site] | Mapping[str, Site]
 
 
-def named_sites(X: Any, y: Any, groups: ArrayLike | None) -> dict[str, Site]:
+def _sites(X: Any, y: Any, groups: ArrayLike | None) -> dict[str, Site]:
     """Each site's samples and targets by the site's name."""
-    if y is None:
-        if groups is not None:
-            raise RobfcpError("groups: go with X and y; pass conformalize(X, y, groups=...)")
-        return _of_pairs(X)
-    if groups is None:
-        return {numbered(1, 1)[0]: (X, y)}
-    site, target = array("groups", groups), array("y", y)
-    if site.ndim != 1 or len(site) != len(target):
-        raise RobfcpError(
-            f"groups: shape {site.shape} does not fit {len(target)} samples; give each one's site"
-        )
-    refuse_missing("groups", site)
-    names = site.astype(str)
-    each = list(dict.fromkeys(names.tolist()))
-    rows = {name: np.flatnonzero(names == name) for name in each}
-    return {name: (take(X, rows[name]), target[rows[name]]) for name in each}
-
-
-def _of_pairs(sites: Any) -> dict[str, Site]:
-    if isinstance(sites, Mapping):
-        named = {str(name): part for name, part in sites.items()}
-    elif hasattr(sites, "shape") or not isinstance(sites, Iterable):
+    if y is not None:
+        if groups is None:
+            return {numbered(1, 1)[0]: (X, y)}
+        site, target = array("groups", groups), array("y", y)
+        if site.ndim != 1 or len(site) != len(target):
+            raise RobfcpError(
+                f"groups: shape {site.shape} does not fit {len(target)} samples; give each one's "
+                "site"
+            )
+        refuse_missing("groups", site)
+        names = site.astype(str)
+        held = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
+        samples = X if hasattr(X, "shape") else array("X", X)
+        samples = getattr(samples, "iloc", samples)
+        return {name: (samples[rows], target[rows]) for name, rows in held.items()}
+    if groups is not None:
+        raise RobfcpError("groups: go with X and y; pass conformalize(X, y, groups=...)")
+    if isinstance(X, Mapping):
+        named = {str(name): part for name, part in X.items()}
+    elif hasattr(X, "shape") or not isinstance(X, Iterable):
         raise RobfcpError("y: is missing; pass conformalize(X, y, groups=...) or pairs of both")
     else:
-        parts = list(sites)
+        parts = list(X)
         named = dict(zip(numbered(len(parts), len(str(len(parts)))), parts, strict=True))
     if not named:
         raise RobfcpError("sites: there are none; pass [(X_1, y_1), ...]")
@@ -98,47 +76,12 @@ def _of_pairs(sites: Any) -> dict[str, Site]:
     return named
 
 
-def take(X: Any, rows: Any) -> Any:
-    """These rows of an array, a sparse matrix, a frame or a list."""
-    if hasattr(X, "iloc"):
-        return X.iloc[rows]
-    return X[rows] if hasattr(X, "shape") else array("X", X)[rows]
+class _FederatedConformal:
+    """What the classifier and the regressor share.
 
-
-class ScoreAndParameter:
-    """`score` is a parameter, as everywhere here, and scikit-learn's method `score(X, y)`.
-
-    Setting it sets the parameter; getting it gives the method.
+    `score` is a parameter, as everywhere here, and scikit-learn's method `score(X, y)`: setting it
+    sets the parameter; getting it gives the method.
     """
-
-    @property
-    def score(self) -> Any:
-        """scikit-learn's method: mean accuracy of `predict`, or R2; see `metrics` for coverage."""
-        return super().score  # type: ignore[misc]
-
-    @score.setter
-    def score(self, value: str | Score | None) -> None:
-        self.__dict__["score"] = value
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name, those of the estimator as estimator__name.
-
-        Parameters
-        ----------
-        deep
-            Whether to list the estimator's too.
-
-        Returns
-        -------
-        dict
-            What `set_params` and `clone` take.
-        """
-        found: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
-        return {**found, "score": self.__dict__.get("score")}
-
-
-class FederatedConformal(BaseEstimator):  # type: ignore[misc]
-    """What the classifier and the regressor share."""
 
     _default_score = ""
 
@@ -169,7 +112,32 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
         self.by = by
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, **fit_params: Any) -> FederatedConformal:
+    @property
+    def score(self) -> Any:
+        """scikit-learn's method: mean accuracy of `predict`, or R2; see `metrics` for coverage."""
+        return super().score  # type: ignore[misc]
+
+    @score.setter
+    def score(self, value: str | Score | None) -> None:
+        self.__dict__["score"] = value
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name, those of the estimator as estimator__name.
+
+        Parameters
+        ----------
+        deep
+            Whether to list the estimator's too.
+
+        Returns
+        -------
+        dict
+            What `set_params` and `clone` take.
+        """
+        found: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
+        return {**found, "score": self.__dict__.get("score")}
+
+    def fit(self, X: ArrayLike, y: ArrayLike, **fit_params: Any) -> Self:
         """Fit a copy of the wrapped estimator; not needed when it is fitted already.
 
         Parameters
@@ -186,16 +154,6 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
         -------
         self
             With `estimator_`. An earlier calibration is forgotten.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> from sklearn.linear_model import LinearRegression
-        >>> x = np.arange(8.0)[:, None]
-        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x, 2 * x[:, 0])
-        >>> model.predict([[10.0]]).round(6)
-        array([20.])
         """
         routed = fit_params
         if get_config()["enable_metadata_routing"]:
@@ -206,7 +164,7 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
 
     def conformalize(
         self, X: Sites | ArrayLike, y: ArrayLike | None = None, *, groups: ArrayLike | None = None
-    ) -> FederatedConformal:
+    ) -> Self:
         """Calibrate on every site's held-out data.
 
         Parameters
@@ -245,7 +203,7 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
         ('a', 'b', 'c')
         """
         self._check_fitted()
-        named = named_sites(X, y, groups)
+        named = _sites(X, y, groups)
         score = vars(self)["score"] or self._default_score
         score = named_score(score) if isinstance(score, str) else score
         streams = self._generator(0).spawn(len(named))
@@ -256,22 +214,20 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
             try:
                 reports.append(self._report(name, site, score, rng))
             except Exception as error:  # whatever one site's data does to the estimator
-                faults.append(_fault(name, error))
-                reason = error
+                reason, text = error, str(error).removeprefix(f"{name}: ")
+                if not isinstance(error, RobfcpError):  # its own words are not passed on
+                    text = f"the estimator does not take its samples ({type(error).__name__}); "
+                    text += "check missing values and the number of columns"
+                faults.append(Fault(name, "data", f"{name}: {text}"))
         if not reports:
             raise RobfcpError(faults[0].reason) from reason
         for fault in faults:
             warnings.warn(f"left out: {fault.reason}", UserWarning, stacklevel=2)
-        self.calibration_: Calibration = calibrate(
-            Federation.from_reports(reports, faults=faults),
-            confidence_level=self.confidence_level,
-            defence=self.defence,
-            malicious=cast(Any, self.malicious),
-            exclude=self.exclude,
-            guarantee=self.guarantee,
-            heterogeneity=self.heterogeneity,
-            by=self.by,
-        )
+        own = ("estimator", "score", "grid", "random_state")
+        given = self.get_params(deep=False).items()
+        settings = {name: value for name, value in given if name not in own}
+        federation = Federation.from_reports(reports, faults=faults)
+        self.calibration_: Calibration = calibrate(federation, **settings)
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -286,21 +242,11 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
         -------
         (n,) array
             As without conformal prediction.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> from sklearn.linear_model import LinearRegression
-        >>> x = np.arange(8.0)[:, None]
-        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x, 2 * x[:, 0])
-        >>> model.predict([[10.0]]).round(6)
-        array([20.])
         """
         check_is_fitted(self)
         return np.asarray(self._model.predict(X))
 
-    def set_output(self, *, transform: str | None = None) -> FederatedConformal:
+    def set_output(self, *, transform: str | None = None) -> Self:
         """Choose what sets and intervals come as.
 
         Parameters
@@ -315,7 +261,9 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
         self
             With the choice; `clone` keeps it.
         """
-        if check_kind(transform) is not None:
+        if transform is not None:
+            if transform not in KINDS:
+                raise RobfcpError(f"transform: {transform!r} is unknown; use {', '.join(KINDS)}")
             self._sklearn_output_config = {"transform": transform}
         return self
 
@@ -341,7 +289,7 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
         return True
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
         inner = getattr(self.estimator, "__sklearn_tags__", None)
         if inner is not None:
             tags.input_tags = inner().input_tags
@@ -389,10 +337,23 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
         return np.random.default_rng([state, use])
 
     def _framed(self, values: NDArray[Any], names: Sequence[str], X: Any) -> Any:
-        """The values as `set_output` chose."""
+        """The values as `set_output` chose; a column a name, or a name and a level."""
         kind = getattr(self, "_sklearn_output_config", {}).get("transform")
-        levels = [float(level.confidence_level) for level in self.calibration_.levels]
-        return as_frame(values, names, levels, kind, X)
+        kind = kind or get_config()["transform_output"]
+        if kind == "default":
+            return values
+        columns = list(names)
+        if values.ndim == 3:
+            levels = [float(level.confidence_level) for level in self.calibration_.levels]
+            columns = [f"{name} at {level:g}" for name in names for level in levels]
+            values = values.reshape(len(values), -1)
+        try:
+            library = import_module(kind)
+        except ImportError:
+            raise RobfcpError(f"transform: {kind} is not installed; install it") from None
+        if kind == "polars":
+            return library.DataFrame(values, schema=columns)
+        return library.DataFrame(values, columns=columns, index=getattr(X, "index", None))
 
     def _report(self, name: str, site: Site, score: Score, rng: np.random.Generator) -> Report:
         X, y = site
@@ -400,20 +361,7 @@ class FederatedConformal(BaseEstimator):  # type: ignore[misc]
         return Report.from_scores(name, scores, self.grid, score=score)
 
 
-def _fault(name: str, error: Exception) -> Fault:
-    """What is wrong with a site's data, in our words; the estimator's own are not passed on."""
-    if isinstance(error, RobfcpError):
-        text = str(error)
-        return Fault(name, "data", text if text.startswith(f"{name}: ") else f"{name}: {text}")
-    return Fault(
-        name,
-        "data",
-        f"{name}: the estimator does not take its samples ({type(error).__name__}); check missing "
-        "values and the number of columns",
-    )
-
-
-class FederatedConformalClassifier(ScoreAndParameter, ClassifierMixin, FederatedConformal):  # type: ignore[misc]
+class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Prediction sets for a fitted classifier, calibrated on sites some of which may lie.
 
     Parameters
@@ -486,20 +434,6 @@ class FederatedConformalClassifier(ScoreAndParameter, ClassifierMixin, Federated
         -------
         (n, C) or (n, C, L) array of bool
             L is the number of confidence levels. A frame where `set_output` asks for one.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> from sklearn.linear_model import LogisticRegression
-        >>> rng = np.random.default_rng(0)
-        >>> y = rng.integers(2, size=600)
-        >>> x = rng.normal(4 * y, 1)[:, None]
-        >>> sites = [(x[k::6], y[k::6]) for k in range(5)]
-        >>> model = robfcp.FederatedConformalClassifier(LogisticRegression()).fit(x[5::6], y[5::6])
-        >>> model.conformalize(sites).predict_set([[0.0], [4.0]])
-        array([[ True, False],
-               [False,  True]])
         """
         calibration = self._calibrated()
         sets = calibration.predict_set(
@@ -548,17 +482,16 @@ class FederatedConformalClassifier(ScoreAndParameter, ClassifierMixin, Federated
         """The column of each label."""
         labels = array("labels", y).ravel()
         refuse_missing("labels", labels)
-        each, which = np.unique(labels, return_inverse=True)
         known = {label: column for column, label in enumerate(self.classes_.tolist())}
-        strange = [label for label in each.tolist() if label not in known]
+        strange = [label for label in labels.tolist() if label not in known]
         if strange:
             raise RobfcpError(
                 f"labels: {strange[0]!s:.40} was not seen in training; drop those samples"
             )
-        return np.array([known[label] for label in each.tolist()], dtype=np.intp)[which.ravel()]
+        return np.array([known[label] for label in labels.tolist()], dtype=np.intp)
 
 
-class FederatedConformalRegressor(ScoreAndParameter, RegressorMixin, FederatedConformal):  # type: ignore[misc]
+class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Prediction intervals for a fitted regressor, calibrated on sites some of which may lie.
 
     For the CQR score the estimator's `predict` must return (n, 2) lower and upper quantiles.
@@ -597,36 +530,8 @@ class FederatedConformalRegressor(ScoreAndParameter, RegressorMixin, FederatedCo
 
     _default_score = "absolute-residual"
 
-    def fit(self, X: ArrayLike, y: ArrayLike, **fit_params: Any) -> FederatedConformalRegressor:
-        """Fit a copy of the wrapped estimator, on one target a sample.
-
-        Parameters
-        ----------
-        X
-            Training samples.
-        y
-            (n,) their targets.
-        **fit_params
-            What the estimator's `fit` takes besides; routed by request where metadata routing
-            is on.
-
-        Returns
-        -------
-        self
-            With `estimator_`. An earlier calibration is forgotten.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> from sklearn.linear_model import LinearRegression
-        >>> x = np.arange(8.0)[:, None]
-        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x, 2 * x[:, 0])
-        >>> model.predict([[10.0]]).round(6)
-        array([20.])
-        """
-        super().fit(X, y if y is None else column_or_1d(y, warn=True), **fit_params)
-        return self
+    def fit(self, X: ArrayLike, y: ArrayLike, **fit_params: Any) -> Self:
+        return super().fit(X, y if y is None else column_or_1d(y, warn=True), **fit_params)
 
     def predict_interval(self, X: ArrayLike) -> NDArray[np.float64]:
         """(n, 2) lower and upper ends; (n, 2, L) for several levels.
@@ -640,28 +545,7 @@ class FederatedConformalRegressor(ScoreAndParameter, RegressorMixin, FederatedCo
         -------
         (n, 2) or (n, 2, L) array
             L is the number of confidence levels. A frame where `set_output` asks for one.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> from sklearn.linear_model import LinearRegression
-        >>> rng = np.random.default_rng(0)
-        >>> x = rng.random((600, 1))
-        >>> y = x[:, 0] + rng.normal(0, 0.1, 600)
-        >>> sites = [(x[k::6], y[k::6]) for k in range(5)]
-        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x[5::6], y[5::6])
-        >>> model.conformalize(sites).predict_interval([[0.5]]).round(1)
-        array([[0.3, 0.7]])
         """
         ends = self._calibrated().predict_interval(self._model.predict(X))
         framed: NDArray[np.float64] = self._framed(ends, ["low", "high"], X)
         return framed
-
-
-try:
-    import sklearn  # noqa: F401
-except ImportError as error:  # pragma: no cover
-    raise ImportError(
-        "the scikit-learn front needs scikit-learn; install it with: pip install 'robfcp[sklearn]'"
-    ) from error

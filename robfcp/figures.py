@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fractions import Fraction
-from functools import wraps
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.calibration import Budgets, Calibration, covered_by_stratum, stratum_limits
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, comparable, whole
+from robfcp.federation import comparable, whole
 from robfcp.files import write_atomically
-from robfcp.guarantees import marginal_threshold, tolerance
 from robfcp.monitoring import Monitor
 
 __all__ = [
-    "BLUE",
-    "CYCLE",
-    "GREEN",
-    "GREY",
-    "ORANGE",
-    "PURPLE",
-    "SKY",
-    "VERMILION",
     "plot_alarm",
     "plot_by_class",
     "plot_cdf",
     "plot_certificates",
     "plot_heatmap",
     "plot_lines",
-    "plot_maliciousness",
-    "plot_tolerance_curve",
+    "plot_oddness",
     "save",
 ]
 
@@ -47,19 +35,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 # Okabe and Ito's colours, told apart with any kind of colour vision.
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 PURPLE, SKY, GREY = "#CC79A7", "#56B4E9", "#5B6673"
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY)
 MARKERS = ("o", "^", "s", "D", "v", "P", "X")
-DEFENCES = {
-    "none": (VERMILION, "^"),
-    "rob-fcp": (ORANGE, "s"),
-    "consensus": (BLUE, "o"),
-}
+DEFENCES = {"none": (VERMILION, "^"), "rob-fcp": (ORANGE, "s"), "consensus": (BLUE, "o")}
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -74,14 +55,16 @@ STYLE: dict[Any, Any] = {
     "grid.color": "#E3E5E8",
     "lines.linewidth": 1.8,
     "legend.frameon": False,
+    "legend.fontsize": 8.5,
     "svg.hashsalt": "robfcp",
 }
-FORMATS = ("png", "svg", "pdf")
+# By what each kind of file would be dated: the same figure has the same bytes.
+FORMATS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The one style of all figures, for the length of a `with` block."""
+    """The one style of all figures, for a `with` block or, as `@style()`, for a function."""
     try:
         import matplotlib
         from cycler import cycler
@@ -94,18 +77,7 @@ def style() -> Iterator[None]:
         yield
 
 
-def styled(function: Callable[P, T]) -> Callable[P, T]:
-    """The same drawing function, drawing in the one style."""
-
-    @wraps(function)
-    def drawing(*args: P.args, **kwargs: P.kwargs) -> T:
-        with style():
-            return function(*args, **kwargs)
-
-    return drawing
-
-
-@styled
+@style()
 def new_axes(columns: int = 1, height: float = 3.6) -> NDArray[Any]:
     """(columns,) axes side by side on a new figure, apart from pyplot's."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -116,7 +88,7 @@ def new_axes(columns: int = 1, height: float = 3.6) -> NDArray[Any]:
     return np.asarray(figure.subplots(1, columns, squeeze=False)[0])
 
 
-@styled
+@style()
 def save(drawn: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> None:
     """Write the figure whole or not at all, the same bytes for the same figure.
 
@@ -137,9 +109,8 @@ def save(drawn: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> N
         raise RobfcpError(f"{path}: cannot draw .{suffix}; use .png, .svg or .pdf")
     first = drawn.flat[0] if isinstance(drawn, np.ndarray) else drawn
     figure: Any = first if hasattr(first, "savefig") else first.figure
-    undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     buffer = BytesIO()
-    figure.savefig(buffer, format=suffix, dpi=150, metadata=undated[suffix])
+    figure.savefig(buffer, format=suffix, dpi=150, metadata={FORMATS[suffix]: None})
     write_atomically(path, buffer.getvalue())
 
 
@@ -151,11 +122,7 @@ def looks(names: Iterable[str]) -> list[tuple[str, tuple[str, str]]]:
     return [(name, DEFENCES[name] if name in DEFENCES else next(free)) for name in wanted]
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-@styled
+@style()
 def plot_certificates(
     outcomes: Sequence[Budgets], axes: NDArray[Any] | None = None
 ) -> NDArray[Any]:
@@ -167,11 +134,6 @@ def plot_certificates(
         One a confidence level, as `robfcp.calibration.what_if` gives them.
     axes
         (2,) where to draw; new ones if None.
-
-    Returns
-    -------
-    (2,) array of Axes
-        What was drawn into.
 
     Examples
     --------
@@ -196,74 +158,17 @@ def plot_certificates(
             finite = [value if np.isfinite(value) else np.nan for value in held]
             pair[1].plot(m, finite, color=colour, linestyle=line, label=name)
         pair[0].axhline(float(outcome.level), color=colour, linestyle=":", linewidth=1)
-        for ax in pair:
-            ax.set_xlabel("sites that may lie, m")
     confidence = outcomes[0].budgets[0].certificate.confidence
-    pair[0].set(
-        title=f"Proved coverage, {confidence:.0%} confidence", ylabel="coverage of the honest sites"
-    )
-    pair[0].legend(loc="best", fontsize=8.5)
+    proved = f"Proved coverage, {confidence:.0%} confidence"
+    pair[0].set(title=proved, ylabel="coverage of the honest sites")
     pair[1].set(title="Thresholds guaranteed at the level", ylabel="threshold")
-    pair[1].legend(loc="best", fontsize=8.5)
+    for ax in pair:
+        ax.set_xlabel("sites that may lie, m")
+        ax.legend()
     return pair
 
 
-@styled
-def plot_tolerance_curve(
-    federation: Federation,
-    level: Fraction,
-    threshold_index: int | None = None,
-    ax: Axes | None = None,
-) -> Axes:
-    """The threshold guaranteed against 0, 1, 2, ... liars; a threshold in use cuts it at m*.
-
-    Parameters
-    ----------
-    federation
-        The reports of one round.
-    level
-        The wanted coverage.
-    threshold_index
-        The bin whose upper edge is the threshold in use.
-    ax
-        Where to draw; new axes if None.
-
-    Returns
-    -------
-    Axes
-        What was drawn into.
-
-    Examples
-    --------
-    >>> from fractions import Fraction
-    >>> import robfcp
-    >>> from robfcp.figures import plot_tolerance_curve
-    >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
-    >>> plot_tolerance_curve(federation, Fraction(9, 10), threshold_index=1).get_title(loc="left")
-    'Tolerance curve'
-    """
-    target: Axes = new_axes()[0] if ax is None else ax
-    upper = federation.grid.upper
-    found: list[float] = []
-    for m in range((federation.n_clients + 1) // 2):
-        index = marginal_threshold(federation, level, m)
-        if index is None or not np.isfinite(upper[index]):
-            target.axvline(m, color=GREY, linestyle=":", label=f"full sets from {m} liars")
-            break
-        found.append(float(upper[index]))
-    target.step(range(len(found)), found, where="pre", color=BLUE, marker="o", markersize=4)
-    if threshold_index is not None:
-        survived = tolerance(federation, threshold_index, level)
-        words = f"threshold in use holds against {'nobody' if survived is None else survived}"
-        target.axhline(upper[threshold_index], color=GREEN, linestyle="--", label=words)
-    if target.get_legend_handles_labels()[0]:
-        target.legend(fontsize=8.5)
-    target.set(xlabel="liars guarded against", ylabel=f"threshold guaranteed at {float(level):g}")
-    target.set_title("Tolerance curve")
-    return target
-
-
-@styled
+@style()
 def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     """The trusted clients' pooled CDF, every flagged client's own, and the thresholds.
 
@@ -273,11 +178,6 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
         With its evidence.
     ax
         Where to draw; new axes if None.
-
-    Returns
-    -------
-    Axes
-        What was drawn into.
 
     Examples
     --------
@@ -305,13 +205,13 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
             name = None if number else "threshold"
             target.axvline(level.threshold, color=GREEN, linestyle="--", label=name)
     target.set(xlabel="score", ylabel="share at or below", title="Scores of the sites")
-    target.legend(fontsize=8.5)
+    target.legend()
     return target
 
 
-@styled
-def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes:
-    """Clients in the order of maliciousness, trusted and flagged ones told apart.
+@style()
+def plot_oddness(calibration: Calibration, ax: Axes | None = None) -> Axes:
+    """Sites in the order of their oddness, trusted and flagged ones told apart.
 
     Parameters
     ----------
@@ -320,39 +220,29 @@ def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes
     ax
         Where to draw; new axes if None.
 
-    Returns
-    -------
-    Axes
-        What was drawn into.
-
     Examples
     --------
     >>> import robfcp
-    >>> from robfcp.figures import plot_maliciousness, save
+    >>> from robfcp.figures import plot_oddness, save
     >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
     >>> calibration = robfcp.calibrate(federation, defence="rob-fcp", malicious=1)
-    >>> save(plot_maliciousness(calibration), "maliciousness.png")
+    >>> save(plot_oddness(calibration), "oddness.png")
     """
     target: Axes = new_axes()[0] if ax is None else ax
     order = np.argsort(calibration.maliciousness, kind="stable")
     number, trusted = calibration.maliciousness[order], calibration.trusted_mask[order]
     place = np.arange(1, len(order) + 1)
-    looks = (("trusted", trusted, BLUE, "o"), ("flagged", ~trusted, VERMILION, "^"))
-    for name, chosen, colour, marker in looks:
+    kinds = (("trusted", trusted, BLUE, "o"), ("flagged", ~trusted, VERMILION, "^"))
+    for name, chosen, colour, marker in kinds:
         target.scatter(place[chosen], number[chosen], s=18, color=colour, marker=marker, label=name)
     if number[0] > 0 and number[-1] > 20 * number[len(number) // 2]:
         target.set_yscale("log")
-    target.set(xlabel="sites, least malicious first", ylabel="maliciousness")
-    target.set_title("Sites by maliciousness")
-    target.legend(fontsize=8.5)
+    target.set(xlabel="sites, least odd first", ylabel="oddness", title="Sites by oddness")
+    target.legend()
     return target
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-@styled
+@style()
 def plot_lines(
     x: ArrayLike,
     lines: Mapping[str, ArrayLike],
@@ -385,11 +275,6 @@ def plot_lines(
     ax
         Where to draw; new axes if None.
 
-    Returns
-    -------
-    Axes
-        What was drawn into.
-
     Examples
     --------
     >>> from robfcp.figures import plot_lines
@@ -405,11 +290,11 @@ def plot_lines(
     if level is not None:
         target.axhline(level, color=GREY, linestyle=":", linewidth=1)
     target.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    target.legend(fontsize=8.5)
+    target.legend()
     return target
 
 
-@styled
+@style()
 def plot_heatmap(
     values: ArrayLike,
     rows: Sequence[str],
@@ -417,7 +302,6 @@ def plot_heatmap(
     *,
     title: str = "",
     label: str = "",
-    largest: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Attacks by defences, say: the darker, the farther from zero; every cell holds its number.
@@ -434,15 +318,8 @@ def plot_heatmap(
         Above the axes.
     label
         Beside the colour bar.
-    largest
-        What the darkest colour stands for; the largest value if None.
     ax
         Where to draw; new axes if None.
-
-    Returns
-    -------
-    Axes
-        What was drawn into.
 
     Examples
     --------
@@ -453,15 +330,13 @@ def plot_heatmap(
     """
     cells = np.asarray(values, dtype=float)
     target: Axes = new_axes(1, 1.4 + 0.34 * len(rows))[0] if ax is None else ax
-    top = largest if largest is not None else float(np.nanmax(np.abs(cells), initial=0)) or 1.0
+    top = float(np.nanmax(np.abs(cells), initial=0)) or 1.0
     image = target.imshow(np.abs(cells), cmap="Blues", vmin=0, vmax=top, aspect="auto")
     for (i, j), value in np.ndenumerate(cells):
         dark = np.abs(value) > 0.55 * top
         words = "" if np.isnan(value) else f"{value:+.3f}" if (cells < 0).any() else f"{value:.3f}"
-        target.text(
-            j, i, words, ha="center", va="center", fontsize=8.5,
-            color="white" if dark else "black",
-        )  # fmt: skip
+        ink = "white" if dark else "black"
+        target.text(j, i, words, ha="center", va="center", fontsize=8.5, color=ink)
     target.set_xticks(range(len(columns)), columns)
     target.set_yticks(range(len(rows)), rows)
     target.set_title(title)
@@ -470,11 +345,7 @@ def plot_heatmap(
     return target
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-@styled
+@style()
 def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
     """How strong each alarm is over the samples, and the line at which it rings.
 
@@ -484,11 +355,6 @@ def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
         With samples counted.
     ax
         Where to draw; new axes if None.
-
-    Returns
-    -------
-    Axes
-        What was drawn into.
 
     Examples
     --------
@@ -515,14 +381,14 @@ def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
     line = -np.log10(monitor.state.delta)
     target.axhline(line, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
     target.set(xlabel="samples", ylabel="alarm strength, log10", title="How strong the alarms are")
-    target.legend(fontsize=8.5)
+    target.legend()
     return target
 
 
 MOST = 40  # classes shown, those that are covered least
 
 
-@styled
+@style()
 def plot_by_class(
     calibration: Calibration, axes: NDArray[Any] | None = None, *, level: int = 0
 ) -> NDArray[Any]:
@@ -539,11 +405,6 @@ def plot_by_class(
         (2,) where to draw; new ones if None.
     level
         Which confidence level of the calibration, counted from 0.
-
-    Returns
-    -------
-    (2,) array of Axes
-        What was drawn into.
 
     Examples
     --------
@@ -572,7 +433,14 @@ def plot_by_class(
     pair = new_axes(2) if axes is None else axes
     places = np.arange(len(shown))
     known = {one.name: one for one in chosen.strata}
-    _draw_proved(pair[0], [known.get(strata.labels[c]) for c in shown])
+    look: dict[str, Any] = {"alpha": 0.35, "linewidth": 6, "solid_capstyle": "butt"}
+    words = {GREY: "proved", VERMILION: "proved, held by few"}  # each once
+    for place, c in enumerate(shown):
+        one = known.get(strata.labels[c])
+        if one is not None and not one.certificate.vacuous:
+            ends = one.certificate.lower, one.certificate.upper
+            colour = VERMILION if one.protection else GREY
+            pair[0].plot(ends, (place, place), color=colour, label=words.pop(colour, None), **look)
     pair[0].scatter(share[shown], places, s=26, color=BLUE, zorder=3, label="reported samples")
     wanted = float(chosen.confidence_level)
     pair[0].axvline(wanted, color=GREEN, linestyle="--", label=f"wanted, {wanted:g}")
@@ -580,31 +448,15 @@ def plot_by_class(
     finite = np.isfinite(limits)
     pair[1].scatter(limits[finite], places[finite], s=26, color=BLUE, label="threshold")
     if not finite.all():
-        edge = calibration.federation.grid.edges[np.isfinite(calibration.federation.grid.edges)][-1]
-        full = np.full(int((~finite).sum()), edge)
-        words = "infinite: in every set"
-        pair[1].scatter(full, places[~finite], s=36, color=VERMILION, marker=">", label=words)
+        full, edges = places[~finite], calibration.federation.grid.edges
+        look = {"s": 36, "color": VERMILION, "marker": ">", "label": "infinite: in every set"}
+        pair[1].scatter(np.full(len(full), edges[np.isfinite(edges)][-1]), full, **look)
     names = [strata.labels[c] for c in shown]
     for ax in pair:
         ax.set_yticks(places, names, fontsize=8 if len(shown) > 15 else None)
         ax.set_ylim(-0.6, len(shown) - 0.4)
-        ax.legend(loc="best", fontsize=8.5)
+        ax.legend()
     more = f", the {MOST} covered least" if len(shown) < len(some) else ""
     pair[0].set(title=f"Coverage by {strata.by}{more}", xlabel="share covered")
     pair[1].set(title="Thresholds", xlabel="score")
     return pair
-
-
-def _draw_proved(ax: Any, levels: list[Any]) -> None:
-    """A bar from the lower to the upper end of what is proved of each."""
-    words: str | None = "proved"
-    weak: str | None = "proved, held by few"
-    for place, one in enumerate(levels):
-        if one is None or one.certificate.vacuous:
-            continue
-        ends = one.certificate.lower, one.certificate.upper
-        colour = VERMILION if one.protection else GREY
-        label = weak if one.protection else words
-        look = {"color": colour, "alpha": 0.35, "linewidth": 6, "solid_capstyle": "butt"}
-        ax.plot(ends, (place, place), label=label, **look)
-        weak, words = (None, words) if one.protection else (weak, None)

@@ -136,7 +136,7 @@ def test_every_block_runs_as_printed(
 
 
 @pytest.mark.parametrize(
-    "example", thorough(EXAMPLES, ROOT / "examples" / "tolerance.py"), ids=lambda path: path.name
+    "example", thorough(EXAMPLES, ROOT / "examples" / "certificates.py"), ids=lambda path: path.name
 )
 def test_every_example_makes_its_figure(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.figures import GREY, looks, new_axes, styled
+from robfcp.figures import GREY, looks, new_axes, style
 from robfcp.lab.simulation import Row
 
 
-@styled
+@style()
 def plot_comparison(
     rows: Sequence[Row], level: float = 0.9, axes: NDArray[Any] | None = None
 ) -> NDArray[Any]:
@@ -50,5 +50,5 @@ def plot_comparison(
         ax.set_title(title)
         ax.grid(axis="x", visible=False)
     pair[0].axhline(level, color=GREY, linestyle=":", linewidth=1, label=f"wanted {level:g}")
-    pair[0].legend(fontsize=8.5)
+    pair[0].legend()
     return pair

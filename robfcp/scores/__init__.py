@@ -1,12 +1,6 @@
 """Scores: predictions and targets in, one nonconformity score a sample out; bigger is stranger."""
 
-from robfcp.scores.base import (
-    SCORES,
-    ClassificationScore,
-    Score,
-    named_score,
-    scores_or_nan,
-)
+from robfcp.scores.base import SCORES, ClassificationScore, Score, named_score, scores_or_nan
 from robfcp.scores.classification import APS, LAC, RAPS, SAPS, OrdinalAPS
 from robfcp.scores.conformance import check_score
 from robfcp.scores.inputs import (

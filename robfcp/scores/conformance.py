@@ -54,15 +54,20 @@ def check_score(score: Score) -> tuple[str, ...]:
     return tuple(_promises(score))
 
 
+def _need(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise RobfcpError(otherwise)
+
+
 def _promises(score: Any) -> Iterator[str]:
     """Each promise once it was found to hold."""
-    name = getattr(score, "name", None)
-    if not is_dataclass(type(score)):
-        raise RobfcpError("score: is no instance of a dataclass; put @dataclass(frozen=True) on it")
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
-        raise RobfcpError('score: has no name; add name = "margin", say')
-    if any(field.name == "name" for field in fields(score)):
-        raise RobfcpError(f"{name}: the name is a parameter; write name = ... without a type")
+    name: Any = getattr(score, "name", None)
+    plain = "score: is no instance of a dataclass; put @dataclass(frozen=True) on it"
+    _need(is_dataclass(type(score)), plain)
+    named = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
+    _need(named, 'score: has no name; add name = "margin", say')
+    free = all(field.name != "name" for field in fields(score))
+    _need(free, f"{name}: the name is a parameter; write name = ... without a type")
     try:
         score.name = name
     except FrozenInstanceError:
@@ -74,66 +79,65 @@ def _promises(score: Any) -> Iterator[str]:
         same = type(score)(**json.loads(json.dumps(asdict(score)))) == score
     except (TypeError, ValueError):
         same = False
-    if not same:
-        raise RobfcpError(f"{name}: parameters must be plain numbers, words or booleans")
+    _need(same, f"{name}: parameters must be plain numbers, words or booleans")
     yield "its parameters can stand in a report"
 
     grid = score.default_grid()
-    if not isinstance(grid, Grid):
-        raise RobfcpError(f"{name}: default_grid must return a robfcp.Grid")
+    _need(isinstance(grid, Grid), f"{name}: default_grid must return a robfcp.Grid")
     predictions, targets = _samples(score)
-    values = np.asarray(score(predictions.copy(), targets, 0), dtype=np.float64)
-    if values.shape != targets.shape:
-        raise RobfcpError(
-            f"{name}: gives shape {values.shape} for {len(targets)} samples; return (n,)"
-        )
+
+    def scores(number: int | None = None) -> NDArray[np.float64]:
+        values = score(predictions[:number].copy(), targets[:number], 0)
+        return np.asarray(values, dtype=np.float64)
+
+    values = scores()
+    shape = f"{name}: gives shape {values.shape} for {len(targets)} samples; return (n,)"
+    _need(values.shape == targets.shape, shape)
     low, high = float(grid.edges[0]), float(grid.edges[-1])
-    if values.min() < low or values.max() > high:
-        raise RobfcpError(
-            f"{name}: scores from {values.min():.4g} to {values.max():.4g} leave its default "
-            f"grid [{low:g}, {high:g}]; return Grid.extended() or Grid.open_ended()"
-        )
+    _need(
+        not (values.min() < low or values.max() > high),
+        f"{name}: scores from {values.min():.4g} to {values.max():.4g} leave its default grid "
+        f"[{low:g}, {high:g}]; return Grid.extended() or Grid.open_ended()",
+    )
     yield "its default grid holds its scores"
 
-    if not np.isfinite(values).all():
-        raise RobfcpError(f"{name}: some scores are NaN or infinite; bound them")
-    again = np.asarray(score(predictions.copy(), targets, 0), dtype=np.float64)
-    if values.tobytes() != again.tobytes():
-        raise RobfcpError(f"{name}: draws numbers of its own; take them from rng only")
+    finite = bool(np.isfinite(values).all())
+    _need(finite, f"{name}: some scores are NaN or infinite; bound them")
+    again = values.tobytes() == scores().tobytes()
+    _need(again, f"{name}: draws numbers of its own; take them from rng only")
     yield "one finite score a sample, and the same again with the same rng"
 
-    part = np.asarray(score(predictions[:7].copy(), targets[:7], 0))
-    if not np.allclose(part, values[:7], rtol=1e-12, atol=1e-12):
-        raise RobfcpError(f"{name}: a score depends on other samples; use its own row alone")
+    alone = np.allclose(scores(7), values[:7], rtol=1e-12, atol=1e-12)
+    _need(alone, f"{name}: a score depends on other samples; use its own row alone")
     yield "a sample's score depends on that sample alone"
 
     classes = isinstance(score, ClassificationScore)
     for call, *others in [(score, targets), (score.all_labels,)] if classes else [(score, targets)]:
         given = predictions.copy()
         call(given, *others, rng=0)
-        if not np.array_equal(given, predictions):
-            raise RobfcpError(f"{name}: changes the array it is given; work on a copy")
+        kept = np.array_equal(given, predictions)
+        _need(kept, f"{name}: changes the array it is given; work on a copy")
     yield "what it is given stays as it was"
-    yield from (_of_labels if classes else _intervals)(score, predictions, targets, values)
+    yield from (_sets if classes else _intervals)(score, predictions, targets, values)
 
 
-def _of_labels(score: Any, predictions: Any, targets: Any, values: Any) -> Iterator[str]:
-    """What sets rely on."""
+def _sets(score: Any, predictions: Any, targets: Any, values: Any) -> Iterator[str]:
+    """What prediction sets rely on."""
     exact = np.concatenate([np.asarray(block) for _, block in score.blocks(predictions, 0)])
-    if exact.shape != predictions.shape:
-        raise RobfcpError(
-            f"{score.name}: of_all gives shape {exact.shape} for {predictions.shape} "
-            "probabilities; return a score for every label"
-        )
-    if not np.allclose(exact[np.arange(len(exact)), targets], values, atol=1e-12):
-        raise RobfcpError(f"{score.name}: of_all and the score of a given label differ")
+    _need(
+        exact.shape == predictions.shape,
+        f"{score.name}: of_all gives shape {exact.shape} for {predictions.shape} probabilities; "
+        "return a score for every label",
+    )
+    same = np.allclose(exact[np.arange(len(exact)), targets], values, atol=1e-12)
+    _need(same, f"{score.name}: of_all and the score of a given label differ")
     yield "scores of given labels are those of all labels"
 
     size = max(1.0, float(np.abs(exact).max()))
     for kind, tolerance in ((np.float32, 1e-4), (np.float16, 0.05)):
         table = np.asarray(score.all_labels(predictions.astype(kind), 0), dtype=np.float64)
-        if np.median(np.abs(table - exact)) > tolerance * size:
-            raise RobfcpError(f"{score.name}: {np.dtype(kind)} gives other scores; use float64")
+        close = bool(np.median(np.abs(table - exact)) <= tolerance * size)
+        _need(close, f"{score.name}: {np.dtype(kind)} gives other scores; use float64")
     yield "float16 and float32 are taken"
 
     for row in ([0.5, 0.9], [1.5, -0.5], [np.nan, 1.0]):
@@ -148,16 +152,14 @@ def _of_labels(score: Any, predictions: Any, targets: Any, values: Any) -> Itera
 
 def _intervals(score: Any, predictions: Any, targets: Any, values: Any) -> Iterator[str]:
     """What prediction intervals rely on."""
-    if not callable(getattr(score, "interval", None)):
-        raise RobfcpError(
-            f"{score.name}: is no ClassificationScore and has no interval(predictions, threshold)"
-        )
+    lacking = f"{score.name}: is no ClassificationScore and has no interval(predictions, threshold)"
+    _need(callable(getattr(score, "interval", None)), lacking)
     for threshold in np.quantile(values, [0.2, 0.9]):
         ends = np.asarray(score.interval(predictions, float(threshold)))
         inside = (ends[:, 0] <= targets) & (targets <= ends[:, 1])
         clear = np.abs(values - threshold) > 1e-9
-        if not np.array_equal(inside[clear], (values <= threshold)[clear]):
-            raise RobfcpError(f"{score.name}: interval is not where the score is at most threshold")
+        fits = np.array_equal(inside[clear], (values <= threshold)[clear])
+        _need(fits, f"{score.name}: interval is not where the score is at most threshold")
     yield "the interval holds the targets whose score is at most the threshold"
 
 

@@ -18,7 +18,7 @@ from robfcp.calibration import what_if
 from robfcp.defence import DEFAULT
 from robfcp.errors import RobfcpError
 from robfcp.figures import FORMATS
-from robfcp.guarantees import fcp_index, marginal_threshold
+from robfcp.guarantees import fcp_index
 from robfcp.lab.figures import plot_comparison
 
 
@@ -76,28 +76,6 @@ def test_heatmap_writes_every_number() -> None:
     assert [text.get_text() for text in ax.texts] == ["-0.100", "+0.020", "+0.000", ""]
 
 
-def test_tolerance_curve_is_the_guaranteed_threshold_for_each_number_of_liars() -> None:
-    reports, level = federation(), Fraction(8, 10)
-    index = marginal_threshold(reports, level, 1)
-    assert index is not None
-    ax = figures.plot_tolerance_curve(reports, level, index)
-    curve = next(line for line in ax.get_lines() if line.get_marker() == "o")
-    for m, threshold in enumerate(np.asarray(curve.get_ydata())):
-        found = marginal_threshold(reports, level, m)
-        assert found is not None
-        assert threshold == reports.grid.upper[found]
-    legend = ax.get_legend()
-    assert legend is not None
-    assert "holds against" in legend.get_texts()[-1].get_text()
-
-
-def test_tolerance_curve_ends_where_sets_are_full() -> None:
-    ax = figures.plot_tolerance_curve(federation(0), Fraction(9999, 10_000))
-    legend = ax.get_legend()
-    assert legend is not None
-    assert "full sets from" in legend.get_texts()[0].get_text()
-
-
 def test_certificate_figure_shows_the_bands_of_certify() -> None:
     reports, level = federation(), Fraction(9, 10)
     index = fcp_index(reports, level)
@@ -109,7 +87,7 @@ def test_certificate_figure_shows_the_bands_of_certify() -> None:
 
 def test_calibration_figures_tell_flagged_from_trusted_clients() -> None:
     calibration = robfcp.calibrate(federation(), defence="rob-fcp", malicious=2)
-    ax = figures.plot_maliciousness(calibration)
+    ax = figures.plot_oddness(calibration)
     sizes = {str(part.get_label()): len(part.get_offsets()) for part in ax.collections}
     assert sizes == {"trusted": 12, "flagged": 2}
     ax = figures.plot_cdf(calibration)
@@ -118,7 +96,7 @@ def test_calibration_figures_tell_flagged_from_trusted_clients() -> None:
     assert ax.get_lines()[-1].get_xdata()[0] == calibration.threshold  # type: ignore[index]
 
 
-@pytest.mark.parametrize("suffix", thorough(FORMATS, "svg"))
+@pytest.mark.parametrize("suffix", thorough(list(FORMATS), "svg"))
 def test_saved_figures_are_the_same_bytes_again(suffix: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
         calibration = robfcp.calibrate(federation(), defence="rob-fcp", malicious=2)
