@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import a_few, array, floats, refuse_missing, share, whole
+from robfcp.arguments import array, floats, refuse_missing, share, whole
 from robfcp.errors import RobfcpError
+from robfcp.prediction import numbered_labels
 from robfcp.scores import ClassColumns, check_labels
 
 __all__ = [
@@ -51,21 +52,13 @@ def columns_of(sets: ArrayLike, labels: ArrayLike, classes: Classes) -> NDArray[
         return check_labels(labels, members.shape)
     if len(set(names)) != members.shape[1]:
         raise RobfcpError(f"classes: need {members.shape[1]} different names, one a column of sets")
-    found = array("labels", labels)
-    if found.shape != (len(members),):
+    given = array("labels", labels)
+    if given.shape != (len(members),):
         raise RobfcpError(
-            f"labels: shape {found.shape} does not fit {len(members)} samples; give one per row"
+            f"labels: shape {given.shape} does not fit {len(members)} samples; give one per row"
         )
-    refuse_missing("labels", found)
-    known = {name: column for column, name in enumerate(names)}
-    each, which = np.unique(found.astype(str), return_inverse=True)
-    strange = [str(label) for label in each if str(label) not in known]
-    if strange:
-        raise RobfcpError(
-            f"labels: {strange[0]:.40} is none of the classes {a_few(names)}; check the names"
-        )
-    columns = np.array([known[str(label)] for label in each], dtype=np.intp)
-    return columns[which.reshape(found.shape)]
+    refuse_missing("labels", given)
+    return numbered_labels(given.astype(str), names)
 
 
 def ends_of(intervals: ArrayLike) -> NDArray[np.float64]:
@@ -109,7 +102,7 @@ def interval_width(intervals: ArrayLike) -> float:
     Parameters
     ----------
     intervals
-        (n, 2) ends, as `Calibration.predict_interval` gives them.
+        As `interval_coverage` takes them.
 
     Returns
     -------
@@ -183,7 +176,7 @@ def set_size(sets: ArrayLike) -> float:
     Parameters
     ----------
     sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
+        As `coverage` takes them.
 
     Returns
     -------
@@ -205,7 +198,7 @@ def singleton_share(sets: ArrayLike) -> float:
     Parameters
     ----------
     sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
+        As `coverage` takes them.
 
     Returns
     -------
@@ -227,7 +220,7 @@ def empty_share(sets: ArrayLike) -> float:
     Parameters
     ----------
     sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
+        As `coverage` takes them.
 
     Returns
     -------

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import Rng, a_few
+from robfcp.arguments import Rng, a_few, refuse_missing
 from robfcp.arguments import array as numbers
 from robfcp.errors import RobfcpError
 from robfcp.scores import (
@@ -94,6 +94,7 @@ def numbered_labels(labels: ArrayLike, classes: Classes) -> NDArray[Any]:
     found = numbers("labels", labels)
     if found.dtype.kind not in "USO" or not isinstance(classes, tuple):
         return found
+    refuse_missing("labels", found)
     number = ClassColumns(tuple(range(len(classes))), classes).numbers(found)
     if (number < 0).any():
         wrong = found[int(np.argmax(number < 0))]

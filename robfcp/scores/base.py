@@ -182,37 +182,10 @@ class ClassificationScore(ABC):
                [0.5 , 0.5 ]])
         """
         table = check_probabilities(predictions)
-        scores = np.empty(table.shape)
-        for rows, block in self.blocks(table, rng):
-            scores[rows] = block
-        return scores
-
-    def blocks(self, predictions: ArrayLike, rng: Rng = None) -> Iterator[tuple[slice, Scores]]:
-        """The scores of every label, a block of rows at a time, so that memory stays bounded.
-
-        Parameters
-        ----------
-        predictions
-            (n, C) class probabilities, a memory map for instance.
-        rng
-            A seed or generator, for randomised scores.
-
-        Yields
-        ------
-        tuple
-            A slice of rows and their (rows, C) scores.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> for rows, scores in robfcp.LAC().blocks([[0.75, 0.25], [0.5, 0.5]]):
-        ...     print(rows, scores.shape)
-        slice(0, 2, None) (2, 2)
-        """
-        table = check_probabilities(predictions)
-        u = self._uniforms(len(table), rng)
+        u, scores = self._uniforms(len(table), rng), np.empty(table.shape)
         for rows, p in checked_blocks(table):
-            yield rows, self.of_all(p, u[rows])
+            scores[rows] = self.of_all(p, u[rows])
+        return scores
 
     def sets(
         self, predictions: ArrayLike, limits: Scores, rng: Rng = None, *, non_empty: bool = False

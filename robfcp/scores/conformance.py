@@ -123,7 +123,7 @@ def _promises(score: Any) -> Iterator[str]:
 
 def _sets(score: Any, predictions: Any, targets: Any, values: Any) -> Iterator[str]:
     """What prediction sets rely on."""
-    exact = np.concatenate([np.asarray(block) for _, block in score.blocks(predictions, 0)])
+    exact = np.asarray(score.of_all(predictions, score._uniforms(len(predictions), 0)))
     _need(
         exact.shape == predictions.shape,
         f"{score.name}: of_all gives shape {exact.shape} for {predictions.shape} probabilities; "

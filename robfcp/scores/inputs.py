@@ -85,12 +85,11 @@ class ClassColumns:
     @classmethod
     def of_classes(cls, names: Sequence[str], classes: tuple[str, ...] | int) -> list[int] | None:
         """The same for a calibration's classes; p0, p1, ... are the classes in their order."""
-        places = None if isinstance(classes, int) else cls.named(names, classes)
-        if places is not None:
-            return places
         columns = cls.called(names)
-        numbered = not columns.names and len(columns.order) == np.size(classes)
-        return list(columns.order) if numbered or isinstance(classes, int) else None
+        if isinstance(classes, int):
+            return list(columns.order)
+        numbered = not columns.names and len(columns.order) == len(classes)
+        return cls.named(names, classes) or (list(columns.order) if numbered else None)
 
     def numbers(self, labels: ArrayLike) -> NDArray[np.int64]:
         """(n,) each label's place among the classes; -1 where it is none of them.
@@ -105,10 +104,9 @@ class ClassColumns:
         if text or (self.names and _numbers(self.names) is not None):
             names = self.names or tuple(str(place) for place in range(len(self.order)))
             known = {name: place for place, name in enumerate(names)}
-            texts = [str(value) for value in (values if text else number).ravel()]
-            each, which = np.unique(np.array(texts, dtype=str), return_inverse=True)
-            place = np.array([known.get(str(one), -1) for one in each], dtype=np.int64)
-            return place[which.ravel()].reshape(values.shape)
+            each = (values if text else number).ravel().tolist()
+            places = [known.get(str(one), -1) for one in each]
+            return np.array(places, dtype=np.int64).reshape(values.shape)
         inside = (number >= 0) & (number < len(self.order))
         if self.names:
             number = np.argsort(self.order)[np.where(inside, number, 0)]

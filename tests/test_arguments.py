@@ -1,4 +1,7 @@
-"""Arrays of other libraries: tensors wherever they lie and whatever their floats, and logits."""
+"""What callers pass: arrays of other libraries, logits, and values that are missing."""
+
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,16 +11,19 @@ from robfcp.arguments import array
 from robfcp.errors import RobfcpError
 
 
+@dataclass
 class Tensor:
     """What a tensor can do, as far as it matters, without its library."""
 
-    def __init__(self, values, dtype="torch.float32", device="cuda:0", grad=True, sparse=False):
-        self.values, self.dtype, self.device = np.asarray(values), dtype, device
-        self.grad, self.is_sparse = grad, sparse
+    values: Any
+    dtype: str = "torch.float32"
+    device: str = "cuda:0"
+    grad: bool = True
+    is_sparse: bool = False
 
     @property
     def shape(self):
-        return self.values.shape
+        return np.shape(self.values)
 
     def __len__(self):
         return len(self.values)
@@ -25,23 +31,22 @@ class Tensor:
     def __array__(self, *_, **__):
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
 
-    def _with(self, **changed):
-        return Tensor(**{**vars_of(self), **changed})
-
     def detach(self):
-        return self._with(grad=False)
+        return replace(self, grad=False)
 
     def to(self, device):
-        return self._with(device=device)
+        if self.device == "meta":
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+        return replace(self, device=device)
 
     def to_dense(self):
-        return self._with(sparse=False)
+        return replace(self, is_sparse=False)
 
     def is_floating_point(self):
         return "float" in self.dtype
 
     def float(self):
-        return self._with(dtype="torch.float32")
+        return replace(self, dtype="torch.float32")
 
     def resolve_conj(self):
         return self
@@ -49,21 +54,9 @@ class Tensor:
     resolve_neg = resolve_conj
 
     def numpy(self):
-        if self.device == "meta":
-            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         assert (self.device, self.grad, self.is_sparse) == ("cpu", False, False)
         assert self.dtype in ("torch.float16", "torch.float32", "torch.float64", "torch.int64")
-        return self.values
-
-
-def vars_of(tensor):
-    return {
-        "values": tensor.values,
-        "dtype": tensor.dtype,
-        "device": tensor.device,
-        "grad": tensor.grad,
-        "sparse": tensor.is_sparse,
-    }
+        return np.asarray(self.values)
 
 
 class OnDevice:
@@ -81,7 +74,7 @@ P = [[0.75, 0.25], [0.5, 0.5]]
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_tensors_of_any_kind_are_scored(dtype, sparse):
-    tensor = Tensor(P, f"torch.{dtype}", sparse=sparse)
+    tensor = Tensor(P, f"torch.{dtype}", is_sparse=sparse)
     labels = Tensor([0, 1], "torch.int64", grad=False)
     np.testing.assert_array_equal(robfcp.LAC()(tensor, labels), [0.25, 0.5])
 
@@ -92,20 +85,10 @@ def test_lists_of_tensors_are_rows():
         array("p", [Tensor([1.0]), Tensor([1.0, 2.0])])
 
 
-def test_arrays_on_a_device_are_fetched():
+def test_arrays_on_a_device_are_fetched_and_those_without_data_refused():
     np.testing.assert_array_equal(array("p", OnDevice()), [[0.5, 0.5]])  # type: ignore[arg-type]
-
-
-def test_tensors_without_data_are_refused_in_our_words():
-    class Meta(Tensor):
-        def detach(self):
-            return self
-
-        def to(self, device):
-            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
-
     with pytest.raises(RobfcpError, match="p: hold no numbers that can be read; pass an array"):
-        array("p", Meta(P))
+        array("p", Tensor(P, device="meta"))
 
 
 def test_rounded_floats_of_short_kinds_still_sum_to_one():
@@ -145,11 +128,6 @@ def test_logits_become_probabilities_that_keep_their_digits():
 def test_logits_that_are_none_are_refused(logits, message):
     with pytest.raises(RobfcpError, match=message):
         robfcp.from_logits(logits)
-
-
-def test_logits_given_as_probabilities_get_the_remedy():
-    with pytest.raises(RobfcpError, match="from_logits"):
-        robfcp.LAC()([[2.0, -1.0]], [0])
 
 
 def test_tensors_go_from_scores_to_sets():
@@ -198,3 +176,60 @@ def test_real_tensors_are_scored_and_predicted(grad):
             assert robfcp.from_logits(p).shape == (2, 2)
     with pytest.raises(RobfcpError, match="hold no numbers"):
         robfcp.LAC()(exact.to("meta"), [0, 1])
+
+
+RNG = np.random.default_rng(0)
+ROWS, LABELS = RNG.dirichlet(np.ones(3), 60), RNG.integers(0, 3, 60)
+WORDS = np.array(["mild", "grave", "dead"], dtype=object)
+
+
+def holed(values, row, hole=np.nan):
+    values = values.astype(object if hole is None or values.dtype.kind == "O" else float)
+    values[row] = hole
+    return values
+
+
+def calibrated():
+    score = robfcp.LAC()
+    reports = [
+        robfcp.Report.from_scores(
+            f"s{k}",
+            score(ROWS[k::3], LABELS[k::3]),
+            score=score,
+            labels=LABELS[k::3],
+            classes=list(WORDS),
+        )
+        for k in range(3)
+    ]
+    return robfcp.calibrate(reports, defence="none")
+
+
+@pytest.mark.parametrize("hole", [np.nan, None])
+def test_missing_values_are_refused_everywhere_by_their_row(hole):
+    calibration, scores = calibrated(), RNG.random(60)
+    sets, labels, words = calibration.predict_set(ROWS), holed(LABELS, 4, hole), WORDS[LABELS]
+    for score in (robfcp.LAC(), robfcp.APS(), robfcp.RAPS(), robfcp.SAPS()):
+        with pytest.raises(RobfcpError, match="probabilities: row 7 holds NaN"):
+            score(holed(ROWS, 7), LABELS, 0)
+        with pytest.raises(RobfcpError, match="labels: row 4 is missing; fill it in"):
+            score(ROWS, labels, 0)
+    with pytest.raises(RobfcpError, match="row 7 holds NaN"):
+        calibration.predict_set(holed(ROWS, 7))
+    with pytest.raises(RobfcpError, match="a: scores: row 9 is NaN"):
+        robfcp.Report.from_scores("a", holed(scores, 9))
+    for given in (labels, holed(words, 4, hole)):
+        with pytest.raises(RobfcpError, match="a: labels: row 4 is missing"):
+            robfcp.Report.from_scores("a", scores, labels=given, classes=list(WORDS))
+    with pytest.raises(RobfcpError, match="labels: row 4 is missing"):
+        calibration.check(ROWS, labels, floor=0.8)
+    with pytest.raises(RobfcpError, match="labels: row 4 is missing"):
+        robfcp.metrics.coverage(sets, labels)
+    with pytest.raises(RobfcpError, match="labels: row 4 is missing"):
+        robfcp.metrics.coverage(sets, holed(words, 4, hole), classes=list(WORDS))
+
+
+def test_pandas_own_missing_values_are_refused_too():
+    labels = pytest.importorskip("pandas").Series(LABELS, dtype="Int64")
+    labels[6] = None
+    with pytest.raises(RobfcpError, match="labels: row 6 is missing"):
+        robfcp.LAC()(ROWS, labels)
