@@ -1,4 +1,4 @@
-"""Maliciousness of every client, and the scores of those that were flagged."""
+"""How odd every site is, and the scores of those that were flagged."""
 
 import numpy as np
 

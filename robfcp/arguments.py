@@ -116,7 +116,7 @@ def generator(rng: Rng) -> np.random.Generator:
 
 RESERVED = ("file:", "report #")  # how sources without a client's name are called
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-_ALIKE = ("LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "CHEROKEE", "COPTIC")  # share shapes
+_ALIKE = {"LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "CHEROKEE", "COPTIC"}  # share shapes
 
 
 def deceptive(name: str) -> str:
@@ -131,15 +131,10 @@ def deceptive(name: str) -> str:
         return "holds a letter that cannot be seen"
     if unicodedata.normalize("NFKC", name) != name:
         return "holds letters that have a plainer form"
-    found = {
-        script
-        for letter in name
-        if letter.isalpha()
-        for script in _ALIKE
-        if unicodedata.name(letter, "").startswith(script)
-    }
-    if len(found) > 1:
-        return f"mixes {' and '.join(sorted(word.title() for word in found))} letters"
+    scripts = {unicodedata.name(letter, "").split(" ")[0] for letter in name if letter.isalpha()}
+    mixed = sorted(script.title() for script in scripts & _ALIKE)
+    if len(mixed) > 1:
+        return f"mixes {' and '.join(mixed)} letters"
     return ""
 
 
