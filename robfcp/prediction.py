@@ -11,12 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import Rng, a_few, refuse_missing
 from robfcp.arguments import array as numbers
 from robfcp.errors import RobfcpError
-from robfcp.scores import (
-    ClassColumns,
-    ClassificationScore,
-    Score,
-    check_probabilities,
-)
+from robfcp.scores import ClassColumns, ClassificationScore, Score, check_probabilities
 
 Limits = Sequence[float] | NDArray[np.float64]
 Classes = tuple[str, ...] | int | None
