@@ -45,8 +45,7 @@ test-flower-range:  ## rounds in this process on the lowest and the highest flwr
 		$(PYTHON) -m venv .venv-flower-$$version && \
 		.venv-flower-$$version/bin/pip install --quiet --disable-pip-version-check pytest \
 			"flwr==$$version" -e ".[flower,sklearn,privacy,demo]" && \
-		.venv-flower-$$version/bin/python -m pytest tests/flower/test_flower_faults.py \
-			tests/flower/test_flower_apps.py || exit 1; \
+		.venv-flower-$$version/bin/python -m pytest tests/flower -m "not slow" || exit 1; \
 	done
 
 test-nvflare: .venv-nvflare/installed  ## NVFlare: faults, simulator, local and secured deployments

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flower"))
-import flower_faults as faults
+import engine_faults as faults
 from engine_data import client_data
+from flower_faults import FaultyNetwork
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from fuzz import mutate_bytes, mutate_json
 
 from robfcp.engines.flower import calibration_round
-from robfcp.engines.flower_network import RECORD, reply_content
+from robfcp.engines.protocol import RECORD
 from robfcp.errors import RobfcpError
 
 NODES, DEADLINE = 6, 0.15
@@ -37,7 +39,7 @@ ERRORS = [
 ]
 
 
-class Hostile(faults.FaultyNetwork):
+class Hostile(FaultyNetwork):
     """Some replies raise when they are pulled, some take their time."""
 
     def __init__(self, data: Any, chosen: Any, rng: np.random.Generator) -> None:
@@ -54,32 +56,26 @@ class Hostile(faults.FaultyNetwork):
         return super().pull_messages(message_ids)
 
 
-def raising(network: Any, message: Any, reply: Any) -> None:
+def raising(turn: Any) -> None:
     """A reply that cannot be decoded."""
-    network.raising.add(message.metadata.message_id)
+    turn.network.raising.add(turn.message.metadata.message_id)
 
 
-def hanging(network: Any, message: Any, reply: Any) -> None:
+def hanging(turn: Any) -> None:
     """A reply of which a part is withheld for a while."""
-    network.hanging.add(message.metadata.message_id)
+    turn.network.hanging.add(turn.message.metadata.message_id)
 
 
 def mangled(rng: np.random.Generator, change: Any) -> Any:
     """The honest report, broken."""
-
-    def fault(network: Any, message: Any, reply: Any) -> None:
-        record = reply.content[RECORD]
-        body = change(record["body"], rng)
-        faults.send(network, message, reply_content(record["nonce"], body))
-
-    return fault
+    return lambda turn: turn.send({**turn.record, "body": change(turn.record["body"], rng)})
 
 
 def records(rng: np.random.Generator) -> Any:
     """Records of other shapes and kinds."""
 
-    def fault(network: Any, message: Any, reply: Any) -> None:
-        nonce = reply.content[RECORD]["nonce"]
+    def fault(turn: Any) -> None:
+        nonce = turn.record["nonce"]
         options = [
             RecordDict({}),
             RecordDict({"x": ConfigRecord({})}),
@@ -91,7 +87,7 @@ def records(rng: np.random.Generator) -> Any:
             RecordDict({RECORD: ConfigRecord({"nonce": "\ud800", "body": b""})}),
             RecordDict({RECORD: ConfigRecord({"nonce": [nonce], "body": b"{}"})}),
         ]
-        faults.send(network, message, options[int(rng.integers(len(options)))])
+        turn.content(options[int(rng.integers(len(options)))])
 
     return fault
 
@@ -100,7 +96,7 @@ def arsenal(rng: np.random.Generator) -> list[Any]:
     """What a node may do."""
     return [
         faults.silent, faults.forged, faults.twice, faults.slow(DEADLINE / 2), raising, hanging,
-        faults.slow(2 * DEADLINE), faults.error(int(rng.integers(-5, 400))), records(rng),
+        faults.slow(2 * DEADLINE), methodcaller("fail", int(rng.integers(-5, 400))), records(rng),
         faults.once(faults.forged), faults.once(raising), faults.late,
         faults.raw(rng.bytes(int(rng.integers(0, 300)))), faults.raw(b"[" * 5000),
         mangled(rng, mutate_json), mangled(rng, mutate_json), mangled(rng, mutate_bytes),

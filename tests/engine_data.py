@@ -1,4 +1,4 @@
-"""Clients whom both engines' tests calibrate, each compared with the core on the same reports."""
+"""Clients whom all engines' tests calibrate, each compared with the core on the same reports."""
 
 import numpy as np
 
@@ -18,6 +18,9 @@ def client_data(n_clients, n_samples=60, seed=0):
     return data
 
 
+DATA = client_data(8)
+
+
 def core_reports(data, **context):
     """The same clients' reports made by the core alone."""
     score = robfcp.LAC()
@@ -27,3 +30,22 @@ def core_reports(data, **context):
         )
         for name, (p, y) in data.items()
     ]
+
+
+def told(found):
+    """What a site's own code gives: the value, or the exception it raises."""
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def drifting(rate, n=400, seed=0):
+    """Fresh samples of which this share is missed at the threshold of `watched`."""
+    y = (np.random.default_rng(seed).random(n) < rate).astype(int)
+    return np.tile([0.9, 0.1], (n, 1)), y, np.arange(n)
+
+
+def watched():
+    """A calibration to be watched."""
+    federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
+    return robfcp.calibrate(federation, defence="none", malicious=1)

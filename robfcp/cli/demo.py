@@ -265,6 +265,6 @@ def chosen_engine(name: str) -> Callable[[Federation], Calibration]:
         return calibrate
     if name != "flower":
         raise RobfcpError(f"--engine: {name!r} is unknown; use none or flower")
-    from robfcp.engines.flower import replay_in_process
+    from robfcp.engines.flower import calibrate_in_process
 
-    return replay_in_process
+    return calibrate_in_process

@@ -1,4 +1,4 @@
-"""The engine: calibration rounds on Flower. A thin adapter, no mathematics in it.
+"""Calibration rounds on Flower. A thin adapter, no mathematics in it.
 
 `add_calibration` teaches any ClientApp to answer, `calibration_round` asks after any strategy;
 `client_app` and `server_app` are ready ones, and `InProcessNetwork` runs them without Ray.
@@ -8,64 +8,41 @@ Flower's own `Grid` is called `network` here, so that `grid` keeps one meaning.
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, get_args
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp import engines
-from robfcp.calibration import Calibration
-from robfcp.engines import (
-    Kind,
-    Outcome,
-    Part,
-    Question,
-    SiteRules,
-    SketchRequest,
-    answer,
-    bounded,
-    calibrate_as_configured,
-    check_config,
-    check_ledger,
-    guarded_reply,
-    read_request,
-    sizes_as_configured,
-)
-from robfcp.engines.flower_network import (
-    RECORD,
-    InProcessNetwork,
-    Network,
-    digest_of,
-    engine_of,
-    nodes_of,
-    open_request,
-    run_in_process,
-)
 from robfcp.errors import RobfcpError
+
+try:
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid as Network
+    from flwr.serverapp import ServerApp
+except ModuleNotFoundError as error:
+    raise RobfcpError("flower: flwr is not installed; pip install 'robfcp[flower]'") from error
+
+from robfcp.calibration import Calibration
+from robfcp.engines import server
+from robfcp.engines.flower_network import RUN_ID, InProcessNetwork, network_trouble, nodes_of
+from robfcp.engines.protocol import RECORD, Outcome, Participant, ReportRequest, read_request
+from robfcp.engines.site import Part, Site, SiteRules, reply_to
 from robfcp.federation import Federation
-from robfcp.grid import Grid
 from robfcp.monitoring import Merged
-from robfcp.privacy import Privacy
-from robfcp.scores import Score
 
 __all__ = [
     "InProcessNetwork",
     "add_calibration",
-    "add_monitor",
     "calibrate_in_process",
     "calibration_round",
     "client_app",
     "monitor_round",
     "register_sizes",
-    "replay_in_process",
     "run_in_process",
     "send_letters",
     "server_app",
@@ -73,108 +50,88 @@ __all__ = [
 
 NodeOutputs = Callable[[Part, ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike]]
 FreshSamples = Callable[[ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike, ArrayLike]]
-Attack = Callable[[NDArray[np.float64], Context], ArrayLike]
-Answer = Callable[[bytes, ArrayRecord | None, Context], bytes]
+NodeAttack = Callable[[NDArray[np.float64], Context], ArrayLike]
+
+ARRAYS = "arrays"
+GONE = (3, 4, 5)  # Flower's codes for messages and nodes that are unavailable
+TROUBLE = network_trouble()
+PAUSE = 0.5  # seconds between two tries to list the nodes
+DEFAULTS: Mapping[str, Any] = {
+    **server.DEFAULTS,
+    "strategy": "fedavg",  # fedmedian, fedtrimmedavg, krum, multikrum
+    "num-server-rounds": 3,
+    "training-timeout": 600.0,
+    "min-nodes": 2,  # wait for so many before the start, at most `deadline` seconds
+}
+STRATEGIES = {
+    "fedavg": "FedAvg",
+    "fedmedian": "FedMedian",
+    "fedtrimmedavg": "FedTrimmedAvg",
+    "krum": "Krum",
+    "multikrum": "MultiKrum",
+}
+
+log = logging.getLogger(__name__)
 
 
 def add_calibration(
     app: ClientApp,
     outputs: NodeOutputs,
     *,
+    fresh: FreshSamples | None = None,
     rng: int | None = None,
-    attack: Attack | None = None,
-    privacy: Privacy | None = None,
-    ledger: str | os.PathLike[str] | None = None,
-    dataset: str | None = None,
-    grid: Grid | None = None,
-    score: Score | None = None,
+    attack: NodeAttack | None = None,
+    **rules: Any,
 ) -> None:
-    """Teach an app to take part in calibration rounds.
+    """Teach an app to take part in calibration rounds, and to watch calibrations.
 
     outputs(split, arrays, context): the model's predictions and the true targets on this node's
         "calibration" or "test" data; `arrays` is the received model, None for the local one.
+    fresh(arrays, context): predictions, true targets and names of the samples labelled so far, for
+        the monitor; those counted before are passed over.
     rng: a seed for randomised scores (joined with the node's id); fresh entropy without it.
-    attack(scores, context): what a node sketches instead of its scores, for simulations.
-    privacy: adds noise to the sketch; the same request is then answered by the same noisy report,
-        however often it comes, and questions outside the budget are not answered. A site's own
-        node config (`epsilon`, `delta`, ..., `privacy-ledger`, `privacy-dataset`, `privacy-grid`,
-        `privacy-score`, `privacy-samples`) goes before it. What a score refuses counts in the top
-        bin and every failure looks alike: let `outputs` give NaN for a sample, not raise.
-    ledger: the file in which this site records what it has spent; privacy needs one.
-    dataset: the name of the calibration data, which the ledger is bound to.
-    grid, score: the only ones this site reports on; any the server asks for where None.
-    Counts are kept by class, unless the node config says `pooled`; with `least` thin classes are
-    merged, and with `bins-per-sample` too fine a grid is refused. Its `signing-key` signs the
-    reports, and its `letter-folder` is where letters are kept.
+    attack(scores, context): what a node reports instead of its scores, for simulations.
+    rules: what the site allows, as `SiteRules` has it: privacy, ledger, grid, score, pooled, ...
+        A site's own node config (`epsilon`, `delta`, ..., `privacy-ledger`, `privacy-grid`,
+        `pooled`, `least`, `bins-per-sample`, `signing-key`, `letter-folder`, `monitor-folder`)
+        goes before them. With privacy the same request is answered by the same noisy report,
+        however often it comes, and questions outside the budget are not answered. What a score
+        refuses counts in the top bin and every failure looks alike: let `outputs` give NaN for a
+        sample, not raise.
     """
-    site = SiteRules(privacy, ledger, dataset, grid, score)
-    check_ledger(privacy, ledger)
+    said = SiteRules(**rules)
 
-    def ask(kind: Kind, body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
-        empty = ConfigRecord({"request": b"", "report": b""})
-        question = Question(
-            body,
-            lambda part: outputs(part, arrays, context),
-            config=context.node_config,
-            model=digest_of(arrays),
-            memory=context.state.setdefault(RECORD, empty),
-            seed=None if rng is None else [rng, context.node_id],
-            attack=None if attack is None else lambda scores: attack(scores, context),
-        )
-        return answer(kind, site, question)
-
-    for kind in get_args(Kind):
-        if kind != "monitor":
-            app.query(kind)(action(partial(ask, kind)))
-
-
-def add_monitor(
-    app: ClientApp,
-    fresh: FreshSamples,
-    folder: str | os.PathLike[str] | None = None,
-    *,
-    privacy: Privacy | None = None,
-) -> None:
-    """Teach an app to watch a calibration; call it beside `add_calibration`.
-
-    fresh(arrays, context): predictions, true targets and names of the samples labelled so far;
-        those counted before are passed over.
-    folder: where the node keeps its state, one file a calibration; its own node config
-        (`monitor-folder`) goes before it.
-    privacy: a site that states a budget does not answer: alarms tell of its samples.
-    """
-
-    def watch(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
-        config: dict[str, Any] = {"monitor-folder": folder, **context.node_config}
-        question = Question(body, fresh=lambda: fresh(arrays, context), config=config)
-        return answer("monitor", SiteRules(privacy), question)
-
-    app.query("monitor")(action(watch))
-
-
-def action(answer: Answer) -> Callable[[Message, Context], Message]:
-    """An action that echoes the nonce and turns every exception into a generic code."""
-
+    @app.query(RECORD)
     def act(message: Message, context: Context) -> Message:
-        def opened() -> tuple[str, Callable[[], bytes]]:
-            nonce, body, arrays = open_request(message.content)
-            return nonce, lambda: answer(body, arrays, context)
+        arrays = message.content.get(ARRAYS)
 
-        record = ConfigRecord(guarded_reply(opened))
-        return Message(RecordDict({RECORD: record}), reply_to=message)
+        def site() -> Site:
+            empty = ConfigRecord({"request": b"", "report": b""})
+            return Site(
+                said.with_config(context.node_config),
+                lambda part: outputs(part, arrays, context),
+                None if fresh is None else lambda: fresh(arrays, context),
+                model=digest_of(arrays),
+                memory=context.state.setdefault(RECORD, empty),
+                seed=None if rng is None else [rng, context.node_id],
+                attack=None if attack is None else lambda scores: attack(scores, context),
+            )
 
-    return act
+        return _reply(message, reply_to(message.content.get(RECORD), site))
 
 
-DEFAULTS: Mapping[str, Any] = {
-    **engines.DEFAULTS,
-    "strategy": "fedavg",  # fedmedian, fedtrimmedavg, krum, multikrum
-    "num-server-rounds": 3,
-    "training-timeout": 600.0,
-    "min-nodes": 2,  # wait for so many before the start, at most `deadline` seconds
-}
+def _reply(message: Message, record: dict[str, Any]) -> Message:
+    return Message(RecordDict({RECORD: ConfigRecord(record)}), reply_to=message)
 
-log = logging.getLogger(__name__)
+
+def digest_of(arrays: ArrayRecord | None) -> str | None:
+    """The model's digest; None where there is none."""
+    if arrays is None:
+        return None
+    return server.model_digest(
+        (f"{name}\0{array.dtype}\0{tuple(array.shape)}\0{array.stype}", array.data)
+        for name, array in arrays.items()
+    )
 
 
 def client_app(
@@ -188,22 +145,17 @@ def client_app(
     """
     app = ClientApp()
     if train is not None:
-        app.train()(_discreet(train))
+
+        @app.train()
+        def act(message: Message, context: Context) -> Message:
+            try:
+                return train(message, context)
+            except Exception:
+                log.exception("training failed")
+            raise RuntimeError("training failed at the client")  # Flower sends the text
+
     add_calibration(app, outputs, **options)
     return app
-
-
-def _discreet(train: Callable[[Message, Context], Message]) -> Callable[..., Message]:
-    """The same training, whose exceptions do not travel: Flower would send their text."""
-
-    def act(message: Message, context: Context) -> Message:
-        try:
-            return train(message, context)
-        except Exception:
-            log.exception("training failed")
-        raise RuntimeError("training failed at the client")
-
-    return act
 
 
 def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> ServerApp:
@@ -213,145 +165,166 @@ def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> Serve
     """
     app = ServerApp()
 
-    def main(network: Any, context: Context) -> None:
-        run_calibrated(network, context, None if initial is None else initial(context))
-
-    app.main()(main)
-    return app
-
-
-def run_calibrated(network: Any, context: Context, arrays: ArrayRecord | None) -> Calibration:
-    """Register sizes, train, calibrate and write the calibration, as the run's config says."""
-    config = {**DEFAULTS, **context.run_config}
-    check_config(config)
-    waiting = {"deadline": float(config["deadline"]), "poll": float(config["poll"])}
-    _wait_for_nodes(network, int(config["min-nodes"]), waiting["deadline"])
-    sizes = sizes_as_configured(engine_of(network, arrays, **waiting), config)
-    rounds = int(config["num-server-rounds"])
-    if arrays is not None and rounds > 0:
-        result = named_strategy(config).start(
-            grid=network,
-            initial_arrays=arrays,
-            num_rounds=rounds,
-            timeout=float(config["training-timeout"]),
+    @app.main()
+    def main(network: Network, context: Context) -> None:
+        arrays = None if initial is None else initial(context)
+        config = {**DEFAULTS, **context.run_config}
+        options = server.round_options(config)
+        waiting = {"deadline": float(config["deadline"]), "poll": float(config["poll"])}
+        _wait_for_nodes(network, int(config["min-nodes"]), waiting["deadline"])
+        sizes = server.sizes_as_configured(Flower(network, arrays, **waiting), config)
+        rounds = int(config["num-server-rounds"])
+        if arrays is not None and rounds > 0:
+            result = named_strategy(config).start(
+                grid=network,
+                initial_arrays=arrays,
+                num_rounds=rounds,
+                timeout=float(config["training-timeout"]),
+            )
+            arrays = result.arrays
+        trained = Flower(network, arrays, **waiting)
+        server.calibrate_as_configured(
+            trained, config, sizes=sizes, run_id=context.run_id, **options
         )
-        arrays = result.arrays
-    trained = engine_of(network, arrays, **waiting)
-    return calibrate_as_configured(trained, config, sizes, context.run_id)
+
+    return app
 
 
 def named_strategy(config: Mapping[str, Any]) -> Any:
     """The strategy the run's config names, on all nodes that are there, without evaluation."""
     from flwr.serverapp import strategy
 
-    common: dict[str, Any] = {
-        "fraction_evaluate": 0.0,
-        "min_train_nodes": 1,
-        "min_available_nodes": 1,
-    }
-    liars = config["malicious"] if isinstance(config["malicious"], int) else 0
     name = str(config["strategy"])
-    if name == "fedavg":
-        return strategy.FedAvg(**common)
-    if name == "fedmedian":
-        return strategy.FedMedian(**common)
-    if name == "fedtrimmedavg":
-        return strategy.FedTrimmedAvg(**common)
-    if name == "krum":
-        return strategy.Krum(num_malicious_nodes=liars, **common)
+    if name not in STRATEGIES:
+        raise RobfcpError(f"strategy: {name!r} is unknown; use {', '.join(STRATEGIES)}")
+    liars = config["malicious"] if isinstance(config["malicious"], int) else 0
+    options = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
+    if "krum" in name:
+        options["num_malicious_nodes"] = liars
     if name == "multikrum":
-        keep = max(1, int(config["min-nodes"]) - liars)
-        return strategy.MultiKrum(num_malicious_nodes=liars, num_nodes_to_select=keep, **common)
-    raise RobfcpError(
-        f"strategy: {name!r} is unknown; use fedavg, fedmedian, fedtrimmedavg, krum or multikrum"
-    )
+        options["num_nodes_to_select"] = max(1, int(config["min-nodes"]) - liars)
+    return getattr(strategy, STRATEGIES[name])(**options)
 
 
 def _wait_for_nodes(network: Network, wanted: int, deadline: float) -> None:
     """Return when enough nodes are there; go on with those there are when the time is up."""
     end = time.monotonic() + deadline
-    while (found := _number_of_nodes(network)) < wanted:
-        if time.monotonic() >= end:
-            log.warning(
-                "%d of %d nodes after %g s; going on without the rest", found, wanted, deadline
-            )
+    while True:
+        try:
+            found = len(server.bounded(lambda: nodes_of(network), 10.0))
+        except Exception:  # a network in trouble
+            found = 0
+        if found >= wanted:
             return
-        time.sleep(0.5)
+        if time.monotonic() >= end:
+            log.warning("%d of %d nodes; going on without the rest", found, wanted)
+            return
+        time.sleep(PAUSE)
 
 
-def _number_of_nodes(network: Network) -> int:
-    """How many nodes are there; none where the network does not say."""
-    return len(bounded(lambda: nodes_of(network), 10.0).value or ())
+class Flower(server.Engine):
+    """Flower during a round, with the model that goes with every request."""
+
+    def __init__(
+        self,
+        network: Network,
+        arrays: ArrayRecord | None = None,
+        *,
+        deadline: float = 60.0,
+        poll: float = 1.0,
+    ) -> None:
+        name, signatures = f"flower {version('flwr')}", "node and nonce by Flower"
+        super().__init__(name, signatures, digest_of(arrays), deadline, poll)
+        self.network, self.arrays = network, arrays
+
+    def present(self) -> list[Participant]:
+        """The nodes that are there; a network in trouble is asked again until the deadline."""
+        end = time.monotonic() + self.deadline
+        while True:
+            try:
+                left = max(0.1, end - time.monotonic())
+                nodes = server.bounded(lambda: nodes_of(self.network), left)
+                return server.named_participants((n.node_id, n.name, n.public_key) for n in nodes)
+            except Exception as error:
+                if not isinstance(error, TROUBLE) or time.monotonic() + PAUSE >= end:
+                    raise RobfcpError(
+                        f"network: cannot list its nodes ({type(error).__name__}); "
+                        "check that the SuperLink is running"
+                    ) from error
+            time.sleep(PAUSE)
+
+    def send(self, participant: Participant, record: dict[str, Any], ttl: float) -> str | None:
+        """The message's id; None where it was not taken."""
+        content = RecordDict({RECORD: ConfigRecord(record)})
+        if self.arrays is not None:
+            content[ARRAYS] = self.arrays
+        message = Message(
+            content, dst_node_id=participant.node_id, message_type=f"query.{RECORD}", ttl=ttl
+        )
+        return next(iter(self.network.push_messages([message])), None) or None
+
+    def receive(self, identifier: str) -> Mapping[str, Any] | server.Failed | None:
+        """The reply to one message; trouble on the way is tried again at the next turn."""
+        try:
+            replies = list(self.network.pull_messages([identifier]))
+        except TROUBLE as error:
+            log.warning("receiving failed (%s)", type(error).__name__)
+            return None
+        if not replies:
+            return None
+        if not replies[0].has_content():
+            code = int(replies[0].error.code)
+            if code in GONE:
+                reason = f"the node is unavailable (Flower's code {code})"
+                return server.Failed("missing", reason)
+            return server.Failed("faulty", f"the client app failed (Flower's code {code})")
+        content = replies[0].content
+        if len(content) != 1:
+            raise RobfcpError(f"the reply holds {len(content)} records instead of 1")
+        record = content.get(RECORD)
+        if not isinstance(record, ConfigRecord):
+            raise RobfcpError("the reply is not of this protocol")
+        return record
 
 
 def register_sizes(
-    network: Network,
-    arrays: ArrayRecord | None = None,
-    *,
-    deadline: float = 60.0,
-    poll: float = 1.0,
+    network: Network, arrays: ArrayRecord | None = None, **waiting: float
 ) -> dict[str, int]:
-    """How many calibration samples each node says it has, to be fixed before calibration."""
-    return engines.register_sizes(engine_of(network, arrays, deadline=deadline, poll=poll))
+    """How many calibration samples each node says it has, to be fixed before calibration.
+
+    waiting: deadline and poll, in seconds.
+    """
+    return server.register_sizes(Flower(network, arrays, **waiting))
 
 
 def calibration_round(
     network: Network,
     arrays: ArrayRecord | None = None,
     *,
-    score: Score | None = None,
-    grid: Grid | None = None,
-    sizes: Mapping[str, int] | None = None,
-    quorum: int | float | None = None,
     deadline: float = 60.0,
     poll: float = 1.0,
-    check: bool = True,
-    keys: Mapping[str, str] | None = None,
-    round: str | None = None,
-    run_id: int | str | None = None,
-    invited: Iterable[str] = (),
     **options: Any,
 ) -> Calibration:
     """Collect the nodes' reports, calibrate, and tell the nodes the threshold.
 
     arrays: the trained model the nodes score with, e.g. `result.arrays`; None for their own.
-    sizes: who may report and with how many samples, fixed before; see `register_sizes`.
     deadline: seconds for the reports and again for the nodes' own check of the threshold.
-    check: send the threshold and note the coverage and set size each node claims to see.
-    keys: the public keys by which the reports must be signed, beside Flower's own authentication.
-    invited: the names of all registered nodes, so that those offline now are listed as missing;
-        Flower tells an app only of the nodes that are online.
-    options: those of `robfcp.calibrate` (confidence_level, defence, malicious, guarantee, ...).
-    The calibration's `provenance` holds the run and what every client did.
+    options: those of `robfcp.engines.calibration_round` (score, grid, sizes, quorum, check, keys,
+        round, run_id, invited), and with them those of `robfcp.calibrate`.
     """
-    return engines.calibration_round(
-        engine_of(network, arrays, deadline=deadline, poll=poll),
-        score=score,
-        grid=grid,
-        sizes=sizes,
-        quorum=quorum,
-        check=check,
-        keys=keys,
-        round=round,
-        run_id=run_id,
-        invited=invited,
-        **options,
+    return server.calibration_round(
+        Flower(network, arrays, deadline=deadline, poll=poll), **options
     )
 
 
 def send_letters(
-    network: Network,
-    calibration: Calibration,
-    *,
-    key: Any = None,
-    deadline: float = 60.0,
-    poll: float = 1.0,
+    network: Network, calibration: Calibration, *, key: Any = None, **waiting: float
 ) -> list[Outcome[str]]:
     """Send every node its letter, which it keeps in `letter-folder` of its node config.
 
-    key: the server's private key to sign the letters with, if any.
+    key: the server's private key to sign the letters with, if any. waiting: deadline and poll.
     """
-    return engines.send_letters(engine_of(network, deadline=deadline, poll=poll), calibration, key)
+    return server.send_letters(Flower(network, **waiting), calibration, key)
 
 
 def monitor_round(
@@ -364,51 +337,55 @@ def monitor_round(
     poll: float = 1.0,
     **options: Any,
 ) -> Merged:
-    """Ask all nodes for their alarms and merge them, when at most `malicious` of them lie.
+    """Ask all nodes how strong their alarms are and merge them, when at most `malicious` lie.
 
-    options: round (a name), step (the number of the date, fixed beforehand), level, floor, delta
-        and independent, as the monitor has them; history, a file that keeps every date.
-    A node that does not answer, or not as asked, counts as no evidence.
+    options: those of `robfcp.engines.monitor_round`: round (a name), step (the number of the date,
+        fixed beforehand), level, floor, delta, independent, history.
     """
-    return engines.monitor_round(
-        engine_of(network, arrays, deadline=deadline, poll=poll), calibration, malicious, **options
-    )
+    engine = Flower(network, arrays, deadline=deadline, poll=poll)
+    return server.monitor_round(engine, calibration, malicious, **options)
+
+
+def run_in_process(
+    app: ServerApp,
+    client: ClientApp,
+    node_configs: Sequence[Mapping[str, Any]],
+    run_config: Mapping[str, Any] | None = None,
+    names: Sequence[str] | None = None,
+) -> None:
+    """Run a ServerApp with its ClientApps in this process, as `flwr run` would on many."""
+    network = InProcessNetwork(client, node_configs, run_config, names)
+    app(network, Context(RUN_ID, 0, {}, RecordDict(), dict(run_config or {})))
 
 
 def calibrate_in_process(
-    data: Mapping[str, tuple[ArrayLike, ArrayLike]], *, rng: int | None = None, **options: Any
+    data: Mapping[str, tuple[ArrayLike, ArrayLike]] | Federation,
+    *,
+    rng: int | None = None,
+    **options: Any,
 ) -> Calibration:
     """The calibration of clients' (predictions, targets), through the apps a deployment runs.
 
+    data: or a federation, of which each report is sent again by a node of its own.
     options: those of `calibration_round`, and with them those of `robfcp.calibrate`.
     """
-    names = list(data)
-    sizes = {name: len(targets) for name, (_, targets) in data.items()}  # type: ignore[arg-type]
+    if isinstance(data, Federation):
+        names, reports = list(data.ids), list(data)
+        options = {"grid": data.grid, "score": data.score, **options}
+        app = ClientApp()
 
-    def outputs(
-        split: Part, arrays: ArrayRecord | None, context: Context
-    ) -> tuple[ArrayLike, ArrayLike]:
-        return data[names[int(context.node_config["partition-id"])]]
+        @app.query(RECORD)
+        def again(message: Message, context: Context) -> Message:
+            record = message.content[RECORD]
+            asked = read_request(record["body"])
+            assert isinstance(asked, ReportRequest)
+            report = replace(reports[context.node_id - 1], round=asked.round, model=asked.model)
+            return _reply(message, {"nonce": record["nonce"], "body": report.to_json()})
 
-    return _play(client_app(outputs, rng=rng), names, {"sizes": sizes, **options})
-
-
-def replay_in_process(federation: Federation, **options: Any) -> Calibration:
-    """The calibration of a federation's reports, each sent again by a node of its own."""
-
-    def answer(body: bytes, arrays: ArrayRecord | None, context: Context) -> bytes:
-        request = read_request(body, SketchRequest)
-        report = reports[int(context.node_config["partition-id"])]
-        return replace(report, round=request.round, model=request.model).to_json()
-
-    reports = list(federation)
-    app = ClientApp()
-    app.query("sketch")(action(answer))
-    context = {"grid": federation.grid, "score": federation.score}
-    return _play(app, federation.ids, {**context, **options})
-
-
-def _play(app: ClientApp, names: Sequence[str], options: dict[str, Any]) -> Calibration:
-    configs = [{"partition-id": k, "num-partitions": len(names)} for k in range(len(names))]
-    network = InProcessNetwork(app, configs, names=names)
+    else:
+        names = list(data)
+        sizes = {name: len(np.asarray(targets)) for name, (_, targets) in data.items()}
+        options = {"sizes": sizes, **options}
+        app = client_app(lambda part, arrays, node: data[names[node.node_id - 1]], rng=rng)
+    network: Any = InProcessNetwork(app, [{}] * len(names), names=names)
     return calibration_round(network, **{"check": False, **options})

@@ -1,4 +1,4 @@
-"""Flower's `Grid` as far as it is needed, and one in this process that needs no Ray."""
+"""Flower's `Grid`, called network here: its nodes, and one in this process that needs no Ray."""
 
 from __future__ import annotations
 
@@ -8,43 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
-from robfcp.errors import RobfcpError
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 
-try:
-    from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import ServerApp
-except ModuleNotFoundError as error:
-    raise RobfcpError("flower: flwr is not installed; pip install 'robfcp[flower]'") from error
-import logging
-from collections.abc import Callable
-from importlib.metadata import version
-from typing import TypeVar
-
-import msgspec
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-
-from robfcp.engines import (
-    Carrier,
-    Collection,
-    Engine,
-    Failed,
-    Kind,
-    Participant,
-    Refused,
-    Reply,
-    ask_all,
-    bounded,
-    model_digest,
-    named_participants,
-    open_reply_record,
-    open_request_record,
-    reply_record,
-    request_record,
-)
-from robfcp.errors import RobfcpError
+APP_RAISED = 2  # Flower's code for a ClientApp that raised
+RUN_ID = 1
 
 
 @dataclass(frozen=True)
@@ -53,8 +23,21 @@ class Node:
 
     node_id: int
     name: str = ""
-    status: str = "online"
     public_key: bytes = b""
+
+
+def nodes_of(network: Any) -> list[Node]:
+    """The network's nodes with their registered names, where its version of flwr tells them."""
+    if not hasattr(network, "get_nodes"):
+        return [Node(int(node_id)) for node_id in network.get_node_ids()]
+    found = []
+    for node in network.get_nodes():
+        key = getattr(node, "public_key", b"")
+        name = str(getattr(node, "name", "") or "")
+        found.append(
+            Node(int(node.node_id), name, key.encode() if isinstance(key, str) else bytes(key))
+        )
+    return found
 
 
 def network_trouble() -> tuple[type[Exception], ...]:
@@ -64,61 +47,6 @@ def network_trouble() -> tuple[type[Exception], ...]:
         with suppress(ModuleNotFoundError):
             found.append(getattr(import_module(module), name))
     return tuple(found)
-
-
-def nodes_of(network: Any) -> list[Node]:
-    """The network's nodes with their registered names, where its version of flwr tells them."""
-    if not hasattr(network, "get_nodes"):
-        return [Node(int(node_id)) for node_id in network.get_node_ids()]
-    return [_node(node) for node in _listed(network)]
-
-
-def _listed(network: Any) -> Iterable[Any]:
-    nodes: Iterable[Any] = network.get_nodes()
-    return nodes
-
-
-def _node(node: Any) -> Node:
-    key = getattr(node, "public_key", b"")
-    return Node(
-        int(node.node_id),
-        str(getattr(node, "name", "") or ""),
-        str(getattr(node, "status", "") or "online"),
-        key.encode() if isinstance(key, str) else bytes(key),
-    )
-
-
-def empty_run(run_id: int) -> Any:
-    """flwr's description of a run, with nothing in it but its number."""
-    return import_module("flwr.supercore.run").Run.create_empty(run_id)
-
-
-def identify_task(run_id: int) -> None:
-    """Tell flwr, from 1.34 on, which run this process belongs to, unless it knows."""
-    with suppress(ModuleNotFoundError):
-        identity = import_module("flwr.supercore.task_identity").TaskIdentity
-        if identity._run_id is None:
-            identity.run_id, identity.task_id, identity.node_id = run_id, 1, 1
-
-
-APP_RAISED = 2  # Flower's code for a ClientApp that raised
-RUN_ID = 1
-
-
-class Network(Protocol):
-    """What a calibration round needs of Flower's `Grid`."""
-
-    def get_nodes(self) -> Iterable[Any]:
-        """The nodes with id, registered name and public key."""
-        ...
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send; the ids under which replies can be pulled."""
-        ...
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies that are there."""
-        ...
 
 
 class InProcessNetwork:
@@ -143,17 +71,15 @@ class InProcessNetwork:
         self._replies: dict[str, Message] = {}
         self._sent = 0
         self._lock = threading.Lock()
-        self._run = empty_run(RUN_ID)
-        identify_task(RUN_ID)
-
-    @property
-    def run(self) -> Any:
-        """Run information."""
-        return self._run
+        self.run = import_module("flwr.supercore.run").Run.create_empty(RUN_ID)
+        with suppress(ModuleNotFoundError):  # flwr from 1.34 on wants to know whose process it is
+            identity = import_module("flwr.supercore.task_identity").TaskIdentity
+            if identity._run_id is None:
+                identity.run_id, identity.task_id, identity.node_id = RUN_ID, 1, 1
 
     def set_run(self, run: Any) -> None:
         """Set the run information."""
-        self._run = run
+        self.run = run
 
     def create_message(
         self,
@@ -172,9 +98,7 @@ class InProcessNetwork:
 
     def get_nodes(self) -> list[Node]:
         """All nodes, with the names they were registered under."""
-        return [
-            Node(node_id, name) for node_id, name in zip(self._contexts, self._names, strict=True)
-        ]
+        return [Node(*pair) for pair in zip(self._contexts, self._names, strict=True)]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Answer each message; the ids to pull the replies by."""
@@ -190,9 +114,8 @@ class InProcessNetwork:
 
     def deliver(self, message: Message) -> None:
         """Run the app on a message and keep its reply."""
-        context = self._contexts[message.metadata.dst_node_id]
         try:
-            reply = self._app(message, context)
+            reply = self._app(message, self._contexts[message.metadata.dst_node_id])
         except Exception as error:
             reply = Message(Error(APP_RAISED, str(error)), reply_to=message)
         self.answer(message.metadata.message_id, reply)
@@ -220,175 +143,3 @@ class InProcessNetwork:
             if not waiting or time.monotonic() >= end:
                 return replies
             time.sleep(0.01)
-
-
-def run_in_process(
-    server: ServerApp,
-    client: ClientApp,
-    node_configs: Sequence[Mapping[str, Any]],
-    run_config: Mapping[str, Any] | None = None,
-    names: Sequence[str] | None = None,
-) -> None:
-    """Run a ServerApp with its ClientApps in this process, as `flwr run` would on many."""
-    network: Any = InProcessNetwork(client, node_configs, run_config, names)
-    server(network, Context(RUN_ID, 0, {}, RecordDict(), dict(run_config or {})))
-
-
-RECORD = "robfcp"
-ARRAYS = "arrays"
-
-
-def request_content(nonce: str, body: msgspec.Struct, arrays: ArrayRecord | None) -> RecordDict:
-    """A request as Flower carries it."""
-    content = RecordDict({RECORD: ConfigRecord(request_record(nonce, body))})
-    if arrays is not None:
-        content[ARRAYS] = arrays
-    return content
-
-
-def reply_content(nonce: str, answer: bytes | int) -> RecordDict:
-    """An answer, or a failure's code, as Flower carries it."""
-    return RecordDict({RECORD: ConfigRecord(reply_record(nonce, answer))})
-
-
-def open_request(content: RecordDict) -> tuple[str, bytes, ArrayRecord | None]:
-    """Nonce, body and model of a request."""
-    record, arrays = content.get(RECORD), content.get(ARRAYS)
-    if not isinstance(record, ConfigRecord) or not isinstance(arrays, (ArrayRecord, type(None))):
-        raise Refused(1, "the request is not of this protocol; update robfcp")
-    return *open_request_record(record), arrays
-
-
-def open_reply(content: Any, limit: int) -> tuple[str, bytes | int]:
-    """Nonce and body (or failure code) of a reply, its size and shape checked before the rest."""
-    if len(content) != 1:
-        raise RobfcpError(f"the reply holds {len(content)} records instead of 1")
-    record = content.get(RECORD)
-    if not isinstance(record, ConfigRecord):
-        raise RobfcpError("the reply is not of this protocol")
-    return open_reply_record(record, limit)
-
-
-def digest_of(arrays: ArrayRecord | None) -> str | None:
-    """The model's digest; None where there is none."""
-    if arrays is None:
-        return None
-    return model_digest(
-        (f"{name}\0{array.dtype}\0{tuple(array.shape)}\0{array.stype}", array.data)
-        for name, array in arrays.items()
-    )
-
-
-T = TypeVar("T")
-
-GONE = (3, 4, 5)  # Flower's codes for messages and nodes that are unavailable
-TROUBLE = network_trouble()
-PAUSE = 0.5  # seconds between two tries to list the nodes
-
-log = logging.getLogger(__name__)
-
-
-def participants(network: Network) -> list[Participant]:
-    """The network's nodes under their registered names, or `node-ID` where that cannot serve."""
-    return named_participants(
-        (node.node_id, node.name, node.public_key) for node in nodes_of(network)
-    )
-
-
-def present(network: Network, deadline: float) -> list[Participant]:
-    """The nodes that are there; a network in trouble is asked again until the deadline."""
-    end = time.monotonic() + deadline
-    while True:
-        found = bounded(lambda: participants(network), max(0.1, end - time.monotonic()))
-        if found.error is None:
-            nodes: list[Participant] = found.value
-            return nodes
-        if not isinstance(found.error, TROUBLE) or time.monotonic() + PAUSE >= end:
-            raise RobfcpError(
-                f"network: cannot list its nodes ({type(found.error).__name__}); "
-                "check that the SuperLink is running"
-            ) from found.error
-        time.sleep(PAUSE)
-
-
-def engine_of(
-    network: Network, arrays: ArrayRecord | None = None, *, deadline: float, poll: float
-) -> Engine:
-    """Flower during a round, with the model that goes with every request."""
-
-    def carrier(kind: Kind, limit: int) -> Carrier:
-        return _Messages(network, f"query.{kind}", arrays, limit)
-
-    return Engine(
-        f"flower {version('flwr')}",
-        signatures="node and nonce by Flower",
-        present=lambda: present(network, deadline),
-        carrier=carrier,
-        model=digest_of(arrays),
-        deadline=deadline,
-        poll=poll,
-    )
-
-
-def collect(
-    network: Network,
-    asked: Sequence[Participant],
-    message_type: str,
-    body: Callable[[str], msgspec.Struct],
-    read: Callable[[bytes, str], T],
-    *,
-    arrays: ArrayRecord | None = None,
-    deadline: float = 60.0,
-    poll: float = 1.0,
-    limit: int = 65_536,
-) -> Collection[T]:
-    """Ask every participant a question of your own, as a round asks its own.
-
-    body(client) makes the request, read(reply, client) the answer or raises RobfcpError.
-    A reply of more than `limit` bytes is not read. Ends at the latest two seconds after `deadline`
-    seconds, with everybody who had answered by then, whatever the others did.
-    """
-    carrier = _Messages(network, message_type, arrays, limit)
-    return ask_all(carrier, asked, body, read, deadline=deadline, poll=poll)
-
-
-@dataclass(frozen=True)
-class _Messages:
-    """One kind of message on the network."""
-
-    network: Network
-    message_type: str
-    arrays: ArrayRecord | None
-    limit: int
-
-    def send(
-        self, participant: Participant, nonce: str, body: msgspec.Struct, ttl: float
-    ) -> str | None:
-        """The message's id; None where it was not taken."""
-        message = Message(
-            request_content(nonce, body, self.arrays),
-            dst_node_id=participant.node_id,
-            message_type=self.message_type,
-            ttl=ttl,
-        )
-        identifiers: Iterable[str | None] = self.network.push_messages([message])
-        return next(iter(identifiers), None) or None
-
-    def receive(self, identifier: str) -> Reply | Failed | None:
-        """The reply to one message; trouble on the way is tried again at the next turn."""
-        try:
-            replies = list(self.network.pull_messages([identifier]))
-        except TROUBLE as error:
-            log.warning("receiving failed (%s)", type(error).__name__)
-            return None
-        return _opened(replies[0], self.limit) if replies else None
-
-
-def _opened(reply: Message, limit: int) -> Reply | Failed:
-    """Nonce and body of a reply, or what Flower says instead."""
-    if reply.has_content():
-        return Reply(*open_reply(reply.content, limit))
-    code = int(reply.error.code)
-    if code in GONE:
-        return Failed("missing", f"the node is unavailable (Flower's code {code})")
-    return Failed("faulty", f"the client app failed (Flower's code {code})")

@@ -1,4 +1,7 @@
-"""What a server asks its sites and what they answer: strict JSON, the same on every engine."""
+"""What a server asks its sites, what they answer, and what became of it: the same on every engine.
+
+A record carries a nonce and a body of strict JSON, or a code in the body's place.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,9 @@ from robfcp.errors import RobfcpError
 from robfcp.files import what_is_wrong
 from robfcp.report import wire
 
-Kind = Literal["size", "sketch", "threshold", "letter", "monitor"]
-
 PROTOCOL = 1
 MAX_NONCE = 64
+RECORD = "robfcp"  # the name under which engines carry a record
 FAILURES = {  # all that a client's exception tells the server
     1: "the request was not understood",
     2: "scoring failed at the client",
@@ -24,9 +26,11 @@ FAILURES = {  # all that a client's exception tells the server
     5: "the client takes another grid or score",
     6: "the client's privacy budget does not allow another report",
 }
+Status = Literal["ok", "faulty", "rejected", "missing", "late", "not asked"]
+T = TypeVar("T")
 
 
-class Refused(Exception):
+class Refused(RobfcpError):
     """The site does not answer; `code` is one of FAILURES and says nothing about its data."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -34,40 +38,51 @@ class Refused(Exception):
         super().__init__(reason)
 
 
-class SizeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """How many calibration samples are there?"""
+class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind"):
+    """A question to the site that the server calls `client`."""
 
     client: str
     protocol: int = PROTOCOL
 
 
-class SizeReply(msgspec.Struct, forbid_unknown_fields=True):
-    """This many."""
-
-    n_samples: int
+class SizeRequest(Request, tag="size"):
+    """How many calibration samples are there? Answered by their number."""
 
 
-class SketchRequest(msgspec.Struct, forbid_unknown_fields=True):
+class ReportRequest(Request, tag="report"):
     """The context a report must be made in; the model travels beside it where there is one."""
 
-    client: str
     round: str
     model: str | None
     grid: wire.WireGrid
     score: wire.WireScore
-    protocol: int = PROTOCOL
 
 
-class ThresholdRequest(msgspec.Struct, forbid_unknown_fields=True):
+class CheckRequest(Request, tag="check"):
     """The thresholds, an infinite one as null; by class a list for each level."""
 
-    client: str
     score: wire.WireScore
     thresholds: list[float | list[float | None] | None]
-    protocol: int = PROTOCOL
 
 
-class ThresholdReply(msgspec.Struct, forbid_unknown_fields=True):
+class LetterRequest(Request, tag="letter"):
+    """Keep this letter. Answered by the identity of the calibration it is about."""
+
+    letter: msgspec.Raw
+
+
+class MonitorRequest(Request, tag="monitor"):
+    """Count your fresh samples against this calibration. Answered by an e-report."""
+
+    round: str
+    step: int
+    calibration: msgspec.Raw
+    level: int = 0
+    floor: float | None = None
+    delta: float = 0.05
+
+
+class Claims(msgspec.Struct, forbid_unknown_fields=True):
     """For every threshold how many test samples were covered and the total size of their sets."""
 
     n_samples: int
@@ -75,39 +90,31 @@ class ThresholdReply(msgspec.Struct, forbid_unknown_fields=True):
     total_size: list[float]
 
 
-class LetterRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Keep this letter: the site's own verdict and the calibration."""
-
-    client: str
-    letter: msgspec.Raw
-    protocol: int = PROTOCOL
-
-
-class LetterReply(msgspec.Struct, forbid_unknown_fields=True):
-    """The letter of this calibration is kept."""
-
-    calibration: str
-
-
-def request_record(nonce: str, body: msgspec.Struct) -> dict[str, Any]:
-    """What an engine carries to a site."""
-    return {"nonce": nonce, "body": msgspec.json.encode(body)}
+def read_request(body: bytes) -> Request:
+    """A request of this protocol."""
+    kinds = SizeRequest | ReportRequest | CheckRequest | LetterRequest | MonitorRequest
+    try:
+        request: Request = msgspec.json.decode(body, type=kinds)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise Refused(
+            1, f"the request cannot be read ({what_is_wrong(error)}); update robfcp"
+        ) from None
+    if request.protocol != PROTOCOL:
+        raise Refused(1, f"protocol {request.protocol} is not {PROTOCOL}; update robfcp")
+    return request
 
 
-def reply_record(nonce: str, answer: bytes | int) -> dict[str, Any]:
-    """What it carries back: an answer, or a generic code; never a text, which might hold data."""
-    return {"nonce": nonce, "code" if isinstance(answer, int) else "body": answer}
+def read_reply(body: bytes, kind: type[T]) -> T:
+    """An answer of this protocol, or one line that says why it is none."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise RobfcpError(
+            f"not a valid reply ({what_is_wrong(error)}); update robfcp at the client"
+        ) from None
 
 
-def open_request_record(record: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Nonce and body of a request."""
-    nonce, body = record.get("nonce"), record.get("body")
-    if not isinstance(nonce, str) or not isinstance(body, bytes):
-        raise Refused(1, "the request is not of this protocol; update robfcp")
-    return nonce, body
-
-
-def open_reply_record(record: Mapping[str, Any], limit: int) -> tuple[str, bytes | int]:
+def open_reply(record: Mapping[str, Any], limit: int) -> tuple[str, bytes | int]:
     """Nonce and body (or failure code) of a reply, its size and shape checked before the rest."""
     nonce, body, code = (record.get(key) for key in ("nonce", "body", "code"))
     if isinstance(body, bytes) and len(body) > limit:
@@ -118,33 +125,6 @@ def open_reply_record(record: Mapping[str, Any], limit: int) -> tuple[str, bytes
         if isinstance(code, int) and code in FAILURES:
             return nonce, code
     raise RobfcpError("the reply is not of this protocol")
-
-
-def read_request(body: bytes, kind: type[Any]) -> Any:
-    """A request of this protocol."""
-    try:
-        request = msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Refused(
-            1, f"the request cannot be read ({what_is_wrong(error)}); update robfcp"
-        ) from None
-    if request.protocol != PROTOCOL:
-        raise Refused(1, f"protocol {request.protocol} is not {PROTOCOL}; update robfcp")
-    return request
-
-
-def read_reply(body: bytes, kind: type[Any]) -> Any:
-    """An answer of this protocol, or one line that says why it is none."""
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RobfcpError(
-            f"not a valid reply ({what_is_wrong(error)}); update robfcp at the client"
-        ) from None
-
-
-Status = Literal["ok", "faulty", "rejected", "missing", "late", "not asked"]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -173,6 +153,3 @@ class Outcome(Generic[T]):
         if self.reason.startswith(f"{client}: "):
             return self.reason
         return f"{client}: {self.reason}; check that node"
-
-
-Outcomes = list[Outcome[Any]]

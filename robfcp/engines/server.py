@@ -14,55 +14,56 @@ import os
 import queue
 import secrets
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import inf
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
 from robfcp.arguments import MAX_SAMPLES, check_client
 from robfcp.calibration import Calibration, calibrate, letters, sign_sealed
+from robfcp.defence import DEFAULT
 from robfcp.engines.protocol import (
     FAILURES,
-    PROTOCOL,
-    Kind,
-    LetterReply,
+    CheckRequest,
+    Claims,
     LetterRequest,
+    MonitorRequest,
     Outcome,
-    Outcomes,
     Participant,
-    SizeReply,
+    ReportRequest,
+    Request,
     SizeRequest,
-    SketchRequest,
     Status,
-    ThresholdReply,
-    ThresholdRequest,
+    open_reply,
     read_reply,
 )
 from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.federation import Fault, Federation
 from robfcp.grid import Grid
 from robfcp.monitoring import EReport, Merged, merge, record_look
-from robfcp.report import Report, signing, wire
-from robfcp.scores import LAC, Score
+from robfcp.privacy import grid_from_text
+from robfcp.report import Report, agreement, signing, wire
+from robfcp.scores import LAC, Score, named_score
+
+PATIENCE = 0.25  # seconds without any result after which as many threads again are started
+ATTEMPTS = 2
+GRACE = 2.0  # seconds beyond the deadline for the last look at everybody
+TTL_GRACE = 5.0  # seconds beyond the deadline in which a reply still counts as late
+SLICE = 1.0  # seconds at least that one look at everybody may take where one of them hangs
+MAX_REPLY = 65_536  # bytes of a reply, beside a report's counts
+BYTES_PER_BIN = 48  # two numbers of at most 20 digits, with room to spare
 
 K = TypeVar("K", bound=Hashable)
-PATIENCE = 0.25  # seconds without any result after which as many threads again are started
-
-
-@dataclass(frozen=True)
-class Done(Generic[K]):
-    """What a call gave, or the exception it ended with."""
-
-    key: K
-    value: Any = None
-    error: Exception | None = None
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class Workers(Generic[K]):
@@ -75,7 +76,7 @@ class Workers(Generic[K]):
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[K, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[Done[K]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[K, Any]] = queue.SimpleQueue()
         self._threads = 0
         self.open: set[K] = set()
 
@@ -86,19 +87,19 @@ class Workers(Generic[K]):
         if not self._threads:
             self._start(1)
 
-    def results(self, end: float) -> Iterator[Done[K]]:
-        """What the calls give, in the order they end, until all have or the time is `end`."""
+    def results(self, end: float) -> Iterator[tuple[K, Any]]:
+        """What the calls give or raise, in the order they end, until all have or it is `end`."""
         while self.open:
             left = end - monotonic()
             try:
-                done = self._results.get(timeout=max(0.0, min(PATIENCE, left)))
+                key, found = self._results.get(timeout=max(0.0, min(PATIENCE, left)))
             except queue.Empty:
                 if left <= 0:
                     return
                 self._start(max(0, min(self._threads, len(self.open) - self._threads)))
                 continue
-            self.open.discard(done.key)
-            yield done
+            self.open.discard(key)
+            yield key, found
 
     def close(self) -> None:
         """Let the threads end when their calls do."""
@@ -114,39 +115,23 @@ class Workers(Generic[K]):
         while (call := self._calls.get()) is not None:
             key, make = call
             try:
-                done = Done(key, make())
+                found = make()
             except Exception as error:
-                done = Done(key, error=error)
-            self._results.put(done)
+                found = error
+            self._results.put((key, found))
 
 
-def bounded(call: Callable[[], Any], seconds: float) -> Done[int]:
+def bounded(call: Callable[[], T], seconds: float) -> T:
     """What the call gives within so many seconds; a TimeoutError where it does not return."""
     workers: Workers[int] = Workers()
     workers.submit(0, call)
-    for done in workers.results(monotonic() + seconds):
-        workers.close()
-        return done
+    found: Any = TimeoutError(f"no answer within {seconds:g} s")
+    for _, returned in workers.results(monotonic() + seconds):
+        found = returned
     workers.close()
-    return Done(0, error=TimeoutError(f"no answer within {seconds:g} s"))
-
-
-T = TypeVar("T")
-
-ATTEMPTS = 2
-GRACE = 2.0  # seconds beyond the deadline for the last look at everybody
-TTL_GRACE = 5.0  # seconds beyond the deadline in which a reply still counts as late
-SLICE = 1.0  # seconds at least that one look at everybody may take where one of them hangs
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What came back: the nonce it returns, and a body or a failure's code."""
-
-    nonce: str
-    body: bytes | int
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 @dataclass(frozen=True)
@@ -157,18 +142,49 @@ class Failed:
     reason: str
 
 
-class Carrier(Protocol):
-    """How an engine carries one request and its reply. Either call may raise, and may hang."""
+class Engine(ABC):
+    """An engine during a round: whom it reaches, and how it carries a question.
 
-    def send(
-        self, participant: Participant, nonce: str, body: msgspec.Struct, ttl: float
-    ) -> str | None:
+    name: with its version, for the record. signatures: what proves who sent a reply. model: the
+    digest of the model that goes with every request. Each of its methods may raise, and may hang.
+    """
+
+    def __init__(
+        self, name: str, signatures: str, model: str | None, deadline: float, poll: float
+    ) -> None:
+        if not 0 < deadline < inf:
+            raise RobfcpError(
+                f"deadline: {deadline:g} s is no time to wait; give seconds above zero"
+            )
+        self.name, self.signatures, self.model = name, signatures, model
+        self.deadline, self.poll = deadline, poll
+
+    @abstractmethod
+    def present(self) -> list[Participant]:
+        """The sites that are there."""
+
+    @abstractmethod
+    def send(self, participant: Participant, record: dict[str, Any], ttl: float) -> str | None:
         """The number under which the reply can be received; None where sending failed."""
-        ...
 
-    def receive(self, identifier: str) -> Reply | Failed | None:
-        """The reply; None where there is none yet, or the network is in trouble."""
-        ...
+    @abstractmethod
+    def receive(self, identifier: str) -> Mapping[str, Any] | Failed | None:
+        """The reply's record; None where there is none yet, or the network is in trouble."""
+
+    def ask(
+        self,
+        asked: Sequence[Participant],
+        request: Callable[[str], Request],
+        read: Callable[[bytes, str], T],
+        limit: int = MAX_REPLY,
+    ) -> Asking[T]:
+        """Ask everybody; request(client) is what, read(reply, client) the answer, or it raises."""
+        asking = Asking(self, request, read, limit)
+        asking.run(asked)
+        for one in asking.outcomes:
+            if one.status != "ok":
+                log.warning("%s: %s: %s", one.participant.client, one.status, one.reason)
+        return asking
 
 
 @dataclass(frozen=True)
@@ -179,87 +195,66 @@ class _Asked:
     before: Outcome[Any] | None = None  # what the attempt before this one ended with
 
 
-@dataclass
-class Collection(Generic[T]):
-    """The outcomes in the participants' order, and the messages still without a reply."""
+class Asking(Generic[T]):
+    """One round of questions: everybody is asked once, and again after a reply not its own.
 
-    outcomes: list[Outcome[T]]
-    carrier: Carrier
-    silent: dict[str, _Asked] = field(default_factory=dict)
-
-    def note_late(self) -> None:
-        """Look once more: who answered after the deadline was late, not missing."""
-        workers: Workers[str] = Workers()
-        late = set()
-        for identifier in self.silent:
-            workers.submit(identifier, _receiver(self.carrier, identifier))
-        for done in workers.results(monotonic() + GRACE):
-            asked = self.silent[done.key]
-            if isinstance(done.value, Reply) and _same(done.value.nonce, asked.nonce):
-                late.add(asked.participant)
-        workers.close()
-        self.outcomes = [
-            replace(outcome, status="late", reason="answered after the deadline")
-            if outcome.participant in late
-            else outcome
-            for outcome in self.outcomes
-        ]
-
-
-def ask_all(
-    carrier: Carrier,
-    asked: Sequence[Participant],
-    body: Callable[[str], msgspec.Struct],
-    read: Callable[[bytes, str], T],
-    *,
-    deadline: float = 60.0,
-    poll: float = 1.0,
-) -> Collection[T]:
-    """Ask every participant once, and once more after a reply that was not its own.
-
-    body(client) makes the request, read(reply, client) the answer or raises RobfcpError. Ends at
-    the latest `GRACE` seconds after `deadline` seconds, with everybody who had answered by then.
+    Ends at the latest GRACE seconds after the deadline, with everybody who had answered by then.
     """
-    if not 0 < deadline < inf:
-        raise RobfcpError(f"deadline: {deadline:g} s is no time to wait; give seconds above zero")
-    return _Asking(carrier, body, read, deadline, poll).run(asked)
-
-
-class _Asking(Generic[T]):
-    """One round of questions while it lasts."""
 
     def __init__(
         self,
-        carrier: Carrier,
-        body: Callable[[str], msgspec.Struct],
+        engine: Engine,
+        request: Callable[[str], Request],
         read: Callable[[bytes, str], T],
-        deadline: float,
-        poll: float,
+        limit: int,
     ) -> None:
-        self.carrier, self.body, self.read = carrier, body, read
-        self.deadline, self.poll = deadline, poll
-        self.end = monotonic() + deadline
+        self.engine, self.request, self.read, self.limit = engine, request, read, limit
+        self.end = monotonic() + engine.deadline
         self.waiting: dict[str, _Asked] = {}  # by the message's identifier
         self.sending: dict[str, _Asked] = {}  # by its nonce
         self.done: dict[Participant, Outcome[T]] = {}
         self.workers: Workers[tuple[str, str]] = Workers()
 
-    def run(self, asked: Sequence[Participant]) -> Collection[T]:
-        """Everybody's outcome."""
+    @property
+    def outcomes(self) -> list[Outcome[T]]:
+        """What everybody did, by name."""
+        return sorted(self.done.values(), key=lambda outcome: outcome.participant.client)
+
+    @property
+    def answers(self) -> dict[str, T]:
+        """The valid answers."""
+        return {o.participant.client: o.answer for o in self.outcomes if o.answer is not None}
+
+    def run(self, asked: Sequence[Participant]) -> None:
+        """Ask, look until all have answered or the time is up, and look once more."""
+        poll = self.engine.poll
         for participant in asked:
             self._ask(participant)
         while self.waiting or self.sending:
             before = monotonic()
-            self._turn(min(self.end, before + max(self.poll, SLICE)))
+            self._look(min(self.end, before + max(poll, SLICE)))
             if monotonic() >= self.end:
                 break
-            sleep(max(0.0, min(self.poll - monotonic() + before, self.end - monotonic())))
+            sleep(max(0.0, min(poll - monotonic() + before, self.end - monotonic())))
         if self.waiting or self.sending:
-            self._turn(monotonic() + GRACE)
+            self._look(monotonic() + GRACE)
         self.workers.close()
         for number, entry in (*self.sending.items(), *self.waiting.items()):
             self.done[entry.participant] = self._silent(number, entry)
-        return Collection([self.done[p] for p in asked], self.carrier, self.waiting)
+
+    def note_late(self) -> None:
+        """Look again: who answered after the deadline was late, not missing."""
+        self.workers = Workers()
+        for identifier in self.waiting:
+            self._receive(identifier)
+        for (_, identifier), found in self.workers.results(monotonic() + GRACE):
+            entry = self.waiting[identifier]
+            if self._judge(found, entry)[1]:
+                outcome = self.done[entry.participant]
+                self.done[entry.participant] = replace(
+                    outcome, status="late", reason="answered after the deadline"
+                )
+        self.workers.close()
 
     def _ask(
         self, participant: Participant, attempts: int = 1, before: Outcome[T] | None = None
@@ -267,339 +262,78 @@ class _Asking(Generic[T]):
         nonce = secrets.token_hex(16)
         self.sending[nonce] = _Asked(participant, nonce, attempts, before)
         ttl = max(1.0, self.end - monotonic()) + TTL_GRACE
-        request = self.body(participant.client)
-        self.workers.submit(
-            ("send", nonce), lambda: self.carrier.send(participant, nonce, request, ttl)
-        )
+        body = msgspec.json.encode(self.request(participant.client))
+        record = {"nonce": nonce, "body": body}
+        self.workers.submit(("send", nonce), lambda: self.engine.send(participant, record, ttl))
 
-    def _turn(self, end: float) -> None:
+    def _receive(self, identifier: str) -> None:
+        if ("receive", identifier) not in self.workers.open:
+            self.workers.submit(("receive", identifier), lambda: self.engine.receive(identifier))
+
+    def _look(self, end: float) -> None:
         """Look once at everybody whose last look has come back, until `end` where one hangs."""
         for identifier in self.waiting:
-            self._look(identifier)
-        for done in self.workers.results(end):
-            kind, key = done.key
+            self._receive(identifier)
+        for (kind, number), found in self.workers.results(end):
             if kind == "send":
-                self._sent(key, done)
-            else:
-                self._received(key, done)
+                self._sent(self.sending.pop(number), found)
+            elif found is not None:
+                self._received(self.waiting.pop(number), found)
 
-    def _look(self, identifier: str) -> None:
-        if ("receive", identifier) not in self.workers.open:
-            self.workers.submit(("receive", identifier), _receiver(self.carrier, identifier))
-
-    def _sent(self, nonce: str, done: Done[Any]) -> None:
-        entry = self.sending.pop(nonce)
-        if isinstance(done.value, str) and done.value:
-            self.waiting[done.value] = entry
-            self._look(done.value)
+    def _sent(self, entry: _Asked, found: Any) -> None:
+        if isinstance(found, str) and found:
+            self.waiting[found] = entry
+            self._receive(found)
             return
-        if done.error is not None:
-            log.warning("sending failed (%s)", type(done.error).__name__)
-        missing: Outcome[T] = Outcome(entry.participant, "missing", "could not be reached")
-        self.done[entry.participant] = replace(missing, attempts=entry.attempts)
+        if isinstance(found, Exception):
+            log.warning("sending failed (%s)", type(found).__name__)
+        self.done[entry.participant] = Outcome(
+            entry.participant, "missing", "could not be reached", attempts=entry.attempts
+        )
 
-    def _received(self, identifier: str, done: Done[Any]) -> None:
-        if done.error is None and done.value is None:
-            return
-        entry = self.waiting.pop(identifier)
-        outcome, authentic = self._judge(done, entry)
+    def _received(self, entry: _Asked, found: Any) -> None:
+        outcome, authentic = self._judge(found, entry)
         if not authentic and entry.attempts < ATTEMPTS and monotonic() < self.end:
             log.warning("%s: %s; asking again", entry.participant.client, outcome.reason)
             self._ask(entry.participant, entry.attempts + 1, outcome)
         else:
             self.done[entry.participant] = outcome
 
-    def _judge(self, done: Done[Any], asked: _Asked) -> tuple[Outcome[T], bool]:
+    def _judge(self, found: Any, asked: _Asked) -> tuple[Outcome[T], bool]:
         """The outcome of a reply and whether the nonce proves that the site sent it."""
 
         def outcome(status: Status, reason: str, answer: T | None = None) -> Outcome[T]:
             return Outcome(asked.participant, status, reason, answer, asked.attempts)
 
-        reply = done.value
-        if isinstance(reply, Failed):
-            return outcome(reply.status, reply.reason), False
-        if not isinstance(reply, Reply):
-            return outcome("rejected", _unreadable(done.error)), False
-        if not _same(reply.nonce, asked.nonce):
-            return outcome("rejected", "the reply does not return this request's nonce"), False
-        if isinstance(reply.body, int):
-            return outcome("faulty", FAILURES.get(reply.body, "an unknown code")), True
+        authentic = False
         try:
-            return outcome("ok", "", self.read(reply.body, asked.participant.client)), True
+            if isinstance(found, Failed):
+                return outcome(found.status, found.reason), False
+            if isinstance(found, Exception):
+                raise found
+            nonce, body = open_reply(found, self.limit)
+            if not hmac.compare_digest(nonce.encode(errors="replace"), asked.nonce.encode()):
+                raise RobfcpError("the reply does not return this request's nonce")
+            authentic = True
+            if isinstance(body, int):
+                return outcome("faulty", FAILURES[body]), True
+            return outcome("ok", "", self.read(body, asked.participant.client)), True
         except RobfcpError as error:
-            return outcome("faulty", str(error)), True
-        except Exception as error:
-            return outcome("rejected", _unreadable(error)), True
+            return outcome("faulty" if authentic else "rejected", str(error)), authentic
+        except Exception as error:  # whose text may hold anything
+            reason = plain(f"the reply cannot be read ({type(error).__name__})")
+            return outcome("rejected", reason), authentic
 
     def _silent(self, number: str, entry: _Asked) -> Outcome[T]:
         """What is said of a site that has not answered: what its first reply was, if it had one."""
-        reason = f"no answer within {self.deadline:g} s"
+        deadline = self.engine.deadline
+        reason = f"no answer within {deadline:g} s"
         if ("send", number) in self.workers.open:
-            reason = f"could not be reached within {self.deadline:g} s"
+            reason = f"could not be reached within {deadline:g} s"
         elif ("receive", number) in self.workers.open:
-            reason = f"its reply was not there as a whole after {self.deadline:g} s"
+            reason = f"its reply was not there as a whole after {deadline:g} s"
         silent: Outcome[T] = Outcome(entry.participant, "missing", reason)
         return replace(entry.before or silent, attempts=entry.attempts)
-
-
-def _receiver(carrier: Carrier, identifier: str) -> Callable[[], Reply | Failed | None]:
-    return lambda: carrier.receive(identifier)
-
-
-def _same(nonce: str, other: str) -> bool:
-    return hmac.compare_digest(nonce.encode(errors="replace"), other.encode())
-
-
-def _unreadable(error: Exception | None) -> str:
-    """What is said of a reply nobody can read; the exception's text may hold anything."""
-    if isinstance(error, RobfcpError):
-        return str(error)
-    return plain(f"the reply cannot be read ({type(error).__name__})")
-
-
-BYTES_PER_BIN = 48  # two numbers of at most 20 digits, with room to spare
-
-
-def reply_limit(grid: Grid) -> int:
-    """The bytes beyond which a reply cannot be a report on the grid."""
-    return BYTES_PER_BIN * grid.n_bins + 65_536
-
-
-def read_size(body: bytes, client: str) -> int:
-    """A number of samples that can be."""
-    n_samples = read_reply(body, SizeReply).n_samples
-    if not 0 < n_samples <= MAX_SAMPLES:
-        raise ReportError(client, "n_samples", f"{n_samples} samples cannot be", "fix the data")
-    return int(n_samples)
-
-
-def read_report(
-    body: bytes, client: str, keys: Mapping[str, str] | None = None, round: str = ""
-) -> Report:
-    """A valid report under the client's own name; with keys, signed by the client's own.
-
-    Without keys a signature must be by the key that the report itself names.
-    """
-    if keys is not None:
-        report = signing.verify(body, Report, keys, round, client)
-    else:
-        signing.check_named_key(body, client)
-        report = Report.from_json(signing.unwrap(body), client)
-    if report.client != client:
-        raise ReportError(client, "client", "reports under another name", "use the given name")
-    return report
-
-
-def federation_of_replies(
-    outcomes: list[Outcome[Report]],
-    *,
-    grid: Grid,
-    score: Score,
-    round: str,
-    model: str | None,
-    sizes: Mapping[str, int] | None,
-    quorum: int | float | None,
-    signatures: str,
-    invited: Iterable[str] = (),
-) -> Federation:
-    """The valid reports; faulty and rejected clients with their reason, silent ones as missing."""
-    return Federation.from_reports(
-        [outcome.answer for outcome in outcomes if outcome.answer is not None],
-        sizes=sizes,
-        quorum=quorum,
-        grid=grid,
-        score=score,
-        round=round,
-        model=model,
-        faults=[
-            Fault(o.participant.client, o.status, o.line)
-            for o in outcomes
-            if o.status in ("faulty", "rejected")
-        ],
-        invited=[*invited, *(o.participant.client for o in outcomes)],
-        signatures=signatures,
-    )
-
-
-def client_records(
-    outcomes: Outcomes,
-    calibration: Calibration,
-    checks: Mapping[str, ThresholdReply],
-    joined: Iterable[Participant] = (),
-) -> dict[str, dict[str, Any]]:
-    """Every client's node, public key, status and claims; faults found later included.
-
-    joined: who came when the round had begun, and was not asked.
-    """
-    faults = {fault.client: fault.reason for fault in calibration.faulty}
-    clients: dict[str, dict[str, Any]] = {}
-    for outcome in outcomes:
-        client, status, reason = outcome.participant.client, outcome.status, outcome.reason
-        if status == "ok" and client in faults:
-            status, reason = "faulty", faults[client]
-        claims = msgspec.to_builtins(checks[client]) if client in checks else None
-        clients[client] = _record(
-            outcome.participant, status, reason, attempts=outcome.attempts, claims=claims
-        )
-    for participant in joined:
-        expected = participant.client in calibration.missing
-        status = "missing" if expected else "not asked"
-        clients.setdefault(
-            participant.client, _record(participant, status, "joined after the round had begun")
-        )
-    for client in set(calibration.missing) - set(clients):
-        clients[client] = _record(None, "missing", "registered but not connected")
-    return dict(sorted(clients.items()))
-
-
-def _record(
-    participant: Participant | None,
-    status: Status,
-    reason: str,
-    *,
-    attempts: int = 0,
-    claims: Any = None,
-) -> dict[str, Any]:
-    """One client's line in the record of a round."""
-    return {
-        "node_id": None if participant is None else str(participant.node_id),
-        "public_key": None if participant is None else participant.public_key.hex(),
-        "status": status,
-        "reason": reason,
-        "attempts": attempts,
-        "claims": claims,
-    }
-
-
-def read_check(body: bytes, client: str, n_thresholds: int) -> ThresholdReply:
-    """What a client claims to see on its test data, refused where it cannot be."""
-    reply: ThresholdReply = read_reply(body, ThresholdReply)
-    fits = len(reply.covered) == len(reply.total_size) == n_thresholds
-    if not fits or not all(0 <= count <= reply.n_samples for count in reply.covered):
-        raise ReportError(client, "covered", "counts cannot be", "update robfcp")
-    return reply
-
-
-def read_kept(body: bytes, client: str, calibration: str) -> str:
-    """The calibration whose letter a client says it keeps; refused where it is another."""
-    reply: LetterReply = read_reply(body, LetterReply)
-    if reply.calibration != calibration:
-        raise ReportError(client, "calibration", "keeps another letter", "update robfcp")
-    return reply.calibration
-
-
-class MonitorRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Count your fresh samples against this calibration and report how strong its alarm is."""
-
-    client: str
-    round: str
-    step: int
-    calibration: msgspec.Raw
-    level: int = 0
-    floor: float | None = None
-    delta: float = 0.05
-    protocol: int = PROTOCOL
-
-
-def monitor_request(
-    client: str, calibration: Calibration, *, round: str, step: int, floor: float | None,
-    delta: float, level: int = 0,
-) -> MonitorRequest:  # fmt: skip
-    """The request to one client."""
-    body = msgspec.Raw(calibration.to_json())
-    return MonitorRequest(
-        client, round=round, step=step, calibration=body, level=level, floor=floor, delta=delta
-    )
-
-
-def read_e_reply(body: bytes, client: str, *, round: str, step: int, calibration: str) -> EReport:
-    """The e-report of this client, round, step and calibration (its digest), or why not."""
-    report = EReport.from_json(body, client)
-    expected = {"client": client, "round": round, "step": step, "calibration": calibration}
-    for part, value in expected.items():
-        if getattr(report, part) != value:
-            raise ReportError(
-                client,
-                part,
-                f"{part} is {getattr(report, part)}, not {value}",
-                "answer as asked",
-            )
-    return report
-
-
-def merged_replies(
-    outcomes: Iterable[Outcome[EReport]],
-    m: int,
-    *,
-    delta: float,
-    independent: bool = False,
-    history: str | os.PathLike[str] | None = None,
-    round: str | None = None,
-    step: int = 0,
-) -> Merged:
-    """The evidence of all nodes asked; those without a valid answer count as no evidence.
-
-    history: a file that keeps every look, as `robfcp alarms --history` does; the nodes asked at the
-        first one are how many are watched.
-    """
-    reports, faults, total = [], [], 0
-    for outcome in outcomes:
-        total += 1
-        if outcome.answer is not None:
-            reports.append(outcome.answer)
-        else:
-            faults.append(Fault(outcome.participant.client, outcome.status, outcome.line))
-    if history is None or not reports:
-        return merge(reports, m, n_sites=total, delta=delta, independent=independent, faulty=faults)
-    merged, _ = record_look(
-        history,
-        reports,
-        m,
-        step=step,
-        round=round,
-        n_sites=None if Path(history).exists() else total,
-        delta=delta,
-        independent=independent,
-        faulty=faults,
-    )
-    return merged
-
-
-MAX_REPLY = 65_536  # bytes of all replies but reports
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An engine during a round: whom it reaches, and how it carries a question.
-
-    name: with its version, for the record. signatures: what proves who sent a reply. present():
-    the sites that are there. carrier(kind, limit): carries one kind of request, and refuses replies
-    of more than `limit` bytes. model: the digest of the model that goes with every request.
-    """
-
-    name: str
-    signatures: str
-    present: Callable[[], list[Participant]]
-    carrier: Callable[[Kind, int], Carrier]
-    model: str | None = None
-    deadline: float = 60.0
-    poll: float = 1.0
-
-    def ask(
-        self,
-        kind: Kind,
-        asked: Sequence[Participant],
-        body: Callable[[str], msgspec.Struct],
-        read: Callable[[bytes, str], T],
-        limit: int = MAX_REPLY,
-    ) -> Collection[T]:
-        """Everybody's outcome; those without an answer are logged."""
-        carrier = self.carrier(kind, limit)
-        found = ask_all(carrier, asked, body, read, deadline=self.deadline, poll=self.poll)
-        for one in found.outcomes:
-            if one.status != "ok":
-                log.warning("%s: %s: %s", one.participant.client, one.status, one.reason)
-        return found
 
 
 def named_participants(nodes: Iterable[tuple[int, str, bytes]]) -> list[Participant]:
@@ -607,7 +341,7 @@ def named_participants(nodes: Iterable[tuple[int, str, bytes]]) -> list[Particip
 
     Examples
     --------
-    >>> from robfcp.engines import named_participants
+    >>> from robfcp.engines.server import named_participants
     >>> nodes = [(1, "b", b""), (2, "a", b""), (3, "a", b"")]
     >>> [one.client for one in named_participants(nodes)]
     ['b', 'node-2', 'node-3']
@@ -630,7 +364,7 @@ def model_digest(parts: Iterable[tuple[str, bytes | memoryview]]) -> str:
 
     Examples
     --------
-    >>> from robfcp.engines import model_digest
+    >>> from robfcp.engines.server import model_digest
     >>> model_digest([("weights", b"12")]) == model_digest([("weights", b"13")])
     False
     """
@@ -643,7 +377,14 @@ def model_digest(parts: Iterable[tuple[str, bytes | memoryview]]) -> str:
 
 def register_sizes(engine: Engine) -> dict[str, int]:
     """How many calibration samples each site says it has."""
-    return _answers(engine.ask("size", engine.present(), SizeRequest, read_size))
+
+    def read(body: bytes, client: str) -> int:
+        n_samples = read_reply(body, int)
+        if not 0 < n_samples <= MAX_SAMPLES:
+            raise ReportError(client, "n_samples", f"{n_samples} samples cannot be", "fix the data")
+        return n_samples
+
+    return engine.ask(engine.present(), lambda client: SizeRequest(client=client), read).answers
 
 
 def calibration_round(
@@ -662,37 +403,51 @@ def calibration_round(
 ) -> Calibration:
     """Collect the sites' reports, calibrate, and tell the sites the threshold.
 
-    keys: each client's public key, by which its report must be signed; `reports.read_keys` reads
-    them from a registry. options: those of `robfcp.calibrate`. The calibration's `provenance`
-    holds the run and what every client did.
+    sizes: who may report and with how many samples, fixed before; see `register_sizes`.
+    check: send the threshold and note the coverage and set size each site claims to see.
+    keys: each client's public key, by which its report must be signed; `report.read_keys` reads
+    them from a registry. Without keys a signature must be by the key that the report itself names.
+    invited: the names of all registered sites, so that those offline now are listed as missing.
+    options: those of `robfcp.calibrate`. The calibration's `provenance` holds the run and what
+    every client did.
     """
     score = LAC() if score is None else score
     grid = score.default_grid() if grid is None else grid
-    round = secrets.token_hex(8) if round is None else round
-    started = _now()
-    asked = engine.present()
-    said = _said(score)
+    name = secrets.token_hex(8) if round is None else round
+    started, asked = _now(), engine.present()
+    said = wire.wire_score(score)
+    assert said is not None
 
-    def request(client: str) -> SketchRequest:
-        return SketchRequest(client, round, engine.model, wire.wire_grid(grid), said)
+    def request(client: str) -> Request:
+        return ReportRequest(
+            client=client, round=name, model=engine.model, grid=wire.wire_grid(grid), score=said
+        )
 
     def read(body: bytes, client: str) -> Report:
-        return read_report(body, client, keys, round)
+        if keys is None:
+            signing.check_named_key(body, client)
+            report = Report.from_json(signing.unwrap(body), client)
+        else:
+            report = signing.verify(body, Report, keys, name, client)
+        if report.client != client:
+            raise ReportError(client, "client", "reports under another name", "use the given name")
+        return report
 
-    found = engine.ask("sketch", asked, request, read, reply_limit(grid))
-    federation = federation_of_replies(
-        found.outcomes,
-        grid=grid,
-        score=score,
-        round=round,
-        model=engine.model,
+    found = engine.ask(asked, request, read, BYTES_PER_BIN * grid.n_bins + MAX_REPLY)
+    federation = Federation.from_reports(
+        list(found.answers.values()),
         sizes=sizes,
         quorum=quorum,
-        invited=invited,
+        grid=grid,
+        score=score,
+        round=name,
+        model=engine.model,
+        faults=[_fault(one) for one in found.outcomes if one.status in ("faulty", "rejected")],
+        invited=[*invited, *(participant.client for participant in asked)],
         signatures=engine.signatures + (", reports by registered keys" if keys else ""),
     )
     calibration = calibrate(federation, **options)
-    checks = _checks(engine, asked, calibration, said) if check else {}
+    claims = _claims(engine, asked, calibration, said) if check else {}
     found.note_late()
     return calibration.with_provenance(
         {
@@ -701,11 +456,75 @@ def calibration_round(
             "started": started,
             "finished": _now(),
             "deadline": engine.deadline,
-            "clients": client_records(
-                found.outcomes, calibration, checks, joined=_joined(engine, asked)
-            ),
+            "clients": _records(engine, found.outcomes, calibration, claims),
         }
     )
+
+
+def _claims(
+    engine: Engine, asked: list[Participant], calibration: Calibration, said: wire.WireScore
+) -> dict[str, Claims]:
+    """What the clients with valid reports claim to see on their test data."""
+
+    def finite(threshold: float) -> float | None:
+        return threshold if np.isfinite(threshold) else None
+
+    def read(body: bytes, client: str) -> Claims:
+        claims = read_reply(body, Claims)
+        fits = len(claims.covered) == len(claims.total_size) == len(calibration.levels)
+        if not fits or not all(0 <= count <= claims.n_samples for count in claims.covered):
+            raise ReportError(client, "covered", "counts cannot be", "update robfcp")
+        return claims
+
+    thresholds: Any = [
+        [finite(one.threshold) for one in level.strata] or finite(level.threshold)
+        for level in calibration.levels
+    ]
+    reported = set(calibration.federation.ids)
+    return engine.ask(
+        [participant for participant in asked if participant.client in reported],
+        lambda client: CheckRequest(client=client, score=said, thresholds=thresholds),
+        read,
+    ).answers
+
+
+def _records(
+    engine: Engine,
+    outcomes: list[Outcome[Report]],
+    calibration: Calibration,
+    claims: Mapping[str, Claims],
+) -> dict[str, dict[str, Any]]:
+    """Every client's node, public key, status and claims; also of those that came later."""
+    faults = {fault.client: fault.reason for fault in calibration.faulty}
+    found = {one.participant.client: one for one in outcomes}
+    for client, one in found.items():
+        if one.status == "ok" and client in faults:
+            found[client] = replace(one, status="faulty", reason=faults[client])
+    missing = set(calibration.missing)
+    try:  # nobody waits for a network that hangs
+        now = bounded(engine.present, 2.0)
+    except Exception:
+        now = []
+    asked = {one.participant.node_id for one in outcomes}
+    for node in now:
+        if node.node_id not in asked:
+            status: Status = "missing" if node.client in missing else "not asked"
+            came = Outcome[Report](node, status, "joined after the round had begun", attempts=0)
+            found.setdefault(node.client, came)
+    clients = {
+        client: {
+            "node_id": str(one.participant.node_id),
+            "public_key": one.participant.public_key.hex(),
+            "status": one.status,
+            "reason": one.reason,
+            "attempts": one.attempts,
+            "claims": msgspec.to_builtins(claims.get(client)),
+        }
+        for client, one in found.items()
+    }
+    never = {"status": "missing", "reason": "registered but not connected", "attempts": 0}
+    nobody = {"node_id": None, "public_key": None, "claims": None, **never}
+    return dict(sorted({**dict.fromkeys(missing, nobody), **clients}.items()))
 
 
 def send_letters(engine: Engine, calibration: Calibration, key: Any = None) -> list[Outcome[str]]:
@@ -713,19 +532,20 @@ def send_letters(engine: Engine, calibration: Calibration, key: Any = None) -> l
 
     key: the server's private key to sign the letters with, if any.
     """
+
+    def read(body: bytes, client: str) -> str:
+        kept = read_reply(body, str)
+        if kept != calibration.identity:
+            raise ReportError(client, "calibration", "keeps another letter", "update robfcp")
+        return kept
+
     asked = engine.present()
     sent = {}
     for letter in letters(calibration, {participant.client for participant in asked}):
-        data = letter.to_json()
-        sent[letter.client] = LetterRequest(
-            letter.client, msgspec.Raw(data if key is None else sign_sealed(data, key))
-        )
-    return engine.ask(
-        "letter",
-        [participant for participant in asked if participant.client in sent],
-        sent.__getitem__,
-        lambda body, client: read_kept(body, client, calibration.identity),
-    ).outcomes
+        data = letter.to_json() if key is None else sign_sealed(letter.to_json(), key)
+        sent[letter.client] = LetterRequest(client=letter.client, letter=msgspec.Raw(data))
+    to = [participant for participant in asked if participant.client in sent]
+    return engine.ask(to, sent.__getitem__, read).outcomes
 
 
 def monitor_round(
@@ -741,73 +561,110 @@ def monitor_round(
     independent: bool = False,
     history: str | os.PathLike[str] | None = None,
 ) -> Merged:
-    """Ask all sites for their alarms and merge them, when at most `malicious` of them lie.
+    """Ask all sites how strong their alarms are and merge them, when at most `malicious` lie.
 
     Ask at dates fixed beforehand, `step` their number. A site that does not answer, or not as
-    asked, counts as no evidence. `history` is a file that keeps every date, for the page and for
-    `calibrate --alarms`.
+    asked, counts as no alarm. `history` is a file that keeps every date, for the page and for
+    `calibrate --alarms`; the sites asked at the first one are how many are watched.
     """
-    expected = calibration.identity
-    found = engine.ask(
-        "monitor",
-        engine.present(),
-        lambda client: monitor_request(
-            client, calibration, round=round, step=step, floor=floor, delta=delta, level=level
-        ),
-        lambda body, client: read_e_reply(
-            body, client, round=round, step=step, calibration=expected
-        ),
-    )
-    return merged_replies(
-        found.outcomes,
-        malicious,
-        delta=delta,
-        independent=independent,
-        history=history,
-        round=round,
-        step=step,
-    )
+    text = msgspec.Raw(calibration.to_json())
+    expected = {"round": round, "step": step, "calibration": calibration.identity}
 
+    def request(client: str) -> Request:
+        return MonitorRequest(
+            client=client, round=round, step=step, calibration=text, level=level, floor=floor,
+            delta=delta,
+        )  # fmt: skip
 
-def _joined(engine: Engine, asked: list[Participant]) -> list[Participant]:
-    """The sites that came when the round had begun; nobody waits for a network that hangs."""
-    now = bounded(engine.present, 2.0)
-    before = {participant.node_id for participant in asked}
-    return [node for node in now.value or () if node.node_id not in before]
+    def read(body: bytes, client: str) -> EReport:
+        report = EReport.from_json(body, client)
+        for part, value in {"client": client, **expected}.items():
+            if (stated := getattr(report, part)) != value:
+                raise ReportError(
+                    client, part, f"{part} is {stated}, not {value}", "answer as asked"
+                )
+        return report
 
-
-def _checks(
-    engine: Engine, asked: list[Participant], calibration: Calibration, said: wire.WireScore
-) -> dict[str, ThresholdReply]:
-    """What the clients with valid reports claim to see on their test data."""
-    thresholds: Any = [
-        [_finite(one.threshold) for one in level.strata] or _finite(level.threshold)
-        for level in calibration.levels
+    found = engine.ask(engine.present(), request, read)
+    reports, total = list(found.answers.values()), len(found.outcomes)
+    how: dict[str, Any] = {
+        "delta": delta,
+        "independent": independent,
+        "faulty": [_fault(one) for one in found.outcomes if one.answer is None],
+    }
+    if history is None or not reports:
+        return merge(reports, malicious, n_sites=total, **how)
+    watched = None if Path(history).exists() else total
+    return record_look(history, reports, malicious, step=step, round=round, n_sites=watched, **how)[
+        0
     ]
-    reported = set(calibration.federation.ids)
-    return _answers(
-        engine.ask(
-            "threshold",
-            [participant for participant in asked if participant.client in reported],
-            lambda client: ThresholdRequest(client, said, thresholds),
-            lambda body, client: read_check(body, client, len(calibration.levels)),
-        )
-    )
 
 
-def _answers(found: Collection[T]) -> dict[str, T]:
-    return {o.participant.client: o.answer for o in found.outcomes if o.answer is not None}
-
-
-def _finite(threshold: float) -> float | None:
-    return threshold if np.isfinite(threshold) else None
-
-
-def _said(score: Score) -> wire.WireScore:
-    said = wire.wire_score(score)
-    assert said is not None
-    return said
+def _fault(outcome: Outcome[Any]) -> Fault:
+    return Fault(outcome.participant.client, outcome.status, outcome.line)
 
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+DEFAULTS: Mapping[str, Any] = {  # of a run's configuration, in the same words on every engine
+    "score": "lac",
+    "grid": "",  # the score's own; "uniform:100" and the like
+    "confidence-level": 0.9,
+    "defence": DEFAULT,
+    "malicious": "estimate",  # or the most sites that may lie
+    "guarantee": "",  # marginal, pac
+    "sizes": "ask",  # beforehand; "none", or the absolute path of a registry
+    "keys": "",  # absolute path of a registry of public keys; unsigned reports are refused
+    "quorum": 0.5,
+    "deadline": 60.0,
+    "poll": 1.0,
+    "invited": "",  # all registered sites' names, with blanks between: who is offline is missing
+    "check": True,  # tell the sites the threshold and note what they claim to cover
+    "letters": False,  # send each site its letter afterwards
+    "output": "",  # absolute path of the calibration
+}
+
+
+def round_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of `calibration_round` that a configuration means, before anybody is asked."""
+    if config["output"] and not Path(str(config["output"])).is_absolute():
+        raise RobfcpError(
+            f"output: {config['output']} is not absolute; nobody knows where this app runs"
+        )
+    if config["malicious"] != "estimate" and not isinstance(config["malicious"], int):
+        raise RobfcpError("malicious: neither a number nor 'estimate'; fix the run config")
+    return {
+        "score": named_score(str(config["score"])),
+        "grid": grid_from_text(str(config["grid"])) if config["grid"] else None,
+        "keys": agreement.read_keys(str(config["keys"])) if config["keys"] else None,
+        "quorum": config["quorum"],
+        "check": bool(config["check"]),
+        "invited": str(config["invited"]).split(),
+        "confidence_level": config["confidence-level"],
+        "defence": config["defence"],
+        "malicious": config["malicious"],
+        "guarantee": config["guarantee"] or None,
+    }
+
+
+def sizes_as_configured(engine: Engine, config: Mapping[str, Any]) -> Mapping[str, int] | None:
+    """The numbers of samples: asked for, from a registry, or none."""
+    if config["sizes"] == "ask":
+        return register_sizes(engine)
+    return None if config["sizes"] == "none" else agreement.read_sizes(Path(str(config["sizes"])))
+
+
+def calibrate_as_configured(
+    engine: Engine, config: Mapping[str, Any], **options: Any
+) -> Calibration:
+    """The round, its calibration written and the letters sent, where the configuration says so."""
+    calibration = calibration_round(engine, **options)
+    if config["output"]:
+        calibration.save(Path(str(config["output"])))
+    for level in calibration.levels:
+        log.warning("threshold %.6g: %s", level.threshold, level.certificate.statement)
+    if config["letters"]:
+        send_letters(engine, calibration)
+    return calibration

@@ -1,6 +1,6 @@
-"""What a site allows, whatever a server asks: its privacy, its ledger, the grid and score it takes.
+"""What a site allows and answers, whatever a server asks: its privacy, its ledger, its grid.
 
-A site writes this where it starts its node, out of the server's reach.
+A site writes its rules where it starts its node, out of the server's reach.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -22,19 +21,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.calibration import Calibration, Letter
 from robfcp.engines.protocol import (
-    Kind,
-    LetterReply,
+    CheckRequest,
+    Claims,
     LetterRequest,
+    MonitorRequest,
     Refused,
-    SizeReply,
+    ReportRequest,
     SizeRequest,
-    SketchRequest,
-    ThresholdReply,
-    ThresholdRequest,
     read_request,
-    reply_record,
 )
-from robfcp.engines.server import MonitorRequest
 from robfcp.errors import RobfcpError
 from robfcp.files import make_folder, read_limited, what_is_wrong, write_atomically
 from robfcp.grid import Grid
@@ -45,104 +40,27 @@ from robfcp.report import Report, load_key, signing, wire
 from robfcp.scores import ClassificationScore, Score, named_score, scores_or_nan
 
 FilePath = str | os.PathLike[str]
+Part = Literal["calibration", "test"]
+Attack = Callable[[NDArray[np.float64]], ArrayLike]
 
+BUDGET = ("delta", "neighbours", "samples-per-patient", "rounds")  # beside epsilon
+RULES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "privacy-ledger": ("ledger", str),
+    "privacy-dataset": ("dataset", str),
+    "privacy-grid": ("grid", lambda text: grid_from_text(str(text))),
+    "privacy-score": ("score", lambda text: named_score(str(text))),
+    "privacy-samples": ("samples", int),
+    "pooled": ("pooled", bool),
+    "least": ("least", int),
+    "bins-per-sample": ("bins_per_sample", float),
+    "signing-key": ("signing_key", str),
+    "letter-folder": ("letter_folder", str),
+    "monitor-folder": ("monitor_folder", str),
+}
+CODE = ("outputs", "fresh")  # the site's own functions, as module:function
+WORDS = ("epsilon", *BUDGET, *RULES, *CODE, "output-folder")  # the last one: a server's
 
-class Open:
-    """A site without a budget: every question is answered, and failures say what they are."""
-
-    def check_size(self) -> None:
-        """Refuse to state n_k where it is protected."""
-
-    def check_protected(self, what: str) -> None:
-        """Refuse what tells of protected samples outside the budget."""
-
-    def report(
-        self,
-        body: bytes,
-        round: str | None,
-        memory: MutableMapping[str, Any],
-        make: Callable[[], bytes],
-    ) -> bytes:
-        """The report that answers a request."""
-        return make()
-
-    @contextmanager
-    def on_its_data(self) -> Iterator[None]:
-        """What happens while the site's data are looked at."""
-        yield
-
-
-class Discreet(Open):
-    """A site with a budget and a ledger of what it has spent."""
-
-    def __init__(self, privacy: Privacy, ledger: FilePath | None, dataset: str) -> None:
-        self.privacy, self.ledger, self.dataset = privacy, ledger, dataset
-
-    def check_size(self) -> None:
-        """Refuse where the budget protects that a sample is there at all."""
-        if self.privacy.hides_size:
-            raise Refused(4, "the number of samples is protected")
-
-    def check_protected(self, what: str) -> None:
-        """Refuse."""
-        raise Refused(4, what)
-
-    def report(
-        self,
-        body: bytes,
-        round: str | None,
-        memory: MutableMapping[str, Any],
-        make: Callable[[], bytes],
-    ) -> bytes:
-        """The one it gave before, which reveals nothing new, or one that is paid for."""
-        if memory.get("request") == body:
-            return bytes(memory["report"])
-        self.charge(round)
-        found = make()
-        memory["request"], memory["report"] = body, found
-        return found
-
-    def charge(self, round: str | None) -> None:
-        """Spend one report of the budget before anything is computed from the data."""
-        if self.ledger is None:
-            raise Refused(
-                6, "privacy-ledger: a private site needs one; name a file that stays across runs"
-            )
-        try:
-            Ledger(self.ledger, self.dataset).charge(self.privacy, round)
-        except RobfcpError as error:
-            raise Refused(6, str(error)) from error
-
-    @contextmanager
-    def on_its_data(self) -> Iterator[None]:
-        """Every failure looks alike: which it was might tell of the data."""
-        try:
-            yield
-        except Exception as error:
-            log.exception("robfcp: failed on the site's data")
-            raise Refused(2, "failed on the site's data") from error
-
-
-def discretion_of(privacy: Privacy | None, ledger: FilePath | None, dataset: str) -> Open:
-    """What a site with this budget, or without one, keeps to itself."""
-    return Open() if privacy is None else Discreet(privacy, ledger, dataset)
-
-
-def check_ledger(privacy: Privacy | None, ledger: FilePath | None) -> None:
-    """Refuse a budget without a place where it is recorded what was spent."""
-    if privacy is not None and ledger is None:
-        raise RobfcpError("ledger: privacy needs one; name a file that stays across runs")
-
-
-BUDGET_KEYS = ("delta", "neighbours", "samples-per-patient", "rounds")
-DATASET = "calibration data"
-SITE_WORDS = (  # all that a site's own configuration may hold
-    "epsilon",
-    *BUDGET_KEYS,
-    *("privacy-ledger", "privacy-dataset", "privacy-grid", "privacy-score", "privacy-samples"),
-    *("pooled", "least", "bins-per-sample", "signing-key", "letter-folder", "monitor-folder"),
-    "output-folder",  # of a server: where results go instead of the job's own folder
-)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -154,11 +72,12 @@ class SiteRules:
     where None. samples: the number it states when asked, without looking at its data. pooled:
     whether it withholds its labels. least, bins_per_sample: how small the cells are that it shows,
     as `Report.from_scores` has it. signing_key: the private key its reports are signed with.
+    letter_folder, monitor_folder: where it keeps letters, and what it has counted.
     """
 
     privacy: Privacy | None = None
     ledger: FilePath | None = None
-    dataset: str | None = None
+    dataset: str = "calibration data"
     grid: Grid | None = None
     score: Score | None = None
     samples: int | None = None
@@ -166,272 +85,29 @@ class SiteRules:
     least: int = 1
     bins_per_sample: float | None = None
     signing_key: FilePath | None = None
+    letter_folder: FilePath | None = None
+    monitor_folder: FilePath | None = None
+
+    def __post_init__(self) -> None:
+        if self.privacy is not None and not self.ledger:
+            raise Refused(6, "ledger: privacy needs one; name a file that stays across runs")
 
     def with_config(self, config: Mapping[str, Any]) -> SiteRules:
         """The same with what the site's own configuration says, which goes before."""
-        rules = self
+        said = {name: read(config[word]) for word, (name, read) in RULES.items() if word in config}
         if "epsilon" in config:
-            budget = {key.replace("-", "_"): config[key] for key in BUDGET_KEYS if key in config}
-            rules = replace(rules, privacy=Privacy(config["epsilon"], **cast(Any, budget)))
-        if "privacy-ledger" in config:
-            rules = replace(rules, ledger=str(config["privacy-ledger"]))
-        if "privacy-dataset" in config:
-            rules = replace(rules, dataset=str(config["privacy-dataset"]))
-        if "privacy-grid" in config:
-            rules = replace(rules, grid=grid_from_text(str(config["privacy-grid"])))
-        if "privacy-score" in config:
-            rules = replace(rules, score=named_score(str(config["privacy-score"])))
-        if "pooled" in config:
-            rules = replace(rules, pooled=bool(config["pooled"]))
-        if "least" in config:
-            rules = replace(rules, least=int(config["least"]))
-        if "bins-per-sample" in config:
-            rules = replace(rules, bins_per_sample=float(config["bins-per-sample"]))
-        if "signing-key" in config:
-            rules = replace(rules, signing_key=str(config["signing-key"]))
-        if "privacy-samples" in config:
-            rules = replace(rules, samples=int(config["privacy-samples"]))
-        return rules
+            budget = {word.replace("-", "_"): config[word] for word in BUDGET if word in config}
+            said["privacy"] = Privacy(config["epsilon"], **budget)
+        return replace(self, **said)
 
-    def accepted(self, request: SketchRequest) -> tuple[Grid, Score]:
-        """The grid and score of a request, refused where the site takes others."""
-        if self.grid is not None and request.grid.digest != self.grid.digest:
-            raise Refused(5, "another grid than this site takes was asked for")
-        score = wire.read_score(request.score)
-        if score is None or (self.score is not None and score != self.score):
-            raise Refused(5, "another score than this site takes was asked for")
-        return wire.read_grid(request.grid) if self.grid is None else self.grid, score
-
-    def sealed(self, report: Report) -> bytes:
-        """The report as it leaves the site, signed where the site has a key."""
-        if self.signing_key is None:
-            return report.to_json()
-        return signing.sign(report, load_key(self.signing_key))
-
-    @property
-    def discretion(self) -> Open:
-        """What the site keeps to itself."""
-        return discretion_of(self.privacy, self.ledger, self.dataset or DATASET)
-
-
-Part = Literal["calibration", "test"]
-Scores = NDArray[np.float64]
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Question:
-    """One request as it reached a site, and what the engine knows there.
-
-    body: the request. outputs(part): predictions and targets of the site's calibration or test
-    data, by the model that came with the request or the site's own. fresh(): predictions, targets
-    and names of the samples labelled since. config: what the site itself has configured. model:
-    the digest of the model that came; None where none did. memory: kept at the site between
-    requests. seed: of randomised scores; fresh entropy where None. attack(scores): what is
-    sketched instead, in simulations.
-    """
-
-    body: bytes
-    outputs: Callable[[Part], tuple[ArrayLike, ArrayLike]] | None = None
-    fresh: Callable[[], tuple[ArrayLike, ArrayLike, ArrayLike]] | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    model: str | None = None
-    memory: MutableMapping[str, Any] = field(default_factory=dict)
-    seed: Sequence[int] | None = None
-    attack: Callable[[Scores], ArrayLike] | None = None
-
-    def data(self, part: Part) -> tuple[ArrayLike, ArrayLike]:
-        """Predictions and targets of one part of the site's data."""
-        if self.outputs is None:
-            raise RobfcpError("outputs: this site has none; say where they come from")
-        return self.outputs(part)
-
-    def rng(self) -> np.random.Generator:
-        """A generator for randomised scores."""
-        return np.random.default_rng(self.seed)
-
-
-def answer(kind: Kind, site: SiteRules, question: Question) -> bytes:
-    """The site's answer to one kind of request; raises where it gives none."""
-    if kind not in _ANSWERS:
-        raise Refused(1, "a request of an unknown kind; update robfcp")
-    return _ANSWERS[kind](site.with_config(question.config), question)
-
-
-def guarded_reply(opened: Callable[[], tuple[str, Callable[[], bytes]]]) -> dict[str, Any]:
-    """What goes back: the nonce of the request, and the answer or a code.
-
-    opened(): the nonce, and what makes the answer. No exception of either leaves the site.
-    """
-    nonce = ""
-
-    def make() -> bytes:
-        nonlocal nonce
-        nonce, make_answer = opened()
-        return make_answer()
-
-    found = _guarded(make)  # first: it learns the nonce
-    return reply_record(nonce, found)
-
-
-def _guarded(make: Callable[[], bytes]) -> bytes | int:
-    """The answer, every exception turned into a generic code; its text stays in the site's log."""
-    try:
-        return make()
-    except Refused as refusal:
-        log.warning("robfcp: %s", refusal)
-        return refusal.code
-    except RobfcpError:
-        log.exception("robfcp: refused")
-        return 3
-    except Exception:
-        log.exception("robfcp: the outputs failed")
-        return 2
-
-
-def _size(rules: SiteRules, question: Question) -> bytes:
-    read_request(question.body, SizeRequest)
-    rules.discretion.check_size()
-    if rules.samples is not None:
-        return msgspec.json.encode(SizeReply(rules.samples))
-    with rules.discretion.on_its_data():
-        _, targets = question.data("calibration")
-        return msgspec.json.encode(SizeReply(len(np.asarray(targets))))
-
-
-def _sketch(rules: SiteRules, question: Question) -> bytes:
-    request = read_request(question.body, SketchRequest)
-    bins, rule = rules.accepted(request)
-
-    def make() -> bytes:
-        with rules.discretion.on_its_data():
-            report = _report(rules, question, request, bins, rule)
-        return rules.sealed(report)
-
-    return rules.discretion.report(question.body, request.round, question.memory, make)
-
-
-def _report(
-    rules: SiteRules, question: Question, request: SketchRequest, grid: Grid, score: Score
-) -> Report:
-    predictions, targets = question.data("calibration")
-    scored = score if rules.privacy is None else partial(scores_or_nan, score)
-    scores = scored(predictions, targets, question.rng())
-    if question.attack is not None:
-        scores = np.asarray(question.attack(scores), dtype=np.float64)
-    pooled = rules.pooled or rules.privacy is not None  # whose noise would be on every cell
-    by_class = not pooled and isinstance(score, ClassificationScore)
-    return Report.from_scores(
-        request.client,
-        scores,
-        grid,
-        score=score,
-        round=request.round,
-        model=request.model if question.model is None else question.model,
-        privacy=rules.privacy,
-        bins_per_sample=rules.bins_per_sample,
-        **(_classes(rules, predictions, targets) if by_class else {}),
-    )
-
-
-def _threshold(rules: SiteRules, question: Question) -> bytes:
-    request = read_request(question.body, ThresholdRequest)
-    rules.discretion.check_protected("test data are protected")
-    score = wire.read_score(request.score)
-    assert score is not None
-    predictions, targets = question.data("test")
-    limits = _limits(request.thresholds)
-    return msgspec.json.encode(_check(score, predictions, targets, limits, question.rng()))
-
-
-def _letter(rules: SiteRules, question: Question) -> bytes:
-    request: LetterRequest = read_request(question.body, LetterRequest)
-    data = bytes(request.letter)
-    letter = Letter.from_json(data)
-    if letter.client != request.client:
-        raise Refused(1, "a letter to another site")
-    identity = letter.calibration.identity
-    place = _place(question.config, "letter-folder")
-    write_atomically(place / f"letter-{identity[:16]}.json", data)
-    return msgspec.json.encode(LetterReply(identity))
-
-
-def _monitor(rules: SiteRules, question: Question) -> bytes:
-    request: MonitorRequest = read_request(question.body, MonitorRequest)
-    if question.fresh is None:
-        raise Refused(1, "this site does not watch calibrations")
-    rules.discretion.check_protected("alarms tell of protected samples")
-    calibration = Calibration.from_json(bytes(request.calibration))
-    name = f"monitor-{calibration.identity[:16]}-{request.level}.json"
-    monitor = Monitor(
-        calibration,
-        client=request.client,
-        level=request.level,
-        floor=request.floor,
-        delta=request.delta,
-        path=_place(question.config, "monitor-folder") / name,
-    )
-    predictions, targets, ids = question.fresh()
-    monitor.update(predictions, targets, ids=ids)
-    return monitor.e_report(request.round, request.step).to_json()
-
-
-_ANSWERS: dict[Kind, Callable[[SiteRules, Question], bytes]] = {
-    "size": _size,
-    "sketch": _sketch,
-    "threshold": _threshold,
-    "letter": _letter,
-    "monitor": _monitor,
-}
-
-
-def _place(config: Mapping[str, Any], key: str) -> Path:
-    """A folder that the site has named."""
-    if not config.get(key):
-        raise RobfcpError(f"{key}: the site has no place for this; configure it")
-    return Path(make_folder(str(config[key])))
-
-
-def _classes(rules: SiteRules, predictions: ArrayLike, targets: ArrayLike) -> dict[str, Any]:
-    """Labels, number of classes, and how few samples of one are shown."""
-    return {"labels": targets, "classes": int(np.shape(predictions)[1]), "least": rules.least}
-
-
-def _limits(thresholds: list[Any]) -> NDArray[np.float64]:
-    """(L,) the thresholds, or (C, L) by class."""
-    found = np.array(thresholds, dtype=np.float64)  # None becomes NaN
-    return np.where(np.isnan(found), np.inf, found).T
-
-
-def _check(
-    score: Score,
-    predictions: ArrayLike,
-    targets: ArrayLike,
-    limits: NDArray[np.float64],
-    rng: np.random.Generator,
-) -> ThresholdReply:
-    """Covered samples and total set size (labels, or width of intervals) at every threshold."""
-    truth = np.asarray(targets)
-    number = limits.shape[-1]
-    covered, total = np.zeros(number, dtype=np.int64), np.zeros(number)
-    if isinstance(score, ClassificationScore):
-        for rows, members in iterate_sets(score, predictions, limits, rng):
-            label = truth[rows]
-            covered += members[np.arange(len(label)), label].sum(axis=0)
-            total += members.sum(axis=(0, 1))
-    else:
-        ends = predict_intervals(score, predictions, limits.tolist())
-        inside = (ends[:, 0] <= truth[:, None]) & (truth[:, None] <= ends[:, 1])
-        covered, total = inside.sum(axis=0), np.maximum(ends[:, 1] - ends[:, 0], 0).sum(axis=0)
-    return ThresholdReply(len(truth), covered.tolist(), total.tolist())
-
-
-CODE_WORDS = ("outputs", "fresh")  # the site's own functions, as module:function
+    def protect(self, what: str) -> None:
+        """Refuse what tells of protected samples outside the budget."""
+        if self.privacy is not None:
+            raise Refused(4, what)
 
 
 def read_site(path: Path) -> dict[str, Any]:
-    """What the file says; empty where there is none, refused where it is not clear."""
+    """What the site's file says; empty where there is none, refused where it is not clear."""
     if not path.exists():
         return {}
     try:
@@ -439,9 +115,8 @@ def read_site(path: Path) -> dict[str, Any]:
     except msgspec.MsgspecError as error:
         raise RobfcpError(f"{path}: not a JSON object ({what_is_wrong(error)}); fix it") from None
     for word in found:
-        if word not in (*SITE_WORDS, *CODE_WORDS):
-            known = ", ".join((*SITE_WORDS, *CODE_WORDS))
-            raise RobfcpError(f"{path}: {word!r} is unknown; use {known}")
+        if word not in WORDS:
+            raise RobfcpError(f"{path}: {word!r} is unknown; use {', '.join(WORDS)}")
     return found
 
 
@@ -454,3 +129,185 @@ def own_code(place: str | None, folder: Path) -> Callable[..., Any] | None:
     module, _, name = place.partition(":")
     found: Callable[..., Any] = getattr(import_module(module), name)
     return found
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site while it answers one request.
+
+    outputs(part): predictions and targets of its calibration or test data, by the model that came
+    with the request or its own. fresh(): predictions, targets and names of the samples labelled
+    since. model: the digest of the model that came; None where none did. memory: kept between
+    requests. seed: of randomised scores; fresh entropy where None. attack(scores): what is
+    reported instead, in simulations.
+    """
+
+    rules: SiteRules
+    outputs: Callable[[Part], tuple[ArrayLike, ArrayLike]] | None = None
+    fresh: Callable[[], tuple[ArrayLike, ArrayLike, ArrayLike]] | None = None
+    model: str | None = None
+    memory: MutableMapping[str, Any] = field(default_factory=dict)
+    seed: Sequence[int] | None = None
+    attack: Attack | None = None
+
+    def answer(self, body: bytes) -> bytes:
+        """The answer to a request; raises where the site gives none."""
+        request = read_request(body)
+        try:
+            if isinstance(request, SizeRequest):
+                return msgspec.json.encode(self._size())
+            if isinstance(request, ReportRequest):
+                return self._report(request, body)
+            if isinstance(request, CheckRequest):
+                return msgspec.json.encode(self._claims(request))
+            if isinstance(request, LetterRequest):
+                return msgspec.json.encode(self._keep(request))
+            assert isinstance(request, MonitorRequest)
+            return self._watch(request)
+        except Refused:
+            raise
+        except Exception as error:
+            if self.rules.privacy is None:
+                raise
+            log.exception("robfcp: failed at a private site")
+            raise Refused(2, "which failure it was might tell of the data") from error
+
+    def _data(self, part: Part) -> tuple[ArrayLike, ArrayLike]:
+        if self.outputs is None:
+            raise RobfcpError("outputs: this site has none; say where they come from")
+        return self.outputs(part)
+
+    def _size(self) -> int:
+        if self.rules.privacy is not None and self.rules.privacy.hides_size:
+            raise Refused(4, "the number of samples is protected")
+        if self.rules.samples is not None:
+            return self.rules.samples
+        return len(np.asarray(self._data("calibration")[1]))
+
+    def _report(self, request: ReportRequest, body: bytes) -> bytes:
+        """A report; of a private site the one it gave before, or one that is paid for first."""
+        rules = self.rules
+        if rules.grid is not None and request.grid.digest != rules.grid.digest:
+            raise Refused(5, "another grid than this site takes was asked for")
+        score = wire.read_score(request.score)
+        if score is None or (rules.score is not None and score != rules.score):
+            raise Refused(5, "another score than this site takes was asked for")
+        grid = wire.read_grid(request.grid) if rules.grid is None else rules.grid
+        if rules.privacy is not None:
+            if self.memory.get("request") == body:
+                return bytes(self.memory["report"])
+            assert rules.ledger is not None
+            try:
+                Ledger(rules.ledger, rules.dataset).charge(rules.privacy, request.round)
+            except RobfcpError as error:
+                raise Refused(6, str(error)) from error
+        report = self._made(request, grid, score)
+        key = rules.signing_key
+        found = report.to_json() if key is None else signing.sign(report, load_key(key))
+        if rules.privacy is not None:
+            self.memory["request"], self.memory["report"] = body, found
+        return found
+
+    def _made(self, request: ReportRequest, grid: Grid, score: Score) -> Report:
+        rules = self.rules
+        predictions, targets = self._data("calibration")
+        scored = score if rules.privacy is None else partial(scores_or_nan, score)
+        scores = scored(predictions, targets, np.random.default_rng(self.seed))
+        if self.attack is not None:
+            scores = np.asarray(self.attack(scores), dtype=np.float64)
+        by_class: dict[str, Any] = {}
+        pooled = rules.pooled or rules.privacy is not None  # whose noise would be on every cell
+        if not pooled and isinstance(score, ClassificationScore):
+            classes = int(np.shape(predictions)[1])
+            by_class = {"labels": targets, "classes": classes, "least": rules.least}
+        return Report.from_scores(
+            request.client,
+            scores,
+            grid,
+            score=score,
+            round=request.round,
+            model=request.model if self.model is None else self.model,
+            privacy=rules.privacy,
+            bins_per_sample=rules.bins_per_sample,
+            **by_class,
+        )
+
+    def _claims(self, request: CheckRequest) -> Claims:
+        """Covered samples and total set size (labels, or width of intervals) at every threshold."""
+        self.rules.protect("test data are protected")
+        score = wire.read_score(request.score)
+        assert score is not None
+        predictions, targets = self._data("test")
+        stated = np.array(request.thresholds, dtype=np.float64)  # None becomes NaN
+        limits = np.where(np.isnan(stated), np.inf, stated).T  # (L,), or (C, L) by class
+        truth = np.asarray(targets)
+        if isinstance(score, ClassificationScore):
+            rng = np.random.default_rng(self.seed)
+            covered, total = np.zeros((2, limits.shape[-1]))
+            for rows, members in iterate_sets(score, predictions, limits, rng):
+                label = truth[rows]
+                covered += members[np.arange(len(label)), label].sum(axis=0)
+                total += members.sum(axis=(0, 1))
+        else:
+            ends = predict_intervals(score, predictions, limits.tolist())
+            inside = (ends[:, 0] <= truth[:, None]) & (truth[:, None] <= ends[:, 1])
+            covered, total = inside.sum(axis=0), np.maximum(ends[:, 1] - ends[:, 0], 0).sum(axis=0)
+        return Claims(len(truth), [int(count) for count in covered], total.tolist())
+
+    def _keep(self, request: LetterRequest) -> str:
+        data = bytes(request.letter)
+        letter = Letter.from_json(data)
+        if letter.client != request.client:
+            raise Refused(1, "a letter to another site")
+        identity = letter.calibration.identity
+        place = _folder("letter-folder", self.rules.letter_folder)
+        write_atomically(place / f"letter-{identity[:16]}.json", data)
+        return identity
+
+    def _watch(self, request: MonitorRequest) -> bytes:
+        if self.fresh is None:
+            raise Refused(1, "this site does not watch calibrations")
+        self.rules.protect("alarms tell of protected samples")
+        calibration = Calibration.from_json(bytes(request.calibration))
+        name = f"monitor-{calibration.identity[:16]}-{request.level}.json"
+        monitor = Monitor(
+            calibration,
+            client=request.client,
+            level=request.level,
+            floor=request.floor,
+            delta=request.delta,
+            path=_folder("monitor-folder", self.rules.monitor_folder) / name,
+        )
+        predictions, targets, ids = self.fresh()
+        monitor.update(predictions, targets, ids=ids)
+        return monitor.e_report(request.round, request.step).to_json()
+
+
+def _folder(word: str, place: FilePath | None) -> Path:
+    if not place:
+        raise RobfcpError(f"{word}: the site has no place for this; configure it")
+    return Path(make_folder(str(place)))
+
+
+def reply_to(record: Any, site: Callable[[], Site]) -> dict[str, Any]:
+    """What goes back: the nonce of the request, and the answer or a code.
+
+    No exception leaves the site: its text might hold data, and stays in the site's log.
+    """
+    nonce = ""
+    try:
+        found, body = (record.get("nonce"), record.get("body")) if record else (None, None)
+        if not isinstance(found, str) or not isinstance(body, bytes):
+            raise Refused(1, "the request is not of this protocol; update robfcp")
+        nonce = found
+        return {"nonce": nonce, "body": site().answer(body)}
+    except Refused as refusal:
+        log.warning("robfcp: %s", refusal)
+        code = refusal.code
+    except RobfcpError:
+        log.exception("robfcp: refused")
+        code = 3
+    except Exception:
+        log.exception("robfcp: the outputs failed")
+        code = 2
+    return {"nonce": nonce, "code": code}

@@ -1,144 +1,112 @@
-"""An in-process network whose nodes misbehave in every way a deployment has shown."""
+"""Flower's nodes in this process, some of which misbehave; and the driver of the shared tests."""
 
+import threading
 import time
+from dataclasses import asdict
 
 import msgspec
 import numpy as np
+from engine_data import DATA, told, watched
+from engine_faults import Turn
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
-from robfcp.engines.flower import client_app
-from robfcp.engines.flower_network import RECORD, InProcessNetwork, reply_content
+import robfcp
+from robfcp.engines.flower import (
+    InProcessNetwork,
+    client_app,
+    monitor_round,
+    server_app,
+)
+from robfcp.engines.flower_network import RUN_ID
+from robfcp.engines.protocol import RECORD
 
 
 class FaultyNetwork(InProcessNetwork):
-    """faults: {client: function(network, message, honest reply)} for `query.sketch` messages."""
+    """faults: {client: fault} for requests of the kind `only`; configs: {client: node config}."""
 
-    def __init__(self, data, faults=None, only="query.sketch"):
+    def __init__(self, data, faults=None, only="report", configs=None, **options):
         names = list(data)
-
-        def outputs(split, arrays, context):
-            return data[names[context.node_config["partition-id"]]]
-
-        configs = [{"partition-id": k} for k in range(len(names))]
-        super().__init__(client_app(outputs), configs, names=names)
+        app = client_app(lambda part, arrays, node: told(data[names[node.node_id - 1]]), **options)
+        own = [(configs or {}).get(name, {}) for name in names]
+        super().__init__(app, own, names=names)
         self.faults, self.only = faults or {}, only
-        self.by_node = dict(zip(self.get_node_ids(), names, strict=True))
-        self.delayed, self.held, self.asked, self.seen = [], [], [], {}
+        self.held, self.asked = [], {name: [] for name in names}
 
     def deliver(self, message):
-        client = self.by_node[message.metadata.dst_node_id]
-        if message.metadata.message_type == self.only:
-            self.asked.append(client)
-            self.seen.setdefault(client, []).append(message)
+        node = message.metadata.dst_node_id
+        client = self._names[node - 1]
+        record = message.content[RECORD]
+        kind = msgspec.json.decode(record["body"])["kind"]
+        while kind == "check" and self.held:
+            self.held.pop()()
+        if kind == self.only:
+            self.asked[client].append(record["nonce"])
             if client in self.faults:
-                reply = self._app(message, self._contexts[message.metadata.dst_node_id])
-                self.faults[client](self, message, reply)
+                reply = self._app(message, self._contexts[node])
+                turn = FlowerTurn(self, message, reply, len(self.asked[client]))
+                self.faults[client](turn)
                 return
-        if message.metadata.message_type == "query.threshold":
-            while self.held:
-                self.answer(*self.held.pop())
         super().deliver(message)
 
-    def pull_messages(self, message_ids):
-        for due, message_id, reply in list(self.delayed):
-            if time.monotonic() >= due:
-                self.delayed.remove((due, message_id, reply))
-                self.answer(message_id, reply)
-        return super().pull_messages(message_ids)
+
+class FlowerTurn(Turn):
+    """A turn of a node."""
+
+    def __init__(self, network, message, reply, attempt):
+        super().__init__(reply.content[RECORD], attempt)
+        self.network, self.message = network, message
+
+    def content(self, content):
+        """Reply with any content."""
+        number = self.message.metadata.message_id
+        self.network.answer(number, Message(content, reply_to=self.message))
+
+    def send(self, record=None):
+        self.content(RecordDict({RECORD: ConfigRecord(self.record if record is None else record)}))
+
+    def beside(self):
+        arrays = ArrayRecord([np.zeros(50 * 2**20, dtype=np.uint8)])
+        self.content(RecordDict({RECORD: ConfigRecord(self.record), "arrays": arrays}))
+
+    def fail(self, code=2):
+        self.content(Error(code, "patient 4711 has no label"))
+
+    def hold(self):
+        self.network.held.append(self.send)
+
+    def later(self, seconds):
+        threading.Timer(seconds, self.send).start()
 
 
-def body_of(reply):
-    return msgspec.json.decode(reply.content[RECORD]["body"])
+class FlowerDriver:
+    """Rounds as a ServerApp's run config has them."""
+
+    name = "flower 1."
+
+    def play(self, folder, data=DATA, faults=None, configs=None, only="report", **config):
+        folder.mkdir(exist_ok=True)
+        options = {"malicious": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
+        network = FaultyNetwork(data, faults, only, configs)
+        run(server_app(), network, output=str(folder / "calibration.json"), **options)
+        calibration = robfcp.Calibration.load(folder / "calibration.json")
+        return calibration, network.asked, time.monotonic() - network.started
+
+    def monitor(self, folder, fresh, configs, malicious, **options):
+        names = list(DATA)
+
+        def samples(arrays, node):
+            return told(fresh.get(names[node.node_id - 1], OSError("nothing")))
+
+        network = FaultyNetwork(DATA, configs=configs, fresh=samples if fresh else None)
+        options = {"deadline": 20.0, "poll": 0.02, **options}
+        merged = monitor_round(network, watched(), malicious, **options)
+        faulty = {fault.client for fault in merged.faulty}
+        return {**asdict(merged), "alarm": merged.alarm, "line": merged.line, "faulty": faulty}
 
 
-def send(network, message, content):
-    network.answer(message.metadata.message_id, Message(content, reply_to=message))
+def run(app, network, **config):
+    """A ServerApp on a network."""
+    from flwr.app import Context
 
-
-def altered(change):
-    """A fault that alters the decoded report and sends it with the right nonce."""
-
-    def fault(network, message, reply):
-        report = body_of(reply)
-        change(report)
-        nonce = reply.content[RECORD]["nonce"]
-        send(network, message, reply_content(nonce, msgspec.json.encode(report)))
-
-    return fault
-
-
-def raw(body):
-    """A fault that sends these bytes with the right nonce."""
-
-    def fault(network, message, reply):
-        send(network, message, reply_content(reply.content[RECORD]["nonce"], body))
-
-    return fault
-
-
-def silent(network, message, reply):
-    pass
-
-
-def late(network, message, reply):
-    """Answers when the deadline is past and the threshold goes out."""
-    network.held.append((message.metadata.message_id, reply))
-
-
-def slow(seconds):
-    def fault(network, message, reply):
-        network.delayed.append((time.monotonic() + seconds, message.metadata.message_id, reply))
-
-    return fault
-
-
-def forged(network, message, reply):
-    """Somebody else answers who knows the message's id but not its nonce."""
-    body = reply.content[RECORD]["body"]
-    send(network, message, reply_content("0" * 32, body))
-
-
-def once(fault, then=None):
-    """The fault the first time, the honest reply (or another fault) the second."""
-
-    def first(network, message, reply):
-        client = network.by_node[message.metadata.dst_node_id]
-        if network.asked.count(client) == 1:
-            fault(network, message, reply)
-        elif then is not None:
-            then(network, message, reply)
-        else:
-            network.answer(message.metadata.message_id, reply)
-
-    return first
-
-
-def twice(network, message, reply):
-    network.answer(message.metadata.message_id, reply)
-    forged(network, message, reply)
-
-
-def huge(network, message, reply):
-    nonce = reply.content[RECORD]["nonce"]
-    send(network, message, reply_content(nonce, bytes(50 * 2**20)))
-
-
-def huge_record(network, message, reply):
-    """50 MB beside the reply."""
-    arrays = ArrayRecord([np.zeros(50 * 2**20, dtype=np.uint8)])
-    send(network, message, RecordDict({RECORD: reply.content[RECORD], "arrays": arrays}))
-
-
-def odd(record):
-    def fault(network, message, reply):
-        send(network, message, RecordDict({RECORD: ConfigRecord(record)}))
-
-    return fault
-
-
-def error(code):
-    def fault(network, message, reply):
-        text = "patient 4711 has no label"
-        network.answer(message.metadata.message_id, Message(Error(code, text), reply_to=message))
-
-    return fault
+    network.started = time.monotonic()
+    app(network, Context(RUN_ID, 0, {}, RecordDict(), config))

@@ -1,4 +1,4 @@
-"""NVFlare's server side in this process, with clients that misbehave in every way one can.
+"""NVFlare's server side in this process, and the driver of the shared tests.
 
 The workflow's communicator is NVFlare's own; what goes over the wire is packed and unpacked as
 NVFlare does it. Honest clients run the executor that a job without code runs.
@@ -10,11 +10,14 @@ import time
 from pathlib import Path
 
 import msgspec
+import nvflare_sites
+from engine_data import DATA, watched
+from engine_faults import Turn
 from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.impl.wf_comm_server import WFCommServer
-from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
 from nvflare.apis.utils.decomposers import flare_decomposers
 from nvflare.apis.workspace import Workspace
@@ -22,10 +25,10 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.decomposers import common_decomposers
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.fuel.utils import fobs
-from nvflare_sites import DATA
 
 import robfcp
-from robfcp.engines.nvflare import RECORD, CalibrationController, CalibrationExecutor
+from robfcp.engines.nvflare import CalibrationController, CalibrationExecutor, MonitorController
+from robfcp.engines.protocol import RECORD
 
 flare_decomposers.register()
 common_decomposers.register()
@@ -50,7 +53,6 @@ class Server:
         self.run_dir = Path(self.workspace.get_run_dir("job"))
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.manager = FLContextManager(self, "server", "job")
-        self.events = []
 
     def get_clients(self):
         return [Client(name, "token") for name in self.names]
@@ -59,7 +61,7 @@ class Server:
         return self.manager.new_context()
 
     def fire_event(self, event_type, fl_ctx):
-        self.events.append(event_type)
+        pass
 
     def get_workspace(self):
         return self.workspace
@@ -69,9 +71,9 @@ class Server:
 
 
 class Site(threading.Thread):
-    """A client that fetches its tasks; fault(site, name, number, request, honest reply)."""
+    """A client that fetches its tasks, and has a fault where it is asked for one kind of reply."""
 
-    def __init__(self, name, folder, config, fault=None, only="sketch"):
+    def __init__(self, name, folder, config, fault=None, only="report"):
         super().__init__(daemon=True)
         self.client = Client(name, "token")
         self.fault, self.only, self.asked = fault, only, []
@@ -90,39 +92,77 @@ class Site(threading.Thread):
 
     def act(self, task, number, data):
         request = FLModelUtils.from_shareable(data).meta[RECORD]
-        reply = self.executor.execute(task, data, self.fl_ctx, Signal())
-        if request["kind"] == self.only:
-            self.asked.append(request["nonce"])
-            if self.fault is not None:
-                self.fault(self, task, number, reply)
-                return
-        for other in self.others if request["kind"] == "threshold" else ():
+        kind = msgspec.json.decode(request["body"])["kind"]
+        turn = NVFlareTurn(self, task, number, data)
+        for other in self.others if kind == "check" else ():
             other.released.set()
             while other.waits:
                 time.sleep(0.01)
-        self.submit(task, number, reply)
+        if kind == self.only:
+            self.asked.append(request["nonce"])
+            turn.attempt = len(self.asked)
+            if self.fault is not None:
+                self.fault(turn)
+                return
+        turn.send()
 
-    def submit(self, task, number, reply, client=None):
-        result = fobs.loads(fobs.dumps(reply))
-        self.comm.process_submission(
-            client or self.client, task, number, result, self.server.new_context()
-        )
+
+class NVFlareTurn(Turn):
+    """A turn of a site."""
+
+    def __init__(self, site, task, number, data):
+        self.site, self.task, self.number = site, task, number
+        reply = site.executor.execute(task, data, site.fl_ctx, Signal())
+        super().__init__(FLModelUtils.from_shareable(reply).metrics, 0)
+
+    def submit(self, reply, client=None):
+        """Reply with anything, as anybody."""
+        if isinstance(reply, FLModel):
+            reply = FLModelUtils.to_shareable(reply)
+        result, fl_ctx = fobs.loads(fobs.dumps(reply)), self.site.server.new_context()
+        client = client or self.site.client
+        self.site.comm.process_submission(client, self.task, self.number, result, fl_ctx)
+
+    def send(self, record=None):
+        self.submit(FLModel(metrics=self.record if record is None else record))
+
+    def beside(self):
+        self.submit(FLModel(params={"weights": bytes(2**20)}, metrics=self.record))
+
+    def fail(self, code=ReturnCode.EXECUTION_EXCEPTION):
+        self.submit(make_reply(code))
+
+    def hold(self):
+        self.site.waits = True
+        self.site.released.wait(30)
+        self.send()
+        self.site.waits = False
+
+    def later(self, seconds):
+        time.sleep(seconds)
+        self.send()
+
+    def vanish(self):
+        self.site.over = True
 
 
-def run(controller, folder, *, faults=None, only="sketch", configs=None, components=None):
+def run(
+    controller, folder, *, data=DATA, faults=None, only="report", configs=None, components=None
+):
     """Run a workflow with one thread a site; the sites and the server afterwards."""
-    configs = configs or {}
+    nvflare_sites.DATA.clear()
+    nvflare_sites.DATA.update(data)
     sites = [
         Site(
             name,
             folder,
-            {"outputs": f"nvflare_sites:{name.replace('-', '_')}", **configs.get(name, {})},
+            {"outputs": f"nvflare_sites:{name.replace('-', '_')}", **(configs or {}).get(name, {})},
             (faults or {}).get(name),
             only,
         )
-        for name in DATA
+        for name in data
     ]
-    server = Server(folder, DATA, components)
+    server = Server(folder, data, components)
     comm = WFCommServer(task_check_period=0.05)
     controller.set_communicator(comm)
     fl_ctx = server.new_context()
@@ -142,120 +182,40 @@ def run(controller, folder, *, faults=None, only="sketch", configs=None, compone
     return sites, server
 
 
-def play(folder, faults=None, configs=None, components=None, only="sketch", persistor="", **config):
-    """One calibration round: the calibration, the sites, and the seconds it took."""
-    options = {"malicious": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
-    started = time.monotonic()
-    sites, server = run(
-        CalibrationController(options, persistor),
-        folder,
-        faults=faults,
-        only=only,
-        configs=configs,
-        components=components,
-    )
-    seconds = time.monotonic() - started
-    calibration = robfcp.Calibration.load(server.run_dir / "calibration.json")
-    return calibration, {site.client.name: site for site in sites}, seconds
+class NVFlareDriver:
+    """Rounds as workflows of a job."""
 
+    name = "nvflare 2."
 
-def metrics_of(reply):
-    return FLModelUtils.from_shareable(reply).metrics
+    def play(self, folder, persistor="", only="report", data=DATA, faults=None, configs=None,
+             components=None, **config):  # fmt: skip
+        options = {"malicious": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
+        started = time.monotonic()
+        sites, server = run(
+            CalibrationController(options, persistor),
+            folder,
+            data=data,
+            faults=faults,
+            only=only,
+            configs=configs,
+            components=components,
+        )
+        calibration = robfcp.Calibration.load(server.run_dir / "calibration.json")
+        assert calibration.provenance["run_id"] == "job"
+        asked = {site.client.name: site.asked for site in sites}
+        return calibration, asked, time.monotonic() - started
 
-
-def sending(change):
-    """A fault that sends what `change` makes of the honest reply's record."""
-
-    def fault(site, task, number, reply):
-        site.submit(task, number, FLModelUtils.to_shareable(change(dict(metrics_of(reply)))))
-
-    return fault
-
-
-def raw(body):
-    """These bytes with the right nonce."""
-    return sending(lambda record: FLModel(metrics={**record, "body": body}))
-
-
-def altered(change):
-    """The decoded report, altered, with the right nonce."""
-
-    def apply(record):
-        report = msgspec.json.decode(record["body"])
-        change(report)
-        return FLModel(metrics={**record, "body": msgspec.json.encode(report)})
-
-    return sending(apply)
-
-
-def record(**fields):
-    """A record of another shape."""
-    return sending(lambda honest: FLModel(metrics=fields))
-
-
-beside = sending(lambda record: FLModel(params={"weights": bytes(2**20)}, metrics=record))
-forged = sending(lambda record: FLModel(metrics={**record, "nonce": "0" * 32}))
-huge = raw(bytes(50 * 2**20))
-
-
-def silent(site, task, number, reply):
-    site.over = True
-
-
-def slow(site, task, number, reply):
-    time.sleep(0.1)
-    site.submit(task, number, reply)
-
-
-def late(site, task, number, reply):
-    """Answers when the deadline is past and the threshold goes out."""
-    site.waits = True
-    site.released.wait(30)
-    site.submit(task, number, reply)
-    site.waits = False
-
-
-def raised(site, task, number, reply):
-    site.submit(task, number, make_reply(ReturnCode.EXECUTION_EXCEPTION))
-
-
-def empty(site, task, number, reply):
-    site.submit(task, number, Shareable())
-
-
-def nested(site, task, number, reply):
-    """A reply whose fields are no fields."""
-    lie = Shareable()
-    lie["DXO"] = {"kind": "METRICS", "data": [[]], "meta": 7}
-    site.submit(task, number, lie)
-
-
-def odd_code(site, task, number, reply):
-    site.submit(task, number, make_reply("patient 4711"))
-
-
-def twice(site, task, number, reply):
-    site.submit(task, number, reply)
-    forged(site, task, number, reply)
-
-
-def stolen(site, task, number, reply):
-    """Another client answers this one's task first, with the right nonce even."""
-    thief = next(other for other in site.others if other.client.name == "site-5")
-    lie = {**metrics_of(reply), "body": b"{}"}
-    site.submit(task, number, FLModelUtils.to_shareable(FLModel(metrics=lie)), thief.client)
-    site.submit(task, number, reply)
-
-
-def once(fault, then=None):
-    """The fault the first time, the honest reply (or another fault) the second."""
-
-    def first(site, task, number, reply):
-        if len(site.asked) == 1:
-            fault(site, task, number, reply)
-        elif then is not None:
-            then(site, task, number, reply)
-        else:
-            site.submit(task, number, reply)
-
-    return first
+    def monitor(self, folder, fresh, configs, **options):
+        watched().save(folder / "watched.json")
+        nvflare_sites.FRESH.clear()
+        nvflare_sites.FRESH.update(fresh)
+        own = {
+            name: {"fresh": f"nvflare_sites:fresh_{name[5:]}", **configs[name]}
+            if name in fresh
+            else configs[name]
+            for name in DATA
+        }
+        words = {"calibration": str(folder / "watched.json"), "deadline": 20.0, "poll": 0.02}
+        _, server = run(MonitorController({**words, **options}), folder, configs=own)
+        found = msgspec.json.decode((server.run_dir / "monitor.json").read_bytes())
+        return {**found, "faulty": {fault["client"] for fault in found["faulty"]}}

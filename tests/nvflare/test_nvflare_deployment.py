@@ -144,7 +144,7 @@ def test_the_allow_list_needs_what_the_guide_says(listed, allowed, tmp_path):
     default = ["nvflare.app_common.workflows.fedavg.FedAvg"]
     resources = {"format_version": 2, "class_allow_list": [*default, *listed]}
     (tmp_path / "site-1" / "local" / "resources.json").write_text(json.dumps(resources))
-    for path in ("server.CalibrationController", "client.CalibrationExecutor"):
+    for path in ("CalibrationController", "CalibrationExecutor"):
         component = {"path": f"robfcp.engines.nvflare.{path}", "args": {}}
         with nullcontext() if allowed else pytest.raises(UnsafeComponentError):
             ComponentPathAuthorizer().authorize_component_config(component, workspace=site)

@@ -46,7 +46,7 @@ def fit(
 
 
 def lie(kind: str, scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """What a lying node sketches instead of its scores."""
+    """What a lying node reports instead of its scores."""
     if kind == "coverage":  # everything looks easy: the threshold falls, sets miss the truth
         return np.zeros_like(scores)
     if kind == "efficiency":  # everything looks hard: the threshold rises, sets hold all labels

@@ -1,0 +1,247 @@
+"""What a round promises on every engine; run by the driver that the fixture `engine` is.
+
+`engine.play(folder, data=, faults=, configs=, only=, **config)` plays one round as configured and
+returns (calibration, {site: nonces it was asked with}, seconds); `engine.monitor(folder, fresh,
+configs=, **options)` asks about `watched()` and returns what a merged look holds.
+"""
+
+import json
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from engine_data import DATA, client_data, core_reports, drifting
+from engine_faults import CASES, forged, raw, silent, slow
+
+import robfcp
+from robfcp.calibration import Letter
+from robfcp.privacy import Ledger, Privacy
+from robfcp.report import generate_key
+
+needs_opendp = pytest.mark.skipif(find_spec("opendp") is None, reason="needs opendp")
+
+
+def clients_of(calibration):
+    return calibration.provenance["clients"]
+
+
+def status(calibration):
+    return {client: entry["status"] for client, entry in clients_of(calibration).items()}
+
+
+def reason(calibration, site="site-2"):
+    return clients_of(calibration)[site]["reason"]
+
+
+def check_case(engine, folder, fault, expected, words, attempts):
+    """The site of the fault ends as expected, and the others calibrate as if it were not there."""
+    deadline = 1.0 if expected in ("missing", "late") or "nonce" in words else 20.0
+    calibration, asked, seconds = engine.play(folder, faults={"site-3": fault}, deadline=deadline)
+    entry = clients_of(calibration)["site-3"]
+    assert (entry["status"], entry["attempts"]) == (expected, attempts)
+    assert words in entry["reason"]
+    assert len(asked["site-3"]) == attempts
+    assert status(calibration) == {**dict.fromkeys(DATA, "ok"), "site-3": expected}
+    assert seconds < 2 * deadline + 8  # reports, then the sites' own check
+    kept = {name: pair for name, pair in DATA.items() if expected == "ok" or name != "site-3"}
+    core = robfcp.calibrate(core_reports(kept), malicious=1)
+    assert calibration.threshold == core.threshold
+    assert np.array_equal(calibration.federation.counts, core.federation.counts)
+    assert calibration.certificate.n_outside == (expected != "ok")
+    assert "patient" not in calibration.to_json().decode() + str(calibration.provenance)
+    assert calibration.provenance["engine"].startswith(engine.name)
+    nonces = [nonce for found in asked.values() for nonce in found]
+    assert len(set(nonces)) == len(nonces)
+    assert min(map(len, nonces)) == 32
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_site_is_classified_and_the_rest_calibrates(case, engine, tmp_path):
+    check_case(engine, tmp_path, *CASES[case])
+
+
+OPTIONS = {
+    "the default": {"malicious": 2},
+    "the paper's": {"defence": "rob-fcp", "malicious": 3},
+    "a guarantee": {"malicious": 2, "guarantee": "marginal"},
+    "three levels": {"defence": "none", "malicious": 0, "confidence-level": [0.8, 0.9, 0.95]},
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_engines_end_where_files_end_to_the_bit(case, engine, tmp_path):
+    found, _, _ = engine.play(tmp_path, sizes="ask", check=False, **OPTIONS[case])
+    for report in core_reports(DATA):
+        report.save(tmp_path / f"{report.client}.json")
+    federation = robfcp.read_federation([tmp_path / f"{name}.json" for name in DATA])
+    core = robfcp.calibrate(
+        federation, **{word.replace("-", "_"): value for word, value in OPTIONS[case].items()}
+    )
+    assert (found.threshold, found.trusted) == (core.threshold, core.trusted)
+    assert np.array_equal(found.maliciousness, core.maliciousness)
+    for ours, theirs in zip(found.levels, core.levels, strict=True):
+        assert ours.curve == theirs.curve
+    assert found.federation.registered
+
+
+def test_sizes_are_binding_and_who_never_came_is_missing(engine, tmp_path):
+    registry = tmp_path / "sizes.json"
+    registry.write_text(json.dumps({**dict.fromkeys(DATA, 60), "site-2": 59, "site-9": 60}))
+    calibration, _, _ = engine.play(tmp_path, sizes=str(registry), invited="site-1 site-8")
+    assert "60 but 59 samples were registered" in reason(calibration)
+    assert reason(calibration, "site-9") == "registered but not connected"
+    assert set(calibration.missing) == {"site-8", "site-9"}
+    assert calibration.certificate.n_outside == 3
+
+
+@pytest.mark.parametrize("fault", [silent, raw(b"0"), raw(b"[]"), raw(b'"60"')])
+def test_who_states_no_size_beforehand_does_not_count(fault, engine, tmp_path):
+    faults = {"site-2": fault}
+    calibration, _, _ = engine.play(tmp_path, faults=faults, only="size", sizes="ask", deadline=2)
+    assert "site-2" not in calibration.federation.ids
+    assert calibration.federation.registered
+
+
+def test_lying_claims_about_coverage_are_left_out(engine, tmp_path):
+    lies = [b'{"n_samples":5,"covered":[6],"total_size":[1]}', b'{"n_samples":5}', b"[]"]
+    faults = {f"site-{k}": raw(lie) for k, lie in enumerate(lies)}
+    calibration, _, _ = engine.play(tmp_path, faults=faults, only="check")
+    clients = clients_of(calibration)
+    assert [clients[f"site-{k}"]["claims"] for k in range(3)] == [None] * 3
+    p, y = DATA["site-5"]
+    sets = calibration.predict_set(p)
+    covered = [int(robfcp.metrics.covered(sets, y).sum())]
+    expected = {"n_samples": 60, "covered": covered, "total_size": [sets.sum()]}
+    assert clients["site-5"]["claims"] == expected
+
+
+def test_a_missed_quorum_counts_the_silent_and_leaves_no_calibration(engine, tmp_path):
+    faults = {"site-1": silent, "site-2": forged, "site-3": raw(bytes(2**20))}
+    with pytest.raises(robfcp.QuorumError, match="only 5"):
+        engine.play(tmp_path, faults=faults, quorum=6, deadline=1.0)
+    assert not list(tmp_path.rglob("calibration.json"))
+    engine.play(tmp_path, faults={"site-1": silent, "site-2": forged}, quorum=0.75, deadline=1.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        *(({"deadline": deadline}, "no time to wait") for deadline in (0, -1.0, np.inf, np.nan)),
+        ({"malicious": "some"}, "neither a number nor 'estimate'"),
+        ({"score": "nothing"}, "nothing"),
+    ],
+)
+def test_what_a_configuration_cannot_mean_is_refused(config, words, engine, tmp_path):
+    with pytest.raises(robfcp.RobfcpError, match=words):
+        engine.play(tmp_path, **config)
+
+
+def test_everybody_is_heard_once_more_at_the_deadline(engine, tmp_path):
+    """All replies arrive while nobody looks, just before the deadline."""
+    faults = dict.fromkeys(DATA, slow(1.1))
+    calibration, _, _ = engine.play(tmp_path, faults=faults, deadline=1.5, poll=1.0, check=False)
+    assert set(status(calibration).values()) == {"ok"}
+
+
+def test_exceptions_at_a_site_become_codes(engine, tmp_path):
+    broken = {
+        "site-2": ValueError("patient 4711"),
+        "site-3": (np.full((60, 5), np.nan), np.zeros(60, dtype=int)),
+        "site-4": None,
+    }
+    calibration, _, _ = engine.play(tmp_path, data={**DATA, **broken})
+    assert reason(calibration) == reason(calibration, "site-4") == "scoring failed at the client"
+    assert reason(calibration, "site-3") == "robfcp refused the client's data"
+    assert "4711" not in str(calibration.provenance)
+
+
+@needs_opendp
+def test_a_site_sets_its_own_privacy_and_no_server_can_ask_for_more(engine, tmp_path):
+    ledger = tmp_path / "ledger.json"
+    own = {"epsilon": 0.5, "delta": 1e-6, "rounds": 2, "privacy-ledger": str(ledger)}
+    for number in range(3):
+        calibration, _, _ = engine.play(
+            tmp_path / str(number), configs={"site-2": own}, grid="uniform:16"
+        )
+        if number < 2:
+            expected = [Privacy(0.5, 1e-6, rounds=2) if k == 2 else None for k in range(8)]
+            assert list(calibration.federation.privacy) == expected
+            assert len(Ledger(ledger).releases()) == number + 1
+            assert clients_of(calibration)["site-2"]["claims"] is None  # test data are its own
+            assert clients_of(calibration)["site-3"]["claims"]["n_samples"] == 60
+    assert "privacy budget" in reason(calibration)
+
+
+def test_a_site_says_how_small_the_cells_are_that_it_shows(engine, tmp_path):
+    configs = {
+        "site-1": {"pooled": True},
+        "site-2": {"least": 15},
+        "site-3": {"bins-per-sample": 0.1},
+    }
+    data = client_data(6, n_samples=40)
+    found, _, _ = engine.play(tmp_path, data=data, configs=configs, grid="uniform:16", malicious=0)
+    assert [fault.client for fault in found.faulty] == ["site-3"]
+    assert any("1 site keeps its class back" in note for note in found.notes)
+    strata = found.federation.strata
+    merged = strata.sizes[:, list(strata.labels).index("(other)")]
+    assert [found.federation.ids[k] for k in strata.rows[merged > 0]] == ["site-2"]
+
+
+def test_signed_reports_and_letters(engine, tmp_path):
+    keys = {name: generate_key(tmp_path / f"{name}.key") for name in DATA}
+    registry = tmp_path / "registry.json"
+    registry.write_text(json.dumps({name: {"key": key} for name, key in keys.items()}))
+    own = {
+        name: {
+            "signing-key": str(tmp_path / f"{name}.key"),
+            "letter-folder": str(tmp_path / f"{name}.letters"),
+        }
+        for name in DATA
+    }
+    own["site-1"]["signing-key"] = own["site-3"]["signing-key"]
+    own["site-2"] = {}
+    calibration, _, _ = engine.play(tmp_path, configs=own, keys=str(registry), letters=True)
+    assert "not by its registered key" in reason(calibration, "site-1")
+    assert "not signed" in reason(calibration)
+    assert calibration.federation.n_clients == 6
+    assert "registered keys" in calibration.federation.checked.signatures
+    (file,) = (tmp_path / "site-3.letters").iterdir()
+    letter = Letter.load(file)
+    assert (letter.client, letter.verdict) == ("site-3", "trusted")
+    assert letter.calibration == calibration
+    assert np.isfinite(letter.at_site(*DATA["site-3"]).levels[0].own)
+    assert not (tmp_path / "site-2.letters").exists()
+    unkeyed, _, _ = engine.play(tmp_path / "unkeyed", configs={"site-2": {}, **own})
+    assert set(unkeyed.trusted) == set(DATA)  # a signature by the key it names itself
+
+
+def test_the_monitor_rings_where_most_sites_drift_and_the_rest_is_no_alarm(engine, tmp_path):
+    fresh = {name: drifting(0.3, seed=k) for k, name in enumerate(DATA)}
+    fresh["site-3"] = OSError("the disk is gone")
+    del fresh["site-2"]  # does not watch
+    own = {name: {"monitor-folder": str(tmp_path / f"{name}.monitor")} for name in DATA}
+    own["site-1"] = {}  # no place for its state
+    own["site-0"] |= {"epsilon": 1.0, "privacy-ledger": str(tmp_path / "l.json")}
+    found = engine.monitor(tmp_path, fresh, configs=own, malicious=2, round="r", floor=0.9)
+    assert found["alarm"]
+    assert found["line"].startswith("alarm: 8 sites of which at most 2 lie")
+    assert found["faulty"] == {f"site-{k}" for k in range(4)}
+    assert set(found["alarmed"]) == {f"site-{k}" for k in range(4, 8)}
+
+
+def test_nodes_go_on_from_their_state_and_every_date_is_kept(engine, tmp_path):
+    record = tmp_path / "alarms.json"
+    own = {name: {"monitor-folder": str(tmp_path / name)} for name in DATA}
+    options = {"configs": own, "malicious": 1, "round": "r", "floor": 0.9, "history": str(record)}
+    strength = []
+    for step, n in enumerate((400, 800, 800), start=1):
+        fresh = {name: drifting(0.15, n, seed=k) for k, name in enumerate(DATA)}
+        strength.append(engine.monitor(tmp_path, fresh, step=step, **options)["log_mean"])
+    assert strength[0] != strength[1] == strength[2]  # all 800 were counted before
+    history = robfcp.monitoring.AlarmHistory.load(record)
+    assert ([look.step for look in history.looks], history.n_sites) == ([1, 2, 3], 8)
+    with pytest.raises(robfcp.RobfcpError, match="steps only rise"):
+        engine.monitor(tmp_path, fresh, step=1, **options)
+    silent_ones = engine.monitor(tmp_path, {}, step=4, **options)
+    assert silent_ones["log_mean"] in (None, -np.inf)
+    assert robfcp.monitoring.AlarmHistory.load(record) == history

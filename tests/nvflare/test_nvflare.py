@@ -1,0 +1,231 @@
+"""Rounds on NVFlare: the promises of every engine, its workflows, and the Client API script."""
+
+import json
+import threading
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+
+import robfcp
+
+pytest.importorskip("nvflare.apis")
+pytestmark = pytest.mark.nvflare
+
+import nvflare_faults  # noqa: E402
+from engine_data import DATA  # noqa: E402
+from engine_promises import *  # noqa: E402, F403
+from engine_promises import check_case, reason  # noqa: E402
+from nvflare.apis.fl_constant import ReturnCode  # noqa: E402
+from nvflare.apis.shareable import Shareable  # noqa: E402
+from nvflare.apis.signal import Signal  # noqa: E402
+from nvflare.app_common.abstract.fl_model import FLModel  # noqa: E402
+from nvflare.app_common.abstract.model import make_model_learnable  # noqa: E402
+from nvflare.app_common.abstract.model_persistor import ModelPersistor  # noqa: E402
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils  # noqa: E402
+
+from robfcp.engines import nvflare as script  # noqa: E402
+from robfcp.engines.nvflare import CalibrationController, calibrate_client  # noqa: E402
+from robfcp.engines.protocol import RECORD, ReportRequest, SizeRequest  # noqa: E402
+from robfcp.report.wire import wire_grid, wire_score  # noqa: E402
+
+
+@pytest.fixture
+def engine():
+    return nvflare_faults.NVFlareDriver()
+
+
+def nested(turn):
+    """A reply whose fields are no fields."""
+    lie = Shareable()
+    lie["DXO"] = {"kind": "METRICS", "data": [[]], "meta": 7}
+    turn.submit(lie)
+
+
+def stolen(turn):
+    """Another client answers this one's task first, with the right nonce even."""
+    thief = next(other for other in turn.site.others if other.client.name == "site-5")
+    turn.submit(FLModel(metrics={**turn.record, "body": b"{}"}), thief.client)
+    turn.send()
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected", "words", "attempts"),
+    [
+        (lambda turn: turn.fail(), "faulty", "NVFlare says EXECUTION_EXCEPTION", 2),
+        (lambda turn: turn.fail("patient 4711"), "faulty", "an unknown code", 2),
+        (lambda turn: turn.submit(Shareable()), "rejected", "cannot be read", 2),
+        (nested, "rejected", "cannot be read", 2),
+        (stolen, "ok", "", 1),
+    ],
+)
+def test_what_nvflare_says_of_a_site_is_believed(
+    fault, expected, words, attempts, engine, tmp_path
+):
+    check_case(engine, tmp_path, fault, expected, words, attempts)
+
+
+@pytest.mark.parametrize("text", ["{", '{"epsilonn": 1}', '{"epsilon": "x"}'])
+def test_a_site_whose_file_is_not_clear_answers_nothing(text, engine, tmp_path, monkeypatch):
+    """A misspelt epsilon must not mean a report without noise."""
+    made = nvflare_faults.workspace
+
+    def workspace(place, name, config=None):
+        found = made(place, name, config)
+        if name == "site-2":
+            (place / name / "local" / "robfcp.json").write_text(text)
+        return found
+
+    monkeypatch.setattr(nvflare_faults, "workspace", workspace)
+    calibration, _, _ = engine.play(tmp_path)
+    assert "client" in reason(calibration)
+
+
+def test_a_site_without_code_of_its_own_is_faulty(engine, tmp_path):
+    own = {
+        "site-2": {"outputs": "nvflare_sites:nothing_of_that_name"},
+        "site-3": {"outputs": None},
+    }
+    calibration, _, _ = engine.play(tmp_path, configs=own)
+    assert reason(calibration) == "scoring failed at the client"
+    assert reason(calibration, "site-3") == "robfcp refused the client's data"
+
+
+class Trained(ModelPersistor):
+    """A persistor with what training began with and what it left."""
+
+    def __init__(self, files):
+        super().__init__()
+        self.files = files
+
+    def load_model(self, fl_ctx):
+        return self.get_model("first", fl_ctx)
+
+    def save_model(self, model, fl_ctx):
+        raise AssertionError("calibration saves no model")
+
+    def get_model_inventory(self, fl_ctx):
+        return {name: SimpleNamespace(props={"source": name == "first"}) for name in self.files}
+
+    def get_model(self, model_file, fl_ctx):
+        weights = {"first": [0.2] * 5, "last": [0.6, 0.1, 0.1, 0.1, 0.1]}[model_file]
+        return make_model_learnable({"numpy_key": np.array(weights)}, {})
+
+
+@pytest.mark.parametrize(("files", "score"), [(["first", "last"], 0.4), (["first"], 0.8)])
+def test_the_trained_model_goes_to_the_sites_and_its_digest_into_the_reports(
+    files, score, engine, tmp_path
+):
+    own = {name: {"outputs": "nvflare_sites:with_params"} for name in DATA}
+    components = {"persistor": Trained(files)}
+    calibration, _, _ = engine.play(tmp_path, "persistor", configs=own, components=components)
+    assert set(calibration.trusted) == set(DATA)
+    assert len(calibration.federation.model) == 64
+    assert calibration.threshold == pytest.approx(score, abs=0.01)
+
+
+def test_the_server_says_where_results_go_and_no_job_does(tmp_path):
+    with pytest.raises(robfcp.RobfcpError, match="output: is unknown"):
+        CalibrationController({"output": "/etc/passwd"})
+    with pytest.raises(robfcp.RobfcpError, match="malicius: is unknown; use score, "):
+        CalibrationController({"malicius": 2})
+    controller = CalibrationController({"malicious": 1, "poll": 0.02, "confidence_level": 0.8})
+    assert controller.config["confidence-level"] == 0.8
+    local = tmp_path / "server" / "local"
+    local.mkdir(parents=True)
+    (local / "robfcp.json").write_text(json.dumps({"output-folder": str(tmp_path / "kept")}))
+    _, server = nvflare_faults.run(controller, tmp_path)
+    assert robfcp.Calibration.load(tmp_path / "kept" / "job" / "calibration.json").trusted
+    assert not list(server.run_dir.rglob("calibration*"))
+
+
+def asked(request, params=None):
+    """A request as a task carries it."""
+    record = {"nonce": "n", "body": msgspec.json.encode(request)}
+    return FLModel(params=params or {}, meta={RECORD: record})
+
+
+def test_a_site_that_hangs_is_freed_when_its_task_is_over(tmp_path):
+    site = nvflare_faults.Site("site-1", tmp_path, {"outputs": "nvflare_sites:hangs"})
+    task = FLModelUtils.to_shareable(asked(SizeRequest(client="site-1")))
+    over = Signal()
+    threading.Timer(0.3, over.trigger, (True,)).start()
+    reply = site.executor.execute("calibrate", task, site.fl_ctx, over)
+    assert reply.get_return_code() == ReturnCode.TASK_ABORTED
+
+
+P, Y = DATA["site-0"]
+REPORT = ReportRequest(
+    client="site-0",
+    round="r",
+    model=None,
+    grid=wire_grid(robfcp.Grid.uniform(20)),
+    score=wire_score(robfcp.APS()),
+)
+
+
+class Flare:
+    """The Client API with a fixed list of tasks."""
+
+    def __init__(self, tasks):
+        self.tasks, self.sent = list(tasks), []
+
+    def init(self):
+        pass
+
+    def get_site_name(self):
+        return "site-0"
+
+    def is_running(self):
+        return bool(self.tasks)
+
+    def receive(self):
+        return self.tasks.pop(0)
+
+    def send(self, model):
+        self.sent.append(model)
+
+
+def replies(monkeypatch, folder, tasks, *arguments, **options):
+    monkeypatch.chdir(folder)
+    found = Flare(tasks)
+    monkeypatch.setattr(script, "flare", found)
+    calibrate_client(*arguments, **options)
+    return [model.metrics for model in found.sent]
+
+
+def outputs(part, params):
+    return (P, Y) if params is None else (np.tile(params["w"], (60, 1)), Y)
+
+
+def test_training_and_calibration_take_turns(monkeypatch, tmp_path):
+    model = {"w": np.full(5, 0.2)}
+    tasks = [
+        FLModel(params={"w": np.ones(5)}),
+        asked(SizeRequest(client="site-0")),
+        asked(REPORT, model),
+        FLModel(params={}, meta={RECORD: {"nonce": 7}}),
+    ]
+
+    def train(model):
+        return FLModel(metrics={"trained": float(model.params["w"].sum())})
+
+    trained, size, report, odd = replies(monkeypatch, tmp_path, tasks, outputs, train, rng=3)
+    assert trained == {"trained": 5.0}
+    assert size == {"nonce": "n", "body": b"60"}
+    assert len(robfcp.Report.from_json(report["body"]).model) == 64
+    assert odd == {"nonce": "", "code": 1}
+    again = replies(monkeypatch, tmp_path, [asked(REPORT, model)], outputs, rng=3)
+    assert again == [report]  # the seed and the site's name make the same report
+    with pytest.raises(robfcp.RobfcpError, match="pass a function for it"):
+        replies(monkeypatch, tmp_path, [FLModel(params={"w": np.ones(5)})], outputs)
+
+
+def test_an_attack_and_the_sites_own_file(monkeypatch, tmp_path):
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "robfcp.json").write_text('{"pooled": true}')
+    (found,) = replies(monkeypatch, tmp_path, [asked(REPORT)], outputs, attack=np.zeros_like)
+    report = robfcp.Report.from_json(found["body"])
+    assert report.counts[0] == 60
+    assert report.strata is None
