@@ -93,7 +93,6 @@ def stages() -> dict[str, Stage]:
     def certified() -> None:
         fresh = replace(many)
         server.certify(fresh, index, 5000)
-        server.tolerance(fresh, index, server.LEVEL)
 
     def sort_some() -> None:
         np.sort(numbers)
@@ -113,10 +112,10 @@ def stages() -> dict[str, Stage]:
         ),
         "calibrate": Stage(lambda: robfcp.calibrate(replace(thousand)), sort_some),
         "calibrate without a defence": Stage(
-            lambda: robfcp.calibrate(replace(thousand), defence="none", malicious=100), sort_some
+            lambda: robfcp.calibrate(replace(thousand), defence="none"), sort_some
         ),
         "calibrate by a hundred classes": Stage(
-            lambda: robfcp.calibrate(replace(classes), defence="none", malicious=5, by="class"),
+            lambda: robfcp.calibrate(replace(classes), by="class", defence="none"),
             sort_some,
         ),
         "certify": Stage(certified, lambda: (bins.sum(), values.sum())),

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from robfcp import Federation
 from robfcp.defence import Constants, RobFCP, RobFCPReleased, VotedThreshold, find_copies
 from robfcp.defence.consensus import stand_out
-from robfcp.guarantees import fcp_index
+from robfcp.guarantees import fcp_index, rank_charge
 from robfcp.lab.attacks import Adaptive
 
 LEVEL = Fraction(9, 10)
@@ -75,12 +75,12 @@ def consensus(
     constants = constants or Constants()
     out = stand_out(federation, constants).outstanding
     copies = find_copies(federation)
-    return VotedThreshold(federation, ~out, "partial", copies, constants).index(LEVEL), out
+    return VotedThreshold(federation, ~out, rank_charge, copies, constants).index(LEVEL), out
 
 
 def _trusted(rule: Any) -> Callable[..., tuple[int | None, NDArray[np.bool_]]]:
     def decided(federation: Federation, m: int) -> tuple[int | None, NDArray[np.bool_]]:
-        trusted = rule(federation, min(m, (federation.n_clients - 1) // 2)).trusted
+        trusted = rule(min(m, (federation.n_clients - 1) // 2))(federation).trusted
         return fcp_index(federation, LEVEL, trusted), ~trusted
 
     return decided
@@ -91,8 +91,8 @@ RULES: dict[str, Callable[..., tuple[int | None, NDArray[np.bool_]]]] = {
         fcp_index(federation, LEVEL),
         np.zeros(federation.n_clients, bool),
     ),
-    "rob-fcp": _trusted(RobFCP()),
-    "rob-fcp-released": _trusted(RobFCPReleased()),
+    "rob-fcp": _trusted(RobFCP),
+    "rob-fcp-released": _trusted(RobFCPReleased),
     "consensus": consensus,
 }
 for _field in fields(Constants):  # half and twice of every constant

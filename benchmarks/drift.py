@@ -101,7 +101,10 @@ def stroke() -> tuple[list[Watched], list[robfcp.Monitor], AlarmHistory]:
     year = data.column("year").astype(int)
     country, hospital = data.column("country"), data.column("site")
     reports = reports_of(data, np.flatnonzero(year <= 1993), hospital)
-    calibration, crowd = robfcp.calibrate(reports, malicious=2), pooled(reports)
+    calibration, crowd = (
+        robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=2)),
+        pooled(reports),
+    )
 
     def by_year(mask: NDArray[np.bool_]) -> Rows:
         late = [rng.permutation(np.flatnonzero(mask & (year == y))) for y in (1994, 1995, 1996)]
@@ -141,7 +144,7 @@ def sleep() -> tuple[list[Watched], list[Watched]]:
     data, rng = outputs.load("sleep", outputs.NATURAL), np.random.default_rng(0)
     night, age, subject = data.column("night"), data.column("age").astype(int), data.column("site")
     reports = reports_of(data, np.flatnonzero(night == "1"), subject)
-    calibration = robfcp.calibrate(reports, malicious=4)
+    calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=4))
     second = []
     for report in reports:
         rows = rng.permutation(np.flatnonzero((subject == report.client) & (night == "2")))
@@ -149,7 +152,7 @@ def sleep() -> tuple[list[Watched], list[Watched]]:
             floor = own_floor(report, calibration.threshold)
             second.append(watch(report.client, calibration, report, data, rows, floor))
     young = reports_of(data, np.flatnonzero(age < 40), subject)
-    calibration, crowd = robfcp.calibrate(young, malicious=1), pooled(young)
+    calibration, crowd = robfcp.calibrate(young, defence=robfcp.Consensus(at_most=1)), pooled(young)
     older = [
         watch(f"age {low} to {high - 1}", calibration, crowd, data,
               rng.permutation(np.flatnonzero((age >= low) & (age < high))))

@@ -77,7 +77,7 @@ class Samples:
             )
             for k in range(3)
         ]
-        self.calibration = robfcp.calibrate(self.reports, malicious=1)
+        self.calibration = robfcp.calibrate(self.reports, defence=robfcp.Consensus(at_most=1))
         self.calibration.save(folder / "honest.json")
         generate_key(folder / "k")
         self.key = load_key(folder / "k")
@@ -153,7 +153,7 @@ class Samples:
     def use_private(self, path: Path) -> None:
         """In a round of private ones, with a guarantee."""
         federation = read_federation([path, *self.saved_private()])
-        robfcp.calibrate(federation, malicious=1, guarantee="marginal")
+        robfcp.calibrate(federation, promise=robfcp.Marginal(liars=1))
 
     def saved_private(self) -> list[Path]:
         """The honest private reports as files."""
@@ -181,7 +181,7 @@ class Samples:
     def use_evidence(self, path: Path) -> None:
         """As the evidence of the honest calibration, whose digest a forger would write anew."""
         evidence = decode_evidence(path.read_bytes(), "evidence")
-        again = robfcp.calibrate(evidence.federation, malicious=0)
+        again = robfcp.calibrate(evidence.federation, defence=robfcp.Consensus(at_most=0))
         write_page(again, self.folder / "page.html")
 
     def use_letter(self, path: Path) -> None:

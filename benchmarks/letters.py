@@ -40,7 +40,7 @@ def one_split(
         )
         for name, (mine, _) in halves.items()
     ]
-    calibration = calibrate(reports, defence="none", malicious=m)
+    calibration = calibrate(reports, defence="none")
     looked_at = {name for name, own in sites.items() if len(own) >= LOOKED_AT}
     found = []
     for letter in letters(calibration, looked_at):

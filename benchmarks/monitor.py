@@ -246,7 +246,7 @@ def sleep(quick: bool) -> tuple[Table, list[tuple[str, robfcp.Monitor, bool]]]:
         scores = score(data.probabilities[chosen], data.labels[chosen])
         reports.append(robfcp.Report.from_scores(f"site-{k:02d}", scores, score=score))
         held[subject] = rows[500:1500]
-    calibration = robfcp.calibrate(reports, malicious=2)
+    calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=2))
     ward = robfcp.Report(
         "ward", sum(report.counts for report in reports), score.default_grid(), score
     )

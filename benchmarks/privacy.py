@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp import LAC, Calibration, Grid, Privacy, calibrate, recommend_grid
+from robfcp import LAC, Calibration, Consensus, Grid, Marginal, Privacy, calibrate, recommend_grid
 from robfcp.federation import Federation
 from robfcp.guarantees import marginal_threshold
 from robfcp.lab import outputs
@@ -100,8 +100,8 @@ def price_once(
     def made(forged: int | None = None, liars: int = 0, guarantee: bool = False) -> Calibration:
         reports = federation(rng, population, grid, n, privacy, forged, liars)
         if guarantee:
-            return calibrate(reports, malicious=STATED, guarantee="marginal", defence="none")
-        return calibrate(reports, malicious="estimate" if liars else STATED)
+            return calibrate(reports, defence="none", promise=Marginal(liars=STATED))
+        return calibrate(reports, defence=Consensus(at_most="estimate" if liars else STATED))
 
     def coverage(calibration: Calibration) -> float:
         return population.coverage(calibration.levels[0].threshold)

@@ -47,7 +47,7 @@ def page(result: dict[str, Any]) -> str:
         "part and scaled up. Scores and sets are of 20,000 x 1000 float32.",
         *_ratios(rows),
         "## Server",
-        "Times after intake. *calibrate* is the default: defence, threshold, tolerance, "
+        "Times after intake. *calibrate* is the default: defence, threshold, "
         "certificate and its curve for other numbers of liars. The page is of a round in which "
         "2% lie.",
         *_times_of(rows),
@@ -55,7 +55,7 @@ def page(result: dict[str, Any]) -> str:
         "Exponent of time over the number of sites, from a thousand sites on.",
         *_growth(rows),
         "## A whole round at the server",
-        "From a file of reports to the calibration with tolerance and certificate (default "
+        "From a file of reports to the calibration with its certificate (default "
         "defence, estimated number of liars), in a process of its own; peak is that process's.",
         *_rounds(result["rounds"]),
     ]

@@ -15,7 +15,7 @@ import robfcp
 from robfcp.defence.rob_fcp import characterise, neighbour_means
 from robfcp.federation import Federation, numbered, table
 from robfcp.grid import Grid
-from robfcp.guarantees import certify, fcp_index, marginal_threshold, tolerance
+from robfcp.guarantees import certify, fcp_index, marginal_threshold
 from robfcp.guarantees.engine import envelope
 from robfcp.page import About, page_data, safe_json
 
@@ -54,7 +54,7 @@ def calibrating(sizes: list[int]) -> Iterator[Row]:
             "calibrate": lambda f=pooled: robfcp.calibrate(replace(f)),
             "calibrate by ten classes": lambda f=classes: robfcp.calibrate(replace(f), by="class"),
             "calibrate without a defence": lambda f=pooled: robfcp.calibrate(
-                replace(f), defence="none", malicious=f.n_clients // 10
+                replace(f), defence="none"
             ),
         }
         for (stage, work), spent in zip(ways.items(), in_turns(*ways.values()), strict=True):
@@ -70,7 +70,6 @@ def certifying(sizes: list[int]) -> Iterator[Row]:
         def certified(h: Federation = here, i: Any = index, m: int = m) -> None:
             fresh = replace(h)  # nothing that was found out before
             certify(fresh, i, m)
-            tolerance(fresh, i, LEVEL)
 
         def quantile(h: Federation = here) -> None:
             fcp_index(replace(h), LEVEL)
@@ -94,7 +93,6 @@ def guaranteeing(n_clients: int = 1000) -> Iterator[Row]:
     def work() -> None:
         fresh = replace(here)
         marginal_threshold(fresh, LEVEL, m=m)
-        tolerance(fresh, index, LEVEL)
         envelope(fresh.below(index or 0), fresh.sizes, m)
         certify(fresh, index, m)
 

@@ -93,7 +93,7 @@ def against_plain_code() -> Iterator[Row]:
     liars = int(MALICIOUS * 1000)
 
     def work() -> None:
-        robfcp.calibrate(here, defence="rob-fcp", malicious=liars)
+        robfcp.calibrate(here, defence=robfcp.RobFCP(liars=liars))
 
     (ours,) = in_turns(work)
     rows, counts = 20, here.counts.tolist()

@@ -7,6 +7,7 @@ from robfcp.lab.worlds import federation_of
 
 score = robfcp.LAC()
 sizes: dict[str, list[float]] = {"marginal": [], "pac": []}
+promises = {"marginal": robfcp.Marginal, "pac": robfcp.Pac}
 liars = list(range(0, 16, 3))
 tissue = outputs.load("pathmnist")
 probabilities, labels = tissue.probabilities, tissue.labels
@@ -16,7 +17,7 @@ federation = federation_of(
 )
 for name, found in sizes.items():
     for m in liars:
-        calibration = robfcp.calibrate(federation, malicious=m, guarantee=name, defence="none")
+        calibration = robfcp.calibrate(federation, promise=promises[name](m))
         found.append(robfcp.metrics.set_size(calibration.predict_set(probabilities[:1000])))
 ax = figures.plot_lines(
     liars,

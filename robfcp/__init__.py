@@ -14,6 +14,7 @@ __version__ = "0.2.0.dev0"
 if TYPE_CHECKING:
     from robfcp import metrics
     from robfcp.calibration import Calibration, Diagnosis, calibrate, diagnose
+    from robfcp.certificate import Certificate
     from robfcp.defence import (
         Consensus,
         NoDefence,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
         read_federation,
     )
     from robfcp.grid import Grid
-    from robfcp.guarantees import Certificate, certify
+    from robfcp.guarantees import LabelShift, Marginal, Pac, certify
     from robfcp.lab import attacks, partitions, simulate
     from robfcp.monitoring import Monitor
     from robfcp.privacy import Ledger, Privacy, recommend_grid
@@ -66,10 +67,13 @@ __all__ = [
     "FederatedConformalRegressor",
     "Federation",
     "Grid",
+    "LabelShift",
     "Ledger",
+    "Marginal",
     "Monitor",
     "NoDefence",
     "OrdinalAPS",
+    "Pac",
     "Privacy",
     "QuorumError",
     "Report",
@@ -113,7 +117,8 @@ _HOMES = {
         "read_federation",
     ),
     "grid": ("Grid",),
-    "guarantees": ("Certificate", "certify"),
+    "certificate": ("Certificate",),
+    "guarantees": ("LabelShift", "Marginal", "Pac", "certify"),
     "lab": ("attacks", "partitions", "simulate"),
     "privacy": ("Ledger", "Privacy", "recommend_grid"),
     "report": ("Report",),

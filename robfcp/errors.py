@@ -83,7 +83,7 @@ class QuorumError(RobfcpError):
     --------
     >>> import robfcp
     >>> try:
-    ...     robfcp.calibrate([robfcp.Report.from_scores("a", [0.1, 0.4])], quorum=2)
+    ...     robfcp.Federation.from_reports([robfcp.Report.from_scores("a", [0.1, 0.4])], quorum=2)
     ... except robfcp.QuorumError as error:
     ...     print(error)
     only 1 of 1 reports are valid but the quorum is 2; wait for more reports or lower the quorum

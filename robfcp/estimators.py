@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import Rng, array, refuse_missing
-from robfcp.calibration import Calibration, Guarantee, calibrate
-from robfcp.defence import DEFAULT, Defence, Exclude
+from robfcp.calibration import Calibration, calibrate
+from robfcp.defence import DEFAULT, Defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation, numbered
 from robfcp.grid import Grid
+from robfcp.guarantees import Promise
 from robfcp.report import By, Report
 from robfcp.scores import Score, named_score
 
@@ -93,10 +94,7 @@ class _FederatedConformal:
         score: str | Score | None = None,
         grid: Grid | None = None,
         defence: str | Defence = DEFAULT,
-        malicious: int | str = "estimate",
-        exclude: Exclude = "outstanding",
-        guarantee: Guarantee | None = None,
-        heterogeneity: float | None = None,
+        promise: Promise | None = None,
         by: By | None = None,
         random_state: Any = None,
     ) -> None:
@@ -105,10 +103,7 @@ class _FederatedConformal:
         self.score = score
         self.grid = grid
         self.defence = defence
-        self.malicious = malicious
-        self.exclude = exclude
-        self.guarantee = guarantee
-        self.heterogeneity = heterogeneity
+        self.promise = promise
         self.by = by
         self.random_state = random_state
 
@@ -223,11 +218,13 @@ class _FederatedConformal:
             raise RobfcpError(faults[0].reason) from reason
         for fault in faults:
             warnings.warn(f"left out: {fault.reason}", UserWarning, stacklevel=2)
-        own = ("estimator", "score", "grid", "random_state")
-        given = self.get_params(deep=False).items()
-        settings = {name: value for name, value in given if name not in own}
-        federation = Federation.from_reports(reports, faults=faults)
-        self.calibration_: Calibration = calibrate(federation, **settings)
+        self.calibration_: Calibration = calibrate(
+            Federation.from_reports(reports, faults=faults),
+            self.confidence_level,
+            by=self.by,
+            defence=self.defence,
+            promise=self.promise,
+        )
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -344,7 +341,7 @@ class _FederatedConformal:
             return values
         columns = list(names)
         if values.ndim == 3:
-            levels = [float(level.confidence_level) for level in self.calibration_.levels]
+            levels = [float(level.coverage) for level in self.calibration_.levels]
             columns = [f"{name} at {level:g}" for name in names for level in levels]
             values = values.reshape(len(values), -1)
         try:
@@ -377,14 +374,8 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
         The bins all sites share; the score's own if None.
     defence
         "consensus", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
-    malicious
-        How many sites may lie, or "estimate".
-    exclude
-        "outstanding" leaves out only sites that stand out, "exactly" as many as may lie.
-    guarantee
-        None, "marginal", "pac" or "pac-homogeneous", as in `robfcp.calibrate`.
-    heterogeneity
-        A stated bound on how far honest sites differ, as in `robfcp.calibrate`.
+    promise
+        What the threshold is to hold whatever some sites do, as in `robfcp.calibrate`.
     by
         "class" for a threshold a class, as in `robfcp.calibrate`; None for one threshold.
     random_state
@@ -502,7 +493,7 @@ class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstim
         A regressor, fitted or to be fitted by `fit`.
     score
         A regression score or its name ("absolute-residual", "cqr"); AbsoluteResidual if None.
-    confidence_level, grid, defence, malicious, exclude, guarantee, heterogeneity, by
+    confidence_level, grid, defence, promise, by
         As `FederatedConformalClassifier` takes them.
     random_state
         A seed, for scores of your own that draw random numbers.

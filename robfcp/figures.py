@@ -225,12 +225,12 @@ def plot_oddness(calibration: Calibration, ax: Axes | None = None) -> Axes:
     >>> import robfcp
     >>> from robfcp.figures import plot_oddness, save
     >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
-    >>> calibration = robfcp.calibrate(federation, defence="rob-fcp", malicious=1)
+    >>> calibration = robfcp.calibrate(federation, defence=robfcp.RobFCP(liars=1))
     >>> save(plot_oddness(calibration), "oddness.png")
     """
     target: Axes = new_axes()[0] if ax is None else ax
-    order = np.argsort(calibration.maliciousness, kind="stable")
-    number, trusted = calibration.maliciousness[order], calibration.trusted_mask[order]
+    order = np.argsort(calibration.oddness, kind="stable")
+    number, trusted = calibration.oddness[order], calibration.trusted_mask[order]
     place = np.arange(1, len(order) + 1)
     kinds = (("trusted", trusted, BLUE, "o"), ("flagged", ~trusted, VERMILION, "^"))
     for name, chosen, colour, marker in kinds:
@@ -362,7 +362,7 @@ def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
     >>> import robfcp
     >>> from robfcp.figures import plot_alarm, save
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
-    >>> monitor = robfcp.Monitor(robfcp.calibrate(federation, defence="none", malicious=1))
+    >>> monitor = robfcp.Monitor(robfcp.calibrate(federation, defence="none"))
     >>> state = monitor.update(np.tile([0.9, 0.1], (100, 1)), np.repeat([0, 1], [80, 20]))
     >>> save(plot_alarm(monitor), "alarm.png")
     """
@@ -442,7 +442,7 @@ def plot_by_class(
             colour = VERMILION if one.protection else GREY
             pair[0].plot(ends, (place, place), color=colour, label=words.pop(colour, None), **look)
     pair[0].scatter(share[shown], places, s=26, color=BLUE, zorder=3, label="reported samples")
-    wanted = float(chosen.confidence_level)
+    wanted = float(chosen.coverage)
     pair[0].axvline(wanted, color=GREEN, linestyle="--", label=f"wanted, {wanted:g}")
     limits = stratum_limits(strata, chosen)[shown]
     finite = np.isfinite(limits)

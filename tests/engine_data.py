@@ -48,4 +48,4 @@ def drifting(rate, n=400, seed=0):
 def watched():
     """A calibration to be watched."""
     federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
-    return robfcp.calibrate(federation, defence="none", malicious=1)
+    return robfcp.calibrate(federation, defence="none")

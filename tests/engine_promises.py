@@ -44,7 +44,7 @@ def check_case(engine, folder, fault, expected, words, attempts):
     assert status(calibration) == {**dict.fromkeys(DATA, "ok"), "site-3": expected}
     assert seconds < 2 * deadline + 8  # reports, then the sites' own check
     kept = {name: pair for name, pair in DATA.items() if expected == "ok" or name != "site-3"}
-    core = robfcp.calibrate(core_reports(kept), malicious=1)
+    core = robfcp.calibrate(core_reports(kept), defence=robfcp.Consensus(at_most=1))
     assert calibration.threshold == core.threshold
     assert np.array_equal(calibration.federation.counts, core.federation.counts)
     assert calibration.certificate.n_outside == (expected != "ok")
@@ -60,25 +60,25 @@ def test_every_site_is_classified_and_the_rest_calibrates(case, engine, tmp_path
     check_case(engine, tmp_path, *CASES[case])
 
 
-OPTIONS = {
-    "the default": {"malicious": 2},
-    "the paper's": {"defence": "rob-fcp", "malicious": 3},
-    "a guarantee": {"malicious": 2, "guarantee": "marginal"},
-    "three levels": {"defence": "none", "malicious": 0, "confidence-level": [0.8, 0.9, 0.95]},
+THREE = {"defence": "none", "coverage": [0.8, 0.9, 0.95]}
+OPTIONS = {  # as a configuration says it, and as `calibrate` is told
+    "the default": ({"liars": 2}, {"defence": robfcp.Consensus(at_most=2)}),
+    "the paper's": ({"defence": "rob-fcp", "liars": 3}, {"defence": robfcp.RobFCP(3)}),
+    "a promise": ({"liars": 2, "promise": "marginal"}, {"promise": robfcp.Marginal(2)}),
+    "three levels": (THREE, THREE),
 }
 
 
 @pytest.mark.parametrize("case", OPTIONS)
 def test_engines_end_where_files_end_to_the_bit(case, engine, tmp_path):
-    found, _, _ = engine.play(tmp_path, sizes="ask", check=False, **OPTIONS[case])
+    configured, told = OPTIONS[case]
+    found, _, _ = engine.play(tmp_path, sizes="ask", check=False, **configured)
     for report in core_reports(DATA):
         report.save(tmp_path / f"{report.client}.json")
     federation = robfcp.read_federation([tmp_path / f"{name}.json" for name in DATA])
-    core = robfcp.calibrate(
-        federation, **{word.replace("-", "_"): value for word, value in OPTIONS[case].items()}
-    )
+    core = robfcp.calibrate(federation, **told)
     assert (found.threshold, found.trusted) == (core.threshold, core.trusted)
-    assert np.array_equal(found.maliciousness, core.maliciousness)
+    assert np.array_equal(found.oddness, core.oddness)
     for ours, theirs in zip(found.levels, core.levels, strict=True):
         assert ours.curve == theirs.curve
     assert found.federation.registered
@@ -127,7 +127,7 @@ def test_a_missed_quorum_counts_the_silent_and_leaves_no_calibration(engine, tmp
     ("config", "words"),
     [
         *(({"deadline": deadline}, "no time to wait") for deadline in (0, -1.0, np.inf, np.nan)),
-        ({"malicious": "some"}, "neither a number nor 'estimate'"),
+        ({"liars": "some"}, "neither a number nor 'unknown'"),
         ({"score": "nothing"}, "nothing"),
     ],
 )
@@ -179,9 +179,9 @@ def test_a_site_says_how_small_the_cells_are_that_it_shows(engine, tmp_path):
         "site-3": {"bins-per-sample": 0.1},
     }
     data = client_data(6, n_samples=40)
-    found, _, _ = engine.play(tmp_path, data=data, configs=configs, grid="uniform:16", malicious=0)
+    found, _, _ = engine.play(tmp_path, data=data, configs=configs, grid="uniform:16", liars=0)
     assert [fault.client for fault in found.faulty] == ["site-3"]
-    assert any("1 site keeps its class back" in note for note in found.notes)
+    assert any("1 site keeps its class back" in note for note in found.remarks)
     strata = found.federation.strata
     merged = strata.sizes[:, list(strata.labels).index("(other)")]
     assert [found.federation.ids[k] for k in strata.rows[merged > 0]] == ["site-2"]

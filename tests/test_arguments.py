@@ -163,7 +163,7 @@ def test_real_tensors_are_scored_and_predicted(grad):
     torch = pytest.importorskip("torch")
     exact = torch.tensor([[0.75, 0.25], [0.5, 0.5]])
     federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
-    calibration = robfcp.calibrate(federation, confidence_level=0.75, defence="none")
+    calibration = robfcp.calibrate(federation, 0.75, defence="none")
     devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
     kinds = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn]
     for device in devices:

@@ -90,7 +90,7 @@ class Driver:
     def play(self, folder, data=DATA, faults=None, configs=None, only="report", **config):
         output = str(folder / "calibration.json")
         folder.mkdir(exist_ok=True)
-        options = {"malicious": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
+        options = {"liars": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
         config = {**server.DEFAULTS, **options, "output": output}
         started = time.monotonic()
         meant = server.round_options(config)
@@ -125,9 +125,12 @@ def test_a_reply_replayed_from_an_earlier_round_is_rejected():
         kept.append(turn.record)
         turn.send()
 
-    calibration_round(loopback(faults={"site-2": keep}), malicious=1)
+    calibration_round(loopback(faults={"site-2": keep}), defence=robfcp.Consensus(at_most=1))
     replay = loopback(faults={"site-2": lambda turn: turn.send(kept[0])})
-    assert status(calibration_round(replay, malicious=1))["site-2"] == "rejected"
+    assert (
+        status(calibration_round(replay, defence=robfcp.Consensus(at_most=1)))["site-2"]
+        == "rejected"
+    )
 
 
 def test_a_site_that_answers_for_another_cannot_speak_for_it():
@@ -138,7 +141,7 @@ def test_a_site_that_answers_for_another_cannot_speak_for_it():
         turn.send({**turn.record, "nonce": engine.asked["site-1"][0]})
 
     engine.faults = {"site-2": intrude}
-    found = status(calibration_round(engine, malicious=1))
+    found = status(calibration_round(engine, defence=robfcp.Consensus(at_most=1)))
     assert (found["site-1"], found["site-2"]) == ("ok", "rejected")
 
 
@@ -176,7 +179,9 @@ ESCAPES = [
 
 @pytest.mark.parametrize("error", ESCAPES, ids=lambda error: type(error).__name__)
 def test_a_reply_that_cannot_be_decoded_is_its_own_sites_trouble(error):
-    calibration = calibration_round(Hooked(lambda: told(error)), malicious=1)
+    calibration = calibration_round(
+        Hooked(lambda: told(error)), defence=robfcp.Consensus(at_most=1)
+    )
     entry = calibration.provenance["clients"]["site-3"]
     assert (entry["status"], entry["attempts"]) == ("rejected", 2)
     assert entry["reason"] == f"the reply cannot be read ({type(error).__name__})"
@@ -195,7 +200,7 @@ def test_what_hangs_at_one_site_costs_nobody_else_its_report(when, victims, word
     over = threading.Event()
     engine = Hooked(lambda: over.wait(60), victims, when, deadline=1.0)
     started = time.monotonic()
-    calibration = calibration_round(engine, malicious=1, check=False)
+    calibration = calibration_round(engine, defence=robfcp.Consensus(at_most=1), check=False)
     assert time.monotonic() - started < 8
     over.set()
     for client in victims:
@@ -206,7 +211,7 @@ def test_what_hangs_at_one_site_costs_nobody_else_its_report(when, victims, word
 
 def test_a_network_that_cannot_send_leaves_the_site_missing():
     engine = Hooked(lambda: told(ConnectionRefusedError("down")), when="send")
-    calibration = calibration_round(engine, malicious=1)
+    calibration = calibration_round(engine, defence=robfcp.Consensus(at_most=1))
     assert reason(calibration, "site-3") == "could not be reached"
 
 
@@ -223,7 +228,9 @@ def test_later_ones_were_not_asked_and_a_network_that_hangs_then_is_no_matter():
 
     invited = [name for name in DATA if name != "site-5"]
     engine = Joining(Driver().sites({}, DATA))
-    calibration = calibration_round(engine, malicious=1, check=False, invited=invited)
+    calibration = calibration_round(
+        engine, defence=robfcp.Consensus(at_most=1), check=False, invited=invited
+    )
     clients = calibration.provenance["clients"]
     assert calibration.missing == ("site-1", "site-2")
     assert clients["site-1"]["reason"] == "registered but not connected"
@@ -238,7 +245,9 @@ def test_later_ones_were_not_asked_and_a_network_that_hangs_then_is_no_matter():
             return super().present() if self.looks == 1 else told(OSError("down"))
 
     engine = Leaving(Driver().sites({}, DATA))
-    assert set(status(calibration_round(engine, malicious=1, check=False)).values()) == {"ok"}
+    assert set(
+        status(calibration_round(engine, defence=robfcp.Consensus(at_most=1), check=False)).values()
+    ) == {"ok"}
 
 
 def test_rounds_at_once_do_not_take_each_others_replies():
@@ -247,7 +256,9 @@ def test_rounds_at_once_do_not_take_each_others_replies():
     )
 
     def one(number):
-        return calibration_round(engine, malicious=1, check=False, round=f"r{number}")
+        return calibration_round(
+            engine, defence=robfcp.Consensus(at_most=1), check=False, round=f"r{number}"
+        )
 
     with ThreadPoolExecutor(4) as pool:
         for number, calibration in enumerate(pool.map(one, range(4))):
@@ -273,7 +284,9 @@ def test_a_report_travels_as_it_would_in_a_file():
     engine = loopback(
         faults={"site-1": lambda turn: found.append(turn.record["body"])}, deadline=0.5
     )
-    calibration = calibration_round(engine, malicious=1, round="r1", check=False)
+    calibration = calibration_round(
+        engine, defence=robfcp.Consensus(at_most=1), round="r1", check=False
+    )
     (report,) = core_reports({"site-1": DATA["site-1"]}, round="r1")
     assert robfcp.Report.from_json(found[0]) == report
     assert calibration.federation.round == "r1"
@@ -393,7 +406,7 @@ def test_what_is_not_of_the_protocol_gets_a_code(record, nonce):
 
 
 def test_a_letter_to_another_is_not_kept(tmp_path):
-    calibration = robfcp.calibrate(core_reports(DATA), malicious=1)
+    calibration = robfcp.calibrate(core_reports(DATA), defence=robfcp.Consensus(at_most=1))
     (letter,) = letters(calibration, {"site-3"})
     body = msgspec.json.encode(
         server.LetterRequest(client="site-4", letter=msgspec.Raw(letter.to_json()))
@@ -408,13 +421,15 @@ def test_randomised_scores_and_regression_go_the_same_way():
         name: lambda k=k, name=name: Site(SiteRules(), lambda part: data[name], seed=[3, k])
         for k, name in enumerate(data)
     }
-    options = {"score": robfcp.APS(), "malicious": 1}
+    options = {"score": robfcp.APS(), "defence": robfcp.Consensus(at_most=1)}
     first, again = (calibration_round(Loopback(sites), **options) for _ in range(2))
     assert first.threshold == again.threshold
     rng = np.random.default_rng(0)
     data = {f"site-{k}": (rng.normal(size=80), rng.normal(size=80)) for k in range(6)}
     score = robfcp.AbsoluteResidual()
-    calibration = calibration_round(loopback(data), score=score, malicious=1)
+    calibration = calibration_round(
+        loopback(data), score=score, defence=robfcp.Consensus(at_most=1)
+    )
     claims = calibration.provenance["clients"]["site-2"]["claims"]
     ends = calibration.predict_interval(data["site-2"][0])
     assert claims["covered"][0] == 80 * robfcp.metrics.interval_coverage(ends, data["site-2"][1])

@@ -79,14 +79,14 @@ def test_heatmap_writes_every_number() -> None:
 def test_certificate_figure_shows_the_bands_of_certify() -> None:
     reports, level = federation(), Fraction(9, 10)
     index = fcp_index(reports, level)
-    outcome = what_if(reports, level, index, (0, 1, 3), confidence=0.95, sigma=None)
+    outcome = what_if(reports, level, index, (0, 1, 3), confidence=0.95)
     axes = figures.plot_certificates([outcome])
     lower = [row.certificate.lower for row in outcome.budgets]
     np.testing.assert_allclose(axes[0].get_lines()[0].get_ydata(), lower)
 
 
 def test_calibration_figures_tell_flagged_from_trusted_clients() -> None:
-    calibration = robfcp.calibrate(federation(), defence="rob-fcp", malicious=2)
+    calibration = robfcp.calibrate(federation(), defence=robfcp.RobFCP(liars=2))
     ax = figures.plot_oddness(calibration)
     sizes = {str(part.get_label()): len(part.get_offsets()) for part in ax.collections}
     assert sizes == {"trusted": 12, "flagged": 2}
@@ -99,7 +99,7 @@ def test_calibration_figures_tell_flagged_from_trusted_clients() -> None:
 @pytest.mark.parametrize("suffix", thorough(list(FORMATS), "svg"))
 def test_saved_figures_are_the_same_bytes_again(suffix: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        calibration = robfcp.calibrate(federation(), defence="rob-fcp", malicious=2)
+        calibration = robfcp.calibrate(federation(), defence=robfcp.RobFCP(liars=2))
         figures.save(figures.plot_cdf(calibration), tmp_path / f"{name}.{suffix}")
     assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
@@ -135,7 +135,7 @@ def labelled_sites(rare: int = 2) -> list[robfcp.Report]:
 
 def test_classes_are_shown_with_what_is_reported_proved_and_set() -> None:
     calibration = robfcp.calibrate(
-        labelled_sites(), by="class", malicious=1, guarantee="marginal", defence="none"
+        labelled_sites(), by="class", defence="none", promise=robfcp.Marginal(liars=1)
     )
     coverage, thresholds = figures.plot_by_class(calibration)
     names = [tick.get_text() for tick in coverage.get_yticklabels()]
@@ -158,7 +158,7 @@ def test_classes_are_shown_with_what_is_reported_proved_and_set() -> None:
 
 def test_a_class_that_is_in_every_set_is_marked() -> None:
     calibration = robfcp.calibrate(
-        labelled_sites(rare=1), by="class", malicious=1, guarantee="marginal", defence="none"
+        labelled_sites(rare=1), by="class", defence="none", promise=robfcp.Marginal(liars=1)
     )
     coverage, thresholds = figures.plot_by_class(calibration)
     assert "infinite: in every set" in thresholds.get_legend_handles_labels()[1]
@@ -167,7 +167,7 @@ def test_a_class_that_is_in_every_set_is_marked() -> None:
 
 
 def test_one_threshold_is_shown_for_all_classes_and_nothing_is_proved_of_them() -> None:
-    calibration = robfcp.calibrate(labelled_sites(), defence="none", confidence_level=[0.8, 0.9])
+    calibration = robfcp.calibrate(labelled_sites(), [0.8, 0.9], defence="none")
     for place, level in enumerate(calibration.levels):
         coverage, thresholds = figures.plot_by_class(calibration, level=place)
         assert not [line for line in coverage.lines if line.get_linewidth() == 6]

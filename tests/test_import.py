@@ -89,6 +89,7 @@ AT_A_SITE = {
 }
 TO_READ_A_CALIBRATION = {
     "calibration",
+    "certificate",
     "defence",
     "federation",
     "guarantees",

@@ -86,7 +86,7 @@ def test_honest_federations_cover_between_the_proved_bounds(score):
         scores = score(p, y, rng)
         parts = scores[: n_clients * n].reshape(n_clients, n)
         reports = [robfcp.Report.from_scores(f"{k}", s, score=score) for k, s in enumerate(parts)]
-        threshold = robfcp.calibrate(reports, defence="none", malicious=0).threshold
+        threshold = robfcp.calibrate(reports, defence="none").threshold
         found.append((scores[n_clients * n :] <= threshold).mean())
     mean, error = np.mean(found), np.std(found) / np.sqrt(runs)
     assert mean >= 0.9 - 4 * error

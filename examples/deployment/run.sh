@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train and calibrate; arguments are run config, e.g. malicious=1 'strategy="multikrum"'.
+# Train and calibrate; arguments are run config, e.g. liars=1 'strategy="multikrum"'.
 # Ends with 0 only if this run's calibration is there, whole, and has taken the last one's place.
 source "$(dirname "$0")/settings.sh"
 fresh=$(mktemp -d "$STATE/run.XXXXXX")

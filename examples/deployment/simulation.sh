@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The same app in simulation on Ray: a SuperLink for this run only, NODES virtual nodes.
-# Arguments are run config, e.g. attackers=4 malicious=4.
+# Arguments are run config, e.g. attackers=4 liars=4.
 source "$(dirname "$0")/settings.sh"
 trap '"$HERE/stop.sh"' EXIT
 mkdir -p "$STATE"/{logs,pids,flwr}

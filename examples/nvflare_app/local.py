@@ -26,7 +26,7 @@ recipe = CalibrationRecipe(
     script=str(HERE / "client.py"),
     script_args=f"--sites {SITES} --rogues",
     helpers=[str(HERE / "task.py"), str(HERE / "rogues.py")],
-    malicious=2,
+    liars=2,
     deadline=options.deadline,
 )
 env = PocEnv(num_clients=SITES)

@@ -153,9 +153,7 @@ def check(path, kits):
     assert calibration.flagged == ("site-2",), calibration.flagged
     assert [p is not None for p in calibration.federation.privacy] == [False, False, True, False]
     assert len(Ledger(kits / "site-3" / "ledger.json", "calibration data").releases()) == 1
-    core = robfcp.calibrate(
-        list(calibration.federation), malicious=1, defence=calibration.settings.defence
-    )
+    core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=1))
     assert core.threshold == calibration.threshold
     for site in SITES[:4]:
         (letter,) = (kits / site / "letters").iterdir()
@@ -174,7 +172,7 @@ if __name__ == "__main__":
     configure(kits, state)
     recipe = CalibrationRecipe(
         min_clients=4,
-        malicious=1,
+        liars=1,
         grid="uniform:20",
         sizes="none",
         keys=str(state / "registry.json"),

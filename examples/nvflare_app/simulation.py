@@ -32,7 +32,7 @@ def calibration(deadline):
         script=SCRIPT,
         script_args=ARGUMENTS,
         helpers=HELPERS,
-        malicious=2,
+        liars=2,
         deadline=deadline,
     )
 
@@ -43,7 +43,7 @@ def training(rounds, deadline):
     first = [[0.0] * CLASSES] * (FEATURES + 1)
     job.to_server(NPModelPersistor(model=first), id="persistor")
     job.to_server(FedAvg(num_clients=SITES, num_rounds=rounds, persistor_id="persistor"))
-    add_calibration(job, malicious=2, deadline=deadline)
+    add_calibration(job, liars=2, deadline=deadline)
     runner = ScriptRunner(
         script=SCRIPT,
         script_args=ARGUMENTS,

@@ -41,7 +41,7 @@ from robfcp.calibration.levels import Level
 from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.calibration.others import FromOthers
 from robfcp.calibration.sealed import digest_of, kind_of
-from robfcp.calibration.settings import Guarantee, Settings
+from robfcp.calibration.settings import Settings
 from robfcp.calibration.what_if import (
     Budget,
     Budgets,
@@ -62,7 +62,6 @@ __all__ = [
     "Difference",
     "Evidence",
     "FromOthers",
-    "Guarantee",
     "Letter",
     "Level",
     "LevelLike",

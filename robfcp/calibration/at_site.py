@@ -82,7 +82,7 @@ class Localised:
         ...     )
         ...     for k in range(4)
         ... ]
-        >>> calibration = robfcp.calibrate(reports, malicious=0)
+        >>> calibration = robfcp.calibrate(reports)
         >>> local = calibration.letter("site-1").at_site(p[1::4], y[1::4])
         >>> local.predict_set([[0.99, 0.01]]).tolist()
         [[True, False]]
@@ -136,7 +136,7 @@ class Localised:
         ...     )
         ...     for k in range(4)
         ... ]
-        >>> calibration = robfcp.calibrate(reports, malicious=0)
+        >>> calibration = robfcp.calibrate(reports)
         >>> local = calibration.letter("site-1").at_site(p[1::5], y[1::5])
         >>> local.check(p[4::5], y[4::5]).verdict
         'within'
@@ -195,7 +195,7 @@ def localised(
         _one(
             scores,
             every,
-            float(level.confidence_level),
+            float(level.coverage),
             np.inf if others is None else others.thresholds[k],
             m,
             0.0 if others is None else others.label_shift,
@@ -241,7 +241,7 @@ def at_stranger(
     ...     )
     ...     for k in range(7)
     ... ]
-    >>> calibration = robfcp.calibrate(reports, malicious=1)
+    >>> calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=1))
     >>> local = at_stranger(calibration, p[7::8], y[7::8])
     >>> local.client, local.levels[0].federation <= 1
     ('this site', True)
@@ -251,13 +251,13 @@ def at_stranger(
     numbers = array("labels", labels)
     calibration.score_of()(probabilities, labels, rng)  # refuses what are no labels
     sizes = np.bincount(numbers, minlength=len(counts.names))
-    m, sigma = calibration.n_malicious, calibration.settings.label_shift or 0.0
+    m, sigma = calibration.liars, calibration.alike_within_classes
     upper = calibration.evidence.federation.grid.upper
     limits = []
     for level in calibration.levels:
-        edge = stranger_threshold(counts, sizes, float(1 - level.confidence_level), m, sigma)
+        edge = stranger_threshold(counts, sizes, float(1 - level.coverage), m, sigma)
         limits.append(np.inf if edge is None else float(upper[edge]))
-    stated = calibration.settings.malicious != "estimate"
+    stated = calibration.liars_stated
     others = FromOthers(tuple(limits), tuple(sizes.tolist()), m, sigma, stated)
     return localised(STRANGER, calibration, others, probabilities, labels, rng)
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from fractions import Fraction
 from math import isclose
 from typing import Any
 
@@ -142,7 +143,7 @@ class Difference:
 def verify_calibration(calibration: Calibration) -> list[Difference]:
     """What differs between a calibration and what its evidence gives; nothing where it is right.
 
-    Thresholds, tolerances, certificates, verdicts and numbers are computed again from the reports
+    Thresholds, certificates, verdicts and numbers are computed again from the reports
     in the evidence, with the settings the calibration states.
 
     Parameters
@@ -166,19 +167,19 @@ def verify_calibration(calibration: Calibration) -> list[Difference]:
     >>> import robfcp
     >>> from robfcp.calibration import verify_calibration
     >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
-    >>> verify_calibration(robfcp.calibrate(federation, malicious=0))
+    >>> verify_calibration(robfcp.calibrate(federation))
     []
     """
     again = _again(calibration)
     found = _compared("", _facts(calibration), _facts(again))
     for number, (own, other) in enumerate(zip(calibration.levels, again.levels, strict=True)):
-        name = f"level {float(own.confidence_level):g}" if number or calibration.several else ""
+        name = f"level {float(own.coverage):g}" if number or calibration.several else ""
         stated, computed = (msgspec.to_builtins(wire_level(level)) for level in (own, other))
         found += _compared(name, stated, computed)
-    stated_scores, computed_scores = calibration.maliciousness, again.maliciousness
+    stated_scores, computed_scores = calibration.oddness, again.oddness
     if not np.allclose(stated_scores, computed_scores, rtol=1e-6, equal_nan=True):
         place = int(np.argmax(~np.isclose(stated_scores, computed_scores, rtol=1e-6)))
-        name = f"the maliciousness of {calibration.federation.ids[place]}"
+        name = f"the oddness of {calibration.federation.ids[place]}"
         found.append(Difference(name, stated_scores[place], computed_scores[place]))
     return found
 
@@ -202,28 +203,24 @@ def _again(calibration: Calibration) -> Calibration:
     settings, evidence = calibration.settings, calibration.evidence
     for _ in evidence.federation:  # every report is valid by itself
         pass
+    levels = [level.coverage for level in calibration.levels]
+    risk = evidence.federation.risk
+    bound = None if risk is None else Fraction(str(risk.bound))
     return calibrate(
         evidence.federation,
-        confidence_level=[level.confidence_level for level in calibration.levels],
+        levels if bound is None else 0.9,
+        risk=None if bound is None else [(1 - level) * bound for level in levels],
+        by=settings.by if settings.clusters is None else settings.clusters,
         defence=defence_again(settings.defence, settings.parameters),
-        malicious=settings.malicious,
-        guarantee=settings.guarantee,
-        heterogeneity=settings.heterogeneity,
-        exchangeability=settings.exchangeability,
-        certificate_confidence=settings.certificate_confidence,
-        size_budget=settings.size_budget,  # max_share has left its mark on the evidence
-        by=settings.by,
-        joint=settings.joint,
-        clusters=settings.clusters,
-        label_shift=settings.label_shift,
-        mix=settings.mix,
+        promise=settings.promise,
+        confidence=settings.confidence,
     )
 
 
 def _facts(calibration: Calibration) -> dict[str, Any]:
     """What a calibration says besides its levels."""
     return {
-        "n_malicious": calibration.n_malicious,
+        "liars": calibration.liars,
         "score": repr(calibration.score),
         "summary": msgspec.to_builtins(calibration.summary),
         "flagged": list(calibration.flagged),

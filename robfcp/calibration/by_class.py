@@ -7,26 +7,23 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
 from robfcp.calibration.settings import Settings
+from robfcp.certificate import Certificate, CurvePoint, liars_assumption
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
 from robfcp.guarantees import (
-    Certificate,
-    CurvePoint,
     FcpThreshold,
+    RankRule,
     certify,
     coverage_curve,
-    curve_assumptions,
     curve_budgets,
     empty_from,
     foresee,
-    guaranteed,
-    liars_assumption,
-    tolerance,
 )
 from robfcp.report import OTHER, Names
 
@@ -37,7 +34,7 @@ FIRST = 5
 
 @dataclass(frozen=True)
 class StratumLevel:
-    """One class or group at one confidence level.
+    """One class or group at one level.
 
     `holders` is the number of clients that hold it. With at most m of them lying it is
     "unprotected" where m or fewer hold it, which nobody can protect, and "hardly protected" where
@@ -48,7 +45,6 @@ class StratumLevel:
 
     name: str
     threshold: float
-    tolerance: int | None
     certificate: Certificate
     holders: int
     samples: int
@@ -57,40 +53,34 @@ class StratumLevel:
     empty_from: int | None = None
 
 
-def strata_of(federation: Federation, by: str) -> Stratified:
+def strata_of(federation: Federation, by: str | None) -> Stratified:
     """The counts by class or group that are asked for, refused where the reports lack them."""
+    if by not in (None, "class", "group"):
+        raise RobfcpError(f"by: {by!r} is unknown; use 'class', 'group' or {{class: cluster}}")
     found = federation.strata
     if found is None:
         raise RobfcpError(
-            f"by: no report keeps counts by {by}; make them with labels, or sketch without --pooled"
+            f"by: no report keeps counts by {by or 'class'}; make them with labels, not pooled"
         )
-    if found.by != by:
+    if by is not None and found.by != by:
         raise RobfcpError(f"by: the reports keep counts by {found.by}, not by {by}; use that")
     return found
 
 
 def clusters_of(
-    strata: Stratified, clusters: Mapping[str, str] | Sequence[str] | None
+    strata: Stratified, clusters: Mapping[str, str] | None
 ) -> tuple[list[int], tuple[str, ...]]:
     """Each stratum's cluster and the clusters' names: themselves where none are given."""
     labels = strata.labels
     if clusters is None:
         return list(range(len(labels))), labels
-    if isinstance(clusters, Mapping):
-        missing = [name for name in labels if name not in clusters and name != OTHER]
-        if missing:
-            raise RobfcpError(f"clusters: {missing[0]!r} has none; give every class one")
-        unknown = sorted(set(map(str, clusters)) - set(labels) - {OTHER})
-        if unknown:
-            raise RobfcpError(f"clusters: {unknown[0]!r:.60} is none of the {strata.by} names")
-        wanted = [str(clusters.get(name, OTHER)) for name in labels]
-    else:
-        wanted = [str(name) for name in clusters]
-        shown = [name for name in labels if name != OTHER]
-        if len(wanted) != len(shown):
-            raise RobfcpError(f"clusters: {len(wanted)} of them for {len(shown)} classes")
-        given = dict(zip(shown, wanted, strict=True))
-        wanted = [given.get(name, OTHER) for name in labels]
+    missing = [name for name in labels if name not in clusters and name != OTHER]
+    if missing:
+        raise RobfcpError(f"by: {missing[0]!r} has no cluster; give every class one")
+    unknown = sorted(set(map(str, clusters)) - set(labels) - {OTHER})
+    if unknown:
+        raise RobfcpError(f"by: {unknown[0]!r:.60} is none of the {strata.by} names")
+    wanted = [str(clusters.get(name, OTHER)) for name in labels]
     names = tuple(dict.fromkeys(wanted))
     return [names.index(name) for name in wanted], names
 
@@ -119,7 +109,7 @@ class Held(NamedTuple):
 
 
 def held_strata(
-    federation: Federation, by: str, clusters: Mapping[str, str] | Sequence[str] | None = None
+    federation: Federation, by: str, clusters: Mapping[str, str] | None = None
 ) -> tuple[Held, ...]:
     """Every class or group, or every cluster of them; "(other)" left out."""
     strata = strata_of(federation, by)
@@ -127,7 +117,7 @@ def held_strata(
     private = federation.noisy and any(federation.privacy[k] for k in strata.rows)
     if private and len(names) < len(cluster):
         raise RobfcpError(
-            "clusters: private reports hold noise for every class; let the sites report by cluster"
+            "by: private reports hold noise for every class; let the sites report by cluster"
         )
     members: dict[int, list[str]] = {}
     for c, name in zip(cluster, strata.labels, strict=True):
@@ -141,9 +131,9 @@ def held_strata(
     return tuple(Held(names[c], tuple(members[c]), c, joined) for c in sorted(members))
 
 
-def confidence_of_each(confidence: float, parts: int, joint: bool) -> float:
+def confidence_of_each(confidence: float, parts: int) -> float:
     """Of every one of so many certificates, where all are to hold at once."""
-    return 1 - (1 - confidence) / parts if joint else confidence
+    return 1 - (1 - confidence) / parts
 
 
 def stratum_levels(
@@ -152,138 +142,89 @@ def stratum_levels(
     level: Fraction,
     m: int,
     settings: Settings,
-) -> tuple[StratumLevel, ...]:
-    """Threshold, tolerance and certificate of every class or group, "(other)" left out.
-
-    The certificates hold all at once with the stated confidence where `joint`, each by itself
-    otherwise; thresholds that cover on average hold for all of them anyway.
-    """
-    if settings.size_budget is not None:
-        raise RobfcpError("size_budget: is not for thresholds by class or group; state malicious=m")
-    every = held_strata(federation, str(settings.by), settings.clusters)
-    confidence = confidence_of_each(settings.certificate_confidence, len(every), settings.joint)
-    place = {client: k for k, client in enumerate(federation.ids)}
-    found = {
-        held.name: _one(
-            held.federation(),
-            held.name,
-            trusted,
-            place,
-            level=level,
-            m=m,
-            settings=settings,
-            confidence=confidence,
-            points=None if len(every) <= FEW_STRATA else FIRST,
-        )
-        for held in every
-    }
-    own = {name: replace(found[held.name], name=name) for held in every for name in held.members}
-    order = strata_of(federation, str(settings.by)).labels
-    return tuple(own[name] for name in order if name != OTHER)
-
-
-def _one(
-    held: Federation,
-    name: str,
-    trusted: NDArray[np.bool_],
-    place: Mapping[str, int],
     *,
-    level: Fraction,
-    m: int,
-    settings: Settings,
-    confidence: float,
-    points: int | None,
-) -> StratumLevel:
-    """One stratum from the clients that hold it, its curve with so many points."""
-    holders, samples = held.n_clients, int(held.sizes.sum())
-    protection = UNPROTECTED if holders <= m else HARDLY if m and holders <= 2 * m else ""
-    if not holders or (holders <= m and settings.guarantee is not None):
-        nothing = _nothing(held, m, confidence, settings)
-        full = coverage_curve(held, None, curve_budgets(holders, m)[:points]) if holders else ()
+    stated: bool,
+    rank: RankRule,
+) -> tuple[StratumLevel, ...]:
+    """Threshold and certificate of every class or group, "(other)" left out.
+
+    The certificates hold all at once with the stated confidence; thresholds that cover on average
+    hold for all of them anyway.
+    """
+    every = held_strata(federation, str(settings.by), settings.clusters)
+    confidence = confidence_of_each(settings.confidence, len(every))
+    place = {client: k for k, client in enumerate(federation.ids)}
+    points = None if len(every) <= FEW_STRATA else FIRST
+
+    def one(name: str, held: Federation) -> StratumLevel:
+        """One stratum from the clients that hold it."""
+        holders = held.n_clients
+        protection = UNPROTECTED if holders <= m else HARDLY if m and holders <= 2 * m else ""
+        budgets = curve_budgets(holders, m)[:points]
+        edge, certificate = None, None
+        if settings.promise is not None and m < holders:
+            edge, certificate = settings.promise.threshold(held, level, confidence)
+        elif settings.promise is None and holders:
+            mask = trusted[[place[client] for client in held.ids]]
+            if mask.any():
+                edge = FcpThreshold(held, mask, rank).index(level)
+            foresee(held, edge, (m, *budgets))
+            if m < holders:
+                certificate = certify(held, edge, m, confidence, estimated=not stated)
+        if certificate is None:
+            certificate = _nothing(held, m, confidence, settings)
         return StratumLevel(
             name,
-            threshold=np.inf,
-            tolerance=None,
-            certificate=nothing,
+            threshold=held.threshold_at(edge),
+            certificate=certificate,
             holders=holders,
-            samples=samples,
-            protection=UNPROTECTED,
-            curve=full,
+            samples=int(held.sizes.sum()),
+            protection=protection,
+            curve=coverage_curve(held, edge, budgets, confidence) if holders else (),
+            empty_from=empty_from(held, edge, confidence),
         )
-    curve = curve_budgets(holders, m)[:points]
-    mask = trusted[np.fromiter(map(place.__getitem__, held.ids), dtype=np.intp, count=holders)]
-    if settings.guarantee is None:
-        index = None
-        if mask.any():
-            index = FcpThreshold(held, mask, settings.exchangeability).index(level)
-        foresee(held, index, (m, *curve))
-        certificate = (
-            _nothing(held, m, confidence, settings)
-            if holders <= m
-            else certify(held, index, m, confidence, estimated=settings.malicious == "estimate")
-        )
-    else:
-        index, certificate = guaranteed(
-            held,
-            settings.guarantee,
-            level,
-            m,
-            confidence=confidence,
-            sigma=settings.heterogeneity,
-            exchangeability=settings.exchangeability,
-        )
-    threshold = np.inf if index is None else float(held.grid.upper[index])
-    return StratumLevel(
-        name,
-        threshold=threshold,
-        tolerance=tolerance(held, index, level),
-        certificate=certificate,
-        holders=holders,
-        samples=samples,
-        protection=protection,
-        curve=coverage_curve(held, index, curve, confidence),
-        empty_from=empty_from(held, index, confidence),
-    )
+
+    found = {held.name: one(held.name, held.federation()) for held in every}
+    own = {name: replace(found[held.name], name=name) for held in every for name in held.members}
+    order = strata_of(federation, settings.by).labels
+    return tuple(own[name] for name in order if name != OTHER)
 
 
 def _nothing(held: Federation, m: int, confidence: float, settings: Settings) -> Certificate:
     """A certificate that proves nothing: nobody can protect what at most m clients hold."""
-    n_clients = max(held.n_clients, 1)
-    stated = certify(held, None, 0, confidence).assumptions if held.n_clients else ()
-    return Certificate(
-        kind="any-threshold" if settings.guarantee is None else settings.guarantee,
-        lower=0.0,
-        upper=1.0,
-        confidence=None if settings.guarantee == "marginal" else confidence,
-        m=m,
-        n_clients=n_clients,
-        assumptions=curve_assumptions(stated, m, n_clients) if stated else (),
-        note=f"held by {held.n_clients} sites, so that {m} liars decide it",
+    found = Certificate("any-threshold", 0.0, 1.0, confidence, m, max(held.n_clients, 1))
+    if held.n_clients:
+        stated = msgspec.structs.replace(
+            certify(held, None, 0, confidence), lower=0.0, upper=1.0, m=m
+        )
+        found = stated.for_liars(CurvePoint(m, 0.0, 1.0), confidence)
+    return msgspec.structs.replace(
+        found, note=f"held by {held.n_clients} sites, so that {m} liars decide it"
     )
 
 
 def worst_of(
-    found: Sequence[StratumLevel], settings: Settings, federation: Federation
+    found: Sequence[StratumLevel],
+    settings: Settings,
+    federation: Federation,
+    m: int,
+    *,
+    stated: bool,
 ) -> Certificate:
     """What holds of every stratum at once: the widest of their certificates."""
-    n_clients = len(strata_of(federation, str(settings.by)).rows)
+    n_clients = len(strata_of(federation, settings.by).rows)
     weakest = min(found, key=lambda one: one.certificate.lower).certificate
-    confidence = weakest.confidence
-    if confidence is not None and settings.joint:
-        confidence = settings.certificate_confidence
-    return replace(
+    return msgspec.structs.replace(
         weakest,
         upper=max(one.certificate.upper for one in found),
-        confidence=confidence,
+        confidence=None if weakest.confidence is None else settings.confidence,
         by=str(settings.by) if settings.clusters is None else "cluster",
         n_clients=n_clients,
         assumptions=tuple(
-            liars_assumption(weakest.m, n_clients, estimated=settings.malicious == "estimate")
-            if one.name == "liars" and weakest.m is not None
-            else one
+            liars_assumption(m, n_clients, estimated=not stated) if one.name == "liars" else one
             for one in weakest.assumptions
         ),
-        outside=(),
+        n_outside=0,
         note=_names(found),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -29,10 +30,11 @@ from robfcp.calibration.levels import Level
 from robfcp.calibration.record import decode_evidence, encode_evidence
 from robfcp.calibration.sealed import digest_of
 from robfcp.calibration.settings import Settings
+from robfcp.certificate import Certificate, CurvePoint
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked, Fault, Federation
 from robfcp.files import is_special, read_limited, write_atomically
-from robfcp.guarantees import Certificate, CurvePoint, curve_assumptions
+from robfcp.guarantees import LabelShift
 from robfcp.prediction import (
     in_order,
     iterate_sets,
@@ -76,36 +78,42 @@ class Stating:
         return tuple(one.name for one in self.levels[0].strata)
 
     @property
-    def tolerance(self) -> int | tuple[int | None, ...] | None:
-        """m*: how many arbitrary liars the threshold survives; None where not even zero."""
-        return self._single(tuple(level.tolerance for level in self.levels))
-
-    @property
     def certificate(self) -> Certificate | tuple[Certificate, ...]:
         """What coverage is proved, with which confidence, under which assumptions."""
         return self._single(tuple(level.certificate for level in self.levels))
 
     @property
-    def certificates(self) -> Curves | tuple[Curves, ...]:
+    def alike_within_classes(self) -> float:
+        """How far honest sites' scores may differ within a class, as declared; 0 if nothing was."""
+        promise = self.settings.promise
+        return promise.alike if isinstance(promise, LabelShift) else 0.0
+
+    @property
+    def statement(self) -> str | tuple[str, ...]:
+        """The same in words."""
+        return self._single(tuple(level.certificate.statement for level in self.levels))
+
+    @property
+    def curve(self) -> Curves | tuple[Curves, ...]:
         """For each number of liars what coverage is proved; one event makes all of them true.
 
-        By class or group, those of each of them by its name, about the clients that hold it; with
-        `joint` one event makes all of these true.
+        By class or group, those of each of them by its name, about the sites that hold it; one
+        event makes all of these true.
 
         Examples
         --------
         >>> import robfcp
         >>> reports = robfcp.Federation.from_counts([[90, 10]] * 20)
-        >>> found = robfcp.calibrate(reports, confidence_level=0.8, defence="none").certificates
-        >>> print(found[2].statement[:65])
+        >>> curve = robfcp.calibrate(reports, 0.8, defence="none").curve
+        >>> print(curve[2].statement[:65])
         with 95% confidence, either more than 2 of the 20 sites lie or co
         """
         return self._single(tuple(self._curves(level) for level in self.levels))
 
     @property
-    def confidence_level(self) -> float | tuple[float, ...]:
+    def coverage(self) -> float | tuple[float, ...]:
         """The coverage asked for."""
-        return self._single(tuple(float(level.confidence_level) for level in self.levels))
+        return self._single(tuple(float(level.coverage) for level in self.levels))
 
     def _single(self, values: tuple[T, ...]) -> T | tuple[T, ...]:
         return values if self.several else values[0]
@@ -118,21 +126,8 @@ class Stating:
     def _curve(
         self, stated: Certificate, points: tuple[CurvePoint, ...]
     ) -> Mapping[int, Certificate]:
-        return {
-            point.m: replace(
-                stated,
-                kind="any-threshold",
-                lower=point.lower,
-                upper=point.upper,
-                confidence=self.settings.certificate_confidence,
-                m=point.m,
-                assumptions=curve_assumptions(stated.assumptions, point.m, stated.n_clients),
-                full_sets_from=None,
-                note="",
-                size_budget=None,
-            )
-            for point in points
-        }
+        sure = self.settings.confidence
+        return {point.m: stated.for_liars(point, sure) for point in points}
 
 
 class Predicting(Stating):
@@ -171,13 +166,13 @@ class Predicting(Stating):
         Returns
         -------
         (n, C) or (n, C, L) array of bool
-            L is the number of confidence levels.
+            L is the number of levels.
 
         Examples
         --------
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
-        >>> calibration = robfcp.calibrate(federation, confidence_level=0.75, defence="none")
+        >>> calibration = robfcp.calibrate(federation, 0.75, defence="none")
         >>> calibration.predict_set([[0.6, 0.4], [0.1, 0.9]])
         array([[ True,  True],
                [False,  True]])
@@ -222,7 +217,7 @@ class Predicting(Stating):
         --------
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
-        >>> calibration = robfcp.calibrate(federation, confidence_level=0.75, defence="none")
+        >>> calibration = robfcp.calibrate(federation, 0.75, defence="none")
         >>> for rows, sets in calibration.iterate_sets([[0.6, 0.4], [0.1, 0.9]]):
         ...     print(rows, sets.sum(axis=1))
         slice(0, 2, None) [2 1]
@@ -260,7 +255,7 @@ class Predicting(Stating):
         Returns
         -------
         (n, 2) or (n, 2, L) array
-            L is the number of confidence levels.
+            L is the number of levels.
 
         Examples
         --------
@@ -269,7 +264,7 @@ class Predicting(Stating):
         >>> reports = [
         ...     robfcp.Report.from_scores(name, [0.1, 0.4, 0.4, 0.9, 1.5], grid) for name in "ab"
         ... ]
-        >>> calibration = robfcp.calibrate(reports, confidence_level=0.5, defence="none")
+        >>> calibration = robfcp.calibrate(reports, 0.5, defence="none")
         >>> calibration.predict_interval([3.0, 7.0], score=robfcp.AbsoluteResidual())
         array([[2.5, 3.5],
                [6.5, 7.5]])
@@ -323,7 +318,7 @@ class Predicting(Stating):
         --------
         >>> import robfcp
         >>> report = robfcp.Report.from_scores("a", [0.1, 0.2], labels=[0, 1], classes=2)
-        >>> calibration = robfcp.calibrate([report], confidence_level=0.5, defence="none")
+        >>> calibration = robfcp.calibrate([report], 0.5, defence="none")
         >>> calibration.check_classes([[0.2, 0.8]])
         """
         if self.classes is None:
@@ -401,7 +396,7 @@ class Evidenced:
     """What knows the reports and verdicts it rests on, or where they lie."""
 
     levels: tuple[Level, ...]
-    notes: tuple[str, ...]
+    public_remarks: tuple[str, ...]
     summary: Summary
     source: Evidence | EvidenceFile
 
@@ -427,15 +422,28 @@ class Evidenced:
     @cached_property
     def identity(self) -> str:
         """SHA-256 of evidence, levels and thresholds: the same sets, whatever version wrote it."""
-        levels = [[str(level.confidence_level), repr(level.threshold)] for level in self.levels]
+        levels = [[str(level.coverage), repr(level.threshold)] for level in self.levels]
         return digest_of(json.dumps([self.evidence_digest, levels]).encode())
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The notes, after those of the defence that name sites and so stay with the evidence."""
-        finding = self.evidence.finding
-        named = () if finding is None else finding.notes
-        return (*(note for note in named if note not in self.notes), *self.notes)
+        """What else must be said; where the record is at hand, also what names sites."""
+        named = self.evidence.remarks if self._at_hand else ()
+        return (*(one for one in named if one not in self.public_remarks), *self.public_remarks)
+
+    @property
+    def _at_hand(self) -> bool:
+        """Whether the record can be looked at."""
+        if isinstance(self.source, Evidence):
+            return True
+        return self.source.path is not None and Path(self.source.path).exists()
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """What became of every site: "trusted", "flagged", "faulty" or "missing"."""
+        found = dict.fromkeys(self.trusted, "trusted") | dict.fromkeys(self.flagged, "flagged")
+        found |= {fault.client: "faulty" for fault in self.faulty}
+        return found | dict.fromkeys(self.missing, "missing")
 
     @property
     def federation(self) -> Federation:
@@ -443,9 +451,9 @@ class Evidenced:
         return self.evidence.federation
 
     @property
-    def maliciousness(self) -> NDArray[np.float64]:
-        """(K,) the number the defence ranks clients by."""
-        return self.evidence.maliciousness
+    def oddness(self) -> NDArray[np.float64]:
+        """(K,) how odd the defence finds each site."""
+        return self.evidence.oddness
 
     @property
     def trusted_mask(self) -> NDArray[np.bool_]:
@@ -501,7 +509,7 @@ class Evidenced:
 if TYPE_CHECKING:
     from robfcp.calibration.letters import Letter
 
-MAX_CALIBRATION_BYTES = 2**30  # files of version 0.1 hold all reports
+MAX_CALIBRATION_BYTES = 2**30
 FilePath = str | os.PathLike[str]
 
 
@@ -509,8 +517,8 @@ FilePath = str | os.PathLike[str]
 class Calibration(Predicting, Evidenced):
     """Thresholds, the clients they rest on and what is proved about them.
 
-    `threshold`, `tolerance`, `certificate` and `confidence_level` are single values where one
-    level was asked for, and tuples in the order asked where there were several.
+    `threshold`, `certificate`, `statement`, `curve` and `coverage` are single values where one
+    coverage was asked for, and tuples in the order asked where there were several.
 
     The reports and verdicts are the `evidence`, which stays in memory after `calibrate` and lies
     in a file of its own after `save`; a site needs only the calibration to predict.
@@ -518,7 +526,7 @@ class Calibration(Predicting, Evidenced):
     Attributes
     ----------
     levels
-        Threshold, tolerance and certificate at every confidence level.
+        Threshold and certificate for every coverage asked for.
     settings
         What `calibrate` was told.
     score
@@ -527,16 +535,18 @@ class Calibration(Predicting, Evidenced):
         The loss that is controlled in place of coverage, if so.
     classes
         The classes the reports name, or their number; None where they do not.
-    n_malicious
-        How many liars were assumed, stated or estimated.
+    liars
+        How many may lie: the promise's number, else the defence's, else those left out.
+    liars_stated
+        Whether that number was stated beforehand.
     checked
         How each part of the reports was checked.
     summary
         How many clients became what: all a site may know.
     source
         The evidence, or where it lies.
-    notes
-        What was approximated, and how private the reports are.
+    public_remarks
+        What else must be said, as far as it names no site.
     several
         Whether several levels were asked for.
     version
@@ -546,7 +556,7 @@ class Calibration(Predicting, Evidenced):
     --------
     >>> import robfcp
     >>> federation = robfcp.Federation.from_counts([[80, 10, 10]] * 20, score=robfcp.LAC())
-    >>> calibration = robfcp.calibrate(federation, confidence_level=0.8, defence="none")
+    >>> calibration = robfcp.calibrate(federation, 0.8, defence="none")
     >>> round(calibration.threshold, 3)
     0.667
     >>> calibration.predict_set([[0.6, 0.3, 0.1]])
@@ -558,24 +568,53 @@ class Calibration(Predicting, Evidenced):
     score: Score | None
     risk: Risk | None
     classes: Names | None
-    n_malicious: int
+    liars: int
+    liars_stated: bool
     checked: Checked
     summary: Summary
     source: Evidence | EvidenceFile
-    notes: tuple[str, ...] = ()
+    public_remarks: tuple[str, ...] = ()
     several: bool = False
     version: str = __version__
 
     def __repr__(self) -> str:
-        """A line: what a notebook shows of it."""
-        limits = ", ".join(
-            f"threshold {float(one.threshold):.4g} at {float(one.confidence_level):g}"
-            if not one.strata
-            else f"{len(one.strata)} thresholds at {float(one.confidence_level):g}"
-            for one in self.levels
-        )
+        """A line: what a list of them shows."""
         used = f"{self.summary.n_trusted} of {self.summary.n_clients} sites used"
-        return f"Calibration({limits}; {used})"
+        return f"Calibration({', '.join(self._limits_in_words)}; {used})"
+
+    def __str__(self) -> str:
+        """Threshold, who was left out and why, what is proved, every remark: a line each."""
+        return "\n".join(self._sentences)
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        return "<br>\n".join(html.escape(line) for line in self._sentences)
+
+    @property
+    def _limits_in_words(self) -> list[str]:
+        return [
+            f"threshold {float(one.threshold):.4g} for coverage {float(one.coverage):g}"
+            if not one.strata
+            else f"{len(one.strata)} thresholds for coverage {float(one.coverage):g}"
+            for one in self.levels
+        ]
+
+    @property
+    def _sentences(self) -> list[str]:
+        summary, lines = self.summary, [f"{one}" for one in self._limits_in_words]
+        lines.append(f"{summary.n_trusted} of {summary.n_clients} sites used")
+        if self._at_hand:
+            out = "left out" if self.settings.promise is None else "flagged"
+            lines += [f"{out}: {name}: {self.reasons.get(name, '')}" for name in self.flagged]
+            lines += [f"refused: {fault.reason}" for fault in self.faulty]
+            lines += [f"missing: {name}" for name in self.missing]
+        else:
+            counts = {"left out": summary.n_flagged, "refused": summary.n_faulty}
+            counts["missing"] = summary.n_missing
+            lines += [f"{number} {word}" for word, number in counts.items() if number]
+        for one in self.levels:
+            lines.append(f"proved: {one.certificate.statement}")
+        return [*lines, *self.remarks]
 
     def with_evidence(self, path: FilePath) -> Calibration:
         """The same calibration with the evidence in another place.
@@ -653,7 +692,7 @@ class Calibration(Predicting, Evidenced):
         groups
             (n,) any further split: the night, the ward, the scanner.
         level
-            Which confidence level of the calibration, counted from 0.
+            Which level of the calibration, counted from 0.
         floor
             What to hold coverage against; the certificate's lower end, or 1 - alpha, if None.
         confidence
@@ -672,7 +711,7 @@ class Calibration(Predicting, Evidenced):
         --------
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
-        >>> calibration = robfcp.calibrate(federation, defence="none", malicious=0)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
         >>> found = calibration.check([[0.9, 0.1]] * 100, [0] * 96 + [1] * 4, floor=0.93)
         >>> found.overall.covered, found.verdict, found.enough
         (96, 'cannot tell yet', 295)
@@ -739,9 +778,8 @@ class Calibration(Predicting, Evidenced):
         ('client-0', 'client-1', 'client-2')
         """
         fields = decode_calibration(data, source)
-        found = fields.evidence or evidence
-        kept = {k: v for k, v in fields._asdict().items() if k not in ("digest", "evidence")}
-        rest = found if isinstance(found, Evidence) else EvidenceFile(found, fields.digest)
+        kept = {k: v for k, v in fields._asdict().items() if k != "digest"}
+        rest = evidence if isinstance(evidence, Evidence) else EvidenceFile(evidence, fields.digest)
         return Calibration(**kept, source=rest)
 
     def save(self, path: FilePath, key: Any = None) -> None:
@@ -815,14 +853,14 @@ class Calibration(Predicting, Evidenced):
             score=self.score,
             risk=self.risk,
             classes=self.classes,
-            n_malicious=self.n_malicious,
+            liars=self.liars,
+            liars_stated=self.liars_stated,
             checked=self.checked,
             summary=self.summary,
-            notes=self.notes,
+            public_remarks=self.public_remarks,
             several=self.several,
             version=self.version,
             digest=self.evidence_digest,
-            evidence=None,
         )
 
 

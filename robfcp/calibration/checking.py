@@ -51,7 +51,7 @@ def promise_of(calibration: Calibration, level: int = 0, floor: float | None = N
     words = "1 - alpha, which holds on average over calibration data"
     if certificate.lower <= 0:
         words = "1 - alpha, as nothing is certified"
-    return Promise(float(chosen.confidence_level), words, False)
+    return Promise(float(chosen.coverage), words, False)
 
 
 def firm_promise(
@@ -69,7 +69,7 @@ def firm_promise(
     if not promise.holds:
         raise RobfcpError(
             f"floor: the calibration promises {promise.source}; state a floor (--floor) that this "
-            "very calibration must hold, below that level, or calibrate with guarantee='pac' "
+            "very calibration must hold, below that level, or promise Pac "
             "(--guarantee pac)"
         )
     if promise.floor >= 1:

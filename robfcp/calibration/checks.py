@@ -59,19 +59,18 @@ def check_evidence(evidence: Evidence) -> None:
     _need(len(federation.sizes) == n_clients, "sizes differ from the sites in number")
     sizes = federation.sizes
     _need(sizes.min(initial=1) > 0 and sizes.max(initial=1) <= MAX_SAMPLES, "a size is impossible")
-    _need(evidence.maliciousness.shape == (n_clients,), "maliciousness is not one a site")
+    _need(evidence.oddness.shape == (n_clients,), "oddness is not one a site")
     _need(set(evidence.reasons) == set(evidence.flagged), "a flagged site did not report")
     _need(bool(evidence.trusted_mask.any()), "nobody is trusted")
 
 
-def check_levels(levels: Sequence[Level], several: bool, n_malicious: int, n_clients: int) -> None:
+def check_levels(levels: Sequence[Level], several: bool, liars: int, n_clients: int) -> None:
     """Refuse outcomes that no calibration of so many clients can have."""
-    _need(0 <= n_malicious < n_clients, "n_malicious is not a number of sites")
-    _need(bool(levels), "there is no confidence level")
+    _need(0 <= liars < n_clients, "liars is not a number of sites")
+    _need(bool(levels), "there is no level")
     _need(several or len(levels) == 1, "several levels, one threshold")
     for level in levels:
-        exact_level(level.confidence_level)
-        _need(level.tolerance is None or 0 <= level.tolerance <= n_clients, "tolerance is wrong")
+        exact_level(level.coverage)
         certificate = level.certificate
         shares = -1e-9 <= certificate.lower <= certificate.upper + 1e-9 <= 1 + 2e-9
         fits = certificate.n_clients == n_clients or bool(level.strata)

@@ -476,7 +476,7 @@ class Diagnosis:
     >>> honest = np.random.default_rng(0).multinomial(100, [0.05, 0.4, 0.3, 0.15, 0.1], 6)
     >>> reports = [*honest, [100, 0, 0, 0, 0]]
     >>> federation = robfcp.Federation.from_counts(reports, ids=[*"abcdef", "dresden"])
-    >>> found = robfcp.diagnose(robfcp.calibrate(federation, malicious=1))
+    >>> found = robfcp.diagnose(robfcp.calibrate(federation))
     >>> print(found["dresden"].sentence)
     dresden was left out: all of its own cases are covered where 90% should be; all its scores are \
 equal (the smallest there is).
@@ -696,7 +696,7 @@ def diagnose(
     >>> import robfcp
     >>> counts = [[60, 20, 10, 10]] * 5 + [[10, 10, 30, 50]]
     >>> calibration = robfcp.calibrate(
-    ...     robfcp.Federation.from_counts(counts), confidence_level=0.8, defence="none"
+    ...     robfcp.Federation.from_counts(counts), 0.8, defence="none"
     ... )
     >>> robfcp.diagnose(calibration)["client-5"].fact
     'only 50% of its own cases are covered where 80% should be'
@@ -725,7 +725,7 @@ class _Clinic:
         self._federation, self._trusted = federation, calibration.trusted_mask
         self._noisy = np.array([law is not None for law in calibration.federation.noises])
         self._covered = covered_at_sites(calibration)[:, 0]
-        self._wanted = float(calibration.levels[0].confidence_level)
+        self._wanted = float(calibration.levels[0].coverage)
         self._tables = SiteTables(federation, self._trusted)
         self._copies = copied_from(federation, asked[~self._noisy[asked]])
         self._low = _far_below(self._covered, federation.sizes, self._wanted)

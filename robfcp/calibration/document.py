@@ -1,54 +1,29 @@
-"""The JSON form of a calibration: a few kB whatever the number of clients, sealed by a digest.
-
-Schema 3 names the digest of the evidence, which lies in a file of its own. Schemas 1 and 2, of
-version 0.1, held the reports inside and are still read.
-"""
+"""The JSON form of a calibration: a few kB whatever the number of clients, sealed by a digest."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from robfcp.calibration.by_class import StratumLevel
-from robfcp.calibration.checks import check_evidence, check_levels, check_together
-from robfcp.calibration.evidence import Evidence, Summary
+from robfcp.calibration.checks import check_levels
+from robfcp.calibration.evidence import Summary
 from robfcp.calibration.levels import Level
-from robfcp.calibration.record import WireFederation, read_federation_columns
 from robfcp.calibration.sealed import Envelope, decode_body, envelope_of, seal, unseal
-from robfcp.calibration.settings import Guarantee, Settings
-from robfcp.defence import Exclude, Metric
+from robfcp.calibration.settings import Settings
+from robfcp.certificate import Certificate, CurvePoint
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked
-from robfcp.guarantees import Assumption, Certificate, CurvePoint, exact_level
+from robfcp.guarantees import exact_level
 from robfcp.report import Names, check_strata_names, signing, wire
 from robfcp.scores import Risk, Score
 
 KIND = "calibration"
-SCHEMA = 3
+SCHEMA = 1
 _REMEDY = "pass a file written by robfcp calibrate"
-
-
-class WireCertificate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A certificate without the names of the clients outside it."""
-
-    kind: str
-    lower: float
-    upper: float
-    confidence: float | None
-    m: int
-    n_clients: int
-    estimated: bool = False
-    assumptions: list[Assumption] = []
-    n_outside: int = 0
-    full_sets_from: int | None = None
-    note: str = ""
-    size_budget: int | None = None
-    risk: str = ""
-    bound: float = 1.0
-    by: str = ""
 
 
 class WireStratum(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -56,8 +31,7 @@ class WireStratum(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
     name: str
     threshold: float | None
-    tolerance: int | None
-    certificate: WireCertificate
+    certificate: Certificate
     holders: int
     samples: int
     protection: str = ""
@@ -68,10 +42,9 @@ class WireStratum(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 class WireLevel(msgspec.Struct, forbid_unknown_fields=True):
     """One confidence level; an infinite threshold is null."""
 
-    confidence_level: str
+    coverage: str
     threshold: float | None
-    tolerance: int | None
-    certificate: WireCertificate
+    certificate: Certificate
     curve: list[CurvePoint] = []
     empty_from: int | None = None
     strata: list[WireStratum] = []
@@ -84,8 +57,9 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     settings: Settings
     levels: list[WireLevel]
     several: bool
-    n_malicious: int
-    notes: list[str]
+    liars: int
+    liars_stated: bool
+    remarks: list[str]
     score: wire.WireScore | None
     checked: Checked
     summary: Summary
@@ -102,14 +76,14 @@ class CalibrationFields(NamedTuple):
     score: Score | None
     risk: Risk | None
     classes: Names | None
-    n_malicious: int
+    liars: int
+    liars_stated: bool
     checked: Checked
     summary: Summary
-    notes: tuple[str, ...]
+    public_remarks: tuple[str, ...]
     several: bool
     version: str
-    digest: str  # of the evidence; empty where it stood inside
-    evidence: Evidence | None
+    digest: str  # of the evidence
 
 
 def encode_calibration(found: CalibrationFields) -> bytes:
@@ -122,8 +96,9 @@ def encode_calibration(found: CalibrationFields) -> bytes:
             settings=found.settings,
             levels=[wire_level(level) for level in found.levels],
             several=found.several,
-            n_malicious=found.n_malicious,
-            notes=list(found.notes),
+            liars=found.liars,
+            liars_stated=found.liars_stated,
+            remarks=list(found.public_remarks),
             score=wire.wire_score(found.score),
             checked=found.checked,
             summary=found.summary,
@@ -136,14 +111,10 @@ def encode_calibration(found: CalibrationFields) -> bytes:
 
 def decode_calibration(data: bytes | str, source: str) -> CalibrationFields:
     """What a calibration file holds, or one line that says what is wrong with it."""
-    schema, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
+    _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
     try:
-        if schema < SCHEMA:
-            legacy = decode_body(raw, LegacyBody, KIND, source, _REMEDY)
-            found = _read_legacy(legacy, schema)
-        else:
-            found = _read(decode_body(raw, Body, KIND, source, _REMEDY))
-        check_levels(found.levels, found.several, found.n_malicious, found.summary.n_clients)
+        found = _read(decode_body(raw, Body, KIND, source, _REMEDY))
+        check_levels(found.levels, found.several, found.liars, found.summary.n_clients)
     except RobfcpError as error:
         if str(error).startswith(f"{source}: "):
             raise
@@ -157,18 +128,16 @@ def decode_calibration(data: bytes | str, source: str) -> CalibrationFields:
 def wire_level(level: Level) -> WireLevel:
     """The level as it stands in a file."""
     return WireLevel(
-        str(level.confidence_level),
+        str(level.coverage),
         threshold=_finite(level.threshold),
-        tolerance=level.tolerance,
-        certificate=_wire_certificate(level.certificate),
+        certificate=level.certificate,
         curve=list(level.curve),
         empty_from=level.empty_from,
         strata=[
             WireStratum(
                 name=one.name,
                 threshold=_finite(one.threshold),
-                tolerance=one.tolerance,
-                certificate=_wire_certificate(_unlike(one.certificate, level.certificate)),
+                certificate=_unlike(one.certificate, level.certificate),
                 holders=one.holders,
                 samples=one.samples,
                 protection=one.protection,
@@ -182,12 +151,7 @@ def wire_level(level: Level) -> WireLevel:
 
 def _unlike(own: Certificate, shared: Certificate) -> Certificate:
     """A class's certificate; what all classes share is said once, with the level's own."""
-    return replace(own, assumptions=()) if own.assumptions == shared.assumptions else own
-
-
-def _wire_certificate(certificate: Certificate) -> WireCertificate:
-    kept = {name: getattr(certificate, name) for name in WireCertificate.__struct_fields__}
-    return WireCertificate(**{**kept, "assumptions": list(certificate.assumptions)})
+    return structs.replace(own, assumptions=()) if own.assumptions == shared.assumptions else own
 
 
 def _finite(threshold: float) -> float | None:
@@ -200,149 +164,45 @@ def _class_names(names: list[str] | int) -> Names:
 
 def _read(body: Body) -> CalibrationFields:
     return CalibrationFields(
-        levels=tuple(_level(level, _certificate(level.certificate)) for level in body.levels),
+        levels=tuple(_level(level) for level in body.levels),
         settings=body.settings,
         score=wire.read_score(body.score),
         risk=body.risk,
         classes=None if body.classes is None else _class_names(body.classes),
-        n_malicious=body.n_malicious,
+        liars=body.liars,
+        liars_stated=body.liars_stated,
         checked=body.checked,
         summary=body.summary,
-        notes=tuple(body.notes),
+        public_remarks=tuple(body.remarks),
         several=body.several,
         version=body.version,
         digest=body.evidence,
-        evidence=None,
     )
 
 
-def _level(level: Any, certificate: Certificate) -> Level:
+def _level(level: WireLevel) -> Level:
     return Level(
-        exact_level(level.confidence_level),
+        exact_level(level.coverage),
         threshold=np.inf if level.threshold is None else level.threshold,
-        tolerance=level.tolerance,
-        certificate=certificate,
-        curve=tuple(getattr(level, "curve", ())),
-        empty_from=getattr(level, "empty_from", None),
+        certificate=level.certificate,
+        curve=tuple(level.curve),
+        empty_from=level.empty_from,
         strata=tuple(
             StratumLevel(
                 name=one.name,
                 threshold=np.inf if one.threshold is None else one.threshold,
-                tolerance=one.tolerance,
-                certificate=_certificate(one.certificate)
+                certificate=one.certificate
                 if one.certificate.assumptions
-                else replace(_certificate(one.certificate), assumptions=certificate.assumptions),
+                else structs.replace(one.certificate, assumptions=level.certificate.assumptions),
                 holders=one.holders,
                 samples=one.samples,
                 protection=one.protection,
                 curve=tuple(one.curve),
                 empty_from=one.empty_from,
             )
-            for one in getattr(level, "strata", ())
+            for one in level.strata
         ),
     )
-
-
-def _certificate(wire: WireCertificate) -> Certificate:
-    kept: dict[str, Any] = msgspec.structs.asdict(wire)
-    return Certificate(**{**kept, "assumptions": tuple(wire.assumptions)})
-
-
-# What follows reads the files of version 0.1.
-
-
-class LegacySettings(msgspec.Struct, forbid_unknown_fields=True):
-    """Settings that knew a defence by its name alone."""
-
-    defence: str = "consensus"
-    malicious: int | str = "estimate"
-    exclude: Exclude = "outstanding"
-    distance: Metric = "l2"
-    exchangeability: str = "partial"
-    guarantee: Guarantee | None = None
-    heterogeneity: float | None = None
-    certificate_confidence: float = 0.95
-    max_share: float | None = None
-    size_budget: int | None = None
-
-
-class LegacyCertificate(WireCertificate, forbid_unknown_fields=True, kw_only=True):
-    """A certificate with the names of the clients outside it."""
-
-    outside: list[str] = []
-
-
-class LegacyLevel(msgspec.Struct, forbid_unknown_fields=True):
-    """One confidence level with such a certificate."""
-
-    confidence_level: str
-    threshold: float | None
-    tolerance: int | None
-    certificate: LegacyCertificate
-
-
-class LegacyBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A calibration with its reports inside."""
-
-    version: str
-    settings: LegacySettings
-    levels: list[LegacyLevel]
-    several: bool
-    n_malicious: int
-    flagged: dict[str, str]
-    maliciousness: list[float]
-    notes: list[str]
-    federation: WireFederation
-    provenance: dict[str, Any] = {}
-
-
-def _read_legacy(body: LegacyBody, schema: int) -> CalibrationFields:
-    if any(body.federation.privacy) != (schema == 2):
-        raise RobfcpError("schema 2 is for private reports and no others")
-    evidence = Evidence(
-        federation=read_federation_columns(body.federation),
-        maliciousness=np.array(body.maliciousness, dtype=np.float64),
-        trusted_mask=np.array([c not in body.flagged for c in body.federation.ids], dtype=bool),
-        reasons=body.flagged,
-        provenance=body.provenance,
-    )
-    stated = "registered" if evidence.federation.registered else "claimed"
-    levels = tuple(_level(level, _legacy_certificate(level.certificate)) for level in body.levels)
-    check_evidence(evidence)
-    check_together(levels, Summary.of(evidence), evidence)
-    return CalibrationFields(
-        levels=levels,
-        settings=_legacy_settings(body.settings),
-        score=evidence.federation.score,
-        risk=None,
-        classes=None,
-        n_malicious=body.n_malicious,
-        checked=Checked("not recorded", stated, *("not recorded",) * 4),
-        summary=Summary.of(evidence),
-        notes=tuple(body.notes),
-        several=body.several,
-        version=body.version,
-        digest="",
-        evidence=evidence,
-    )
-
-
-def _legacy_certificate(wire: LegacyCertificate) -> Certificate:
-    kept: dict[str, Any] = msgspec.structs.asdict(wire)
-    lists = {"assumptions": tuple(wire.assumptions), "outside": tuple(wire.outside)}
-    return Certificate(**{**kept, **lists})
-
-
-def _legacy_settings(old: LegacySettings) -> Settings:
-    """The same settings; what the old record left out is what the first release had."""
-    parameters = {
-        "rob-fcp": {"distance": old.distance},
-    }
-    shared = {field.name for field in fields(Settings)} & set(LegacySettings.__struct_fields__)
-    kept: dict[str, Any] = {name: getattr(old, name) for name in shared}
-    ranks = {"partial": "published"}  # version 0.1 called the published rank N + K so
-    kept["exchangeability"] = ranks.get(old.exchangeability, old.exchangeability)
-    return Settings(**{**kept, "parameters": parameters.get(old.defence, {})})
 
 
 if TYPE_CHECKING:

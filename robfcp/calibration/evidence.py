@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.defence import Finding
 from robfcp.federation import Federation
 
 
@@ -17,15 +16,14 @@ from robfcp.federation import Federation
 class Evidence:
     """The validated reports and every client's verdict; kept by the server, for auditors.
 
-    `finding` is what the defence found before a number of liars was known, where it looks at all.
-    `provenance` is an engine's record of the round.
+    `remarks` are the defence's, with names; `provenance` is an engine's record of the round.
     """
 
     federation: Federation
-    maliciousness: NDArray[np.float64]
+    oddness: NDArray[np.float64]
     trusted_mask: NDArray[np.bool_]
     reasons: Mapping[str, str] = field(default_factory=dict)
-    finding: Finding | None = None
+    remarks: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property

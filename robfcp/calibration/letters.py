@@ -48,7 +48,7 @@ class LetterBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     verdict: Verdict
     calibration: msgspec.Raw
     reason: str = ""
-    maliciousness: float | None = None
+    oddness: float | None = None
     covered: list[float] = []
     diagnosis: str = ""
     advice: str = ""
@@ -89,7 +89,7 @@ class Letter:
         What the site predicts with.
     reason
         Why it is not trusted.
-    maliciousness
+    oddness
         The number the defence ranks it by; None where it sent no valid report.
     covered
         The share of the site's own reported scores at or below the threshold, one a level; empty
@@ -107,7 +107,7 @@ class Letter:
     >>> import robfcp
     >>> from robfcp.calibration import letter_to
     >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
-    >>> calibration = robfcp.calibrate(reports, confidence_level=0.5, defence="none")
+    >>> calibration = robfcp.calibrate(reports, 0.5, defence="none")
     >>> letter = letter_to(calibration, "a")
     >>> letter.verdict, round(letter.covered[0], 2)
     ('trusted', 0.67)
@@ -117,7 +117,7 @@ class Letter:
     verdict: Verdict
     calibration: Calibration
     reason: str = ""
-    maliciousness: float | None = None
+    oddness: float | None = None
     covered: tuple[float, ...] = ()
     diagnosis: str = ""
     advice: str = ""
@@ -129,7 +129,7 @@ class Letter:
     @property
     def sentence(self) -> str:
         """The verdict in plain words: what was done, what is seen and what to check."""
-        out = "was left out" if self.calibration.settings.guarantee is None else "was flagged"
+        out = "was left out" if self.calibration.settings.promise is None else "was flagged"
         words = {
             "trusted": "was used, but look" if self.diagnosis else "was used",
             "flagged": out,
@@ -173,7 +173,7 @@ class Letter:
         ...     )
         ...     for k in range(8)
         ... ]
-        >>> calibration = robfcp.calibrate(reports, malicious=1)
+        >>> calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=1))
         >>> local = calibration.letter("site-1").at_site(p[1::8], y[1::8])
         >>> local.levels[0].federation <= 1
         True
@@ -204,7 +204,7 @@ class Letter:
             verdict=self.verdict,
             calibration=msgspec.Raw(self.calibration.to_json()),
             reason=self.reason,
-            maliciousness=self.maliciousness,
+            oddness=self.oddness,
             covered=list(self.covered),
             diagnosis=self.diagnosis,
             advice=self.advice,
@@ -247,7 +247,7 @@ class Letter:
             verdict=body.verdict,
             calibration=calibration,
             reason=body.reason,
-            maliciousness=body.maliciousness,
+            oddness=body.oddness,
             covered=tuple(body.covered),
             diagnosis=plain(body.diagnosis),
             advice=plain(body.advice),
@@ -330,7 +330,7 @@ def letter_to(calibration: Calibration, client: str) -> Letter:
     >>> import robfcp
     >>> from robfcp.calibration import letter_to
     >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
-    >>> calibration = robfcp.calibrate(reports, confidence_level=0.5, defence="none")
+    >>> calibration = robfcp.calibrate(reports, 0.5, defence="none")
     >>> letter_to(calibration, "b").verdict
     'trusted'
     """
@@ -360,7 +360,8 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
     >>> from robfcp.calibration import letters
     >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
     >>> sizes = {"a": 3, "b": 3, "c": 3}
-    >>> calibration = robfcp.calibrate(reports, confidence_level=0.5, defence="none", sizes=sizes)
+    >>> federation = robfcp.Federation.from_reports(reports, sizes=sizes)
+    >>> calibration = robfcp.calibrate(federation, 0.5, defence="none")
     >>> [(letter.client, letter.verdict) for letter in letters(calibration)]
     [('a', 'trusted'), ('b', 'trusted'), ('c', 'missing')]
     """
@@ -376,7 +377,7 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
                 verdict="trusted" if evidence.trusted_mask[k] else "flagged",
                 calibration=calibration,
                 reason=evidence.reasons.get(client, ""),
-                maliciousness=float(evidence.maliciousness[k]),
+                oddness=float(evidence.oddness[k]),
                 covered=tuple(covered[k].tolist()),
                 diagnosis=found[client].seen if client in found else "",
                 advice=found[client].advice if client in found else "",
@@ -411,7 +412,7 @@ def save_letters(calibration: Calibration, folder: FilePath, key: Any = None) ->
     >>> import robfcp
     >>> from robfcp.calibration import save_letters
     >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
-    >>> calibration = robfcp.calibrate(reports, confidence_level=0.5, defence="none")
+    >>> calibration = robfcp.calibrate(reports, 0.5, defence="none")
     >>> [path.name for path in save_letters(calibration, "letters")]
     ['a.json', 'b.json']
     """
@@ -465,7 +466,7 @@ def own_thresholds(calibration: Calibration, chosen: set[str]) -> dict[str, AtSi
     the same up to one bin.
     """
     federation = calibration.federation
-    alpha = float(1 - calibration.levels[0].confidence_level)
+    alpha = float(1 - calibration.levels[0].coverage)
     place = {client: k for k, client in enumerate(federation.ids)}
     found = {}
     for client, others in from_others(calibration, federation, chosen).items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from robfcp.guarantees import at_least
+from robfcp.certificate import at_least
 
 
 @dataclass(frozen=True)

@@ -48,12 +48,12 @@ def from_others(
         return {}
     counts = class_counts(federation)
     wanted = [k for k, name in enumerate(counts.ids) if chosen is None or name in chosen]
-    m, sigma = calibration.n_malicious, calibration.settings.label_shift or 0.0
+    m, sigma = calibration.liars, calibration.alike_within_classes
     if not wanted or m > len(counts.ids) - 1:
         return {}
     upper = np.append(federation.grid.upper, np.inf)  # edge -1: nothing is proved
     edges = [
-        site_thresholds(counts, float(1 - level.confidence_level), m, sigma, wanted)
+        site_thresholds(counts, float(1 - level.coverage), m, sigma, wanted)
         for level in calibration.levels
     ]
     return {
@@ -62,7 +62,7 @@ def from_others(
             tuple(counts.sizes[k].tolist()),
             m,
             sigma,
-            calibration.settings.malicious != "estimate",
+            calibration.liars_stated,
         )
         for k in wanted
     }

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from robfcp.calibration.checks import check_counts, check_evidence, check_names, checked_columns
 from robfcp.calibration.evidence import Evidence
 from robfcp.calibration.sealed import decode_body, seal, unseal
-from robfcp.defence import Finding
 from robfcp.errors import RobfcpError
 from robfcp.federation import Checked, Fault, Federation, Stratified, check_extent, table
 from robfcp.grid import Grid
@@ -61,30 +60,19 @@ class WireStratified(msgspec.Struct, forbid_unknown_fields=True):
     counts: list[int]
 
 
-class WireFinding(msgspec.Struct, forbid_unknown_fields=True):
-    """What the defence found; who stands out by their place among the ids."""
-
-    oddity: list[float]
-    outstanding: list[int]
-    p_values: list[float]
-    reasons: dict[str, str]
-    notes: list[str]
-
-
 class EvidenceBody(msgspec.Struct, forbid_unknown_fields=True):
     """Everything the digest covers."""
 
     federation: WireFederation
     checked: Checked
     flagged: dict[str, str]
-    maliciousness: list[float]
-    finding: WireFinding | None
+    oddness: list[float]
+    remarks: list[str]
     provenance: dict[str, Any]
 
 
 def encode_evidence(evidence: Evidence) -> bytes:
     """The evidence as sealed JSON."""
-    found = evidence.finding
     return seal(
         KIND,
         SCHEMA,
@@ -92,8 +80,8 @@ def encode_evidence(evidence: Evidence) -> bytes:
             federation=_columns(evidence.federation),
             checked=evidence.federation.checked,
             flagged={client: evidence.reasons.get(client, "") for client in evidence.flagged},
-            maliciousness=evidence.maliciousness.tolist(),
-            finding=None if found is None else _wire_finding(found),
+            oddness=evidence.oddness.tolist(),
+            remarks=list(evidence.remarks),
             provenance=dict(evidence.provenance),
         ),
     )
@@ -116,10 +104,10 @@ def _read(body: EvidenceBody) -> Evidence:
     federation = read_federation_columns(body.federation, body.checked)
     evidence = Evidence(
         federation=federation,
-        maliciousness=np.array(body.maliciousness, dtype=np.float64),
+        oddness=np.array(body.oddness, dtype=np.float64),
         trusted_mask=np.array([c not in body.flagged for c in federation.ids], dtype=bool),
         reasons=body.flagged,
-        finding=None if body.finding is None else _finding(body.finding, federation.n_clients),
+        remarks=tuple(body.remarks),
         provenance=body.provenance,
     )
     check_evidence(evidence)
@@ -226,28 +214,6 @@ def _read_set_sizes(wire: WireStratified | None, n_clients: int, grid: Grid) -> 
     if found.names != 1 or min(wire.counts, default=0) < 0:
         raise RobfcpError("sizes of sets are no counts")
     return found
-
-
-def _wire_finding(found: Finding) -> WireFinding:
-    return WireFinding(
-        oddity=found.oddity.tolist(),
-        outstanding=np.flatnonzero(found.outstanding).tolist(),
-        p_values=found.p_values.tolist(),
-        reasons=dict(found.reasons),
-        notes=list(found.notes),
-    )
-
-
-def _finding(wire: WireFinding, n_clients: int) -> Finding:
-    place = np.array(wire.outstanding, dtype=np.int64)
-    if place.size and not 0 <= place.min() <= place.max() < n_clients:
-        raise RobfcpError("somebody who stands out did not report")
-    outstanding = np.zeros(n_clients, dtype=bool)
-    outstanding[place] = True
-    oddity, p_values = np.array(wire.oddity, dtype=float), np.array(wire.p_values, dtype=float)
-    if oddity.shape != (n_clients,) or p_values.shape != (n_clients,):
-        raise RobfcpError("the finding is not one a site")
-    return Finding(oddity, outstanding, p_values, wire.reasons, tuple(wire.notes))
 
 
 def _column(numbers: NDArray[np.integer[Any]]) -> Any:

@@ -7,38 +7,39 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from robfcp.calibration.by_class import Held, confidence_of_each, held_strata
+from robfcp.certificate import Certificate
 from robfcp.federation import Federation
 from robfcp.guarantees import (
-    Certificate,
+    Marginal,
+    Pac,
+    Promise,
     certify,
     check_budget,
     empty_from,
-    guaranteed,
     liars_forcing_full_sets,
-    tolerance,
 )
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What holds if at most m clients lie, at one confidence level.
+    """What holds if at most m clients lie, at one level.
 
-    `certificate` speaks of the threshold in use; `marginal`, `pac` and `homogeneous` are the
-    thresholds that would be guaranteed at the wanted level (infinity: full sets; None: not asked
-    for).
+    `certificate` speaks of the threshold in use; `marginal`, `pac` and `alike` (pac with the sites
+    declared alike; None if they are not) are the thresholds that would be guaranteed at the wanted
+    level, infinity for full sets.
     """
 
     m: int
     certificate: Certificate
     marginal: float
     pac: float
-    homogeneous: float | None
+    alike: float | None
     full_sets_from: int | None
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """One confidence level: the threshold in use, its tolerance and a row for every budget.
+    """One level: the threshold in use and a row for every budget.
 
     The certificates of all budgets are true at once; `empty_from` is the number of liars from which
     on nothing is proved, None where something always is.
@@ -46,7 +47,6 @@ class Budgets:
 
     level: Fraction
     threshold: float
-    tolerance: int | None
     budgets: tuple[Budget, ...]
     empty_from: int | None
 
@@ -58,7 +58,7 @@ def what_if(
     budgets: Sequence[int],
     *,
     confidence: float = 0.95,
-    sigma: float | None = None,
+    alike: float | None = None,
     track: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> Budgets:
     """Every certificate at one level for each budget, of the threshold at this edge.
@@ -66,12 +66,11 @@ def what_if(
     `track` wraps the budgets while they are worked through, for a progress bar.
     """
     rows = tuple(
-        _budget(federation, level, m, index, confidence=confidence, sigma=sigma)
+        _budget(federation, level, m, index, confidence=confidence, alike=alike)
         for m in track(budgets)
     )
-    survives = tolerance(federation, index, level)
-    empty = empty_from(federation, index, confidence, sigma=sigma)
-    return Budgets(level, _edge(federation, index), survives, rows, empty)
+    empty = empty_from(federation, index, confidence)
+    return Budgets(level, federation.threshold_at(index), rows, empty)
 
 
 @dataclass(frozen=True)
@@ -96,24 +95,23 @@ def what_if_by(
     budgets: Sequence[int],
     *,
     confidence: float = 0.95,
-    joint: bool = True,
-    sigma: float | None = None,
-    clusters: Mapping[str, str] | Sequence[str] | None = None,
+    alike: float | None = None,
+    clusters: Mapping[str, str] | None = None,
     track: Callable[[Sequence[Held]], Iterable[Held]] = iter,
 ) -> tuple[StratumBudgets, ...]:
     """Every certificate of every class or group, of the threshold at each one's own edge.
 
     `edge_of` is told the names that share a threshold (one, or those of a cluster) and the round of
-    those who hold them. With `joint` all hold at once with the stated confidence.
+    those who hold them. All hold at once with the stated confidence.
     """
     every = held_strata(federation, by, clusters)
-    sure = confidence_of_each(confidence, len(every), joint)
+    sure = confidence_of_each(confidence, len(every))
     found = []
     for held in track(every):
         own = held.federation()
         below = [m for m in budgets if m < own.n_clients]
         edge = edge_of(held.members, own)
-        outcome = what_if(own, level, edge, below, confidence=sure, sigma=sigma) if below else None
+        outcome = what_if(own, level, edge, below, confidence=sure, alike=alike) if below else None
         found.append(StratumBudgets(held.name, own.n_clients, int(own.sizes.sum()), outcome))
     return tuple(found)
 
@@ -125,27 +123,19 @@ def _budget(
     index: int | None,
     *,
     confidence: float,
-    sigma: float | None,
+    alike: float | None,
 ) -> Budget:
     m = check_budget(m, federation.n_clients)
 
-    def threshold(kind: str) -> float:
-        found, _ = guaranteed(
-            federation,
-            kind,  # type: ignore[arg-type]
-            level,
-            m,
-            confidence=confidence,
-            sigma=sigma,
-        )
-        return _edge(federation, found)
+    def threshold(promise: Promise) -> float:
+        return federation.threshold_at(promise.threshold(federation, level, confidence)[0])
 
     return Budget(
         m=m,
-        certificate=certify(federation, index, m, confidence, sigma=sigma),
-        marginal=threshold("marginal"),
-        pac=threshold("pac"),
-        homogeneous=None if sigma is None else threshold("pac-homogeneous"),
+        certificate=certify(federation, index, m, confidence),
+        marginal=threshold(Marginal(m)),
+        pac=threshold(Pac(m)),
+        alike=None if alike is None else threshold(Pac(m, alike)),
         full_sets_from=liars_forcing_full_sets(federation.sizes, level, m) if m else None,
     )
 
@@ -154,7 +144,3 @@ def default_budgets(n_clients: int) -> tuple[int, ...]:
     """Nobody, one, two, and 5, 9, 20 and 40% of the clients."""
     shares = [n_clients * percent // 100 for percent in (5, 9, 20, 40)]
     return tuple(sorted({m for m in (0, 1, 2, *shares) if m < n_clients}))
-
-
-def _edge(federation: Federation, index: int | None) -> float:
-    return federation.threshold_at(index)

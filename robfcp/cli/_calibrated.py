@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from robfcp.calibration import Calibration, Diagnosis, Level
+from robfcp.certificate import Certificate, CurvePoint, at_least, at_most
 from robfcp.cli._common import Printer
 from robfcp.cli._sites import show_sites
-from robfcp.guarantees import Certificate, CurvePoint, at_least, at_most, tolerance_statement
+from robfcp.guarantees import outside_of
 
 SHOWN_STRATA = 20
 
@@ -25,7 +26,7 @@ def show(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Prin
         ["level", "threshold", "trusted", "flagged", "faulty", "proved"],
         [
             (
-                f"{float(level.confidence_level):g}",
+                f"{float(level.coverage):g}",
                 float(level.threshold),
                 len(calibration.trusted),
                 len(calibration.flagged),
@@ -38,9 +39,7 @@ def show(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Prin
     for level in calibration.levels:
         if level.strata:
             _show_strata(level, printer)
-        printer.line(f"At {float(level.confidence_level):g}: {level.certificate.statement}.")
-        if calibration.settings.guarantee is not None:
-            printer.line(f"{tolerance_statement(level.tolerance, level.confidence_level)}.")
+        printer.line(f"At {float(level.coverage):g}: {level.certificate.statement}.")
         if len(level.curve) > 1:
             printer.line(f"Proved whatever the liars do: {_curve(level)}.")
     for note in calibration.remarks:
@@ -55,7 +54,7 @@ def _show_strata(level: Level, printer: Printer) -> None:
     by = level.certificate.by
     more = f", {SHOWN_STRATA} of {len(level.strata)} shown" if len(shown) < len(worst) else ""
     printer.table(
-        f"by {by} at {float(level.confidence_level):g}{more}",
+        f"by {by} at {float(level.coverage):g}{more}",
         [by, "threshold", "sites", "samples", "proved", ""],
         [
             (
@@ -99,9 +98,8 @@ def as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[st
     return {
         "levels": [
             {
-                "confidence_level": float(level.confidence_level),
+                "coverage": float(level.coverage),
                 "threshold": level.threshold,
-                "tolerance": level.tolerance,
                 "certificate": {
                     "kind": level.certificate.kind,
                     "lower": level.certificate.lower,
@@ -111,8 +109,8 @@ def as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[st
                     "vacuous": level.certificate.vacuous,
                     "statement": level.certificate.statement,
                     "assumptions": [a.text for a in level.certificate.assumptions],
-                    "outside": list(level.certificate.outside),
-                    "every_site": level.certificate.every_site,
+                    "outside": list(outside_of(calibration.federation)),
+                    "at_every_site": level.certificate.at_every_site,
                 },
                 "curve": [
                     {"m": point.m, "lower": point.lower, "upper": point.upper}
@@ -123,7 +121,6 @@ def as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[st
                     {
                         "name": one.name,
                         "threshold": one.threshold,
-                        "tolerance": one.tolerance,
                         "lower": one.certificate.lower,
                         "upper": one.certificate.upper,
                         "holders": one.holders,
@@ -137,7 +134,8 @@ def as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[st
         ],
         "n_clients": calibration.federation.n_clients,
         "n_samples": calibration.federation.n_samples,
-        "n_malicious": calibration.n_malicious,
+        "liars": calibration.liars,
+        "liars_stated": calibration.liars_stated,
         "trusted": list(calibration.trusted),
         "flagged": {c: calibration.reasons.get(c, "") for c in calibration.flagged},
         "diagnoses": {client: asdict(one) for client, one in found.items()},
@@ -145,12 +143,12 @@ def as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[st
             {"client": f.client, "field": f.field, "reason": f.reason} for f in calibration.faulty
         ],
         "missing": list(calibration.missing),
-        "maliciousness": dict(
+        "oddness": dict(
             zip(
                 calibration.federation.ids,
-                np.asarray(calibration.maliciousness).tolist(),
+                np.asarray(calibration.oddness).tolist(),
                 strict=True,
             )
         ),
-        "notes": list(calibration.remarks),
+        "remarks": list(calibration.remarks),
     }

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from robfcp.calibration import Calibration, StratumBudgets, what_if_by
+from robfcp.certificate import at_least, at_most
 from robfcp.cli._common import Printer
 from robfcp.federation import Federation
-from robfcp.guarantees import FcpThreshold, at_least, at_most, tolerance_statement
+from robfcp.guarantees import FcpThreshold
 
 SHOWN = 10
 
@@ -24,7 +25,6 @@ class ByStratum(NamedTuple):
     level: Fraction
     by: str
     confidence: float
-    joint: bool
     strata: tuple[StratumBudgets, ...]
 
 
@@ -37,18 +37,16 @@ def judged(
     printer: Printer,
     *,
     confidence: float,
-    sigma: float | None,
+    alike: float | None,
 ) -> list[ByStratum]:
     """Each level by class: the calibration's own thresholds, or FCP's of those it trusts."""
     own = calibration if calibration is not None and calibration.by == by else None
-    joint = own is None or own.settings.joint
     with printer.progress() as progress:
         return [
             ByStratum(
                 level,
                 by,
                 confidence,
-                joint,
                 what_if_by(
                     federation,
                     by,
@@ -56,8 +54,7 @@ def judged(
                     partial(_edge, federation, calibration, by, level),
                     budgets,
                     confidence=confidence,
-                    joint=joint,
-                    sigma=sigma,
+                    alike=alike,
                     clusters=None if own is None else own.settings.clusters,
                     track=partial(progress.track, description=f"level {float(level):g}"),
                 ),
@@ -78,14 +75,14 @@ def _edge(
     if calibration is None:
         return FcpThreshold(held).index(level)
     for stored in calibration.levels:
-        if calibration.by == by and stored.confidence_level == level:
+        if calibration.by == by and stored.coverage == level:
             limit = next(one.threshold for one in stored.strata if one.name in members)
             return int(held.grid.edge_at(limit)) if np.isfinite(limit) else None
     place = {client: k for k, client in enumerate(federation.ids)}
     trusted = calibration.trusted_mask[[place[client] for client in held.ids]]
     if not trusted.any():
         return None
-    return FcpThreshold(held, trusted, calibration.settings.exchangeability).index(level)
+    return FcpThreshold(held, trusted).index(level)
 
 
 def show_strata(printer: Printer, found: ByStratum) -> None:
@@ -94,12 +91,11 @@ def show_strata(printer: Printer, found: ByStratum) -> None:
     shown = sorted(found.strata, key=_weakest)[:SHOWN]
     for one in shown:
         if one.outcome is None:
-            rows.append([one.name, one.holders, "-", "-", "", "nothing", "", "-", "-"])
+            rows.append([one.name, one.holders, "-", "", "nothing", "", "-", "-"])
             continue
-        survived = "none" if one.outcome.tolerance is None else one.outcome.tolerance
         for number, row in enumerate(one.outcome.budgets):
             bound = row.certificate
-            first = [one.name, one.holders, one.outcome.threshold, survived]
+            first = [one.name, one.holders, one.outcome.threshold]
             rows.append(
                 [
                     *(first if not number else [""] * len(first)),
@@ -111,10 +107,10 @@ def show_strata(printer: Printer, found: ByStratum) -> None:
                 ]
             )
     more = f", the {SHOWN} weakest of {len(found.strata)}" if len(found.strata) > SHOWN else ""
-    once = " at once" if found.joint and len(found.strata) > 1 else ""
+    once = " at once" if len(found.strata) > 1 else ""
     printer.table(
         f"by {found.by} at {float(found.level):g}{more}, {found.confidence:.0%} sure{once}",
-        [found.by, "sites", "threshold", "tolerance", "m", "from", "to", "marginal", "pac"],
+        [found.by, "sites", "threshold", "m", "from", "to", "marginal", "pac"],
         rows,
     )
     printer.line(
@@ -137,30 +133,27 @@ def strata_levels(found: Sequence[ByStratum]) -> list[dict[str, Any]]:
     """The same for programs."""
     return [
         {
-            "confidence_level": float(each.level),
+            "coverage": float(each.level),
             "by": each.by,
-            "joint": each.joint,
-            "strata": [_stratum(one, each.level) for one in each.strata],
+            "strata": [_stratum(one) for one in each.strata],
         }
         for each in found
     ]
 
 
-def _stratum(one: StratumBudgets, level: Fraction) -> dict[str, Any]:
+def _stratum(one: StratumBudgets) -> dict[str, Any]:
     found: dict[str, Any] = {"name": one.name, "sites": one.holders, "samples": one.samples}
     if one.outcome is None:
-        return {**found, "threshold": None, "tolerance": None, "budgets": []}
+        return {**found, "threshold": None, "budgets": []}
     rows = []
     for row in one.outcome.budgets:
-        entry = asdict(row)
+        entry = msgspec.to_builtins(row)
         entry["certificate"]["vacuous"] = row.certificate.vacuous
         entry["certificate"]["statement"] = row.certificate.statement
         rows.append(entry)
     return {
         **found,
         "threshold": one.outcome.threshold,
-        "tolerance": one.outcome.tolerance,
-        "tolerance_statement": tolerance_statement(one.outcome.tolerance, level),
         "empty_from": one.outcome.empty_from,
         "budgets": rows,
     }

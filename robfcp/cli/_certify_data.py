@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
 from robfcp.calibration import Budgets
 from robfcp.federation import Federation
 from robfcp.guarantees import (
     HeterogeneityEstimate,
     liars_no_rule_survives,
-    tolerance_statement,
 )
 from robfcp.lab.published_bounds import bound_for
 
@@ -22,7 +23,7 @@ def level_data(federation: Federation, outcomes: list[Budgets]) -> list[dict[str
     for outcome in outcomes:
         rows = []
         for row in outcome.budgets:
-            entry = asdict(row)
+            entry = msgspec.to_builtins(row)
             entry["certificate"]["vacuous"] = row.certificate.vacuous
             entry["certificate"]["statement"] = row.certificate.statement
             paper = bound_for(federation.sizes, float(outcome.level), row.m)
@@ -30,10 +31,8 @@ def level_data(federation: Federation, outcomes: list[Budgets]) -> list[dict[str
             rows.append(entry)
         levels.append(
             {
-                "confidence_level": float(outcome.level),
+                "coverage": float(outcome.level),
                 "threshold": outcome.threshold,
-                "tolerance": outcome.tolerance,
-                "tolerance_statement": tolerance_statement(outcome.tolerance, outcome.level),
                 "no_rule_survives": liars_no_rule_survives(federation.sizes, outcome.level),
                 "budgets": rows,
                 "empty_from": outcome.empty_from,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast, get_args
+from typing import Annotated, cast
 
 import typer
 
 from robfcp.cli._common import completes
 from robfcp.cli.sketch import chosen_score
-from robfcp.defence import Exclude
 from robfcp.errors import RobfcpError
 from robfcp.lab.simulation import ByClass, Told
 from robfcp.scores import ClassificationScore
@@ -24,7 +23,9 @@ Malicious = Annotated[
 ]
 ExcludeOption = Annotated[
     str,
-    typer.Option(help="outstanding or exactly.", autocompletion=completes(*get_args(Exclude))),
+    typer.Option(
+        help="outstanding or exactly.", autocompletion=completes("outstanding", "exactly")
+    ),
 ]
 Confidence = Annotated[float, typer.Option(help="Wanted coverage.")]
 ScoreName = Annotated[str, typer.Option(help="lac, aps, raps, saps or ordinal-aps.")]

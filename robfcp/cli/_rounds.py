@@ -36,7 +36,10 @@ class Rounds:
 
     def close(self, calibration: Calibration) -> Calibration:
         """The calibration with the chain's notes; it becomes the last link."""
-        noted = replace(calibration, notes=(*calibration.notes, *self.admission.notes))
+        noted = replace(
+            calibration,
+            public_remarks=(*calibration.public_remarks, *self.admission.notes),
+        )
         self.chain = self.chain.extended(noted, self.previous, self.admission, self.alarms)
         return noted
 

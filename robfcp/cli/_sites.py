@@ -20,7 +20,7 @@ SHOWN = 12
 
 def show_sites(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Printer) -> None:
     """Who was left out, who deserves a look, whose report was refused and who sent none."""
-    out = "left out" if calibration.settings.guarantee is None else "flagged"
+    out = "left out" if calibration.settings.promise is None else "flagged"
     _list(printer, out, [_diagnosed(found[c], calibration) for c in calibration.flagged])
     looks = [one for one in found.values() if one.trusted]
     _list(printer, "look at", [_diagnosed(one, calibration) for one in looks])

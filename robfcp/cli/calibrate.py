@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import msgspec
 import typer
 from msgspec import structs
 
@@ -36,9 +36,10 @@ from robfcp.cli._paths import REPORTS, expanded
 from robfcp.cli._private import read_privacy
 from robfcp.cli._rounds import Rounds
 from robfcp.cli.page import RunBy, Study, Title, about
-from robfcp.defence import DEFAULT, DEFENCES
+from robfcp.defence import DEFAULT, DEFENCES, Defence, RobFCP, named_defence
 from robfcp.errors import RobfcpError
-from robfcp.federation import read_federation
+from robfcp.federation import capped, read_federation
+from robfcp.guarantees import named_promise
 from robfcp.page import History, write_page
 from robfcp.report import load_key
 
@@ -76,8 +77,8 @@ def calibrate(
     guarantee: Annotated[
         str | None,
         typer.Option(
-            help="marginal, pac or pac-homogeneous; needs --malicious.",
-            autocompletion=completes("marginal", "pac", "pac-homogeneous"),
+            help="marginal or pac; needs --malicious.",
+            autocompletion=completes("marginal", "pac"),
         ),
     ] = None,
     heterogeneity: Annotated[
@@ -86,13 +87,6 @@ def calibrate(
     distance: Annotated[
         str, typer.Option(help="l1, l2, linf, cosine, kolmogorov or wasserstein.")
     ] = "l2",
-    exchangeability: Annotated[
-        str,
-        typer.Option(
-            help="partial (any sites), full (sites alike) or published (N+K).",
-            autocompletion=completes("partial", "full", "published"),
-        ),
-    ] = "partial",
     certificate_confidence: Annotated[float, typer.Option(help="For certificates.")] = 0.95,
     sizes: Annotated[
         Path | None, typer.Option(help="JSON registry {site: samples}; others are refused.")
@@ -121,9 +115,6 @@ def calibrate(
             autocompletion=completes("class", "group"),
         ),
     ] = None,
-    joint: Annotated[
-        bool, typer.Option(help="With --by: certificates of all hold at once, or each by itself.")
-    ] = True,
     label_shift: Annotated[
         float | None,
         typer.Option(
@@ -195,28 +186,28 @@ def calibrate(
             score=agreed.agreed_score,
             grid=agreed.agreed_grid,
         )
+        if max_share is not None:
+            federation = capped(federation, max_share)
         number = read_number(malicious)
         rounds = None if previous is None else Rounds(previous, alarms)
         if rounds is not None:
             federation, number = rounds.admit(federation, number, heterogeneity, readmit or [])
+        liars = None if number == "estimate" else int(number)
+        stated: dict[str, Any] = {"alike": heterogeneity, "samples": size_budget}
+        promise = guarantee
+        if promise is None and size_budget is not None:
+            raise RobfcpError("--size-budget: goes with --guarantee marginal; state it")
+        if label_shift is not None or mix:
+            promise = "label-shift"
+            stated = {"alike": label_shift, "mix": read_mix(mix or [])}
         calibration = run(
             federation,
-            confidence_level=_levels(confidence),
-            defence=defence,
-            malicious=cast(Any, number),
-            exclude=cast(Any, exclude),
-            guarantee=cast(Any, guarantee),
-            heterogeneity=heterogeneity,
-            distance=cast(Any, distance),
-            exchangeability=cast(Any, exchangeability),
-            certificate_confidence=certificate_confidence,
-            max_share=max_share,
-            size_budget=size_budget,
+            _levels(confidence),
             risk=None if not risk else risk if len(risk) > 1 else risk[0],
-            by=cast(Any, by),
-            joint=joint,
-            label_shift=label_shift,
-            mix=read_mix(mix or []),
+            by=by,
+            defence=_defence(defence, None if promise else liars, exclude, distance),
+            promise=None if promise is None else named_promise(promise, liars=liars, **stated),
+            confidence=certificate_confidence,
         )
         if rounds is not None:
             calibration = rounds.close(calibration)
@@ -227,7 +218,7 @@ def calibrate(
         if audit is not None:
             known = {"sizes": sizes, "keys": keys, **structs.asdict(agreed)}
             stated = {name: str(value) for name, value in known.items() if value is not None}
-            settings = asdict(calibration.settings)
+            settings = msgspec.to_builtins(calibration.settings)
             log_round(AuditLog(audit), calibration, {**stated, "settings": settings})
         if html is not None:
             past = None if rounds is None else History(chain=rounds.chain)
@@ -245,6 +236,17 @@ def calibrate(
             printer.line(f"-> {written}")
     chain = {} if rounds is None else {"chain": rounds.as_data()}
     printer.json({**as_data(calibration, found), **chain})
+
+
+def _defence(name: str, liars: int | None, exclude: str, distance: str) -> Defence:
+    """The defence as told on the command line."""
+    if exclude not in ("outstanding", "exactly"):
+        raise RobfcpError(f"--exclude: {exclude!r} is neither 'outstanding' nor 'exactly'")
+    if name == "rob-fcp":
+        return RobFCP(liars, cast(Any, distance))
+    if distance != "l2":
+        raise RobfcpError("--distance: is of --defence rob-fcp; leave it out")
+    return named_defence(name, liars, exactly=exclude == "exactly")
 
 
 def _levels(texts: list[str] | None) -> Any:

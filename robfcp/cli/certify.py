@@ -19,6 +19,7 @@ from robfcp.calibration import (
     kind_of,
     what_if,
 )
+from robfcp.certificate import at_least, at_most
 from robfcp.cli._certify_by import ByStratum, judged, show_strata, strata_levels
 from robfcp.cli._certify_data import frame, level_data
 from robfcp.cli._certify_sites import by_site, show_sites, within_classes
@@ -41,14 +42,11 @@ from robfcp.files import read_limited
 from robfcp.guarantees import (
     FcpThreshold,
     HeterogeneityEstimate,
-    at_least,
-    at_most,
     estimate_heterogeneity,
     exact_level,
     least_liars,
     liars_no_rule_survives,
     outside_of,
-    tolerance_statement,
 )
 from robfcp.lab.published_bounds import PublishedBound, bound_for
 
@@ -122,7 +120,7 @@ def certify(
     }
     if heterogeneity is not None:
         _show_unlike(printer, federation, heterogeneity, certificate_confidence)
-    sure: dict[str, Any] = {"confidence": certificate_confidence, "sigma": heterogeneity}
+    sure: dict[str, Any] = {"confidence": certificate_confidence, "alike": heterogeneity}
     if by is not None:
         found = judged(federation, calibration, by, wanted, budgets, printer, **sure)
         for one in found:
@@ -197,12 +195,12 @@ def _read(
         calibration = calibration.with_evidence(evidence)
     federation, trusted = calibration.federation, calibration.trusted_mask
     edges = {
-        level.confidence_level: int(federation.grid.edge_at(level.threshold))
+        level.coverage: int(federation.grid.edge_at(level.threshold))
         if np.isfinite(level.threshold)
         else None
         for level in calibration.levels
     }
-    plain = FcpThreshold(federation, trusted, calibration.settings.exchangeability)
+    plain = FcpThreshold(federation, trusted)
     return Round(federation, plain, edges, bool(trusted.all()), calibration)
 
 
@@ -232,9 +230,9 @@ def _budgets(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
 def _show(printer: Printer, federation: Federation, outcome: Budgets, source: str) -> None:
     """One level's table."""
     confidence = outcome.budgets[0].certificate.confidence or 0.0
-    homogeneous = outcome.budgets[0].homogeneous is not None
+    alike = outcome.budgets[0].alike is not None
     columns = ["m", "from", "to", "marginal", "pac"]
-    columns += ["alike"] if homogeneous else []
+    columns += ["alike"] if alike else []
     columns += ["full at", "paper"]
     rows = []
     for row in outcome.budgets:
@@ -246,16 +244,14 @@ def _show(printer: Printer, federation: Federation, outcome: Budgets, source: st
             row.marginal,
             row.pac,
         ]
-        cells += [row.homogeneous] if homogeneous else []
+        cells += [row.alike] if alike else []
         cells += [
             "-" if row.full_sets_from is None else row.full_sets_from,
             _paper_words(bound_for(federation.sizes, float(outcome.level), row.m)),
         ]
         rows.append(cells)
-    title = f"confidence level {float(outcome.level):g}, {source} threshold {outcome.threshold:.4g}"
-    printer.table(
-        f"{title}, tolerance {_tolerance(outcome.tolerance)}, {confidence:.0%} sure", columns, rows
-    )
+    title = f"coverage {float(outcome.level):g}, {source} threshold {outcome.threshold:.4g}"
+    printer.table(f"{title}, {confidence:.0%} sure", columns, rows)
 
 
 def _paper_words(bound: PublishedBound | None) -> str:
@@ -273,8 +269,8 @@ def _explain(
     printer.line(
         "from, to: either more than m sites lie or the honest sites' coverage with this "
         "threshold (each weighted by its number of samples) lies there; all rows are true at once "
-        "with the stated confidence. marginal, pac, alike (pac for sites declared alike, at every "
-        "one of them): thresholds guaranteed at the wanted level. full "
+        "with the stated confidence. marginal, pac, alike (pac for sites declared "
+        "alike): thresholds guaranteed at the wanted level. full "
         "at: so many liars can make every set full under the marginal threshold. paper: theorem 1 "
         "as published (sigma = 0), known to be false for sites that differ."
     )
@@ -283,14 +279,12 @@ def _explain(
             printer.line(
                 f"At {float(outcome.level):g} nothing is proved from {outcome.empty_from} liars on."
             )
-    for outcome in outcomes:
-        printer.line(f"{tolerance_statement(outcome.tolerance, outcome.level)}.")
     limit = liars_no_rule_survives(federation.sizes, outcomes[0].level)
     if limit is not None:
         printer.line(
             f"Against {limit} or more of {federation.n_clients}, liars can make every set full, "
-            f"whatever rule promises {float(outcomes[0].level):g}, unless a heterogeneity bound "
-            "is stated."
+            f"whatever rule promises {float(outcomes[0].level):g}, unless it is stated how "
+            "alike sites are."
         )
 
 
@@ -316,7 +310,3 @@ def _show_diagnostics(
     outside = outside_of(federation)
     if outside:
         printer.line(f"outside every certificate (missing or faulty): {', '.join(outside)}")
-
-
-def _tolerance(number: int | None) -> str:
-    return "none" if number is None else str(number)

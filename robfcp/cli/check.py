@@ -73,7 +73,7 @@ def check(
             outputs.predictions,
             outputs.targets,
             groups=None if group is None else outputs.columns[group],
-            level=level_place([one.confidence_level for one in loaded.levels], level),
+            level=level_place([one.coverage for one in loaded.levels], level),
             floor=floor,
             confidence=confidence,
             rng=stream(seed, "check"),

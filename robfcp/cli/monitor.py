@@ -93,7 +93,7 @@ def monitor(
         loaded = load_calibration(calibration)
         bag = None if own is None else Report.from_json(signing.unwrap(read_limited(own)), str(own))
         reading = reading_of(None, logits, normalise, label)
-        place = level_place([one.confidence_level for one in loaded.levels], level)
+        place = level_place([one.coverage for one in loaded.levels], level)
         promise_of(loaded, place)
         watched: Calibration | Localised = loaded
         threshold = loaded.levels[place].threshold

@@ -89,7 +89,7 @@ def predict(
     with printer.busy("predicting"):
         loaded = load_calibration(calibration, pinned_key(server_key))
         _check_model(calibration, loaded, model)
-        place = level_place([one.confidence_level for one in loaded.levels], level)
+        place = level_place([one.coverage for one in loaded.levels], level)
         reading = replace(
             reading_of(None, logits, normalise, label), ids=ids, classes=loaded.classes
         )
@@ -106,7 +106,7 @@ def predict(
         if output is not None:
             write_result(output, result, text)
     printer.table(
-        f"{len(result)} samples at {float(loaded.levels[place].confidence_level):g}",
+        f"{len(result)} samples at {float(loaded.levels[place].coverage):g}",
         [name.replace("_", " ") for name in figures],
         [list(figures.values())],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -108,7 +108,7 @@ def redteam(
                 confidence_level=confidence,
                 score=rule,
                 malicious=told,
-                exclude=cast(Any, exclude),
+                exactly=exclude == "exactly",
                 by=chosen_by(by),
                 trials=trials,
                 seeds=seeds,

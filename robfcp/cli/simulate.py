@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 
@@ -102,7 +102,7 @@ def simulate(
             confidence_level=confidence,
             score=rule,
             malicious=told,
-            exclude=cast(Any, exclude),
+            exactly=exclude == "exactly",
             by=chosen_by(by),
             seeds=seeds,
             rng=seed,

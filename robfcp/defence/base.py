@@ -1,4 +1,4 @@
-"""What every defence has: a finding about everybody, and a verdict for a number of liars."""
+"""What every defence is: a verdict on everybody, from the reports and the number it was told."""
 
 from __future__ import annotations
 
@@ -6,77 +6,63 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.arguments import whole
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import Exchangeability, FcpThreshold
-
-Exclude = Literal["outstanding", "exactly"]
-
-
-@dataclass(frozen=True, eq=False)
-class Finding:
-    """What a defence found about everybody, before anybody said how many may lie.
-
-    Counting, excluding, the page and the file share it. `oddity` and `p_values` are (K,),
-    `outstanding` says who stands out, `reasons` why; `notes` say what was approximated.
-    """
-
-    oddity: NDArray[np.float64]
-    outstanding: NDArray[np.bool_]
-    p_values: NDArray[np.float64]
-    reasons: Mapping[str, str]
-    notes: tuple[str, ...] = ()
+from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
 
 
 @dataclass(frozen=True, eq=False)
 class Assessment:
-    """What a defence decides: a number and a verdict for every client, a reason for each flag.
+    """What a defence decides: a number and a verdict for every site, a reason for each flag.
 
-    `notes` say what was approximated, for the calibration to keep.
+    Attributes
+    ----------
+    oddness
+        (K,) how odd each site is, by the defence's own measure.
+    trusted
+        (K,) whom the threshold rests on.
+    reasons
+        Why each site that is left out is.
+    remarks
+        What else must be said: what was approximated, who sends the same report.
+    liars
+        How many lie: as the defence was told, as it estimates, or all that it leaves out (None).
+    stated
+        Whether that number was told to it.
     """
 
-    maliciousness: NDArray[np.float64]
+    oddness: NDArray[np.float64]
     trusted: NDArray[np.bool_]
     reasons: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    liars: int | None = None
+    stated: bool = False
 
 
 class Defence(Protocol):
-    """Decides whom to trust when at most `n_malicious` clients lie."""
+    """Decides whom to trust; how many may lie is its own business."""
 
     name: ClassVar[str]
 
-    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
-        """The verdict on every client."""
-        ...
+    def __call__(self, federation: Federation) -> Assessment:
+        """The verdict on every site.
 
-
-@runtime_checkable
-class LookingDefence(Protocol):
-    """A defence that looks at everybody once, whatever number it is told afterwards."""
-
-    name: ClassVar[str]
-
-    def look(self, federation: Federation) -> Finding:
-        """How odd everybody is and who stands out."""
-        ...
-
-    def judge(self, federation: Federation, finding: Finding, n_malicious: int) -> Assessment:
-        """The verdict from what was found, at most `n_malicious` clients left out."""
-        ...
-
-    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
-        """Both in one."""
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        """
         ...
 
 
 @dataclass(frozen=True)
-class NoDefence:
+class NoDefence(Defence):
     """FCP: everybody is trusted.
 
     Federated conformal prediction as in Lu et al. (2023), "Federated conformal predictors for
@@ -86,34 +72,13 @@ class NoDefence:
     --------
     >>> import robfcp
     >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
-    >>> robfcp.calibrate(reports, confidence_level=0.5, defence=robfcp.NoDefence()).flagged
+    >>> robfcp.calibrate(reports, 0.5, defence=robfcp.NoDefence()).flagged
     ()
     """
 
     name: ClassVar[str] = "none"
 
-    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
-        """Trust in all clients.
-
-        Parameters
-        ----------
-        federation
-            The reports of one round.
-        n_malicious
-            Not used.
-
-        Returns
-        -------
-        Assessment
-            Nobody is flagged.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[90, 10], [0, 100]])
-        >>> robfcp.NoDefence()(federation, 0).trusted
-        array([ True,  True])
-        """
+    def __call__(self, federation: Federation) -> Assessment:
         everybody = np.ones(federation.n_clients, dtype=bool)
         return Assessment(np.zeros(federation.n_clients), everybody)
 
@@ -121,7 +86,7 @@ class NoDefence:
 def trust_lowest(
     number: NDArray[np.float64], ids: tuple[str, ...], n_trusted: int
 ) -> NDArray[np.bool_]:
-    """The n_trusted clients with the lowest maliciousness; ties go by client id.
+    """The n_trusted sites with the lowest oddness; ties go by name.
 
     Compared to twelve decimals: beyond them rounding would decide, not the reports.
     """
@@ -131,62 +96,67 @@ def trust_lowest(
     return trusted
 
 
-def check_minority(federation: Federation, n_malicious: int) -> int:
+def check_minority(federation: Federation, liars: int) -> int:
     """K_b = K - K_m, refused unless liars are fewer than half of those who reported."""
     n_clients = federation.n_clients
-    if not n_malicious >= 0 or 2 * n_malicious >= n_clients:
+    if not liars >= 0 or 2 * liars >= n_clients:
         raise RobfcpError(
-            f"malicious: {n_malicious} of {n_clients} sites cannot be told from the honest ones; a "
+            f"liars: {liars} of {n_clients} sites cannot be told from the honest ones; a "
             f"defence needs a majority of honest sites, that is at most {(n_clients - 1) // 2}"
         )
-    return n_clients - n_malicious
+    return n_clients - liars
 
 
 def without_farthest(
     federation: Federation,
-    n_malicious: int,
+    liars: int,
     number: NDArray[np.float64],
     origin: str,
-    notes: tuple[str, ...] = (),
+    remarks: tuple[str, ...] = (),
+    *,
+    stated: bool = True,
 ) -> Assessment:
-    """Exactly `n_malicious` left out: those farthest from `origin` by the number."""
-    trusted = trust_lowest(number, federation.ids, check_minority(federation, n_malicious))
+    """Exactly so many left out: those farthest from `origin` by the number."""
+    trusted = trust_lowest(number, federation.ids, check_minority(federation, liars))
     reasons = {
-        federation.ids[k]: f"among the {n_malicious} sites farthest from {origin}"
+        federation.ids[k]: f"among the {liars} sites farthest from {origin}"
         for k in np.flatnonzero(~trusted)
     }
-    return Assessment(number, trusted, reasons, notes)
+    return Assessment(number, trusted, reasons, remarks, liars, stated)
 
 
-def verdict(
-    federation: Federation, finding: Finding, n_malicious: int, exclude: Exclude
-) -> Assessment:
-    """The oddest that stand out left out, at most `n_malicious`; or exactly so many of all."""
-    check_minority(federation, n_malicious)
-    number = finding.oddity
-    if exclude == "exactly":
-        found = without_farthest(federation, n_malicious, number, "the majority", finding.notes)
-        return replace(
-            found,
-            reasons={
-                client: finding.reasons.get(client, why) for client, why in found.reasons.items()
-            },
-        )
-    ranked = np.where(finding.outstanding, number, -np.inf)
-    n_trusted = federation.n_clients - min(n_malicious, int(finding.outstanding.sum()))
-    trusted = trust_lowest(ranked, federation.ids, n_trusted)
-    flagged = {federation.ids[k] for k in np.flatnonzero(~trusted)}
-    reasons = {client: reason for client, reason in finding.reasons.items() if client in flagged}
-    return Assessment(number, trusted, reasons, finding.notes)
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """What a defence found about everybody, before it is asked how many may be left out.
 
-
-class LooksFirst(ABC):
-    """A defence that finds out who stands out and leaves out the oddest of them.
-
-    `exclude` says whether only those who stand out may go, or exactly as many as lie.
+    `oddity` and `p_values` are (K,), `outstanding` says who stands out, `reasons` why; `notes` say
+    what was approximated.
     """
 
-    exclude: Exclude
+    oddity: NDArray[np.float64]
+    outstanding: NDArray[np.bool_]
+    p_values: NDArray[np.float64]
+    reasons: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+class LooksFirst(Defence, ABC):
+    """A defence that finds out who stands out and leaves out all of them, or as many as told.
+
+    `at_most` leaves out only the oddest of those who stand out; `exactly` so many whatever they
+    look like.
+    """
+
+    exactly: int | None
+    at_most: int | None
+
+    def __post_init__(self) -> None:
+        if self.exactly is not None and self.at_most is not None:
+            raise RobfcpError("at_most: exactly as many are to be left out; state one of the two")
+        for name in ("exactly", "at_most"):
+            if getattr(self, name) is not None:
+                told = whole(name, getattr(self, name), "give a number of sites")
+                object.__setattr__(self, name, told)
 
     @abstractmethod
     def look(self, federation: Federation) -> Finding:
@@ -198,36 +168,11 @@ class LooksFirst(ABC):
             The reports of one round.
         """
 
-    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
-        """At most `n_malicious` sites left out.
+    def __call__(self, federation: Federation) -> Assessment:
+        return self.judge(federation, self.look(federation))
 
-        Parameters
-        ----------
-        federation
-            The reports of one round.
-        n_malicious
-            K_m, fewer than half of the sites.
-
-        Returns
-        -------
-        Assessment
-            Everybody's oddity, verdict and reason.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
-        >>> counts[3] = [200] + [0] * 19
-        >>> assessment = robfcp.Consensus()(robfcp.Federation.from_counts(counts), 5)
-        >>> np.flatnonzero(~assessment.trusted)
-        array([3])
-        """
-        check_minority(federation, n_malicious)
-        return self.judge(federation, self.look(federation), n_malicious)
-
-    def judge(self, federation: Federation, finding: Finding, n_malicious: int) -> Assessment:
-        """The verdict from what is known of everybody, so that several m share the work.
+    def judge(self, federation: Federation, finding: Finding) -> Assessment:
+        """The verdict from what is known of everybody, so that several numbers share the work.
 
         Parameters
         ----------
@@ -235,26 +180,21 @@ class LooksFirst(ABC):
             The reports of one round.
         finding
             What `look` found in them.
-        n_malicious
-            K_m, fewer than half of the sites.
-
-        Returns
-        -------
-        Assessment
-            Everybody's oddity, verdict and reason.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
-        >>> counts[3] = [200] + [0] * 19
-        >>> federation, rule = robfcp.Federation.from_counts(counts), robfcp.Consensus()
-        >>> finding = rule.look(federation)
-        >>> [int(rule.judge(federation, finding, m).trusted.sum()) for m in (0, 1, 5)]
-        [20, 19, 19]
         """
-        return verdict(federation, finding, n_malicious, self.exclude)
+        number, remarks = finding.oddity, finding.notes
+        if self.exactly is not None:
+            found = without_farthest(federation, self.exactly, number, "the majority", remarks)
+            named = {name: finding.reasons.get(name, why) for name, why in found.reasons.items()}
+            return replace(found, reasons=named)
+        outstanding = int(finding.outstanding.sum())
+        liars = outstanding if self.at_most is None else self.at_most
+        check_minority(federation, liars)
+        ranked = np.where(finding.outstanding, number, -np.inf)
+        n_trusted = federation.n_clients - min(liars, outstanding)
+        trusted = trust_lowest(ranked, federation.ids, n_trusted)
+        flagged = {federation.ids[k] for k in np.flatnonzero(~trusted)}
+        reasons = {name: why for name, why in finding.reasons.items() if name in flagged}
+        return Assessment(number, trusted, reasons, remarks, liars, self.at_most is not None)
 
 
 @runtime_checkable
@@ -264,10 +204,7 @@ class VotingDefence(Protocol):
     name: ClassVar[str]
 
     def threshold(
-        self,
-        federation: Federation,
-        trusted: NDArray[np.bool_],
-        exchangeability: Exchangeability,
+        self, federation: Federation, trusted: NDArray[np.bool_], rank: RankRule
     ) -> ThresholdRule:
         """The threshold's bin at any level."""
         ...
@@ -285,9 +222,9 @@ def threshold_of(
     rule: Defence | None,
     federation: Federation,
     trusted: NDArray[np.bool_],
-    exchangeability: Exchangeability,
+    rank: RankRule = rank_charge,
 ) -> ThresholdRule:
     """The defence's own threshold on the trusted; FCP's where it has none."""
     if isinstance(rule, VotingDefence):
-        return rule.threshold(federation, trusted, exchangeability)
-    return FcpThreshold(federation, trusted, exchangeability)
+        return rule.threshold(federation, trusted, rank)
+    return FcpThreshold(federation, trusted, rank)

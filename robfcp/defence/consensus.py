@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
-from robfcp.defence.base import Exclude, Finding, LooksFirst
+from robfcp.defence.base import Finding, LooksFirst
 from robfcp.defence.copies import Copies, find_copies
 from robfcp.defence.evidence import (
     UP_TO,
@@ -33,7 +33,7 @@ from robfcp.defence.evidence import (
 )
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import Exchangeability, FcpThreshold
+from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
 
 Indices = NDArray[np.intp]
 
@@ -434,8 +434,10 @@ class Consensus(LooksFirst):
 
     Parameters
     ----------
-    exclude
-        "outstanding" leaves out only sites that stand out; "exactly" the K_m oddest.
+    exactly
+        Leave out so many, the oddest, whatever they look like.
+    at_most
+        Leave out the oddest of those that stand out, at most so many; all of them if None.
     false_alarm
         The chance of excluding anybody when nobody lies.
 
@@ -450,7 +452,8 @@ class Consensus(LooksFirst):
     ('client-03',)
     """
 
-    exclude: Exclude = "outstanding"
+    exactly: int | None = None
+    at_most: int | None = None
     false_alarm: float = USUAL.level
     name: ClassVar[str] = "consensus"
 
@@ -484,7 +487,7 @@ class Consensus(LooksFirst):
         return stand_out(federation, Constants(level=self.false_alarm))
 
     def threshold(
-        self, federation: Federation, trusted: Mask, exchangeability: Exchangeability
+        self, federation: Federation, trusted: Mask, rank: RankRule = rank_charge
     ) -> VotedThreshold | FcpThreshold:
         """The rule's own threshold on the trusted: a vote, or FCP's where counts hold noise.
 
@@ -494,27 +497,12 @@ class Consensus(LooksFirst):
             The reports of one round.
         trusted
             (K,) who votes.
-        exchangeability
+        rank
             Of which FCP's threshold is the least the vote can give.
-
-        Returns
-        -------
-        VotedThreshold or FcpThreshold
-            With `index(level)`, the threshold's bin at a level.
-
-        Examples
-        --------
-        >>> from fractions import Fraction
-        >>> import numpy as np
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[5, 4, 1, 0]] * 4)
-        >>> rule = robfcp.Consensus().threshold(federation, np.ones(4, dtype=bool), "partial")
-        >>> rule.index(Fraction("0.8"))
-        1
         """
         if federation.noisy or federation.unit != 1:
-            return FcpThreshold(federation, trusted, exchangeability)
-        return VotedThreshold(federation, trusted, exchangeability, find_copies(federation), USUAL)
+            return FcpThreshold(federation, trusted, rank)
+        return VotedThreshold(federation, trusted, rank, find_copies(federation), USUAL)
 
 
 def stand_out(federation: Federation, constants: Constants = USUAL) -> Finding:

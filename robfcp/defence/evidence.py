@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robfcp.defence.copies import Copies
 from robfcp.federation import Federation
-from robfcp.guarantees import Exchangeability, FcpThreshold, conformal_rank
+from robfcp.guarantees import FcpThreshold, RankRule, conformal_rank
 
 LEVELS = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
 DRAWN = 2048  # of many sites, whose quantiles choose the bins and among whom the core is sought
@@ -590,13 +590,13 @@ class VotedThreshold:
         self,
         federation: Federation,
         trusted: NDArray[np.bool_],
-        exchangeability: Exchangeability,
+        rank: RankRule,
         copies: Sequence[Copies],
         constants: Constants,
     ) -> None:
-        self._plain = FcpThreshold(federation, trusted, exchangeability)
+        self._plain = FcpThreshold(federation, trusted, rank)
         kept = federation.subset(trusted)
-        self._rank = (kept.n_samples, kept.n_clients, exchangeability)
+        self._rank = (kept.n_samples, kept.n_clients, rank)
         self._kept, self._constants = kept, constants
         self._sizes = kept.sizes.astype(np.float64)
         self._weights = self._sizes.copy()
@@ -641,8 +641,8 @@ class VotedThreshold:
         """FCP's edge with these weights; exact where they are the sizes."""
         if not self._uneven:
             return self._plain.index(level)
-        n_samples, n_clients, exchangeability = self._rank
-        wanted = conformal_rank(level, n_samples, n_clients, exchangeability) / n_samples
+        n_samples, n_clients, rank = self._rank
+        wanted = conformal_rank(level, n_samples, n_clients, rank) / n_samples
         if wanted > 1:
             return None
         total, last = self._weights.sum(), self._kept.grid.n_bins - 1

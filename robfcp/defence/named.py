@@ -1,15 +1,15 @@
-"""Defences by name and parameters, as calibrations record them."""
+"""Defences by name and parameters, as records keep them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from math import isfinite
-from typing import Any, get_args
+from typing import Any
 
-from robfcp.defence.base import Defence, Exclude, NoDefence
+from robfcp.defence.base import Defence, LooksFirst, NoDefence
 from robfcp.defence.consensus import Consensus
-from robfcp.defence.rob_fcp import METRICS, Metric, RobFCP, RobFCPReleased
+from robfcp.defence.rob_fcp import RobFCP, RobFCPReleased
 from robfcp.errors import MAX_NAME, RobfcpError, plain
 
 Parameters = Mapping[str, bool | int | float | str | None]
@@ -21,32 +21,18 @@ NAMES = ", ".join(map(repr, DEFENCES))  # for messages
 CUSTOM = "custom:"
 
 
-def named_defence(name: str, distance: Metric = "l2", exclude: Exclude = "outstanding") -> Defence:
-    """The defence callers name by a string."""
-    if exclude not in get_args(Exclude):
-        raise RobfcpError(f"exclude: {exclude!r} is neither 'outstanding' nor 'exactly'")
-    if distance not in METRICS:
-        known = ", ".join(map(repr, METRICS))
-        raise RobfcpError(f"distance: {distance!r} is unknown; use {known}")
-    if name == "none":
-        return NoDefence()
-    if name == "rob-fcp":
-        return RobFCP(distance)
-    if name == "rob-fcp-released":
-        if distance != "l2":
-            raise RobfcpError(
-                "distance: the released code knows l2 alone; "
-                "leave it at 'l2' or choose defence='rob-fcp'"
-            )
-        return RobFCPReleased()
-    if name == Consensus.name:
-        if distance != "l2":
-            raise RobfcpError(
-                "distance: consensus measures in units of sampling noise; "
-                "leave it at 'l2' or choose defence='rob-fcp'"
-            )
-        return Consensus(exclude)
-    raise RobfcpError(f"defence: {name!r} is unknown; use {NAMES}")
+def named_defence(name: str, liars: int | None = None, *, exactly: bool = False) -> Defence:
+    """The defence callers name by a string, told how many may lie if that is stated.
+
+    Consensus then leaves out at most so many, or exactly so many; nobody is left out by "none".
+    """
+    if name not in DEFENCES:
+        raise RobfcpError(f"defence: {name!r} is unknown; use {NAMES}")
+    kind, number = DEFENCES[name], "liars"
+    if issubclass(kind, LooksFirst):
+        number = "exactly" if exactly else "at_most"
+    rule: Defence = kind() if liars is None or kind is NoDefence else kind(**{number: liars})
+    return rule
 
 
 def recorded_defence(rule: Defence) -> tuple[str, Parameters]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.defence.base import Assessment, check_minority, without_farthest
+from robfcp.arguments import whole
+from robfcp.defence.base import Assessment, Defence, check_minority, without_farthest
 from robfcp.defence.number_of_liars import likelihood_count
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, projected
@@ -561,11 +562,13 @@ def _torch() -> Any:
 
 
 @dataclass(frozen=True)
-class RobFCP:
+class RobFCP(Defence):
     """The paper: trust the K_b clients with the lowest mean distance to their K_b - 1 nearest.
 
     Parameters
     ----------
+    liars
+        How many are left out, whatever they look like; the paper's estimate if None.
     distance
         Between two clients' vectors: "l1", "l2", "linf", "cosine", "kolmogorov" or "wasserstein".
     characterisation
@@ -586,10 +589,11 @@ class RobFCP:
     --------
     >>> import robfcp
     >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
-    >>> robfcp.calibrate(federation, defence=robfcp.RobFCP(), malicious=1).flagged
+    >>> robfcp.calibrate(federation, defence=robfcp.RobFCP(liars=1)).flagged
     ('client-3',)
     """
 
+    liars: int | None = None
     distance: Metric = "l2"
     characterisation: Characterisation = "histogram"
     bins: int = 100
@@ -597,33 +601,23 @@ class RobFCP:
     device: str | None = None
     name: ClassVar[str] = "rob-fcp"
 
-    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
-        """Exactly `n_malicious` clients left out, whatever they look like.
+    def __post_init__(self) -> None:
+        if self.distance not in METRICS:
+            known = ", ".join(map(repr, METRICS))
+            raise RobfcpError(f"distance: {self.distance!r} is unknown; use {known}")
+        told(self)
 
-        Parameters
-        ----------
-        federation
-            The reports of one round.
-        n_malicious
-            K_m, fewer than half of the clients.
-
-        Returns
-        -------
-        Assessment
-            Everybody's maliciousness, verdict and reason.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
-        >>> robfcp.RobFCP()(federation, 1).trusted
-        array([ True,  True,  True, False])
-        """
-        n_benign = check_minority(federation, n_malicious)
+    def __call__(self, federation: Federation) -> Assessment:
+        liars, stated = self.liars, self.liars is not None
+        if liars is None:
+            liars = self.estimate(federation)
+        n_benign = check_minority(federation, liars)
         vectors = characterise(federation, self.characterisation, self.bins)
         estimate = nearest_means(vectors, n_benign, self.distance, self.seed, self.device)
         notes = () if estimate.note is None else (estimate.note,)
-        return without_farthest(federation, n_malicious, estimate.means, "their neighbours", notes)
+        return without_farthest(
+            federation, liars, estimate.means, "their neighbours", notes, stated=stated
+        )
 
     def estimate(self, federation: Federation) -> int:
         """The paper's number of liars, from 1 to under half: never 0, whoever reports.
@@ -641,6 +635,13 @@ class RobFCP:
         vectors = characterise(federation, "histogram")
         number = nearest_mean(vectors, -(-federation.n_clients // 2), "l2")
         return likelihood_count(vectors, number, scaled=True)
+
+
+def told(rule: RobFCP | RobFCPReleased) -> None:
+    """The number a defence was told as a plain one, refused where it is none."""
+    if rule.liars is not None:
+        liars = whole("liars", rule.liars, "give the number of sites that lie")
+        object.__setattr__(rule, "liars", liars)
 
 
 def nearest_mean(
@@ -667,7 +668,7 @@ def nearest_means(
 
 
 @dataclass(frozen=True)
-class RobFCPReleased:
+class RobFCPReleased(Defence):
     """What the code released with the paper does: trust those nearest to their *farthest* others.
 
     It differs from the paper's text (`RobFCP`) in three things. Conformity scores 1 - s go to the
@@ -682,6 +683,8 @@ class RobFCPReleased:
 
     Parameters
     ----------
+    liars
+        How many are left out, whatever they look like; the code's own estimate if None.
     bins
         The uniform bins vectors are made from; the report's own where these do not nest.
     seed
@@ -696,40 +699,26 @@ class RobFCPReleased:
     --------
     >>> import robfcp
     >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
-    >>> robfcp.calibrate(federation, defence="rob-fcp-released", malicious=1).flagged
+    >>> robfcp.calibrate(federation, defence=robfcp.RobFCPReleased(liars=1)).flagged
     ('client-3',)
     """
 
+    liars: int | None = None
     bins: int = 100
     seed: int | None = None
     name: ClassVar[str] = "rob-fcp-released"
 
-    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
-        """Exactly `n_malicious` clients left out, whatever they look like.
+    def __post_init__(self) -> None:
+        told(self)
 
-        Parameters
-        ----------
-        federation
-            The reports of one round.
-        n_malicious
-            K_m, fewer than half of the clients.
-
-        Returns
-        -------
-        Assessment
-            Everybody's maliciousness, verdict and reason.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
-        >>> robfcp.RobFCPReleased()(federation, 1).trusted
-        array([ True,  True,  True, False])
-        """
-        n_benign = check_minority(federation, n_malicious)
+    def __call__(self, federation: Federation) -> Assessment:
+        liars = self.estimate(federation) if self.liars is None else self.liars
+        n_benign = check_minority(federation, liars)
         estimate = _farthest(wrapped(federation, self.bins), n_benign, self.seed)
         notes = () if estimate.note is None else (estimate.note,)
-        return without_farthest(federation, n_malicious, estimate.means, "the others", notes)
+        return without_farthest(
+            federation, liars, estimate.means, "the others", notes, stated=self.liars is not None
+        )
 
     def estimate(self, federation: Federation) -> int:
         """The number of liars, from 1 to under half: never 0, whoever reports.

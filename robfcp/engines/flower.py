@@ -197,7 +197,7 @@ def named_strategy(config: Mapping[str, Any]) -> Any:
     name = str(config["strategy"])
     if name not in STRATEGIES:
         raise RobfcpError(f"strategy: {name!r} is unknown; use {', '.join(STRATEGIES)}")
-    liars = config["malicious"] if isinstance(config["malicious"], int) else 0
+    liars = config["liars"] if isinstance(config["liars"], int) else 0
     options = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
     if "krum" in name:
         options["num_malicious_nodes"] = liars

@@ -337,7 +337,7 @@ class CalibrationRecipe(Recipe):
     script, script_args: a file that calls `calibrate_client`; the job carries it, and with it the
         `helpers`, files that it imports. Without a script the job carries no code, and the sites
         answer with `CalibrationExecutor`.
-    config: any of `robfcp.engines.DEFAULTS`, with underscores: malicious=2, deadline=120.
+    config: any of `robfcp.engines.DEFAULTS`, with underscores: liars=2, deadline=120.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ import numpy as np
 
 from robfcp.arguments import MAX_SAMPLES, check_client
 from robfcp.calibration import Calibration, calibrate, letters, sign_sealed
-from robfcp.defence import DEFAULT
+from robfcp.defence import DEFAULT, named_defence
 from robfcp.engines.protocol import (
     FAILURES,
     CheckRequest,
@@ -48,6 +48,7 @@ from robfcp.engines.protocol import (
 from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.federation import Fault, Federation
 from robfcp.grid import Grid
+from robfcp.guarantees import named_promise
 from robfcp.monitoring import EReport, Merged, merge, record_look
 from robfcp.privacy import grid_from_text
 from robfcp.report import Report, agreement, signing, wire
@@ -611,10 +612,10 @@ def _now() -> str:
 DEFAULTS: Mapping[str, Any] = {  # of a run's configuration, in the same words on every engine
     "score": "lac",
     "grid": "",  # the score's own; "uniform:100" and the like
-    "confidence-level": 0.9,
+    "coverage": 0.9,
     "defence": DEFAULT,
-    "malicious": "estimate",  # or the most sites that may lie
-    "guarantee": "",  # marginal, pac
+    "promise": "",  # marginal, pac
+    "liars": "unknown",  # or the most sites that may lie
     "sizes": "ask",  # beforehand; "none", or the absolute path of a registry
     "keys": "",  # absolute path of a registry of public keys; unsigned reports are refused
     "quorum": 0.5,
@@ -633,8 +634,10 @@ def round_options(config: Mapping[str, Any]) -> dict[str, Any]:
         raise RobfcpError(
             f"output: {config['output']} is not absolute; nobody knows where this app runs"
         )
-    if config["malicious"] != "estimate" and not isinstance(config["malicious"], int):
-        raise RobfcpError("malicious: neither a number nor 'estimate'; fix the run config")
+    if config["liars"] != "unknown" and not isinstance(config["liars"], int):
+        raise RobfcpError("liars: neither a number nor 'unknown'; fix the run config")
+    liars = None if config["liars"] == "unknown" else config["liars"]
+    promise = named_promise(str(config["promise"]), liars=liars) if config["promise"] else None
     return {
         "score": named_score(str(config["score"])),
         "grid": grid_from_text(str(config["grid"])) if config["grid"] else None,
@@ -642,10 +645,9 @@ def round_options(config: Mapping[str, Any]) -> dict[str, Any]:
         "quorum": config["quorum"],
         "check": bool(config["check"]),
         "invited": str(config["invited"]).split(),
-        "confidence_level": config["confidence-level"],
-        "defence": config["defence"],
-        "malicious": config["malicious"],
-        "guarantee": config["guarantee"] or None,
+        "coverage": config["coverage"],
+        "defence": named_defence(str(config["defence"]), None if promise else liars),
+        "promise": promise,
     }
 
 

@@ -2,7 +2,7 @@
 
 from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, check_extent, table
 from robfcp.federation.faults import Fault, Untrusted, fault_of
-from robfcp.federation.federation import Checked, Federation, numbered
+from robfcp.federation.federation import Checked, Federation, capped, numbered
 from robfcp.federation.majority import reports_needed
 from robfcp.federation.projection import comparable, projected, rising, smoothed_below, whole
 from robfcp.federation.reading import read_federation, read_signed, verify_all
@@ -17,6 +17,7 @@ __all__ = [
     "SparseCounts",
     "Stratified",
     "Untrusted",
+    "capped",
     "check_extent",
     "comparable",
     "fault_of",

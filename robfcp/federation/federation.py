@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp.arguments import share
 from robfcp.errors import RobfcpError
 from robfcp.federation.counts import Counts, DenseCounts, Entries
 from robfcp.federation.faults import Fault, Untrusted
@@ -650,3 +651,23 @@ class Federation(Tallies):
 def numbered(n_clients: int, width: int) -> tuple[str, ...]:
     """client-00, client-01, ... padded so that names sort as numbers."""
     return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
+
+
+def capped(federation: Federation, max_share: float) -> Federation:
+    """Without the clients that claim more than the allowed share of all samples."""
+    shares = federation.sizes / federation.n_samples
+    over = shares > share("max_share", max_share, "give 0.2, say", one=True)
+    if over.all():
+        raise RobfcpError(
+            f"max_share: every site holds more than {max_share:g} of all samples; raise it"
+        )
+    faults = tuple(
+        Fault(
+            federation.ids[k],
+            "n_samples",
+            f"{federation.ids[k]}: claims {shares[k]:.1%} of all samples but the cap is "
+            f"{max_share:.1%}; check its size or raise max_share",
+        )
+        for k in np.flatnonzero(over)
+    )
+    return replace(federation.subset(~over), faulty=federation.faulty + faults)

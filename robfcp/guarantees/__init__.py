@@ -1,44 +1,33 @@
 """Guarantees: what is proved about a threshold, whatever at most m clients do."""
 
-from robfcp.guarantees.alike import homogeneous_threshold
 from robfcp.guarantees.budgets import check_budget
 from robfcp.guarantees.certificate import (
-    Assumption,
-    Certificate,
-    CurvePoint,
-    GuaranteeKind,
-    at_least,
-    at_most,
+    assumptions_of,
     certify,
     coverage_curve,
-    curve_assumptions,
     curve_budgets,
     empty_from,
     foresee,
-    liars_assumption,
-    loss_at_most,
     outside_of,
-    tolerance_statement,
 )
 from robfcp.guarantees.coverage import coverage_interval
 from robfcp.guarantees.engine import CountBounds, ExactCounts, envelope
-from robfcp.guarantees.label_shift import MOST_COMPARED, ClassCounts, Mix, class_counts, read_mixes
+from robfcp.guarantees.label_shift import (
+    MOST_COMPARED,
+    ClassCounts,
+    class_counts,
+    least_shift,
+    mixes_differ,
+    read_mixes,
+)
 from robfcp.guarantees.marginal import (
     liars_forcing_full_sets,
     liars_no_rule_survives,
     marginal_threshold,
+    most_liars,
     robust_step,
-    tolerance,
-    tolerance_at,
-    tolerances,
 )
-from robfcp.guarantees.promises import (
-    guaranteed,
-    least_shift,
-    mixes_differ,
-    shifted_mix,
-    shifted_pac,
-)
+from robfcp.guarantees.promises import PROMISES, LabelShift, Marginal, Pac, Promise, named_promise
 from robfcp.guarantees.pruning import (
     PRUNING_SHARE,
     ClientIntervals,
@@ -48,8 +37,9 @@ from robfcp.guarantees.pruning import (
     prune,
 )
 from robfcp.guarantees.rank import (
-    Exchangeability,
+    Charge,
     FcpThreshold,
+    RankRule,
     conformal_rank,
     exact_level,
     fcp_index,
@@ -66,23 +56,23 @@ from robfcp.guarantees.tails import NoisyCounts, bounds_of, pac_threshold
 
 __all__ = [
     "MOST_COMPARED",
+    "PROMISES",
     "PRUNING_SHARE",
-    "Assumption",
-    "Certificate",
+    "Charge",
     "ClassCounts",
     "ClientIntervals",
     "CountBounds",
-    "CurvePoint",
     "ExactCounts",
-    "Exchangeability",
     "FcpThreshold",
-    "GuaranteeKind",
     "HeterogeneityEstimate",
-    "Mix",
+    "LabelShift",
+    "Marginal",
     "NoisyCounts",
     "OwnInterval",
-    "at_least",
-    "at_most",
+    "Pac",
+    "Promise",
+    "RankRule",
+    "assumptions_of",
     "bounds_of",
     "certify",
     "check_budget",
@@ -90,7 +80,6 @@ __all__ = [
     "conformal_rank",
     "coverage_curve",
     "coverage_interval",
-    "curve_assumptions",
     "curve_budgets",
     "empty_from",
     "envelope",
@@ -98,16 +87,14 @@ __all__ = [
     "exact_level",
     "fcp_index",
     "foresee",
-    "guaranteed",
-    "homogeneous_threshold",
     "least_liars",
     "least_shift",
-    "liars_assumption",
     "liars_forcing_full_sets",
     "liars_no_rule_survives",
-    "loss_at_most",
     "marginal_threshold",
     "mixes_differ",
+    "most_liars",
+    "named_promise",
     "outside_of",
     "own_interval",
     "own_mixes",
@@ -116,12 +103,6 @@ __all__ = [
     "rank_charge",
     "read_mixes",
     "robust_step",
-    "shifted_mix",
-    "shifted_pac",
     "site_thresholds",
     "stranger_threshold",
-    "tolerance",
-    "tolerance_at",
-    "tolerance_statement",
-    "tolerances",
 ]

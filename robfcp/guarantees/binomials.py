@@ -20,15 +20,3 @@ def least_count(totals: Whole, probability: float, delta: float, low: Whole) -> 
         high = np.where(open_ & rare, middle, high)
         low = np.where(open_ & ~rare, middle + 1, low)
     return high
-
-
-def binomial_tail(totals: Whole, counts: Whole, probability: float) -> NDArray[np.float64]:
-    """P(Bin(N, probability) >= c) for every pair with c >= 1; 0 where c exceeds N."""
-    from scipy.special import betainc
-
-    possible = counts <= totals
-    chances: NDArray[np.float64] = np.zeros(len(totals))
-    chances[possible] = betainc(
-        counts[possible], totals[possible] - counts[possible] + 1, probability
-    )
-    return chances

@@ -8,10 +8,10 @@ from robfcp.errors import RobfcpError
 def check_budget(m: int, n_clients: int) -> int:
     """The number of liars guarded against, if it leaves at least one benign client."""
     if isinstance(m, bool) or int(m) != m or m < 0:
-        raise RobfcpError(f"malicious: {m!r} is not a number of sites; give 0 or more")
+        raise RobfcpError(f"liars: {m!r} is not a number of sites; give 0 or more")
     if m >= n_clients:
         raise RobfcpError(
-            f"malicious: nothing can be guaranteed against {m} of {n_clients} sites; "
+            f"liars: nothing can be guaranteed against {m} of {n_clients} sites; "
             "state a smaller bound or wait for more reports"
         )
     return int(m)
@@ -24,14 +24,8 @@ def check_delta(delta: float) -> float:
     return float(delta)
 
 
-def check_zero_one(unit: int, what: str) -> None:
-    """Refuse what is proved for labels covered or missed, but not for losses in between."""
-    if unit != 1:
-        raise RobfcpError(f"{what}: is not proved for losses; leave it out")
-
-
 def check_sigma(sigma: float) -> float:
     """A stated bound on how far honest clients differ."""
     if not 0 <= sigma <= 1:
-        raise RobfcpError(f"heterogeneity: {sigma} is not between 0 and 1; give 0.02, say")
+        raise RobfcpError(f"alike: {sigma} is not between 0 and 1; give 0.02, say")
     return float(sigma)

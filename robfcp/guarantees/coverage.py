@@ -60,10 +60,12 @@ def _reaches_zero(share: Vector, radius: Vector) -> NDArray[np.bool_]:
     return np.asarray(share * (STEPS * log(2)) + rest * np.log(rest) <= radius)
 
 
-def kl_lower(share: NDArray[np.float64], radius: float) -> NDArray[np.float64]:
+def kl_lower(share: NDArray[np.float64], radius: float | Vector) -> NDArray[np.float64]:
     """The least p <= share with kl(share, p) <= radius, from below, by bisection."""
     share = np.asarray(share, dtype=float)
-    if share.size == 1:  # what certificates of one threshold ask, often
+    if share.size == 1 and isinstance(
+        radius, float
+    ):  # what certificates of one threshold ask, often
         return np.full(share.shape, _kl_lower_one(float(share.reshape(())), radius))
     low, high = np.zeros_like(share), share.copy()
     with np.errstate(divide="ignore", invalid="ignore"):

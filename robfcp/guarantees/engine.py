@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation import Federation
-from robfcp.guarantees.binomials import binomial_tail, least_count
 from robfcp.guarantees.budgets import check_budget
 
 _SAFE = 2**62
@@ -349,13 +348,6 @@ class CountBounds(Protocol):
         """The samples left when the m largest clients are removed."""
         ...
 
-    def convincing(self, probability: float, gamma: float) -> Callable[[int], tuple[Any, Any]]:
-        """For an edge the (K,) least counts c with P(Bin(n_k, probability) >= c) <= gamma.
-
-        Beside them these chances; noise counts as part of the tail.
-        """
-        ...
-
     def search(self, holds: Callable[[Edges], NDArray[np.bool_]]) -> int | None:
         """The first edge from which on a condition holds; None where it fails at the top."""
         ...
@@ -454,13 +446,6 @@ class ExactCounts:
     def smallest_total(self, m: int, chance: float) -> float:
         """N without its m largest clients."""
         return float(self._totals[m])
-
-    def convincing(self, probability: float, gamma: float) -> Callable[[int], tuple[Any, Any]]:
-        """The same counts at every edge."""
-        none = np.zeros(len(self.sizes), dtype=np.int64)
-        needed = least_count(self.sizes, probability, gamma, none)
-        chances = binomial_tail(self.sizes, needed, probability)
-        return lambda edge: (needed, chances)
 
     def search(self, holds: Callable[[Edges], NDArray[np.bool_]]) -> int | None:
         """By bisection: what holds at an edge holds above it."""

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
-from robfcp.guarantees.engine import envelope, sum_of_largest
+from robfcp.guarantees.engine import envelope, first_edge, sum_of_largest
 from robfcp.guarantees.tails import PacCondition
 from robfcp.report import OTHER
 
@@ -225,9 +225,9 @@ def class_counts(federation: Federation) -> ClassCounts:
     """
     strata = federation.strata
     if strata is None or strata.by != "class":
-        raise RobfcpError("label_shift: needs reports by class; sketch them with labels")
+        raise RobfcpError("label shift: needs reports by class; make them with labels")
     if federation.noisy:
-        raise RobfcpError("label_shift: is not proved for private reports; leave it out")
+        raise RobfcpError("label shift: is not proved for private reports; leave it out")
     n_bins, n_strata = strata.n_bins, strata.n_strata
     edges = fixed_edges(n_bins)
     ends = (np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1)[None, :]).ravel()
@@ -236,7 +236,7 @@ def class_counts(federation: Federation) -> ClassCounts:
     shown = np.array([name != OTHER for name in strata.labels])
     whole = merged[:, ~shown].sum(axis=(1, 2)) == 0
     if whole.sum() < 1:
-        raise RobfcpError("label_shift: every site merged classes; sketch without --least")
+        raise RobfcpError("label shift: every site merged classes; make reports without --least")
     below = np.cumsum(merged[whole][:, shown], axis=2)
     looked = below[:, :, : len(edges)]
     return ClassCounts(
@@ -458,3 +458,40 @@ def _too_few(
     holders = (counts.sizes[kept] > 0).sum(axis=0)
     wanted = (mixes > 0).any(axis=0)
     return tuple(counts.names[c] for c in np.flatnonzero(wanted & (holders <= left)))
+
+
+_STEPS = 128  # of the least sigma
+_EDGES = 48  # at which it is sought
+
+
+def least_shift(federation: Federation, m: int, confidence: float = 0.95) -> float:
+    """The smallest sigma (to 1/128) at which nobody would be dropped: a diagnostic, not a bound.
+
+    Liars are included, and who agrees too well is not seen: it is no estimate of the true one.
+    """
+    counts = class_counts(federation)
+    beta = PRUNING_SHARE * check_delta(1 - confidence)
+    places = np.unique(np.linspace(0, len(counts.edges) - 1, _EDGES).round().astype(int))
+    pairs = Pairs(counts.sizes)
+
+    def nobody(step: int) -> bool:
+        found = (pairs.kept(counts.below[place], m, beta, step / _STEPS) for place in places)
+        return all(kept is not None and kept.all() for kept in found)
+
+    found = first_edge(_STEPS, nobody)
+    return 1.0 if found is None else found / _STEPS
+
+
+def mixes_differ(sizes: NDArray[np.int64]) -> float:
+    """p-value of the (K, C) label counts if all clients drew labels from one mix: a diagnostic.
+
+    Pearson's test; classes and clients without samples are left out.
+    """
+    from scipy.special import chdtrc
+
+    kept = sizes[sizes.sum(axis=1) > 0][:, sizes.sum(axis=0) > 0].astype(np.float64)
+    df = (kept.shape[0] - 1) * (kept.shape[1] - 1)
+    if df < 1:
+        return 1.0
+    expected = np.outer(kept.sum(axis=1), kept.sum(axis=0)) / kept.sum()
+    return float(chdtrc(df, ((kept - expected) ** 2 / expected).sum()))

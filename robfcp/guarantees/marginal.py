@@ -1,4 +1,4 @@
-"""Thresholds that cover whatever at most m clients do, and how many liars a threshold survives.
+"""Thresholds that cover whatever at most m clients do.
 
 What is computed here needs exchangeable samples within each client and nothing else; the
 thresholds with a stated confidence (`robfcp.guarantees.tails`) need independent ones.
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees.budgets import check_budget
 from robfcp.guarantees.engine import (
@@ -23,7 +22,7 @@ from robfcp.guarantees.engine import (
     scaled_margins,
     sum_of_largest,
 )
-from robfcp.guarantees.rank import Exchangeability, rank_charge
+from robfcp.guarantees.rank import RankRule, rank_charge
 from robfcp.guarantees.tails import bounds_of
 
 
@@ -31,8 +30,8 @@ def marginal_threshold(
     federation: Federation,
     level: Fraction,
     m: int | None = None,
-    size_budget: int | None = None,
-    exchangeability: Exchangeability = "partial",
+    samples: int | None = None,
+    rule: RankRule = rank_charge,
 ) -> int | None:
     """The first edge that covers at `level` whatever <= m clients (or W samples) do; None = inf.
 
@@ -41,24 +40,20 @@ def marginal_threshold(
     of FCP's thresholds over all clients that could be the benign ones. Noise is allowed for, with
     a chance that is paid from the level.
     """
-    if m is None and size_budget is None:
-        raise RobfcpError("malicious: state how many sites, or how many samples, may lie")
     if m is not None:
         m = check_budget(m, federation.n_clients)
-    if size_budget is not None and size_budget < 0:
-        raise RobfcpError(f"size_budget: {size_budget} is negative; give a number of samples")
     bounds = bounds_of(federation)
-    if size_budget is not None:
-        bounds.require_sizes("size_budget")
+    if samples is not None:
+        bounds.require_sizes("samples")
 
     def holds(edges: Edges) -> NDArray[np.bool_]:
-        margins, allowance = _needed(bounds, edges, level, exchangeability)
+        margins, allowance = _needed(bounds, edges, level, rule)
         enough = np.zeros(len(edges), dtype=bool)
         if m is not None:
             enough |= (slack(margins, m) >= allowance).astype(bool)
-        if size_budget is not None and not enough.all():
+        if samples is not None and not enough.all():
             enough |= [
-                size_budget_holds(row, bounds.sizes, size_budget, int(needed))
+                samples_hold(row, bounds.sizes, samples, int(needed))
                 for row, needed in zip(margins, allowance, strict=True)
             ]
         return enough
@@ -85,7 +80,7 @@ def robust_step(losses: NDArray[Any], bound: int, m: int) -> int | None:
     return int(np.argmax(holds)) if holds.any() else None
 
 
-def size_budget_holds(
+def samples_hold(
     margins: NDArray[Any], sizes: NDArray[np.int64], budget: int, allowance: int = 0
 ) -> bool:
     """Whether every S whose complement has at most `budget` samples keeps its allowance.
@@ -108,38 +103,17 @@ def size_budget_holds(
     return total * weight - gain * budget - int(np.maximum(exact, 0).sum()) >= 0
 
 
-def tolerance(federation: Federation, index: int | None, level: Fraction) -> int | None:
-    """m*: how many arbitrary liars the threshold at this edge provably survives; None = none.
+def most_liars(bounds: CountBounds, edges: Edges, level: Fraction) -> NDArray[np.int64]:
+    """(E,) the largest m < K for which each edge meets the marginal condition, -1 for none.
 
-    An infinite threshold (None) survives all but the one client a guarantee needs. The promise
-    is joint: P(true label missed and m* >= the true number of liars) <= 1 - level.
-    """
-    if index is None:
-        return federation.n_clients - 1
-    return tolerance_at(bounds_of(federation), index, level)
-
-
-def tolerance_at(bounds: CountBounds, index: int, level: Fraction) -> int | None:
-    """The largest m < K for which the marginal condition holds at this edge; None if not even 0."""
-    found = int(tolerances(bounds, np.array([index]), level)[0])
-    return None if found < 0 else found
-
-
-def tolerances(
-    bounds: CountBounds,
-    edges: Edges,
-    level: Fraction,
-    exchangeability: Exchangeability = "partial",
-) -> NDArray[np.int64]:
-    """(E,) the tolerance of a threshold at each edge, -1 for none.
-
-    Where counts may fall the condition must hold at all edges above too.
+    It rises with the edge, so that the thresholds for all m are found by one bisection. Where
+    counts may fall the condition must hold at all edges above too.
     """
     places, where = np.unique(edges, return_inverse=True)
     if bounds.falling:
         where = np.asarray(edges) - places[0]
         places = bounds.edges_from(int(places[0]))
-    margins, allowance = _needed(bounds, places, level, exchangeability)
+    margins, allowance = _needed(bounds, places, level, rank_charge)
     total = margins.sum(axis=1) - allowance
     gains = np.cumsum(-np.sort(-np.maximum(margins, 0), axis=1), axis=1)
     survived = np.minimum((gains <= total[:, None]).sum(axis=1), len(bounds.sizes) - 1)
@@ -150,12 +124,12 @@ def tolerances(
 
 
 def _needed(
-    bounds: CountBounds, edges: Edges, level: Fraction, exchangeability: Exchangeability
+    bounds: CountBounds, edges: Edges, level: Fraction, rule: RankRule
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """(E, K) scaled margins at the level that leaves room for noise, and what they must exceed."""
     beta = bounds.level_share(level)
     wanted = level + beta
-    charge = rank_charge(wanted, len(bounds.sizes), exchangeability)
+    charge = rule(wanted, len(bounds.sizes))
     margins = scaled_margins(bounds, edges, wanted, extra=1 if charge.per_client else 0)
     in_all = bounds.parts * int(charge.in_all * wanted.denominator)
     return margins, bounds.scaled_allowance(edges, wanted, float(beta)) + in_all

@@ -1,234 +1,360 @@
-"""The guaranteed modes: a threshold together with the certificate that goes with it."""
+"""What may be promised whatever some sites do: a threshold and the certificate that goes with it.
+
+Promises are what a record keeps of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from robfcp.arguments import a_few
+from robfcp.arguments import a_few, share, whole
+from robfcp.certificate import FULL, Certificate, Kind
+from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees.alike import homogeneous_threshold
-from robfcp.guarantees.budgets import check_delta, check_sigma
-from robfcp.guarantees.certificate import (
-    FULL,
-    Certificate,
-    GuaranteeKind,
-    Kind,
-    assumptions_of,
-    guarantee_certificate,
-    noise_note,
-    outside_of,
-    pruning_note,
-)
+from robfcp.guarantees.budgets import check_budget, check_delta
+from robfcp.guarantees.certificate import assumptions_of, loss_of, noise_note, outside_of
 from robfcp.guarantees.label_shift import (
-    Mix,
-    Pairs,
+    MOST_COMPARED,
     class_counts,
+    least_shift,
     mix_threshold,
+    mixes_differ,
     pruned_pac,
     read_mixes,
 )
-from robfcp.guarantees.marginal import marginal_threshold
-from robfcp.guarantees.pruning import PRUNING_SHARE, ClientIntervals, prune
-from robfcp.guarantees.rank import Exchangeability
-from robfcp.guarantees.tails import pac_threshold
+from robfcp.guarantees.marginal import liars_forcing_full_sets, marginal_threshold
+from robfcp.guarantees.pruning import PRUNING_SHARE, prune
+from robfcp.guarantees.tails import pac_liars_forcing_full_sets, pac_threshold
 
-Guaranteed = tuple[int | None, Certificate]
+Promised = tuple[int | None, Certificate]
+Mix = dict[str, float] | str | list[dict[str, float] | str]
+UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
 
 
-def guaranteed(
-    federation: Federation,
-    kind: GuaranteeKind,
-    level: Fraction,
-    m: int | None,
-    *,
-    confidence: float = 0.95,
-    sigma: float | None = None,
-    size_budget: int | None = None,
-    exchangeability: Exchangeability = "partial",
-    intervals: Callable[[float], ClientIntervals] | None = None,
-) -> Guaranteed:
-    """The guaranteed threshold's edge (None = infinite) and what it promises: at least `level`.
+class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What every promise can do."""
 
-    `intervals` are those of `prune`, kept by who asks for several thresholds.
+    def threshold(self, federation: Federation, level: Fraction, confidence: float) -> Promised:
+        """The threshold that holds the promise, and what is proved of it.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        level
+            The coverage promised.
+        confidence
+            With which it holds over the calibration data, where it does not hold on average.
+
+        Returns
+        -------
+        tuple
+            The bin whose upper edge is the threshold, None for an infinite one; the certificate.
+        """
+        raise NotImplementedError
+
+    def remarks(self, federation: Federation, confidence: float) -> tuple[str, ...]:
+        """What else must be said of these reports, beside the certificate.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        confidence
+            Of the certificate.
+        """
+        return ()
+
+
+class Marginal(Stated, frozen=True, tag="marginal"):
+    """Coverage on average over calibration data, whatever the liars do.
+
+    Parameters
+    ----------
+    liars
+        How many sites may lie.
+    samples
+        How many samples lying sites may hold together; beside or in place of `liars`.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> federation = robfcp.Federation.from_counts([[80, 15, 5]] * 20)
+    >>> robfcp.calibrate(federation, 0.8, promise=robfcp.Marginal(liars=2)).statement
+    'coverage is at least 80%, whatever at most 2 of 20 sites do, on average over calibration data'
     """
-    certificate = guarantee_certificate(
-        federation,
-        kind,
-        level,
-        m,
-        confidence=confidence,
-        sigma=sigma,
-        size_budget=size_budget,
-        exchangeability=exchangeability,
-    )
-    delta = 1 - confidence
-    if kind == "pac-homogeneous":
-        index = homogeneous_threshold(federation, level, _stated(m), delta, sigma or 0.0)
-    elif sigma is not None and m is not None:
-        # pruning's chance of failure is paid from the level, or a fifth of it from delta
-        beta = (1 - level) / 10 if kind == "marginal" else Fraction(PRUNING_SHARE * delta)
-        pruning = prune(federation, m, sigma, float(beta), intervals)
-        kept, remaining = federation.subset(pruning.kept), pruning.m
-        if kind == "marginal":
-            index = marginal_threshold(
-                kept, level + beta, remaining, exchangeability=exchangeability
-            )
+
+    liars: int | None = None
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.liars is None and self.samples is None:
+            raise RobfcpError("liars: state how many sites, or how many samples, may lie")
+        _whole(self, "liars", "state how many sites may lie")
+        _whole(self, "samples", "give a number of samples")
+
+    def threshold(self, federation: Federation, level: Fraction, confidence: float) -> Promised:
+        forcing = None
+        if self.liars is not None and self.samples is None:
+            m = check_budget(self.liars, federation.n_clients)
+            forcing = liars_forcing_full_sets(federation.sizes, level, m)
+        edge = marginal_threshold(federation, level, self.liars, self.samples)
+        certificate = _certificate(
+            federation, edge, "marginal", level, self.liars, forcing=forcing, samples=self.samples
+        )
+        return edge, certificate
+
+
+class Pac(Stated, frozen=True, tag="pac"):
+    """Coverage with a stated confidence over the calibration data, whatever the liars do.
+
+    Parameters
+    ----------
+    liars
+        How many sites may lie.
+    alike
+        How far an honest site's scores may be from a common distribution (the largest difference
+        of their CDFs), declared: sites that cannot be honest are then dropped first. Nothing is
+        declared if None.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> federation = robfcp.Federation.from_counts([[80, 15, 5]] * 20)
+    >>> print(robfcp.calibrate(federation, 0.8, promise=robfcp.Pac(2, alike=0.05)).statement)
+    coverage is at least 80%, and at every honest site at least 70%, whatever at most 2 of 20 ...
+    """
+
+    liars: int
+    alike: float | None = None
+
+    def __post_init__(self) -> None:
+        _whole(self, "liars", "state how many sites may lie")
+        _share(self, "alike")
+
+    def threshold(self, federation: Federation, level: Fraction, confidence: float) -> Promised:
+        m, delta = check_budget(self.liars, federation.n_clients), check_delta(1 - confidence)
+        forcing, note = None, ""
+        if self.alike is None:
+            edge = pac_threshold(federation, level, m, delta)
+            if federation.risk is None:
+                forcing = pac_liars_forcing_full_sets(federation.sizes, level, m, delta)
         else:
-            index = pac_threshold(kept, level, remaining, delta - float(beta))
-        note = pruning_note(pruning.evidence, m)
-        certificate = replace(certificate, note=noise_note(federation, note))
-    elif kind == "pac":
-        index = pac_threshold(federation, level, _stated(m), delta)
-    else:
-        index = marginal_threshold(federation, level, m, size_budget, exchangeability)
-    if index is None or index == federation.grid.n_bins - 1:
-        certificate = replace(certificate, note="; ".join(filter(None, (FULL, certificate.note))))
-    return index, certificate
+            beta = PRUNING_SHARE * delta  # of the chance to fail; what is left is the threshold's
+            pruning = prune(federation, m, self.alike, beta)
+            kept = federation.subset(pruning.kept)
+            edge = pac_threshold(kept, level, pruning.m, delta - beta)
+            if pruning.refuted:
+                note = (
+                    f"the reports contradict sites alike up to {self.alike:g} with at most {m} "
+                    "liars, so nobody was dropped; state a larger one"
+                )
+            elif pruning.exclusions:
+                note = f"{len(pruning.exclusions)} sites that cannot be honest were dropped first"
+        certificate = _certificate(
+            federation,
+            edge,
+            "pac",
+            level,
+            m,
+            confidence=confidence,
+            forcing=forcing,
+            note=note,
+            alike=self.alike,
+        )
+        return edge, certificate
+
+    def remarks(self, federation: Federation, confidence: float) -> tuple[str, ...]:
+        strata = federation.exact_strata
+        if self.alike is None or strata is None or mixes_differ(strata.sizes) > UNLIKE:
+            return ()
+        return (
+            "the sites are declared alike, but their label mixes differ beyond chance: coverage "
+            "may be less than promised; promise LabelShift instead",
+        )
 
 
-def _stated(m: int | None) -> int:
-    """Only the marginal mode can do with a size budget alone."""
-    assert m is not None
-    return m
+class LabelShift(Stated, frozen=True, tag="label-shift"):
+    """As `Pac`, where honest sites agree within classes while their label mixes differ at will.
 
+    Parameters
+    ----------
+    liars
+        How many sites may lie.
+    alike
+        How far an honest site's scores may be from a common distribution within a class.
+    mix
+        Coverage is promised for these shares of the classes: {class: share}, "uniform", "any"
+        (whatever the shares) or a list of them; for the honest sites' own pool if None.
 
-_STEPS = 128  # of the least sigma
-_EDGES = 48  # at which it is sought
-
-Shifted = tuple[int | None, Certificate]
-
-
-def shifted_pac(
-    federation: Federation, level: Fraction, m: int, confidence: float, sigma: float
-) -> Shifted:
-    """Rule PC: clients that cannot be honest are pruned by class, then the PAC rule holds."""
-    walk = pruned_pac(class_counts(federation), level, m, 1 - confidence, sigma)
-    notes = _notes(walk.dropped, walk.contradiction, m, sigma)
-    made = _certificate(
-        federation,
-        clients=walk.clients,
-        kind="pac",
-        level=level,
-        m=m,
-        declared=(confidence, sigma),
-        notes=notes,
-        index=walk.index,
-    )
-    return walk.index, made
-
-
-def shifted_mix(
-    federation: Federation,
-    level: Fraction,
-    mix: Mix | Sequence[Mix],
-    m: int,
-    confidence: float,
-    sigma: float,
-) -> Shifted:
-    """Rule T: one threshold for a stated label mix, or for all mixes of a list at once."""
-    counts = class_counts(federation)
-    mixes = read_mixes(mix, counts.names)
-    walk = mix_threshold(counts, mixes, float(1 - level), m, 1 - confidence, sigma)
-    notes = _notes(walk.dropped, walk.contradiction, m, sigma)
-    if walk.too_few:
-        named = ", ".join(walk.too_few[:5])
-        notes.append(f"too few sites hold {named} for a guarantee against {m} liars")
-    made = _certificate(
-        federation,
-        clients=counts.ids,
-        kind="mix",
-        level=level,
-        m=m,
-        declared=(confidence, sigma),
-        notes=notes,
-        index=walk.index,
-    )
-    return walk.index, made
-
-
-def least_shift(federation: Federation, m: int, confidence: float = 0.95) -> float:
-    """The smallest sigma (to 1/128) at which nobody would be dropped: a diagnostic, not a bound.
-
-    Liars are included, and who agrees too well is not seen: it is no estimate of the true one.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> scores, labels = np.random.default_rng(0).random((10, 400)), np.arange(400) % 2
+    >>> reports = [
+    ...     robfcp.Report.from_scores(f"site-{k}", own, labels=labels, classes=2)
+    ...     for k, own in enumerate(scores)
+    ... ]
+    >>> promise = robfcp.LabelShift(liars=1, mix={"0": 0.2, "1": 0.8})
+    >>> print(robfcp.calibrate(reports, 0.8, promise=promise).statement)
+    coverage of the stated label mix is at least 80%, whatever at most 1 of 10 sites do, with ...
     """
-    counts = class_counts(federation)
-    beta = PRUNING_SHARE * check_delta(1 - confidence)
-    places = np.unique(np.linspace(0, len(counts.edges) - 1, _EDGES).round().astype(int))
-    pairs = Pairs(counts.sizes)
 
-    def nobody(sigma: float) -> bool:
-        found = (pairs.kept(counts.below[place], m, beta, sigma) for place in places)
-        return all(kept is not None and kept.all() for kept in found)
+    liars: int
+    alike: float = 0.0
+    mix: Mix | None = None
 
-    low, high = 0, _STEPS
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if nobody(middle / _STEPS) else (middle + 1, high)
-    return low / _STEPS
+    def __post_init__(self) -> None:
+        _whole(self, "liars", "state how many sites may lie")
+        _share(self, "alike")
+        msgspec.structs.force_setattr(self, "mix", _plain(self.mix))
 
-
-def _notes(dropped: tuple[str, ...], contradiction: bool, m: int, sigma: float) -> list[str]:
-    notes = []
-    if dropped:
-        notes.append(
-            f"{len(dropped)} sites that cannot be honest were dropped first ({a_few(dropped)})"
+    def threshold(self, federation: Federation, level: Fraction, confidence: float) -> Promised:
+        counts, delta = class_counts(federation), 1 - confidence
+        if self.mix is None:
+            walk = pruned_pac(counts, level, self.liars, delta, self.alike)
+        else:
+            mixes = read_mixes(self.mix, counts.names)
+            walk = mix_threshold(counts, mixes, float(1 - level), self.liars, delta, self.alike)
+        notes = []
+        if walk.dropped:
+            notes.append(
+                f"{len(walk.dropped)} sites that cannot be honest were dropped first "
+                f"({a_few(walk.dropped)})"
+            )
+        if walk.contradiction:
+            notes.append(
+                f"more than {self.liars} sites disagree within classes by more than "
+                f"{self.alike:g}, so that they cannot be as declared: nothing is certified; state "
+                "a larger alike or more liars"
+            )
+        if walk.too_few:
+            named = ", ".join(walk.too_few[:5])
+            notes.append(f"too few sites hold {named} for a guarantee against {self.liars} liars")
+        compared = set(counts.ids)
+        pooled = tuple(name for name in federation.ids if name not in compared)
+        if pooled:
+            notes.append(
+                f"says nothing of {len(pooled)} sites without counts of all classes "
+                f"({a_few(pooled)})"
+            )
+        seen = federation.subset(np.array([name in compared for name in federation.ids]))
+        certificate = _certificate(
+            seen,
+            walk.index,
+            "pac" if self.mix is None else "mix",
+            level,
+            self.liars,
+            confidence=confidence,
+            note="; ".join(notes),
+            label_shift=self.alike,
         )
-    if contradiction:
-        notes.append(
-            f"more than {m} sites disagree within classes by more than {sigma:g}, so that they "
-            "cannot be as declared: nothing is certified; state a larger label_shift or more liars"
+        outside = len({*outside_of(federation), *pooled})
+        return walk.index, msgspec.structs.replace(certificate, n_outside=outside)
+
+    def remarks(self, federation: Federation, confidence: float) -> tuple[str, ...]:
+        strata = federation.exact_strata
+        if strata is None or not self.liars < len(strata.rows) <= MOST_COMPARED:
+            return ()
+        least = least_shift(federation, self.liars, confidence)
+        return (
+            f"sites are declared alike within classes up to {self.alike:g}; the least at which no "
+            f"site would be dropped is {least:.3f} (a diagnostic, liars included: it proves "
+            "nothing)",
         )
-    return notes
+
+
+Promise = Marginal | Pac | LabelShift
+PROMISES = {"marginal": Marginal, "pac": Pac, "label-shift": LabelShift}
+
+
+def named_promise(name: str, **stated: Any) -> Promise:
+    """The promise a word names, with what is stated of it; None is not stated.
+
+    Examples
+    --------
+    >>> from robfcp.guarantees import named_promise
+    >>> named_promise("pac", liars=3, alike=None)
+    Pac(liars=3, alike=None)
+    """
+    if name not in PROMISES:
+        raise RobfcpError(f"promise: {name!r:.60} is unknown; use {', '.join(PROMISES)}")
+    kind, given = PROMISES[name], {k: v for k, v in stated.items() if v is not None}
+    unknown = sorted(set(given) - set(kind.__struct_fields__))
+    if unknown:
+        takes = ", ".join(kind.__struct_fields__)
+        raise RobfcpError(f"{unknown[0]}: {name} takes none; it takes {takes}")
+    if kind is not Marginal and "liars" not in given:
+        raise RobfcpError("liars: state how many sites may lie, before the reports are seen")
+    promise: Promise = kind(**given)
+    return promise
 
 
 def _certificate(
     federation: Federation,
-    clients: tuple[str, ...],
+    edge: int | None,
     kind: Kind,
     level: Fraction,
-    m: int,
-    declared: tuple[float, float],
-    notes: list[str],
-    index: int | None,
+    m: int | None,
+    *,
+    confidence: float | None = None,
+    forcing: int | None = None,
+    note: str = "",
+    **assumed: Any,
 ) -> Certificate:
-    confidence, sigma = declared
-    compared = set(clients)
-    pooled = tuple(name for name in federation.ids if name not in compared)
-    seen = federation.subset(np.array([name in compared for name in federation.ids]))
-    if pooled:
-        notes = [
-            *notes,
-            f"says nothing of {len(pooled)} sites without counts of all classes ({a_few(pooled)})",
-        ]
-    full = index is None or index == federation.grid.n_bins - 1
+    """What a threshold promised at this edge says of itself."""
+    n_clients = federation.n_clients
+    bound = n_clients - 1 if m is None else m
+    notes = [FULL] if edge is None or edge == federation.grid.n_bins - 1 else []
+    if forcing and forcing <= bound:
+        notes.append(
+            f"guaranteed against {bound} of {n_clients}, but without a bound on how sites differ "
+            f"{forcing} or more liars can make every set full; state how alike sites are "
+            "(Pac(alike=...)) to prevent that"
+        )
     return Certificate(
         kind=kind,
         lower=float(level),
         upper=1.0,
         confidence=confidence,
-        m=m,
-        n_clients=seen.n_clients,
-        assumptions=assumptions_of(seen, kind, m, label_shift=check_sigma(sigma)),
-        outside=(*outside_of(federation), *pooled),
-        note="; ".join([FULL] * full + notes),
+        m=bound,
+        n_clients=n_clients,
+        assumptions=assumptions_of(federation, kind, m, **assumed),
+        n_outside=len(outside_of(federation)),
+        full_sets_from=forcing,
+        note="; ".join(filter(None, [*notes, note, noise_note(federation)])),
+        samples=assumed.get("samples"),
+        **loss_of(federation),
     )
 
 
-def mixes_differ(sizes: NDArray[np.int64]) -> float:
-    """p-value of the (K, C) label counts if all clients drew labels from one mix: a diagnostic.
+def _whole(promise: Any, name: str, remedy: str) -> None:
+    """A plain number, whatever library it came from."""
+    value = getattr(promise, name)
+    if value is not None or (name == "liars" and not isinstance(promise, Marginal)):
+        msgspec.structs.force_setattr(promise, name, whole(name, value, remedy))
 
-    Pearson's test; classes and clients without samples are left out.
-    """
-    from scipy.special import chdtrc
 
-    kept = sizes[sizes.sum(axis=1) > 0][:, sizes.sum(axis=0) > 0].astype(np.float64)
-    df = (kept.shape[0] - 1) * (kept.shape[1] - 1)
-    if df < 1:
-        return 1.0
-    expected = np.outer(kept.sum(axis=1), kept.sum(axis=0)) / kept.sum()
-    return float(chdtrc(df, ((kept - expected) ** 2 / expected).sum()))
+def _share(promise: Any, name: str) -> None:
+    value = getattr(promise, name)
+    if value is not None:
+        found = share(name, value, "give 0.02, say", zero=True, one=True)
+        msgspec.structs.force_setattr(promise, name, found)
+
+
+def _plain(mix: Any) -> Any:
+    """A label mix in plain numbers, so that it is the same once written and read."""
+    if isinstance(mix, Mapping):
+        try:
+            return {str(name): float(part) for name, part in mix.items()}
+        except (TypeError, ValueError):
+            raise RobfcpError("mix: shares are numbers; give {class: share}") from None
+    if isinstance(mix, Sequence) and not isinstance(mix, str):
+        return [_plain(one) for one in mix]
+    return mix

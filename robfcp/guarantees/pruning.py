@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation import Federation, comparable, projected
-from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma, check_zero_one
+from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
+from robfcp.guarantees.coverage import kl_lower
 from robfcp.guarantees.tails import bounds_of
 
 _CLIENTS = 4096  # whose median CDF places them
@@ -30,22 +30,16 @@ class Exclusion:
     high: float
 
 
-@dataclass(frozen=True)
-class PruningEvidence:
-    """What was dropped and why; `refuted` where no set of K - m clients agrees within sigma."""
-
-    sigma: float
-    beta: float
-    exclusions: tuple[Exclusion, ...]
-    refuted: bool
-
-
 class Pruning(NamedTuple):
-    """(kept mask (K,), liars that may remain, evidence)."""
+    """Who is kept (K,), the liars that may remain, who was dropped and why.
+
+    `refuted` where no set of K - m clients agrees within sigma.
+    """
 
     kept: NDArray[np.bool_]
     m: int
-    evidence: PruningEvidence
+    exclusions: tuple[Exclusion, ...]
+    refuted: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,16 +95,16 @@ def prune(
     m: int,
     sigma: float,
     beta: float,
-    intervals: Callable[[float], ClientIntervals] | None = None,
+    intervals: ClientIntervals | None = None,
 ) -> Pruning:
     """Drop clients that cannot be benign if all benign CDFs lie within sigma of a common one.
 
     With probability >= 1 - beta no benign client is dropped: then at most the remaining m lie.
-    Nobody is dropped where the reports refute sigma and m themselves. `intervals` gives those of
-    a beta, where somebody keeps them for several m and sigma.
+    Nobody is dropped where the reports refute sigma and m themselves. `intervals` are those of
+    this beta, where somebody keeps them for several m and sigma.
     """
     m, sigma = check_budget(m, federation.n_clients), check_sigma(sigma)
-    known = ClientIntervals(federation, beta) if intervals is None else intervals(beta)
+    known = ClientIntervals(federation, beta) if intervals is None else intervals
     low, high, edges = known.low - sigma, known.high + sigma, known.edges
     kept = np.ones(federation.n_clients, dtype=bool)
     exclusions: list[Exclusion] = []
@@ -119,11 +113,10 @@ def prune(
         agrees = agreeing(low[:, kept], high[:, kept], quorum)
         if not agrees.any(axis=1).all():
             everyone = np.ones(federation.n_clients, dtype=bool)
-            return Pruning(everyone, m, PruningEvidence(sigma, beta, (), True))
+            return Pruning(everyone, m, (), refuted=True)
         outside = np.flatnonzero(kept)[~agrees.all(axis=0)]
         if not outside.size:
-            evidence = PruningEvidence(sigma, beta, tuple(exclusions), False)
-            return Pruning(kept, m - len(exclusions), evidence)
+            return Pruning(kept, m - len(exclusions), tuple(exclusions))
         position = np.argmin(agrees[:, ~agrees.all(axis=0)], axis=0)
         exclusions += [
             Exclusion(federation.ids[k], int(edges[e]), float(low[e, k]), float(high[e, k]))
@@ -142,12 +135,15 @@ class ClientIntervals:
         self.ids = federation.ids
         self.beta = check_delta(beta)
         self.edges = _informative_edges(federation)
-        check_zero_one(federation.unit, "heterogeneity")
         bounds = bounds_of(federation)
-        bounds.require_sizes("heterogeneity")
+        bounds.require_sizes("alike")
         miss = self.beta / (federation.n_clients * max(1, federation.grid.n_bins - 1))
         noise, sampling = bounds.split(miss, 0.5)
         lowest, highest = bounds.client_counts(self.edges, noise / 2)
+        if federation.unit > 1:  # losses: P(mean gain <= x) <= exp(-n kl(x, its expectation))
+            share, radius = lowest / federation.masses, np.log(2 / sampling) / bounds.sizes
+            self.low, self.high = kl_lower(share, radius), 1 - kl_lower(1 - share, radius)
+            return
         low, high = client_intervals(lowest.T, bounds.sizes, sampling)
         if highest is not lowest:
             _, high = client_intervals(highest.T, bounds.sizes, sampling)

@@ -1,12 +1,13 @@
-"""Confidence levels as fractions, and what a count must have beyond its share of the samples."""
+"""Levels as fractions, and what a count must have beyond its share of the samples."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,12 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees.tails import bounds_of
 
-Exchangeability = Literal["partial", "full", "published"]
 # Exponents of more than two digits would take gigabytes as fractions.
 _SHORT = re.compile(r"[\d./]{1,40}([eE][+-]?\d{1,2})?", re.ASCII)
 
 
 def exact_level(level: float | str | Fraction | Decimal) -> Fraction:
-    """The confidence level as a fraction; floats are read as decimals of at most 12 places.
+    """A level as a fraction; floats are read as decimals of at most 12 places.
 
     0.9 means 9/10 and 1 - 0.7 means 3/10, not the binary numbers next to them.
     """
@@ -33,9 +33,9 @@ def exact_level(level: float | str | Fraction | Decimal) -> Fraction:
     except (ValueError, ZeroDivisionError):
         exact = None
     if exact is None:
-        raise RobfcpError(f"confidence_level: {level!r} is not a number; give 0.9, say")
+        raise RobfcpError(f"coverage: {level!r} is not a number; give 0.9, say")
     if not 0 < exact < 1:
-        raise RobfcpError(f"confidence_level: {level} is not between 0 and 1; give 0.9, say")
+        raise RobfcpError(f"coverage: {level} is not between 0 and 1; give 0.9, say")
     return exact
 
 
@@ -46,38 +46,22 @@ class Charge(NamedTuple):
     in_all: Fraction
 
 
-def rank_charge(
-    level: Fraction, n_clients: int, exchangeability: Exchangeability = "partial"
-) -> Charge:
-    """The charge of a rule: count_S >= level N_S + per_client |S| + in_all.
+RankRule = Callable[[Fraction, int], Charge]
 
-    "partial": 1 in all, by the swap lemma, whatever clients differ by; level for one client alone,
-    who is exchangeable altogether. "full": level in all, where all clients share one distribution.
-    "published": level for every client, as the literature has it.
+
+def rank_charge(level: Fraction, n_clients: int) -> Charge:
+    """count_S >= level N_S + 1, by the swap lemma, whatever clients differ by.
+
+    For one client alone, who is exchangeable altogether, level (N + 1).
     """
-    if exchangeability not in get_args(Exchangeability):
-        known = ", ".join(map(repr, get_args(Exchangeability)))
-        raise RobfcpError(f"exchangeability: {exchangeability!r} is unknown; use {known}")
-    none = Fraction(0)
-    if exchangeability == "published":
-        return Charge(level, none)
-    if exchangeability == "full" or n_clients == 1:
-        return Charge(none, level)
-    return Charge(none, Fraction(1))
+    return Charge(Fraction(0), level if n_clients == 1 else Fraction(1))
 
 
 def conformal_rank(
-    level: Fraction,
-    n_samples: int,
-    n_clients: int,
-    exchangeability: Exchangeability = "partial",
-    unit: int = 1,
+    level: Fraction, n_samples: int, n_clients: int, rule: RankRule = rank_charge, unit: int = 1
 ) -> int:
-    """ceil(level N) + 1 if exchangeable within clients, ceil(level (N + 1)) if altogether.
-
-    The published rule is ceil(level (N + K)). `unit` is how many counts one sample has.
-    """
-    charge = rank_charge(level, n_clients, exchangeability)
+    """ceil(level N) + 1, or ceil(level (N + 1)) of one client; `unit` counts make a sample."""
+    charge = rule(level, n_clients)
     return ceil(unit * (level * n_samples + charge.per_client * n_clients + charge.in_all))
 
 
@@ -88,20 +72,16 @@ class FcpThreshold:
         self,
         federation: Federation,
         trusted: NDArray[np.bool_] | None = None,
-        exchangeability: Exchangeability = "partial",
+        rule: RankRule = rank_charge,
     ) -> None:
         chosen = federation if trusted is None or trusted.all() else federation.subset(trusted)
         self._bounds = bounds_of(chosen)
         self._n_samples = max(1, int(self._bounds.sizes.sum()))
-        self._n_clients = chosen.n_clients
-        self._exchangeability = exchangeability
-        self._unit = chosen.unit
+        self._n_clients, self._rule, self._unit = chosen.n_clients, rule, chosen.unit
 
     def index(self, level: Fraction) -> int | None:
         """The threshold's edge; None = infinite."""
-        rank = conformal_rank(
-            level, self._n_samples, self._n_clients, self._exchangeability, self._unit
-        )
+        rank = conformal_rank(level, self._n_samples, self._n_clients, self._rule, self._unit)
         return self._bounds.first_reaching(rank)
 
 
@@ -109,7 +89,7 @@ def fcp_index(
     federation: Federation,
     level: Fraction,
     trusted: NDArray[np.bool_] | None = None,
-    exchangeability: Exchangeability = "partial",
+    rule: RankRule = rank_charge,
 ) -> int | None:
     """The edge of FCP's threshold on the trusted clients at one level; None = infinite."""
-    return FcpThreshold(federation, trusted, exchangeability).index(level)
+    return FcpThreshold(federation, trusted, rule).index(level)

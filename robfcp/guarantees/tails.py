@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import lru_cache
-from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -26,12 +24,11 @@ from robfcp.guarantees.engine import (
     scaled_margins,
     sum_of_largest,
 )
-from robfcp.privacy import Noise, Terms, noise_bound
+from robfcp.privacy import Terms, noise_bound
 
 LEVEL_SHARE = Fraction(1, 50)  # of 1 - level, for thresholds that cover on average
 _ROUNDING = 1e-12
 _STEPS = 50
-_NEGLIGIBLE = 1e-17
 
 
 def bounds_of(federation: Federation) -> CountBounds:
@@ -159,21 +156,6 @@ class NoisyCounts:
             return total
         return total - float(self.allowance(np.array([len(self._draws) - 1]), chance)[0]) / 2
 
-    def convincing(self, probability: float, gamma: float) -> Callable[[int], tuple[Any, Any]]:
-        """Half counts; a silent client convinces of nothing."""
-
-        def at(edge: int) -> tuple[Whole, Shares]:
-            never = 2 * int(self.sizes.max()) + 1
-            pairs = [
-                (never, 0.0)
-                if self._silent[k, edge]
-                else least_noisy_count(int(size), probability, gamma, self._own_noise(k, edge))
-                for k, size in enumerate(self.sizes)
-            ]
-            return np.array([count for count, _ in pairs]), np.array([c for _, c in pairs])
-
-        return at
-
     def search(self, holds: Callable[[Edges], NDArray[np.bool_]]) -> int | None:
         """The edge after the last failure."""
         everywhere = holds(np.arange(len(self._draws)))
@@ -208,11 +190,6 @@ class NoisyCounts:
             rows = np.array([own == law for own in self._laws])
             bounds[:, rows] = (self._step[edges] * bound[where])[:, None]
         return np.where(self._silent[:, edges].T, 0, bounds)
-
-    def _own_noise(self, client: int, edge: int) -> tuple[Noise, int, int] | None:
-        """Law, number of draws and half counts a unit of one client's noise; None without any."""
-        law = self._laws[client]
-        return None if law is None else (law, int(self._draws[edge]), int(self._step[edge]))
 
     def _pooled(self, edge: int) -> Terms:
         """How many draws of which law the clients' counts at an edge hold together."""
@@ -423,88 +400,3 @@ def pac_liars_forcing_full_sets(
         lambda extra: not condition.holds(np.where(position <= extra, 0, sizes)[None, :])[0],
     )
     return None if found is None else found + 1
-
-
-OwnNoise = tuple[Noise, int, int]  # law, draws, half counts a unit
-
-
-@lru_cache(maxsize=65536)
-def least_noisy_count(
-    size: int, probability: float, gamma: float, noise: OwnNoise | None
-) -> tuple[int, float]:
-    """The least number of half counts h with P(2 Bin + step noise >= h) <= gamma, and that chance.
-
-    Bin(size, probability) successes; noise is (law, draws, step), step half counts a unit.
-    """
-    if noise is None or not noise[1]:
-        return _least_count(size, probability, gamma)
-    law, draws, step = noise
-    tail = NoisyBinomial(size, probability, law, draws, 2 // step)
-    low, high = tail.first, tail.last + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if tail.upper(middle) <= gamma else (middle + 1, high)
-    return step * low, tail.upper(low)
-
-
-def _least_count(size: int, probability: float, gamma: float) -> tuple[int, float]:
-    """The same without noise, still in half counts."""
-    from scipy.special import betainc
-
-    def tail(count: int) -> float:
-        if count > size:
-            return 0.0
-        return float(betainc(count, size - count + 1, probability)) if count > 0 else 1.0
-
-    low, high = 0, size + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if tail(middle) <= gamma else (middle + 1, high)
-    return 2 * low, tail(low)
-
-
-class NoisyBinomial:
-    """`every` Bin(size, p) + noise, on the whole numbers first..last that it does not leave."""
-
-    def __init__(self, size: int, probability: float, law: Noise, draws: int, every: int) -> None:
-        spread = size * probability * (1 - probability)
-        reach = ceil(10 * every * sqrt(spread) + 9 * sqrt(draws * law.variance) + 38 * law.scale)
-        self._centre = round(every * size * probability)
-        self._reach = reach + 20
-        self.first, self.last = self._centre - self._reach, self._centre + self._reach
-        self._period = 2 * self._reach + 1
-        self._slack = 1e-12 + 1e-15 * size  # more than rounding takes off a tail
-
-        def modulus(angles: NDArray[np.float64]) -> NDArray[np.float64]:
-            swing = np.sin(every * angles / 2) ** 2
-            logs = size / 2 * np.log(np.maximum(1 - 4 * spread / size * swing, 1e-300))
-            logs += draws * np.log(np.maximum(law.characteristic(angles), 1e-300))
-            return np.asarray(np.exp(logs))
-
-        # beyond the angle at which the part that only falls is negligible nothing is left
-        step = 2 * np.pi / self._period
-        low, high = 0, self._reach
-        while low < high:
-            middle = (low + high) // 2
-            angle = np.array([middle * step])
-            part = modulus(angle) if every == 1 else law.characteristic(angle) ** draws
-            low, high = (low, middle) if part[0] < _NEGLIGIBLE else (middle + 1, high)
-        self._angles = step * np.arange(1, low + 1, dtype=np.float64)
-        turn = every * self._angles
-        phase = size * np.arctan2(
-            probability * np.sin(turn), 1 - probability + probability * np.cos(turn)
-        )
-        shift = phase - self._centre * self._angles
-        self._transform = modulus(self._angles) * np.exp(1j * shift) / np.sin(self._angles / 2)
-
-    def upper(self, value: int) -> float:
-        """P(X >= value), never too small: the inverse transform summed from value to last."""
-        if value > self.last:
-            return 0.0
-        if value <= self.first:
-            return 1.0
-        number = self.last - value + 1
-        middle = (value - self._centre + self._reach) / 2
-        waves = np.exp(-1j * self._angles * middle) * np.sin(self._angles * number / 2)
-        total = float((self._transform @ waves).real)
-        return (number + 2 * total) / self._period + self._slack

@@ -58,7 +58,7 @@ class _LeaveOut:
     def __init__(self, client: str) -> None:
         self._client = client
 
-    def __call__(self, federation: Federation, n_malicious: int) -> Assessment:
+    def __call__(self, federation: Federation) -> Assessment:
         trusted = np.array([name != self._client for name in federation.ids])
         return Assessment((~trusted).astype(np.float64), trusted, {self._client: "told so"})
 
@@ -97,7 +97,7 @@ def named(
 
 def told(reports: Sequence[Report], client: str) -> Diagnosis:
     """The diagnosis of a client that is left out."""
-    calibration = calibrate(reports, defence=_LeaveOut(client), malicious=1)
+    calibration = calibrate(reports, defence=_LeaveOut(client))
     return diagnose(calibration, [client])[client]
 
 

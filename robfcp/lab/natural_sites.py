@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.calibration import calibrate, letters
 from robfcp.federation import Federation
+from robfcp.guarantees import Marginal
 from robfcp.lab import partitions
 from robfcp.lab.natural import MIN_SIZE, NaturalFederation
 from robfcp.lab.simulation import thresholds_of
@@ -114,7 +115,7 @@ def _limits(
 ) -> Iterator[tuple[str, Limits]]:
     """Each rule with its thresholds."""
     shape = (federation.n_clients, len(federation.strata.labels) if federation.strata else 1)
-    plain = {"confidence_level": level, "defence": "none", "malicious": 0}
+    plain = {"coverage": level, "defence": "none"}
     if "pooled" in rules:
         one = calibrate(federation, **plain).levels[0].threshold  # type: ignore[arg-type]
         yield "pooled", np.full(shape, one)
@@ -124,7 +125,7 @@ def _limits(
     if "letter" not in rules and "own data" not in rules:
         return
     liars = max(1, round(allowed * federation.n_clients))
-    calibration = calibrate(federation, confidence_level=level, defence="none", malicious=liars)
+    calibration = calibrate(federation, level, defence="none", promise=Marginal(liars))
     local = [
         letter.at_site(*samples).levels[0]
         for letter, samples in zip(letters(calibration), own, strict=True)

@@ -1,4 +1,4 @@
-"""The bounds of the Rob-FCP paper exactly as published, for comparison only.
+"""The ranks and bounds of the literature exactly as published, for comparison only.
 
 None of them is used to certify anything: each docstring says what is wrong with it, and `vacuous`
 says when a bound allows every coverage. Numbers are clipped only for display (`clipped`).
@@ -7,12 +7,25 @@ says when a bound allows every coverage. Numbers are clipped only for display (`
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
+from robfcp.guarantees import Charge
+
+
+def full_rank(level: Fraction, n_clients: int) -> Charge:
+    """ceil(level (N + 1)): all clients share one distribution, as the paper's code assumes."""
+    return Charge(Fraction(0), level)
+
+
+def published_rank(level: Fraction, n_clients: int) -> Charge:
+    """ceil(level (N + K)): clients may differ, at the literature's price of one sample each."""
+    return Charge(level, Fraction(0))
+
 
 PAPER_BINS = 100
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.defence import DEFAULT, Exclude, named_defence
+from robfcp.defence import DEFAULT, named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.figures import new_axes, plot_heatmap
-from robfcp.guarantees import Exchangeability, exact_level
+from robfcp.guarantees import exact_level
 from robfcp.lab import quantile_of_quantiles
 from robfcp.lab.attacks import ATTACKS, Adaptive, named_attack
 from robfcp.lab.simulation import ByClass, Row, Told, verdicts
@@ -76,8 +76,7 @@ def redteam(
     confidence_level: float = 0.9,
     score: ClassificationScore | None = None,
     malicious: Told = "known",
-    exclude: Exclude = "outstanding",
-    exchangeability: Exchangeability = "partial",
+    exactly: bool = False,
     by: ByClass | None = None,
     trials: int = 50,
     seeds: int = 3,
@@ -116,7 +115,7 @@ def redteam(
                         attack=attack,
                         defences=defences,
                         confidence_level=confidence_level,
-                        exclude=exclude,
+                        exactly=exactly,
                         trials=trials,
                         seed=[rng, seed, number],
                     ):
@@ -129,8 +128,7 @@ def redteam(
                             seed=seed,
                             confidence_level=confidence_level,
                             malicious=malicious,
-                            exclude=exclude,
-                            exchangeability=exchangeability,
+                            exactly=exactly,
                             by=by,
                             progress=progress,
                         )
@@ -194,7 +192,7 @@ def _attacked(
     attack: str,
     defences: Sequence[str],
     confidence_level: float,
-    exclude: Exclude,
+    exactly: bool,
     trials: int,
     seed: list[int],
 ) -> list[tuple[Federation, Sequence[str]]]:
@@ -210,7 +208,7 @@ def _attacked(
             against=(
                 partial(quantile_of_quantiles.fedcp_qq_index, level=level)
                 if defence == quantile_of_quantiles.NAME
-                else named_defence(defence, exclude=exclude)
+                else named_defence(defence, len(world.malicious), exactly=exactly)
             ),
             confidence_level=confidence_level,
             trials=trials,

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 
 from robfcp.arguments import whole
 from robfcp.calibration import Level, calibrate
-from robfcp.defence import DEFAULT, Defence, Exclude
+from robfcp.defence import DEFAULT, Defence, named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import Exchangeability, exact_level
+from robfcp.guarantees import exact_level
 from robfcp.lab import quantile_of_quantiles
 from robfcp.lab.attacks import Attack, named_attack
 from robfcp.lab.worlds import Thresholds, World, apply_attack, make_world
@@ -72,8 +72,7 @@ def simulate(
     score: ClassificationScore | None = None,
     grid: Grid | None = None,
     malicious: Told = "known",
-    exclude: Exclude = "outstanding",
-    exchangeability: Exchangeability = "partial",
+    exactly: bool = False,
     by: ByClass | None = None,
     seeds: int = 3,
     rng: int = 0,
@@ -113,10 +112,9 @@ def simulate(
         The bins; the score's own if None.
     malicious
         "known" tells defences the number of attackers, "estimate" does not.
-    exclude
-        "outstanding" leaves out only clients that stand out, "exactly" as many as attack.
-    exchangeability
-        "partial" (within clients) or "full" (altogether).
+    exactly
+        Whether a defence of ours that is told the number leaves out so many whatever they look
+        like, instead of at most so many.
     by
         "class" for one threshold a class; one for all if None.
     seeds
@@ -173,8 +171,7 @@ def simulate(
             seed=seed,
             confidence_level=confidence_level,
             malicious=malicious,
-            exclude=exclude,
-            exchangeability=exchangeability,
+            exactly=exactly,
             by=by,
             progress=progress,
         )
@@ -191,8 +188,7 @@ def verdicts(
     seed: int,
     confidence_level: float,
     malicious: Told,
-    exclude: Exclude,
-    exchangeability: Exchangeability,
+    exactly: bool,
     progress: Callable[[], None],
     by: ByClass | None = None,
 ) -> list[Row]:
@@ -203,11 +199,9 @@ def verdicts(
         thresholds_of(
             calibrate(
                 world.federation.subset(world.benign),
-                confidence_level=confidence_level,
-                defence="none",
-                malicious=0,
-                exchangeability=exchangeability,
+                confidence_level,
                 by=by,
+                defence="none",
             ).levels[0]
         )
     )
@@ -217,19 +211,17 @@ def verdicts(
         if defence == quantile_of_quantiles.NAME:
             made = _Made(quantile_of_quantiles.NAME, _qq(attacked, confidence_level, by), 0, ())
         else:
-            calibration = calibrate(
-                attacked,
-                confidence_level=confidence_level,
-                defence=defence,
-                malicious=present if malicious == "known" else "estimate",
-                exclude=exclude,
-                exchangeability=exchangeability,
-                by=by,
+            told = present if malicious == "known" else None
+            rule = (
+                named_defence(defence, told, exactly=exactly)
+                if isinstance(defence, str)
+                else defence
             )
+            calibration = calibrate(attacked, confidence_level, by=by, defence=rule)
             made = _Made(
                 calibration.settings.defence,
                 thresholds_of(calibration.levels[0]),
-                calibration.n_malicious,
+                calibration.liars,
                 calibration.flagged,
             )
         found = world.measured(made.thresholds)

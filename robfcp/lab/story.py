@@ -104,7 +104,7 @@ def stroke_story(
 
 def compared(story: Story, defences: Sequence[str] = DEFENCES) -> tuple[Line, ...]:
     """The honest hospitals alone, then everybody under each defence."""
-    lines = [_line(HONEST, calibrate(story.honest, defence="none", malicious=0), story)]
+    lines = [_line(HONEST, calibrate(story.honest, defence="none"), story)]
     for defence in defences:
         lines.append(_line(defence, calibrate(story.reports, defence=defence), story))
     return tuple(lines)

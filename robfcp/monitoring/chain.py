@@ -230,7 +230,7 @@ class Chain(SealedFile, frozen=True):
     def _refuted(self, federation: Federation, m: int, alike: float) -> dict[str, str]:
         """The sites that cannot be honest at the fixed edges, and why."""
         known = FixedIntervals(federation, self.error, np.array(self.edges))
-        found = prune(federation, m, alike, self.error, lambda _: known).evidence
+        found = prune(federation, m, alike, self.error, known)
         upper = federation.grid.upper
         return {
             e.client: f"its share below {upper[e.edge]:.4g} is not within {alike:g} of the others'"

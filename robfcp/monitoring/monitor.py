@@ -375,7 +375,7 @@ class Monitor:
     >>> import numpy as np
     >>> import robfcp
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
-    >>> calibration = robfcp.calibrate(federation, defence="none", malicious=1)
+    >>> calibration = robfcp.calibrate(federation, defence="none")
     >>> monitor = robfcp.Monitor(calibration, floor=0.9)
     >>> probabilities, labels = np.tile([0.9, 0.1], (100, 1)), np.repeat([0, 1], [95, 5])
     >>> monitor.update(probabilities, labels).alarm
@@ -465,7 +465,7 @@ class Monitor:
         --------
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
-        >>> calibration = robfcp.calibrate(federation, defence="none", malicious=1)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
         >>> monitor = robfcp.Monitor(calibration)
         >>> monitor.update([[0.9, 0.1]], [0], ids=["patient-7"]).n
         1
@@ -501,7 +501,7 @@ class Monitor:
         --------
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
-        >>> calibration = robfcp.calibrate(federation, defence="none", malicious=1)
+        >>> calibration = robfcp.calibrate(federation, defence="none")
         >>> robfcp.Monitor(calibration, client="site-3").e_report("spring").log_coverage
         0.0
         """

@@ -7,11 +7,11 @@ import hashlib
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
-from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -25,21 +25,19 @@ from robfcp.calibration import (
     own_thresholds,
     stratum_limits,
 )
-from robfcp.defence import Defence, LookingDefence, defence_again, threshold_of
+from robfcp.certificate import Certificate
+from robfcp.defence import Consensus, Defence, NoDefence, defence_again, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, comparable, smoothed_below, whole
 from robfcp.grid import Grid
 from robfcp.guarantees import (
-    PRUNING_SHARE,
-    Certificate,
-    ClientIntervals,
     CountBounds,
-    Exchangeability,
+    Marginal,
+    Pac,
+    Promise,
     bounds_of,
     coverage_interval,
-    guaranteed,
-    prune,
-    tolerances,
+    most_liars,
 )
 from robfcp.page.sentences import diagnoses_data, headline, loss_notes, message, percent
 
@@ -175,18 +173,16 @@ INFINITE = -1
 
 Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
 Proved = Callable[[NDArray[np.intp]], Ends]
-Intervals = Callable[[float], ClientIntervals]
 
 
 @dataclass(frozen=True, eq=False)
 class OfferTable:
-    """Outcomes by number of liars and level, (M, L): the threshold's edge (-1 = infinite), the
-    tolerance (-1 = none) and the coverage proved."""
+    """Outcomes by number of liars and level, (M, L): the threshold's edge (-1 = infinite) and
+    the coverage proved."""
 
     liars: tuple[int, ...]
     levels: tuple[Fraction, ...]
     index: NDArray[np.int64]
-    tolerance: NDArray[np.int64]
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
 
@@ -209,17 +205,16 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> Offers:
     """Every setting the page offers, computed as `calibrate` would; `shown` are edges to plot."""
     federation, settings = calibration.federation, calibration.settings
     bounds = bounds_of(federation)
-    own = tuple(level.confidence_level for level in calibration.levels)
+    own = tuple(level.coverage for level in calibration.levels)
     coarse = tuple(sorted({*COARSE_LEVELS, *own}))
-    few = _numbers(federation.n_clients, calibration.n_malicious, FEW)
-    many = _numbers(federation.n_clients, calibration.n_malicious, MANY)
+    few = _numbers(federation.n_clients, calibration.liars, FEW)
+    many = _numbers(federation.n_clients, calibration.liars, MANY)
     # where counts may fall every edge must be looked at, which takes longer
     levels = coarse if bounds.falling else tuple(sorted({*LEVELS, *own}))
     liars = few if bounds.falling else tuple(sorted({*many, *few}))
     rule, frozen = _rule(settings)
     excluded = _excluded(calibration, liars, rule)
-    intervals = cache(partial(ClientIntervals, federation))
-    proved = [_proved_offer(calibration, m, bounds, intervals) for m in liars]
+    proved = [_proved_offer(calibration, m, bounds) for m in liars]
     tables = {
         "defence": _defended(
             calibration,
@@ -230,22 +225,14 @@ def what_if(calibration: Calibration, shown: NDArray[np.intp]) -> Offers:
             proved=proved,
             rule=rule,
         ),
-        "marginal": _marginal(
-            bounds,
-            federation.grid.n_bins,
-            levels,
-            liars,
-            calibration.settings.exchangeability,
-        ),
+        "marginal": _marginal(bounds, federation.grid.n_bins, levels, liars),
     }
-    plain = settings.heterogeneity is None and settings.size_budget is None
-    special = settings.label_shift is not None or settings.by is not None
-    offered = settings.guarantee is not None and not special
-    if offered and not (settings.guarantee == "marginal" and plain):
-        stated = (calibration.n_malicious,) if settings.malicious == "estimate" else few
-        tables["stated"] = _called(federation, bounds, settings, coarse, stated, intervals)
-    if settings.heterogeneity is None:
-        bounds.foresee(shown, liars)
+    promise = settings.promise
+    plain = isinstance(promise, Marginal) and promise.samples is None
+    if promise is not None and not plain and settings.by is None:
+        stated = few if isinstance(promise, Pac) else (calibration.liars,)
+        tables["stated"] = _called(federation, promise, settings.confidence, coarse, stated)
+    bounds.foresee(shown, liars)
     curves = [at(shown) for at in proved]
     return Offers(
         tables,
@@ -282,37 +269,31 @@ def _excluded(
     federation = comparable(evidence.federation)
     most = (federation.n_clients - 1) // 2
     recorded = np.flatnonzero(~evidence.trusted_mask)
-    if rule is None:
+    if rule is None or isinstance(rule, NoDefence):
         return (recorded,) * len(liars)
-    finding = evidence.finding
-    if finding is None and isinstance(rule, LookingDefence):
-        finding = rule.look(federation)
+    finding = rule.look(federation) if isinstance(rule, Consensus) else None
 
     def left_out(m: int) -> NDArray[np.intp]:
-        if m == calibration.n_malicious:
+        told, own = min(m, most), m == calibration.liars and calibration.settings.promise is None
+        if own:
             return recorded
-        if finding is not None and isinstance(rule, LookingDefence):
-            return np.flatnonzero(~rule.judge(federation, finding, min(m, most)).trusted)
-        return np.flatnonzero(~rule(federation, min(m, most)).trusted)
+        if isinstance(rule, Consensus) and finding is not None:
+            number = {"at_most": told} if rule.exactly is None else {"exactly": told}
+            trusted = replace(rule, **number).judge(federation, finding).trusted
+        else:
+            trusted = replace(cast(Any, rule), liars=told)(federation).trusted
+        return np.flatnonzero(~trusted)
 
     return tuple(left_out(m) for m in liars)
 
 
-def _proved_offer(
-    calibration: Calibration, m: int, bounds: CountBounds, intervals: Intervals
-) -> Proved:
+def _proved_offer(calibration: Calibration, m: int, bounds: CountBounds) -> Proved:
     """The coverage proved at given edges against m liars, as `certify` computes it."""
-    federation, sigma = calibration.federation, calibration.settings.heterogeneity
-    delta = 1 - calibration.settings.certificate_confidence
-    kept, remaining = bounds, m
-    if sigma is not None:
-        mask, remaining, _ = prune(federation, m, sigma, PRUNING_SHARE * delta, intervals)
-        delta *= 1 - PRUNING_SHARE
-        kept = bounds_of(federation.subset(mask))
+    n_edges, delta = calibration.federation.grid.n_bins, 1 - calibration.settings.confidence
 
     def at(edges: NDArray[np.intp]) -> Ends:
         places, where = np.unique(edges, return_inverse=True)
-        low, high = coverage_interval(kept, places, remaining, delta, federation.grid.n_bins)
+        low, high = coverage_interval(bounds, places, m, delta, n_edges)
         return low[where], high[where]
 
     return at
@@ -337,19 +318,18 @@ def _defended(
         mask = np.ones(federation.n_clients, dtype=bool)
         mask[out] = False
         if mask.tobytes() not in edges:
-            own = threshold_of(rule, federation, mask, calibration.settings.exchangeability)
+            own = threshold_of(rule, federation, mask)
             found = [own.index(level) for level in levels]
             edges[mask.tobytes()] = [INFINITE if edge is None else edge for edge in found]
         index[row] = edges[mask.tobytes()]
-    if calibration.settings.heterogeneity is None:
-        for edge in np.unique(index[index != INFINITE]):  # only what some row asks for
-            wanted = np.flatnonzero((index == edge).any(axis=1))
-            bounds.foresee(np.array([edge]), [liars[row] for row in wanted])
+    for edge in np.unique(index[index != INFINITE]):  # only what some row asks for
+        wanted = np.flatnonzero((index == edge).any(axis=1))
+        bounds.foresee(np.array([edge]), [liars[row] for row in wanted])
     for row in range(len(liars)):
         finite = index[row] != INFINITE
         if finite.any():
             lower[row, finite], upper[row, finite] = proved[row](index[row, finite])
-    return OfferTable(liars, levels, index, _tolerances(bounds, index, levels), lower, upper)
+    return OfferTable(liars, levels, index, lower, upper)
 
 
 def _marginal(
@@ -357,12 +337,8 @@ def _marginal(
     n_bins: int,
     levels: tuple[Fraction, ...],
     liars: tuple[int, ...],
-    exchangeability: Exchangeability,
 ) -> OfferTable:
-    """The first edge whose tolerance reaches m: the threshold guaranteed against m.
-
-    Tolerance rises with the edge, so that all m are found by one bisection a level.
-    """
+    """The threshold guaranteed against each m: the first edge that holds against so many."""
     wanted = np.array(liars)
     index = np.empty((len(liars), len(levels)), dtype=np.int64)
     for column, level in enumerate(levels):
@@ -370,57 +346,32 @@ def _marginal(
         while (low < high).any():
             middle = (low + high) // 2
             edges = np.minimum(middle, n_bins - 1)
-            enough = tolerances(bounds, edges, level, exchangeability) >= wanted
+            enough = most_liars(bounds, edges, level) >= wanted
             enough |= middle == n_bins
             low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
             low = np.minimum(low, high)
         index[:, column] = np.where(high == n_bins, INFINITE, high)
     lower = np.broadcast_to(np.array([float(level) for level in levels]), index.shape)
-    found = _tolerances(bounds, index, levels)
-    return OfferTable(liars, levels, index, found, lower, np.ones(index.shape))
+    return OfferTable(liars, levels, index, lower, np.ones(index.shape))
 
 
 def _called(
     federation: Federation,
-    bounds: CountBounds,
-    settings: Settings,
+    promise: Promise,
+    confidence: float,
     levels: tuple[Fraction, ...],
     liars: tuple[int, ...],
-    intervals: Intervals,
 ) -> OfferTable:
-    """A guarantee at a few settings, each computed as `calibrate` does."""
-    kind = settings.guarantee
-    assert kind is not None
+    """A promise at a few settings, each computed as `calibrate` does."""
     index = np.empty((len(liars), len(levels)), dtype=np.int64)
     lower, upper = np.empty(index.shape), np.empty(index.shape)
     for row, m in enumerate(liars):
+        told = promise if promise.liars is None else msgspec.structs.replace(promise, liars=m)
         for column, level in enumerate(levels):
-            found, certificate = guaranteed(
-                federation,
-                kind,
-                level,
-                None if settings.malicious == "estimate" else m,
-                confidence=settings.certificate_confidence,
-                sigma=settings.heterogeneity,
-                size_budget=settings.size_budget,
-                exchangeability=settings.exchangeability,
-                intervals=intervals,
-            )
+            found, certificate = told.threshold(federation, level, confidence)
             index[row, column] = INFINITE if found is None else found
             lower[row, column], upper[row, column] = certificate.lower, certificate.upper
-    return OfferTable(liars, levels, index, _tolerances(bounds, index, levels), lower, upper)
-
-
-def _tolerances(
-    bounds: CountBounds, index: NDArray[np.int64], levels: tuple[Fraction, ...]
-) -> NDArray[np.int64]:
-    """(M, L) tolerance of every threshold; -1 for none, K - 1 for an infinite one."""
-    found = np.full(index.shape, len(bounds.sizes) - 1)
-    for column, level in enumerate(levels):
-        finite = index[:, column] != INFINITE
-        if finite.any():
-            found[finite, column] = tolerances(bounds, index[finite, column], level)
-    return found
+    return OfferTable(liars, levels, index, lower, upper)
 
 
 VIEW = 160  # edges a distribution is drawn with
@@ -461,9 +412,9 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
         "missing": list(calibration.missing),
         "whatif": _what_if(offers, federation),
         "own": {
-            "m": calibration.n_malicious,
-            "guarantee": calibration.settings.guarantee,
-            "certificate_confidence": calibration.settings.certificate_confidence,
+            "m": calibration.liars,
+            "guarantee": first.certificate.kind if calibration.settings.promise else None,
+            "confidence": calibration.settings.confidence,
         },
         "strata": strata_data(calibration),
         "audit": audit(calibration),
@@ -537,8 +488,9 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
         ("evidence digest (SHA-256 of the file)", calibration.evidence_digest),
         ("made with", f"robfcp {calibration.version}"),
         ("page made with", f"robfcp {__version__}, Python {platform.python_version()}"),
-        ("confidence level", ", ".join(str(x.confidence_level) for x in calibration.levels)),
-        ("number of liars used", str(calibration.n_malicious)),
+        ("coverage", ", ".join(str(x.coverage) for x in calibration.levels)),
+        ("number of liars", str(calibration.liars)),
+        ("that number was", "stated" if calibration.liars_stated else "read off the reports"),
         *((name.replace("_", " "), _shown(value)) for name, value in _settings(settings)),
         *((f"checked: {name}", value) for name, value in asdict(calibration.checked).items()),
         ("score", "not named" if score is None else repr(score)),
@@ -554,11 +506,10 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
 
 def _settings(settings: Settings) -> Iterator[tuple[str, object]]:
     """The settings one by one; the defence with its parameters."""
-    for name, value in asdict(settings).items():
-        if name != "parameters":
-            yield name, value
-        for own, setting in value.items() if name == "parameters" else ():
-            yield f"{settings.defence}: {own}", setting
+    for name in ("defence", "promise", "by", "clusters", "confidence"):
+        yield name, getattr(settings, name)
+    for own, setting in settings.parameters.items():
+        yield f"{settings.defence}: {own}", setting
 
 
 def _privacy(calibration: Calibration) -> str:
@@ -570,10 +521,9 @@ def _privacy(calibration: Calibration) -> str:
 def _level(level: Level) -> dict[str, Any]:
     certificate: Certificate = level.certificate
     return {
-        "level": percent(float(level.confidence_level)),
-        "value": float(level.confidence_level),
+        "level": percent(float(level.coverage)),
+        "value": float(level.coverage),
         "threshold": number(level.threshold),
-        "tolerance": level.tolerance,
         "lower": certificate.lower,
         "upper": certificate.upper,
         "statement": certificate.statement,
@@ -584,14 +534,14 @@ def _level(level: Level) -> dict[str, Any]:
 
 
 def _clients(calibration: Calibration, level: Level, below: NDArray[np.int64]) -> dict[str, Any]:
-    """Columns: name, size, maliciousness, trusted, share at or below the threshold, reason."""
+    """Columns: name, size, oddness, trusted, share at or below the threshold, reason."""
     federation = calibration.federation
     edge = federation.grid.edge_at(level.threshold)
     covered = np.clip(below[:, edge] / federation.masses, 0, 1)
     return {
         "id": list(federation.ids),
         "size": federation.sizes.tolist(),
-        "maliciousness": [float(f"{value:.6g}") for value in calibration.maliciousness],
+        "oddness": [float(f"{value:.6g}") for value in calibration.oddness],
         "trusted": calibration.trusted_mask.astype(int).tolist(),
         "covered": rounded(covered),
         "reason": {c: calibration.reasons.get(c, "") for c in calibration.flagged},
@@ -643,7 +593,6 @@ def _table(table: OfferTable) -> dict[str, Any]:
         "liars": list(table.liars),
         "levels": [float(level) for level in table.levels],
         "index": table.index.tolist(),
-        "tolerance": table.tolerance.tolist(),
         "lower": [[float(f"{x:.9g}") for x in row] for row in table.lower],
         "upper": [[float(f"{x:.9g}") for x in row] for row in table.upper],
     }

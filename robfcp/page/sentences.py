@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robfcp.calibration import Calibration, Diagnosis, Level
-from robfcp.guarantees import at_least, loss_at_most, tolerance_statement
+from robfcp.certificate import at_least, loss_at_most
 
 NAMED = 4  # sites that the first sentence names with their cause
 GROUPS = 4  # diagnoses that the advice spells out
@@ -31,7 +31,7 @@ def message(calibration: Calibration, found: Mapping[str, Diagnosis]) -> Message
     clients = calibration.federation.n_clients
     used = "The one site was used" if clients == 1 else f"All {clients} sites were used"
     also = f"Also look at {_few(looks)}, which {_was(looks)} used." if looks and out else ""
-    verdict = "left out" if calibration.settings.guarantee is None else "flagged"
+    verdict = "left out" if calibration.settings.promise is None else "flagged"
     if len(out) == 1:
         one = out[0]
         return Message(f"{one.client} was {verdict}: {one.seen}.", f"{_advice(one)} {also}".strip())
@@ -158,10 +158,10 @@ class Headline:
 
 def headline(calibration: Calibration, level: Level) -> Headline:
     """The top of the page for one confidence level."""
-    if calibration.settings.guarantee is None:
+    if calibration.settings.promise is None:
         promise = f"{_said(level.certificate.statement)}."
         return Headline(_defended(calibration, level), promise, _reports(calibration))
-    promise = f"{_said(tolerance_statement(level.tolerance, level.confidence_level))}."
+    promise = f"{_said(level.certificate.statement)}."
     return Headline(_guaranteed(calibration, level), promise, _reports(calibration))
 
 
@@ -178,9 +178,9 @@ def _wanted(calibration: Calibration, level: Level) -> str:
     """What was asked for: coverage, or a mean loss."""
     if calibration.risk is None:
         every = f" of every {calibration.by}" if calibration.by else ""
-        return f"{percent(float(level.confidence_level))} coverage{every}"
+        return f"{percent(float(level.coverage))} coverage{every}"
     bound = calibration.risk.bound
-    most = loss_at_most(float(1 - level.confidence_level) * bound, bound)
+    most = loss_at_most(float(1 - level.coverage) * bound, bound)
     return f"a mean {calibration.risk.name} of at most {most}"
 
 
@@ -198,11 +198,11 @@ def count(number: int, word: str) -> str:
 
 
 def _guaranteed(calibration: Calibration, level: Level) -> str:
-    settings, certificate = calibration.settings, level.certificate
+    certificate = level.certificate
     sure = "" if certificate.confidence is None else f" with {at_least(certificate.confidence)}"
     sure += " confidence" if sure else ""
-    if settings.malicious == "estimate":
-        whom = f"any sites that hold at most {settings.size_budget} samples together lie"
+    if certificate.samples is not None:
+        whom = f"any sites that hold at most {certificate.samples} samples together lie"
     elif certificate.m == 0:
         whom = ""
     else:
@@ -211,8 +211,9 @@ def _guaranteed(calibration: Calibration, level: Level) -> str:
     every = f" of every {certificate.by}" if certificate.by else ""
     promised = f"{at_least(certificate.lower)} coverage{every}"
     if certificate.risk:
+        bound = certificate.bound or 1.0
         promised = f"A mean {certificate.risk} of at most "
-        promised += loss_at_most((1 - certificate.lower) * certificate.bound, certificate.bound)
+        promised += loss_at_most((1 - certificate.lower) * bound, bound)
     claim = f"{promised} is guaranteed{sure} {condition}"
     if math.isinf(level.threshold):
         return f"{claim}, but only because every prediction set is full"
@@ -238,7 +239,7 @@ def _defended(calibration: Calibration, level: Level) -> str:
 def _reports(calibration: Calibration) -> str:
     """Who reported, and who did not."""
     federation = calibration.federation
-    out = "left out" if calibration.settings.guarantee is None else "flagged"
+    out = "left out" if calibration.settings.promise is None else "flagged"
     words = (
         f"{count(federation.n_clients, 'valid report')} with {federation.n_samples:,} samples; "
         f"{len(calibration.trusted)} used, {len(calibration.flagged)} {out}"

@@ -111,10 +111,7 @@ def test_sliders_show_what_the_library_computes(
         opened.slide("level", table["levels"].index(level))
         opened.slide("liars", table["liars"].index(m))
         wanted = robfcp.calibrate(
-            calibration.federation,
-            confidence_level=level,
-            malicious=m,
-            guarantee=None if mode == "defence" else "marginal",
+            calibration.federation, level, defence=robfcp.Consensus(at_most=m)
         )
         threshold, excluded, survived, lower, upper = shown_numbers(opened)
         assert threshold == wanted.threshold
@@ -206,7 +203,7 @@ def test_filter_and_sort_and_export_give_the_rows_asked_for(
 def test_exported_names_are_no_formulas(show: Show, tmp_path: Path) -> None:
     reports = hospitals()
     named = replace(reports, ids=('=HYPERLINK("x")', "\uff1dHYPERLINK", *reports.ids[2:]))
-    opened = show(robfcp.calibrate(named, malicious=3))
+    opened = show(robfcp.calibrate(named, defence=robfcp.Consensus(at_most=3)))
     opened.page.locator("#filter").fill("hyperlink")
     with opened.page.expect_download() as download:
         opened.page.locator("#export").click()
@@ -217,7 +214,7 @@ def test_exported_names_are_no_formulas(show: Show, tmp_path: Path) -> None:
 
 
 def test_hostile_client_names_stay_text(show: Show) -> None:
-    opened = show(robfcp.calibrate(hostile_federation(), malicious=3))
+    opened = show(robfcp.calibrate(hostile_federation(), defence=robfcp.Consensus(at_most=3)))
     opened.page.locator("#filter").fill("alert")
     assert opened.text("table-count").startswith("3 of")
     for row in opened.page.locator("#table tbody tr[data-client]").all():
@@ -246,7 +243,7 @@ def test_two_thousand_clients_do_not_stutter(show: Show) -> None:
     counts[:60] = 0
     counts[:60, 0] = 150
     opened = show(
-        robfcp.calibrate(Federation.from_counts(counts, grid), defence="rob-fcp", malicious=60)
+        robfcp.calibrate(Federation.from_counts(counts, grid), defence=robfcp.RobFCP(liars=60))
     )
     rows = opened.page.locator("#table tbody tr[data-client]").count()
     assert rows < 60
@@ -345,7 +342,7 @@ def test_a_card_leads_to_the_sites_scores(show: Show, stroke: Calibration) -> No
 def test_a_missed_liar_is_used_but_to_be_looked_at(show: Show) -> None:
     story = stroke_story(faults=("other-class-order",), liars=0, seed=1)
     (liar,) = story.faults
-    calibration = robfcp.calibrate(story.reports, defence="none", malicious=0)
+    calibration = robfcp.calibrate(story.reports, defence="none")
     opened = show(calibration)
     assert opened.text("message").startswith(f"All 49 sites were used, but look at {liar}: only ")
     assert opened.text("client-title") == liar
@@ -372,7 +369,7 @@ def test_unusual_federations_have_a_page(show: Show, scores: str) -> None:
     else:
         grid, parts = Grid.default(), [rng.beta(0.05, 8, 200) for _ in range(12)]
     reports = [Report.from_scores(f"s{k}", part, grid) for k, part in enumerate(parts)]
-    calibration = robfcp.calibrate(reports, confidence_level=[0.9, 0.95])
+    calibration = robfcp.calibrate(reports, [0.9, 0.95])
     opened = show(calibration)
     assert opened.page.locator("#levels tbody tr").count() == 2
     for key in ("grid", "linear"):
@@ -382,7 +379,7 @@ def test_unusual_federations_have_a_page(show: Show, scores: str) -> None:
 
 def test_a_stated_guarantee_has_its_own_mode(show: Show) -> None:
     reports = hospitals()
-    calibration = robfcp.calibrate(reports, malicious=3, guarantee="pac", confidence_level=0.8)
+    calibration = robfcp.calibrate(reports, 0.8, promise=robfcp.Pac(3))
     opened = show(calibration)
     assert "guaranteed with 95% confidence even if any 3 of 39 sites lie" in opened.text("claim")
     assert opened.page.locator("#modes [data-key=stated]").get_attribute("aria-pressed") == "true"
@@ -417,7 +414,10 @@ def test_picture_of_a_site_that_should_have_been_left_out(show: Show) -> None:
     story = stroke_story(seed=1)
     wrong = next(name for name, fault in story.faults.items() if fault == "other-class-order")
     kept = [r for r in story.reports if r.client == wrong or r.client not in story.faults]
-    opened = show(robfcp.calibrate(kept, malicious=0), viewport={"width": 1280, "height": 700})
+    opened = show(
+        robfcp.calibrate(kept, defence=robfcp.Consensus(at_most=0)),
+        viewport={"width": 1280, "height": 700},
+    )
     assert opened.text("message").startswith(
         f"All {len(kept)} sites were used, but look at {wrong}: only "
     )

@@ -26,7 +26,7 @@ def calibration(seed: int = 0) -> robfcp.Calibration:
         robfcp.Report.from_scores(f"site-{k}", rng.beta(0.6, 2.5, 300), score=score)
         for k in range(6)
     ]
-    return robfcp.calibrate(reports, defence="none", malicious=1)
+    return robfcp.calibrate(reports, defence="none")
 
 
 def watched(identity: str) -> AlarmHistory:
@@ -91,7 +91,7 @@ def new_scanner() -> History:
         )
         for k, own in enumerate(part[:150] for part in parts)
     ]
-    calibration = robfcp.calibrate(reports, malicious=2, defence="none")
+    calibration = robfcp.calibrate(reports, defence="none")
     monitors = [robfcp.Monitor(calibration, report=one, seed=0) for one in reports]
     history = AlarmHistory(calibration.identity, "spring", 20, 2, 0.05)
     for week in range(1, 11):

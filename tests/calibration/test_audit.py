@@ -14,7 +14,7 @@ from robfcp.errors import RobfcpError
 @pytest.fixture
 def log(tmp_path):
     log = AuditLog(tmp_path / "audit.jsonl")
-    calibration = robfcp.calibrate([*reports(), "{broken"], malicious=2)
+    calibration = robfcp.calibrate([*reports(), "{broken"], defence=robfcp.Consensus(at_most=2))
     log_round(log, calibration, {"malicious": 2})
     return log
 

@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import robfcp
+from robfcp.calibration.calibrating import _calibrate
 from robfcp.calibration.calibration import Calibration
+from robfcp.defence import named_defence
 from robfcp.errors import QuorumError, ReportError, RobfcpError
-from robfcp.federation.federation import Federation
+from robfcp.federation import Federation, capped
 from robfcp.grid import Grid
+from robfcp.lab.published_bounds import full_rank
 
 LAC = robfcp.LAC()
 
@@ -39,18 +42,19 @@ federations = st.integers(0, 10**6).map(
 @given(reports=federations, seed=st.integers(0, 100))
 def test_the_order_of_the_reports_does_not_matter(reports, seed):
     shuffled = [reports[k] for k in np.random.default_rng(seed).permutation(len(reports))]
-    for defence in ("none", "rob-fcp", "consensus"):
-        arguments = {"defence": defence, "malicious": (len(reports) - 1) // 2}
-        assert robfcp.calibrate(reports, **arguments) == robfcp.calibrate(shuffled, **arguments)
+    for name in ("none", "rob-fcp", "consensus"):
+        defence = named_defence(name, (len(reports) - 1) // 2)
+        one, other = (robfcp.calibrate(sent, defence=defence) for sent in (reports, shuffled))
+        assert one == other
 
 
 @pytest.mark.effort
 @settings(max_examples=cases(4), deadline=None)
 @given(reports=federations, levels=st.lists(st.integers(1, 199), min_size=2, max_size=5))
-def test_thresholds_grow_with_the_confidence_level(reports, levels):
+def test_thresholds_grow_with_the_coverage_wanted(reports, levels):
     levels = [Fraction(level, 200) for level in sorted(levels)]
-    for arguments in ({}, {"guarantee": "marginal", "malicious": 1}, {"defence": "none"}):
-        calibration = robfcp.calibrate(reports, confidence_level=levels, **arguments)
+    for arguments in ({}, {"promise": robfcp.Marginal(1)}, {"defence": "none"}):
+        calibration = robfcp.calibrate(reports, levels, **arguments)
         assert list(calibration.threshold) == sorted(calibration.threshold)
 
 
@@ -60,9 +64,8 @@ def test_merging_two_clients_leaves_fcp_unchanged_when_all_are_exchangeable(repo
     merged = robfcp.Report(
         client="both", counts=reports[0].counts + reports[1].counts, grid=reports[0].grid, score=LAC
     )
-    arguments = {"defence": "none", "malicious": 0, "exchangeability": "full"}
-    one = robfcp.calibrate(reports, **arguments)
-    other = robfcp.calibrate([merged, *reports[2:]], **arguments)
+    one = _calibrate(reports, defence="none", rank=full_rank)
+    other = _calibrate([merged, *reports[2:]], defence="none", rank=full_rank)
     assert one.threshold == other.threshold
 
 
@@ -72,8 +75,8 @@ def test_merging_two_clients_leaves_fcp_unchanged_when_all_are_exchangeable(repo
 def test_save_and_load_is_the_identity(reports):
     for arguments in (
         {},
-        {"confidence_level": [0.5, 0.9, 0.995]},
-        {"guarantee": "pac", "malicious": 1, "heterogeneity": 0.1},
+        {"coverage": [0.5, 0.9, 0.995]},
+        {"promise": robfcp.Pac(1, alike=0.1)},
     ):
         calibration = robfcp.calibrate(reports, **arguments)
         again = Calibration.from_json(calibration.to_json(), evidence=calibration.evidence)
@@ -83,19 +86,19 @@ def test_save_and_load_is_the_identity(reports):
         assert again.certificate == calibration.certificate
         assert again.trusted == calibration.trusted
         assert again.settings == calibration.settings
-        np.testing.assert_array_equal(again.maliciousness, calibration.maliciousness)
+        np.testing.assert_array_equal(again.oddness, calibration.oddness)
         np.testing.assert_array_equal(again.federation.counts, calibration.federation.counts)
 
 
 def test_several_levels_are_the_single_ones_in_order():
     reports = make_reports(attackers=3)
     levels = [0.95, 0.5, 0.9]
-    together = robfcp.calibrate(reports, confidence_level=levels)
-    alone = [robfcp.calibrate(reports, confidence_level=level) for level in levels]
+    together = robfcp.calibrate(reports, levels)
+    alone = [robfcp.calibrate(reports, level) for level in levels]
     assert together.threshold == tuple(one.threshold for one in alone)
-    assert together.tolerance == tuple(one.tolerance for one in alone)
+    assert together.statement == tuple(one.statement for one in alone)
     assert together.certificate == tuple(one.certificate for one in alone)
-    assert together.confidence_level == (0.95, 0.5, 0.9)
+    assert together.coverage == (0.95, 0.5, 0.9)
     p = np.random.default_rng(0).dirichlet(np.ones(4), 30)
     sets = together.predict_set(p)
     assert sets.shape == (30, 4, 3)
@@ -106,71 +109,152 @@ def test_several_levels_are_the_single_ones_in_order():
 def test_liars_are_flagged_with_a_reason_and_honest_sites_are_not():
     calibration = robfcp.calibrate(make_reports(30, 200, attackers=8))
     assert calibration.flagged == tuple(f"site-{k:02d}" for k in range(8))
-    assert calibration.n_malicious == 8
+    assert (calibration.liars, calibration.liars_stated) == (8, False)
     assert set(calibration.reasons) == set(calibration.flagged)
     assert calibration.certificate.estimated
     quiet = robfcp.calibrate(make_reports(30, 200))
     assert quiet.flagged == ()
-    assert quiet.n_malicious == 0
+    assert quiet.liars == 0
 
 
-def test_a_guarantee_needs_a_stated_number():
+def test_a_promise_is_kept_by_the_threshold_and_said_by_the_certificate():
     reports = make_reports()
-    for guarantee in ("marginal", "pac", "pac-homogeneous"):
-        with pytest.raises(RobfcpError, match="a number stated beforehand, not an estimate"):
-            robfcp.calibrate(reports, guarantee=guarantee)
-        calibration = robfcp.calibrate(reports, guarantee=guarantee, malicious=1)
-        assert calibration.certificate.kind == guarantee
+    for promise in (robfcp.Marginal(1), robfcp.Pac(1), robfcp.Pac(1, alike=0.2)):
+        calibration = robfcp.calibrate(reports, promise=promise)
+        assert calibration.certificate.kind == type(promise).__name__.lower()
         assert calibration.certificate.lower == pytest.approx(0.9)
         assert not calibration.certificate.estimated
-    by_size = robfcp.calibrate(reports, guarantee="marginal", size_budget=60)
-    assert by_size.threshold >= robfcp.calibrate(reports, malicious=0, defence="none").threshold
+        assert (calibration.liars, calibration.liars_stated) == (1, True)
+        edge, certificate = promise.threshold(calibration.federation, Fraction(9, 10), 0.95)
+        assert calibration.threshold == calibration.federation.threshold_at(edge)
+        assert calibration.certificate == certificate
+    by_size = robfcp.calibrate(reports, promise=robfcp.Marginal(samples=60))
+    assert by_size.threshold >= robfcp.calibrate(reports, defence="none").threshold
+    assert not by_size.liars_stated
 
 
-def test_a_guarantee_may_allow_for_more_liars_than_a_defence_can_find():
-    calibration = robfcp.calibrate(make_reports(5), guarantee="marginal", malicious=3)
-    assert calibration.threshold == np.inf or calibration.tolerance >= 3
+def test_the_number_of_liars_is_the_promises_else_the_defences_else_those_left_out():
+    reports = make_reports(30, 200, attackers=8)
+    told, promise = robfcp.Consensus(at_most=5), robfcp.Marginal(3)
+    for arguments, liars, stated, out in [
+        ({}, 8, False, 8),
+        ({"defence": told}, 5, True, 5),
+        ({"defence": robfcp.Consensus(exactly=9)}, 9, True, 9),
+        ({"defence": told, "promise": promise}, 3, True, 5),
+        ({"defence": "none"}, 0, False, 0),
+        ({"defence": robfcp.RobFCP(liars=4)}, 4, True, 4),
+        ({"defence": robfcp.RobFCPReleased(liars=4)}, 4, True, 4),
+    ]:
+        found = robfcp.calibrate(reports, **arguments)
+        assert (found.liars, found.liars_stated, len(found.flagged)) == (liars, stated, out)
+        assert found.certificate.m == liars
+    for rule in (robfcp.RobFCP(), robfcp.RobFCPReleased()):
+        found = robfcp.calibrate(reports, defence=rule)
+        assert found.liars == len(found.flagged) > 0
+        assert not found.liars_stated
+
+
+def test_a_promise_may_allow_for_more_liars_than_a_defence_can_find():
+    calibration = robfcp.calibrate(make_reports(5), promise=robfcp.Marginal(liars=3))
+    assert calibration.threshold > robfcp.calibrate(make_reports(5)).threshold
+    refuses = robfcp.RobFCP(liars=4)
+    beside = robfcp.calibrate(make_reports(5), defence=refuses, promise=robfcp.Marginal(1))
+    assert beside.flagged == ()
+    assert "nobody is flagged: liars: 4 of 5 sites cannot be told" in beside.remarks[0]
+    with pytest.raises(RobfcpError, match="4 of 5 sites cannot be told"):
+        robfcp.calibrate(make_reports(5), defence=refuses)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"malicious": "many"}, "malicious"),
-        ({"malicious": True}, "malicious"),
-        ({"malicious": 1.5}, "malicious"),
-        ({"guarantee": "total", "malicious": 1}, "guarantee"),
-        ({"size_budget": 5}, "size_budget"),
-        ({"confidence_level": []}, "confidence_level"),
-        ({"confidence_level": 1.2}, "confidence_level"),
-        ({"exchangeability": "no"}, "exchangeability"),
-        ({"max_share": 2}, "max_share"),
-        ({"max_share": 0.01}, "max_share"),
-        ({"distance": "l7", "defence": "rob-fcp"}, "distance"),
-        ({"certificate_confidence": 1.0}, "certificate_confidence"),
+        (lambda: {"defence": robfcp.Consensus(at_most="many")}, "at_most: 'many'"),
+        (lambda: {"defence": robfcp.Consensus(exactly=True)}, "exactly: True"),
+        (lambda: {"defence": robfcp.Consensus(exactly=1, at_most=1)}, "state one of the two"),
+        (lambda: {"defence": robfcp.RobFCP(liars=1.5)}, "liars: 1.5"),
+        (lambda: {"defence": robfcp.RobFCP(distance="l7")}, "distance: 'l7'"),
+        (lambda: {"defence": "best"}, "defence: 'best' is unknown"),
+        (lambda: {"defence": robfcp.Consensus}, "is not a defence"),
+        (lambda: {"promise": "total"}, "promise: 'total' is none; use Marginal"),
+        (lambda: {"coverage": []}, "coverage: the list is empty"),
+        (lambda: {"coverage": 1.2}, "coverage: 1.2 is not between"),
+        (lambda: {"coverage": "often"}, "coverage: 'often' is not a number"),
+        (lambda: {"confidence": 1.0}, "confidence: 1.0"),
+        (lambda: {"risk": 0.1}, "risk: the reports hold no losses"),
+        (lambda: {"by": "ward"}, "by: 'ward' is unknown"),
     ],
 )
 def test_impossible_requests_are_refused(arguments, message):
     with pytest.raises(RobfcpError, match=message):
-        robfcp.calibrate(make_reports(), **arguments)
+        robfcp.calibrate(make_reports(), **arguments())
 
 
 def test_a_client_that_claims_too_much_is_faulty():
     reports = make_reports()
     big = robfcp.Report.from_scores("big", np.zeros(5000), score=LAC)
-    calibration = robfcp.calibrate([*reports, big], max_share=0.3)
+    calibration = robfcp.calibrate(capped(Federation.from_reports([*reports, big]), 0.3))
     assert [fault.client for fault in calibration.faulty] == ["big"]
     assert "claims 87.4% of all samples but the cap is 30.0%" in calibration.faulty[0].reason
     assert calibration.federation.n_clients == 12
+    for share, words in ((2, "max_share: 2 is not"), (0.01, "every site holds more than 0.01")):
+        with pytest.raises(RobfcpError, match=words):
+            capped(calibration.federation, share)
 
 
 def test_sizes_and_quorum_reach_the_federation():
     reports = make_reports()
     sizes = {report.client: report.n_samples for report in reports} | {"absent": 5}
-    calibration = robfcp.calibrate(reports, sizes=sizes, quorum=10)
+    calibration = robfcp.calibrate(Federation.from_reports(reports, sizes=sizes, quorum=10))
     assert calibration.missing == ("absent",)
-    assert "absent" in calibration.certificate.outside
+    assert calibration.verdicts["absent"] == "missing"
+    assert calibration.certificate.n_outside == 1
     with pytest.raises(QuorumError):
-        robfcp.calibrate(reports, sizes=sizes, quorum=13)
+        Federation.from_reports(reports, sizes=sizes, quorum=13)
+
+
+def test_reports_may_be_objects_json_paths_a_folder_or_a_federation(tmp_path):
+    reports = make_reports(attackers=2)
+    for report in reports:
+        report.save(tmp_path / f"{report.client}.json")
+    paths = sorted(tmp_path.iterdir())
+    wanted = robfcp.calibrate(reports)
+    texts = [report.to_json() for report in reports]
+    for sent in (
+        iter(reports),
+        texts,
+        [text.decode() for text in texts],
+        [json.loads(text) for text in texts],
+        paths,
+        map(str, paths),
+        tmp_path,
+        str(tmp_path),
+        Federation.from_reports(reports),
+    ):
+        found = robfcp.calibrate(sent)
+        assert (found.threshold, found.flagged) == (wanted.threshold, wanted.flagged)
+    with pytest.raises(RobfcpError):
+        robfcp.calibrate([])
+
+
+def test_printed_it_says_threshold_who_was_left_out_and_why_what_is_proved_and_every_remark():
+    reports = [*make_reports(attackers=2), robfcp.Report.from_scores("odd", [0.5], Grid.uniform(3))]
+    sizes = {report.client: report.n_samples for report in reports} | {"absent": 5}
+    found = robfcp.calibrate(Federation.from_reports(reports, sizes=sizes))
+    lines = str(found).split("\n")
+    assert lines[0] == f"threshold {found.threshold:.4g} for coverage 0.9"
+    assert lines[1] == f"{len(found.trusted)} of 12 sites used"
+    assert f"left out: site-00: {found.reasons['site-00']}" in lines
+    assert "missing: absent" in lines
+    assert any(line.startswith("refused: odd: ") for line in lines)
+    assert f"proved: {found.statement}" in lines
+    assert set(found.remarks) <= set(lines)
+    assert found._repr_html_().count("<br>") == len(lines) - 1
+    promised = robfcp.calibrate(reports, promise=robfcp.Marginal(2))
+    assert "flagged: site-00: " in str(promised)
+    light = Calibration.from_json(found.to_json())
+    assert "site-" not in str(light)
+    assert "2 left out" in str(light)
+    assert repr(found) == f"Calibration({lines[0]}; {lines[1]})"
 
 
 def test_infinite_thresholds_take_every_label():
@@ -199,9 +283,7 @@ def test_prediction_needs_a_score_of_the_right_kind():
         residuals.predict_set(p)
     ends = residuals.predict_interval([1.0, 2.0])
     np.testing.assert_allclose(ends.mean(axis=1), [1, 2])
-    several = robfcp.calibrate(
-        make_reports(score=robfcp.AbsoluteResidual()), confidence_level=[0.5, 0.9]
-    )
+    several = robfcp.calibrate(make_reports(score=robfcp.AbsoluteResidual()), [0.5, 0.9])
     assert several.predict_interval([1.0]).shape == (1, 2, 2)
 
 
@@ -223,8 +305,8 @@ def test_altered_newer_and_foreign_files_are_refused(tmp_path):
     assert Calibration.load(path) == calibration
     text = path.read_text()
     for altered, message in [
-        (text.replace('"n_malicious":0', '"n_malicious":1'), "altered or damaged"),
-        (text.replace('"schema":3,"digest"', '"schema":4,"digest"', 1), "schema 4 is unknown"),
+        (text.replace('"liars":0', '"liars":1'), "altered or damaged"),
+        (text.replace('"schema":1,"digest"', '"schema":2,"digest"', 1), "schema 2 is unknown"),
         (text[:-10], "not a calibration"),
         ("{}", "not a calibration"),
         (make_reports()[0].to_json().decode(), "not a calibration"),
@@ -266,7 +348,7 @@ def test_hostile_reports_never_stop_a_round_or_slip_in():
                 else:
                     target[key] = values[rng.integers(len(values))]
             hostile.append(json.dumps(changed))
-        calibration = robfcp.calibrate([*honest, *hostile], defence="none", malicious=0)
+        calibration = robfcp.calibrate([*honest, *hostile], defence="none")
         names = set(calibration.federation.ids)
         assert {report.client for report in honest} <= names
         for text in hostile:
@@ -281,7 +363,7 @@ def test_hostile_reports_never_stop_a_round_or_slip_in():
 def test_calibrations_are_frozen():
     calibration = robfcp.calibrate(make_reports())
     with pytest.raises(AttributeError):
-        calibration.n_malicious = 3
+        calibration.liars = 3
     assert calibration != 3
     assert isinstance(calibration.federation, Federation)
     assert calibration.version == robfcp.__version__

@@ -1,5 +1,7 @@
 """Coverage of fresh samples: exact intervals, the right promise, an honest verdict."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from effort import cases
@@ -14,9 +16,16 @@ from robfcp.errors import RobfcpError
 LAC = robfcp.LAC()
 
 
+class Told(robfcp.NoDefence):
+    """Trusts everybody, though so many were said to lie."""
+
+    def __call__(self, federation):
+        return replace(super().__call__(federation), liars=1, stated=True)
+
+
 def calibration(**options):
     federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=LAC)
-    return robfcp.calibrate(federation, **{"defence": "none", "malicious": 1, **options})
+    return robfcp.calibrate(federation, **{"defence": Told(), **options})
 
 
 def outputs(n, missed, threshold=2 / 3):
@@ -74,13 +83,13 @@ def test_verdicts():
 
 def test_the_promise_says_where_it_comes_from():
     assert promise_of(calibration()).source.startswith("certificate's lower end, 0.95")
-    estimated = promise_of(calibration(malicious="estimate"))
+    estimated = promise_of(calibration(defence="none"))
     assert "estimated" in estimated.source
-    marginal = promise_of(calibration(guarantee="marginal"))
+    marginal = promise_of(calibration(promise=robfcp.Marginal(1)))
     assert (marginal.floor, marginal.holds) == (0.9, False)
     assert "on average" in marginal.source
     few = robfcp.Federation.from_counts([[0, 6], [90, 1]], score=LAC)
-    empty = promise_of(robfcp.calibrate(few, confidence_level=0.5, defence="none", malicious=1))
+    empty = promise_of(robfcp.calibrate(few, 0.5, defence=Told()))
     assert (empty.floor, empty.holds) == (0.5, False)
     assert "nothing is certified" in empty.source
     assert promise_of(calibration(), floor=0.7).source == "stated floor"
@@ -107,7 +116,7 @@ def test_classes_groups_and_sizes_add_up():
 
 def test_full_sets_are_within_whatever_the_number():
     federation = robfcp.Federation.from_counts([[1, 1]] * 2, score=LAC)
-    full = robfcp.calibrate(federation, defence="none", malicious=0, confidence_level=0.99)
+    full = robfcp.calibrate(federation, 0.99, defence="none")
     assert full.threshold == np.inf
     assert full.check([[0.9, 0.1]], [1]).verdict == "within"
 
@@ -119,7 +128,7 @@ def test_intervals_of_regression_are_checked_too():
         robfcp.Report.from_scores(str(k), s, grid, score=robfcp.AbsoluteResidual())
         for k, s in enumerate(scores)
     ]
-    c = robfcp.calibrate(reports, confidence_level=0.75, defence="none", malicious=0)
+    c = robfcp.calibrate(reports, 0.75, defence="none")
     found = c.check([3.0, 7.0, 1.0], [3.2, 9.0, 1.0])
     assert (found.overall.covered, found.classes, found.set_sizes) == (2, (), {})
     assert found.set_size == 2 * c.threshold

@@ -40,7 +40,7 @@ def site(name: str, seed: int, *, n: int = 300, mix=(0.5, 0.3, 0.2), change=None
 
 def told(odd: Report, *, others: int = 11, **settings) -> robfcp.Diagnosis:
     reports = [*(site(f"s{k:02d}", k) for k in range(others)), odd]
-    calibration = robfcp.calibrate(reports, defence="none", malicious=0, **settings)
+    calibration = robfcp.calibrate(reports, defence="none", **settings)
     return robfcp.diagnose(calibration, [odd.client])[odd.client]
 
 
@@ -94,7 +94,7 @@ def test_another_mix_of_the_same_cases_is_no_fault() -> None:
 
 def test_honest_sites_are_not_told_of_faults_and_not_looked_at() -> None:
     reports = [site(f"s{k:02d}", 900 + k) for k in range(40)]
-    calibration = robfcp.calibrate(reports, defence="none", malicious=0)
+    calibration = robfcp.calibrate(reports, defence="none")
     assert robfcp.diagnose(calibration) == {}
     said = robfcp.diagnose(calibration, calibration.federation.ids).values()
     assert sum(one.cause == "not told" for one in said) >= 38
@@ -102,7 +102,7 @@ def test_honest_sites_are_not_told_of_faults_and_not_looked_at() -> None:
 
 def test_trusted_site_far_below_its_coverage_is_to_be_looked_at() -> None:
     reports = [*(site(f"s{k:02d}", k) for k in range(11)), site("dresden", 5, change=swapped)]
-    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none", malicious=0))
+    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none"))
     assert set(found) == {"dresden"}
     assert found["dresden"].trusted
     assert found["dresden"].covered < 0.7
@@ -111,7 +111,7 @@ def test_trusted_site_far_below_its_coverage_is_to_be_looked_at() -> None:
 def test_copy_and_part_of_a_report_name_the_other_site() -> None:
     reports = [site(f"s{k:02d}", k) for k in range(12)]
     whole = [*reports, Report(**{**vars_of(reports[4]), "client": "twin"})]
-    found = robfcp.diagnose(robfcp.calibrate(whole, defence="none", malicious=0))
+    found = robfcp.diagnose(robfcp.calibrate(whole, defence="none"))
     assert found["twin"].short == "copy of s04"
     assert found["s04"].short == "copy of twin"
 
@@ -119,7 +119,7 @@ def test_copy_and_part_of_a_report_name_the_other_site() -> None:
         return probabilities[::2], labels[::2]
 
     part = [*reports, site("part", 4, change=half)]
-    found = robfcp.diagnose(robfcp.calibrate(part, defence="none", malicious=0), ["part"])
+    found = robfcp.diagnose(robfcp.calibrate(part, defence="none"), ["part"])
     assert found["part"].short == "part of s04"
     assert "contained in that of s04" in found["part"].finding
 
@@ -157,7 +157,7 @@ def test_pooled_reports_get_a_diagnosis_without_classes() -> None:
     rng = np.random.default_rng(1)
     reports = [Report.from_scores(f"s{k}", rng.beta(1, 4, 200)) for k in range(8)]
     reports.append(Report.from_scores("odd", rng.beta(6, 1, 200)))
-    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none", malicious=0))
+    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none"))
     assert found["odd"].cause == "labels mixed up"
     assert "wrong labels or another model" in found["odd"].finding
     assert not found["odd"].classes
@@ -168,7 +168,7 @@ def test_private_reports_keep_their_cause() -> None:
     grid = Grid.uniform(10)
     counts = rng.multinomial(400, np.full(10, 0.1), size=6)
     federation = Federation.from_counts(counts, grid, privacy=Privacy(1.0), sizes=[400] * 6)
-    calibration = robfcp.calibrate(federation, defence="none", malicious=0)
+    calibration = robfcp.calibrate(federation, defence="none")
     assert robfcp.diagnose(calibration) == {}
     found = robfcp.diagnose(calibration, ["client-0"])["client-0"]
     assert found.cause == "not told"
@@ -183,20 +183,20 @@ def test_losses_and_groups_are_diagnosed_too() -> None:
         Report.from_losses(f"s{k}", np.sort(one, axis=1)[:, ::-1], lambdas, risk="fnr")
         for k, one in enumerate(losses)
     ]
-    calibration = robfcp.calibrate(reports, risk=0.2, defence="none", malicious=0)
+    calibration = robfcp.calibrate(reports, risk=0.2, defence="none")
     assert set(robfcp.diagnose(calibration, ["s1"])) == {"s1"}
     groups = [
         Report.from_scores(f"g{k}", rng.beta(1, 4, 100), groups=["old", "young"] * 50)
         for k in range(6)
     ]
     groups.append(Report.from_scores("odd", rng.beta(5, 1, 100), groups=["old", "young"] * 50))
-    found = robfcp.diagnose(robfcp.calibrate(groups, defence="none", malicious=0), ["odd"])
+    found = robfcp.diagnose(robfcp.calibrate(groups, defence="none"), ["odd"])
     assert found["odd"].cause != "labels swapped"
 
 
 def test_too_few_scores_and_unknown_sites_are_told_so() -> None:
     assert told(site("tiny", 3, n=5)).cause == "not told"
-    calibration = robfcp.calibrate([site("a", 1), site("b", 2)], defence="none", malicious=0)
+    calibration = robfcp.calibrate([site("a", 1), site("b", 2)], defence="none")
     with pytest.raises(robfcp.RobfcpError, match="'c' sent no valid report"):
         robfcp.diagnose(calibration, ["c"])
 
@@ -267,7 +267,7 @@ def test_large_federations_look_at_coverage_only(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("robfcp.calibration.diagnosis.MANY", 10)
     reports = [*(site(f"s{k:02d}", k) for k in range(11)), site("dresden", 5, change=swapped)]
     reports.append(site("flat", 6, change=powered(0.35)))
-    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none", malicious=0))
+    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none"))
     assert set(found) == {"dresden"}
 
 
@@ -292,7 +292,7 @@ def test_a_site_that_is_passed_over_would_not_have_been_named(seed):
     counts = [np.bincount(grid.index(s), minlength=grid.n_bins) for s in scores]
     counts[0] = np.eye(grid.n_bins, dtype=int)[-1] * sizes[0]
     federation = robfcp.Federation.from_counts(np.array(counts), grid)
-    calibration = robfcp.calibrate(federation, defence="none", malicious=0)
+    calibration = robfcp.calibrate(federation, defence="none")
     clinic = _Clinic(calibration, np.arange(40))
     looked_at = clinic.worth_a_look()
     assert 0 in looked_at

@@ -1,6 +1,5 @@
-"""Calibration, evidence and letters as files: light, apart, and old ones still read."""
+"""Calibration, evidence and letters as files: light and apart."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +33,7 @@ def reports(n_clients=12, n=50, seed=0, liars=2):
 
 @pytest.mark.parametrize("n_clients", [12, 3000])
 def test_a_calibration_is_a_few_kilobytes_whatever_the_number_of_clients(n_clients, tmp_path):
-    calibration = robfcp.calibrate(reports(n_clients, 5), defence="none", malicious=0)
+    calibration = robfcp.calibrate(reports(n_clients, 5), defence="none")
     calibration.save(tmp_path / "c.json")
     assert (tmp_path / "c.json").stat().st_size < 4000
     assert "site-" not in (tmp_path / "c.json").read_text()
@@ -60,7 +59,7 @@ def test_evidence_can_lie_elsewhere_but_not_be_anothers(tmp_path):
     light = Calibration.load(tmp_path / "c.json")
     again = light.with_evidence(moved)
     assert again.trusted == calibration.trusted
-    assert again.evidence.finding.reasons == calibration.evidence.finding.reasons
+    assert again.reasons == calibration.reasons
     robfcp.calibrate(reports(seed=1)).save(tmp_path / "other.json")
     with pytest.raises(RobfcpError, match="is not the evidence of this calibration"):
         _ = light.with_evidence(tmp_path / "other.evidence.json").trusted
@@ -92,15 +91,15 @@ def test_what_was_checked_is_recorded(tmp_path):
 @pytest.mark.parametrize(
     ("defence", "name", "parameters"),
     [
-        (robfcp.Consensus("exactly", 0.3), "consensus", {"exclude": "exactly", "false_alarm": 0.3}),
-        (robfcp.RobFCP("l1"), "rob-fcp", {"distance": "l1", "bins": 100}),
+        (robfcp.Consensus(exactly=2), "consensus", {"exactly": 2, "at_most": None}),
+        (robfcp.RobFCP(2, "l1"), "rob-fcp", {"liars": 2, "distance": "l1", "bins": 100}),
         (robfcp.NoDefence(), "none", {}),
-        ("consensus", "consensus", {"exclude": "outstanding", "false_alarm": 0.05}),
+        ("consensus", "consensus", {"exactly": None, "at_most": None}),
     ],
     ids=str,
 )
 def test_the_record_names_the_defence_with_its_parameters(defence, name, parameters, tmp_path):
-    calibration = robfcp.calibrate(reports(), defence=defence, malicious=2)
+    calibration = robfcp.calibrate(reports(), defence=defence)
     calibration.save(tmp_path / "c.json")
     settings = Calibration.load(tmp_path / "c.json").settings
     assert settings.defence == name
@@ -111,7 +110,7 @@ def test_a_defence_that_cannot_be_written_down_is_recorded_as_custom():
     class Mine(robfcp.Consensus):
         """The same, but nobody can make it again from a file."""
 
-    calibration = robfcp.calibrate(reports(), defence=Mine(), malicious=1)
+    calibration = robfcp.calibrate(reports(), defence=Mine())
     assert calibration.settings.defence == "custom:consensus"
     assert calibration.settings.parameters == {}
 
@@ -177,24 +176,3 @@ def test_no_client_name_leads_a_letter_astray(name):
     assert not stem.startswith(".")
     assert len(stem) <= 121
     assert stem != file_name(name + "x")
-
-
-@pytest.mark.parametrize(
-    ("schema", "thresholds", "tolerances"),
-    [(1, (0.62,), None), (2, (0.4375, 0.625), (4, 2))],
-)
-def test_calibrations_of_version_0_1_still_load(schema, thresholds, tolerances, tmp_path):
-    old = Calibration.load(DATA / f"calibration-schema-{schema}.json")
-    assert tuple(level.threshold for level in old.levels) == thresholds
-    if tolerances is not None:
-        assert tuple(level.tolerance for level in old.levels) == tolerances
-    assert old.federation.n_clients == 6
-    assert old.checked.signatures == "not recorded"
-    old.save(tmp_path / "new.json")
-    assert Calibration.load(tmp_path / "new.json").trusted == old.trusted
-    assert json.loads((tmp_path / "new.json").read_bytes())["schema"] == 3
-
-
-def test_an_old_record_is_read_as_what_the_first_release_did():
-    settings = Calibration.load(DATA / "calibration-schema-1.json").settings
-    assert (settings.defence, dict(settings.parameters)) == ("rob-fcp", {"distance": "l2"})

@@ -1,4 +1,4 @@
-"""calibrate(label_shift=, mix=): thresholds, certificates, files and refusals in words."""
+"""LabelShift: thresholds, certificates, files and refusals in words."""
 
 from fractions import Fraction
 
@@ -8,6 +8,7 @@ from effort import cases
 from plain_shift import by_class, class_cdfs, draw_sites, label_counts, lie
 
 import robfcp
+from robfcp import LabelShift, Pac
 from robfcp.calibration import Calibration, calibrate
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -18,8 +19,6 @@ from robfcp.report import Report
 
 NAMES = ("cat", "dog", "eel")
 EVEN = {"cat": 0.5, "dog": 0.25, "eel": 0.25}
-SHIFT = {"label_shift": 0, "malicious": 2}
-PAC = {**SHIFT, "guarantee": "pac"}
 
 
 def tables(seed, n_sites=16, n=300, bins=80):
@@ -44,10 +43,10 @@ def test_where_nobody_is_dropped_the_threshold_is_that_of_plain_pac():
     for seed in range(cases(1)):
         federation = honest([1, seed])
         for m in (0, 2, 5):
-            found = calibrate(federation, label_shift=0, guarantee="pac", malicious=m)
-            plain = calibrate(federation, guarantee="pac", malicious=m, certificate_confidence=0.96)
+            found = calibrate(federation, promise=LabelShift(m))
+            plain = calibrate(federation, promise=Pac(m), confidence=0.96)
             assert found.threshold == plain.threshold
-            usual = calibrate(federation, guarantee="pac", malicious=m).threshold
+            usual = calibrate(federation, promise=Pac(m)).threshold
             assert usual <= found.threshold <= usual + 1.01 / 80
             assert found.certificate.note == ""
 
@@ -55,16 +54,15 @@ def test_where_nobody_is_dropped_the_threshold_is_that_of_plain_pac():
 def test_liars_who_stand_out_are_dropped_named_and_cost_less_than_without():
     rng, counts = tables(2, n=500)
     federation = by_class(lie(rng, counts, 5, "top"), NAMES)
-    asked = {"guarantee": "pac", "malicious": 5}
-    found = calibrate(federation, label_shift=0, **asked)
-    assert found.threshold < calibrate(federation, **asked).threshold
+    found = calibrate(federation, promise=LabelShift(5))
+    assert found.threshold < calibrate(federation, promise=Pac(5)).threshold
     assert "5 sites that cannot be honest were dropped first (site-11, " in found.certificate.note
 
 
 def test_a_stated_mix_gets_the_edge_of_the_rule_at_every_level():
     levels = ["0.8", "0.9", "0.6"]
     for mix in (EVEN, "uniform", "any", [EVEN, {"cat": 0.1, "dog": 0.9}]):
-        found = calibrate(FEDERATION, confidence_level=levels, mix=mix, **SHIFT)
+        found = calibrate(FEDERATION, levels, promise=LabelShift(2, mix=mix))
         counts = class_counts(FEDERATION)
         mixes = read_mixes(mix, NAMES)
         for level, one in zip(levels, found.levels, strict=True):
@@ -76,21 +74,16 @@ def test_a_stated_mix_gets_the_edge_of_the_rule_at_every_level():
             assert one.certificate.m == 2
 
 
-def test_a_mix_with_guarantee_pac_is_the_mix():
-    alone = calibrate(FEDERATION, mix=EVEN, **SHIFT)
-    assert calibrate(FEDERATION, mix=EVEN, **PAC).threshold == alone.threshold
-
-
 def test_thresholds_follow_the_mix():
-    hard = calibrate(FEDERATION, mix={"eel": 1.0}, confidence_level=0.8, **SHIFT)
-    easy = calibrate(FEDERATION, mix={"cat": 1.0}, confidence_level=0.8, **SHIFT)
+    hard = calibrate(FEDERATION, 0.8, promise=LabelShift(2, mix={"eel": 1.0}))
+    easy = calibrate(FEDERATION, 0.8, promise=LabelShift(2, mix={"cat": 1.0}))
     assert easy.threshold < hard.threshold
 
 
 def test_a_class_that_too_few_hold_leaves_sets_full_and_is_named():
     _, counts = tables(3)
     counts[2:, 1] = 0
-    found = calibrate(by_class(counts, NAMES), mix="any", **SHIFT)
+    found = calibrate(by_class(counts, NAMES), promise=LabelShift(2, mix="any"))
     assert found.threshold == np.inf
     assert "too few sites hold dog for a guarantee against 2 liars" in found.certificate.note
 
@@ -98,13 +91,13 @@ def test_a_class_that_too_few_hold_leaves_sets_full_and_is_named():
 def test_sites_that_differ_within_classes_are_certified_nothing_and_told_so():
     rng, counts = tables(4, n=600)
     federation = by_class(lie(rng, counts, 8, "shifted"), NAMES)
-    for asked in ({"guarantee": "pac"}, {"mix": EVEN}):
-        found = calibrate(federation, label_shift=0, malicious=2, **asked)
+    for mix in (None, EVEN):
+        found = calibrate(federation, promise=LabelShift(2, mix=mix))
         assert "more than 2 sites disagree within classes" in found.certificate.note
         assert found.threshold == np.inf
         sigma = least_shift(federation, 2)
         assert sigma > 0
-        wide = calibrate(federation, label_shift=sigma, malicious=2, **asked)
+        wide = calibrate(federation, promise=LabelShift(2, alike=sigma, mix=mix))
         assert "disagree" not in wide.certificate.note
     assert least_shift(FEDERATION, 2) == 0
 
@@ -113,41 +106,35 @@ def test_beside_the_declaration_stands_the_least_shift_that_drops_nobody():
     rng, counts = tables(8, n=500)
     for federation in (FEDERATION, by_class(lie(rng, counts, 2, "top"), NAMES)):
         least = least_shift(federation, 2)
-        for asked in ({"guarantee": "pac"}, {"mix": EVEN}):
-            found = calibrate(federation, label_shift=0.01, malicious=2, **asked)
-            assert (
-                f"declared as 0.01; the least at which no site would be dropped is {least:.3f}"
-                in (found.notes[-1])
-            )
+        for mix in (None, EVEN):
+            found = calibrate(federation, promise=LabelShift(2, alike=0.01, mix=mix))
+            words = f"up to 0.01; the least at which no site would be dropped is {least:.3f}"
+            assert words in found.remarks[-1]
     assert least > 0
-    assert calibrate(FEDERATION, malicious=2, guarantee="pac").notes == ()
+    assert calibrate(FEDERATION, promise=Pac(2)).remarks == ()
 
 
 # Certificates and files
 
 
-@pytest.mark.parametrize("asked", [{"guarantee": "pac"}, {"mix": EVEN}, {"mix": "any"}])
-def test_certificates_state_the_declaration(asked):
-    found = calibrate(FEDERATION, label_shift=0.01, malicious=1, **asked)
+@pytest.mark.parametrize("mix", [None, EVEN, "any"])
+def test_certificates_state_the_declaration(mix):
+    found = calibrate(FEDERATION, promise=LabelShift(1, alike=0.01, mix=mix))
     stated = {one.name: one for one in found.certificate.assumptions}
     assert stated["label_shift"].value == 0.01
     assert "within 0.01 of a common one (label shift, declared)" in stated["label_shift"].text
     assert stated["liars"].value == 1
-    assert stated["mixture"].value == ("stated" if "mix" in asked else "n_k")
+    assert stated["mixture"].value == ("n_k" if mix is None else "stated")
     assert found.certificate.confidence == 0.95
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [{"guarantee": "pac"}, {"mix": EVEN}, {"mix": "uniform"}, {"mix": [EVEN, {"cat": 1.0}]}],
-)
-def test_saved_and_loaded_it_is_the_same(tmp_path, asked):
-    found = calibrate(FEDERATION, label_shift=0.01, malicious=1, **asked)
+@pytest.mark.parametrize("mix", [None, EVEN, "uniform", [EVEN, {"cat": 1.0}]])
+def test_saved_and_loaded_it_is_the_same(tmp_path, mix):
+    found = calibrate(FEDERATION, promise=LabelShift(1, alike=0.01, mix=mix))
     found.save(tmp_path / "c.json")
     again = Calibration.load(tmp_path / "c.json")
     assert again == found
-    assert again.settings.label_shift == 0.01
-    assert again.settings.mix == asked.get("mix")
+    assert again.settings.promise == LabelShift(1, alike=0.01, mix=mix)
     assert again.certificate == found.certificate
     assert again.threshold == found.threshold
 
@@ -172,36 +159,30 @@ def private():
     ]
 
 
-@pytest.mark.parametrize("asked", [{"guarantee": "pac"}, {"mix": "uniform"}])
-def test_private_and_pooled_reports_are_refused(asked):
+@pytest.mark.parametrize("mix", [None, "uniform"])
+def test_private_and_pooled_reports_are_refused(mix):
     with pytest.raises(RobfcpError, match="not proved for private reports"):
-        calibrate(private(), label_shift=0, malicious=1, **asked)
+        calibrate(private(), promise=LabelShift(1, mix=mix))
     pooled = Federation.from_counts(np.random.default_rng(6).integers(1, 9, (6, 10)))
-    with pytest.raises(RobfcpError, match="needs reports by class; sketch them with labels"):
-        calibrate(pooled, label_shift=0, malicious=1, **asked)
+    with pytest.raises(RobfcpError, match="needs reports by class; make them with labels"):
+        calibrate(pooled, promise=LabelShift(1, mix=mix))
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("promise", "by", "words"),
     [
-        ({"mix": EVEN, "malicious": 2}, "label_shift: a threshold for a mix needs it declared"),
-        ({"mix": EVEN, "by": "class", **SHIFT}, "by: thresholds by class need neither"),
-        ({"by": "class", **PAC}, "by: thresholds by class need neither"),
-        ({"mix": EVEN, "label_shift": 0}, "malicious: a guarantee needs a number stated"),
-        ({"guarantee": "pac", "label_shift": 0}, "malicious: a guarantee needs a number stated"),
-        ({"mix": EVEN, "guarantee": "marginal", **SHIFT}, "mix: is a PAC guarantee of its own"),
-        (SHIFT, "label_shift: goes with guarantee='pac' or mix="),
-        ({"label_shift": 0, "guarantee": "marginal", "malicious": 1}, "label_shift: goes with"),
-        ({**PAC, "heterogeneity": 0.1}, "heterogeneity: label_shift prunes by class"),
-        ({**PAC, "label_shift": -0.1}, "label_shift"),
-        ({**PAC, "label_shift": 1.5}, "label_shift"),
-        ({**PAC, "malicious": 16}, "nothing can be guaranteed against 16 of 16"),
-        ({"mix": {"fox": 1.0}, **SHIFT}, "'fox' is none of the classes"),
-        ({"mix": "balanced", **SHIFT}, "'balanced' is unknown"),
-        ({"mix": {"cat": 0.5}, **SHIFT}, "add up to 1"),
-        ({"mix": EVEN, "clusters": {"cat": "pet"}, **SHIFT}, "clusters: only by="),
+        ({}, "class", "promise: thresholds by class need no LabelShift"),
+        ({"mix": EVEN}, dict.fromkeys(NAMES, "pet"), "need no LabelShift"),
+        ({"liars": None}, None, "liars: None is not a whole number"),
+        ({"alike": -0.1}, None, "alike: -0.1 is not"),
+        ({"alike": 1.5}, None, "alike: 1.5 is not"),
+        ({"liars": 16}, None, "nothing can be guaranteed against 16 of 16"),
+        ({"mix": {"fox": 1.0}}, None, "'fox' is none of the classes"),
+        ({"mix": "balanced"}, None, "'balanced' is unknown"),
+        ({"mix": {"cat": 0.5}}, None, "add up to 1"),
+        ({"mix": {"cat": "half"}}, None, "mix: shares are numbers"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_in_words(asked, words):
+def test_what_does_not_fit_is_refused_in_words(promise, by, words):
     with pytest.raises(RobfcpError, match=words):
-        calibrate(FEDERATION, **asked)
+        calibrate(FEDERATION, by=by, promise=LabelShift(**{"liars": 2, **promise}))

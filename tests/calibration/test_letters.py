@@ -36,7 +36,7 @@ def federation(*, copy: bool = False) -> list[robfcp.Report]:
 
 @pytest.fixture(scope="module")
 def swapped() -> robfcp.Calibration:
-    return robfcp.calibrate(federation(), malicious=2)
+    return robfcp.calibrate(federation(), defence=robfcp.Consensus(at_most=2))
 
 
 def test_a_site_that_was_left_out_reads_the_pages_diagnosis(swapped: robfcp.Calibration) -> None:
@@ -54,7 +54,7 @@ def test_a_site_that_was_left_out_reads_the_pages_diagnosis(swapped: robfcp.Cali
 
 
 def test_a_letter_names_no_other_site() -> None:
-    calibration = robfcp.calibrate(federation(copy=True), malicious=2)
+    calibration = robfcp.calibrate(federation(copy=True), defence=robfcp.Consensus(at_most=2))
     said = letter_to(calibration, SITES[-1])
     assert "its report is the same as that of another site" in said.sentence
     for letter in (said, letter_to(calibration, SITES[0])):
@@ -67,13 +67,16 @@ def test_a_letter_names_no_other_site() -> None:
 def test_silent_and_refused_sites_read_that_too(swapped: robfcp.Calibration) -> None:
     bad = robfcp.Report.from_scores("odd", np.zeros(5), robfcp.Grid.uniform(3))
     sizes = {**dict.fromkeys(SITES, 300), "odd": 5, "away": 3}
-    calibration = robfcp.calibrate([*federation(), bad], sizes=sizes, malicious=2)
+    calibration = robfcp.calibrate(
+        robfcp.Federation.from_reports([*federation(), bad], sizes=sizes),
+        defence=robfcp.Consensus(at_most=2),
+    )
     assert letter_to(calibration, "away").sentence == "away sent no report."
     assert letter_to(calibration, "odd").sentence.startswith("odd sent a report that was refused (")
 
 
 def test_under_a_guarantee_nobody_is_said_to_be_left_out() -> None:
-    stated = robfcp.calibrate(federation(), malicious=2, guarantee="marginal")
+    stated = robfcp.calibrate(federation(), promise=robfcp.Marginal(liars=2))
     assert letter_to(stated, SITES[-1]).sentence.startswith("site-09 was flagged: ")
 
 
@@ -137,13 +140,17 @@ def test_localise_fills_empty_sets_and_says_what_it_did(
 
 
 def test_what_a_notebook_shows_is_a_line(swapped: robfcp.Calibration) -> None:
-    assert repr(swapped) == "Calibration(threshold 0.7087 at 0.9; 9 of 10 sites used)"
+    assert repr(swapped) == ("Calibration(threshold 0.7087 for coverage 0.9; 9 of 10 sites used)")
     assert repr(swapped.federation) == "Federation(10 sites, 3000 samples)"
     report = repr(federation()[0])
     assert report.startswith("Report('site-00', 300 samples, Grid(default, 1000 bins")
     assert report.endswith("by class)")
-    several = robfcp.calibrate(federation(), confidence_level=[0.8, 0.9], by="class", malicious=0)
-    assert repr(several).startswith("Calibration(3 thresholds at 0.8, 3 thresholds at 0.9; ")
+    several = robfcp.calibrate(
+        federation(), [0.8, 0.9], by="class", defence=robfcp.Consensus(at_most=0)
+    )
+    assert repr(several).startswith(
+        "Calibration(3 thresholds for coverage 0.8, 3 thresholds for coverage 0.9; "
+    )
 
 
 def test_what_is_printed_is_a_sentence(swapped: robfcp.Calibration) -> None:

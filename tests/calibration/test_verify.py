@@ -43,7 +43,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def calibration():
-    return robfcp.calibrate(reports(), malicious=2)
+    return robfcp.calibrate(reports(), defence=robfcp.Consensus(at_most=2))
 
 
 def forged(data, change):
@@ -116,15 +116,15 @@ def test_a_public_key_is_read_from_its_text_its_file_or_a_registry(tmp_path, ser
 
 
 SETTINGS = [
-    {"malicious": 2},
-    {"malicious": "estimate", "confidence_level": [0.8, 0.9]},
-    {"malicious": 2, "exclude": "exactly"},
-    {"malicious": 2, "defence": "rob-fcp", "distance": "l1"},
-    {"malicious": 0, "defence": "none", "exchangeability": "full"},
-    {"malicious": 2, "guarantee": "marginal"},
-    {"malicious": 2, "guarantee": "pac", "heterogeneity": 0.3},
-    {"guarantee": "marginal", "size_budget": 100},
-    {"malicious": 1, "max_share": 0.5},
+    {"defence": robfcp.Consensus(at_most=2)},
+    {"coverage": [0.8, 0.9]},
+    {"defence": robfcp.Consensus(exactly=2)},
+    {"defence": robfcp.RobFCP(liars=2, distance="l1")},
+    {"defence": "none"},
+    {"promise": robfcp.Marginal(2)},
+    {"promise": robfcp.Pac(2, alike=0.3)},
+    {"promise": robfcp.Marginal(samples=100)},
+    {"confidence": 0.8},
 ]
 
 
@@ -142,7 +142,7 @@ def test_a_private_calibration_is_what_its_evidence_gives(tmp_path):
         robfcp.Report.from_scores(f"s{k}", row, grid, privacy=robfcp.Privacy(2.0))
         for k, row in enumerate(scores)
     ]
-    robfcp.calibrate(private, malicious=1).save(tmp_path / "c.json")
+    robfcp.calibrate(private, defence=robfcp.Consensus(at_most=1)).save(tmp_path / "c.json")
     assert verify_calibration(robfcp.Calibration.load(tmp_path / "c.json")) == []
 
 
@@ -153,8 +153,7 @@ FORGERIES = {
         lower=0.9999, upper=1
     ),
     "certificate m": lambda body: body["levels"][0]["certificate"].update(m=1),
-    "tolerance": lambda body: body["levels"][0].update(tolerance=9),
-    "n malicious": lambda body: body.update(n_malicious=3),
+    "liars": lambda body: body.update(liars=3),
 }
 
 
@@ -178,10 +177,10 @@ def test_a_forged_verdict_is_found(calibration):
     found = {difference.what: difference for difference in verify_calibration(changed)}
     assert found["flagged"].stated == ["site-00"]
     assert found["flagged"].recomputed == ["site-03"]
-    odd = evidence.maliciousness.copy()
+    odd = evidence.oddness.copy()
     odd[5] += 1
-    changed = replace(calibration, source=replace(evidence, maliciousness=odd))
-    assert [d.what for d in verify_calibration(changed)] == ["the maliciousness of site-05"]
+    changed = replace(calibration, source=replace(evidence, oddness=odd))
+    assert [d.what for d in verify_calibration(changed)] == ["the oddness of site-05"]
 
 
 def test_a_site_finds_its_own_report_in_the_evidence(calibration):
@@ -197,7 +196,7 @@ def test_what_was_an_object_cannot_be_made_again():
     class Mine(robfcp.NoDefence):
         name = "mine"
 
-    calibration = robfcp.calibrate(reports(), defence=Mine(), malicious=0)
+    calibration = robfcp.calibrate(reports(), defence=Mine())
     with pytest.raises(RobfcpError, match="cannot be made again"):
         verify_calibration(calibration)
 

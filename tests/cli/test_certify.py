@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from robfcp import LAC, Grid, Report, calibrate
+from robfcp import LAC, Consensus, Grid, Marginal, Report, calibrate
 from robfcp.calibration.what_if import default_budgets, what_if
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import certify, fcp_index, marginal_threshold, pac_threshold, tolerance
+from robfcp.guarantees import certify, fcp_index, marginal_threshold, pac_threshold
 from robfcp.lab.published_bounds import bound_for
 
 LEVEL = Fraction(9, 10)
@@ -49,11 +49,10 @@ def test_each_row_holds_what_the_single_functions_return(federation):
         assert row.certificate == certify(federation, index, row.m, 0.9)
         assert row.marginal == upper[marginal_threshold(federation, LEVEL, m=row.m)]
         assert row.pac == upper[pac_threshold(federation, LEVEL, row.m, 1 - 0.9)]
-        assert row.homogeneous is None
+        assert row.alike is None
         paper = bound_for(federation.sizes, 0.9, row.m)
         assert paper is not None
         assert paper.vacuous
-    assert outcome.tolerance == tolerance(federation, index, LEVEL)
 
 
 def test_default_budgets_of_a_hundred_clients():
@@ -66,7 +65,6 @@ def test_reports_give_a_table_and_every_explanation(reports):
     assert result.exit_code == 0, result.output
     for word in (
         "undefended FCP's",
-        "tolerance",
         "marginal",
         "vacuous",
         "not a bound",
@@ -76,7 +74,7 @@ def test_reports_give_a_table_and_every_explanation(reports):
 
 
 def test_a_calibration_file_gives_its_own_threshold_and_what_if_levels(reports, tmp_path):
-    calibration = calibrate([path.read_bytes() for path in reports], malicious=2)
+    calibration = calibrate([path.read_bytes() for path in reports], defence=Consensus(at_most=2))
     calibration.save(tmp_path / "calibration.json")
     result = run(
         tmp_path / "calibration.json",
@@ -85,9 +83,8 @@ def test_a_calibration_file_gives_its_own_threshold_and_what_if_levels(reports, 
     )
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
-    assert [level["confidence_level"] for level in data["levels"]] == [0.9, 0.8]
+    assert [level["coverage"] for level in data["levels"]] == [0.9, 0.8]
     assert data["levels"][0]["threshold"] == calibration.threshold
-    assert data["levels"][0]["tolerance"] == calibration.tolerance
     assert [row["m"] for row in data["levels"][0]["budgets"]] == [0, 2, 5]
     assert data["levels"][0]["empty_from"] == calibration.levels[0].empty_from
     assert data["levels"][0]["budgets"][1]["certificate"]["statement"]
@@ -96,19 +93,16 @@ def test_a_calibration_file_gives_its_own_threshold_and_what_if_levels(reports, 
     assert (tmp_path / "c.svg").read_text().startswith("<?xml")
 
 
-@pytest.mark.parametrize("exchangeability", ["partial", "full"])
 @pytest.mark.parametrize("levels", [["0.8"], ["0.8", "0.95"]])
-def test_certify_takes_thresholds_by_the_rule_of_the_calibration(
-    reports, tmp_path, exchangeability, levels
-):
+def test_certify_takes_thresholds_by_the_rule_of_the_calibration(reports, tmp_path, levels):
     """Asked about other levels, certify says what calibrate would have said."""
-    made = {"malicious": 2, "exchangeability": exchangeability}
+    made = {"defence": Consensus(at_most=2)}
     files = [path.read_bytes() for path in reports]
     calibrate(files, **made).save(tmp_path / "c.json")
     asked = [word for level in levels for word in ("--confidence", level)]
     data = json.loads(run(tmp_path / "c.json", "-m", "2", *asked, "--json").stdout)
     for found, level in zip(data["levels"], levels, strict=True):
-        assert found["threshold"] == calibrate(files, confidence_level=level, **made).threshold
+        assert found["threshold"] == calibrate(files, level, **made).threshold
 
 
 def test_evidence_elsewhere_is_named_and_belongs_to_a_calibration(reports, tmp_path):
@@ -162,17 +156,16 @@ def classed(tmp_path_factory):
 def test_a_calibration_by_class_is_judged_class_by_class(classed, tmp_path):
     calibration = calibrate(
         Federation.from_reports([path.read_bytes() for path in classed]),
+        [0.8, 0.9],
         by="class",
-        confidence_level=[0.8, 0.9],
-        malicious=1,
-        guarantee="marginal",
         defence="none",
+        promise=Marginal(liars=1),
     )
     calibration.save(tmp_path / "c.json")
     found = json.loads(run(tmp_path / "c.json", "-m", "0,1,3", "--json").stdout)
     federation = calibration.federation
     for level, stored in zip(found["levels"], calibration.levels, strict=True):
-        assert (level["by"], level["joint"]) == ("class", True)
+        assert level["by"] == "class"
         for c, (told, one) in enumerate(zip(level["strata"], stored.strata, strict=True)):
             held = federation.stratum(c)
             assert (told["name"], told["sites"], told["samples"]) == (
@@ -181,7 +174,6 @@ def test_a_calibration_by_class_is_judged_class_by_class(classed, tmp_path):
                 one.samples,
             )
             assert told["threshold"] == one.threshold
-            assert told["tolerance"] == one.tolerance
             index = int(held.grid.edge_at(one.threshold))
             assert [row["m"] for row in told["budgets"]] == [
                 m for m in (0, 1, 3) if m < one.holders
@@ -190,7 +182,7 @@ def test_a_calibration_by_class_is_judged_class_by_class(classed, tmp_path):
                 wanted = certify(held, index, row["m"], 1 - 0.05 / 3)
                 assert row["certificate"]["lower"] == pytest.approx(wanted.lower)
                 assert row["certificate"]["upper"] == pytest.approx(wanted.upper)
-                edge = marginal_threshold(held, stored.confidence_level, row["m"])
+                edge = marginal_threshold(held, stored.coverage, row["m"])
                 assert row["marginal"] == (None if edge is None else held.grid.upper[edge])
     text = run(tmp_path / "c.json", "-m", "0,1,3").stdout
     assert "by class at 0.8" in text
@@ -231,7 +223,6 @@ def test_a_class_that_nobody_holds_and_very_many_classes_are_shown_in_words(tmp_
         "sites": 0,
         "samples": 0,
         "threshold": None,
-        "tolerance": None,
         "budgets": [],
     }
 
@@ -250,7 +241,7 @@ def test_classes_are_drawn_where_a_calibration_has_them(classed, tmp_path):
 def test_clusters_are_judged_as_such(classed, tmp_path):
     joined = {"easy": "common", "hard": "serious", "rare": "serious"}
     reports = [Report.load(path) for path in classed]
-    calibration = calibrate(reports, by="class", clusters=joined, malicious=1, defence="none")
+    calibration = calibrate(reports, by=joined, defence="none")
     calibration.save(tmp_path / "c.json")
     found = json.loads(run(tmp_path / "c.json", "-m", "0", "--json").stdout)
     told = found["levels"][0]["strata"]

@@ -100,7 +100,6 @@ def test_json_says_what_the_file_says(sites):
     data = json.loads(out)
     calibration = robfcp.Calibration.load(sites / "c.json")
     assert [level["threshold"] for level in data["levels"]] == list(calibration.threshold)
-    assert [level["tolerance"] for level in data["levels"]] == list(calibration.tolerance)
     assert data["levels"][0]["certificate"]["lower"] == 0.8
     assert data["trusted"] == list(calibration.trusted)
     out = invoke("predict", sites / "c.json", sites / "site-0.csv", "--level", "1", "--json")

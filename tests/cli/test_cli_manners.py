@@ -45,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = f"the-hospital-with-the-very-long-name-{k}"
         reports.append(robfcp.Report.from_scores(name, scores, score=score))
         reports[-1].save(tmp_path / f"report-{k}.json")
-    calibration = robfcp.calibrate(reports, malicious=1)
+    calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=1))
     calibration.save(tmp_path / "c.json")
     robfcp.calibration.save_letters(calibration, tmp_path / "letters")
     log_round(AuditLog(tmp_path / "audit.jsonl"), calibration, {})
@@ -167,7 +167,7 @@ def test_quiet_prints_nothing(command: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "option", "typed", "offered"),
     [
-        ("calibrate", "guarantee", "pac", ["pac", "pac-homogeneous"]),
+        ("calibrate", "guarantee", "pa", ["pac"]),
         ("calibrate", "defence", "", ["consensus", "rob-fcp", "rob-fcp-released", "none"]),
         ("simulate", "attack", "mimic-h", ["mimic-high"]),
         ("sketch", "score", "la", ["lac"]),
@@ -370,8 +370,7 @@ CHOICES = {
     ("sketch", "--risk"): ("fnr", "miss-rate"),
     ("calibrate", "--defence"): ("rob-fcp", "none"),
     ("calibrate", "--exclude"): ("outstanding", "exactly"),
-    ("calibrate", "--guarantee"): ("marginal", "pac", "pac-homogeneous"),
-    ("calibrate", "--exchangeability"): ("partial", "full", "published"),
+    ("calibrate", "--guarantee"): ("marginal", "pac"),
     ("calibrate", "--by"): ("class", "group"),
     ("calibrate", "--mix"): ("uniform", "any"),
     ("calibrate", "--distance"): METRICS,

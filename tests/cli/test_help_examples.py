@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         report.save(here / "reports" / f"{report.client}.json")
         reports.append(report)
-    calibration = robfcp.calibrate(reports, malicious=1)
+    calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=1))
     calibration.save(here / "calibration.json")
     calibration.letter("site-03").save(here / "letter.json")
     own = slice(200, 300)

@@ -24,7 +24,7 @@ from robfcp.defence.evidence import (
     views,
 )
 from robfcp.federation import DenseCounts, Federation, Stratified
-from robfcp.guarantees import fcp_index
+from robfcp.guarantees import fcp_index, rank_charge
 
 LEVEL = Fraction(9, 10)
 SHARES = np.array(  # three classes on eight bins, the last one harder
@@ -255,8 +255,8 @@ def test_copies_have_one_sites_say_and_nobody_is_expelled_for_being_copied() -> 
     finding = stand_out(Federation.from_counts(easy))
     assert not finding.outstanding.any()
     assert any("one site's say together" in note for note in finding.notes)
-    alone = robfcp.calibrate(Federation.from_counts(counts), confidence_level=0.8)
-    cloned = robfcp.calibrate(Federation.from_counts(easy), confidence_level=0.8)
+    alone = robfcp.calibrate(Federation.from_counts(counts), 0.8)
+    cloned = robfcp.calibrate(Federation.from_counts(easy), 0.8)
     assert cloned.threshold == alone.threshold
 
 
@@ -269,14 +269,14 @@ def test_one_that_claims_a_hundred_times_the_samples_counts_for_three() -> None:
     everybody = np.ones(20, dtype=bool)
     federation = Federation.from_counts(claimed)
     plain, usual = (fcp_index(Federation.from_counts(part), LEVEL) for part in (claimed, counts))
-    voted = robfcp.Consensus().threshold(federation, everybody, "partial").index(LEVEL)
+    voted = robfcp.Consensus().threshold(federation, everybody).index(LEVEL)
     assert plain is not None
     assert usual is not None
     assert voted is not None
     assert plain < usual - 1
     assert voted >= usual - 1
     registered = replace(federation, registered=True)
-    assert robfcp.Consensus().threshold(registered, everybody, "partial").index(LEVEL) in (
+    assert robfcp.Consensus().threshold(registered, everybody).index(LEVEL) in (
         plain,
         plain + 1,
     )
@@ -288,7 +288,7 @@ def test_vote_never_falls_below_the_threshold_of_all_samples() -> None:
     for _ in range(60):
         federation = Federation.from_counts(rng.multinomial(80, rng.dirichlet([1.0] * 8), 9))
         for level in (Fraction(1, 2), LEVEL, Fraction(99, 100)):
-            vote = VotedThreshold(federation, everybody, "partial", (), Constants()).index(level)
+            vote = VotedThreshold(federation, everybody, rank_charge, (), Constants()).index(level)
             plain = fcp_index(federation, level)
             assert (vote is None) or (plain is not None and vote >= plain)
 
@@ -305,7 +305,7 @@ def test_who_vouches_for_everything_takes_off_no_more_than_the_bound() -> None:
         counts[:liars, 0] = size
         federation = Federation.from_counts(counts)
         everybody = np.ones(clients, dtype=bool)
-        vote = VotedThreshold(federation, everybody, "partial", (), Constants())
+        vote = VotedThreshold(federation, everybody, rank_charge, (), Constants())
         vote._phi = 0.0  # stated, not read off the reports
         index, plain = vote.index(LEVEL), fcp_index(federation, LEVEL)
         assert index is not None
@@ -323,7 +323,7 @@ def test_private_reports_and_losses_take_fcps_threshold() -> None:
     counts = rng.multinomial(200, SHARES.mean(axis=0), 8)
     private = Federation.from_counts(counts, privacy=robfcp.Privacy(2.0), sizes=[200] * 8)
     everybody = np.ones(8, dtype=bool)
-    found = robfcp.Consensus().threshold(private, everybody, "partial")
+    found = robfcp.Consensus().threshold(private, everybody)
     assert type(found).__name__ == "FcpThreshold"
     noisy = np.vstack([counts, [[200, 0, 0, 0, 0, 0, 0, 0]]])
     liar = Federation.from_counts(noisy, privacy=robfcp.Privacy(2.0), sizes=[200] * 9)

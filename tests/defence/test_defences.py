@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 import robfcp
+from robfcp.calibration.calibrating import _calibrate
 from robfcp.defence import NoDefence, RobFCP, named_defence, trust_lowest
 from robfcp.defence.rob_fcp import (
     CHARACTERISATIONS,
@@ -22,6 +23,10 @@ from robfcp.defence.rob_fcp import (
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
+from robfcp.guarantees import rank_charge
+from robfcp.lab.published_bounds import full_rank, published_rank
+
+RANKS = {"partial": rank_charge, "full": full_rank, "published": published_rank}
 
 
 def random_counts(rng, k_low=2, k_high=9):
@@ -44,22 +49,17 @@ def test_published_method_equals_brute_force_on_thousands_of_federations(number,
         n_clients = len(counts)
         n_malicious = int(rng.integers(0, (n_clients - 1) // 2 + 1))
         level = Fraction(int(rng.integers(100, 200)), 200)
-        rule = str(rng.choice(["partial", "full", "published"]))
+        rule = str(rng.choice(list(RANKS)))
         federation = Federation.from_counts(counts)
         uppers = federation.grid.upper.tolist()
         for defence in ("none", "rob-fcp"):
-            calibration = robfcp.calibrate(
-                federation,
-                confidence_level=level,
-                defence=defence,
-                malicious=n_malicious,
-                exchangeability=rule,
-            )
+            told = named_defence(defence, n_malicious)
+            calibration = _calibrate(federation, level, defence=told, rank=RANKS[rule])
             kept = list(range(n_clients))
             if defence == "rob-fcp":
                 kept = brute.trusted(counts.tolist(), federation.ids, n_clients - n_malicious)
                 np.testing.assert_allclose(
-                    calibration.maliciousness,
+                    calibration.oddness,
                     brute.maliciousness(counts.tolist(), n_clients - n_malicious),
                     atol=1e-12,
                 )
@@ -69,14 +69,14 @@ def test_published_method_equals_brute_force_on_thousands_of_federations(number,
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_maliciousness_equals_brute_force_for_every_distance(metric):
+def test_oddness_equals_brute_force_for_every_distance(metric):
     rng = np.random.default_rng(1)
     for _ in range(100):
         counts = random_counts(rng)
         n_benign = len(counts) - int(rng.integers(0, (len(counts) - 1) // 2 + 1))
-        found = RobFCP(metric)(Federation.from_counts(counts), len(counts) - n_benign)
+        found = RobFCP(len(counts) - n_benign, metric)(Federation.from_counts(counts))
         expected = brute.maliciousness(counts.tolist(), n_benign, metric)
-        np.testing.assert_allclose(found.maliciousness, expected, atol=1e-9)
+        np.testing.assert_allclose(found.oddness, expected, atol=1e-9)
 
 
 def test_the_view_is_the_papers_and_the_threshold_is_on_the_full_grid():
@@ -84,9 +84,9 @@ def test_the_view_is_the_papers_and_the_threshold_is_on_the_full_grid():
     scores = rng.beta(0.4, 2, (8, 300))
     fine = [robfcp.Report.from_scores(f"c{k}", s, Grid.default()) for k, s in enumerate(scores)]
     coarse = [robfcp.Report.from_scores(f"c{k}", s, Grid.uniform()) for k, s in enumerate(scores)]
-    one = robfcp.calibrate(fine, defence="rob-fcp", malicious=3)
-    other = robfcp.calibrate(coarse, defence="rob-fcp", malicious=3)
-    np.testing.assert_array_equal(one.maliciousness, other.maliciousness)
+    one = robfcp.calibrate(fine, defence=robfcp.RobFCP(liars=3))
+    other = robfcp.calibrate(coarse, defence=robfcp.RobFCP(liars=3))
+    np.testing.assert_array_equal(one.oddness, other.oddness)
     assert one.trusted == other.trusted
     assert one.threshold < other.threshold <= one.threshold + 0.01
     kept = np.sort(scores[[int(name[1:]) for name in one.trusted]].ravel())
@@ -146,7 +146,7 @@ def test_every_characterisation_tells_liars_from_honest_clients(how, grid):
     rng = np.random.default_rng(5)
     scores = [rng.beta(2, 3, 200) for _ in range(14)] + [np.full(200, 0.95) for _ in range(4)]
     reports = [robfcp.Report.from_scores(f"c{k:02d}", s, grid) for k, s in enumerate(scores)]
-    calibration = robfcp.calibrate(reports, defence=RobFCP(characterisation=how), malicious=4)
+    calibration = robfcp.calibrate(reports, defence=RobFCP(4, characterisation=how))
     assert calibration.flagged == ("c14", "c15", "c16", "c17")
 
 
@@ -176,17 +176,17 @@ def test_characterisations_are_what_they_say():
 def test_every_defence_keeps_the_protocol(name, seed):
     rng = np.random.default_rng(seed)
     federation = Federation.from_counts(random_counts(rng, 1, 12))
-    for exclude in ("outstanding", "exactly"):
-        defence = named_defence(name, "l2", exclude)
+    for exactly in (False, True):
         most = (federation.n_clients - 1) // 2
-        result = defence(federation, most)
-        again = defence(federation, most)
-        assert result.trusted.shape == result.maliciousness.shape == (federation.n_clients,)
+        defence = named_defence(name, most, exactly=exactly)
+        result, again = defence(federation), defence(federation)
+        assert (result.liars, result.stated) == ((None, False) if name == "none" else (most, True))
+        assert result.trusted.shape == result.oddness.shape == (federation.n_clients,)
         assert result.trusted.dtype == bool
         assert (~result.trusted).sum() <= most
-        if exclude == "exactly" and name != "none":
+        if exactly and name != "none":
             assert (~result.trusted).sum() == most
-        assert np.isfinite(result.maliciousness).all()
+        assert np.isfinite(result.oddness).all()
         flagged = {federation.ids[k] for k in np.flatnonzero(~result.trusted)}
         assert set(result.reasons) == flagged
         assert all("\n" not in reason for reason in result.reasons.values())
@@ -198,12 +198,10 @@ def test_every_defence_keeps_the_protocol(name, seed):
 def test_a_majority_of_liars_is_refused_with_the_reason(name, n_malicious):
     federation = Federation.from_counts(np.eye(4, 5, dtype=int))
     with pytest.raises(RobfcpError, match="majority of honest sites"):
-        robfcp.calibrate(federation, defence=name, malicious=n_malicious)
+        robfcp.calibrate(federation, defence=named_defence(name, n_malicious))
 
 
 def test_unknown_defences_are_refused():
     with pytest.raises(RobfcpError, match="defence: 'x' is unknown"):
         named_defence("x")
-    with pytest.raises(RobfcpError, match="exclude"):
-        named_defence("consensus", "l2", "some")
     assert NoDefence().name == "none"

@@ -28,7 +28,7 @@ def test_who_is_left_out_and_surplus_copies_are_counted(attack, number):
         sent = attack(sent, np.arange(number), 0)
     assert estimate_malicious(sent) == number
     undefended = robfcp.calibrate(sent, defence="none")
-    assert undefended.n_malicious == number
+    assert undefended.liars == 0
     assert undefended.flagged == ()
     left_out = robfcp.calibrate(sent).flagged
     assert left_out == (() if isinstance(attack, Mimic) else sent.ids[:number])
@@ -62,7 +62,7 @@ def test_the_papers_number_finds_gross_liars_but_never_says_nobody(rule):
     assert rule.estimate(honest) > 0
     attacked = Efficiency()(honest, np.arange(9), 0)
     assert 1 <= rule.estimate(attacked) <= 14
-    assert robfcp.calibrate(attacked, defence=rule).n_malicious == rule.estimate(attacked)
+    assert robfcp.calibrate(attacked, defence=rule).liars == rule.estimate(attacked)
     with pytest.raises(RobfcpError, match="at least 3"):
         rule.estimate(Federation.from_counts([[1, 2], [2, 1]]))
 

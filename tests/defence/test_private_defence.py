@@ -70,7 +70,7 @@ def test_other_defences_take_private_reports(defence):
     forge = np.zeros((8, 24), dtype=int)
     forge[:, -1] = 500
     sent = federation(rng, 500, Privacy(1), forge=forge)
-    calibration = robfcp.calibrate(sent, defence=defence, malicious=8)
+    calibration = robfcp.calibrate(sent, defence=defence)
     expected = sent.ids[:8] if defence == "rob-fcp" else ()
     assert calibration.flagged == tuple(expected)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp.defence import RobFCP, RobFCPReleased, named_defence
+from robfcp.defence import RobFCP, RobFCPReleased
 from robfcp.defence.rob_fcp import wrapped
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -61,8 +61,8 @@ def test_equals_a_plain_reading_of_the_description():
             np.sort(wrapped(federation), axis=1), np.sort(vectors, axis=1), atol=1e-12
         )
         number = plain_number(vectors, n_clients - n_malicious)
-        found = RobFCPReleased()(federation, n_malicious)
-        np.testing.assert_allclose(found.maliciousness, number, atol=1e-12)
+        found = RobFCPReleased(n_malicious)(federation)
+        np.testing.assert_allclose(found.oddness, number, atol=1e-12)
         order = np.argsort(np.round(number, 12), kind="stable")
         assert set(np.flatnonzero(~found.trusted)) == set(order[n_clients - n_malicious :])
         assert RobFCPReleased().estimate(federation) == plain_estimate(vectors)
@@ -72,24 +72,22 @@ def test_calibrations_name_estimate_and_repeat_it():
     _, federation = a_federation(np.random.default_rng(1), 12)
     calibration = robfcp.calibrate(federation, defence="rob-fcp-released")
     assert calibration.settings.defence == "rob-fcp-released"
-    assert calibration.n_malicious == RobFCPReleased().estimate(federation)
+    assert calibration.liars == RobFCPReleased().estimate(federation)
     again = robfcp.defence.defence_again(
         calibration.settings.defence, calibration.settings.parameters
     )
     assert again == RobFCPReleased()
     assert set(calibration.reasons.values()) == {
-        f"among the {calibration.n_malicious} sites farthest from the others"
+        f"among the {calibration.liars} sites farthest from the others"
     }
 
 
 def test_what_it_cannot_do_is_refused():
-    with pytest.raises(RobfcpError, match="distance: the released code knows l2 alone"):
-        named_defence("rob-fcp-released", "l1")
     with pytest.raises(RobfcpError, match="needs at least 3"):
         RobFCPReleased().estimate(Federation.from_counts([[1, 2], [3, 4]]))
-    alone = RobFCPReleased()(Federation.from_counts([[1, 2]]), 0)
+    alone = RobFCPReleased(0)(Federation.from_counts([[1, 2]]))
     assert alone.trusted.tolist() == [True]
-    assert alone.maliciousness.tolist() == [0.0]
+    assert alone.oddness.tolist() == [0.0]
 
 
 def test_a_grid_no_finer_than_the_view_tells_no_zeros_apart():
@@ -109,10 +107,8 @@ def test_the_text_fails_where_the_code_does_not(dataset, text, released):
         federation = trial.attacked("coverage", 40, np.random.default_rng(seed))
         found.append(
             [
-                trial.measure(edge_of(federation, rule(federation, 40).trusted), trial.benign(40))[
-                    0
-                ]
-                for rule in (RobFCP(), RobFCPReleased())
+                trial.measure(edge_of(federation, rule(federation).trusted), trial.benign(40))[0]
+                for rule in (RobFCP(40), RobFCPReleased(40))
             ]
         )
     means = np.mean(found, axis=0)

@@ -7,7 +7,9 @@ from time import perf_counter
 import numpy as np
 import pytest
 
+import robfcp
 import robfcp.federation.counts as counting
+from robfcp import Consensus, Marginal
 from robfcp.calibration import calibrate
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -203,8 +205,8 @@ def test_other_from_one_site_does_not_hurt_the_rest():
     assert federation.faulty == ()
     assert federation.strata.names == (*NAMES, OTHER)
     assert by_name(federation) == {r.client: held(r) for r in [*plain, thin]}
-    alone = calibrate(plain, by="class", malicious=0, defence="none")
-    beside = calibrate(federation, by="class", malicious=0, defence="none")
+    alone = calibrate(plain, by="class", defence="none")
+    beside = calibrate(federation, by="class", defence="none")
     assert beside.strata == alone.strata == NAMES
     empty = [c for c in range(3) if thin.strata.sizes[c] == 0]
     np.testing.assert_array_equal(beside.threshold[empty], alone.threshold[empty])
@@ -227,7 +229,7 @@ def test_a_round_in_which_no_class_has_a_name_is_refused_in_words():
     data = json.loads(made("a", ("x",)).to_json())
     data["strata"]["names"] = [OTHER]
     with pytest.raises(RobfcpError, match="every site merged all of them"):
-        calibrate([data], by="class", malicious=0)
+        calibrate([data], by="class", defence=Consensus(at_most=0))
 
 
 def test_iteration_gives_back_the_reports():
@@ -263,7 +265,7 @@ def test_a_private_report_without_a_single_cell_does_not_stop_the_round():
         assert client in federation.ids
         for c in range(3):
             assert federation.stratum(c).ids == ("s0", "s1", "s2", "s3")
-        assert calibrate(federation, by="class", malicious=1, guarantee="marginal").strata == NAMES
+        assert calibrate(federation, by="class", promise=Marginal(liars=1)).strata == NAMES
 
 
 def test_a_subset_keeps_the_classes_of_those_it_keeps():
@@ -325,7 +327,7 @@ def test_large_sparse_tables_equal_dense_ones(monkeypatch):
         sparse.strata.clustered(cluster, 7).table.dense(),
         dense.strata.clustered(cluster, 7).table.dense(),
     )
-    kinds = {"by": "class", "malicious": 1, "guarantee": "marginal", "defence": "none"}
+    kinds = {"by": "class", "defence": "none", "promise": robfcp.Marginal(1)}
     np.testing.assert_array_equal(
         calibrate(sparse, **kinds).threshold, calibrate(dense, **kinds).threshold
     )
@@ -337,7 +339,7 @@ def test_a_thousand_classes_are_held_sparsely_and_calibrated_in_seconds():
     start = perf_counter()
     federation = Federation.from_reports(reports)
     assert isinstance(federation.strata.table, SparseCounts)
-    found = calibrate(federation, by="class", malicious=0, defence="none")
+    found = calibrate(federation, by="class", defence="none")
     assert found.threshold.shape == (1000,)
     assert perf_counter() - start < 15
 

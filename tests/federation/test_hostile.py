@@ -18,6 +18,7 @@ from robfcp.cli._data import read_outputs
 from robfcp.cli.calibrate import read_number
 from robfcp.cli.sketch import chosen_grid
 from robfcp.errors import MAX_TEXT, RobfcpError
+from robfcp.federation import capped
 from robfcp.files import make_folder, write_atomically
 from robfcp.grid import Grid
 from robfcp.privacy.budget import Privacy
@@ -94,8 +95,8 @@ NINE_TENTHS += [np.float32(0.9), np.float16(0.9), np.array(0.9), 1 - 0.1]
 
 @pytest.mark.parametrize("level", NINE_TENTHS, ids=repr)
 def test_nine_tenths_is_nine_tenths_in_every_type(level):
-    calibration = saved(robfcp.calibrate(REPORTS, confidence_level=level))
-    assert calibration.levels[0].confidence_level == Fraction(9, 10)
+    calibration = saved(robfcp.calibrate(REPORTS, level))
+    assert calibration.levels[0].coverage == Fraction(9, 10)
     assert calibration.threshold == robfcp.calibrate(REPORTS).threshold
 
 
@@ -103,24 +104,42 @@ def test_nine_tenths_is_nine_tenths_in_every_type(level):
     "level", ["1e-99999999", "1e99999999", "1/0", "9" * 50, "nan", b"0.9", True, {0.9}, 0.9 + 0j]
 )
 def test_levels_that_are_no_numbers_are_refused_at_once(level):
-    with pytest.raises(RobfcpError, match="confidence_level"):
-        robfcp.calibrate(REPORTS, confidence_level=level)
+    with pytest.raises(RobfcpError, match="coverage"):
+        robfcp.calibrate(REPORTS, level)
 
 
 def test_numbers_of_other_libraries_are_saved_as_plain_ones():
     calibration = robfcp.calibrate(
-        REPORTS,
-        malicious=np.int8(1),
-        guarantee="marginal",
-        heterogeneity=np.float32(0.5),
-        certificate_confidence=Fraction(19, 20),
-        max_share=np.float64(1),
-        sizes={report.client: np.int64(30) for report in REPORTS},
-        quorum=np.float32(1),
+        robfcp.Federation.from_reports(
+            REPORTS, sizes={report.client: np.int64(30) for report in REPORTS}, quorum=np.float32(1)
+        ),
+        promise=robfcp.Marginal(liars=np.int8(1)),
+        confidence=Fraction(19, 20),
     )
-    assert saved(calibration).settings.certificate_confidence == 0.95
-    budget = robfcp.calibrate(REPORTS, guarantee="marginal", size_budget=np.uint16(30))
-    assert saved(budget).settings.size_budget == 30
+    assert saved(calibration).settings.confidence == 0.95
+    budget = robfcp.calibrate(REPORTS, promise=robfcp.Marginal(samples=np.uint16(30)))
+    assert saved(budget).settings.promise.samples == 30
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: robfcp.calibrate(REPORTS, confidence=2, promise=robfcp.Marginal(1)),
+        lambda: robfcp.calibrate(REPORTS, confidence="0.95"),
+        lambda: robfcp.Pac(1, alike="0.1"),
+        lambda: robfcp.Pac(1, alike=float("nan")),
+        lambda: capped(robfcp.Federation.from_reports(REPORTS), "0.5"),
+        lambda: robfcp.Marginal(samples="5"),
+        lambda: robfcp.Marginal(samples=1.5),
+        lambda: robfcp.calibrate(REPORTS, defence=None),
+        lambda: robfcp.calibrate(REPORTS, defence=robfcp.RobFCP),
+        lambda: robfcp.Consensus(at_most=np.array([1, 2])),
+        lambda: robfcp.RobFCP(liars=-1),
+    ],
+)
+def test_careless_requests_are_refused_by_name(call):
+    with pytest.raises(RobfcpError):
+        call()
 
 
 @pytest.mark.parametrize(
@@ -131,19 +150,6 @@ def test_numbers_of_other_libraries_are_saved_as_plain_ones():
         {"quorum": 1.5},
         {"quorum": True},
         {"quorum": "3"},
-        {"certificate_confidence": 2, "guarantee": "marginal", "malicious": 1},
-        {"certificate_confidence": "0.95"},
-        {"heterogeneity": "0.1"},
-        {"heterogeneity": float("nan")},
-        {"max_share": "0.5"},
-        {"size_budget": "5", "guarantee": "marginal"},
-        {"size_budget": 1.5, "guarantee": "marginal"},
-        {"distance": "l7", "defence": "none"},
-        {"exclude": "x", "defence": robfcp.RobFCP.__mro__[0]},
-        {"defence": None},
-        {"defence": robfcp.RobFCP},
-        {"malicious": np.array([1, 2])},
-        {"malicious": -1, "defence": "none"},
         {"sizes": {}},
         {"sizes": {report.client: 30.0 for report in REPORTS}},
         {"sizes": {report.client: "30" for report in REPORTS}},
@@ -153,19 +159,12 @@ def test_numbers_of_other_libraries_are_saved_as_plain_ones():
     ],
     ids=repr,
 )
-def test_careless_requests_are_refused_by_name(arguments):
+def test_careless_registries_are_refused_by_name(arguments):
     with pytest.raises(RobfcpError):
-        robfcp.calibrate(REPORTS, **arguments)
+        robfcp.Federation.from_reports(REPORTS, **arguments)
 
 
-def test_what_was_checked_already_does_not_ignore_new_wishes():
-    federation = robfcp.Federation.from_reports(REPORTS)
-    for arguments in ({"sizes": {"site-0": 30}}, {"quorum": 99}):
-        with pytest.raises(RobfcpError, match=r"Federation\.from_reports"):
-            robfcp.calibrate(federation, **arguments)
-
-
-@pytest.mark.parametrize("reports", [None, 5, REPORTS[0], REPORTS[0].to_json(), {}, "abc"])
+@pytest.mark.parametrize("reports", [None, 5, REPORTS[0], REPORTS[0].to_json(), {}])
 def test_reports_come_in_a_list(reports):
     with pytest.raises(RobfcpError, match="pass a list"):
         robfcp.calibrate(reports)
@@ -178,10 +177,9 @@ def test_a_report_that_holds_itself_is_faulty():
 
 
 DATA = Path(__file__).parents[1] / "data"
-CALIBRATION = robfcp.calibrate(REPORTS, malicious=1, defence="rob-fcp")
+CALIBRATION = robfcp.calibrate(REPORTS, defence=robfcp.RobFCP(liars=1))
 LIGHT = json.loads(CALIBRATION.to_json())["body"]
 EVIDENCE = json.loads(encode_evidence(CALIBRATION.evidence))["body"]
-BODY = json.loads((DATA / "calibration-schema-1.json").read_bytes())["body"]  # of version 0.1
 
 
 def sealed(body, schema=1, kind="calibration"):
@@ -203,8 +201,8 @@ def altered(body, changes):
     return body
 
 
-STARTS, IDS = BODY["federation"]["starts"], BODY["federation"]["ids"]
-N = len(BODY["federation"]["bins"])
+STARTS, IDS = EVIDENCE["federation"]["starts"], EVIDENCE["federation"]["ids"]
+N = len(EVIDENCE["federation"]["bins"])
 
 
 def changed(cases):
@@ -216,25 +214,24 @@ def changed(cases):
 OF_LEVELS = [
     {"levels": []},
     {"levels": LIGHT["levels"] * 2},
-    {"levels__0__confidence_level": "2"},
-    {"levels__0__confidence_level": "x"},
-    {"levels__0__confidence_level": "1/0"},
-    {"levels__0__confidence_level": "1e-99999999"},
-    {"levels__0__tolerance": -1},
-    {"levels__0__tolerance": 99},
+    {"levels__0__coverage": "2"},
+    {"levels__0__coverage": "x"},
+    {"levels__0__coverage": "1/0"},
+    {"levels__0__coverage": "1e-99999999"},
     {"levels__0__certificate__lower": -5},
     {"levels__0__certificate__upper": 50},
     {"levels__0__certificate__n_clients": 7},
-    {"n_malicious": -1},
-    {"n_malicious": 6},
-    {"settings__malicious": -5},
-    {"settings__certificate_confidence": 5},
+    {"liars": -1},
+    {"liars": 6},
+    {"settings__promise": {"type": "pac", "liars": -5}},
+    {"settings__promise": {"type": "pac", "liars": 1, "tolerance": 2}},
+    {"settings__confidence": 5},
 ]
 OF_THRESHOLDS = [{"levels__0__threshold": 0.123456789}, {"levels__0__threshold": -5}]
 OF_REPORTS = [
     {"flagged": {"nobody": ""}},
     {"flagged": dict.fromkeys(IDS, "")},
-    {"maliciousness": [1.0]},
+    {"oddness": [1.0]},
     {"federation__ids": []},
     {"federation__ids": IDS * 2},
     {"federation__ids": IDS[:1] * 6},
@@ -259,32 +256,21 @@ OF_REPORTS = [
     {"federation__privacy": [{"epsilon": 1.0}] * 6},
     {"federation__sizes": [1] * 6},
 ]
-OF_FINDINGS = [
-    {"finding": {"oddity": [], "outstanding": [], "p_values": [], "reasons": {}, "notes": []}},
-    {"finding": {"oddity": [0], "outstanding": [99], "p_values": [], "reasons": {}, "notes": []}},
-]
 
 
 def test_files_with_a_fitting_digest_are_read():
-    assert Calibration.from_json(sealed(LIGHT, 3)) == CALIBRATION
+    assert Calibration.from_json(sealed(LIGHT)) == CALIBRATION
     again = decode_evidence(sealed(EVIDENCE, kind="evidence"), "x")
     assert again.trusted == CALIBRATION.trusted
-    assert Calibration.from_json(sealed(BODY)).flagged == ("site-5",)
 
 
 @changed(OF_LEVELS)
 def test_a_calibration_whose_parts_contradict_each_other_is_refused(changes):
     with pytest.raises(RobfcpError, match=r"^x\.json: .*; (calibrate again|pass a file)"):
-        Calibration.from_json(sealed(altered(LIGHT, changes), 3), "x.json")
+        Calibration.from_json(sealed(altered(LIGHT, changes)), "x.json")
 
 
-@changed([*OF_LEVELS, *OF_THRESHOLDS, *OF_REPORTS])
-def test_an_old_file_whose_parts_contradict_each_other_is_refused(changes):
-    with pytest.raises(RobfcpError, match=r"^x\.json: .*; (calibrate again|pass a file)"):
-        Calibration.from_json(sealed(altered(BODY, changes)), "x.json")
-
-
-@changed([*OF_REPORTS, *OF_FINDINGS])
+@changed(OF_REPORTS)
 def test_evidence_whose_parts_contradict_each_other_is_refused(changes):
     with pytest.raises(RobfcpError, match=r"^x\.json: .*; (calibrate again|pass the file)"):
         decode_evidence(sealed(altered(EVIDENCE, changes), kind="evidence"), "x.json")
@@ -293,22 +279,22 @@ def test_evidence_whose_parts_contradict_each_other_is_refused(changes):
 @changed([*OF_THRESHOLDS, {"summary__n_trusted": 2}, {"summary__grid": "0"}])
 def test_a_calibration_that_does_not_fit_its_evidence_says_so(changes, tmp_path):
     CALIBRATION.save(tmp_path / "c.json")
-    (tmp_path / "c.json").write_text(sealed(altered(LIGHT, changes), 3))
+    (tmp_path / "c.json").write_text(sealed(altered(LIGHT, changes)))
     with pytest.raises(RobfcpError, match=r"c\.evidence\.json: does not fit the calibration"):
         _ = Calibration.load(tmp_path / "c.json").trusted
 
 
 def test_negative_counts_cannot_come_in_as_private_ones():
-    body = json.loads(json.dumps(BODY))
+    body = json.loads(json.dumps(EVIDENCE))
     for marks, problem in (
-        ([], "schema 2 is for private reports"),
-        ([None] * 6, "schema 2 is for private reports"),
+        ([], "a count is not positive"),
+        ([None] * 6, "privacy is stated though no report is private"),
         ([{"epsilon": 1.0}], "not stated for every site"),
         ([None, *[{"epsilon": 1.0}] * 5], "a count is not positive"),
     ):
         body["federation"] |= {"counts": [-1] * N, "sizes": [30] * 6, "privacy": marks}
         with pytest.raises(RobfcpError, match=problem):
-            Calibration.from_json(sealed(body, 2))
+            decode_evidence(sealed(body, kind="evidence"), "x")
     message = json.loads(REPORTS[0].to_json())
     bins = [3, 4]
     for change in (
@@ -537,8 +523,8 @@ def test_numbers_on_the_command_line_are_plain_digits(text):
 def test_a_bin_without_finite_ends_has_a_finite_middle(characterisation):
     grid = Grid([-np.inf, np.inf])
     reports = [robfcp.Report(f"c{k}", [9], grid) for k in range(5)]
-    rule = robfcp.RobFCP(characterisation=characterisation)
-    assert robfcp.calibrate(reports, defence=rule, malicious=1).maliciousness.tolist() == [0.0] * 5
+    rule = robfcp.RobFCP(1, characterisation=characterisation)
+    assert robfcp.calibrate(reports, defence=rule).oddness.tolist() == [0.0] * 5
 
 
 def test_identical_giants_cost_the_server_nothing():
@@ -556,7 +542,7 @@ def test_identical_giants_cost_the_server_nothing():
 def test_clients_without_any_difference_are_all_trusted():
     score = robfcp.LAC()
     reports = [robfcp.Report.from_scores(f"s{k}", np.zeros(30), score=score) for k in range(3)]
-    assert robfcp.calibrate(reports, malicious=0).flagged == ()
+    assert robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=0)).flagged == ()
 
 
 def test_extreme_privacy_is_refused_or_works():

@@ -8,7 +8,7 @@ import pytest
 from effort import thorough
 
 import robfcp
-from robfcp.defence import RobFCP, find_copies, trust_lowest
+from robfcp.defence import RobFCP, find_copies, named_defence, trust_lowest
 from robfcp.defence import rob_fcp as large
 from robfcp.defence.copies import codes_of, similar_rows
 from robfcp.defence.rob_fcp import (
@@ -98,15 +98,15 @@ def test_a_sparse_federation_answers_like_a_dense_one(monkeypatch):
 
 
 @pytest.mark.parametrize("defence", ["consensus", "rob-fcp", "none"])
-@pytest.mark.parametrize("guarantee", [None, "marginal", "pac"])
-def test_a_calibration_does_not_depend_on_how_counts_are_held(defence, guarantee):
+@pytest.mark.parametrize("promise", [None, robfcp.Marginal(4), robfcp.Pac(4, alike=0.4)])
+def test_a_calibration_does_not_depend_on_how_counts_are_held(defence, promise):
     dense, sparse = federations(40, attack="coverage", share=0.1)
-    options = {"defence": defence, "guarantee": guarantee, "malicious": 4, "heterogeneity": 0.4}
+    options = {"defence": named_defence(defence, 4), "promise": promise}
     one, other = robfcp.calibrate(sparse, **options), robfcp.calibrate(dense, **options)
     assert one.threshold == other.threshold
     assert one.trusted == other.trusted
     assert one.certificate == other.certificate
-    assert one.tolerance == other.tolerance
+    assert one.levels == other.levels
 
 
 def test_large_tables_are_sparse_where_that_is_smaller_and_survive_a_file(monkeypatch, tmp_path):
@@ -218,14 +218,14 @@ def test_references_are_secret_unless_a_seed_is_given(monkeypatch):
     monkeypatch.setattr(large, "LARGE", 100)
     monkeypatch.setattr(large, "REFERENCES", 64)
     dense, _ = federations(300, attack="coverage", share=0.2)
-    rules = [RobFCP(), RobFCP(), RobFCP(seed=1), RobFCP(seed=1)]
-    notes = [robfcp.calibrate(dense, defence=rule, malicious=60).notes[0] for rule in rules]
+    rules = [RobFCP(60), RobFCP(60), RobFCP(60, seed=1), RobFCP(60, seed=1)]
+    notes = [robfcp.calibrate(dense, defence=rule).remarks[0] for rule in rules]
     assert notes[0] != notes[1]
     assert notes[2] == notes[3]
     assert "64 reference clients" in notes[2]
     assert "seed 1" in notes[2]
     monkeypatch.setattr(large, "LARGE", 300)
-    assert robfcp.calibrate(dense, defence="rob-fcp", malicious=60).notes == ()
+    assert robfcp.calibrate(dense, defence=robfcp.RobFCP(liars=60)).remarks == ()
 
 
 def test_copies_are_found_without_comparing_every_pair(monkeypatch):

@@ -125,8 +125,8 @@ def test_no_claimed_noise_moves_the_threshold():
     counts = np.zeros(16, dtype=int)
     counts[0] = 10**6
     liar = private("x", n=10**6, counts=counts, scale=1e5)
-    wanted = robfcp.calibrate(honest, malicious=1)
-    found = robfcp.calibrate([*honest, liar], malicious=1)
+    wanted = robfcp.calibrate(honest, defence=robfcp.Consensus(at_most=1))
+    found = robfcp.calibrate([*honest, liar], defence=robfcp.Consensus(at_most=1))
     assert found.threshold == wanted.threshold
     assert "claims more noise" in found.faulty[0].reason
 

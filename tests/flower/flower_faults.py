@@ -85,7 +85,7 @@ class FlowerDriver:
 
     def play(self, folder, data=DATA, faults=None, configs=None, only="report", **config):
         folder.mkdir(exist_ok=True)
-        options = {"malicious": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
+        options = {"liars": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
         network = FaultyNetwork(data, faults, only, configs)
         run(server_app(), network, output=str(folder / "calibration.json"), **options)
         calibration = robfcp.Calibration.load(folder / "calibration.json")

@@ -84,20 +84,20 @@ def run_example(folder, output, nodes=8, node_configs=None, **config):
 @pytest.mark.parametrize("strategy", ["fedavg", "fedmedian", "multikrum"])
 def test_the_example_trains_and_calibrates_in_one_run(strategy, tmp_path):
     calibration, covered, size = run_example(
-        "flower_app", tmp_path / "c.json", strategy=strategy, malicious=2, **{"min-nodes": 8}
+        "flower_app", tmp_path / "c.json", strategy=strategy, liars=2, **{"min-nodes": 8}
     )
     assert calibration.federation.n_clients == 8
     assert calibration.federation.registered
     assert calibration.provenance["run_id"] == "1"
     assert 0.8 < covered < 0.99
     assert size < 2  # a trained model: a digit or two, not ten
-    core = robfcp.calibrate(list(calibration.federation), malicious=2)
+    core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=2))
     assert core.threshold == calibration.threshold
 
 
 @pytest.mark.parametrize("attack", ["coverage", "efficiency"])
 def test_lying_nodes_of_the_example_are_flagged(attack, tmp_path):
-    common = {"attackers": 2, "attack": attack, "malicious": 2, "num-server-rounds": 3}
+    common = {"attackers": 2, "attack": attack, "liars": 2, "num-server-rounds": 3}
     robust, covered, _ = run_example("flower_app", tmp_path / "c.json", **common)
     assert robust.flagged == ("site-0", "site-1")
     naive, _, _ = run_example("flower_app", tmp_path / "n.json", defence="none", **common)
@@ -107,12 +107,12 @@ def test_lying_nodes_of_the_example_are_flagged(attack, tmp_path):
 
 def test_a_node_can_be_told_to_lie_by_its_own_config(tmp_path):
     own = {5: {"attack": True}}
-    found, _, _ = run_example("flower_app", tmp_path / "c.json", node_configs=own, malicious=1)
+    found, _, _ = run_example("flower_app", tmp_path / "c.json", node_configs=own, liars=1)
     assert found.flagged == ("site-5",)
 
 
 def test_a_robust_strategy_survives_poisoned_training(tmp_path):
-    common = {"attackers": 2, "malicious": 2, "poison-training": True, "min-nodes": 8}
+    common = {"attackers": 2, "liars": 2, "poison-training": True, "min-nodes": 8}
     sizes = {
         strategy: run_example("flower_app", tmp_path / "c.json", strategy=strategy, **common)[2]
         for strategy in ("fedavg", "multikrum")
@@ -122,7 +122,7 @@ def test_a_robust_strategy_survives_poisoned_training(tmp_path):
 
 def test_the_pytorch_example_trains_and_calibrates(tmp_path):
     pytest.importorskip("torch")
-    found, covered, _ = run_example("flower_torch_app", tmp_path / "c.json", nodes=6, malicious=1)
+    found, covered, _ = run_example("flower_torch_app", tmp_path / "c.json", nodes=6, liars=1)
     assert found.federation.n_clients == 6
     assert 0.8 < covered < 0.99
     assert len(found.federation.model) == 64
@@ -130,14 +130,14 @@ def test_the_pytorch_example_trains_and_calibrates(tmp_path):
 
 def test_reports_sent_again_by_nodes_give_the_same_calibration():
     federation = robfcp.Federation.from_reports(core_reports(client_data(9)))
-    flower = calibrate_in_process(federation, malicious=2)
-    core = robfcp.calibrate(federation, malicious=2)
+    flower = calibrate_in_process(federation, defence=robfcp.Consensus(at_most=2))
+    core = robfcp.calibrate(federation, defence=robfcp.Consensus(at_most=2))
     assert flower.threshold == core.threshold
-    assert np.array_equal(flower.maliciousness, core.maliciousness)
+    assert np.array_equal(flower.oddness, core.oddness)
 
 
 def test_local_models_need_no_arrays_and_a_seed_repeats():
-    options = {"score": robfcp.APS(), "malicious": 1, "rng": 3}
+    options = {"score": robfcp.APS(), "defence": robfcp.Consensus(at_most=1), "rng": 3}
     first, again = (calibrate_in_process(client_data(5), **options) for _ in range(2))
     assert first.threshold == again.threshold
     assert first.federation.model is None
@@ -159,7 +159,9 @@ def test_the_demo_runs_its_round_through_flower(tmp_path):
 def test_letters_are_signed_by_the_server_and_kept_by_nodes_that_have_a_place(tmp_path):
     configs = {f"site-{k}": {"letter-folder": str(tmp_path / str(k))} for k in range(7)}
     network = FaultyNetwork(DATA, configs=configs)
-    calibration = calibration_round(network, malicious=1, check=False, **QUICK)
+    calibration = calibration_round(
+        network, defence=robfcp.Consensus(at_most=1), check=False, **QUICK
+    )
     public = generate_key(tmp_path / "server.key")
     key = load_key(tmp_path / "server.key")
     outcomes = send_letters(network, calibration, key=key, **QUICK)
@@ -181,7 +183,7 @@ def test_a_run_config_names_strategy_sizes_and_how_many_to_wait_for(tmp_path):
     for name in ("krum", "fedtrimmedavg"):
         assert type(named_strategy({**DEFAULTS, "strategy": name})).__name__.lower() == name
     app = client_app(lambda *_: DATA["site-0"])
-    config = {"malicious": 0, "min-nodes": 4, "deadline": 0.6, "output": str(tmp_path / "c.json")}
+    config = {"liars": 0, "min-nodes": 4, "deadline": 0.6, "output": str(tmp_path / "c.json")}
     run_in_process(server_app(), app, [{}] * 3, config)
     assert list(status(robfcp.Calibration.load(tmp_path / "c.json"))) == [
         "node-1",
@@ -234,8 +236,10 @@ class Restarting(FaultyNetwork):
 
 def test_a_restarted_superlink_only_delays_the_round():
     network = Restarting(DATA)
-    calibration = calibration_round(network, malicious=1, check=False, **QUICK)
+    calibration = calibration_round(
+        network, defence=robfcp.Consensus(at_most=1), check=False, **QUICK
+    )
     assert set(status(calibration).values()) == {"ok"}
     network.get_nodes = lambda: told(ValueError("no"))
     with pytest.raises(robfcp.RobfcpError, match="cannot list its nodes"):
-        calibration_round(network, malicious=1, deadline=1.0)
+        calibration_round(network, defence=robfcp.Consensus(at_most=1), deadline=1.0)

@@ -130,12 +130,12 @@ def test_the_example_runs_in_simulation_on_ray(tmp_path):
     pytest.importorskip("ray")
     scripts = Scripts(tmp_path, 10)
     try:
-        scripts("simulation", "attackers=2", "malicious=2", "num-server-rounds=1", "deadline=200.0")
+        scripts("simulation", "attackers=2", "liars=2", "num-server-rounds=1", "deadline=200.0")
         assert scripts.statuses() == ["finished:completed"]
         calibration = robfcp.Calibration.load(tmp_path / "calibration.json")
         assert calibration.federation.n_clients == 10
         assert len(calibration.flagged) == 2
-        core = robfcp.calibrate(list(calibration.federation), malicious=2)
+        core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=2))
         assert core.threshold == calibration.threshold
     finally:
         scripts.clean_up()
@@ -187,7 +187,7 @@ def test_a_run_over_tls_survives_a_lying_and_a_killed_node(deployment):
     code, log = deployment.watch(
         "Strategy execution finished",
         lambda: os.killpg(deployment.pid("site-5"), signal.SIGKILL),
-        *("malicious=1", "num-server-rounds=1", "deadline=200.0"),
+        *("liars=1", "num-server-rounds=1", "deadline=200.0"),
     )
     assert code == 0, log
     assert deployment.statuses()[0] == "finished:completed"
@@ -204,7 +204,7 @@ def test_a_run_over_tls_survives_a_lying_and_a_killed_node(deployment):
     assert outside_of(calibration.federation) == ("site-5",)
     assert calibration.certificate.n_outside == 1
     assert calibration.federation.registered
-    core = robfcp.calibrate(list(calibration.federation), malicious=1)
+    core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=1))
     assert core.threshold == calibration.threshold
     for client, entry in clients.items():
         registered = (deployment.state / "keys" / f"{client}.pub").read_text()
@@ -227,7 +227,7 @@ def test_a_run_goes_on_when_the_superlink_is_restarted(deployment):
     _, log = deployment.watch(
         "[ROUND 1/1]",
         lambda: restarted.append(restart()),
-        *("malicious=1", "num-server-rounds=1", "deadline=200.0"),
+        *("liars=1", "num-server-rounds=1", "deadline=200.0"),
     )
     assert restarted, log
     calibration = deployment.state / "calibration.json"

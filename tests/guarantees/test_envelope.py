@@ -94,7 +94,7 @@ def test_the_smallest_total_removes_the_largest_clients():
 
 @pytest.mark.parametrize("m", [-1, 3, 1.5, True])
 def test_a_budget_that_leaves_nobody_or_is_no_number_is_refused(m):
-    with pytest.raises(RobfcpError, match="malicious"):
+    with pytest.raises(RobfcpError, match="liars"):
         envelope(np.array([1, 2, 3]), np.array([4, 4, 4]), m)
 
 

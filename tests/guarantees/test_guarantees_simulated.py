@@ -15,19 +15,18 @@ from omniscient import (
     CLASSES,
     GRID,
     LEVEL,
-    alike,
     attacks,
     band_failures,
-    distributions,
     marginal,
     pac,
+    pruned,
     worst_coverage,
 )
 from scipy.stats import binom
 
 from robfcp.defence.rob_fcp import pairwise
 from robfcp.federation import Federation
-from robfcp.guarantees import certify, guaranteed, marginal_threshold, prune, tolerance
+from robfcp.guarantees import Pac, certify, marginal_threshold, prune
 from robfcp.guarantees.engine import envelope
 
 
@@ -122,11 +121,11 @@ def test_pac_threshold_without_liars_fails_close_to_its_stated_rate():
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [50, 500, None])
 @pytest.mark.parametrize(("n_clients", "liars"), [(9, 4), (20, 8)])
-def test_homogeneous_threshold_fails_at_most_at_its_stated_rate(n, n_clients, liars):
+def test_pruned_pac_fails_at_most_at_its_stated_rate_with_almost_half_lying(n, n_clients, liars):
     def failures(budget: int) -> int:
         coverage = worst_coverage(
             np.random.default_rng([5, n_clients, n or 0]),
-            alike,
+            pruned,
             mix="iid",
             n=n,
             n_clients=n_clients,
@@ -145,7 +144,7 @@ def test_homogeneous_threshold_fails_at_most_at_its_stated_rate(n, n_clients, li
 @pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.0, 0.04])
 @pytest.mark.parametrize("n", [50, 500])
-def test_pruning_then_marginal_covers_although_liars_hide_inside_the_noise(n, sigma):
+def test_pruning_then_pac_covers_although_liars_hide_inside_the_noise(n, sigma):
     """Benign clients are shifted by up to sigma around a common CDF; 5 of 20 lie."""
     rng = np.random.default_rng([6, n])
     base = CLASSES.mean(axis=0)
@@ -160,12 +159,12 @@ def test_pruning_then_marginal_covers_although_liars_hide_inside_the_noise(n, si
         indices = []
         for forged in attacks(counts, 5):
             federation = Federation.from_counts(forged, GRID)
-            index, _ = guaranteed(federation, "marginal", LEVEL, 5, sigma=sigma)
+            index, _ = Pac(5, sigma).threshold(federation, LEVEL, 0.8)
             indices.append(BINS if index is None else index)
-            dropped += int(not prune(federation, 5, sigma, 0.01).kept[5:].all())
+            dropped += int(not prune(federation, 5, sigma, 0.04).kept[5:].all())
         coverage[trial] = benign[min(indices)]
-    assert not mean_is_below(coverage, 0.9)
-    assert not fails_too_often(dropped, 60 * 10, 0.01)
+    assert not fails_too_often(int((coverage < 0.9).sum()), 60, 0.2)
+    assert not fails_too_often(dropped, 60 * 10, 0.04)
 
 
 @pytest.mark.slow
@@ -174,10 +173,10 @@ def test_stating_no_heterogeneity_for_clients_that_differ_breaks_pruning():
     truth = np.zeros((20, BINS))
     truth[:13, 20:60], truth[13:, 120:160] = 1 / 40, 1 / 40
     counts = np.random.default_rng(7).multinomial(500, truth)
-    index, _ = guaranteed(Federation.from_counts(counts, GRID), "marginal", LEVEL, 7, sigma=0.0)
+    index, _ = Pac(7, 0.0).threshold(Federation.from_counts(counts, GRID), LEVEL, 0.95)
     assert index is not None
     assert np.cumsum(truth, axis=1)[:, index].mean() < 0.7
-    honest, _ = guaranteed(Federation.from_counts(counts, GRID), "marginal", LEVEL, 7, sigma=0.6)
+    honest, _ = Pac(7, 0.6).threshold(Federation.from_counts(counts, GRID), LEVEL, 0.95)
     assert honest is None or np.cumsum(truth, axis=1)[:, honest].mean() >= 0.9
 
 
@@ -192,26 +191,6 @@ def test_certificates_hold_at_every_edge_at_once(mix, n):
 
     assert not fails_too_often(failures(2), 60, 0.2)
     assert fails_too_often(failures(1), 60, 0.2)
-
-
-@pytest.mark.slow
-def test_tolerance_is_kept_jointly():
-    """P(missed and m* >= the true number of liars) <= alpha, for FCP's own threshold."""
-    rng = np.random.default_rng(9)
-    missed = []
-    for _ in range(300):
-        truth = distributions(rng, "dirichlet", 12)
-        counts = rng.multinomial(100, truth)
-        coverage = np.append(np.cumsum(truth[1:], axis=1).mean(axis=0), 1.0)
-        worst = 0.0
-        for forged in attacks(counts, 1):
-            federation = Federation.from_counts(forged, GRID)
-            index = marginal_threshold(federation, LEVEL, m=0)
-            survives = tolerance(federation, index, LEVEL)
-            if survives is not None and survives >= 1:
-                worst = max(worst, 1 - coverage[BINS if index is None else index])
-        missed.append(worst)
-    assert not mean_is_below(-np.array(missed), -0.1)
 
 
 @pytest.mark.slow
@@ -233,7 +212,6 @@ def test_guarantees_of_a_thousand_clients_cost_less_than_their_distances(equal):
     def at_threshold() -> None:
         index = marginal_threshold(federation, LEVEL, m=50)
         assert index is not None
-        tolerance(federation, index, LEVEL)
         envelope(federation.below(index), federation.sizes, 50)
         certify(federation, index, 50)
 

@@ -22,8 +22,8 @@ from scipy.stats import binom, chi2_contingency, hypergeom
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
+from robfcp.guarantees import LabelShift, least_shift, mixes_differ, pac_threshold
 from robfcp.guarantees import label_shift as rules
-from robfcp.guarantees import pac_threshold
 from robfcp.guarantees.label_shift import (
     Pairs,
     class_counts,
@@ -33,7 +33,6 @@ from robfcp.guarantees.label_shift import (
     pruned_pac,
     witnesses,
 )
-from robfcp.guarantees.promises import least_shift, mixes_differ, shifted_pac
 from robfcp.report import Report
 
 LEVEL = Fraction(9, 10)
@@ -221,7 +220,7 @@ def test_gross_liars_are_dropped_and_the_rule_runs_on_the_rest():
     honest = pac_threshold(by_class(tables[:15]), LEVEL, 0, 0.04)
     assert walk.index >= honest
     assert walk.index < pac_threshold(federation, LEVEL, 5, 0.05)
-    _, certificate = shifted_pac(federation, LEVEL, 5, 0.95, 0.0)
+    _, certificate = LabelShift(5).threshold(federation, LEVEL, 0.95)
     assert "cannot be honest were dropped" in certificate.note
     assert certificate.kind == "pac"
 
@@ -271,7 +270,7 @@ def test_where_too_many_disagree_nothing_is_certified_and_it_says_why():
     walk = pruned_pac(class_counts(federation), LEVEL, 3, 0.05)
     assert walk.contradiction
     assert walk.index is None
-    index, certificate = shifted_pac(federation, LEVEL, 3, 0.95, 0.0)
+    index, certificate = LabelShift(3).threshold(federation, LEVEL, 0.95)
     assert index is None
     assert "every set is full" in certificate.note
     assert "more than 3 sites disagree" in certificate.note

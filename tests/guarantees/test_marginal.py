@@ -1,4 +1,4 @@
-"""Guaranteed thresholds and tolerance against brute force over all plausible benign sets."""
+"""Guaranteed thresholds against brute force over all plausible benign sets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from fractions import Fraction
 from itertools import combinations
 from math import ceil
 
+import msgspec
 import numpy as np
 import pytest
 from effort import cases
@@ -13,16 +14,20 @@ from effort import cases
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import (
+    LabelShift,
+    Marginal,
+    Pac,
+    Promise,
     bounds_of,
     liars_forcing_full_sets,
     liars_no_rule_survives,
     marginal_threshold,
-    tolerance,
-    tolerance_statement,
+    most_liars,
 )
 from robfcp.guarantees.engine import scaled_margins
 from robfcp.guarantees.marginal import slack
 
+EIGHT = Federation.from_counts([[5, 5]] * 8)
 LEVELS = [Fraction(9, 10), Fraction(1, 2), Fraction(3, 4), Fraction(19, 20), Fraction(1, 3)]
 
 
@@ -39,9 +44,7 @@ def benign_sets(n_clients: int, m: int):
             yield np.array([k not in removed for k in range(n_clients)])
 
 
-def fcp(
-    federation: Federation, kept: np.ndarray, level: Fraction, exchangeability: str = "partial"
-) -> float:
+def fcp(federation: Federation, kept: np.ndarray, level: Fraction) -> float:
     """FCP's threshold on these clients as an edge number, infinity if none.
 
     A client left alone by removals is charged like the others: who is benign is not known.
@@ -49,9 +52,7 @@ def fcp(
     pooled = np.cumsum(federation.counts[kept].sum(axis=0))
     total = int(pooled[-1])
     rank = ceil(level * total) + 1
-    if exchangeability == "published":
-        rank = ceil(level * (total + int(kept.sum())))
-    elif exchangeability == "full" or federation.n_clients == 1:
+    if federation.n_clients == 1:
         rank = ceil(level * (total + 1))
     return int(np.searchsorted(pooled, rank)) if rank <= total else np.inf
 
@@ -72,32 +73,22 @@ def as_number(index: int | None) -> float:
     return np.inf if index is None else index
 
 
-@pytest.mark.parametrize(
-    ("rule", "number"),
-    [
-        ("partial", 300),
-        ("full", 100),
-        ("published", 100),
-        pytest.param("partial", 6000, marks=pytest.mark.slow),
-    ],
-)
-def test_guaranteed_threshold_is_the_worst_plausible_fcp_threshold(rule, number):
+@pytest.mark.parametrize("number", [300, pytest.param(6000, marks=pytest.mark.slow)])
+def test_guaranteed_threshold_is_the_worst_plausible_fcp_threshold(number):
     rng = np.random.default_rng(number)
     finite = 0
     for trial in range(number):
         federation = random_federation(rng)
         level = LEVELS[trial % len(LEVELS)]
         m = int(rng.integers(0, federation.n_clients))
-        worst = max(
-            fcp(federation, kept, level, rule) for kept in benign_sets(federation.n_clients, m)
-        )
-        assert as_number(marginal_threshold(federation, level, m, None, rule)) == worst
+        worst = max(fcp(federation, kept, level) for kept in benign_sets(federation.n_clients, m))
+        assert as_number(marginal_threshold(federation, level, m)) == worst
         finite += np.isfinite(worst)
     assert finite > 0.3 * number
 
 
 @pytest.mark.effort
-def test_tolerance_is_the_largest_budget_whose_guaranteed_threshold_is_not_higher():
+def test_an_edge_holds_against_the_largest_number_whose_threshold_is_not_higher():
     rng = np.random.default_rng(1)
     for trial in range(cases(150)):
         federation = random_federation(rng)
@@ -108,16 +99,12 @@ def test_tolerance_is_the_largest_budget_whose_guaranteed_threshold_is_not_highe
             for m in range(federation.n_clients)
             if as_number(marginal_threshold(federation, level, m=m)) <= index
         ]
-        assert tolerance(federation, index, level) == (max(survived) if survived else None)
-
-
-def test_an_infinite_threshold_survives_everybody_but_the_one_benign_client():
-    federation = random_federation(np.random.default_rng(2))
-    assert tolerance(federation, None, Fraction(9, 10)) == federation.n_clients - 1
+        found = most_liars(bounds_of(federation), np.array([index]), level)
+        assert found == (max(survived) if survived else -1)
 
 
 @pytest.mark.effort
-def test_size_budget_is_at_least_the_worst_fcp_threshold_over_sets_within_it():
+def test_a_bound_on_samples_is_at_least_the_worst_fcp_threshold_over_sets_within_it():
     rng = np.random.default_rng(3)
     equal = total = 0
     for trial in range(cases(200)):
@@ -129,28 +116,28 @@ def test_size_budget_is_at_least_the_worst_fcp_threshold_over_sets_within_it():
             for kept in benign_sets(federation.n_clients, federation.n_clients - 1)
             if federation.sizes[~kept].sum() <= budget
         )
-        found = as_number(marginal_threshold(federation, level, size_budget=budget))
+        found = as_number(marginal_threshold(federation, level, samples=budget))
         assert found >= worst
         equal += found == worst
         total += 1
     assert equal > 0.6 * total
 
 
-def test_a_size_budget_of_m_equal_clients_is_the_client_budget():
+def test_a_bound_on_samples_of_m_equal_clients_is_the_client_budget():
     rng = np.random.default_rng(4)
     for _ in range(200):
         counts = rng.multinomial(20, rng.dirichlet(np.ones(8), 9))
         federation = Federation.from_counts(counts)
         by_clients = marginal_threshold(federation, Fraction(4, 5), m=2)
-        by_size = marginal_threshold(federation, Fraction(4, 5), size_budget=40)
-        both = marginal_threshold(federation, Fraction(4, 5), m=2, size_budget=40)
+        by_size = marginal_threshold(federation, Fraction(4, 5), samples=40)
+        both = marginal_threshold(federation, Fraction(4, 5), m=2, samples=40)
         assert by_clients == by_size == both
 
 
-def test_a_size_budget_of_everything_leaves_only_the_infinite_threshold():
+def test_a_bound_on_samples_of_everything_leaves_only_the_infinite_threshold():
     federation = random_federation(np.random.default_rng(5))
     budget = federation.n_samples
-    assert marginal_threshold(federation, Fraction(1, 2), size_budget=budget) is None
+    assert marginal_threshold(federation, Fraction(1, 2), samples=budget) is None
 
 
 def test_the_condition_once_true_stays_true_along_the_edges():
@@ -230,17 +217,31 @@ def test_impossibility_number_by_trying_every_pair_of_groups():
         assert liars_no_rule_survives(sizes, level) == (min(broken) if broken else None)
 
 
-def test_a_threshold_without_any_stated_budget_is_refused():
-    federation = random_federation(np.random.default_rng(9))
-    with pytest.raises(RobfcpError, match="state how many"):
-        marginal_threshold(federation, Fraction(9, 10))
-    with pytest.raises(RobfcpError, match="size_budget"):
-        marginal_threshold(federation, Fraction(9, 10), size_budget=-1)
-    with pytest.raises(RobfcpError, match="nothing can be guaranteed"):
-        marginal_threshold(federation, Fraction(9, 10), m=federation.n_clients)
+@pytest.mark.parametrize(
+    ("promise", "words"),
+    [
+        (lambda: Marginal(), "liars: state how many"),
+        (lambda: Marginal(samples=-1), "samples: -1 is not a whole number"),
+        (lambda: Marginal(liars=1.5), "liars: 1.5 is not a whole number"),
+        (lambda: Pac(True), "liars: True is not a whole number"),
+        (lambda: Pac(None), "liars: None is not a whole number"),
+        (lambda: Pac(1, alike=-0.1), "alike: -0.1 is not a number between 0 and 1"),
+        (lambda: LabelShift(1, alike=float("nan")), "alike: nan is not"),
+        (lambda: Marginal(8).threshold(EIGHT, LEVELS[0], 0.95), "nothing can be guaranteed"),
+        (lambda: Pac(8).threshold(EIGHT, LEVELS[0], 0.95), "nothing can be guaranteed"),
+    ],
+)
+def test_a_promise_that_cannot_be_meant_is_refused(promise, words):
+    with pytest.raises(RobfcpError, match=words):
+        promise()
 
 
-def test_a_tolerance_is_said_in_words_that_make_it_true():
-    words = tolerance_statement(7, Fraction(9, 10))
-    assert "missed while the tolerance is at least the true number of liars is at most 10%" in words
-    assert "even if nobody lies" in tolerance_statement(None, Fraction(9, 10))
+def test_promises_are_what_their_files_hold():
+    made = [Marginal(3), Marginal(samples=np.int64(40)), Pac(2, alike=0.1)]
+    made += [LabelShift(1), LabelShift(np.int8(1), 0.5, {"a": 0.25, "b": 0.75})]
+    made += [LabelShift(1, mix=["uniform", {"a": np.float32(1)}])]
+    for promise in made:
+        written = msgspec.json.encode(promise)
+        assert msgspec.json.decode(written, type=Promise) == promise
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.json.decode(b'{"type":"pac","liars":1,"heterogeneity":0}', type=Promise)

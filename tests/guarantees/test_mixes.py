@@ -19,6 +19,7 @@ from plain_shift import (
 )
 
 from robfcp.errors import RobfcpError
+from robfcp.guarantees import LabelShift
 from robfcp.guarantees.label_shift import (
     accepted,
     class_counts,
@@ -26,7 +27,6 @@ from robfcp.guarantees.label_shift import (
     read_mixes,
     small_enough,
 )
-from robfcp.guarantees.promises import shifted_mix
 
 NAMES = ("cat", "dog", "eel")
 
@@ -168,10 +168,12 @@ def test_classes_that_too_few_sites_hold_are_named():
     walk = mix_threshold(class_counts(federation), np.eye(3), 0.2, 2, 0.05)
     assert walk.index is None
     assert walk.too_few == ("eel",)
-    index, certificate = shifted_mix(federation, level, "any", 2, 0.95, 0.0)
+    index, certificate = LabelShift(2, mix="any").threshold(federation, level, 0.95)
     assert index is None
     assert "every set is full; too few sites hold eel" in certificate.note
-    index, certificate = shifted_mix(federation, level, {"cat": 0.5, "dog": 0.5}, 2, 0.95, 0.0)
+    index, certificate = LabelShift(2, mix={"cat": 0.5, "dog": 0.5}).threshold(
+        federation, level, 0.95
+    )
     assert index is not None
     assert "too few" not in certificate.note
     assert certificate.kind == "mix"
@@ -183,16 +185,16 @@ def test_reports_that_contradict_the_declaration_certify_nothing_and_say_so():
     walk = mix_threshold(class_counts(federation), np.full((1, 3), 1 / 3), 0.1, 2, 0.05)
     assert walk.contradiction
     assert walk.index is None
-    _, certificate = shifted_mix(federation, Fraction(9, 10), "uniform", 2, 0.95, 0.0)
+    _, certificate = LabelShift(2, mix="uniform").threshold(federation, Fraction(9, 10), 0.95)
     assert "every set is full" in certificate.note
     assert "more than 2 sites disagree within classes" in certificate.note
-    assert "label_shift" in certificate.note
+    assert "state a larger alike" in certificate.note
 
 
 def test_dropped_sites_are_named_and_only_five():
     rng, tables, _ = drawn(6, n_sites=24, n=500, bins=100)
     federation = by_class(lie(rng, tables, 7, "top"), NAMES)
-    _, certificate = shifted_mix(federation, Fraction(9, 10), "uniform", 7, 0.95, 0.0)
+    _, certificate = LabelShift(7, mix="uniform").threshold(federation, Fraction(9, 10), 0.95)
     assert "7 sites that cannot be honest were dropped first (site-17, " in certificate.note
     assert "site-21 and 2 more)" in certificate.note
 

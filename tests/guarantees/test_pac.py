@@ -13,8 +13,7 @@ from scipy.stats import binom
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import homogeneous_threshold, pac_threshold
-from robfcp.guarantees.alike import homogeneous_votes
+from robfcp.guarantees import pac_threshold
 from robfcp.guarantees.tails import PacCondition, critical_counts
 
 LEVEL = Fraction(4, 5)
@@ -106,52 +105,15 @@ def test_pac_threshold_is_the_first_edge_at_which_the_condition_holds():
         assert pac_threshold(federation, LEVEL, 1, 0.1) == wanted
 
 
-@pytest.mark.parametrize("m", [0, 5, 20, 45])
-def test_more_than_v_errors_among_the_benign_are_rarer_than_delta(m):
-    gamma, votes = homogeneous_votes(100, m, 0.05)
-    assert binom.sf(votes, 100 - m, gamma) == pytest.approx(0.05)
-    assert m + votes + 1 <= 100 - m
-
-
-def test_homogeneous_threshold_needs_enough_clients_with_rare_counts():
-    rng = np.random.default_rng(5)
-    level = 0.8
-    for sigma in (0.0, 0.03):
-        federation = Federation.from_counts(rng.multinomial(80, np.full(20, 0.05), 30))
-        gamma, votes = homogeneous_votes(30, 6, 0.1)
-        tails = binom.sf(federation.cumulative() - 1, 80, level + 2 * sigma) <= gamma
-        attained = binom.sf(np.arange(82) - 1, 80, level + 2 * sigma)
-        attained = attained[attained <= gamma].max()
-        allowed = min(votes, int(binom.isf(0.1, 24, attained)))
-        index = int(np.argmax(tails.sum(axis=0) >= 6 + allowed + 1))
-        assert homogeneous_threshold(federation, LEVEL, 6, 0.1, sigma) == index
-
-
-def test_homogeneous_threshold_withstands_almost_half_the_clients_reporting_the_top():
-    rng = np.random.default_rng(6)
-    counts = rng.multinomial(500, np.full(50, 0.02), 100)
-    counts[:40] = 0
-    counts[:40, -1] = 500
-    federation = Federation.from_counts(counts)
-    index = homogeneous_threshold(federation, Fraction(9, 10), 40, 0.05)
-    assert index is not None
-    assert 0.9 <= federation.grid.upper[index] < 0.96
-
-
-def test_clients_too_different_or_too_small_get_no_threshold():
-    federation = Federation.from_counts(np.full((10, 4), 5))
-    assert homogeneous_threshold(federation, Fraction(9, 10), 2, 0.05, sigma=0.06) is None
+def test_clients_too_small_get_no_threshold():
     tiny = Federation.from_counts(np.ones((10, 4), dtype=int))
     assert pac_threshold(tiny, Fraction(99, 100), 2, 0.01) is None
-    assert homogeneous_threshold(tiny, Fraction(99, 100), 2, 0.01) is None
 
 
-def test_a_chance_or_a_heterogeneity_outside_its_range_is_refused():
+def test_a_chance_outside_its_range_is_refused():
     federation = Federation.from_counts(np.full((10, 4), 5))
     with pytest.raises(RobfcpError, match="delta"):
         pac_threshold(federation, LEVEL, 1, 0.0)
-    with pytest.raises(RobfcpError, match="heterogeneity"):
-        homogeneous_threshold(federation, LEVEL, 1, 0.1, sigma=-0.1)
 
 
 def test_sums_of_unlike_indicators_have_lighter_tails_than_the_binomial_beyond_the_mean():

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import ExactCounts, FcpThreshold, conformal_rank, exact_level, fcp_index
+from robfcp.guarantees import (
+    ExactCounts,
+    FcpThreshold,
+    conformal_rank,
+    exact_level,
+    fcp_index,
+    rank_charge,
+)
+from robfcp.lab.published_bounds import full_rank, published_rank
 
 
 @pytest.mark.parametrize(
@@ -20,7 +28,7 @@ from robfcp.guarantees import ExactCounts, FcpThreshold, conformal_rank, exact_l
 )
 def test_split_conformal_ranks_are_exact(n, level, rank):
     assert conformal_rank(exact_level(level), n, 1) == rank
-    assert conformal_rank(exact_level(level), n, 1, "full") == rank
+    assert conformal_rank(exact_level(level), n, 1, full_rank) == rank
 
 
 def test_nine_samples_at_90_percent_give_the_ninth_smallest_not_infinity():
@@ -48,13 +56,8 @@ def test_levels_are_read_as_people_mean_them(level, exact):
 
 @pytest.mark.parametrize("level", [0, 1, -0.1, 1.5, np.nan, np.inf, "x", None, [0.9]])
 def test_impossible_levels_are_refused(level):
-    with pytest.raises(RobfcpError, match="confidence_level"):
+    with pytest.raises(RobfcpError, match="coverage"):
         exact_level(level)
-
-
-def test_unknown_exchangeability_is_refused():
-    with pytest.raises(RobfcpError, match="exchangeability"):
-        conformal_rank(Fraction(1, 2), 1, 1, "none")
 
 
 @given(
@@ -71,18 +74,18 @@ def test_threshold_is_the_order_statistics_bin(counts, rank):
     counts=st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any), min_size=1),
     level=st.fractions(Fraction(1, 100), Fraction(99, 100)),
     seed=st.integers(0, 99),
-    exchangeability=st.sampled_from(["partial", "full", "published"]),
+    rule=st.sampled_from([rank_charge, full_rank, published_rank]),
 )
-def test_fcps_threshold_is_the_order_statistic_of_the_trusted(counts, level, seed, exchangeability):
+def test_fcps_threshold_is_the_order_statistic_of_the_trusted(counts, level, seed, rule):
     trusted = np.random.default_rng(seed).random(len(counts)) < 0.7
     trusted[0] = True
     values = np.sort(np.repeat(np.arange(4), np.array(counts)[trusted].sum(axis=0)))
     rank = ceil(level * len(values)) + 1
-    if exchangeability == "published":
+    if rule is published_rank:
         rank = ceil(level * (len(values) + int(trusted.sum())))
-    elif exchangeability == "full" or trusted.sum() == 1:
+    elif rule is full_rank or trusted.sum() == 1:
         rank = ceil(level * (len(values) + 1))
     expected = int(values[rank - 1]) if rank <= len(values) else None
     federation = Federation.from_counts(counts)
-    assert fcp_index(federation, level, trusted, exchangeability) == expected
-    assert FcpThreshold(federation, trusted, exchangeability).index(level) == expected
+    assert fcp_index(federation, level, trusted, rule) == expected
+    assert FcpThreshold(federation, trusted, rule).index(level) == expected

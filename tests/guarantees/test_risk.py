@@ -116,8 +116,8 @@ def test_one_client_and_nobody_lying_is_conformal_risk_control():
         n = len(p)
         good = np.flatnonzero(n / (n + 1) * table.mean(axis=0) + 1 / (n + 1) <= alpha + 1e-12)
         report = Report.from_losses("a", table, LAMBDAS, risk="fnr")
-        for guarantee in (None, "marginal"):
-            calibration = robfcp.calibrate([report], risk=alpha, malicious=0, guarantee=guarantee)
+        for promise in (None, robfcp.Marginal(0)):
+            calibration = robfcp.calibrate([report], risk=alpha, promise=promise)
             assert calibration.threshold == LAMBDAS[good[0]]
 
 
@@ -141,7 +141,9 @@ def test_sets_equal_mapies_risk_control():
     wanted = np.asarray(theirs.predict(rows))[:, :, 0].astype(bool)
     lambdas = 1 - thresholds[::-1]
     report = Report.from_losses("a", loss_table(p, y, lambdas), lambdas, risk="fnr")
-    ours = robfcp.calibrate([report], risk=0.15, malicious=0).predict_multilabel(p)
+    ours = robfcp.calibrate(
+        [report], risk=0.15, defence=robfcp.Consensus(at_most=0)
+    ).predict_multilabel(p)
     np.testing.assert_array_equal(ours, wanted)
 
 
@@ -236,9 +238,7 @@ def test_losses_and_scores_do_not_mix_and_each_is_asked_for_by_its_own_word():
     with pytest.raises(RobfcpError, match="hold no losses"):
         robfcp.calibrate([Report.from_scores("x", rng.random(40))], risk=0.1)
     with pytest.raises(RobfcpError, match="not proved for losses"):
-        robfcp.calibrate(reports(rng), risk=0.3, malicious=1, guarantee="pac-homogeneous")
-    with pytest.raises(RobfcpError, match="not proved for losses"):
-        robfcp.calibrate(reports(rng), risk=0.3, malicious=1, guarantee="pac", heterogeneity=0.1)
+        robfcp.calibrate(reports(rng), risk=0.3, promise=robfcp.LabelShift(1))
     with pytest.raises(RobfcpError, match="not between 0 and the bound"):
         robfcp.calibrate(reports(rng), risk=1.5)
 
@@ -284,14 +284,12 @@ def test_private_losses_hold_with_their_noise_and_huge_budgets_change_nothing():
         ]
         for mark in (None, Privacy(1e6), Privacy(3.0))
     )
-    made = {"risk": 0.25, "malicious": 1, "defence": "none"}
-    for guarantee in (None, "marginal", "pac"):
-        thresholds = [
-            robfcp.calibrate(r, guarantee=guarantee, **made).threshold for r in (plain, exact)
-        ]
+    for promise in (None, robfcp.Marginal(1), robfcp.Pac(1)):
+        made = {"risk": 0.25, "defence": "none", "promise": promise}
+        thresholds = [robfcp.calibrate(r, **made).threshold for r in (plain, exact)]
         assert thresholds[0] == thresholds[1]
-        private = robfcp.calibrate(noisy, guarantee=guarantee, **made)
-        if guarantee is not None:
+        private = robfcp.calibrate(noisy, **made)
+        if promise is not None:
             assert private.threshold >= thresholds[0] - 0.051
     hidden = Privacy(1, neighbours="add-remove")
     with pytest.raises(RobfcpError, match="add-remove"):
@@ -311,8 +309,8 @@ def test_the_critical_gain_keeps_its_chance_for_zero_one_losses():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("guarantee", "liars"), [("marginal", 3), ("pac", 5)])
-def test_the_risk_holds_against_the_worst_liars_and_a_budget_too_small_is_caught(guarantee, liars):
+@pytest.mark.parametrize(("kind", "liars"), [(robfcp.Marginal, 3), (robfcp.Pac, 5)])
+def test_the_risk_holds_against_the_worst_liars_and_a_budget_too_small_is_caught(kind, liars):
     rng = np.random.default_rng(11)
     fine, risk, runs = robfcp.Grid.uniform(200), 0.2, 120
     p, y = outputs(rng, 200_000)
@@ -334,12 +332,12 @@ def test_the_risk_holds_against_the_worst_liars_and_a_budget_too_small_is_caught
                     for k in range(liars)
                 ]
                 calibration = robfcp.calibrate(
-                    [*honest, *lies], risk=risk, malicious=told, guarantee=guarantee, defence="none"
+                    [*honest, *lies], risk=risk, defence="none", promise=kind(told)
                 )
                 reached = int(np.searchsorted(fine.upper, calibration.threshold))
                 worst = max(worst, float(truth[min(reached, 199)]))
             found.append(worst)
-    if guarantee == "marginal":
+    if kind is robfcp.Marginal:
         assert np.mean(held) <= risk + 3 * np.std(held) / np.sqrt(runs)
         assert np.mean(broken) > risk
     else:

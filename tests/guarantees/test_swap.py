@@ -9,11 +9,10 @@ import pytest
 from effort import cases, thorough
 
 import robfcp
+from robfcp.certificate import at_least, at_most
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.guarantees import (
-    at_least,
-    at_most,
     certify,
     coverage_curve,
     curve_budgets,
@@ -153,17 +152,15 @@ def federation(seed=0, n_clients=20, n=100, truncated=0):
 def test_the_interval_for_more_liars_holds_the_interval_for_fewer():
     for seed in range(cases(6)):
         here = federation(seed, n_clients=9, n=60, truncated=seed % 4)
-        for sigma in (None, 0.15):
-            curve = coverage_curve(here, 80, range(9), sigma=sigma)
-            lower, upper = [p.lower for p in curve], [p.upper for p in curve]
-            assert lower == sorted(lower, reverse=True)
-            assert upper == sorted(upper)
-            for m in (0, 2, 5):
-                one = certify(here, 80, m, sigma=sigma)
-                assert (one.lower, one.upper) == (lower[m], upper[m])
-            empty = empty_from(here, 80, sigma=sigma)
-            vacuous = [p.m for p in curve if p.vacuous]
-            assert empty == (vacuous[0] if vacuous else None)
+        curve = coverage_curve(here, 80, range(9))
+        lower, upper = [p.lower for p in curve], [p.upper for p in curve]
+        assert lower == sorted(lower, reverse=True)
+        assert upper == sorted(upper)
+        for m in (0, 2, 5):
+            one = certify(here, 80, m)
+            assert (one.lower, one.upper) == (lower[m], upper[m])
+        vacuous = [p.m for p in curve if p.vacuous]
+        assert empty_from(here, 80) == (vacuous[0] if vacuous else None)
 
 
 @pytest.mark.slow
@@ -177,9 +174,9 @@ def test_the_default_statement_is_true_also_where_the_estimate_is_too_low():
         coverage = float(calibration.federation.grid.upper[index])  # uniform honest scores
         certificate = calibration.certificate
         outside = not certificate.lower <= coverage <= certificate.upper
-        too_low += calibration.n_malicious < 4
-        missed_alone += outside and calibration.n_malicious < 4
-        wrong += outside and calibration.n_malicious >= 4
+        too_low += calibration.liars < 4
+        missed_alone += outside and calibration.liars < 4
+        wrong += outside and calibration.liars >= 4
         for point in calibration.levels[0].curve:
             if point.m >= 4:
                 assert point.lower <= coverage <= point.upper or seed < 0.05 * runs
@@ -227,22 +224,20 @@ def test_lower_ends_round_down_and_upper_ends_up(share, down, up):
     assert at_most(share) == up
 
 
-def test_every_honest_site_is_covered_at_once_by_the_guarantee_for_alike_clients():
+def test_sites_declared_alike_are_each_covered_at_the_level_less_twice_their_distance():
     here = federation(2, n_clients=30, n=400)
-    alike = robfcp.calibrate(here, guarantee="pac-homogeneous", malicious=6).certificate
-    assert alike.every_site
-    assert "coverage at every honest site" in alike.statement
-    assert not robfcp.calibrate(here, guarantee="pac", malicious=2).certificate.every_site
+    alike = robfcp.calibrate(here, promise=robfcp.Pac(6, alike=0.03)).certificate
+    assert alike.at_every_site == pytest.approx(0.84)
+    assert "at least 90%, and at every honest site at least 84%" in alike.statement
+    assert robfcp.calibrate(here, promise=robfcp.Pac(2)).certificate.at_every_site is None
 
 
 def test_one_client_alone_keeps_the_rank_that_other_libraries_have():
     scores = np.random.default_rng(5).random(19)
     report = robfcp.Report.from_scores("a", scores, Grid.uniform(10_000))
     for level in (0.5, 0.9, 0.95):
-        for guarantee in (None, "marginal"):
-            found = robfcp.calibrate(
-                [report], confidence_level=level, malicious=0, guarantee=guarantee
-            ).threshold
+        for promise in (None, robfcp.Marginal(0)):
+            found = robfcp.calibrate([report], level, promise=promise).threshold
             rank = ceil(Fraction(str(level)) * 20)
             assert found == pytest.approx(np.sort(scores)[rank - 1], abs=1e-4)
 

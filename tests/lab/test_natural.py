@@ -289,7 +289,7 @@ def test_coverage_of_a_site_is_the_share_of_its_test_half(stroke: outputs.Output
         for name, (own, _) in zip(parts, halves, strict=True)
     ]  # fmt: skip
     for rule, by in (("pooled", None), ("by class", "class")):
-        calibration = calibrate(reports, defence="none", malicious=0, by=by)
+        calibration = calibrate(reports, by=by, defence="none")
         for k, (_, test) in enumerate(halves):
             sets = calibration.predict_set(stroke.probabilities[test])
             hit = sets[np.arange(len(test)), stroke.labels[test]]

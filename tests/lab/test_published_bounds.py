@@ -99,7 +99,7 @@ def test_theorem_1_is_false_when_attackers_expel_a_benign_minority():
     assert promised.lower == pytest.approx(0.879, abs=5e-4)
     assert as_shares.lower == pytest.approx(0.881, abs=5e-4)
 
-    trusted = RobFCP(bins=bins)(federation, 40).trusted
+    trusted = RobFCP(40, bins=bins)(federation).trusted
     index = fcp_index(federation, exact_level(0.9), trusted)
     assert index is not None
     coverage = (40 * low[: index + 1].sum() + 20 * high[: index + 1].sum()) / 60

@@ -11,7 +11,8 @@ import pytest
 from scipy.stats import norm
 from typer.testing import CliRunner
 
-from robfcp import LAC, calibrate
+from robfcp import LAC
+from robfcp.calibration.calibrating import _calibrate
 from robfcp.cli import app
 from robfcp.defence import DEFAULT, Assessment, RobFCP, RobFCPReleased, named_defence
 from robfcp.errors import RobfcpError
@@ -27,6 +28,7 @@ from robfcp.lab.paper.published import table
 from robfcp.lab.paper.runner import collect, run_cases
 from robfcp.lab.paper.runs import Run, by_calibration, edge_of, expected_coverage, run_seed
 from robfcp.lab.paper.trials import PaperWorld, make_trial
+from robfcp.lab.published_bounds import full_rank
 
 SMALL = PaperWorld("mnist", "beta0.5", "early", 0.5)
 
@@ -82,12 +84,12 @@ def test_coverage_and_size_are_those_of_the_prediction_sets() -> None:
 def test_thresholds_are_those_of_calibrate(attack: str) -> None:
     trial = make_trial(SMALL, 1)
     federation = trial.attacked(attack, 30, np.random.default_rng(0))
-    rules = {"none": None, TEXT: RobFCP(), RELEASED: RobFCPReleased()}
+    rules = {"none": None, TEXT: RobFCP(30), RELEASED: RobFCPReleased(30)}
     for defence, rule in rules.items():
-        trusted = np.ones(100, bool) if rule is None else rule(federation, 30).trusted
+        trusted = np.ones(100, bool) if rule is None else rule(federation).trusted
         edge = edge_of(federation, trusted)
         assert edge is not None
-        calibration = calibrate(federation, defence=defence, malicious=30, exchangeability="full")
+        calibration = _calibrate(federation, defence=rule or defence, rank=full_rank)
         assert calibration.threshold == federation.grid.upper[edge]
         verdict = by_calibration(federation, defence, 30)
         assert verdict.edge == edge
@@ -315,12 +317,12 @@ def test_bounds_and_runtime_say_what_they_measured(
 def test_every_timed_repeat_sees_a_federation_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
 
-    def watched(name: str) -> object:
-        rule = named_defence(name)
+    def watched(name: str, liars: int) -> object:
+        rule = named_defence(name, liars)
 
-        def call(federation: Federation, n_malicious: int) -> Assessment:
+        def call(federation: Federation) -> Assessment:
             seen.append(federation)  # kept, so that no two share an address
-            return rule(federation, n_malicious)
+            return rule(federation)
 
         return call
 

@@ -39,9 +39,7 @@ def weak():
 @pytest.mark.effort
 @pytest.mark.parametrize("f", [0.1, 0.2, 0.3, 0.4])
 def test_undefended_coverage_under_coverage_attackers_is_the_closed_form(weak, f):
-    rows = simulate(
-        *weak, attack="coverage", share=f, defences=["none"], exchangeability="full", seeds=cases(2)
-    )
+    rows = simulate(*weak, attack="coverage", share=f, defences=["none"], seeds=cases(2))
     found = np.array([row.coverage for row in rows])
     error = np.sqrt(2 * 0.1 * 0.9 / 6000 / len(rows))  # calibration and test noise
     assert found.mean() == pytest.approx((0.9 - f) / (1 - f), abs=4 * error)

@@ -35,7 +35,7 @@ def federation(rng, n=200, clients=12, liars=0, shifted=(), round="1"):
 
 
 def calibration(found, **options):
-    return robfcp.calibrate(found, **{"defence": "none", "malicious": 2, **options})
+    return robfcp.calibrate(found, **{"defence": robfcp.Consensus(at_most=2), **options})
 
 
 def saved(folder, found):
@@ -70,7 +70,7 @@ def test_a_site_that_cannot_be_honest_stays_out_until_readmitted():
     admitted = chain.admit(now, 2, alike=0.02)
     assert list(admitted.left_out) == ["site-00"]
     assert (admitted.malicious, admitted.federation.n_clients) == (1, 11)
-    second = calibration(admitted.federation, malicious=1)
+    second = calibration(admitted.federation, defence=robfcp.Consensus(at_most=1))
     chain = chain.extended(second, previous, admitted)
     honest_now = federation(rng)
     third = chain.admit(honest_now, 2, alike=0.02)

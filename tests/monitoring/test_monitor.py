@@ -29,7 +29,7 @@ GRID = robfcp.Grid.uniform(20)
 
 def calibration(**options):
     federation = robfcp.Federation.from_counts([[50] * 18 + [50] * 2] * 20, GRID, score=LAC)
-    return robfcp.calibrate(federation, **{"defence": "none", "malicious": 1, **options})
+    return robfcp.calibrate(federation, **{"defence": "none", **options})
 
 
 CALIBRATION = calibration()
@@ -151,14 +151,14 @@ def test_a_refused_batch_changes_nothing(tmp_path):
 
 
 def test_the_floor_must_hold_for_this_calibration():
-    average = calibration(guarantee="marginal")
+    average = calibration(promise=robfcp.Marginal(1))
     with pytest.raises(RobfcpError, match=r"on average.*state a floor"):
         robfcp.Monitor(average)
     state = robfcp.Monitor(average, floor=0.87).state
     assert (state.floor, state.source) == (0.87, "stated floor")
     assert robfcp.Monitor(CALIBRATION).state.floor == CALIBRATION.certificate.lower
     federation = robfcp.Federation.from_counts([[1, 1]] * 2, score=LAC)
-    full = robfcp.calibrate(federation, defence="none", malicious=0, confidence_level=0.99)
+    full = robfcp.calibrate(federation, 0.99, defence="none")
     with pytest.raises(RobfcpError, match="every set is full"):
         robfcp.Monitor(full)
 
@@ -192,7 +192,7 @@ def test_the_state_goes_on_where_it_was_and_only_for_what_it_watched(tmp_path):
         monitor(path=path, **options).update(*samples(80, 0.2, seed))
     assert path.read_bytes() == memory.state.to_json()
     with pytest.raises(RobfcpError, match="watches another calibration"):
-        robfcp.Monitor(calibration(confidence_level=0.8), path=path, floor=0.9, **options)
+        robfcp.Monitor(calibration(coverage=0.8), path=path, floor=0.9, **options)
     for change in (
         {"delta": 0.01},
         {"floor": 0.8},
@@ -363,7 +363,7 @@ def world():
         robfcp.Report.from_scores(name, LAC(p, y), score=LAC, labels=y, classes=NAMES)
         for name, (p, y) in own.items()
     ]
-    return robfcp.calibrate(reports, malicious=1, defence="none"), own
+    return robfcp.calibrate(reports, defence="none", promise=robfcp.Marginal(1)), own
 
 
 @pytest.mark.effort

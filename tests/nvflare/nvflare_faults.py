@@ -189,7 +189,7 @@ class NVFlareDriver:
 
     def play(self, folder, persistor="", only="report", data=DATA, faults=None, configs=None,
              components=None, **config):  # fmt: skip
-        options = {"malicious": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
+        options = {"liars": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
         started = time.monotonic()
         sites, server = run(
             CalibrationController(options, persistor),

@@ -130,8 +130,8 @@ def test_the_server_says_where_results_go_and_no_job_does(tmp_path):
         CalibrationController({"output": "/etc/passwd"})
     with pytest.raises(robfcp.RobfcpError, match="malicius: is unknown; use score, "):
         CalibrationController({"malicius": 2})
-    controller = CalibrationController({"malicious": 1, "poll": 0.02, "confidence_level": 0.8})
-    assert controller.config["confidence-level"] == 0.8
+    controller = CalibrationController({"liars": 1, "poll": 0.02, "coverage": 0.8})
+    assert controller.config["coverage"] == 0.8
     local = tmp_path / "server" / "local"
     local.mkdir(parents=True)
     (local / "robfcp.json").write_text(json.dumps({"output-folder": str(tmp_path / "kept")}))

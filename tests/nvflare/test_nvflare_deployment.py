@@ -77,9 +77,7 @@ def test_training_and_calibration_in_one_job_in_the_simulator(tmp_path):
     }
     assert len(calibration.federation.model) == 64
     assert calibration.federation.registered
-    core = robfcp.calibrate(
-        list(calibration.federation), malicious=2, defence=calibration.settings.defence
-    )
+    core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=2))
     assert core.threshold == calibration.threshold
     assert "site-8: faulty" in output
     assert left(tmp_path) == []
@@ -113,7 +111,7 @@ def test_a_secured_deployment_survives_a_killed_and_a_hanging_site(tmp_path):
 def test_the_deployed_job_carries_no_code(tmp_path):
     from robfcp.engines.nvflare import CalibrationRecipe
 
-    CalibrationRecipe(min_clients=2, malicious=1).export(str(tmp_path))
+    CalibrationRecipe(min_clients=2, liars=1).export(str(tmp_path))
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json"}
     text = "".join(path.read_text() for path in tmp_path.rglob("*.json"))

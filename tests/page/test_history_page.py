@@ -104,7 +104,7 @@ def test_drift_alone_asks_for_a_check() -> None:
 
 
 def monitor(name: str, missed: float, own: bool = True) -> robfcp.Monitor:
-    calibration = robfcp.calibrate(federation(0), defence="none", malicious=1)
+    calibration = robfcp.calibrate(federation(0), defence="none")
     report = next(r for r in federation(0) if r.client == "site-0") if own else None
     found = robfcp.Monitor(calibration, report=report, client=name, floor=0.85, seed=0)
     rng = np.random.default_rng(1)
@@ -135,16 +135,16 @@ def test_a_sites_own_monitors_have_a_page() -> None:
     data = embedded(render_history(History(monitors=(("quiet", quiet),))))["history"]
     assert data["claim"] == "No alarm after 400 fresh samples"
     assert data["watch"]["kinds"][1]["lines"] == []
-    empty = robfcp.Monitor(robfcp.calibrate(federation(0), defence="none", malicious=1))
+    empty = robfcp.Monitor(robfcp.calibrate(federation(0), defence="none"))
     nothing = History(monitors=(("new", empty.state),))
     assert "no samples yet" in embedded(render_history(nothing))["history"]["watch"]["line"]
 
 
 def chained() -> tuple[robfcp.Calibration, Chain]:
-    first = robfcp.calibrate(federation(0), defence="none", malicious=1)
+    first = robfcp.calibrate(federation(0), defence="none")
     chain = Chain.begin(first)
     admitted = chain.admit(federation(1), 1)
-    second = robfcp.calibrate(admitted.federation, defence="none", malicious=1)
+    second = robfcp.calibrate(admitted.federation, defence="none")
     return second, chain.extended(second, first, admitted, looks(first.identity))
 
 
@@ -217,7 +217,7 @@ def test_the_page_command_takes_what_it_is_given(
         result = run(app, ["page", *words, "-o", "x.html"])
         assert refusal in str(result.exception)
     assert not (tmp_path / "x.html").exists()
-    robfcp.calibrate(federation(3), malicious=1).save("c.json")
+    robfcp.calibrate(federation(3), defence=robfcp.Consensus(at_most=1)).save("c.json")
     assert "is not the chain of" in str(run(app, ["page", "c.json", "-o", "x.html"]).exception)
 
 
@@ -225,7 +225,7 @@ def test_the_monitor_command_writes_its_page(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    robfcp.calibrate(federation(0), defence="none", malicious=1).save("c.json")
+    robfcp.calibrate(federation(0), defence="none").save("c.json")
     rng = np.random.default_rng(0)
     scores = rng.choice([0.02, 0.1, 0.3], 60)
     np.savez("d.npz", probabilities=np.column_stack([1 - scores, scores]), labels=np.zeros(60, int))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from robfcp.page import About, render
 from robfcp.page.sentences import diagnoses_data, message
 
 
-def calibrated(odd: int = 0, guarantee: str | None = None) -> robfcp.Calibration:
+def calibrated(odd: int = 0, promise: Any = None) -> robfcp.Calibration:
     """Twelve sites; the last `odd` report zeros."""
     rng = np.random.default_rng(0)
     reports = [
@@ -22,8 +23,7 @@ def calibrated(odd: int = 0, guarantee: str | None = None) -> robfcp.Calibration
         )
         for k in range(12)
     ]
-    settings = {"malicious": 5, "guarantee": guarantee} if odd else {"malicious": 0}
-    return robfcp.calibrate(Federation.from_reports(reports), **settings)
+    return robfcp.calibrate(Federation.from_reports(reports), promise=promise)
 
 
 def one(client: str, *, trusted: bool = False, cause="labels mixed up", covered=0.4) -> Diagnosis:
@@ -105,7 +105,7 @@ def test_nothing_wrong_and_guarantees_have_their_words() -> None:
     assert message(calm, {}).first == (
         "All 12 sites were used; nothing in their reports looks wrong."
     )
-    stated = calibrated(2, "marginal")
+    stated = calibrated(2, robfcp.Marginal(5))
     words = message(stated, robfcp.diagnose(stated)).first
     assert words.startswith("2 of 12 sites were flagged: site-10 (")
 

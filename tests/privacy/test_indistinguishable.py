@@ -66,11 +66,11 @@ def test_a_threshold_in_the_last_bin_of_a_private_round_covers_everything():
     private = robfcp.Federation.from_counts(
         counts, grid, score=robfcp.LAC(), privacy=privacy, sizes=[100] * 6
     )
-    assert robfcp.calibrate(private, malicious=0, defence="none").threshold == INF
-    guaranteed = robfcp.calibrate(private, malicious=1, guarantee="marginal")
+    assert robfcp.calibrate(private, defence="none").threshold == INF
+    guaranteed = robfcp.calibrate(private, promise=robfcp.Marginal(liars=1))
     assert guaranteed.threshold == INF
     plain = robfcp.Federation.from_counts(counts, grid, score=robfcp.LAC())
-    assert robfcp.calibrate(plain, malicious=0, defence="none").threshold == 1.0
+    assert robfcp.calibrate(plain, defence="none").threshold == 1.0
 
 
 def test_nobody_left_is_no_failure_either():

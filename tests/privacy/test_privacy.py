@@ -237,7 +237,7 @@ def test_the_weakest_of_several_budgets_is_named():
         Report.from_scores("b", SCORES, GRID),
         Report.from_scores("c", SCORES, GRID, privacy=Privacy(4)),
     ]
-    (note,) = robfcp.calibrate(reports, defence="none").notes
+    (note,) = robfcp.calibrate(reports, defence="none").remarks
     assert note == f"2 of 3 reports are private, at least {Privacy(4).statement}."
 
 
@@ -293,14 +293,14 @@ def test_calibrations_of_private_reports_are_saved_and_loaded(tmp_path, neighbou
         Report.from_scores(f"site-{k}", rng.random(300), GRID, score=robfcp.LAC(), privacy=privacy)
         for k in range(8)
     ]
-    calibration = robfcp.calibrate(reports, malicious=1, guarantee="marginal")
+    calibration = robfcp.calibrate(reports, promise=robfcp.Marginal(liars=1))
     calibration.save(tmp_path / "c.json")
     again = robfcp.Calibration.load(tmp_path / "c.json")
     assert again == calibration
     assert again.federation.privacy == calibration.federation.privacy
     assert "noise of 8 private reports is allowed for" in calibration.certificate.statement
     assert {"noise"} <= {a.name for a in calibration.certificate.assumptions}
-    assert calibration.notes[-1] == f"8 of 8 reports are private, each {privacy.statement}."
+    assert calibration.remarks[-1] == f"8 of 8 reports are private, each {privacy.statement}."
 
 
 def test_a_ledger_refuses_what_exceeds_the_budget(tmp_path):

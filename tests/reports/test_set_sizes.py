@@ -45,14 +45,14 @@ def test_sizes_survive_files_federations_and_evidence(tmp_path: Path) -> None:
     part = federation.subset(np.array([False, True, True, True, False, False]))
     assert list(part) == reports[1:4]
     assert federation.stratum(0).set_sizes is None
-    calibration = robfcp.calibrate(reports, malicious=1)
+    calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=1))
     calibration.save(tmp_path / "c.json")
     assert list(Calibration.load(tmp_path / "c.json").federation) == reports
 
 
 def test_the_page_shows_the_size_that_sets_have() -> None:
     reports = [site(k) for k in range(8)]
-    calibration = robfcp.calibrate(reports, malicious=1, confidence_level=[0.9, 0.8])
+    calibration = robfcp.calibrate(reports, [0.9, 0.8], defence=robfcp.Consensus(at_most=1))
     tables = embedded(render(calibration))["whatif"]["tables"]
     table, thresholds = tables["defence"], calibration.federation.grid.upper
     kept = [k for k in range(8) if f"s{k}" in calibration.trusted]
@@ -63,13 +63,15 @@ def test_the_page_shows_the_size_that_sets_have() -> None:
         limit = thresholds[table["index"][row][column]]
         wanted = (scores <= limit).sum(axis=1).mean()
         assert table["size"][row][column] == pytest.approx(wanted, abs=1e-5)
-    plain = robfcp.calibrate([site(k, told=False) for k in range(8)], malicious=1)
+    plain = robfcp.calibrate(
+        [site(k, told=False) for k in range(8)], defence=robfcp.Consensus(at_most=1)
+    )
     assert embedded(render(plain))["whatif"]["tables"]["defence"]["size"] is None
 
 
 def test_an_infinite_threshold_takes_every_label() -> None:
     reports = [site(k) for k in range(3)]
-    calibration = robfcp.calibrate(reports, malicious=1, confidence_level=0.999, defence="none")
+    calibration = robfcp.calibrate(reports, 0.999, defence="none")
     assert calibration.threshold == np.inf
     table = embedded(render(calibration))["whatif"]["tables"]["defence"]
     row, column = table["liars"].index(1), table["levels"].index(0.999)

@@ -4,6 +4,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+import robfcp
 from flower_torch_app.task import make_model
 from robfcp.engines.flower import calibration_round, register_sizes
 
@@ -25,8 +26,8 @@ def main(network: Grid, context: Context) -> None:
         network,
         result.arrays,
         sizes=sizes,
-        confidence_level=config["confidence-level"],
-        malicious=config["malicious"],
+        coverage=config["coverage"],
+        defence=robfcp.Consensus(at_most=None if config["liars"] == "unknown" else config["liars"]),
         run_id=context.run_id,
         **patience,
     )

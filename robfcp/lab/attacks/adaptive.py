@@ -101,13 +101,14 @@ class Adaptive:
         if callable(self.against) and not hasattr(self.against, "name"):
             return self.against
         defence: Defence = (
-            named_defence(self.against) if isinstance(self.against, str) else self.against  # type: ignore[assignment]
+            named_defence(self.against, n_malicious)
+            if isinstance(self.against, str)
+            else self.against  # type: ignore[assignment]
         )
         level = exact_level(self.confidence_level)
 
         def rule(federation: Federation) -> int | None:
-            trusted = defence(federation, n_malicious).trusted
-            return threshold_of(defence, federation, trusted, "partial").index(level)
+            return threshold_of(defence, federation, defence(federation).trusted).index(level)
 
         return rule
 

@@ -64,7 +64,7 @@ def bounds(seeds: int) -> list[dict[str, Any]]:
                     bins=100,
                 )
                 published = [rule(setting) for _, rule in BOUNDS]
-                text = edge_of(federation, named_defence(TEXT)(federation, m).trusted)
+                text = edge_of(federation, named_defence(TEXT, m)(federation).trusted)
                 ours = by_calibration(federation, OURS, m).edge
                 certificate = certify(federation, ours, m, 0.95)
                 values.append(
@@ -138,12 +138,12 @@ def runtime(repeats: int = 5) -> list[dict[str, Any]]:
         trial = make_trial(PaperWorld(dataset, "beta0.5", "final", 0.5), 0)
         row: dict[str, Any] = {"dataset": dataset, "published": PUBLISHED_SECONDS[dataset]}
         for name in (TEXT, RELEASED, OURS):
-            rule = named_defence(name)
+            rule = named_defence(name, 40)
             times = []
             for _ in range(repeats):
                 federation = trial.attacked("coverage", 40, np.random.default_rng(0))
                 started = perf_counter()
-                edge_of(federation, rule(federation, 40).trusted)
+                edge_of(federation, rule(federation).trusted)
                 times.append(perf_counter() - started)
             row[name] = float(np.median(times))
         rows.append(row)

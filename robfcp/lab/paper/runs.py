@@ -10,11 +10,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.calibration import calibrate
+from robfcp.calibration.calibrating import _calibrate
 from robfcp.defence import (
     Characterisation,
     Finding,
-    LookingDefence,
+    LooksFirst,
     Metric,
     RobFCP,
     RobFCPReleased,
@@ -25,6 +25,7 @@ from robfcp.federation import Federation
 from robfcp.guarantees import conformal_rank, fcp_index
 from robfcp.lab.paper.methods import BY_CLASS, FCP, OURS, QQ, RELEASED, TEXT
 from robfcp.lab.paper.trials import PaperWorld, Trial, make_trial, world_key
+from robfcp.lab.published_bounds import full_rank
 from robfcp.lab.quantile_of_quantiles import fedcp_qq_index
 
 LEVEL = Fraction(9, 10)
@@ -89,15 +90,13 @@ class _Scene:
 
     def looked(self, method: str, reports: Federation, told: int | None) -> Verdict:
         """A defence of ours as `calibrate` takes it; it looks once, whatever it is told."""
-        rule = named_defence(OURS if method == BY_CLASS else method)
-        assert isinstance(rule, LookingDefence)
+        rule = named_defence(OURS if method == BY_CLASS else method, told)
+        assert isinstance(rule, LooksFirst)
         if method not in self.findings:
             self.findings[method] = rule.look(reports)
-        finding = self.findings[method]
-        assumed = int(finding.outstanding.sum()) if told is None else told
-        found = rule.judge(reports, finding, assumed)
-        edge = threshold_of(rule, reports, found.trusted, "full").index(LEVEL)
-        return Verdict(edge, found.trusted, found.maliciousness, assumed)
+        found = rule.judge(reports, self.findings[method])
+        edge = threshold_of(rule, reports, found.trusted, full_rank).index(LEVEL)
+        return Verdict(edge, found.trusted, found.oddness, int(found.liars or 0))
 
     @cached_property
     def likelihood(self) -> int:
@@ -114,16 +113,14 @@ class _Scene:
             return Verdict(fedcp_qq_index(reports, LEVEL), everybody, nothing, 0)
         if run.method == TEXT:
             assumed = self.likelihood if told is None else told
-            rule = RobFCP(run.distance, run.characterisation, run.bins)
-            found = rule(reports, assumed)
+            found = RobFCP(assumed, run.distance, run.characterisation, run.bins)(reports)
         elif run.method == RELEASED:
-            code = RobFCPReleased(run.bins)
-            assumed = code.estimate(reports) if told is None else told
-            found = code(reports, assumed)
+            found = RobFCPReleased(told, run.bins)(reports)
+            assumed = int(found.liars or 0)
         else:
             seen = self.by_class if run.method == BY_CLASS else reports
             return self.looked(run.method, seen, told)
-        return Verdict(edge_of(reports, found.trusted), found.trusted, found.maliciousness, assumed)
+        return Verdict(edge_of(reports, found.trusted), found.trusted, found.oddness, assumed)
 
     def oddities(self, number: NDArray[np.float64]) -> tuple[float | None, float | None]:
         """Mean maliciousness of the attackers and of the honest clients."""
@@ -141,26 +138,22 @@ class _Scene:
 
 def by_calibration(federation: Federation, defence: str, told: int | None) -> Verdict:
     """What `calibrate` makes of the reports: the product itself, its threshold included."""
-    calibration = calibrate(
-        federation,
-        confidence_level=LEVEL,
-        defence=defence,
-        malicious="estimate" if told is None else told,
-        exchangeability="full",
+    calibration = _calibrate(
+        federation, LEVEL, defence=named_defence(defence, told), rank=full_rank
     )
     threshold = calibration.threshold
     edge = int(np.searchsorted(federation.grid.upper, threshold))
     return Verdict(
         edge if edge < federation.grid.n_bins and np.isfinite(threshold) else None,
         np.isin(np.array(federation.ids), calibration.trusted),
-        np.asarray(calibration.maliciousness),
-        calibration.n_malicious,
+        np.asarray(calibration.oddness),
+        calibration.liars,
     )
 
 
 def edge_of(federation: Federation, trusted: NDArray[np.bool_]) -> int | None:
     """FCP's threshold on the trusted clients by the N + 1 rule, as a bin of the reported grid."""
-    return fcp_index(federation, LEVEL, trusted, "full")
+    return fcp_index(federation, LEVEL, trusted, full_rank)
 
 
 def expected_coverage(
@@ -174,7 +167,7 @@ def expected_coverage(
     if run.method != FCP or run.attack not in ("none", "coverage", "efficiency"):
         return None
     total, honest = int(scene_sizes.sum()), int(scene_sizes[benign].sum())
-    rank = conformal_rank(LEVEL, total, len(scene_sizes), "full")
+    rank = conformal_rank(LEVEL, total, len(scene_sizes), full_rank)
     if run.attack == "coverage":
         rank -= total - honest
     return 1.0 if rank > honest else max(0, rank) / (honest + 1)

@@ -1,6 +1,6 @@
-// Clients by maliciousness, and the panel of the one that was clicked.
+// Clients by oddness, and the panel of the one that was clicked.
 const ORDER = Array.from({ length: K }, (_, k) => k).sort(
-  (a, b) => CLIENTS.maliciousness[a] - CLIENTS.maliciousness[b] || a - b,
+  (a, b) => CLIENTS.oddness[a] - CLIENTS.oddness[b] || a - b,
 );
 const ABSENT = [
   ...DATA.faulty.map((fault) => ({ id: fault.client, verdict: "faulty", reason: fault.reason })),
@@ -9,7 +9,7 @@ const ABSENT = [
 
 /** Client k's row; numbers from K on are those without a valid report. */
 function client(k) {
-  if (k >= K) return { k, rank: null, size: null, maliciousness: null, covered: null, diagnosis: "", ...ABSENT[k - K] };
+  if (k >= K) return { k, rank: null, size: null, oddness: null, covered: null, diagnosis: "", ...ABSENT[k - K] };
   const id = CLIENTS.id[k];
   const verdict = !CLIENTS.trusted[k] ? "flagged" : Object.hasOwn(DATA.diagnoses, id) ? "look" : "trusted";
   return {
@@ -18,7 +18,7 @@ function client(k) {
     verdict,
     rank: RANK[k],
     size: CLIENTS.size[k],
-    maliciousness: CLIENTS.maliciousness[k],
+    oddness: CLIENTS.oddness[k],
     covered: CLIENTS.covered[k],
     reason: verdict === "flagged" ? CLIENTS.reason[id] : "",
     diagnosis: Object.hasOwn(DATA.diagnoses, id) ? `${DATA.diagnoses[id].finding}.` : "",
@@ -29,7 +29,7 @@ const RANK = new Array(K);
 ORDER.forEach((k, position) => (RANK[k] = K - position));
 
 function drawClients() {
-  const numbers = ORDER.map((k) => CLIENTS.maliciousness[k]);
+  const numbers = ORDER.map((k) => CLIENTS.oddness[k]);
   const positive = numbers.filter((value) => value > 0);
   const log = positive.length > 1 && positive.at(-1) > 20 * positive[Math.floor(positive.length / 2)];
   const floor = log ? positive[0] / 1.5 : 0;
@@ -103,8 +103,8 @@ function drawMarks(chart, xs, ys, drawn) {
   ctx.restore();
 }
 
-function describe({ id, verdict, maliciousness }) {
-  return `${id}: ${verdictWords(verdict)}${maliciousness === null ? "" : `, maliciousness ${shown(maliciousness)}`}`;
+function describe({ id, verdict, oddness }) {
+  return `${id}: ${verdictWords(verdict)}${oddness === null ? "" : `, oddness ${shown(oddness)}`}`;
 }
 
 function showClient() {
@@ -125,7 +125,7 @@ function showClient() {
       ? []
       : [
           ["samples", number(chosen.size)],
-          ["how strange (maliciousness)", shown(chosen.maliciousness)],
+          ["how odd", shown(chosen.oddness)],
           ["strangest first", `${chosen.rank} of ${K}`],
           ["own cases covered", percent(chosen.covered)],
         ];

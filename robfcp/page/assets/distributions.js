@@ -1,4 +1,4 @@
-// The three charts of score distributions: one client's, the pooled one's, the tolerance curve.
+// The three charts of score distributions: one client's, the pooled one's, what a guarantee would cost.
 function cdfOptions(extra) {
   const { scales, ...rest } = extra;
   return {
@@ -66,13 +66,13 @@ function drawPooled() {
     }),
     data,
   );
-  const sure = percent(DATA.own.certificate_confidence);
+  const sure = percent(DATA.own.confidence);
   byId("pooled-words").textContent =
     `The shaded range holds the honest sites' coverage at every score, with ${sure} confidence, ${whatever(DATA.whatif.liars[row])}.`;
 }
 
-/** The threshold that is guaranteed against each number of liars; below the line is survived. */
-function drawTolerance() {
+/** The threshold that is guaranteed against each number of liars. */
+function drawCost() {
   const now = outcome();
   const table = DATA.whatif.tables.marginal;
   const column = nearest(table.levels, now.level);
@@ -83,7 +83,7 @@ function drawTolerance() {
   const top = scale === "grid" ? DATA.grid.bins : lastFinite();
   const ys = bins.slice(0, last + 1).map((bin) => (edgeValue(bin) === Infinity ? top : place(bin)));
   draw(
-    "tolerance-chart",
+    "cost-chart",
     {
       axes: [
         axis({ label: "sites that may lie", values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) }),
@@ -95,9 +95,7 @@ function drawTolerance() {
         draw: [
           (chart) => {
             if (full >= 0) rule(chart, { x: xs[Math.min(full, last)], stroke: colour("quiet"), text: "every set full", dash: [2, 3] });
-            if (now.tolerance !== null && now.threshold !== Infinity) {
-              rule(chart, { y: place(now.index), stroke: colour("accent"), text: `threshold ${shown(now.threshold)}: holds against ${now.tolerance}`, right: 2 * now.tolerance < xs.at(-1) });
-            }
+            if (now.threshold !== Infinity) rule(chart, { y: place(now.index), stroke: colour("accent"), text: `threshold ${shown(now.threshold)}` });
           },
         ],
       },
@@ -105,11 +103,8 @@ function drawTolerance() {
     },
     [xs, ys],
   );
-  const words = now.tolerance === null
-    ? "None: were every site honest, those left out too, a guarantee would need a larger threshold."
-    : `It holds against ${now.tolerance} liars (m*). The chance that the true label is missed while m* is at least the true number of liars is at most ${percent(1 - now.level)}.`;
   const limit = full < 0 ? "" : ` From ${liarsWord(table.liars[full])} on, these reports leave no finite guaranteed threshold at ${percent(now.level)}.`;
-  byId("tolerance-words").textContent = words + limit;
+  byId("cost-words").textContent = `The threshold that would cover ${percent(now.level)} whatever so many sites do, if their number is fixed before the reports are seen.${limit}`;
 }
 
 /** Where coverage lies for every number of liars, at the threshold as calibrated. */
@@ -139,7 +134,7 @@ function drawCurve() {
   );
   const empty = first.empty_from === null ? "" : ` From ${liarsWord(first.empty_from)} on nothing is proved.`;
   byId("curve-words").textContent =
-    `With ${percent(DATA.own.certificate_confidence)} confidence all of it is true at once: for every number, either more sites lie or the honest sites' coverage lies in the range.${empty}`;
+    `With ${percent(DATA.own.confidence)} confidence all of it is true at once: for every number, either more sites lie or the honest sites' coverage lies in the range.${empty}`;
 }
 
 function widened(low, high) {

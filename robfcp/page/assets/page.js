@@ -11,7 +11,7 @@ function refresh() {
   showOutcome();
   CHARTS.get("clients-chart")?.redraw(false);
   drawPooled();
-  drawTolerance();
+  drawCost();
   if (state.client < K) drawClient(state.client);
 }
 
@@ -56,9 +56,9 @@ function culprit() {
 function showLevels() {
   const cells = (kind, values) => element("tr", {}, ...values.map((text) => element(kind, { text })));
   byId("levels").replaceChildren(
-    element("thead", {}, cells("th", ["confidence level", "threshold", "holds against (liars)", "coverage proved"])),
+    element("thead", {}, cells("th", ["coverage wanted", "threshold", "coverage proved"])),
     element("tbody", {}, ...DATA.levels.map((level) =>
-      cells("td", [level.level, shown(level.threshold), level.tolerance ?? "none", proved(level.lower, level.upper)]))),
+      cells("td", [level.level, shown(level.threshold), proved(level.lower, level.upper)]))),
   );
   byId("levels-section").hidden = false;
 }

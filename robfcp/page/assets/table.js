@@ -4,15 +4,15 @@ const PRINTED = 8;
 const COLUMNS = [
   ["id", "site", (row) => row.id],
   ["verdict", "verdict", (row) => verdictWords(row.verdict)],
-  ["maliciousness", "how strange", (row) => (row.maliciousness === null ? "–" : shown(row.maliciousness))],
+  ["oddness", "how odd", (row) => (row.oddness === null ? "–" : shown(row.oddness))],
   ["size", "samples", (row) => (row.size === null ? "–" : number(row.size))],
   ["covered", "own cases covered", (row) => (row.covered === null ? "–" : percent(row.covered))],
   ["diagnosis", "what it looks like", (row) => row.diagnosis || (row.k >= K ? row.reason : "")],
 ];
 const EXPORTED = [...COLUMNS.map(([key]) => key), "reason"];
-const NUMBERS = new Set(["maliciousness", "size", "covered"]);
+const NUMBERS = new Set(["oddness", "size", "covered"]);
 const ROWS = Array.from({ length: K + ABSENT.length }, (_, k) => client(k));
-const view = { sort: "maliciousness", down: true, text: "", verdict: "all", rows: ROWS };
+const view = { sort: "oddness", down: true, text: "", verdict: "all", rows: ROWS };
 
 function setUpTable() {
   const kinds = ["trusted", "look", "flagged", "faulty", "missing"].filter((kind) => ROWS.some((row) => row.verdict === kind));
@@ -87,7 +87,7 @@ function showRows() {
 
 /** For the printer: whoever was not simply used, as many as fit; the file holds the rest. */
 function showRowsInPrint() {
-  const odd = ROWS.filter((row) => row.verdict !== "trusted").sort((a, b) => compare(b.maliciousness, a.maliciousness) || a.k - b.k);
+  const odd = ROWS.filter((row) => row.verdict !== "trusted").sort((a, b) => compare(b.oddness, a.oddness) || a.k - b.k);
   byId("table").tBodies[0].replaceChildren(...odd.slice(0, PRINTED).map(tableRow));
   const left = ROWS.length - Math.min(odd.length, PRINTED);
   byId("table-count").textContent = left ? `${number(left)} more sites are in this page's file, to sort, filter and export.` : "";

@@ -12,13 +12,12 @@ const state = { mode: OWN_MODE, level: DATA.levels[0].value, m: DATA.own.m, clie
 function outcome() {
   const table = TABLES[state.mode];
   const row = nearest(table.liars, state.m), column = nearest(table.levels, state.level);
-  const index = table.index[row][column], tolerance = table.tolerance[row][column];
+  const index = table.index[row][column];
   return {
     m: table.liars[row],
     level: table.levels[column],
     index,
     threshold: edgeValue(index),
-    tolerance: tolerance < 0 ? null : tolerance,
     lower: table.lower[row][column],
     upper: table.upper[row][column],
     size: table.size ? table.size[row][column] : null,
@@ -81,7 +80,6 @@ function showOutcome() {
   const rows = {
     threshold: [shown(now.threshold), shown(RECORDED.threshold), now.threshold],
     excluded: [number(now.excluded.size), number(RECORDED.excluded.size), now.excluded.size],
-    tolerance: [now.tolerance ?? "none", RECORDED.tolerance ?? "none", now.tolerance],
     ...(now.size === null ? {} : { size: [now.size.toFixed(2), RECORDED.size.toFixed(2), now.size] }),
     certificate: [proved(now.lower, now.upper), proved(RECORDED.lower, RECORDED.upper), `${now.lower} ${now.upper}`],
   };
@@ -103,8 +101,8 @@ function modeWords(now) {
     const told = DATA.whatif.frozen
       ? `The defence cannot be run again from its record, so the recorded ${number(now.excluded.size)} stay out`
       : `Told that ${number(now.m)} of ${number(K)} sites may lie, the defence leaves ${number(now.excluded.size)} out`;
-    return `${told}; ${now.m ? `whatever at most ${number(now.m)} sites do` : "if nobody lies"}, ${certificate}, with ${percent(DATA.own.certificate_confidence)} confidence.`;
+    return `${told}; ${now.m ? `whatever at most ${number(now.m)} sites do` : "if nobody lies"}, ${certificate}, with ${percent(DATA.own.confidence)} confidence.`;
   }
-  const sure = state.mode === "stated" && DATA.own.guarantee !== "marginal" ? ` with ${percent(DATA.own.certificate_confidence)} confidence` : "";
+  const sure = state.mode === "stated" && DATA.own.guarantee !== "marginal" ? ` with ${percent(DATA.own.confidence)} confidence` : "";
   return `Coverage of at least ${atLeast(now.lower)} is guaranteed${sure} ${now.m ? `whatever any ${number(now.m)} of ${number(K)} sites do, if that number is fixed before the reports are seen` : "if nobody lies"}.`;
 }

@@ -1,0 +1,227 @@
+"""What coverage is proved for a threshold: the numbers, what they rest on, and the words."""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["any-threshold", "marginal", "pac", "mix"]
+FULL = "every set is full"
+INDEPENDENT = (
+    "independent",
+    "samples are independent within a site and between sites (nobody is counted at two)",
+)
+
+
+class Assumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One thing a certificate rests on: a name, the value it takes here, and the words for it."""
+
+    name: str
+    value: int | float | str
+    text: str
+
+
+def liars_assumption(m: int, n_clients: int, *, estimated: bool) -> Assumption:
+    """How many lie at most, and when that number was chosen."""
+    when = "a number read off the reports" if estimated else "stated before they were seen"
+    return Assumption("liars", m, f"at most {m} of the {n_clients} reporting sites lie, {when}")
+
+
+class CurvePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Coverage lies in [lower, upper] unless more than m clients lie."""
+
+    m: int
+    lower: float
+    upper: float
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether nothing is said: every coverage is allowed."""
+        return self.lower <= 0 and self.upper >= 1
+
+
+class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Coverage of the honest sites' mixture, proved to lie in [lower, upper].
+
+    Attributes
+    ----------
+    kind
+        Which theorem it is: "any-threshold", "marginal", "pac" or "mix".
+    lower, upper
+        Coverage is at least and at most this; upper is 1 where nothing is said.
+    confidence
+        Over the calibration data; None says that the bound holds on average over them.
+    m
+        How many sites may lie.
+    n_clients
+        How many sites reported.
+    estimated
+        Whether m is estimated from the reports; then it is no proof against liars who hide.
+    assumptions
+        What it rests on, one by one.
+    n_outside
+        How many missing and faulty sites there are, of whom nothing is said.
+    full_sets_from
+        The number of liars that can make every set full, where known.
+    note
+        What else must be said.
+    samples
+        The most samples that liars may hold together, where that was stated.
+    risk, bound
+        The loss that is bounded in place of coverage, and the most one sample can lose.
+    by
+        "class", "group" or "cluster" where it is said of every one of them at once.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> federation = robfcp.Federation.from_counts([[90, 10]] * 20)
+    >>> print(robfcp.certify(federation, index=0, m=1).statement)
+    with 95% confidence, either more than 1 of the 20 sites lie or coverage is ... 91.92%
+    """
+
+    kind: Kind
+    lower: float
+    upper: float
+    confidence: float | None
+    m: int
+    n_clients: int
+    estimated: bool = False
+    assumptions: tuple[Assumption, ...] = ()
+    n_outside: int = 0
+    full_sets_from: int | None = None
+    note: str = ""
+    samples: int | None = None
+    risk: str = ""
+    bound: float | None = None
+    by: str = ""
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether nothing is said: every coverage is allowed."""
+        return self.lower <= 0 and self.upper >= 1
+
+    @property
+    def width(self) -> float:
+        """upper - lower."""
+        return self.upper - self.lower
+
+    @property
+    def at_every_site(self) -> float | None:
+        """Where sites are declared alike up to s: coverage at each honest one, lower - 2 s."""
+        declared = (one.value for one in self.assumptions if one.name == "alike")
+        return next((max(0.0, self.lower - 2 * float(s)) for s in declared), None)
+
+    def for_liars(self, point: CurvePoint, confidence: float) -> Certificate:
+        """What the curve's point says of the same threshold in the same round.
+
+        Parameters
+        ----------
+        point
+            A number of liars and where coverage lies unless more lie.
+        confidence
+            With which it does.
+        """
+        text = f"at most {point.m} of the {self.n_clients} reporting sites lie; the number may be "
+        found = [Assumption("liars", point.m, f"{text}any")]
+        for one in self.assumptions:
+            if one.name == "samples":
+                found.append(Assumption("samples", *INDEPENDENT))
+            elif one.name not in ("liars", "held", "alike", "label_shift"):
+                found.append(one)
+        return msgspec.structs.replace(
+            self,
+            kind="any-threshold",
+            lower=point.lower,
+            upper=point.upper,
+            confidence=confidence,
+            m=point.m,
+            assumptions=tuple(found),
+            full_sets_from=None,
+            note="",
+            samples=None,
+        )
+
+    def __str__(self) -> str:
+        return self.statement
+
+    @property
+    def statement(self) -> str:
+        """The certificate in words; lower ends are rounded down, upper ends up."""
+        words = self._any_threshold() if self.kind == "any-threshold" else self._promised()
+        if self.n_outside:
+            sites = "site" if self.n_outside == 1 else "sites"
+            words += f"; outside it: {self.n_outside} missing or faulty {sites}"
+        return f"{words}; {self.note}" if self.note else words
+
+    def _any_threshold(self) -> str:
+        """True for every m at once, so also for one that was read off the reports."""
+        sure = f"with {at_least(self.confidence or 0)} confidence"
+        if self.vacuous:
+            what = f"mean {self.risk}" if self.risk else "coverage"
+            what += f" of every {self.by}" if self.by else ""
+            return f"nothing is proved about {what} if {self.m} of {self.n_clients} sites lie"
+        if self.m == 0:
+            return f"{sure}, either at least one of the {self.n_clients} sites lies or {self._span}"
+        return (
+            f"{sure}, either more than {self.m} of the {self.n_clients} sites lie or {self._span}"
+        )
+
+    def _promised(self) -> str:
+        whom = f"at most {self.m} of {self.n_clients} sites"
+        if self.samples is not None:
+            whom += f" with at most {self.samples} samples together"
+        proved = self._span
+        if self.at_every_site is not None and not self.risk:
+            proved += f", and at every honest site at least {at_least(self.at_every_site)}"
+        proved += f", whatever {whom} do"
+        if self.confidence is None:
+            return f"{proved}, on average over calibration data"
+        return f"{proved}, with {at_least(self.confidence)} confidence"
+
+    @property
+    def _span(self) -> str:
+        """Where coverage lies, or the mean loss."""
+        if self.risk:
+            bound = self.bound or 1.0
+            most = loss_at_most((1 - self.lower) * bound, bound)
+            least = _loss((1 - self.upper) * bound, bound, ROUND_FLOOR)
+            words = f"between {least} and {most}" if self.upper < 1 else f"at most {most}"
+            return f"mean {self.risk} is {words}"
+        where = f"coverage of every {self.by}" if self.by else "coverage"
+        where += " of the stated label mix" if self.kind == "mix" else ""
+        if self.upper < 1:
+            return f"{where} is between {at_least(self.lower)} and {at_most(self.upper)}"
+        return f"{where} is at least {at_least(self.lower)}"
+
+
+def at_least(share: float) -> str:
+    """The share as a percentage that is not larger: 0.899951 is 89.99%."""
+    return _percent(share, ROUND_FLOOR)
+
+
+def at_most(share: float) -> str:
+    """The share as a percentage that is not smaller: 0.899951 is 90%."""
+    return _percent(share, ROUND_CEILING)
+
+
+def loss_at_most(loss: float, bound: float) -> str:
+    """A mean loss that is not smaller: a percentage where the bound is 1, else a number."""
+    return _loss(loss, bound, ROUND_CEILING)
+
+
+def _loss(loss: float, bound: float, rounding: str) -> str:
+    if bound == 1:
+        return _percent(loss, rounding)
+    exact = Decimal(repr(float(loss)))
+    if not exact:
+        return "0"
+    places = Decimal(1).scaleb(exact.adjusted() - 3)  # four significant digits
+    return f"{exact.quantize(places, rounding=rounding).normalize():f}"
+
+
+def _percent(share: float, rounding: str) -> str:
+    exact = 100 * Decimal(repr(float(share)))
+    return f"{exact.quantize(Decimal('0.01'), rounding=rounding).normalize():f}%"
