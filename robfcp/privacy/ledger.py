@@ -7,8 +7,6 @@ reports ever recorded, so that a ledger that was deleted or put back from an old
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from robfcp.files import locked, read_limited, what_is_wrong, write_atomically
 from robfcp.privacy.budget import Accountant, Privacy, opendp_parts
 
 MAX_NAME = 200
-_SCHEMA = 2
 _SEEN_AT = 1  # where the lock file keeps its number; Windows locks byte 0
 
 
@@ -30,16 +27,10 @@ class Release(msgspec.Struct, forbid_unknown_fields=True):
     privacy: Privacy
 
 
-class _File(
-    msgspec.Struct,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="privacy-ledger",
-):
-    schema: int
+class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="privacy-ledger"):
     releases: list[Release]
     dataset: str | None = None
+    schema: int = 1
 
 
 @dataclass(frozen=True)
@@ -147,7 +138,7 @@ class Ledger:
         """
         opendp_parts()  # a report that cannot be made must not be paid for
         self._read()  # what is no ledger is refused before a lock is laid beside it
-        with self._held() as handle:
+        with locked(f"{os.fspath(self.path)}.lock") as handle:
             file = self._read()
             self._check_seen(handle, len(file.releases))
             before = Accountant(tuple(release.privacy for release in file.releases))
@@ -160,20 +151,14 @@ class Ledger:
                     "use fresh calibration data"
                 )
             releases = [*file.releases, Release(round, privacy)]
-            written = _File(_SCHEMA, releases, self.dataset or file.dataset)
+            written = _File(releases, self.dataset or file.dataset)
             write_atomically(self.path, msgspec.json.encode(written))
             _write_seen(handle, len(releases))
         return before.spend(privacy)
 
-    @contextmanager
-    def _held(self) -> Iterator[int]:
-        """The lock file's handle, held by nobody else."""
-        with locked(f"{os.fspath(self.path)}.lock") as handle:
-            yield handle
-
     def _read(self) -> _File:
         if not Path(self.path).exists():
-            return _File(_SCHEMA, [])
+            return _File([])
         try:
             file = msgspec.json.decode(read_limited(self.path), type=_File)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -181,7 +166,7 @@ class Ledger:
                 f"{os.fspath(self.path)}: not a privacy ledger ({what_is_wrong(error)}); "
                 "restore it from a backup"
             ) from None
-        if not 1 <= file.schema <= _SCHEMA:
+        if file.schema != 1:
             raise RobfcpError(
                 f"{os.fspath(self.path)}: schema {file.schema} is unknown; update robfcp"
             )

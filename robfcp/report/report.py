@@ -111,7 +111,7 @@ class Report(
     model: str | None = None
     n_samples: wire.HeldSize = None  # type: ignore[assignment]  # the sum of the counts unless stated
     privacy: Privacy | None = None
-    risk: wire.HeldRisk | None = None
+    risk: Risk | None = None
     strata: wire.HeldStrata | None = None
     set_sizes: wire.HeldCounts | None = None
     schema: Literal[1] = 1
@@ -298,8 +298,6 @@ class Report(
         """
         check_client(client)
         _check_context(client, Grid.default(), score, privacy)
-        if set_sizes and privacy is not None:
-            raise ReportError(client, "set_sizes", *_TELLING)
         classified = isinstance(score, ClassificationScore)
         if by_class is None:
             by_class = classified and groups is None and privacy is None
@@ -483,7 +481,7 @@ class Report(
         2
         """
         if not isinstance(risk, Risk):
-            risk = Risk(risk, resolution=_parts(privacy))
+            risk = _risk(risk, privacy)
         with _named(client):
             grid, gains, n = risk.falls(losses, lambdas)
             check_patients(privacy, n, patients)
@@ -537,7 +535,7 @@ class Report(
         if risk not in Risk.multilabel:
             known = ", ".join(Risk.multilabel)
             raise RobfcpError(f"risk: {risk!r} is unknown; use {known} or from_losses")
-        kind = Risk("top-weighted" if np.size(weights) else risk, resolution=_parts(privacy))
+        kind = _risk("top-weighted" if np.size(weights) else risk, privacy)
         grid = Grid.default() if grid is None else grid
         _check_context(client, grid, None, privacy)
         with _named(client):
@@ -672,7 +670,7 @@ class Report(
 
 
 _TELLING = ("sizes of sets would tell what the noise hides", "leave them out of private reports")
-_READ = ("grid", "score", "risk", "counts", "strata", "set_sizes")
+_READ = ("grid", "score", "counts", "strata", "set_sizes")
 
 
 def _check_context(client: str, grid: object, score: object, privacy: object) -> None:
@@ -771,9 +769,9 @@ def _set_sizes(label_scores: ArrayLike, n_samples: int, grid: Grid) -> Whole:
         raise RobfcpError(f"label_scores: {error}") from error
 
 
-def _parts(privacy: Privacy | None) -> int:
-    """In how many parts losses are counted: fewer where noise is added to them."""
-    return Risk.resolution if privacy is None else NOISY_RESOLUTION
+def _risk(name: str, privacy: Privacy | None) -> Risk:
+    """The risk of that name, in fewer parts where noise is added to them."""
+    return Risk(name) if privacy is None else Risk(name, resolution=NOISY_RESOLUTION)
 
 
 def _of_falls(

@@ -44,14 +44,6 @@ class WireScore(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     parameters: dict[str, Parameter] = {}
 
 
-class WireRisk(msgspec.Struct, forbid_unknown_fields=True):
-    """A risk by name, bound and parts."""
-
-    name: str
-    bound: float
-    resolution: int
-
-
 class WireCounts(msgspec.Struct, forbid_unknown_fields=True):
     """Only the bins that are not empty, in rising order."""
 
@@ -71,12 +63,11 @@ class WireStrata(msgspec.Struct, forbid_unknown_fields=True):
 if TYPE_CHECKING:  # what a report holds ...
     HeldGrid: TypeAlias = Grid
     HeldScore: TypeAlias = Score
-    HeldRisk: TypeAlias = Risk
     HeldStrata: TypeAlias = Strata
     HeldCounts: TypeAlias = NDArray[np.int64]
     HeldSize: TypeAlias = int
 else:  # ... and what stands for it in a file: the report reads it when it is made
-    HeldGrid, HeldScore, HeldRisk, HeldStrata = WireGrid, WireScore, WireRisk, WireStrata
+    HeldGrid, HeldScore, HeldStrata = WireGrid, WireScore, WireStrata
     HeldCounts, HeldSize = list[int] | WireCounts, int | None
 
 
@@ -246,7 +237,6 @@ def read_strata(wire: WireStrata, grid: Grid) -> Strata:
 
 READERS: dict[type, Callable[[Any, Grid], Any]] = {
     WireScore: lambda said, grid: read_score(said),
-    WireRisk: lambda said, grid: Risk(said.name, said.bound, said.resolution),
     WireCounts: lambda said, grid: read_counts(said, grid.n_bins),
     WireStrata: read_strata,
 }
@@ -259,7 +249,7 @@ class WireContext(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     score: WireScore | None = None
     round: str | None = None
     model: str | None = None
-    risk: WireRisk | None = None
+    risk: Risk | None = None
     by: By | None = None
     names: list[str] | int = 0
 
@@ -366,7 +356,7 @@ def read_shared(found: QuickReport, grid: Grid | None) -> Shared | None:
         if found.score is not UNSET:
             context.score = msgspec.json.decode(found.score, type=WireScore | None)
         if found.risk is not UNSET:
-            context.risk = msgspec.json.decode(found.risk, type=WireRisk)
+            context.risk = msgspec.json.decode(found.risk, type=Risk)
         if found.strata is not UNSET:
             context.by = found.strata.by
             context.names = msgspec.json.decode(found.strata.names, type=_Names)
@@ -380,7 +370,6 @@ def read_context(context: WireContext, grid: Grid | None) -> Shared | None:
     try:
         own = read_grid(context.grid, grid)
         score = read_score(context.score)
-        risk = None if context.risk is None else Risk(**msgspec.structs.asdict(context.risk))
         split = None
         if context.by is not None:
             names = context.names if isinstance(context.names, int) else tuple(context.names)
@@ -389,4 +378,4 @@ def read_context(context: WireContext, grid: Grid | None) -> Shared | None:
             check_text("report", field, getattr(context, field))
     except _REFUSED:
         return None
-    return Shared(own, score, context.round, context.model, risk, split)
+    return Shared(own, score, context.round, context.model, context.risk, split)

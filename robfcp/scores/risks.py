@@ -6,11 +6,12 @@ to parts of B / resolution: sums of them are whole numbers and never too small.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
+import msgspec
 import numpy as np
+from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import array, floats, whole
@@ -23,8 +24,7 @@ MAX_BOUND = 1e9
 Gains = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Risk:
+class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A loss by name, with the bound B that no sample's loss exceeds.
 
     Parameters
@@ -65,8 +65,8 @@ class Risk:
         parts = whole("risk: resolution", self.resolution, "give 27720, say", 1)
         if parts > MAX_RESOLUTION:
             raise RobfcpError(f"risk: resolution is {parts}; give at most {MAX_RESOLUTION}")
-        object.__setattr__(self, "bound", float(bound))
-        object.__setattr__(self, "resolution", parts)
+        force_setattr(self, "bound", float(bound))
+        force_setattr(self, "resolution", parts)
 
     def level(self, risk: object) -> Fraction:
         """1 - risk / B: a mean loss of at most `risk` is a mean gain of at least this.

@@ -126,6 +126,7 @@ def alter(**changes):
         (alter(counts={"bins": [], "counts": []}), "counts"),
         (alter(counts={"bins": [5, 5], "counts": [25, 25]}), "counts"),
         (alter(counts={"bins": [-1], "counts": [50]}), "counts"),
+        (alter(counts={"bins": [1, -(2**63), 5], "counts": [25, 24, 1]}), "counts"),
         (alter(counts={"bins": [10**6], "counts": [50]}), "counts"),
         (alter(counts={"bins": [10**30], "counts": [50]}), "counts"),
         (alter(counts={"bins": [3], "counts": [10**30]}), "counts"),
@@ -218,26 +219,85 @@ def test_every_mutation_of_a_report_is_refused_or_means_the_same(monkeypatch):
     assert accepted < 1500
 
 
-def test_bins_whose_differences_overflow_are_refused():
-    message = json.loads(site_report().to_json())
-    message["counts"] = {"bins": [1, -(2**63), 5], "counts": [1, 1, 1]}
-    with pytest.raises(ReportError, match="rise strictly within"):
-        Report.from_json(json.dumps(message))
-
-
-def site_report():
-    return Report.from_scores("a", [0.1, 0.2, 0.9])
-
-
 def test_another_kind_of_file_is_called_by_its_name(tmp_path):
     robfcp.calibrate([Report.from_scores("a", [0.1] * 30)]).save(tmp_path / "c.json")
-    found = robfcp.read_federation([tmp_path / "c.json", *_saved(tmp_path)])
-    (fault,) = found.faulty
+    Report.from_scores("a", [0.1] * 30).save(tmp_path / "a.json")
+    (fault,) = robfcp.read_federation([tmp_path / "c.json", tmp_path / "a.json"]).faulty
     assert fault.reason.endswith(
         "c.json: is of kind 'calibration', not a report; send what robfcp sketch wrote"
     )
 
 
-def _saved(folder):
-    Report.from_scores("a", [0.1] * 30).save(folder / "a.json")
-    return [folder / "a.json"]
+# Of predictions and labels
+
+P = RNG.dirichlet([1.0, 1.0, 1.0], 40)
+Y = RNG.integers(0, 3, 40)
+NAMES = ("cat", "dog", "eel")
+WORDS = np.array(NAMES)[Y]
+
+
+@pytest.mark.parametrize("score", [LAC(), APS(), RAPS(0.5, 2)], ids=str)
+def test_a_report_of_predictions_is_that_of_their_scores_by_class(score):
+    made = Report.of("a", P, Y, score=score, rng=3, round="r")
+    scores = score(P, Y, 3)
+    assert made == Report.from_scores("a", scores, score=score, labels=Y, classes=3, round="r")
+    named = Report.of("a", P, WORDS, score=score, classes=NAMES, rng=3, round="r")
+    assert named.strata.names == NAMES
+    assert (named.strata.dense() == made.strata.dense()).all()
+    assert Report.of("a", P, Y, score=score, classes=NAMES, rng=3, round="r") == named
+    sized = Report.of("a", P, Y, score=score, rng=3, set_sizes=True)
+    label_scores = score.all_labels(P, 3)  # with the draws that the true labels had
+    assert (sized.set_sizes == made.grid.counts(label_scores.ravel())).all()
+
+
+def test_a_frame_names_the_classes_in_whatever_order_its_columns_stand():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(P, columns=list(NAMES))
+    assert Report.of("a", frame, WORDS) == Report.of("a", P, Y, classes=NAMES)
+    numbered = pandas.DataFrame(P[:, ::-1], columns=["p2", "p1", "p0"])
+    assert Report.of("a", numbered, Y) == Report.of("a", P, Y)
+
+
+def test_groups_numbers_and_withheld_labels_make_no_classes():
+    grouped = Report.of("a", P, Y, groups=Y % 2)
+    assert (grouped.strata.by, grouped.strata.sizes.sum()) == ("group", 40)
+    assert Report.of("a", P, Y, by_class=False) == Report.from_scores("a", LAC()(P, Y), score=LAC())
+    values = Report.of("a", P[:, 0], P[:, 1], score=AbsoluteResidual())
+    assert values.strata is None
+
+
+def test_a_private_report_of_predictions_is_pooled_and_no_sample_shows_by_a_refusal():
+    pytest.importorskip("opendp")
+    privacy = robfcp.Privacy(epsilon=1.0)
+    odd = P.copy()
+    odd[3] = np.nan
+    made = Report.of("a", odd, Y, privacy=privacy, grid=Grid.uniform(8))
+    assert (made.strata, made.n_samples) == (None, 40)
+    stranger = np.where(np.arange(40) == 5, "cow", WORDS)
+    assert Report.of("a", P, stranger, classes=NAMES, privacy=privacy).n_samples == 40
+    split = Report.of("a", P, Y, privacy=privacy, by_class=True, grid=Grid.uniform(8))
+    assert len(split.strata.cells) == 24
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"labels": [0] * 39}, "labels: shape"),
+        ({"labels": [3] * 40}, "labels: 3..3 leaves 0..2"),
+        ({"labels": ["cow", *WORDS[1:]], "classes": NAMES}, "labels: cow of sample 0 is none of"),
+        ({"labels": WORDS}, "labels: are text; name the classes"),
+        ({"probabilities": P * 2}, "probabilities: row 0 sums to 2"),
+        ({"score": LAC}, "is not a score; pass LAC"),
+        ({"grid": 7}, "int is not a grid; pass Grid.default"),
+        ({"privacy": 1.0}, "privacy is not stated as such; pass Privacy"),
+        ({"privacy": robfcp.Privacy(1.0), "set_sizes": True}, "leave them out of private reports"),
+        ({"groups": Y, "by_class": True}, "a report has one grouping"),
+        ({"score": AbsoluteResidual(), "by_class": True}, "absolute-residual has no classes"),
+    ],
+)
+def test_what_no_report_can_be_of_is_said_in_one_line_that_names_client_and_field(options, words):
+    given = {"probabilities": P, "labels": Y} | options
+    with pytest.raises(RobfcpError, match=words) as refused:
+        Report.of("site-7", **given)
+    assert str(refused.value).startswith("site-7: ")
+    assert str(refused.value).isprintable()

@@ -89,14 +89,8 @@ def test_labels_given_as_names_are_those_given_as_numbers():
         assert Report.from_scores("a", scores, GRID, labels=named, classes=NAMES) == numbered
     for classes in (list(NAMES), np.array(NAMES)):
         assert Report.from_scores("a", scores, GRID, labels=labels, classes=classes) == numbered
-
-
-def test_a_number_of_classes_may_be_of_any_library():
-    scores, labels = sample()
-    found = Report.from_scores(
-        "a", scores, GRID, labels=labels.astype(np.uint8), classes=np.int8(3)
-    )
-    assert found == Report.from_scores("a", scores, GRID, labels=labels, classes=3)
+    small = {"labels": labels.astype(np.uint8), "classes": np.int8(3)}
+    assert Report.from_scores("a", scores, GRID, **small) == report()
 
 
 def test_groups_stand_in_the_order_of_their_names_whatever_type_they_have():
@@ -135,11 +129,6 @@ def test_merged_classes_given_by_number_are_named_by_it():
     assert found.strata.sizes.tolist() == [2, 0, 1]
 
 
-def test_least_of_one_merges_nothing():
-    assert report(least=1) == report()
-    assert report(least=1).strata.names == 3
-
-
 # The wire
 
 
@@ -167,10 +156,6 @@ def test_a_report_by_class_crosses_the_wire_unchanged(made, tmp_path):
     assert again.to_json() == made.to_json()
     made.save(tmp_path / "a.json")
     assert Report.load(tmp_path / "a.json") == made
-
-
-def test_what_is_not_by_class_is_written_as_before():
-    assert json.loads(Report.from_scores("a", [0.1], GRID).to_json())["schema"] == 1
 
 
 def test_a_thousand_samples_and_a_thousand_classes_take_less_than_20_kb():
@@ -363,14 +348,11 @@ def test_another_grids_bins_do_not_fit():
         Report.from_json(changed(grid=wrong))
 
 
-def test_a_report_has_counts_or_counts_by_class_and_never_both_or_none():
+def test_a_report_has_counts_or_counts_by_class_or_losses_and_never_two_or_none():
     with pytest.raises(ReportError, match="counts or counts by class"):
         Report.from_json(changed(counts=[6] + [0] * 9))
     with pytest.raises(ReportError, match="counts or counts by class"):
         Report.from_json(json.dumps(base() | {"strata": None}))
-
-
-def test_losses_by_class_are_refused():
     risk = {"name": "fnr", "bound": 1.0, "resolution": 360}
     with pytest.raises(ReportError, match="not with losses"):
         Report.from_json(changed(risk=risk))
@@ -432,25 +414,6 @@ def test_no_damage_to_the_bytes_of_a_report_crashes(cut, byte, place):
         assert found.counts.sum() == found.n_samples == 30
 
 
-# Signatures
-
-
-def test_a_signature_covers_the_classes(tmp_path):
-    pytest.importorskip("cryptography")
-    from robfcp.report import generate_key, load_key
-    from robfcp.report.signing import public_text, sign, verify
-
-    generate_key(tmp_path / "a.key")
-    key = load_key(tmp_path / "a.key")
-    made = report("site-7", classes=NAMES, round="r1")
-    signed = sign(made, key)
-    assert verify(signed, Report, {"site-7": public_text(key)}, "r1") == made
-    forged = signed.replace(b'"cat","dog"', b'"dog","cat"')
-    assert forged != signed
-    with pytest.raises(ReportError, match="site-7"):
-        verify(forged, Report, {"site-7": public_text(key)}, "r1")
-
-
 # Privacy
 
 PRIVATE = Privacy(epsilon=1.0)
@@ -500,10 +463,7 @@ def test_sums_that_noise_cannot_make_of_the_samples_are_refused():
     with pytest.raises(ReportError, match="n_samples is stated though add-remove"):
         Report.from_json(json.dumps(hidden | {"n_samples": 400}))
 
-
-def test_private_cells_that_cancel_beyond_all_measure_are_refused():
-    pytest.importorskip("opendp")
-    data = json.loads(report("site-7", n=400, privacy=HIDING).to_json())
+    data = hidden
     data["strata"] |= {"steps": [5, 10], "counts": [2**62, -(2**62)]}
     with pytest.raises(ReportError, match="site-7: strata: a count exceeds"):
         Report.from_json(json.dumps(data))
@@ -542,8 +502,5 @@ def test_a_site_may_refuse_a_grid_that_shows_single_scores():
     with pytest.raises(RobfcpError, match="10 bins for 4 samples are more than 2 a sample"):
         Report.from_scores("a", scores, GRID, bins_per_sample=2)
     assert Report.from_scores("a", scores, GRID, bins_per_sample=2.5).n_samples == 4
-
-
-def test_a_limit_of_bins_that_is_no_number_lets_nothing_through():
     with pytest.raises(RobfcpError, match="more than nan a sample"):
-        Report.from_scores("a", [0.1, 0.2], GRID, bins_per_sample=float("nan"))
+        Report.from_scores("a", scores, GRID, bins_per_sample=float("nan"))
