@@ -1,6 +1,6 @@
 """Calibration: reports in, the artefact people keep out; its record, letters, checks, what-if."""
 
-from robfcp.calibration.at_site import Localised, at_stranger
+from robfcp.calibration.at_site import Localised, LocalThreshold, at_stranger
 from robfcp.calibration.audit import (
     AuditLog,
     Difference,
@@ -33,20 +33,19 @@ from robfcp.calibration.letters import (
     letter_to,
     letters,
     load_calibration,
-    load_letter,
     own_thresholds,
     save_letters,
 )
 from robfcp.calibration.levels import Level
-from robfcp.calibration.local_threshold import LocalThreshold
-from robfcp.calibration.others import FromOthers
 from robfcp.calibration.sealed import digest_of, kind_of
 from robfcp.calibration.settings import Settings
 from robfcp.calibration.what_if import (
     Budget,
     Budgets,
+    OtherSettings,
     StratumBudgets,
     default_budgets,
+    other_settings,
     what_if,
     what_if_by,
 )
@@ -61,12 +60,12 @@ __all__ = [
     "Diagnosis",
     "Difference",
     "Evidence",
-    "FromOthers",
     "Letter",
     "Level",
     "LevelLike",
     "LocalThreshold",
     "Localised",
+    "OtherSettings",
     "Part",
     "Promise",
     "Settings",
@@ -87,8 +86,8 @@ __all__ = [
     "letter_to",
     "letters",
     "load_calibration",
-    "load_letter",
     "log_round",
+    "other_settings",
     "own_floor",
     "own_thresholds",
     "promise_of",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import Rng, array
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.checking import Check, check, level_of
-from robfcp.calibration.local_threshold import LocalThreshold
-from robfcp.calibration.others import FromOthers
+from robfcp.certificate import at_least
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import class_counts, own_interval, stranger_threshold
 from robfcp.prediction import predict_sets
@@ -20,26 +22,125 @@ from robfcp.scores import ClassificationScore
 STRANGER = "this site"  # what a site that sent no report is called
 
 
+class Others(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the other sites' reports prove for one site's own label mix.
+
+    `thresholds`: one a level, for whatever mix the site's next patient makes; None where nothing is
+    proved. `label_counts`: the site's own labels by class, as it reported them. `liars`: how many
+    of the others may lie, and whether that was stated beforehand; an estimate proves nothing.
+    `alike`: how much honest sites may differ within a class.
+    """
+
+    thresholds: tuple[float | None, ...]
+    label_counts: tuple[Annotated[int, Meta(ge=0)], ...]
+    liars: Annotated[int, Meta(ge=0)]
+    alike: Annotated[float, Meta(ge=0, le=1)]
+    stated: bool
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """The thresholds, infinite where nothing is proved."""
+        return tuple(np.inf if limit is None else limit for limit in self.thresholds)
+
+
+@dataclass(frozen=True)
+class LocalThreshold:
+    """One level at one site: three thresholds, what each proves, and the one to use.
+
+    Parameters
+    ----------
+    coverage
+        1 - alpha.
+    federation
+        From the other sites' reports, for whatever mix the next patient makes.
+    own
+        The site's own PAC threshold, from its data alone.
+    threshold
+        max(low, min(federation, own)): never above the own one, never below the floor's.
+    unclipped
+        max(low, federation), which keeps the marginal promise under declared label shift.
+    floor
+        What `threshold` covers on average whatever anybody does, a/(n+1).
+    n
+        The site's samples.
+    set_sizes
+        Mean set size of federation, own and clipped on the site's samples.
+    liars
+        How many of the others may lie; None where nothing is proved from their reports.
+    alike
+        How much honest sites may differ within a class.
+    """
+
+    coverage: float
+    federation: float
+    own: float
+    threshold: float
+    unclipped: float
+    floor: float
+    n: int
+    set_sizes: tuple[float, float, float]
+    liars: int | None
+    alike: float
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """What is proved, one sentence each.
+
+        Examples
+        --------
+        >>> from robfcp.calibration import LocalThreshold
+        >>> sizes = (1.5, 2.0, 1.5)
+        >>> local = LocalThreshold(0.9, 0.6, 0.7, 0.6, 0.6, 0.82, 50, sizes, None, 0.0)
+        >>> local.statements[0]
+        'whatever anybody does, 0.6 covers at least 82% on average'
+        >>> [row[0] for row in local.rows]
+        ['federation', 'own data', 'clipped']
+        """
+        wanted = at_least(self.coverage)
+        found = []
+        if self.liars is not None and np.isfinite(self.federation):
+            found = [
+                f"while at most {self.liars} other sites lie and honest sites agree within classes "
+                f"up to {self.alike:g}, {self.unclipped:.4g} (not clipped from above) covers "
+                f"at least {wanted} of this site's patients on average",
+                f"where the federation's threshold covers {wanted} here, so does the clipped one, "
+                "with 97.5% confidence",
+            ]
+        return (
+            *found,
+            f"whatever anybody does, {self.threshold:.4g} covers at least {at_least(self.floor)} "
+            "on average",
+            "it is never above the threshold that this site's own data prove with 97.5% confidence",
+        )
+
+    @property
+    def rows(self) -> tuple[tuple[str, float, float, str], ...]:
+        """Name, threshold, mean set size and what is proved, for a table."""
+        wanted, others, own = at_least(self.coverage), "nothing", "nothing: too few samples"
+        if self.liars is not None and np.isfinite(self.federation):
+            others = f">= {wanted} on average while at most {self.liars} others lie, under "
+            others += "label shift"
+        if np.isfinite(self.own):
+            own = f">= {wanted} with 97.5% confidence, whoever lies"
+        clipped = f">= {at_least(self.floor)} on average, whoever lies"
+        return (
+            ("federation", self.federation, self.set_sizes[0], others),
+            ("own data", self.own, self.set_sizes[1], own),
+            ("clipped", self.threshold, self.set_sizes[2], clipped),
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Localised:
     """A calibration with one site's own thresholds; predicts as the calibration does.
 
-    Parameters
-    ----------
-    client
-        The site.
-    calibration
-        What it was made from.
-    levels
-        The thresholds of each confidence level.
-    notes
-        What the site should know.
+    `levels` are the thresholds of each level asked for, `remarks` what the site should know.
     """
 
     client: str
     calibration: Calibration
     levels: tuple[LocalThreshold, ...]
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def threshold(self) -> float | tuple[float, ...]:
@@ -67,25 +168,6 @@ class Localised:
             Never above the site's own threshold; without it the promise on average is kept.
         non_empty
             Put the likeliest label into sets that would be empty; coverage can only rise.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> rng = np.random.default_rng(0)
-        >>> p = rng.dirichlet([0.3, 0.3], 400)
-        >>> y = (rng.random(400) < p[:, 1]).astype(int)
-        >>> lac = robfcp.LAC()
-        >>> reports = [
-        ...     robfcp.Report.from_scores(
-        ...         f"site-{k}", lac(p[k::4], y[k::4]), score=lac, labels=y[k::4], classes=2
-        ...     )
-        ...     for k in range(4)
-        ... ]
-        >>> calibration = robfcp.calibrate(reports)
-        >>> local = calibration.letter("site-1").at_site(p[1::4], y[1::4])
-        >>> local.predict_set([[0.99, 0.01]]).tolist()
-        [[True, False]]
         """
         self.calibration.check_classes(probabilities)
         limits = np.array([one.threshold if clip else one.unclipped for one in self.levels])
@@ -94,71 +176,22 @@ class Localised:
         return sets if self.calibration.several else sets[:, :, 0]
 
     def check(
-        self,
-        probabilities: ArrayLike,
-        labels: ArrayLike,
-        *,
-        groups: ArrayLike | None = None,
-        level: int = 0,
-        floor: float | None = None,
-        confidence: float = 0.95,
-        rng: Rng = None,
+        self, probabilities: ArrayLike, labels: ArrayLike, *, level: int = 0, **options: Any
     ) -> Check:
         """Whether the site's own threshold covers fresh labelled samples as its own data prove.
 
-        Parameters
-        ----------
-        probabilities
-            (n, C) class probabilities of samples that took no part in the threshold.
-        labels
-            (n,) their true classes.
-        floor
-            The coverage to hold; what the site's own samples prove with 95% confidence if None.
-        groups, level, confidence, rng
-            As `Calibration.check` takes them.
-
-        Returns
-        -------
-        Check
-            As `Calibration.check` gives it.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> rng = np.random.default_rng(0)
-        >>> p = rng.dirichlet([0.3, 0.3], 1000)
-        >>> y = (rng.random(1000) < p[:, 1]).astype(int)
-        >>> lac = robfcp.LAC()
-        >>> reports = [
-        ...     robfcp.Report.from_scores(
-        ...         f"site-{k}", lac(p[k::5], y[k::5]), score=lac, labels=y[k::5], classes=2
-        ...     )
-        ...     for k in range(4)
-        ... ]
-        >>> calibration = robfcp.calibrate(reports)
-        >>> local = calibration.letter("site-1").at_site(p[1::5], y[1::5])
-        >>> local.check(p[4::5], y[4::5]).verdict
-        'within'
+        As `Calibration.check`, whose other options it takes; the floor is what the site's own
+        samples prove with 95% confidence, where none is stated.
         """
         level_of(self.calibration, level)
-        return check(
-            self.calibration,
-            probabilities,
-            labels,
-            groups=groups,
-            level=level,
-            floor=floor,
-            confidence=confidence,
-            rng=rng,
-            own=self.levels[level],
-        )
+        own = self.levels[level]
+        return check(self.calibration, probabilities, labels, level=level, own=own, **options)
 
 
 def localised(
     client: str,
     calibration: Calibration,
-    others: FromOthers | None,
+    others: Others | None,
     probabilities: ArrayLike,
     labels: ArrayLike,
     rng: Rng = None,
@@ -170,61 +203,56 @@ def localised(
     calibration.check_classes(probabilities)
     scores = score(probabilities, labels, rng)
     every = score.all_labels(probabilities, rng)
-    numbers = array("labels", labels)
-    notes: list[str] = []
+    counts = np.bincount(array("labels", labels), minlength=every.shape[1])
+    remarks: list[str] = []
     if others is None:
-        notes.append("the letter has no threshold from other sites: they kept no labels, or few")
-    elif tuple(np.bincount(numbers, minlength=every.shape[1])) != others.label_counts:
-        notes.append(
+        remarks.append("the letter has no threshold from other sites: they kept no labels, or few")
+    elif tuple(counts) != others.label_counts:
+        remarks.append(
             "these are not the labels this site reported: what the other sites prove does not "
             "hold for them; send a new report"
         )
     elif not others.stated:
-        notes.append(
+        remarks.append(
             "how many lie was estimated, not stated beforehand: what the other sites say proves "
             "nothing; calibrate with a number"
         )
-    m = None if others is None or len(notes) else others.m
-    if others is not None and np.inf in others.thresholds:
-        notes.append(
+    liars = None if others is None or remarks else others.liars
+    limits = (np.inf,) * len(calibration.levels) if others is None else others.limits
+    if others is not None and np.inf in limits:
+        remarks.append(
             "the other sites' reports prove nothing for this site's label mix at some level: too "
-            f"few hold its classes, or more than {others.m} of them disagree within classes by "
-            f"more than {others.label_shift:g}"
+            f"few hold its classes, or more than {others.liars} of them disagree within classes by "
+            f"more than {others.alike:g}"
         )
-    found = tuple(
-        _one(
-            scores,
-            every,
-            float(level.coverage),
-            np.inf if others is None else others.thresholds[k],
-            m,
-            0.0 if others is None else others.label_shift,
+    levels = []
+    for level, limit in zip(calibration.levels, limits, strict=True):
+        own = own_interval(scores, float(1 - level.coverage))
+        clipped = max(own.low, min(limit, own.high))
+        sizes = [float((every <= one).sum(axis=1).mean()) for one in (limit, own.high, clipped)]
+        levels.append(
+            LocalThreshold(
+                coverage=float(level.coverage),
+                federation=limit,
+                own=own.high,
+                threshold=clipped,
+                unclipped=max(own.low, limit),
+                floor=own.floor,
+                n=own.n,
+                set_sizes=(sizes[0], sizes[1], sizes[2]),
+                liars=liars,
+                alike=0.0 if others is None else others.alike,
+            )
         )
-        for k, level in enumerate(calibration.levels)
-    )
-    return Localised(client, calibration, found, tuple(notes))
+    return Localised(client, calibration, tuple(levels), tuple(remarks))
 
 
 def at_stranger(
     calibration: Calibration, probabilities: ArrayLike, labels: ArrayLike, rng: Rng = None
 ) -> Localised:
-    """Thresholds of a site that sent no report, from the evidence and its own labelled outputs.
+    """Thresholds of a site that sent no report, from the record and its own labelled outputs.
 
-    Parameters
-    ----------
-    calibration
-        With its evidence: reports by class.
-    probabilities
-        (n, C) the shared model's class probabilities for the site's calibration samples.
-    labels
-        (n,) their true classes, as column numbers.
-    rng
-        A seed or generator, for randomised scores.
-
-    Returns
-    -------
-    Localised
-        As `Letter.at_site` gives it.
+    Takes and gives what `Letter.at_site` does; the calibration's reports must be by class.
 
     Examples
     --------
@@ -247,41 +275,18 @@ def at_stranger(
     ('this site', True)
     """
     calibration.check_classes(probabilities)
-    counts = class_counts(calibration.evidence.federation)
-    numbers = array("labels", labels)
     calibration.score_of()(probabilities, labels, rng)  # refuses what are no labels
-    sizes = np.bincount(numbers, minlength=len(counts.names))
-    m, sigma = calibration.liars, calibration.alike_within_classes
-    upper = calibration.evidence.federation.grid.upper
-    limits = []
-    for level in calibration.levels:
-        edge = stranger_threshold(counts, sizes, float(1 - level.coverage), m, sigma)
-        limits.append(np.inf if edge is None else float(upper[edge]))
-    stated = calibration.liars_stated
-    others = FromOthers(tuple(limits), tuple(sizes.tolist()), m, sigma, stated)
-    return localised(STRANGER, calibration, others, probabilities, labels, rng)
-
-
-def _one(
-    scores: NDArray[np.float64],
-    every: NDArray[np.float64],
-    level: float,
-    federation: float,
-    m: int | None,
-    label_shift: float,
-) -> LocalThreshold:
-    own = own_interval(scores, 1 - level)
-    clipped = max(own.low, min(federation, own.high))
-    sizes = [float((every <= limit).sum(axis=1).mean()) for limit in (federation, own.high)]
-    return LocalThreshold(
-        confidence_level=level,
-        federation=federation,
-        own=own.high,
-        threshold=clipped,
-        unclipped=max(own.low, federation),
-        floor=own.floor,
-        n=own.n,
-        set_sizes=(sizes[0], sizes[1], float((every <= clipped).sum(axis=1).mean())),
-        m=m,
-        label_shift=label_shift,
+    federation = calibration.federation
+    counts = class_counts(federation)
+    sizes = np.bincount(array("labels", labels), minlength=len(counts.names))
+    liars, alike = calibration.liars, calibration.alike_within_classes
+    edges = [
+        stranger_threshold(counts, sizes, float(1 - level.coverage), liars, alike)
+        for level in calibration.levels
+    ]
+    upper = federation.grid.upper
+    limits = tuple(
+        None if edge is None or np.isinf(upper[edge]) else float(upper[edge]) for edge in edges
     )
+    others = Others(limits, tuple(sizes.tolist()), liars, alike, calibration.liars_stated)
+    return localised(STRANGER, calibration, others, probabilities, labels, rng)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import Rng, array, share
-from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import bounds_of, coverage_interval
@@ -18,6 +17,7 @@ from robfcp.report import Report
 from robfcp.scores import ClassificationScore, Score, check_labels
 
 if TYPE_CHECKING:
+    from robfcp.calibration.at_site import LocalThreshold
     from robfcp.calibration.calibration import Calibration
     from robfcp.calibration.levels import Level
 

@@ -1,22 +1,34 @@
-"""All that can be proved about a round, side by side, for several budgets of liars."""
+"""What could be proved about a round, and what other settings would give, side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from robfcp.calibration.by_class import Held, confidence_of_each, held_strata
+from robfcp.calibration.calibration import Calibration
 from robfcp.certificate import Certificate
-from robfcp.federation import Federation
+from robfcp.defence import Consensus, Defence, NoDefence, defence_again, threshold_of
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation, comparable
 from robfcp.guarantees import (
+    CountBounds,
     Marginal,
     Pac,
     Promise,
+    bounds_of,
     certify,
     check_budget,
+    coverage_interval,
     empty_from,
     liars_forcing_full_sets,
+    most_liars,
 )
 
 
@@ -144,3 +156,174 @@ def default_budgets(n_clients: int) -> tuple[int, ...]:
     """Nobody, one, two, and 5, 9, 20 and 40% of the clients."""
     shares = [n_clients * percent // 100 for percent in (5, 9, 20, 40)]
     return tuple(sorted({m for m in (0, 1, 2, *shares) if m < n_clients}))
+
+
+LEVELS = tuple(Fraction(step, 100) for step in range(50, 100)) + (Fraction(995, 1000),)
+COARSE_LEVELS = tuple(Fraction(level, 100) for level in (50, 70, 80, 85, 90, 95, 98, 99))
+MANY = 48
+FEW = 12
+INFINITE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """By number of liars and level, (M, L): the threshold's edge (-1 = infinite) and the coverage
+    proved."""
+
+    liars: tuple[int, ...]
+    levels: tuple[Fraction, ...]
+    index: NDArray[np.int64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class OtherSettings:
+    """Outcomes of the defence, of a marginal promise and of the one that was made; for each number
+    of liars whom the defence leaves out and where the coverage of every shown edge lies.
+
+    `frozen` says why the defence could not be run again: the recorded clients are then left out at
+    every number.
+    """
+
+    tables: dict[str, Outcomes]
+    excluded: tuple[NDArray[np.intp], ...]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    frozen: str
+
+    @property
+    def liars(self) -> tuple[int, ...]:
+        """The numbers of liars that are looked at."""
+        return self.tables["defence"].liars
+
+
+def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSettings:
+    """What other levels and numbers of liars would give, computed as `calibrate` would.
+
+    `shown` are edges whose coverage is wanted too.
+    """
+    federation, settings = calibration.federation, calibration.settings
+    bounds, n_bins = bounds_of(federation), federation.grid.n_bins
+    own = {level.coverage for level in calibration.levels}
+    coarse = tuple(sorted({*COARSE_LEVELS, *own}))
+    few, many = (_numbers(federation.n_clients, calibration.liars, most) for most in (FEW, MANY))
+    # where counts may fall every edge must be looked at, which takes longer
+    levels = coarse if bounds.falling else tuple(sorted({*LEVELS, *own}))
+    liars = few if bounds.falling else tuple(sorted({*many, *few}))
+    try:
+        rule, frozen = defence_again(settings.defence, settings.parameters), ""
+    except RobfcpError as error:
+        rule, frozen = None, str(error)
+    excluded = _excluded(calibration, liars, rule)
+    index = _defended(federation, rule, excluded, levels)
+    for edge in np.unique(index[index != INFINITE]):  # only what some row asks for
+        wanted = np.flatnonzero((index == edge).any(axis=1))
+        bounds.foresee(np.array([edge]), [liars[row] for row in wanted])
+    bounds.foresee(shown, liars)
+    lower, upper = np.ones(index.shape), np.ones(index.shape)
+    curves = np.empty((2, len(liars), len(shown)))
+    for row, m in enumerate(liars):
+        finite = index[row] != INFINITE
+        edges = np.concatenate([index[row, finite], shown])
+        places, where = np.unique(edges, return_inverse=True)
+        ends = coverage_interval(bounds, places, m, 1 - settings.confidence, n_bins)
+        for of_row, curve, end in zip((lower, upper), curves, ends, strict=True):
+            found = end[where]
+            of_row[row, finite], curve[row] = found[: finite.sum()], found[finite.sum() :]
+    tables = {
+        "defence": Outcomes(liars, levels, index, lower, upper),
+        "marginal": _marginal(bounds, n_bins, levels, liars),
+    }
+    promise = settings.promise
+    plain = isinstance(promise, Marginal) and promise.samples is None
+    if promise is not None and not plain and settings.by is None:
+        stated = few if isinstance(promise, Pac) else (calibration.liars,)
+        tables["stated"] = _promised(federation, promise, settings.confidence, coarse, stated)
+    return OtherSettings(tables, excluded, curves[0], curves[1], frozen)
+
+
+def _numbers(n_clients: int, own: int, many: int) -> tuple[int, ...]:
+    """0 .. (K-1)/2 and the stated number: all of them, or `many`, densest among the small ones."""
+    most = (n_clients - 1) // 2
+    if most <= many:
+        return tuple(sorted({*range(most + 1), own}))
+    spread = np.round(most * np.linspace(0, 1, many) ** 2).astype(int)
+    return tuple(sorted({*spread.tolist(), *range(min(8, many)), own}))
+
+
+def _excluded(
+    calibration: Calibration, liars: tuple[int, ...], rule: Defence | None
+) -> tuple[NDArray[np.intp], ...]:
+    """Whom the defence leaves out when told each number; as recorded where it cannot be told."""
+    federation = comparable(calibration.federation)
+    most = (federation.n_clients - 1) // 2
+    recorded = np.flatnonzero(~calibration.trusted_mask)
+    if rule is None or isinstance(rule, NoDefence):
+        return (recorded,) * len(liars)
+    finding = rule.look(federation) if isinstance(rule, Consensus) else None
+
+    def left_out(m: int) -> NDArray[np.intp]:
+        told = min(m, most)
+        if m == calibration.liars and calibration.settings.promise is None:
+            return recorded
+        if isinstance(rule, Consensus) and finding is not None:
+            number = {"at_most": told} if rule.exactly is None else {"exactly": told}
+            trusted = replace(rule, **number).judge(federation, finding).trusted
+        else:
+            trusted = replace(cast(Any, rule), liars=told)(federation).trusted
+        return np.flatnonzero(~trusted)
+
+    return tuple(left_out(m) for m in liars)
+
+
+def _defended(
+    federation: Federation,
+    rule: Defence | None,
+    excluded: Sequence[NDArray[np.intp]],
+    levels: tuple[Fraction, ...],
+) -> NDArray[np.int64]:
+    """(M, L) the edge of the defence's own threshold on the clients it trusts."""
+    rows: dict[bytes, list[int]] = {}  # by whom is left out: often the same for many numbers
+    for out in excluded:
+        if out.tobytes() not in rows:
+            own = threshold_of(rule, federation, ~np.isin(np.arange(federation.n_clients), out))
+            found = [own.index(level) for level in levels]
+            rows[out.tobytes()] = [INFINITE if edge is None else edge for edge in found]
+    return np.array([rows[out.tobytes()] for out in excluded], dtype=np.int64)
+
+
+def _marginal(
+    bounds: CountBounds, n_bins: int, levels: tuple[Fraction, ...], liars: tuple[int, ...]
+) -> Outcomes:
+    """The threshold guaranteed against each m: the first edge that holds against so many."""
+    index = np.empty((len(liars), len(levels)), dtype=np.int64)
+    for column, level in enumerate(levels):
+        low, high = np.zeros(len(liars), dtype=np.intp), np.full(len(liars), n_bins)
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            holds = most_liars(bounds, np.minimum(middle, n_bins - 1), level) >= np.array(liars)
+            high = np.where(open_ & holds, middle, high)
+            low = np.where(open_ & ~holds, middle + 1, low)
+        index[:, column] = np.where(high == n_bins, INFINITE, high)
+    lower = np.broadcast_to(np.array([float(level) for level in levels]), index.shape)
+    return Outcomes(liars, levels, index, lower, np.ones(index.shape))
+
+
+def _promised(
+    federation: Federation,
+    promise: Promise,
+    confidence: float,
+    levels: tuple[Fraction, ...],
+    liars: tuple[int, ...],
+) -> Outcomes:
+    """A promise at a few settings, each computed as `calibrate` does."""
+    index = np.empty((len(liars), len(levels)), dtype=np.int64)
+    lower, upper = np.empty(index.shape), np.empty(index.shape)
+    for row, m in enumerate(liars):
+        told = promise if promise.liars is None else msgspec.structs.replace(promise, liars=m)
+        for column, level in enumerate(levels):
+            found, certificate = told.threshold(federation, level, confidence)
+            index[row, column] = INFINITE if found is None else found
+            lower[row, column], upper[row, column] = certificate.lower, certificate.upper
+    return Outcomes(liars, levels, index, lower, upper)

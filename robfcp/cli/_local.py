@@ -9,10 +9,10 @@ from pathlib import Path
 from robfcp.calibration import (
     MAX_CALIBRATION_BYTES,
     Calibration,
+    Letter,
     Localised,
     at_stranger,
     kind_of,
-    load_letter,
 )
 from robfcp.cli._common import seed_of
 from robfcp.cli._data import expects, read_outputs
@@ -44,7 +44,7 @@ def localised_from(
     """From the site's letter, or for a stranger from the evidence beside a calibration."""
     rng = seed_of(seed, "localise")
     if kind_of(read_limited(path, MAX_CALIBRATION_BYTES)) == "letter":
-        letter = load_letter(path, key)
+        letter = Letter.load(path, key)
         found = read_for(letter.calibration, data, reading, needs_targets=True)
         assert found.targets is not None
         return letter.at_site(found.predictions, found.targets, rng)

@@ -38,7 +38,7 @@ class Rounds:
         """The calibration with the chain's notes; it becomes the last link."""
         noted = replace(
             calibration,
-            public_remarks=(*calibration.public_remarks, *self.admission.notes),
+            public_remarks=(*calibration.public_remarks, *self.admission.remarks),
         )
         self.chain = self.chain.extended(noted, self.previous, self.admission, self.alarms)
         return noted

@@ -9,8 +9,8 @@ from robfcp.calibration import (
     MAX_CALIBRATION_BYTES,
     Calibration,
     Diagnosis,
+    Letter,
     kind_of,
-    load_letter,
 )
 from robfcp.cli._common import Printer
 from robfcp.files import read_limited
@@ -31,7 +31,7 @@ def show_sites(calibration: Calibration, found: Mapping[str, Diagnosis], printer
 def letter_note(path: Path, printer: Printer) -> None:
     """What a site's letter says of it, where it is more than that it was used."""
     if kind_of(read_limited(path, MAX_CALIBRATION_BYTES)) == "letter":
-        letter = load_letter(path)
+        letter = Letter.load(path)
         if letter.verdict != "trusted" or letter.diagnosis:
             printer.line(letter.sentence)
 

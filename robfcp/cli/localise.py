@@ -85,19 +85,19 @@ def localise(
     with printer.busy("localising"):
         reading = replace(reading_of(None, logits, normalise, label), ids=ids)
         local = localised_from(letter, data, reading, pinned_key(server_key), seed)
-        place = level_place([Fraction(str(one.confidence_level)) for one in local.levels], level)
+        place = level_place([Fraction(str(one.coverage)) for one in local.levels], level)
         if predict is not None and output is not None:
             outputs = read_for(local.calibration, predict, reading, needs_targets=False)
             filled = _write_sets(local, outputs, output, (place, clip, non_empty, seed))
     for one in local.levels:
         printer.table(
-            f"{local.client} at {one.confidence_level:g}, {one.n} samples of its own",
+            f"{local.client} at {one.coverage:g}, {one.n} samples of its own",
             ["from", "threshold", "set size", "proved"],
             [(name, limit, round(size, 3), proved) for name, limit, size, proved in one.rows],
         )
         for statement in one.statements:
             printer.line(f"- {statement}")
-    for note in local.notes:
+    for note in local.remarks:
         printer.line(note)
     if non_empty:
         printer.line(filled_words(filled))
@@ -129,5 +129,5 @@ def as_data(local: Localised) -> dict[str, Any]:
     return {
         "client": local.client,
         "levels": [{**asdict(one), "statements": list(one.statements)} for one in local.levels],
-        "notes": list(local.notes),
+        "remarks": list(local.remarks),
     }

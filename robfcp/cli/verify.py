@@ -12,11 +12,11 @@ from robfcp.calibration import (
     MAX_CALIBRATION_BYTES,
     AuditLog,
     Calibration,
+    Letter,
     check_own_report,
     diagnose,
     digest_of,
     kind_of,
-    load_letter,
     verify_calibration,
 )
 from robfcp.cli._common import Json, Printer, Quiet, ServerKey, pinned_key, prepare
@@ -102,7 +102,7 @@ def verify(
 
 def _verify_letter(path: Path, server_key: str | None, printer: Printer) -> None:
     """What a letter says to its site, its digest and, with a key, its signature checked."""
-    letter = load_letter(path, pinned_key(server_key))
+    letter = Letter.load(path, pinned_key(server_key))
     signed = "signed by the pinned key" if server_key else "signature not checked"
     printer.line(letter.sentence)
     printer.line(f"The letter is whole ({signed}); its evidence stays at the server.")

@@ -145,7 +145,7 @@ class Admission:
     out: dict[str, int]
     left_out: dict[str, str]
     readmitted: list[str]
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 class Chain(SealedFile, frozen=True):
@@ -197,13 +197,13 @@ class Chain(SealedFile, frozen=True):
             client: f"out since round {number} of the chain; --readmit takes it back"
             for client, number in out.items()
         }
-        kept, notes, left = _without(federation, why), [], dict[str, str]()
+        kept, remarks, left = _without(federation, why), [], dict[str, str]()
         bound = malicious
         if isinstance(bound, int):
             bound = max(0, bound - (federation.n_clients - kept.n_clients))
             if alike is not None and bound > 0:
                 if federation.exact_digest != self.grid:
-                    notes.append(
+                    remarks.append(
                         "nobody was left out for good: the grid changed or reports hold noise"
                     )
                 else:
@@ -212,7 +212,7 @@ class Chain(SealedFile, frozen=True):
                     kept, bound = _without(kept, why), bound - len(left)
         out |= dict.fromkeys(left, len(self.links) + 1)
         if out:
-            notes.append(
+            remarks.append(
                 f"{len(out)} sites are out since earlier rounds or this one; all of them justly "
                 f"with {100 * (1 - self.delta):.4g}% confidence over all rounds, beside each "
                 "round's own"
@@ -224,7 +224,7 @@ class Chain(SealedFile, frozen=True):
             out=out,
             left_out=left,
             readmitted=back,
-            notes=tuple(notes),
+            remarks=tuple(remarks),
         )
 
     def _refuted(self, federation: Federation, m: int, alike: float) -> dict[str, str]:

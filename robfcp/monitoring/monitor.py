@@ -17,10 +17,9 @@ from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import MAX_SAMPLES, are_clients, array, check_client, check_text, share, whole
-from robfcp.calibration.at_site import STRANGER, Localised
+from robfcp.calibration.at_site import STRANGER, Localised, LocalThreshold
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.checking import class_limits, firm_promise, level_of
-from robfcp.calibration.local_threshold import LocalThreshold
 from robfcp.calibration.sealed import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.files import lock, read_limited, reason_of, write_atomically

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,16 +157,13 @@ class Headline:
 
 
 def headline(calibration: Calibration, level: Level) -> Headline:
-    """The top of the page for one confidence level."""
-    if calibration.settings.promise is None:
-        promise = f"{_said(level.certificate.statement)}."
-        return Headline(_defended(calibration, level), promise, _reports(calibration))
-    promise = f"{_said(level.certificate.statement)}."
-    return Headline(_guaranteed(calibration, level), promise, _reports(calibration))
-
-
-def _said(words: str) -> str:
-    return words[0].upper() + words[1:]
+    """The top of the page for one level: what was promised, or how much is proved up to where."""
+    promise, reports = f"{_sentence(level.certificate.statement)}.", _reports(calibration)
+    if calibration.settings.promise is not None:
+        return Headline(_guaranteed(calibration, level), promise, reports)
+    if level.empty_from is not None:
+        promise += f" From {count(level.empty_from, 'liar')} on nothing is proved."
+    return Headline(_defended(calibration, level), promise, reports)
 
 
 def percent(share: float) -> str:
@@ -184,12 +181,16 @@ def _wanted(calibration: Calibration, level: Level) -> str:
     return f"a mean {calibration.risk.name} of at most {most}"
 
 
-def loss_notes(calibration: Calibration) -> tuple[str, ...]:
-    """How to read a page of losses, which speaks of coverage throughout."""
-    if calibration.risk is None:
-        return ()
-    bound = "" if calibration.risk.bound == 1 else f" / {calibration.risk.bound:g}"
-    return (f"These reports hold losses: coverage is 1 - {calibration.risk.name}{bound}.",)
+def how_to_read(calibration: Calibration) -> Iterator[str]:
+    """What to know of a page of losses, or with a threshold for each class."""
+    if calibration.risk is not None:
+        bound = "" if calibration.risk.bound == 1 else f" / {calibration.risk.bound:g}"
+        yield f"These reports hold losses: coverage is 1 - {calibration.risk.name}{bound}."
+    if calibration.by is not None:
+        yield (
+            f"There is a threshold for each {calibration.by}; the sliders and charts above the "
+            "table speak of one threshold for all of them."
+        )
 
 
 def count(number: int, word: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -101,36 +101,30 @@ class Strata:
     __hash__ = None  # type: ignore[assignment]
 
     @staticmethod
-    def of(by: By, scores: ArrayLike, grid: Grid, members: ArrayLike, names: Any = None) -> Strata:
-        """Counts by class, `members` being class numbers or names, or by group.
+    def of_classes(
+        scores: ArrayLike, labels: ArrayLike, classes: Sequence[str] | int, grid: Grid
+    ) -> Strata:
+        """Counts by label; labels are class numbers, or names where `classes` has names."""
+        names = _own_names("class", classes)
+        number = _numbers(labels, names)
+        return _counted("class", names, number, scores, grid)
 
-        Groups are those stated, or those that occur in the order of their names.
-        """
-        values, own = (
-            array("scores", scores),
-            array("labels" if by == "class" else "groups", members),
-        )
-        if by == "group":
-            own = own.astype(str)
-            names = np.unique(own).tolist() if names is None else names
-        names = check_strata_names(by, names)
-        if not isinstance(names, int) and OTHER in names:
-            raise RobfcpError(f"{by}: {OTHER!r} is kept for what is merged; rename it")
-        number = _numbers("labels" if by == "class" else "groups", own, names)
-        if values.shape != number.shape:
-            raise RobfcpError(
-                f"{by}: {len(number)} of them do not fit scores of shape {values.shape}"
-            )
-        n_bins = grid.n_bins
-        n_cells = n_bins * (names if isinstance(names, int) else len(names))
-        cell = number * n_bins + grid.index(values)
-        if n_cells <= DENSE * len(values):
-            table = np.bincount(cell, minlength=n_cells)
-            cells = np.flatnonzero(table)
-            return Strata(by, names, cells, table[cells], n_bins)
-        small = np.int32 if n_cells < 2**31 else np.int64  # sorts faster
-        cells, counts = np.unique(cell.astype(small), return_counts=True)
-        return Strata(by, names, cells.astype(np.int64), counts, n_bins)
+    @staticmethod
+    def of_groups(
+        scores: ArrayLike,
+        groups: ArrayLike,
+        grid: Grid,
+        names: Sequence[str] | int | None = None,
+    ) -> Strata:
+        """Counts by the groups stated, or by those that occur in the order of their names."""
+        found = array("groups", groups)
+        if found.ndim != 1:
+            raise RobfcpError(f"groups: shape {found.shape} is not (n,); give one a sample")
+        if names is not None:
+            stated = _own_names("group", names)
+            return _counted("group", stated, _numbers(found.astype(str), stated), scores, grid)
+        occurring, number = np.unique(found.astype(str), return_inverse=True)
+        return _counted("group", _own_names("group", occurring.tolist()), number, scores, grid)
 
     def with_thin_ones_merged(self, least: int) -> Strata:
         """The same with every stratum of fewer than `least` samples merged into one more."""
@@ -166,30 +160,54 @@ def check_strata_names(by: str, names: Any) -> Names:
     return found
 
 
-def _numbers(field: str, members: NDArray[Any], names: Names) -> NDArray[np.intp]:
+def _own_names(by: By, names: Any) -> Names:
+    """The names a site gives; the one of what is merged is not theirs to give."""
+    found = check_strata_names(by, names)
+    if not isinstance(found, int) and OTHER in found:
+        raise RobfcpError(f"{by}: {OTHER!r} is kept for what is merged; rename it")
+    return found
+
+
+def _numbers(labels: ArrayLike, names: Names) -> NDArray[np.intp]:
     """Class numbers of labels given as numbers or as names."""
-    if members.ndim != 1:
-        raise RobfcpError(f"{field}: shape {members.shape} is not (n,); give one a sample")
-    refuse_missing(field, members)
-    if members.dtype.kind in "OT" and all(isinstance(label, str) for label in members.tolist()):
-        members = members.astype(str)
-    if members.dtype.kind in "US" and not isinstance(names, int):
-        each, which = np.unique(members.astype(str), return_inverse=True)
+    found = array("labels", labels)
+    count = names if isinstance(names, int) else len(names)
+    if found.ndim != 1:
+        raise RobfcpError(f"labels: shape {found.shape} is not (n,); give one a sample")
+    refuse_missing("labels", found)
+    if found.dtype.kind in "OT" and all(isinstance(label, str) for label in found.tolist()):
+        found = found.astype(str)
+    if found.dtype.kind in "US" and not isinstance(names, int):
         place = {name: c for c, name in enumerate(names)}
-        unknown = [name for name in each.tolist() if name not in place]
+        unknown = sorted(set(found.astype(str).tolist()) - set(place))
         if unknown:
             raise RobfcpError(
-                f"{field}: {unknown[0]!r:.60} is none of those stated; check the names"
+                f"labels: {unknown[0]!r:.60} is none of those stated; check the names"
             )
-        return np.array([place[name] for name in each.tolist()], dtype=np.intp)[which]
-    if members.dtype.kind not in "iu":
+        return np.array([place[name] for name in found.astype(str).tolist()], dtype=np.intp)
+    if found.dtype.kind not in "iu":
+        raise RobfcpError(f"labels: dtype {found.dtype} is not integer; encode classes as 0..C-1")
+    if found.size and (found.min() < 0 or found.max() >= count):
         raise RobfcpError(
-            f"{field}: dtype {members.dtype} is not integer; encode classes as 0..C-1"
-        )
-    count = names if isinstance(names, int) else len(names)
-    if members.size and (members.min() < 0 or members.max() >= count):
-        raise RobfcpError(
-            f"{field}: {members.min()}..{members.max()} leaves 0..{count - 1}; "
+            f"labels: {found.min()}..{found.max()} leaves 0..{count - 1}; "
             "encode classes as column numbers"
         )
-    return members.astype(np.intp)
+    return found.astype(np.intp)
+
+
+def _counted(
+    by: By, names: Names, number: NDArray[np.intp], scores: ArrayLike, grid: Grid
+) -> Strata:
+    values = array("scores", scores)
+    if values.shape != number.shape:
+        raise RobfcpError(f"{by}: {len(number)} of them do not fit scores of shape {values.shape}")
+    n_bins = grid.n_bins
+    n_cells = n_bins * (names if isinstance(names, int) else len(names))
+    cell = number * n_bins + grid.index(values)
+    if n_cells <= DENSE * len(values):
+        table = np.bincount(cell, minlength=n_cells)
+        cells = np.flatnonzero(table)
+        return Strata(by, names, cells, table[cells], n_bins)
+    small = np.int32 if n_cells < 2**31 else np.int64  # sorts faster
+    cells, counts = np.unique(cell.astype(small), return_counts=True)
+    return Strata(by, names, cells.astype(np.int64), counts, n_bins)

@@ -411,26 +411,15 @@ class Report(
                     f"grid: {grid.n_bins} bins for {n} samples are more than {bins_per_sample:g} a "
                     "sample; agree on a coarser grid"
                 )
-            if privacy is not None and least > 1:
-                raise RobfcpError(
-                    "least: which classes are merged tells what noise should hide; "
-                    "merge them beforehand, for all sites alike"
-                )
-            if privacy is not None and groups is not None and classes is None:
-                raise RobfcpError("groups: which ones occur is data; state them all in classes=")
-            if labels is not None and groups is not None:
-                raise RobfcpError("groups: a report has one grouping; pass labels or groups")
-            if labels is not None and classes is None:
-                raise RobfcpError("classes: state their names in order, or their number")
-            strata = None
-            if labels is not None:
-                strata = Strata.of("class", values, grid, labels, classes)
-            elif groups is not None:
-                strata = Strata.of("group", values, grid, groups, classes)
-            elif classes is not None:
-                raise RobfcpError("classes: counts by class need the labels; pass labels=")
-            if strata is not None and least > 1:
-                strata = strata.with_thin_ones_merged(least)
+            strata = _strata(
+                values,
+                grid,
+                labels=labels,
+                classes=classes,
+                groups=groups,
+                least=least,
+                private=privacy is not None,
+            )
             counts = grid.counts(values) if strata is None else None
             check_patients(privacy, n, patients)
             sizes = None if label_scores is None else _set_sizes(label_scores, n, grid)
@@ -732,6 +721,38 @@ def _numbered(
             f"{a_few(list(columns.names or names))}; rename the class or the label"
         )
     return table, numbers, columns.names or len(columns.order)
+
+
+def _strata(
+    scores: NDArray[Any],
+    grid: Grid,
+    labels: ArrayLike | None,
+    classes: Sequence[str] | int | None,
+    groups: ArrayLike | None,
+    least: int,
+    private: bool,
+) -> Strata | None:
+    """Counts by class or by group, where one of them is given."""
+    if private and least > 1:
+        raise RobfcpError(
+            "least: which classes are merged tells what noise should hide; "
+            "merge them beforehand, for all sites alike"
+        )
+    if labels is not None and groups is not None:
+        raise RobfcpError("groups: a report has one grouping; pass labels or groups")
+    if labels is not None:
+        if classes is None:
+            raise RobfcpError("classes: state their names in order, or their number")
+        found = Strata.of_classes(scores, labels, classes, grid)
+    elif groups is not None:
+        if private and classes is None:
+            raise RobfcpError("groups: which ones occur is data; state them all in classes=")
+        found = Strata.of_groups(scores, groups, grid, classes)
+    elif classes is not None:
+        raise RobfcpError("classes: counts by class need the labels; pass labels=")
+    else:
+        return None
+    return found if least <= 1 else found.with_thin_ones_merged(least)
 
 
 def _set_sizes(label_scores: ArrayLike, n_samples: int, grid: Grid) -> Whole:

@@ -66,15 +66,13 @@ def hostile_federation() -> Federation:
     )
 
 
-def shown_numbers(opened: Any) -> tuple[float, int, int | None, float, float]:
-    """Threshold, excluded, tolerance and certificate as the page holds them."""
+def shown_numbers(opened: Any) -> tuple[float, int, float, float]:
+    """Threshold, excluded and certificate as the page holds them."""
     threshold = opened.value("out-threshold")
     lower, upper = opened.value("out-certificate").split()
-    survived = opened.value("out-tolerance")
     return (
         float("inf") if threshold == "Infinity" else float(threshold),
         int(opened.value("out-excluded")),
-        None if survived == "null" else int(survived),
         float(lower),
         float(upper),
     )
@@ -110,16 +108,15 @@ def test_sliders_show_what_the_library_computes(
     for level, m in positions:
         opened.slide("level", table["levels"].index(level))
         opened.slide("liars", table["liars"].index(m))
-        wanted = robfcp.calibrate(
-            calibration.federation, level, defence=robfcp.Consensus(at_most=m)
-        )
-        threshold, excluded, survived, lower, upper = shown_numbers(opened)
+        promise = robfcp.Marginal(liars=m) if mode == "marginal" else None
+        rule = robfcp.Consensus(at_most=m)
+        wanted = robfcp.calibrate(calibration.federation, level, defence=rule, promise=promise)
+        threshold, excluded, lower, upper = shown_numbers(opened)
         assert threshold == wanted.threshold
         assert excluded == len(wanted.flagged)
-        assert survived == wanted.tolerance
         assert lower == pytest.approx(wanted.certificate.lower, abs=1e-8)  # type: ignore[union-attr]
         assert upper == pytest.approx(wanted.certificate.upper, abs=1e-8)  # type: ignore[union-attr]
-        seen.add((threshold, survived))
+        seen.add((threshold, excluded))
     assert len(seen) > 2
     opened.page.locator("#reset").click()
     assert shown_numbers(opened)[0] == calibration.threshold
@@ -165,10 +162,10 @@ def test_click_in_the_chart_chooses_the_client_there(show: Show, calibration: Ca
 @pytest.mark.parametrize(
     ("chart", "words"),
     [
-        ("clients", "maliciousness"),
+        ("clients", "oddness"),
         ("client", "of its scores"),
         ("pooled", "of the trusted scores"),
-        ("tolerance", "threshold"),
+        ("cost", "threshold"),
     ],
 )
 def test_pointer_reads_the_charts(
@@ -192,9 +189,9 @@ def test_filter_and_sort_and_export_give_the_rows_asked_for(
     with (tmp_path / "clients.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["client"] for row in rows] == [f"hospital-{k}" for k in range(10, 20)]
-    by_name = dict(zip(calibration.federation.ids, calibration.maliciousness, strict=True))
+    by_name = dict(zip(calibration.federation.ids, calibration.oddness, strict=True))
     for row in rows:
-        assert float(row["maliciousness"]) == pytest.approx(by_name[row["client"]], rel=1e-5)
+        assert float(row["oddness"]) == pytest.approx(by_name[row["client"]], rel=1e-5)
         assert (row["verdict"] == "flagged") == (row["client"] in calibration.flagged)
     opened.page.locator("#filter").fill("no such client")
     assert opened.text("table-count").startswith("0 of")
@@ -248,7 +245,7 @@ def test_two_thousand_clients_do_not_stutter(show: Show) -> None:
     rows = opened.page.locator("#table tbody tr[data-client]").count()
     assert rows < 60
     opened.page.locator("#scroll").evaluate("e => { e.scrollTop = e.scrollHeight; }")
-    last = min(zip(opened.data()["clients"]["maliciousness"], range(2000), strict=True))
+    last = min(zip(opened.data()["clients"]["oddness"], range(2000), strict=True))
     opened.page.wait_for_function(
         "wanted => [...document.querySelectorAll('#table tr[data-client]')]"
         ".some(row => +row.dataset.client === wanted)",
@@ -326,7 +323,7 @@ def test_what_if_tells_how_large_sets_would_be(
     for level in (0.8, 0.95):
         opened.slide("level", table["levels"].index(level))
         sizes[level] = float(opened.value("out-size"))
-        row = table["liars"].index(stroke.n_malicious)
+        row = table["liars"].index(stroke.liars)
         assert sizes[level] == table["size"][row][table["levels"].index(level)]
     assert 1 < sizes[0.8] < sizes[0.95] < 4
     assert not show(calibration).page.locator("#size-tile").is_visible()

@@ -167,7 +167,7 @@ def test_letters_are_signed_by_the_server_and_kept_by_nodes_that_have_a_place(tm
     outcomes = send_letters(network, calibration, key=key, **QUICK)
     assert [outcome.status for outcome in outcomes] == ["ok"] * 7 + ["faulty"]
     (file,) = (tmp_path / "3").iterdir()
-    assert robfcp.calibration.load_letter(file, public).client == "site-3"
+    assert robfcp.calibration.Letter.load(file, public).client == "site-3"
 
 
 def test_texts_of_training_errors_stay_at_the_client():

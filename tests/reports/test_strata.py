@@ -69,7 +69,7 @@ def test_counts_by_class_are_those_of_a_loop_and_add_up_to_the_pooled_report():
 def test_every_way_of_counting_gives_the_same_table(n, n_classes, bins):
     scores, labels = sample(n, n_classes)
     grid = Grid.uniform(bins)
-    found = Strata.of("class", scores, grid, labels, n_classes)
+    found = Strata.of_classes(scores, labels, n_classes, grid)
     cells, counts = np.unique(labels * bins + grid.index(scores), return_counts=True)
     np.testing.assert_array_equal(found.cells, cells)
     np.testing.assert_array_equal(found.counts, counts)
@@ -77,7 +77,7 @@ def test_every_way_of_counting_gives_the_same_table(n, n_classes, bins):
 
 
 def test_a_class_nobody_has_keeps_its_place():
-    found = Strata.of("class", [0.1, 0.2], GRID, [3, 3], 5)
+    found = Strata.of_classes([0.1, 0.2], [3, 3], 5, GRID)
     assert found.sizes.tolist() == [0, 0, 0, 2, 0]
 
 

@@ -2,27 +2,8 @@
 const CLIENTS = DATA.clients;
 const K = CLIENTS.id.length;
 const VIEW = DATA.view;
-const COUNTS = readCounts(DATA.counts, K * VIEW.length);
+const COUNTS = Float64Array.from(DATA.counts);
 const EDGE = new Map(DATA.grid.used.map((bin, i) => [bin, DATA.grid.edges[i]]));
-
-/** Whole numbers, seven bits a byte, the lowest first; odd ones stand for negative numbers. */
-function readCounts(text, length) {
-  const bytes = atob(text);
-  const out = new Float64Array(length);
-  let value = 0, factor = 1, place = 0;
-  for (let i = 0; i < bytes.length; i++) {
-    const byte = bytes.charCodeAt(i);
-    value += (byte & 127) * factor;
-    if (byte & 128) {
-      factor *= 128;
-    } else {
-      out[place++] = value % 2 ? -(value + 1) / 2 : value / 2;
-      value = 0;
-      factor = 1;
-    }
-  }
-  return out;
-}
 
 /** The threshold at a bin number; -1 and an open top bin are infinite. */
 function edgeValue(bin) {

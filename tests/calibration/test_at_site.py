@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.calibration import Letter, at_stranger, own_thresholds, site_coverage
+from robfcp import Consensus
+from robfcp.calibration import Letter, at_stranger, digest_of, own_thresholds, site_coverage
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.page.data import strata_data
@@ -41,7 +42,7 @@ def sites():
 
 @pytest.fixture(scope="module")
 def calibration(sites):
-    return robfcp.calibrate(reports_of(sites), defence=robfcp.Consensus(at_most=2))
+    return robfcp.calibrate(reports_of(sites), defence=Consensus(at_most=2))
 
 
 def test_a_letter_keeps_what_the_others_prove_and_at_site_clips_it(sites, calibration, tmp_path):
@@ -58,7 +59,7 @@ def test_a_letter_keeps_what_the_others_prove_and_at_site_clips_it(sites, calibr
     assert one.unclipped == max(low, one.federation)
     assert low <= one.threshold <= one.own
     assert local.threshold == one.threshold
-    assert local.notes == ()
+    assert local.remarks == ()
     np.testing.assert_array_equal(
         local.predict_set(sites[4][0]), LAC.all_labels(sites[4][0]) <= one.threshold
     )
@@ -83,24 +84,6 @@ def test_the_server_knows_each_sites_own_threshold_up_to_one_bin(sites, calibrat
         assert known.covered == np.mean(LAC(*own) <= known.threshold)
 
 
-def test_a_site_is_told_why_the_others_prove_nothing_for_it(sites):
-    rng = np.random.default_rng(12)
-    odd = [site(rng, pull=-2.0 if k % 2 else 3.0) for k in range(11)]  # no label shift at all
-    found = robfcp.calibrate(reports_of(odd), defence=robfcp.Consensus(at_most=1))
-    local = found.letter("site-02").at_site(*odd[2])
-    assert local.levels[0].federation == np.inf
-    assert local.threshold == local.levels[0].own
-    assert "more than 1 of them disagree within classes" in local.notes[-1]
-    assert all("other sites lie" not in text for text in local.levels[0].statements)
-
-
-def test_sites_without_letters_of_their_own_have_no_own_threshold(sites):
-    pooled = [
-        robfcp.Report.from_scores(f"s{k}", LAC(*own), score=LAC) for k, own in enumerate(sites)
-    ]
-    assert own_thresholds(robfcp.calibrate(pooled), {"s0"}) == {}
-
-
 def test_certify_and_the_page_show_each_site_under_its_own_threshold(calibration, tmp_path):
     calibration.save(tmp_path / "c.json")
     ran = CliRunner().invoke(app, ["certify", str(tmp_path / "c.json"), "-m", "2", "--json"])
@@ -122,34 +105,50 @@ def test_a_sites_own_report_does_not_move_what_the_others_prove(sites, calibrati
     lying[3] = robfcp.Report.from_scores(
         "site-03", scores, score=LAC, labels=sites[3][1], classes=NAMES
     )
-    told = robfcp.calibrate(lying, defence=robfcp.Consensus(at_most=2)).letter("site-03").others
+    told = robfcp.calibrate(lying, defence=Consensus(at_most=2)).letter("site-03").others
     assert told == calibration.letter("site-03").others
 
 
-def test_other_labels_than_reported_lose_the_statement_but_not_the_floor(sites, calibration):
-    local = calibration.letter("site-03").at_site(*sites[4])
-    assert "not the labels this site reported" in local.notes[0]
+def pooled(sites):
+    return [robfcp.Report.from_scores(one.client, LAC(*own), score=LAC)
+            for one, own in zip(reports_of(sites), sites, strict=True)]  # fmt: skip
+
+
+def unlike():
+    """No label shift at all: sites differ within classes."""
+    rng = np.random.default_rng(12)
+    return [site(rng, pull=-2.0 if k % 2 else 3.0) for k in range(11)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "own", "rule", "words"),
+    [
+        (reports_of, 4, Consensus(at_most=2), "not the labels this site reported"),
+        (reports_of, 3, Consensus(), "estimated, not stated"),
+        (pooled, 3, Consensus(at_most=2), "no threshold from other sites"),
+        (None, 3, Consensus(at_most=1), "more than 1 of them disagree within classes"),
+    ],
+)
+def test_a_site_is_told_why_the_others_prove_nothing_for_it(sites, sent, own, rule, words):
+    sites = unlike() if sent is None else sites
+    found = robfcp.calibrate((sent or reports_of)(sites), defence=rule)
+    local = found.letter("site-03").at_site(*sites[own])
+    assert words in local.remarks[-1]
     assert not any("other sites lie" in text for text in local.levels[0].statements)
     assert local.levels[0].rows[0][3] == "nothing"
-
-
-def test_pooled_reports_leave_the_site_to_its_own_data(sites):
-    pooled = [
-        robfcp.Report.from_scores(f"site-{k}", LAC(*one), score=LAC) for k, one in enumerate(sites)
-    ]
-    letter = robfcp.calibrate(pooled, defence=robfcp.Consensus(at_most=2)).letter("site-3")
-    assert letter.others is None
-    local = letter.at_site(*sites[3])
-    assert local.threshold == local.levels[0].own
-    assert "no threshold from other sites" in local.notes[0]
+    if np.isinf(local.levels[0].federation):
+        assert local.threshold == local.levels[0].own
+    if sent is pooled:
+        assert found.letter("site-03").others is None
+        assert own_thresholds(found, {"site-03"}) == {}
 
 
 def test_too_few_samples_prove_nothing_by_themselves():
     rng = np.random.default_rng(1)
     sites = [site(rng, n=20) for _ in range(4)]
-    letter = robfcp.calibrate(
-        reports_of(sites), [0.9, 0.8], defence=robfcp.Consensus(at_most=1)
-    ).letter("site-00")
+    letter = robfcp.calibrate(reports_of(sites), [0.9, 0.8], defence=Consensus(at_most=1)).letter(
+        "site-00"
+    )
     local = letter.at_site(*sites[0])
     assert np.isinf(local.levels[0].own)
     assert local.levels[0].rows[1][3] == "nothing: too few samples"
@@ -161,27 +160,33 @@ def test_a_stranger_gets_a_threshold_from_the_evidence(sites, calibration):
     p, y = site(np.random.default_rng(9))
     local = at_stranger(calibration, p, y)
     assert np.isfinite(local.levels[0].federation)
-    assert local.notes == ()
+    assert local.remarks == ()
     everybody = robfcp.calibrate(
-        [*reports_of(sites), *reports_of([(p, y)] * 12)[11:]], defence=robfcp.Consensus(at_most=2)
+        [*reports_of(sites), *reports_of([(p, y)] * 12)[11:]], defence=Consensus(at_most=2)
     )
     told = everybody.letter("site-11").others
-    assert told.thresholds == (local.levels[0].federation,)
+    assert told.limits == (local.levels[0].federation,)
 
 
 def test_damaged_letters_are_refused_in_words(calibration):
     good = json.loads(calibration.letter("site-03").to_json())
-    assert good["body"]["others"]["m"] == 2
-    from robfcp.calibration.letters import OthersBody, others_of
-
-    for wrong in (
-        OthersBody([0.5, 0.6], [1, 2, 3], 2, 0.0, True),
-        OthersBody([0.5], [1, -2, 3], 2, 0.0, True),
-        OthersBody([0.5], [1, 2, 3], -1, 0.0, True),
-        OthersBody([0.5], [1, 2, 3], 2, 7.0, True),
+    assert good["body"]["others"]["liars"] == 2
+    others = good["body"]["others"]
+    for change in (
+        {"others": {**others, "thresholds": [0.5, 0.6]}},
+        {"others": {**others, "label_counts": [1, -2, 3]}},
+        {"others": {**others, "liars": -1}},
+        {"others": {**others, "alike": 7.0}},
+        {"others": {**others, "more": 1}},
+        {"verdict": "perhaps"},
+        {"covered": [1.5]},
+        {"calibration": {}},
+        {"more": 1},
     ):
-        with pytest.raises(RobfcpError, match="cannot be"):
-            others_of(wrong, 1, "letter.json")
+        raw = json.dumps({**good["body"], **change}, separators=(",", ":")).encode()
+        head = f'{{"kind":"letter","schema":1,"digest":"{digest_of(raw)}","body":'.encode()
+        with pytest.raises(RobfcpError, match=r"^letter: .*pass a file that robfcp calibrate"):
+            Letter.from_json(head + raw + b"}")
 
 
 def test_regression_has_no_mix_of_labels():
@@ -241,7 +246,7 @@ def test_the_command_from_sketch_to_a_sites_own_sets(tmp_path, sites):
     assert shown.exit_code == 0, shown.output
     assert "clipped" in shown.output
     data = json.loads(run("localise", letter, files[3], "--json").stdout)
-    assert data["levels"][0]["m"] == 2
+    assert data["levels"][0]["liars"] == 2
     new = write(tmp_path / "new.csv", sites[5][0])
     sets = tmp_path / "sets.csv"
     assert run("localise", letter, files[3], "--predict", new, "-o", sets).exit_code == 0
@@ -288,8 +293,8 @@ def test_a_site_is_covered_on_average_while_others_lie(lie):
             reports[k] = robfcp.Report.from_scores(
                 f"site-{k:02d}", value, score=LAC, labels=sites[k][1], classes=NAMES
             )
-        letter = robfcp.calibrate(reports, defence="none").letter("site-00")
-        local = letter.at_site(*sites[0]).levels[0]
+        stated = robfcp.calibrate(reports, defence="none", promise=robfcp.Marginal(2))
+        local = stated.letter("site-00").at_site(*sites[0]).levels[0]
         mix = np.bincount(sites[0][1], minlength=3) / 120
         p, y = site(rng, n=400, mix=mix)
         covered.append((LAC(p, y) <= local.unclipped).mean())
@@ -343,12 +348,6 @@ def test_two_shifts_are_paid_for_one_site(sites):
     assert found[0] == walk.index
 
 
-def test_a_number_that_was_estimated_proves_nothing_at_a_site(sites):
-    local = robfcp.calibrate(reports_of(sites)).letter("site-03").at_site(*sites[3])
-    assert "estimated, not stated" in local.notes[0]
-    assert not any("other sites lie" in text for text in local.levels[0].statements)
-
-
 @pytest.mark.parametrize(
     "asked",
     [
@@ -362,7 +361,7 @@ def test_a_number_that_was_estimated_proves_nothing_at_a_site(sites):
 def test_calibrations_by_class_verify_and_say_how_many_sites_there_are(sites, asked, tmp_path):
     from robfcp.calibration import covered_at_sites, verify_calibration
 
-    made = robfcp.calibrate(reports_of(sites), defence=robfcp.Consensus(at_most=2), **asked)
+    made = robfcp.calibrate(reports_of(sites), defence=Consensus(at_most=2), **asked)
     made.save(tmp_path / "c.json")
     loaded = robfcp.Calibration.load(tmp_path / "c.json")
     assert verify_calibration(loaded) == []
