@@ -13,9 +13,9 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
 from robfcp import LAC, Grid
-from robfcp.defence.rob_fcp import pairwise
 from robfcp.federation import Federation
 from robfcp.guarantees import (
     Pac,
@@ -135,7 +135,7 @@ def timing() -> Iterable[Sequence[str]]:
         assert index is not None
         yield [
             name,
-            _best(lambda v=vectors: pairwise(v)),
+            _best(lambda v=vectors: cdist(v, v)),
             _best(lambda f=federation, i=index: _at_threshold(f, i)),
             _best(lambda f=federation: _all_edges(f)),
         ]

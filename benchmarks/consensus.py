@@ -27,8 +27,10 @@ from consensus_worlds import World, attacked, federation_of, natural, world
 from numpy.typing import NDArray
 
 from robfcp import Federation
-from robfcp.defence import Constants, RobFCP, RobFCPReleased, VotedThreshold, find_copies
-from robfcp.defence.consensus import stand_out
+from robfcp.defence import RobFCP, RobFCPReleased
+from robfcp.defence.consensus import VotedThreshold, stand_out
+from robfcp.defence.copies import find_copies
+from robfcp.defence.expected_scores import Constants
 from robfcp.guarantees import fcp_index, rank_charge
 from robfcp.lab.attacks import Adaptive
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 
 import robfcp
-from robfcp.defence.rob_fcp import pairwise
 from robfcp.federation import Federation
 from robfcp.figures import new_axes, plot_lines, save
 from robfcp.guarantees import (
@@ -228,7 +228,7 @@ def times() -> Cells:
         index = fcp_index(federation, LEVEL)
         budgets = curve_budgets(1000)
         works: tuple[Callable[[], object], ...] = (
-            lambda v=vectors: pairwise(v),
+            lambda v=vectors: cdist(v, v),
             lambda f=federation: marginal_threshold(f, LEVEL, 50, rule=published_rank),
             lambda f=federation: marginal_threshold(f, LEVEL, 50),
             lambda f=federation, i=index, b=budgets: coverage_curve(f, i, b),

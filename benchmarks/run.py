@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -23,7 +24,6 @@ import strata
 from measure import QUIET, Row, load
 from report import page, plot
 
-from robfcp.defence.rob_fcp import n_cores
 from robfcp.files import write_atomically
 
 HERE = Path(__file__).resolve().parent
@@ -82,7 +82,7 @@ def main() -> None:
         "seconds": round(time.time() - start),
         "load_before": before,
         "load_after": load(),
-        "cores": n_cores(),
+        "cores": os.cpu_count(),
         "numpy": np.__version__,
         "rows": [asdict(row) for row in found],
         "rounds": rounds,

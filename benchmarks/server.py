@@ -12,7 +12,7 @@ from intake import CLASSES, SAMPLES, lines
 from measure import Row, in_turns, peak
 
 import robfcp
-from robfcp.defence.rob_fcp import characterise, neighbour_means
+from robfcp.defence.rob_fcp import characterise, mean_distances
 from robfcp.federation import Federation, numbered, table
 from robfcp.grid import Grid
 from robfcp.guarantees import certify, fcp_index, marginal_threshold
@@ -124,7 +124,7 @@ def exact_distances(sizes: list[int]) -> Iterator[Row]:
             (v @ v.T).partition(last, axis=1)
 
         def work(v: Any = vectors, last: int = last) -> None:
-            neighbour_means(v, "l2", 1, last)
+            mean_distances(v, "l2", 1, last)
 
         ours, least_possible = in_turns(work, floor, repeats=3)
         yield Row("exact distances", n_clients, SAMPLES, ours, peak(work), least_possible)

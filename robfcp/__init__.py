@@ -13,7 +13,7 @@ __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from robfcp import metrics
-    from robfcp.calibration import Calibration, Diagnosis, calibrate, diagnose
+    from robfcp.calibration import Calibration, calibrate, diagnose
     from robfcp.certificate import Certificate
     from robfcp.defence import (
         Consensus,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         RobFCPReleased,
         estimate_malicious,
     )
+    from robfcp.diagnosis import Diagnosis
     from robfcp.errors import QuorumError, ReportError, RobfcpError
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
     from robfcp.federation import (
@@ -100,7 +101,8 @@ __all__ = [
 
 # Where each name lives. Loaded when first used, so that a site that only sketches loads no server.
 _HOMES = {
-    "calibration": ("Calibration", "Diagnosis", "calibrate", "diagnose"),
+    "calibration": ("Calibration", "calibrate", "diagnose"),
+    "diagnosis": ("Diagnosis",),
     "monitoring": ("Monitor",),
     "defence": (
         "Consensus",

@@ -91,6 +91,7 @@ TO_READ_A_CALIBRATION = {
     "calibration",
     "certificate",
     "defence",
+    "diagnosis",
     "federation",
     "guarantees",
     "metrics",

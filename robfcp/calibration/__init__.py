@@ -22,10 +22,10 @@ from robfcp.calibration.checking import (
 from robfcp.calibration.covered import (
     covered_at_sites,
     covered_by_stratum,
+    diagnose,
     site_coverage,
     stratum_limits,
 )
-from robfcp.calibration.diagnosis import Diagnosis, diagnose
 from robfcp.calibration.document import check_signer, sign_sealed
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.letters import (
@@ -57,7 +57,6 @@ __all__ = [
     "Budgets",
     "Calibration",
     "Check",
-    "Diagnosis",
     "Difference",
     "Evidence",
     "Letter",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.levels import Level
+from robfcp.diagnosis import Diagnosis
+from robfcp.diagnosis import diagnose as diagnosed
 from robfcp.federation import Federation, Stratified
 from robfcp.grid import Grid
 
@@ -57,3 +59,38 @@ def site_coverage(federation: Federation, thresholds: Sequence[float]) -> NDArra
     below = np.stack([federation.below(int(edge)) for edge in edges], axis=1)
     covered = np.clip(below / federation.masses[:, None], 0, 1)
     return np.where(np.isinf(np.asarray(thresholds)), 1.0, covered)
+
+
+def diagnose(
+    calibration: Calibration, clients: Sequence[str] | None = None
+) -> Mapping[str, Diagnosis]:
+    """What is the matter with each site that was left out, and with trusted ones that look odd.
+
+    Parameters
+    ----------
+    calibration
+        With its evidence.
+    clients
+        Whom to diagnose, whether they look odd or not.
+
+    Returns
+    -------
+    Mapping
+        A diagnosis for every flagged site, in the order of the federation; then one for every
+        trusted site whose own coverage is far too low or whose report clearly shows a fault. Beyond
+        10,000 sites times classes only the coverage of trusted sites is looked at.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> counts = [[60, 20, 10, 10]] * 5 + [[10, 10, 30, 50]]
+    >>> calibration = robfcp.calibrate(
+    ...     robfcp.Federation.from_counts(counts), 0.8, defence="none"
+    ... )
+    >>> robfcp.diagnose(calibration)["client-5"].fact
+    'only 50% of its own cases are covered where 80% should be'
+    """
+    covered = covered_at_sites(calibration)[:, 0]
+    wanted = float(calibration.levels[0].coverage)
+    trusted = calibration.trusted_mask
+    return diagnosed(calibration.federation, trusted, covered, wanted, clients)

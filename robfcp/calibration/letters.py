@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike
 from robfcp.arguments import Rng
 from robfcp.calibration.at_site import Localised, Others, localised
 from robfcp.calibration.calibration import MAX_CALIBRATION_BYTES, Calibration, FilePath
-from robfcp.calibration.covered import covered_at_sites
-from robfcp.calibration.diagnosis import diagnose
+from robfcp.calibration.covered import covered_at_sites, diagnose
 from robfcp.calibration.document import check_signer, sign_sealed
 from robfcp.calibration.sealed import SealedFile, digest_of, kind_of
 from robfcp.errors import RobfcpError, plain

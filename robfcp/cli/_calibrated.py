@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from robfcp.calibration import Calibration, Diagnosis, Level
+from robfcp.calibration import Calibration, Level
 from robfcp.certificate import Certificate, CurvePoint, at_least, at_most
 from robfcp.cli._common import Printer
 from robfcp.cli._sites import show_sites
+from robfcp.diagnosis import Diagnosis
 from robfcp.guarantees import outside_of
 
 SHOWN_STRATA = 20

@@ -8,11 +8,11 @@ from pathlib import Path
 from robfcp.calibration import (
     MAX_CALIBRATION_BYTES,
     Calibration,
-    Diagnosis,
     Letter,
     kind_of,
 )
 from robfcp.cli._common import Printer
+from robfcp.diagnosis import Diagnosis
 from robfcp.files import read_limited
 
 SHOWN = 12

@@ -11,11 +11,12 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from robfcp.calibration import Calibration, Diagnosis, calibrate, diagnose
+from robfcp.calibration import Calibration, calibrate, diagnose
 from robfcp.cli._common import Json, Printer, Quiet, Seed, prepare, save_json
 from robfcp.cli.page import about
 from robfcp.cli.simulate import show
 from robfcp.defence import DEFAULT
+from robfcp.diagnosis import Diagnosis
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.files import make_folder

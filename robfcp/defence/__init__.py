@@ -6,17 +6,12 @@ from robfcp.defence.base import (
     Finding,
     LooksFirst,
     NoDefence,
-    ThresholdRule,
-    VotingDefence,
     check_minority,
     threshold_of,
     trust_lowest,
 )
 from robfcp.defence.consensus import Consensus
-from robfcp.defence.copies import Copies, find_copies
-from robfcp.defence.evidence import Constants, VotedThreshold
 from robfcp.defence.named import (
-    CUSTOM,
     DEFAULT,
     DEFENCES,
     NAMES,
@@ -26,18 +21,14 @@ from robfcp.defence.named import (
     recorded_defence,
 )
 from robfcp.defence.number_of_liars import estimate_malicious
-from robfcp.defence.rob_fcp import Characterisation, Metric, RobFCP, RobFCPReleased
+from robfcp.defence.rob_fcp import Metric, RobFCP, RobFCPReleased
 
 __all__ = [
-    "CUSTOM",
     "DEFAULT",
     "DEFENCES",
     "NAMES",
     "Assessment",
-    "Characterisation",
     "Consensus",
-    "Constants",
-    "Copies",
     "Defence",
     "Finding",
     "LooksFirst",
@@ -46,13 +37,9 @@ __all__ = [
     "Parameters",
     "RobFCP",
     "RobFCPReleased",
-    "ThresholdRule",
-    "VotedThreshold",
-    "VotingDefence",
     "check_minority",
     "defence_again",
     "estimate_malicious",
-    "find_copies",
     "named_defence",
     "recorded_defence",
     "threshold_of",

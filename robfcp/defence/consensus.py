@@ -1,9 +1,11 @@
-"""The default defence, in parts: tables, evidence, core, scan, groups, vote and words."""
+"""The default defence: who stands out from what is expected of it, and a vote of the others."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import ClassVar
 
@@ -13,13 +15,15 @@ from numpy.typing import NDArray
 from robfcp.arguments import a_few
 from robfcp.defence.base import Finding, LooksFirst
 from robfcp.defence.copies import Copies, find_copies
-from robfcp.defence.evidence import (
+from robfcp.defence.expected_scores import (
     UP_TO,
     USUAL,
+    Array,
     Constants,
+    Indices,
     Law,
+    Mask,
     Tables,
-    VotedThreshold,
     by_bin,
     drawn,
     expected,
@@ -29,13 +33,12 @@ from robfcp.defence.evidence import (
     ratios,
     residuals,
     tables_of,
+    usual_spread,
     views,
 )
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
-
-Indices = NDArray[np.intp]
+from robfcp.guarantees import FcpThreshold, RankRule, conformal_rank, rank_charge
 
 
 def reasons(
@@ -81,24 +84,6 @@ def copy_note(copies: Sequence[Copies]) -> tuple[str, ...]:
     )
 
 
-def group_note(names: Sequence[str], hard: bool) -> str:
-    """Two groups that the reports cannot tell apart from a lie."""
-    kind = "harder" if hard else "easier"
-    return (
-        f"two groups: {a_few(names)} have {kind} scores than the others, as another population "
-        f"would and as some lies do; the reports cannot tell which, so nobody was left out for it: "
-        f"ask these sites what differs"
-    )
-
-
-def unjudged_note(names: Sequence[str]) -> str:
-    """Sites whose classes hardly anybody else holds."""
-    return (
-        f"{a_few(names)}: hardly anybody else holds their classes, so that there is little to "
-        f"compare them with"
-    )
-
-
 BODY = 0.08  # expected share beyond the edge that parts body and tail, at least
 
 Ranks = NDArray[np.int64]
@@ -122,19 +107,20 @@ class Groups:
 def groups_of(
     tables: Tables,
     reference: Mask,
-    order: NDArray[np.intp],
+    order: Indices,
     ranks: Ranks,
     phi: float,
     constants: Constants,
 ) -> Groups:
     """Of the sites in `order`, least odd first, those of the given ranks and odder ones together.
 
-    All in one pass: sums over the sites between two ranks.
+    All in one pass: sums over the sites between two ranks, of weights, weighted squares of both
+    vectors (residuals and roots of shares), both vectors, counts and expected counts.
     """
     segment = np.full(tables.shape[0], -1)
     segment[order[::-1]] = np.searchsorted(ranks, np.arange(1, len(order) + 1))
-    total = tables.total(reference)
-    sums = _Sums(len(ranks) + 1, tables.shape[2])
+    total, n_bins = tables.total(reference), tables.shape[2]
+    sums = np.zeros((len(ranks) + 1, 3 + 4 * n_bins))
     for block in tables.blocks():
         live = segment[block] >= 0
         given = expected(tables, reference, block, total)
@@ -144,71 +130,36 @@ def groups_of(
         noise = 0.0 if tables.noise is None else tables.noise[block][live]
         sizes = tables.sizes[block][live][:, None]
         differences, _ = residuals(counts, means, variances, noise)
-        roots = 2 * np.sqrt((counts + 0.375) / sizes)
-        sums.add(
-            segment[block][live],
-            (sizes / (1 + phi * sizes))[:, 0],
-            differences / np.sqrt(sizes),
-            roots,
-            counts,
-            means,
-        )
-    return sums.judged(ranks, len(order), constants)
-
-
-class _Sums:
-    """Weighted sums over segments of sites."""
-
-    def __init__(self, n_segments: int, n_bins: int) -> None:
-        self.scalars = np.zeros((n_segments, 3))  # weights, weighted squares of both vectors
-        self.vectors = np.zeros((n_segments, 4, n_bins))  # both vectors, counts, expected counts
-
-    def add(self, segment: Ranks, weights: Array, *parts: Array) -> None:
-        """Add a block of sites: their weights, residuals, roots, counts and expected counts."""
-        residual, roots, counts, means = parts
-        squares = [weights * (part**2).sum(axis=1) for part in (residual, roots)]
-        for number, values in enumerate((weights, *squares)):
-            self.scalars[:, number] += self._summed(segment, values)
-        vectors = weights[:, None] * residual, weights[:, None] * roots, counts, means
-        for number, table in enumerate(vectors):
-            for column, values in enumerate(table.T):
-                self.vectors[:, number, column] += self._summed(segment, values)
-
-    def _summed(self, segment: Ranks, values: Array) -> Array:
-        return np.asarray(np.bincount(segment, values, minlength=len(self.scalars)))
-
-    def judged(self, ranks: Ranks, n_sites: int, constants: Constants) -> Groups:
-        """The same for every rank from sums of all segments up to it and of those beyond."""
-        scalars, vectors = np.cumsum(self.scalars, axis=0), np.cumsum(self.vectors, axis=0)
-        upper, lower = (
-            (scalars[:-1], vectors[:-1]),
-            (
-                scalars[-1] - scalars[:-1],
-                vectors[-1] - vectors[:-1],
-            ),
-        )
-        (within, apart), (_, apart_roots) = (
-            _spread(upper, lower, ranks, n_sites, number) for number in (0, 1)
-        )
-        close = np.minimum(apart, apart_roots) <= constants.within
-        counts, means = upper[1][:, 2], upper[1][:, 3]
-        size = counts.sum(axis=1, keepdims=True)
-        lead = np.cumsum(counts - means, axis=1) / size  # F observed less F expected
-        hard = lead.mean(axis=1) < 0
-        # twice as much for easier sites: to lose them costs no coverage
-        diverse = np.where(hard, 1, 2) * constants.diverse
-        coherent = (ranks == 1) | (within <= diverse) | close
-        crosses = np.where(hard, lead.max(axis=1), -lead.min(axis=1)) > constants.cross
-        own, usual = (np.cumsum(part, axis=1) / size for part in (counts, means))
-        everybody = np.cumsum(vectors[-1, 2])[None] / vectors[-1, 2].sum()
-        body, tail = _shares(own, usual, BODY)
-        # a group must lack the lower half of all scores too: else liars who share the easiest
-        # scores make the honest look impossible
-        lower_half, _ = _shares(own, everybody, 0.5)
-        body = np.where(ranks == 1, body, np.maximum(body, lower_half))
-        lacking = np.where(ranks == 1, 1 - (1 - constants.lacks) / 2, constants.lacks)
-        without = np.where(hard, body <= lacking, tail <= constants.lacks)
-        return Groups(coherent, crosses | without, hard)
+        vectors = differences / np.sqrt(sizes), 2 * np.sqrt((counts + 0.375) / sizes)
+        weights = sizes / (1 + phi * sizes)
+        squares = [weights * (one**2).sum(axis=1, keepdims=True) for one in vectors]
+        weighted = [weights * one for one in vectors]
+        columns = np.concatenate([weights, *squares, *weighted, counts, means], axis=1).T
+        for number, values in enumerate(columns):
+            sums[:, number] += np.bincount(segment[block][live], values, minlength=len(sums))
+    through = np.cumsum(sums, axis=0)
+    upper, everybody = through[:-1], through[-1]
+    (within, apart), (_, apart_roots) = (
+        _spread(upper, everybody - upper, ranks, len(order), number) for number in (0, 1)
+    )
+    counts, means = np.split(upper[:, -2 * n_bins :], 2, axis=1)
+    size = counts.sum(axis=1, keepdims=True)
+    lead = np.cumsum(counts - means, axis=1) / size  # F observed less F expected
+    hard = lead.mean(axis=1) < 0
+    # twice as much for easier sites: to lose them costs no coverage
+    diverse = np.where(hard, 1, 2) * constants.diverse
+    close = np.minimum(apart, apart_roots) <= constants.within
+    crosses = np.where(hard, lead.max(axis=1), -lead.min(axis=1)) > constants.cross
+    own, usual = (np.cumsum(part, axis=1) / size for part in (counts, means))
+    all_counts = everybody[-2 * n_bins : -n_bins]
+    body, tail = _shares(own, usual, BODY)
+    # a group must lack the lower half of all scores too: else liars who share the easiest
+    # scores make the honest look impossible
+    lower_half, _ = _shares(own, np.cumsum(all_counts)[None] / all_counts.sum(), 0.5)
+    body = np.where(ranks == 1, body, np.maximum(body, lower_half))
+    lacking = np.where(ranks == 1, 1 - (1 - constants.lacks) / 2, constants.lacks)
+    without = np.where(hard, body <= lacking, tail <= constants.lacks)
+    return Groups((ranks == 1) | (within <= diverse) | close, crosses | without, hard)
 
 
 def _shares(own: Array, usual: Array, least: float) -> tuple[Array, Array]:
@@ -225,23 +176,21 @@ def _shares(own: Array, usual: Array, least: float) -> tuple[Array, Array]:
 
 
 def _spread(
-    upper: tuple[Array, Array], lower: tuple[Array, Array], ranks: Ranks, n_sites: int, number: int
+    upper: Array, lower: Array, ranks: Ranks, n_sites: int, number: int
 ) -> tuple[Array, Array]:
     """Variance within the upper sites over that within the lower, and over their distance."""
+    n_bins = (upper.shape[1] - 3) // 4
+    own = slice(3 + number * n_bins, 3 + (number + 1) * n_bins)
 
-    def within(part: tuple[Array, Array]) -> Array:
-        scalars, vectors = part
-        squares = (vectors[:, number] ** 2).sum(axis=1) / np.maximum(scalars[:, 0], 1e-300)
-        return np.maximum(scalars[:, 1 + number] - squares, 0)
+    def within(sums: Array) -> Array:
+        squares = (sums[:, own] ** 2).sum(axis=1) / np.maximum(sums[:, 0], 1e-300)
+        return np.maximum(sums[:, 1 + number] - squares, 0)
 
-    def mean(part: tuple[Array, Array]) -> Array:
-        found: Array = part[1][:, number] / np.maximum(part[0][:, :1], 1e-300)
-        return found
-
-    own = within(upper) / np.maximum(ranks - 1, 1)
+    above, below = (part[:, own] / np.maximum(part[:, :1], 1e-300) for part in (upper, lower))
+    variance = within(upper) / np.maximum(ranks - 1, 1)
     others = within(lower) / np.maximum(n_sites - ranks - 1, 1)
-    distance = ((mean(upper) - mean(lower)) ** 2).sum(axis=1) * upper[0][:, 0] / ranks
-    return own / np.maximum(others, 1e-12), own / np.maximum(distance, 1e-12)
+    distance = ((above - below) ** 2).sum(axis=1) * upper[:, 0] / ranks
+    return variance / np.maximum(others, 1e-12), variance / np.maximum(distance, 1e-12)
 
 
 DRAWS = 400
@@ -424,9 +373,6 @@ DOUBTED = 1.28  # one in ten honest sites is so odd: it is not referred to
 LOWEST = -3.0  # no site is more ordinary than this
 COMPARED = 0.25  # share of the variance that is a site's own noise, below which it is not judged
 
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
 
 @dataclass(frozen=True)
 class Consensus(LooksFirst):
@@ -550,13 +496,22 @@ def stand_out(federation: Federation, constants: Constants = USUAL) -> Finding:
         chance=last.chance[sites],
         ordinary=last.law.ordinary(tables.sizes[sites]),
     )
+
+    def named(sites: Mask) -> str:
+        return a_few([federation.ids[k] for k in np.flatnonzero(sites[owner])])
+
     notes = list(copy_note(copies))
     if doubtful is not None:
         members, hard = doubtful
-        notes.append(group_note([federation.ids[k] for k in np.flatnonzero(members[owner])], hard))
+        notes.append(
+            f"two groups: {named(members)} have {'harder' if hard else 'easier'} scores than the "
+            f"others, as another population would and as some lies do; the reports cannot tell "
+            f"which, so nobody was left out for it: ask these sites what differs"
+        )
     if last.unjudged.any():
         notes.append(
-            unjudged_note([federation.ids[k] for k in np.flatnonzero(last.unjudged[owner])])
+            f"{named(last.unjudged)}: hardly anybody else holds their classes, so that there is "
+            f"little to compare them with"
         )
     return Finding(
         last.oddity[owner],
@@ -620,3 +575,173 @@ def _look(
     second, place = best(groups.coherent & ~groups.impossible & (usual.ranks > 1))
     doubtful = (second, bool(groups.hard[place])) if second.any() and not found.any() else None
     return _Look(law, ratio, chance, oddity, unjudged, found, doubtful=doubtful)
+
+
+OBJECTION = 4.0  # times what a site may vouch for is what it may object with
+CLOSER = 0.3  # the quantile of oddities that gives the heterogeneity: liars would widen later ones
+LEAST, WIDEST = 1e-6, 0.3  # heterogeneity below and beyond which nothing is learnt
+_NORMAL = 300  # samples from which on a share is taken as normal
+_SIZES = 32  # sizes of which the law is computed; others lie between them
+_VOTE_CELLS = 2**22  # shares at every edge that are kept
+
+
+class VotedThreshold:
+    """FCP's threshold, raised where some vouch for more than their samples can show.
+
+    At an edge t a site's share F_k(t) counts as g_k(F_k(t) - L) - e_k: g_k(x) is x cut off at b_k
+    above and at 4 b_k below, b_k = c s_k, s_k^2 = L (1 - L) (1/n_k + phi), and e_k is the mean of
+    g_k(X/n_k - L) for X beta-binomial. The edge is the first at or beyond FCP's with
+    sum_k w_k [g_k(F_k(t) - L + v) - e_k] >= 0, v the standard deviation of the difference between
+    vote and mean when nobody lies, less 1/N. Weights are sizes, at most `cap` times the median
+    unless registered; copies speak once, with the least of their shares.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        trusted: NDArray[np.bool_],
+        rank: RankRule,
+        copies: Sequence[Copies],
+        constants: Constants,
+    ) -> None:
+        self._plain = FcpThreshold(federation, trusted, rank)
+        kept = federation.subset(trusted)
+        self._rank = (kept.n_samples, kept.n_clients, rank)
+        self._kept, self._constants = kept, constants
+        self._sizes = kept.sizes.astype(np.float64)
+        self._weights = self._sizes.copy()
+        if not federation.registered:
+            most = constants.cap * float(np.median(federation.sizes))
+            self._weights = np.minimum(self._sizes, most)
+        place = {client: k for k, client in enumerate(kept.ids)} if copies else {}
+        groups = [[place[c] for c in group.clients if c in place] for group in copies]
+        self._groups = [group for group in groups if len(group) > 1]
+        for group in self._groups:
+            self._weights[group[0]] = self._weights[group].max()
+            self._weights[group[1:]] = 0
+        self._uneven = bool((self._weights != self._sizes).any())
+        self._phi: float | None = None
+        few = kept.n_clients * kept.grid.n_bins <= _VOTE_CELLS
+        self._below = kept.cumulative() if few else None
+
+    def index(self, level: Fraction) -> int | None:
+        """The threshold's edge; None = infinite."""
+        first = self._first(level)
+        if first is None or self._kept.n_clients < 3:
+            return first
+        share, weights = float(level), self._weights
+        limits, means, spread = _laws(self._sizes, share, self._heterogeneity(), self._constants)
+        total = weights.sum()
+        allowed = float(np.sqrt((weights**2 * spread**2).sum()) / total)
+        wanted = share - max(allowed - 1 / total, 0.0)
+
+        def accepted(edge: int) -> bool:
+            votes = np.clip(self._shares(edge) - wanted, -OBJECTION * limits, limits) - means
+            return float(weights @ votes) >= -1e-9 * total
+
+        last = self._kept.grid.n_bins - 1
+        if not accepted(last):
+            return None
+        return first + bisect_left(range(first, last), True, key=accepted)
+
+    def _first(self, level: Fraction) -> int | None:
+        """FCP's edge with these weights; exact where they are the sizes."""
+        if not self._uneven:
+            return self._plain.index(level)
+        n_samples, n_clients, rank = self._rank
+        wanted = conformal_rank(level, n_samples, n_clients, rank) / n_samples
+        if wanted > 1:
+            return None
+        least, last = wanted * self._weights.sum() * (1 - 1e-12), self._kept.grid.n_bins - 1
+
+        def covers(edge: int) -> bool:
+            return bool(self._weights @ self._shares(edge) >= least)
+
+        return bisect_left(range(last), True, key=covers)
+
+    def _shares(self, edge: int) -> Array:
+        """(K,) F_k at an edge; of copies the least."""
+        if self._below is None:
+            found: Array = self._kept.below(edge) / self._sizes
+        else:
+            found = self._below[:, edge] / self._sizes
+        for group in self._groups:
+            found[group[0]] = found[group].min()
+        return found
+
+    def _heterogeneity(self) -> float:
+        """phi such that the closer 30% of those kept are as close as they should be."""
+        if self._phi is None:
+            kept = replace(self._kept, strata=None)
+            some = np.zeros(kept.n_clients, dtype=bool)
+            some[drawn(kept.n_clients, kept.pooled())] = True
+            pooled = tables_of(kept.subset(some), (), self._constants.cap)
+            ratio = ratios(pooled, np.ones(pooled.shape[0], dtype=bool))
+            law = self._constants.mixed, by_bin(pooled), self._constants.freedom
+            needed = usual_spread(ratio, CLOSER, *law) / pooled.sizes
+            phi = min(float(np.quantile(needed, CLOSER)), WIDEST)
+            self._phi = float(f"{phi:.1e}") if phi >= LEAST else 0.0
+        return self._phi
+
+
+def _laws(
+    sizes: Array, level: float, phi: float, constants: Constants
+) -> tuple[Array, Array, Array]:
+    """(K,) each: b_k, e_k and the standard deviation of the mean less the vote's answer."""
+    deviation = np.sqrt(level * (1 - level) * (1 / sizes + phi))
+    every = np.unique(np.minimum(sizes, _NORMAL + 1)).astype(np.int64)
+    if len(every) > _SIZES:
+        every = np.unique(np.round(np.geomspace(every[0], every[-1], _SIZES)).astype(np.int64))
+    known = _in_deviations(tuple(every.tolist()), level, phi, constants.vouch)
+    means, spread = (np.interp(np.log(sizes), np.log(every), column) for column in known)
+    return constants.vouch * deviation, means * deviation, spread * deviation
+
+
+@lru_cache(maxsize=4096)
+def _in_deviations(
+    sizes: tuple[int, ...], level: float, phi: float, vouch: float
+) -> tuple[Array, Array]:
+    """(S,) each: e and the standard deviation, in units of s, for X beta-binomial.
+
+    Variance n^2 s^2; beyond 300 samples a normal X, for which these are the same for all sizes.
+    """
+    n = np.array(sizes)[:, None]
+    hits = np.arange(n.max() + 1)
+    rest = np.maximum(n - hits, 0)
+    deviation = np.sqrt(level * (1 - level) * (1 / n + phi))
+    logs = np.where(hits <= n, _log_chances(hits, rest, level, phi), -np.inf)
+    mean, spread = _mean_and_spread((hits / n - level) / deviation, logs, vouch)
+    if sizes[-1] > _NORMAL:
+        values = np.linspace(-6, 6, 1201)[None]
+        (mean[-1],), (spread[-1],) = _mean_and_spread(values, -(values**2) / 2, vouch)
+    return mean, spread
+
+
+def _log_chances(
+    hits: NDArray[np.int64], rest: NDArray[np.int64], level: float, phi: float
+) -> Array:
+    """(S, n + 1) logarithms of the chances of so many hits, up to a constant for each size."""
+    from scipy.special import gammaln
+
+    def risen(start: float) -> Array:
+        return np.asarray(gammaln(np.arange(len(hits)) + start), dtype=np.float64)
+
+    ways = -risen(1.0)
+    if phi < LEAST:
+        below, above = hits * np.log(level), rest * np.log1p(-level)
+    else:
+        strength = 1 / phi - 1
+        below, above = risen(level * strength)[hits], risen((1 - level) * strength)[rest]
+    found: Array = ways[hits] + ways[rest] + below + above
+    return found
+
+
+def _mean_and_spread(values: Array, logs: Array, vouch: float) -> tuple[Array, Array]:
+    """(S,) the mean of the cut values, and how far the uncut are from what the vote answers."""
+    masses = np.exp(logs - logs.max(axis=1, keepdims=True))
+    masses /= masses.sum(axis=1, keepdims=True)
+    votes = np.clip(values, -OBJECTION * vouch, vouch)
+    mean = (masses * votes).sum(axis=1)
+    inside = (masses * ((values < vouch) & (values > -OBJECTION * vouch))).sum(axis=1)
+    answer = (votes - mean[:, None]) / np.maximum(inside, 0.05)[:, None]
+    return mean, np.sqrt((masses * (values - answer) ** 2).sum(axis=1))

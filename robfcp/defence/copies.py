@@ -10,76 +10,21 @@ from numpy.typing import NDArray
 from robfcp.federation import Counts, Federation
 from robfcp.privacy import Noise, pooled_mass
 
+FALSE_ALARM = 1e-3  # the chance of calling any independent samples copies
 MANY = 4000  # beyond so many different reports not every pair of them is compared
 BINS_A_PART = 12  # bins in use that fall into one part, on average
 MOST_PARTS = 64
 LEAST = 6  # bins in use on which rows must agree before it means anything
-_PAIRS_AT_ONCE = 2**12  # looked at together
+CLOSE = 0.3  # of the bins in use: more than the squared distance of the roots of copies
+MARGIN = 1e3  # by which the chi-square law may be too large in its lower tail
+_PAIRS = 2**12  # looked at together
+_CELLS = 2**22  # of a block of all pairs
+_TILTS = np.geomspace(0.05, 30, 24)
+_NOISY_TILTS = np.geomspace(1e-6, 30, 60)
+_NORMAL = 200  # standard deviation of a count beyond which it is taken as normal
 
 Indices = NDArray[np.intp]
-
-
-@dataclass(frozen=True, eq=False)
-class Codes:
-    """Numbers that are equal for rows that are equal on a part of the bins.
-
-    For others with chance 2^-64. The bins fall into parts by lot.
-    """
-
-    parts: NDArray[np.uint64]  # (P, K)
-    used: Indices  # (P, K) bins in use
-
-    @property
-    def rows(self) -> NDArray[np.uint64]:
-        """(K,) numbers that are equal for equal rows."""
-        return self.parts.sum(axis=0, dtype=np.uint64)
-
-
-def codes_of(table: Counts, n_bins: int) -> Codes:
-    """Of all rows, one pass over the counts for each part."""
-    starts, bins, values = table.entries()
-    parts = int(np.clip(len(bins) // len(starts) // BINS_A_PART, 4, MOST_PARTS))
-    part = np.random.default_rng(1).permutation(n_bins) % parts
-    whole, factors = values.astype(np.uint64), _factors(n_bins)
-    codes = np.empty((parts, len(starts) - 1), dtype=np.uint64)
-    used = np.empty(codes.shape, dtype=np.intp)
-    for number in range(parts):
-        inside = part == number
-        codes[number] = np.add.reduceat((factors * inside)[bins] * whole, starts[:-1])
-        used[number] = np.add.reduceat(inside[bins], starts[:-1], dtype=np.intp)
-    return Codes(codes, used)
-
-
-def similar_rows(table: Counts, codes: Codes, distinct: Indices) -> tuple[Indices, Indices]:
-    """Pairs of distinct rows that agree on a part and have sum (sqrt a - sqrt c)^2 below 0.3 bins.
-
-    Copies with a few counts moved still agree on some part. Of several rows that agree only
-    neighbours in their order are paired: pairs stay linear in K and groups are joined through
-    common members. Rows are given by their places among the distinct.
-    """
-    found = []
-    for own, used in zip(codes.parts[:, distinct], codes.used[:, distinct], strict=True):
-        rows = np.flatnonzero(used >= LEAST)
-        rows = rows[np.argsort(own[rows], kind="stable")]
-        (same,) = np.nonzero(own[rows[1:]] == own[rows[:-1]])
-        found.append(np.stack([rows[same], rows[same + 1]]))
-    left, right = np.unique(np.concatenate(found, axis=1), axis=1)
-    kept = np.zeros(len(left), dtype=bool)
-    for start in range(0, len(left), _PAIRS_AT_ONCE):
-        pairs = slice(start, start + _PAIRS_AT_ONCE)
-        first, second = (table.rows(distinct[ends[pairs]]).dense() for ends in (left, right))
-        squared = ((np.sqrt(first) - np.sqrt(second)) ** 2).sum(axis=1)
-        kept[pairs] = squared < 0.3 * ((first > 0) | (second > 0)).sum(axis=1)
-    return left[kept], right[kept]
-
-
-def _factors(n_bins: int) -> NDArray[np.uint64]:
-    """(H,) odd 64-bit numbers, the same every time."""
-    drawn = np.random.default_rng(0).integers(2**63, size=n_bins).astype(np.uint64)
-    return drawn * np.uint64(2) + np.uint64(1)
-
-
-FALSE_ALARM = 1e-3
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -91,9 +36,84 @@ class Copies:
     p_value: float
 
 
-def components(
-    owner: NDArray[np.intp], left: NDArray[np.intp], right: NDArray[np.intp]
-) -> list[NDArray[np.intp]]:
+def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tuple[Copies, ...]:
+    """Groups of copies among the reports without noise, and among those with the same noise.
+
+    Verdict and vote both ask for them: what was found is kept with the federation.
+    """
+    kept: dict[float, tuple[Copies, ...]] = federation.memo.setdefault("copies", {})
+    if false_alarm not in kept:
+        found: list[Copies] = []
+        laws = [None if law is None or law.never_moves else law for law in federation.noises]
+        n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
+        for law in sorted({law for law in laws if law is not None}):
+            rows = np.array([own == law for own in laws])
+            if rows.sum() > 1:
+                found += _noisy_copies(federation.subset(rows), law, false_alarm, n_pairs)
+        plain = np.array([law is None for law in laws])
+        if plain.any():
+            found += _exact_copies(federation.subset(plain), false_alarm)
+        kept[false_alarm] = tuple(sorted(found, key=lambda group: group.clients))
+    return kept[false_alarm]
+
+
+def _exact_copies(federation: Federation, false_alarm: float) -> list[Copies]:
+    """Groups of clients whose reports are closer than independent samples ever are.
+
+    Pairs are compared by X^2 = sum_b (a_b - q s_b)^2 / (q (1-q) s_b), s_b = a_b + c_b, q = n_a/(n_a
+    + n_c). For independent samples of one distribution a_b is Binomial(s_b, q) and X^2 is about the
+    number of bins in use; different distributions only enlarge it. A pair are copies when the
+    Chernoff bound on P(X^2 <= observed) times the number of pairs is at most `false_alarm`.
+    """
+    table, (codes, used) = federation.table, codes_of(federation.table, federation.grid.n_bins)
+    rows = codes.sum(axis=0, dtype=np.uint64)  # equal for equal reports
+    first, owner = np.unique(rows, return_index=True, return_inverse=True)[1:]
+    n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
+    repeated = np.flatnonzero(np.bincount(owner) > 1)
+    if len(first) <= MANY:
+        left, right = _similar(table.rows(first).dense())
+    else:
+        left, right = similar_rows(table, codes, used, first)
+    likely = _close_enough(table, first[left], first[right], MARGIN * false_alarm / max(n_pairs, 1))
+    left, right = (np.concatenate([repeated, ends[likely]]) for ends in (left, right))
+    pairs = zip(left, right, strict=True)
+    p_values = n_pairs * np.array(
+        [lower_tail(table.row(first[i]), table.row(first[j])) for i, j in pairs]
+    )
+    close = p_values <= false_alarm
+    groups = _components(owner, left[close], right[close])
+    member = np.zeros(len(first), dtype=np.intp)
+    for number, group in enumerate(groups):
+        member[owner[group]] = number
+    worst = np.zeros(len(groups))
+    np.maximum.at(worst, member[left[close]], p_values[close])
+    return [
+        Copies(tuple(federation.ids[k] for k in group), len(set(owner[group])) == 1, float(p_value))
+        for group, p_value in zip(groups, worst, strict=True)
+    ]
+
+
+def codes_of(table: Counts, n_bins: int) -> tuple[NDArray[np.uint64], Indices]:
+    """(P, K) numbers that are equal for rows equal on a part of the bins; (P, K) its bins in use.
+
+    For other rows they are equal with chance 2^-64. The bins fall into parts by lot.
+    """
+    starts, bins, values = table.entries()
+    parts = int(np.clip(len(bins) // len(starts) // BINS_A_PART, 4, MOST_PARTS))
+    part = np.random.default_rng(1).permutation(n_bins) % parts
+    whole = values.astype(np.uint64)
+    factors = np.random.default_rng(0).integers(2**63, size=n_bins).astype(np.uint64)
+    factors = factors * np.uint64(2) + np.uint64(1)  # odd: products lose nothing
+    codes = np.empty((parts, len(starts) - 1), dtype=np.uint64)
+    used = np.empty(codes.shape, dtype=np.intp)
+    for number in range(parts):
+        inside = part == number
+        codes[number] = np.add.reduceat((factors * inside)[bins] * whole, starts[:-1])
+        used[number] = np.add.reduceat(inside[bins], starts[:-1], dtype=np.intp)
+    return codes, used
+
+
+def _components(owner: Indices, left: Indices, right: Indices) -> list[Indices]:
     """The clients whose rows are linked, two or more, in the order of their first members."""
     if not len(left):
         return []
@@ -111,51 +131,7 @@ def components(
     return sorted(np.split(members, cuts), key=lambda group: int(group[0]))
 
 
-_BLOCK = 2**24
-_PAIRS = 2**14
-MARGIN = 1e3  # by which the chi-square law may be too large in its lower tail
-_TILTS = np.geomspace(0.05, 30, 24)
-_NORMAL = 200  # standard deviation of a count beyond which it is taken as normal
-
-Array = NDArray[np.float64]
-
-
-def exact_copies(federation: Federation, false_alarm: float) -> tuple[Copies, ...]:
-    """Groups of clients whose reports are closer than independent samples ever are.
-
-    Pairs are compared by X^2 = sum_b (a_b - q s_b)^2 / (q (1-q) s_b), s_b = a_b + c_b, q = n_a/(n_a
-    + n_c). For independent samples of one distribution a_b is Binomial(s_b, q) and X^2 is about the
-    number of bins in use; different distributions only enlarge it. A pair are copies when the
-    Chernoff bound on P(X^2 <= observed) times the number of pairs is at most `false_alarm`.
-    """
-    table, codes = federation.table, codes_of(federation.table, federation.grid.n_bins)
-    first, owner = np.unique(codes.rows, return_index=True, return_inverse=True)[1:]
-    n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
-    repeated = np.flatnonzero(np.bincount(owner) > 1)
-    few = len(first) <= MANY
-    left, right = _similar(table.rows(first).dense()) if few else similar_rows(table, codes, first)
-    likely = _close_enough(table, first[left], first[right], MARGIN * false_alarm / max(n_pairs, 1))
-    left, right = (np.concatenate([repeated, ends[likely]]) for ends in (left, right))
-    pairs = zip(left, right, strict=True)
-    p_values = n_pairs * np.array(
-        [lower_tail(table.row(first[i]), table.row(first[j])) for i, j in pairs]
-    )
-    close = p_values <= false_alarm
-    groups = components(owner, left[close], right[close])
-    member = np.zeros(len(first), dtype=np.intp)
-    for number, group in enumerate(groups):
-        member[owner[group]] = number
-    worst = np.zeros(len(groups))
-    np.maximum.at(worst, member[left[close]], p_values[close])
-    return tuple(
-        Copies(tuple(federation.ids[k] for k in group), len(set(owner[group])) == 1, float(p_value))
-        for group, p_value in zip(groups, worst, strict=True)
-    )
-
-
-def _close_enough(
-    table: Counts, left: NDArray[np.intp], right: NDArray[np.intp], most: float
-) -> NDArray[np.bool_]:
+def _close_enough(table: Counts, left: Indices, right: Indices, most: float) -> NDArray[np.bool_]:
     """The pairs whose X^2 is below the chi-square quantile `most`: the others are never copies.
 
     The exact bound takes a moment for each pair, and on a few bins many pairs are similar.
@@ -175,7 +151,32 @@ def _close_enough(
     return kept
 
 
-def _similar(counts: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def similar_rows(
+    table: Counts, codes: NDArray[np.uint64], used: Indices, distinct: Indices
+) -> tuple[Indices, Indices]:
+    """Pairs of distinct rows that agree on a part and have sum (sqrt a - sqrt c)^2 below 0.3 bins.
+
+    Copies with a few counts moved still agree on some part. Of several rows that agree only
+    neighbours in their order are paired: pairs stay linear in K and groups are joined through
+    common members. Rows are given by their places among the distinct.
+    """
+    found = []
+    for own, bins in zip(codes[:, distinct], used[:, distinct], strict=True):
+        rows = np.flatnonzero(bins >= LEAST)
+        rows = rows[np.argsort(own[rows], kind="stable")]
+        (same,) = np.nonzero(own[rows[1:]] == own[rows[:-1]])
+        found.append(np.stack([rows[same], rows[same + 1]]))
+    left, right = np.unique(np.concatenate(found, axis=1), axis=1)
+    kept = np.zeros(len(left), dtype=bool)
+    for start in range(0, len(left), _PAIRS):
+        pairs = slice(start, start + _PAIRS)
+        first, second = (table.rows(distinct[ends[pairs]]).dense() for ends in (left, right))
+        squared = ((np.sqrt(first) - np.sqrt(second)) ** 2).sum(axis=1)
+        kept[pairs] = squared < CLOSE * ((first > 0) | (second > 0)).sum(axis=1)
+    return left[kept], right[kept]
+
+
+def _similar(counts: NDArray[np.int64]) -> tuple[Indices, Indices]:
     """Pairs of rows with sum (sqrt a - sqrt c)^2 below 0.3 of the bins used by either.
 
     X^2 is at most twice that sum; independent samples come to between half and all of the bins.
@@ -185,12 +186,12 @@ def _similar(counts: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.in
     filled = (counts > 0).astype(np.float64)
     sizes, bins = counts.sum(axis=1), filled.sum(axis=1)
     left, right = [], []
-    step = max(1, _BLOCK // max(1, len(counts)))
+    step = max(1, _CELLS // max(1, len(counts)))
     for start in range(0, len(counts), step):
         rows = slice(start, min(start + step, len(counts)))
         squared = sizes[rows, None] + sizes - 2 * roots[rows] @ roots.T
         either = bins[rows, None] + bins - filled[rows] @ filled.T
-        first, second = np.nonzero(squared < 0.3 * either)
+        first, second = np.nonzero(squared < CLOSE * either)
         later = second > first + start
         left.append(first[later] + start)
         right.append(second[later])
@@ -235,11 +236,7 @@ def _log_laplace(size: int, share: float) -> Array:
     return result
 
 
-_NOISY_BLOCK = 2**22
-_NOISY_TILTS = np.geomspace(1e-6, 30, 60)
-
-
-def noisy_copies(
+def _noisy_copies(
     federation: Federation, law: Noise, false_alarm: float, n_pairs: float
 ) -> list[Copies]:
     """Groups of reports that hold one law of noise.
@@ -252,7 +249,7 @@ def noisy_copies(
     farthest = float(((np.log(false_alarm) - exponent) / tilts).max())
     norms = np.einsum("kb,kb->k", counts, counts)
     left, right, squares = [], [], []
-    step = max(1, _NOISY_BLOCK // len(counts))
+    step = max(1, _CELLS // len(counts))
     for start in range(0, len(counts), step):
         rows = slice(start, min(start + step, len(counts)))
         squared = norms[rows, None] + norms - 2 * counts[rows] @ counts.T
@@ -263,7 +260,7 @@ def noisy_copies(
         squares.append(np.maximum(squared[first[later], second[later]], 0))
     pairs = np.concatenate(left), np.concatenate(right)
     p_value = np.exp((np.outer(np.concatenate(squares), tilts) + exponent).min(axis=1))
-    groups = components(np.arange(len(counts)), *pairs)
+    groups = _components(np.arange(len(counts)), *pairs)
     return [
         Copies(
             tuple(federation.ids[k] for k in group),
@@ -285,30 +282,3 @@ def _noisy_log_laplace(law: Noise) -> tuple[Array, Array]:
     tilts = _NOISY_TILTS / max(1.0, 2 * law.variance)
     logs = np.array([np.log(mass @ np.exp(-tilt * squares)) for tilt in tilts])
     return tilts, logs
-
-
-def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tuple[Copies, ...]:
-    """Groups of copies among the reports without noise, and among those with the same noise.
-
-    Evidence and vote ask for them both: what was found is kept with the federation.
-    """
-    kept: dict[float, tuple[Copies, ...]] = federation.memo.setdefault("copies", {})
-    if false_alarm not in kept:
-        kept[false_alarm] = _sought(federation, false_alarm)
-    return kept[false_alarm]
-
-
-def _sought(federation: Federation, false_alarm: float) -> tuple[Copies, ...]:
-    if not federation.noisy:
-        return exact_copies(federation, false_alarm)
-    laws = [None if law is None or law.never_moves else law for law in federation.noises]
-    n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
-    found: list[Copies] = []
-    for law in sorted({law for law in laws if law is not None}):
-        rows = np.array([own == law for own in laws])
-        if rows.sum() > 1:
-            found += noisy_copies(federation.subset(rows), law, false_alarm, n_pairs)
-    plain = np.array([law is None for law in laws])
-    if plain.any():
-        found += exact_copies(federation.subset(plain), false_alarm)
-    return tuple(sorted(found, key=lambda group: group.clients))

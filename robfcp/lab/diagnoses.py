@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.calibration import Diagnosis, calibrate, diagnose
+from robfcp.calibration import calibrate, diagnose
 from robfcp.defence import Assessment
+from robfcp.diagnosis import Diagnosis
 from robfcp.federation import Federation
 from robfcp.lab import partitions
 from robfcp.lab.attacks import named_attack

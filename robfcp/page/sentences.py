@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from robfcp.calibration import Calibration, Diagnosis, Level
+from robfcp.calibration import Calibration, Level
 from robfcp.certificate import at_least, loss_at_most
+from robfcp.diagnosis import Diagnosis
 
 NAMED = 4  # sites that the first sentence names with their cause
 GROUPS = 4  # diagnoses that the advice spells out

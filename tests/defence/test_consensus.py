@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from effort import cases
+from noises import draw
 
 import robfcp
-from robfcp.defence import Constants, VotedThreshold, find_copies
-from robfcp.defence.consensus import find_core, heights, null, stand_out
-from robfcp.defence.evidence import (
+from robfcp import Privacy
+from robfcp.defence import named_defence
+from robfcp.defence.consensus import VotedThreshold, find_core, heights, null, stand_out
+from robfcp.defence.expected_scores import (
     UP_TO,
+    Constants,
     Law,
     Sampling,
+    by_bin,
     expected,
+    joint_chance,
+    law_of,
     residuals,
     samples_worth,
     tables_of,
@@ -25,6 +31,7 @@ from robfcp.defence.evidence import (
 )
 from robfcp.federation import DenseCounts, Federation, Stratified
 from robfcp.guarantees import fcp_index, rank_charge
+from robfcp.privacy import logistic_grid
 
 LEVEL = Fraction(9, 10)
 SHARES = np.array(  # three classes on eight bins, the last one harder
@@ -158,6 +165,34 @@ def test_usual_spread_is_the_one_whose_quantile_the_ratio_is() -> None:
     for one, needed in zip(ratio[1:], spread[1:], strict=True):
         chance = Law(1.0, *law).chance(np.array([one]), np.array([needed]))[0]
         assert 1 - chance == pytest.approx(0.3, abs=0.02)
+
+
+@pytest.mark.parametrize("unlike", [0, 300, 60])
+def test_the_smaller_of_both_views_chances_is_a_chance(unlike: int) -> None:
+    """Honest sites come below a level no more often than it says, and not much less often."""
+    rng, everybody, found = np.random.default_rng(0), np.ones(100, dtype=bool), []
+    for _ in range(20):
+        own = SHARES
+        if unlike:
+            own = np.stack([rng.dirichlet(unlike * one, 100) for one in SHARES], axis=1)
+        counts = rng.multinomial(rng.multinomial(300, [1 / 3] * 3, 100), own)
+        tables = tables_of(by_class(counts), (), 3.0)
+        both = views(tables, everybody)[:2]
+        laws = [
+            law_of(tables, ratio, everybody, Constants(), sampling)
+            for ratio, sampling in zip(both, (by_bin(tables), UP_TO), strict=True)
+        ]
+        each = [law.chance(one, tables.sizes) for law, one in zip(laws, both, strict=True)]
+        found.append(joint_chance(np.stack(each)))
+    for level in (0.05, 0.2, 0.5):
+        assert np.mean(np.concatenate(found) <= level) <= level
+    assert np.mean(np.concatenate(found) <= 0.5) > 0.35
+
+
+def test_standard_heights_are_beyond_one_in_a_twentieth_of_fresh_samples_at_every_rank() -> None:
+    rng, law = np.random.default_rng(1), null(40, 19, 6.0, 2.0)
+    standard = [law.standard(heights(rng.standard_normal(40), law.ranks, 6.0)) for _ in range(2000)]
+    assert np.mean(np.array(standard) > 1) == pytest.approx(0.05, abs=0.01)
 
 
 @pytest.mark.parametrize("clients", [3, 7, 40, 600])
@@ -401,15 +436,80 @@ def test_fewer_than_three_sites_are_all_trusted() -> None:
     assert not finding.reasons
 
 
-def test_there_are_twelve_constants() -> None:
-    assert len(fields(Constants)) == 12
-
-
 def test_false_alarm_out_of_range_is_refused() -> None:
     with pytest.raises(robfcp.RobfcpError, match="false_alarm: 2 is not between"):
         robfcp.Consensus(false_alarm=2).look(Federation.from_counts([[9, 1]] * 4))
 
 
-def test_copies_are_found_once_a_federation() -> None:
-    federation = Federation.from_counts([[30, 20, 50]] * 3 + [[25, 30, 45]])
-    assert find_copies(federation) is find_copies(federation)
+def few(n_clients: int, seed: int, liar: float | None = None) -> tuple[str, ...]:
+    """Whom a round of unlike sites of 100 accuses; the first sends one score throughout."""
+    rng = np.random.default_rng([seed, n_clients])
+    reports = []
+    for k, accuracy in enumerate(rng.beta(19, 1, n_clients)):
+        easy = rng.random(100) < accuracy
+        scores = np.where(easy, rng.beta(0.3, 6, 100), rng.beta(3, 1.2, 100))
+        if k == 0 and liar is not None:
+            scores = np.full(100, liar)
+        reports.append(robfcp.Report.from_scores(f"site-{k:02d}", scores))
+    return robfcp.calibrate(reports).flagged
+
+
+@pytest.mark.effort
+@pytest.mark.parametrize("n_clients", [5, 9, 20])
+@pytest.mark.parametrize("liar", [0.0, 1.0, None])
+def test_one_gross_liar_of_a_few_is_found_and_nobody_else(n_clients, liar) -> None:
+    runs = [few(n_clients, seed, liar) for seed in range(cases(5))]
+    if liar is not None:
+        assert np.mean(["site-00" in flagged for flagged in runs]) >= 0.6
+    liars = set() if liar is None else {"site-00"}
+    assert sum(bool(set(flagged) - liars) for flagged in runs) <= cases(5) / 20
+
+
+GRID = logistic_grid(24)
+SCORES = np.random.default_rng(0).beta(0.4, 1.5, 200_000)
+USUAL = np.bincount(GRID.index(SCORES), minlength=24) / len(SCORES)
+MARKS = {
+    "heavy": [Privacy(0.2)] * 40,
+    "light": [Privacy(4)] * 40,
+    "different": [Privacy(0.3), Privacy(1), Privacy(3), Privacy(8)] * 10,
+    "half": [Privacy(0.5), None] * 20,
+    "gaussian": [Privacy(1, 1e-6, mechanism="gaussian")] * 40,
+}
+
+
+def private(rng, n, marks, liars=0, end=0) -> Federation:
+    """Sites of one law with the given privacy; the first few send one end of the grid alone."""
+    counts = rng.multinomial(n, USUAL, size=40)
+    counts[:liars] = 0
+    counts[:liars, end] = n
+    for row, mark in enumerate(marks):
+        if mark is not None:
+            counts[row] += draw(rng, mark.noise, (24,))
+    return Federation.from_counts(counts, GRID, privacy=marks, sizes=np.full(40, n))
+
+
+@pytest.mark.effort
+@pytest.mark.parametrize("marks", MARKS)
+@pytest.mark.parametrize(
+    ("n", "runs", "most"),
+    [
+        (50, cases(4), 0.25),
+        (500, cases(4), 0.25),
+        pytest.param(200, 100, 0.12, marks=pytest.mark.slow),
+    ],
+)
+def test_honest_private_sites_are_not_flagged_for_their_noise(marks, n, runs, most) -> None:
+    rng = np.random.default_rng(n)
+    accused = [stand_out(private(rng, n, MARKS[marks])).outstanding.any() for _ in range(runs)]
+    assert np.mean(accused) <= most
+
+
+@pytest.mark.parametrize("defence", ["consensus", "rob-fcp", "none"])
+@pytest.mark.parametrize("end", [0, -1])
+def test_liars_are_found_through_the_noise(defence, end) -> None:
+    sent = private(np.random.default_rng(2), 500, [Privacy(1)] * 40, liars=8, end=end)
+    assert robfcp.estimate_malicious(sent) == 8
+    calibration = robfcp.calibrate(sent, defence=named_defence(defence, 8))
+    assert calibration.flagged == (() if defence == "none" else sent.ids[:8])
+    reached = np.mean(calibration.threshold >= SCORES)
+    assert abs(reached - 0.9) < 0.03 or defence == "none"

@@ -1,11 +1,11 @@
-"""Copies are reported as such; independent samples never are."""
+"""Copies are reported as such; independent samples never are, private ones neither."""
 
 import numpy as np
 import pytest
+from noises import draw
 
-from robfcp import Federation, Grid
-from robfcp.defence import find_copies
-from robfcp.defence.copies import lower_tail
+from robfcp import Federation, Grid, Privacy
+from robfcp.defence.copies import find_copies, lower_tail
 from robfcp.lab.attacks import Mimic
 
 
@@ -41,6 +41,18 @@ def test_resampled_mimics_are_not_copies():
     assert find_copies(Mimic("resampled")(independent(20, 200, 1), [2, 5, 7], 3)) == ()
 
 
+@pytest.mark.parametrize(("bins", "copies"), [(11, False), (12, True)])
+def test_three_sites_are_copies_from_the_chance_on_that_is_stated(bins, copies):
+    """Two single scores fall into one bin with chance 1/2, and there are three pairs."""
+    counts = np.zeros((3, 2 * bins), dtype=int)
+    counts[:2, :bins] = counts[2, bins:] = 1
+    assert (3 * 0.5**bins <= 1e-3) == copies
+    found = find_copies(Federation.from_counts(counts))
+    assert [group.p_value for group in found] == pytest.approx([3 * 0.5**bins] * copies)
+    (group,) = find_copies(Federation.from_counts(counts), 0.5)
+    assert group.exact
+
+
 def test_equal_reports_that_chance_explains_are_no_copies():
     one_bin = np.zeros((4, 50), dtype=int)
     one_bin[:, 0] = 80
@@ -73,3 +85,30 @@ def test_the_chernoff_bound_is_above_the_exact_probability():
     exact = np.mean([terms(first) + 1e-12 >= terms(a) for a in draws[:20_000]])
     assert exact <= lower_tail(first, second) + 0.01
     assert lower_tail(first, second) <= 1
+
+
+def private(rng, marks, n=500):
+    """Sites of one law with the given privacy, one a site."""
+    counts = rng.multinomial(n, np.full(24, 1 / 24), len(marks))
+    for row, mark in zip(counts, marks, strict=True):
+        row += 0 if mark is None else draw(rng, mark.noise, (24,))
+    return Federation.from_counts(counts, privacy=marks, sizes=np.full(len(marks), n))
+
+
+def test_copies_of_private_reports_are_found_and_independent_ones_are_not():
+    rng, alike = np.random.default_rng(4), [Privacy(1)] * 40
+    for _ in range(10):
+        assert not find_copies(private(rng, alike))
+    for marks, copied in ((alike, 3), ([None, None, *alike[2:]], 2)):
+        sent = private(rng, marks)
+        counts = sent.counts.copy()
+        counts[1:copied] = counts[0]
+        counts[2:copied] += rng.integers(-1, 2, 24)
+        (group,) = find_copies(Federation.from_counts(counts, privacy=marks, sizes=sent.sizes))
+        assert set(group.clients) == set(sent.ids[:copied])
+        assert group.exact == (copied == 2)
+
+
+def test_copies_are_found_once_a_federation():
+    federation = Federation.from_counts([[30, 20, 50]] * 3 + [[25, 30, 45]])
+    assert find_copies(federation) is find_copies(federation)

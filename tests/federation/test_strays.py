@@ -131,6 +131,14 @@ def test_no_claimed_noise_moves_the_threshold():
     assert "claims more noise" in found.faulty[0].reason
 
 
+def test_a_little_more_noise_than_most_is_refused_and_less_is_not():
+    honest = [private(f"s{k}", seed=k) for k in range(5)]
+    more, less = private("more", 0.95, seed=7), private("less", 1.05, seed=8)
+    federation = robfcp.Federation.from_reports([*honest, more, less])
+    assert set(federation.ids) == {*(one.client for one in honest), "less"}
+    assert "claims more noise" in federation.faulty[0].reason
+
+
 def test_privacy_can_be_agreed():
     reports = [private("a"), private("b", 2.0), site("c")]
     federation = robfcp.Federation.from_reports(

@@ -24,6 +24,7 @@ from robfcp.privacy.budget import (
     zcdp_rho,
 )
 from robfcp.privacy.ledger import Ledger
+from robfcp.privacy.noise import noise_bound
 
 dp = pytest.importorskip("opendp.prelude")
 GRID = Grid.uniform(10)
@@ -208,6 +209,22 @@ def test_private_reports_that_cannot_be_are_refused(change, words):
     with pytest.raises(ReportError, match=words) as caught:
         Report.from_json(json.dumps(data | change))
     assert caught.value.client == "a"
+
+
+def test_counts_are_refused_where_noise_makes_them_once_in_ten_thousand_million_reports():
+    privacy, counts = Privacy(1), np.full(10, 20)
+    slack = noise_bound(((privacy.noise, 10),), 1e-10)
+    for n in (200 - slack, 200 + slack):
+        assert Report("a", counts, GRID, n_samples=n, privacy=privacy).n_samples == n
+    for n in (200 - slack - 1, 200 + slack + 1):
+        with pytest.raises(ReportError, match="noise cannot make of"):
+            Report("a", counts, GRID, n_samples=n, privacy=privacy)
+    most = noise_bound(((privacy.noise, 1),), 1e-11)
+    odd = np.array([-most, most, *[25] * 8])
+    assert Report("a", odd, GRID, n_samples=200, privacy=privacy).counts[0] == -most
+    odd[:2] += -1, 1
+    with pytest.raises(ReportError, match="beyond what the stated noise"):
+        Report("a", odd, GRID, n_samples=200, privacy=privacy)
 
 
 def test_every_mutation_of_a_private_report_is_refused_or_read():

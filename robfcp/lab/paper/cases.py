@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from robfcp.defence import Characterisation, Metric
+from robfcp.defence.rob_fcp import Characterisation, Metric
 from robfcp.lab.paper.methods import COMPARED, DETECTORS, EVERY, RELEASED, TEXT
 from robfcp.lab.paper.published import DATASETS, table
 from robfcp.lab.paper.runs import Run

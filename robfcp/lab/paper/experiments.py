@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from robfcp.defence.rob_fcp import n_cores
 from robfcp.errors import RobfcpError
 from robfcp.figures import save
 from robfcp.files import write_atomically
@@ -116,8 +115,8 @@ def _runtime_remark() -> str:
     load = f" at a load average of {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return (
         "The published seconds were measured on an RTX A6000, ours (median of five) on the CPU of "
-        f"the machine that wrote this page, {n_cores()} cores{load}: not the same hardware, so "
-        "orders of magnitude only."
+        f"the machine that wrote this page, {os.cpu_count()} cores{load}: not the same hardware, "
+        "so orders of magnitude only."
     )
 
 

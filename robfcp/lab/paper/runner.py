@@ -11,7 +11,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from robfcp import __version__
-from robfcp.defence.rob_fcp import n_cores
 from robfcp.files import write_atomically
 from robfcp.lab.paper.cases import Case
 from robfcp.lab.paper.runs import Run, RunOutcome, run_seed
@@ -51,7 +50,7 @@ def run_cases(
                 missing.setdefault(world, []).append(run)
     start(seeds * len(missing))
     done: dict[PaperWorld, dict[int, list[RunOutcome]]] = {world: {} for world in missing}
-    for world, seed, outcomes in _execute(missing, seeds, workers or n_cores()):
+    for world, seed, outcomes in _execute(missing, seeds, workers or os.cpu_count() or 1):
         done[world][seed] = outcomes
         advance()
         if len(done[world]) == seeds:

@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 from robfcp.calibration.calibrating import _calibrate
 from robfcp.defence import (
-    Characterisation,
     Finding,
     LooksFirst,
-    Metric,
     RobFCP,
     RobFCPReleased,
     named_defence,
     threshold_of,
 )
+from robfcp.defence.rob_fcp import Characterisation, Metric
 from robfcp.federation import Federation
 from robfcp.guarantees import conformal_rank, fcp_index
 from robfcp.lab.paper.methods import BY_CLASS, FCP, OURS, QQ, RELEASED, TEXT

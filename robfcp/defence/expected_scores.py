@@ -1,10 +1,9 @@
-"""How far each site is from what the others and its own labels lead one to expect."""
+"""What is expected of a site, given the others and its own labels, and how far off it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 
 import numpy as np
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 
 from robfcp.defence.copies import Copies
 from robfcp.federation import Federation
-from robfcp.guarantees import FcpThreshold, RankRule, conformal_rank
 
 LEVELS = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
 DRAWN = 2048  # of many sites, whose quantiles choose the bins and among whom the core is sought
@@ -20,6 +18,8 @@ _CELLS = 2**16  # of a block of sites worked on together
 MOST_CELLS = 2**28  # of a table by class; beyond it classes are pooled
 
 Indices = NDArray[np.intp]
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,26 +115,10 @@ def _ends(federation: Federation) -> Indices:
     some = federation.table if len(few) == federation.n_clients else federation.table.rows(few)
     counts = some.dense()
     below = np.cumsum(np.maximum(counts, 0) if counts.min() < 0 else counts, axis=1)
+    shares = below / np.maximum(below[:, -1:], 1)
     last = federation.grid.n_bins - 1
-    reached = np.median(_first_reaching(below, LEVELS - 1e-12), axis=0)
-    return np.unique(np.append(np.minimum(reached.astype(np.intp), last), last))
-
-
-def _first_reaching(below: NDArray[np.integer], levels: NDArray[np.float64]) -> Indices:
-    """(K, L) the number of edges at which each site's share is less than each level.
-
-    By bisection, since shares rise from edge to edge.
-    """
-    n_sites, n_bins = below.shape
-    row, total = np.arange(n_sites)[:, None], np.maximum(below[:, -1:], 1)
-    low = np.zeros((n_sites, len(levels)), dtype=np.intp)
-    high = np.full(low.shape, n_bins)
-    for _ in range(n_bins.bit_length()):
-        middle = (low + high) // 2
-        less = below[row, np.minimum(middle, n_bins - 1)] / total < levels
-        less &= middle < high
-        low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
-    return low
+    reached = [np.median((shares < level - 1e-12).sum(axis=1)) for level in LEVELS]
+    return np.unique(np.append(np.minimum(np.array(reached, dtype=np.intp), last), last))
 
 
 def _counts(federation: Federation, ends: Indices) -> NDArray[np.integer]:
@@ -165,9 +149,6 @@ def _kind(values: NDArray[np.integer]) -> np.dtype[np.integer]:
 
 SHARPEST = 100.0  # samples that the shares of all classes are worth for one of them, at most
 _FINE, _FEW = 256, 64  # points a count in the table of few counts, and where it ends
-
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -565,177 +546,3 @@ def _nodes(sampling: Sampling) -> tuple[Array, Array]:
     above = np.concatenate([np.arange(0.5, 20) / 20 * 0.9 + 0.1, np.sqrt(cuts[1:] * cuts[:-1])])
     weights = np.concatenate([np.full(20, 0.045), -np.diff(cuts)])
     return sampling.quantile(above), weights / weights.sum()
-
-
-OBJECTION = 4.0  # times what a site may vouch for is what it may object with
-CLOSER = 0.3  # the quantile of oddities that gives the heterogeneity: liars would widen later ones
-LEAST, WIDEST = 1e-6, 0.3  # heterogeneity below and beyond which nothing is learnt
-_NORMAL = 300  # samples from which on a share is taken as normal
-_SIZES = 32  # sizes of which the law is computed; others lie between them
-_VOTE_CELLS = 2**22  # shares at every edge that are kept
-
-
-class VotedThreshold:
-    """FCP's threshold, raised where some vouch for more than their samples can show.
-
-    At an edge t a site's share F_k(t) counts as g_k(F_k(t) - L) - e_k: g_k(x) is x cut off at b_k
-    above and at 4 b_k below, b_k = c s_k, s_k^2 = L (1 - L) (1/n_k + phi), and e_k is the mean of
-    g_k(X/n_k - L) for X beta-binomial. The edge is the first at or beyond FCP's with
-    sum_k w_k [g_k(F_k(t) - L + v) - e_k] >= 0, v the standard deviation of the difference between
-    vote and mean when nobody lies, less 1/N. Weights are sizes, at most `cap` times the median
-    unless registered; copies speak once, with the least of their shares.
-    """
-
-    def __init__(
-        self,
-        federation: Federation,
-        trusted: NDArray[np.bool_],
-        rank: RankRule,
-        copies: Sequence[Copies],
-        constants: Constants,
-    ) -> None:
-        self._plain = FcpThreshold(federation, trusted, rank)
-        kept = federation.subset(trusted)
-        self._rank = (kept.n_samples, kept.n_clients, rank)
-        self._kept, self._constants = kept, constants
-        self._sizes = kept.sizes.astype(np.float64)
-        self._weights = self._sizes.copy()
-        if not federation.registered:
-            most = constants.cap * float(np.median(federation.sizes))
-            self._weights = np.minimum(self._sizes, most)
-        place = {client: k for k, client in enumerate(kept.ids)} if copies else {}
-        groups = [[place[c] for c in group.clients if c in place] for group in copies]
-        self._groups = [group for group in groups if len(group) > 1]
-        for group in self._groups:
-            self._weights[group[0]] = self._weights[group].max()
-            self._weights[group[1:]] = 0
-        self._uneven = bool((self._weights != self._sizes).any())
-        self._phi: float | None = None
-        few = kept.n_clients * kept.grid.n_bins <= _VOTE_CELLS
-        self._below = kept.cumulative() if few else None
-
-    def index(self, level: Fraction) -> int | None:
-        """The threshold's edge; None = infinite."""
-        first = self._first(level)
-        if first is None or self._kept.n_clients < 3:
-            return first
-        share, weights = float(level), self._weights
-        limits, means, spread = _laws(self._sizes, share, self._heterogeneity(), self._constants)
-        total = weights.sum()
-        allowed = float(np.sqrt((weights**2 * spread**2).sum()) / total)
-        wanted = share - max(allowed - 1 / total, 0.0)
-
-        def accepted(edge: int) -> bool:
-            votes = np.clip(self._shares(edge) - wanted, -OBJECTION * limits, limits) - means
-            return float(weights @ votes) >= -1e-9 * total
-
-        low, high = first, self._kept.grid.n_bins - 1
-        if not accepted(high):
-            return None
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if accepted(middle) else (middle + 1, high)
-        return low
-
-    def _first(self, level: Fraction) -> int | None:
-        """FCP's edge with these weights; exact where they are the sizes."""
-        if not self._uneven:
-            return self._plain.index(level)
-        n_samples, n_clients, rank = self._rank
-        wanted = conformal_rank(level, n_samples, n_clients, rank) / n_samples
-        if wanted > 1:
-            return None
-        total, last = self._weights.sum(), self._kept.grid.n_bins - 1
-        low, high = 0, last
-        while low < high:
-            middle = (low + high) // 2
-            enough = self._weights @ self._shares(middle) >= wanted * total * (1 - 1e-12)
-            low, high = (low, middle) if enough else (middle + 1, high)
-        return low
-
-    def _shares(self, edge: int) -> Array:
-        """(K,) F_k at an edge; of copies the least."""
-        if self._below is None:
-            found: Array = self._kept.below(edge) / self._sizes
-        else:
-            found = self._below[:, edge] / self._sizes
-        for group in self._groups:
-            found[group[0]] = found[group].min()
-        return found
-
-    def _heterogeneity(self) -> float:
-        """phi such that the closer 30% of those kept are as close as they should be."""
-        if self._phi is None:
-            kept = replace(self._kept, strata=None)
-            some = np.zeros(kept.n_clients, dtype=bool)
-            some[drawn(kept.n_clients, kept.pooled())] = True
-            pooled = tables_of(kept.subset(some), (), self._constants.cap)
-            ratio = ratios(pooled, np.ones(pooled.shape[0], dtype=bool))
-            law = self._constants.mixed, by_bin(pooled), self._constants.freedom
-            needed = usual_spread(ratio, CLOSER, *law) / pooled.sizes
-            phi = min(float(np.quantile(needed, CLOSER)), WIDEST)
-            self._phi = float(f"{phi:.1e}") if phi >= LEAST else 0.0
-        return self._phi
-
-
-def _laws(
-    sizes: Array, level: float, phi: float, constants: Constants
-) -> tuple[Array, Array, Array]:
-    """(K,) each: b_k, e_k and the standard deviation of the mean less the vote's answer."""
-    deviation = np.sqrt(level * (1 - level) * (1 / sizes + phi))
-    every = np.unique(np.minimum(sizes, _NORMAL + 1)).astype(np.int64)
-    if len(every) > _SIZES:
-        every = np.unique(np.round(np.geomspace(every[0], every[-1], _SIZES)).astype(np.int64))
-    known = _in_deviations(tuple(every.tolist()), level, phi, constants.vouch)
-    means, spread = (np.interp(np.log(sizes), np.log(every), column) for column in known)
-    return constants.vouch * deviation, means * deviation, spread * deviation
-
-
-@lru_cache(maxsize=4096)
-def _in_deviations(
-    sizes: tuple[int, ...], level: float, phi: float, vouch: float
-) -> tuple[Array, Array]:
-    """(S,) each: e and the standard deviation, in units of s, for X beta-binomial.
-
-    Variance n^2 s^2; beyond 300 samples a normal X, for which these are the same for all sizes.
-    """
-    n = np.array(sizes)[:, None]
-    hits = np.arange(n.max() + 1)
-    rest = np.maximum(n - hits, 0)
-    deviation = np.sqrt(level * (1 - level) * (1 / n + phi))
-    logs = np.where(hits <= n, _log_chances(hits, rest, level, phi), -np.inf)
-    mean, spread = _mean_and_spread((hits / n - level) / deviation, logs, vouch)
-    if sizes[-1] > _NORMAL:
-        values = np.linspace(-6, 6, 1201)[None]
-        (mean[-1],), (spread[-1],) = _mean_and_spread(values, -(values**2) / 2, vouch)
-    return mean, spread
-
-
-def _log_chances(
-    hits: NDArray[np.int64], rest: NDArray[np.int64], level: float, phi: float
-) -> Array:
-    """(S, n + 1) logarithms of the chances of so many hits, up to a constant for each size."""
-    from scipy.special import gammaln
-
-    def risen(start: float) -> Array:
-        return np.asarray(gammaln(np.arange(len(hits)) + start), dtype=np.float64)
-
-    ways = -risen(1.0)
-    if phi < LEAST:
-        below, above = hits * np.log(level), rest * np.log1p(-level)
-    else:
-        strength = 1 / phi - 1
-        below, above = risen(level * strength)[hits], risen((1 - level) * strength)[rest]
-    found: Array = ways[hits] + ways[rest] + below + above
-    return found
-
-
-def _mean_and_spread(values: Array, logs: Array, vouch: float) -> tuple[Array, Array]:
-    """(S,) the mean of the cut values, and how far the uncut are from what the vote answers."""
-    masses = np.exp(logs - logs.max(axis=1, keepdims=True))
-    masses /= masses.sum(axis=1, keepdims=True)
-    votes = np.clip(values, -OBJECTION * vouch, vouch)
-    mean = (masses * votes).sum(axis=1)
-    inside = (masses * ((values < vouch) & (values > -OBJECTION * vouch))).sum(axis=1)
-    answer = (votes - mean[:, None]) / np.maximum(inside, 0.05)[:, None]
-    return mean, np.sqrt((masses * (values - answer) ** 2).sum(axis=1))

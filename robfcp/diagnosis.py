@@ -1,0 +1,622 @@
+"""The diagnosis: what a site's report looks like, in words a clinician reads.
+
+It reads counts, who is trusted and what is covered; why a defence decided so is all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.errors import RobfcpError
+from robfcp.federation import Counts, Federation, comparable
+from robfcp.grid import Grid
+
+SURE = 20.0  # a part of another report by chance: less than e^-20
+MOST_CELLS = 5_000_000  # beyond that only whole copies are looked for
+FEWEST_CELLS = 5
+PLACES = 12  # equal parts of the others' scores
+SHARES = 10  # of what is left, for a wrong label
+FEWEST = 20  # scores of others that a class needs to be compared with
+FEW_SCORES = 10
+EQUAL = 0.95
+FAR = 0.07  # how much less of its own cases than asked a trusted site must cover to be looked at
+CHANCE = 1e-3  # ... and how rarely any site does by chance
+CLEAR = 3.0  # the next best explanation is less likely by e^3
+CERTAIN = 20.0  # a trusted site is looked at where "alike" is less likely by e^20
+MANY = 10_000  # sites times classes beyond which only the coverage of used sites is looked at
+
+Whole = NDArray[np.int64]
+Array = NDArray[np.float64]
+
+
+Cause = Literal[
+    "labels swapped",
+    "labels mixed up",
+    "scores all equal",
+    "copy",
+    "part of another report",
+    "another model",
+    "probabilities too extreme",
+    "much smaller spread",
+    "hard cases missing",
+    "other mix of classes",
+    "other cases",
+    "not told",
+]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a site's report looks like, for people.
+
+    Parameters
+    ----------
+    client
+        The site.
+    trusted
+        Whether it was used; then it is listed because it deserves a look.
+    cause
+        What it looks like, in two or three words; "not told" where the report does not say.
+    finding
+        The same as a clause.
+    advice
+        What to check.
+    covered
+        The share of its own reported cases that the calibration covers; NaN where noise hides it.
+    wanted
+        The share that was asked for.
+    sure
+        Whether nothing else explains the report nearly as well.
+    instead
+        The next best cause where it is not.
+    classes
+        The classes that are named.
+    other
+        The site that it copies, if it does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> honest = np.random.default_rng(0).multinomial(100, [0.05, 0.4, 0.3, 0.15, 0.1], 6)
+    >>> reports = [*honest, [100, 0, 0, 0, 0]]
+    >>> federation = robfcp.Federation.from_counts(reports, ids=[*"abcdef", "dresden"])
+    >>> found = robfcp.diagnose(robfcp.calibrate(federation))
+    >>> print(found["dresden"].sentence)
+    dresden was left out: all of its own cases are covered where 90% should be; all its scores are \
+equal (the smallest there is).
+    >>> print(found["dresden"].advice)
+    check that the file holds real probabilities and labels
+    """
+
+    client: str
+    trusted: bool
+    cause: Cause
+    finding: str
+    advice: str
+    covered: float
+    wanted: float
+    sure: bool = True
+    instead: str = ""
+    classes: tuple[str, ...] = ()
+    other: str = ""
+
+    @property
+    def short(self) -> str:
+        """The cause with the names that belong to it, to stand in brackets."""
+        if self.other:
+            return f"{'copy' if self.cause == 'copy' else 'part'} of {self.other}"
+        if self.cause == "labels swapped":
+            return f"labels swapped: {' and '.join(map(quoted, self.classes))}"
+        return "cause unclear" if self.cause == "not told" else self.cause
+
+    @property
+    def seen(self) -> str:
+        """What is seen and what it looks like."""
+        return "; ".join(part for part in (self.fact, self.finding) if part)
+
+    def to_site(self) -> Diagnosis:
+        """The same for the site itself: no other site is named, nor what the others hold."""
+        if self.other:
+            finding, _ = _copied("another site", self.cause == "copy")
+            return replace(self, finding=finding, advice="check which file was sent", other="")
+        if self.cause == "other mix of classes":
+            most = " and ".join(map(quoted, self.classes))
+            return replace(self, finding=f"its mix of classes is another, most of all in {most}")
+        return self
+
+    @property
+    def fact(self) -> str:
+        """'only 40% of its own cases are covered where 90% should be', nothing if all is well."""
+        if math.isnan(self.covered) or -0.03 < self.covered - self.wanted < 0.05:
+            return ""
+        only = "only " if self.covered < self.wanted else ""
+        share = f"{only}{_percent(self.covered)}"
+        if not 0.0005 <= self.covered <= 0.9995:
+            share = "none" if self.covered < 0.5 else "all"
+        return f"{share} of its own cases are covered where {_percent(self.wanted)} should be"
+
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.advice[:1].upper()}{self.advice[1:]}."
+
+    @property
+    def sentence(self) -> str:
+        """Who, what is seen and what it looks like."""
+        verdict = "was used, but look" if self.trusted else "was left out"
+        return f"{self.client} {verdict}: {self.seen}."
+
+
+def _percent(share: float) -> str:
+    """Whole per cent, and a digit more where that would read as 100%."""
+    digits = 0 if round(100 * share) < 100 or share >= 1 else 1
+    return f"{100 * share:.{digits}f}%"
+
+
+def quoted(name: str) -> str:
+    """A class's name in a sentence: numbers as they are, words in quotation marks."""
+    return name if name.isdigit() else f'"{name}"'
+
+
+def copied_from(federation: Federation, clients: NDArray[np.intp]) -> dict[int, tuple[int, bool]]:
+    """For each of the clients whose report is another's: whose, and whether it is all of it.
+
+    A report is a part of another where none of its counts exceeds the other's and the chance that
+    as many scores, drawn as all sites' are, fall into the other's cells is below e^-20 / K.
+    """
+    strata = federation.strata
+    found: dict[int, tuple[int, bool]] = {}
+    if strata is not None:
+        rows = {int(k): r for r, k in enumerate(strata.rows)}
+        chosen = [rows[k] for k in clients.tolist() if k in rows]
+        for row, (other, whole) in _copies(strata.table, chosen).items():
+            found[int(strata.rows[row])] = int(strata.rows[other]), whole
+        clients = np.array([k for k in clients.tolist() if k not in rows], dtype=np.intp)
+    return found | _copies(federation.table, clients.tolist())
+
+
+def _copies(counts: Counts, chosen: list[int]) -> dict[int, tuple[int, bool]]:
+    starts, cells, values = counts.entries()
+    n_rows, pooled = len(starts) - 1, counts.pooled(None)
+    here = [slice(int(first), int(last)) for first, last in pairwise(starts)]
+    equal: dict[bytes, list[int]] = {}
+    for k, row in enumerate(here):
+        key = cells[row].astype(np.int64).tobytes() + values[row].astype(np.int64).tobytes()
+        equal.setdefault(key, []).append(k)
+    same = {k: group for group in equal.values() if len(group) > 1 for k in group}
+    share = pooled / max(1, int(pooled.sum()))
+    owner = np.repeat(np.arange(n_rows), np.diff(starts))
+    found: dict[int, tuple[int, bool]] = {}
+    for k in chosen:
+        own, numbers = cells[here[k]], values[here[k]]
+        if len(own) < FEWEST_CELLS:
+            continue
+        if k in same:
+            found[k] = next(other for other in same[k] if other != k), True
+        elif len(chosen) * len(cells) <= MOST_CELLS:
+            place = np.searchsorted(own, cells).clip(max=len(own) - 1)
+            inside = (own[place] == cells) & (values >= numbers[place])
+            held = np.bincount(owner[inside], minlength=n_rows)
+            held[k] = 0
+            for other in np.flatnonzero(held == len(own)):
+                reach = share[cells[here[other]]].sum()
+                if -int(numbers.sum()) * np.log(max(reach, 1e-12)) > SURE + np.log(n_rows):
+                    found[k] = int(other), False
+                    break
+    return found
+
+
+def places(own: NDArray[Any], others: Whole) -> Array:
+    """(C, B) how many of a site's scores of each class fall into each twelfth of the others'.
+
+    Both are (C, H) counts. A score in a bin that holds the others' ranks from u to v is spread
+    evenly over [u, v], so that scores drawn as the others' are uniform whatever ties there are. A
+    class of which the others have fewer than 20 is left empty.
+    """
+    found = np.zeros((len(own), PLACES))
+    edges = np.arange(PLACES + 1) / PLACES
+    for c in np.flatnonzero(own.any(axis=1) & (others.sum(axis=1) >= FEWEST)):
+        bins = np.flatnonzero(own[c])
+        upper = np.cumsum(others[c]) / others[c].sum()
+        high = upper[bins]
+        low = high - others[c, bins] / others[c].sum()
+        width = np.maximum(high - low, 1e-9)
+        low = np.minimum(low, 1 - width)
+        reached = np.clip((edges - low[:, None]) / width[:, None], 0, 1)
+        found[c] = own[c, bins] @ np.diff(reached, axis=1)
+    return found
+
+
+def wrong_places(others: Whole, grid: Grid) -> Array | None:
+    """(C, B) shares of the places where scores of wrong labels fall; None on other grids.
+
+    A score s on [0, 1] leaves s of the probability to the other labels; a wrong one gets a share w
+    of that, Beta(1, C - 2) as if drawn evenly from all ways to share it, and the score 1 - w s.
+    """
+    upper = grid.upper
+    if len(others) < 2 or not 0 < upper[0] <= upper[-1] <= 1:
+        return None
+    share = others.sum(axis=0) / max(1, int(others.sum()))
+    middle = (np.append(0, upper[:-1]) + upper) / 2
+    ranks = (np.arange(SHARES) + 0.5) / SHARES
+    parts = np.ones(1) if len(others) == 2 else 1 - ranks ** (1 / (len(others) - 2))
+    wrong = np.zeros(grid.n_bins)
+    for part in parts:
+        place = grid.edge_at(1 - part * middle)
+        wrong += np.bincount(place, weights=share, minlength=grid.n_bins) / len(parts)
+    found = places(np.broadcast_to(wrong, others.shape), others)
+    return found / np.maximum(found.sum(axis=1, keepdims=True), 1e-12)
+
+
+LAWS: Mapping[str, tuple[float, ...]] = {  # of scores: a, b, strength, and what is at the bottom
+    "alike": (1, 1, 45),
+    "shifted": (1, 1, 15),
+    "wrong": (1.1, 0.35, 8),
+    "rather wrong": (1.6, 0.75, 25),
+    "noisier": (1.5, 0.65, 20, 0.08),
+    "duller": (2.3, 1.2, 15),
+    "sharper": (0.3, 0.45, 35),
+    "easy": (1.2, 3.3, 10),
+    "flatter": (3.4, 2, 10),
+    "much flatter": (8, 1.6, 10),
+    "anything": (0.8, 0.8, 3),
+}
+MIX = 40  # how alike the sites' shares of the classes are
+ODD_CLASS = 0.05  # the share of the classes that may be shifted, or anything at all
+RARE = 3.0  # a rarer explanation has to be better by e^3
+ODDER = 4.0
+
+
+class Explanation(NamedTuple):
+    """A cause with its log-likelihood; `classes` are those that it names."""
+
+    cause: Cause
+    likelihood: float
+    classes: tuple[int, ...] = ()
+
+
+def explanations(own: Whole, others: Whole, grid: Grid, *, by_class: bool) -> list[Explanation]:
+    """All explanations of a site's scores beside the others', the likeliest first.
+
+    Both are (C, H) counts; by_class: rows are classes, so that they can be confused with each
+    other. The more doubt the model has, the less wrong labels stand out.
+    """
+    placed = places(own, others)
+    wrong_shares = wrong_places(others, grid) if by_class else None
+    below = np.cumsum(others.sum(axis=0))
+    middle = grid.upper[int(np.searchsorted(below, below[-1] / 2))]
+    doubt = float(np.clip(middle**2, 0.001, 0.5))
+    law = {name: _dirichlet(_law(*numbers), placed) for name, numbers in LAWS.items()}
+    wrong = _either((0.5, law["wrong"]), (0.5, law["rather wrong"]))
+    if wrong_shares is not None:
+        told = _dirichlet(LAWS["wrong"][2] * (wrong_shares + 0.002), placed)
+        wrong = _either((1 - doubt, told), (doubt, law["rather wrong"]))
+    rest = _either((1 - ODD_CLASS, law["alike"]), (ODD_CLASS, law["shifted"]))
+    mixes = Mixes(own.sum(axis=1), others.sum(axis=1))
+    found = [Explanation("not told", float(rest.sum()) + mixes.usual)]
+    models: dict[Cause, Array] = {
+        "another model": _either((0.6, law["noisier"]), (0.4, law["duller"])),
+        "probabilities too extreme": law["sharper"],
+        "much smaller spread": _either((0.7, law["flatter"]), (0.3, law["much flatter"])),
+        "hard cases missing": law["easy"],
+    }
+    for cause, one in models.items():
+        softened = _either((1 - ODD_CLASS, one), (ODD_CLASS, law["anything"]))
+        found.append(Explanation(cause, float(softened.sum()) + mixes.usual))
+    held = np.flatnonzero(placed.any(axis=1))
+    if by_class and len(held) > 1:
+        found.append(mixes.swapped(held, rest, wrong))
+    if not by_class or len(held) != 2:
+        confused = _either((0.9, wrong), (0.1, law["anything"]))[held]
+        mix = float(np.logaddexp(mixes.usual, mixes.anything) - np.log(2))
+        found.append(Explanation("labels mixed up", float(confused.sum()) + mix))
+    every = [(0.4, law["alike"]), (0.1, wrong), (0.1, law["anything"])]
+    every += [(0.1, one) for one in models.values()]
+    odd = held[(law["alike"] < _either(*every) - 2)[held]]
+    unclear = float(_either(*every).sum()) + mixes.usual - ODDER
+    found.append(Explanation("other cases", unclear, tuple(odd.tolist())))
+    return sorted(found, key=lambda one: -one.likelihood)
+
+
+class Mixes:
+    """Log-likelihoods of a site's numbers of samples by class, beside the others'."""
+
+    def __init__(self, sizes: Whole, others: Whole) -> None:
+        from scipy.special import gammaln
+
+        floor = others / max(1, int(others.sum())) + 0.5 / max(1, len(others)) * 0.01
+        strengths = MIX * floor / floor.sum()
+        self._terms: Array = gammaln(strengths[None, :] + sizes[:, None]) - gammaln(strengths)
+        first = float(gammaln(MIX) - gammaln(MIX + sizes.sum()))
+        self._as_others = first + float(np.trace(self._terms))
+        self.anything = _dirichlet(np.ones(len(sizes)), sizes.astype(np.float64))
+        self.usual = float(np.logaddexp(self._as_others, self.anything - RARE))
+
+    def swapped(self, held: NDArray[np.intp], rest: Array, wrong: Array) -> Explanation:
+        """Two classes are each other's: both look wrong and the rest does not.
+
+        The mix is as the others', with the two exchanged or not, or any.
+        """
+        first, second = held[np.array(np.triu_indices(len(held), 1))]
+        own, gain = np.diag(self._terms), wrong - rest
+        exchanged = self._as_others - own[first] - own[second]
+        exchanged = exchanged + self._terms[first, second] + self._terms[second, first]
+        either = np.logaddexp(self._as_others, exchanged) - np.log(2)
+        mix = np.logaddexp(either, self.anything - RARE)
+        pairs = rest.sum() + gain[first] + gain[second] + mix
+        best = int(np.argmax(pairs))
+        average = float(np.logaddexp.reduce(pairs) - np.log(len(pairs)))
+        return Explanation("labels swapped", average, (int(first[best]), int(second[best])))
+
+    @property
+    def unlike(self) -> bool:
+        """Whether the site's mix is better explained by anything than by the others'."""
+        return bool(self.anything - RARE > self._as_others)
+
+
+def _dirichlet(strengths: Array, counts: Array) -> Array:
+    """log of Gamma(s) / Gamma(s + n) prod_b Gamma(s_b + x_b) / Gamma(s_b)."""
+    from scipy.special import gammaln
+
+    total = strengths.sum(axis=-1)
+    terms = (gammaln(strengths + counts) - gammaln(strengths)).sum(axis=-1)
+    result: Array = gammaln(total) - gammaln(total + counts.sum(axis=-1)) + terms
+    return result
+
+
+def _either(*weighted: tuple[float, Array]) -> Array:
+    """The log-likelihood of a mixture."""
+    mixed: Array = np.logaddexp.reduce([np.log(w) + one for w, one in weighted], axis=0)
+    return mixed
+
+
+@cache
+def _law(a: float, b: float, strength: float, bottom: float = 0.0) -> Array:
+    """(B,) Beta(a, b)'s shares of the places, `bottom` of them moved to the lowest, times strength.
+
+    They are the parameters of a Dirichlet distribution.
+    """
+    from scipy.special import betainc
+
+    mass = np.diff(betainc(a, b, np.arange(PLACES + 1) / PLACES)) + 1e-4
+    mass *= (1 - bottom) / mass.sum()
+    mass[0] += bottom
+    return np.asarray(strength * mass)
+
+
+_MODEL_WORDS: Mapping[Cause, tuple[str, str]] = {
+    "another model": (
+        "its scores look like those of another, less accurate model",
+        "check which version of the model was used, and that its input was prepared as elsewhere",
+    ),
+    "probabilities too extreme": (
+        "its probabilities are far more extreme than elsewhere, as with another model or scaling",
+        "check the version of the model and that probabilities were not rescaled",
+    ),
+    "much smaller spread": (
+        "its scores spread much less than elsewhere, as with another model, score or scaling",
+        "check the version of the model, the score, and that probabilities were not rescaled",
+    ),
+    "hard cases missing": (
+        "its hard cases are missing: large scores are too rare",
+        "check that the file holds all calibration cases, not a selection",
+    ),
+}
+
+
+def _copied(other: str, whole: bool) -> tuple[str, str]:
+    """What another site's report is called, and what to ask."""
+    how = "the same as" if whole else "contained in"
+    ask = "which file they sent" if whole else "whether they sent the same cases"
+    return f"its report is {how} that of {other}", f"ask it and {other} {ask}"
+
+
+def _in_words(plain: Diagnosis, best: Explanation, sure: bool, names: tuple[str, ...]) -> Diagnosis:
+    """One explanation as a diagnosis."""
+    named = tuple(names[c] for c in best.classes) if names else ()
+    if best.cause == "not told":
+        return plain
+    if best.cause == "labels swapped":
+        first, second = map(quoted, named)
+        finding = f"the labels {first} and {second} {'look' if sure else 'may be'} swapped"
+        advice = f"check how {first} and {second} are coded, in the labels and in the columns"
+    elif best.cause == "labels mixed up":
+        finding = "its scores are far too large, as with wrong labels or another model"
+        if names:
+            finding = "its labels do not fit its probabilities in most classes"
+        column = "label column" if names else "labels"
+        advice = f"check the {column}, the order of the classes and the version of the model"
+    elif best.cause == "other cases":
+        where = f" in {' and '.join(map(quoted, named))}" if 0 < len(named) <= 3 else ""
+        finding = (
+            f"its scores differ from the others'{where}, as with other cases or another device"
+        )
+        advice = "compare the cases, the model and the labels with another site's"
+    else:
+        finding, advice = _MODEL_WORDS[best.cause]
+    return replace(
+        plain, cause=best.cause, finding=finding, advice=advice, sure=sure, classes=named
+    )
+
+
+def diagnose(
+    federation: Federation,
+    trusted: NDArray[np.bool_],
+    covered: NDArray[np.float64],
+    wanted: float,
+    clients: Sequence[str] | None = None,
+) -> Mapping[str, Diagnosis]:
+    """What is the matter with each site that was left out, and with trusted ones that look odd.
+
+    Parameters
+    ----------
+    federation
+        The reports of one round.
+    trusted
+        (K,) who is used.
+    covered
+        (K,) the share of each site's own reported cases that is covered.
+    wanted
+        The share that was asked for.
+    clients
+        Whom to diagnose, whether they look odd or not.
+
+    Returns
+    -------
+    Mapping
+        A diagnosis for every flagged site, in the order of the federation; then one for every
+        trusted site whose own coverage is far too low or whose report clearly shows a fault. Beyond
+        10,000 sites times classes only the coverage of trusted sites is looked at.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> from robfcp.diagnosis import diagnose
+    >>> federation = robfcp.Federation.from_counts([[60, 20, 10, 10]] * 5 + [[10, 10, 30, 50]])
+    >>> covered = np.array([0.9] * 5 + [0.5])
+    >>> diagnose(federation, np.ones(6, dtype=bool), covered, 0.8)["client-5"].fact
+    'only 50% of its own cases are covered where 80% should be'
+    """
+    place = {name: k for k, name in enumerate(federation.ids)}
+    unknown = [name for name in clients or () if name not in place]
+    if unknown:
+        raise RobfcpError(f"clients: {unknown[0]!r:.60} sent no valid report in this round")
+    asked = np.array([place[name] for name in (clients or federation.ids)], dtype=np.intp)
+    clinic = _Clinic(federation, trusted, covered, wanted, asked)
+    if clients is not None:
+        return {name: clinic.examined(place[name])[0] for name in clients}
+    found = {}
+    looked_at = trusted & (clinic.low | (not clinic.many))
+    for k in (*np.flatnonzero(~trusted), *np.flatnonzero(looked_at)):
+        one, telling = clinic.examined(int(k))
+        if telling or not one.trusted:
+            found[one.client] = one
+    return found
+
+
+class _Clinic:
+    """One federation's sites, diagnosed one by one."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        trusted: NDArray[np.bool_],
+        covered: Array,
+        wanted: float,
+        asked: NDArray[np.intp],
+    ) -> None:
+        from scipy.special import bdtr
+
+        self._noisy = np.array([law is not None for law in federation.noises])
+        self._federation, self._trusted = comparable(federation), trusted
+        self._covered, self._wanted = covered, wanted
+        self._copies = copied_from(self._federation, asked[~self._noisy[asked]])
+        strata, n_sites = self._federation.strata, federation.n_clients
+        self._row = {} if strata is None else {int(k): r for r, k in enumerate(strata.rows)}
+        self._pooled = self._federation.pooled(trusted)[None, :]
+        if strata is not None:
+            self._by_class = strata.table.pooled(trusted[strata.rows]).reshape(-1, strata.n_bins)
+        self.many = n_sites * (1 if strata is None else strata.n_strata) > MANY
+        # fewer cases are covered than chance allows even the worst of K sites
+        hits, sizes = np.rint(covered * federation.sizes), federation.sizes
+        rare = bdtr(hits, sizes, wanted) < CHANCE / max(1, n_sites)
+        self.low: NDArray[np.bool_] = rare & (covered < wanted - FAR)
+
+    def _tables(self, k: int) -> tuple[Whole, Whole, tuple[str, ...]]:
+        """The site's (C, H) counts, the trusted others', and the classes' names: () if pooled."""
+        strata, row = self._federation.strata, self._row.get(k)
+        names: tuple[str, ...] = ()
+        if strata is None or row is None:
+            own, kept = self._federation.table.row(k)[None, :], self._pooled
+        else:
+            own, kept = strata.table.row(row).reshape(-1, strata.n_bins), self._by_class
+            names = strata.labels
+        return own, kept - own if self._trusted[k] else kept, names
+
+    def examined(self, k: int) -> tuple[Diagnosis, bool]:
+        """What site k's report looks like, and whether a trusted site should hear of it."""
+        plain = Diagnosis(
+            self._federation.ids[k],
+            bool(self._trusted[k]),
+            "not told",
+            "nothing in its report says why",
+            "look at the technical reason, and ask how the file was made",
+            covered=float(self._covered[k]),
+            wanted=self._wanted,
+        )
+        if self._noisy[k]:
+            finding = "its counts hold privacy noise, which hides the cause"
+            advice = "ask for the model, the labels and the file to be checked"
+            return replace(plain, finding=finding, advice=advice), False
+        own, others, names = self._tables(k)
+        where = _constant(own, others)
+        if where:
+            finding = f"all its scores are equal ({where})"
+            advice = "check that the file holds real probabilities and labels"
+            found = replace(plain, cause="scores all equal", finding=finding, advice=advice)
+            return found, True
+        if k in self._copies:
+            source, whole = self._copies[k]
+            other = self._federation.ids[source]
+            finding, advice = _copied(other, whole)
+            cause: Cause = "copy" if whole else "part of another report"
+            found = replace(plain, cause=cause, finding=finding, advice=advice, other=other)
+            return found, True
+        if others.sum() < FEWEST or own.sum() < FEW_SCORES:
+            return plain, bool(self.low[k])
+        strata = self._federation.strata
+        by_class = bool(names) and strata is not None and strata.by == "class"
+        ranked = explanations(own, others, self._federation.grid, by_class=by_class)
+        best, second = ranked[:2]
+        alike = next(one.likelihood for one in ranked if one.cause == "not told")
+        certain = best.cause != "other cases" and best.likelihood - alike > CERTAIN
+        sure = best.likelihood - second.likelihood > CLEAR
+        found = _in_words(plain, best, sure, names)
+        if found.cause == "not told":
+            found = _mix(found, own, others, names)
+        elif not sure:
+            instead = _in_words(plain, second, False, names)
+            if instead.cause not in ("not told", found.cause):
+                found = replace(found, instead=instead.short)
+        return found, bool(self.low[k] or certain)
+
+
+def _mix(plain: Diagnosis, own: Whole, others: Whole, names: tuple[str, ...]) -> Diagnosis:
+    """Scores as elsewhere within the classes, but other classes."""
+    if not names:
+        return plain
+    here, there = own.sum(axis=1), others.sum(axis=1)
+    mine, usual = here / here.sum(), there / max(1, int(there.sum()))
+    if not Mixes(here, there).unlike:
+        return plain
+    most = int(np.argmax(np.abs(mine - usual)))
+    return replace(
+        plain,
+        cause="other mix of classes",
+        finding=f"its mix of classes is another: {_percent(float(mine[most]))} "
+        f"{quoted(names[most])} where the others have {_percent(float(usual[most]))}",
+        advice="ask whether other cases are seen there; if so, nothing is wrong: consider "
+        "thresholds by class, or one of its own",
+        classes=(names[most],),
+    )
+
+
+def _constant(own: Whole, others: Whole) -> str:
+    """Where nearly all scores lie, if they lie in one bin and the others' do not."""
+    here, there = own.sum(axis=0), others.sum(axis=0)
+    top = int(np.argmax(here))
+    total = int(here.sum())
+    usual = there[top] / max(1, int(there.sum()))
+    if total < FEW_SCORES or here[top] < EQUAL * total or usual > 0.5:
+        return ""
+    if top == 0:
+        return "the smallest there is"
+    return "the largest there is" if top == len(here) - 1 else "all in one bin"
