@@ -11,30 +11,15 @@ import robfcp
 
 
 class Turn:
-    """What a driver lets a site do: its `record` is the honest reply, `attempt` counts from 1."""
+    """What a driver lets a site do: its `record` is the honest reply, `attempt` counts from 1.
+
+    send(record): reply with this record; without one, honestly. beside(): the honest record with
+    something large beside it. fail(): the engine says that the site's code failed. hold(): reply
+    honestly when the deadline is past and the threshold goes out. later(seconds): after a while.
+    """
 
     def __init__(self, record, attempt):
         self.record, self.attempt = dict(record), attempt
-
-    def send(self, record=None):
-        """Reply with this record; without one, honestly."""
-        raise NotImplementedError
-
-    def beside(self):
-        """The honest record with something large beside it."""
-        raise NotImplementedError
-
-    def fail(self):
-        """The engine says that the site's code failed."""
-        raise NotImplementedError
-
-    def hold(self):
-        """Reply honestly when the deadline is past and the threshold goes out."""
-        raise NotImplementedError
-
-    def later(self, seconds):
-        """Reply honestly after some seconds."""
-        raise NotImplementedError
 
     def vanish(self):
         """Never reply."""

@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
 
 from robfcp.calibration import Calibration
 from robfcp.engines import server
-from robfcp.engines.flower_network import RUN_ID, InProcessNetwork, network_trouble, nodes_of
+from robfcp.engines.flower_network import RUN_ID, TROUBLE, InProcessNetwork, nodes_of
 from robfcp.engines.protocol import RECORD, Outcome, Participant, ReportRequest, read_request
 from robfcp.engines.site import Part, Site, SiteRules, reply_to
 from robfcp.federation import Federation
@@ -54,7 +54,6 @@ NodeAttack = Callable[[NDArray[np.float64], Context], ArrayLike]
 
 ARRAYS = "arrays"
 GONE = (3, 4, 5)  # Flower's codes for messages and nodes that are unavailable
-TROUBLE = network_trouble()
 PAUSE = 0.5  # seconds between two tries to list the nodes
 DEFAULTS: Mapping[str, Any] = {
     **server.DEFAULTS,
@@ -63,13 +62,7 @@ DEFAULTS: Mapping[str, Any] = {
     "training-timeout": 600.0,
     "min-nodes": 2,  # wait for so many before the start, at most `deadline` seconds
 }
-STRATEGIES = {
-    "fedavg": "FedAvg",
-    "fedmedian": "FedMedian",
-    "fedtrimmedavg": "FedTrimmedAvg",
-    "krum": "Krum",
-    "multikrum": "MultiKrum",
-}
+STRATEGIES = ("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum")
 
 log = logging.getLogger(__name__)
 
@@ -171,8 +164,9 @@ def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> Serve
         config = {**DEFAULTS, **context.run_config}
         options = server.round_options(config)
         waiting = {"deadline": float(config["deadline"]), "poll": float(config["poll"])}
-        _wait_for_nodes(network, int(config["min-nodes"]), waiting["deadline"])
-        sizes = server.sizes_as_configured(Flower(network, arrays, **waiting), config)
+        engine = Flower(network, arrays, **waiting)
+        _wait_for_nodes(engine, int(config["min-nodes"]))
+        sizes = server.sizes_as_configured(engine, config)
         rounds = int(config["num-server-rounds"])
         if arrays is not None and rounds > 0:
             result = named_strategy(config).start(
@@ -181,11 +175,9 @@ def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> Serve
                 num_rounds=rounds,
                 timeout=float(config["training-timeout"]),
             )
-            arrays = result.arrays
-        trained = Flower(network, arrays, **waiting)
-        server.calibrate_as_configured(
-            trained, config, sizes=sizes, run_id=context.run_id, **options
-        )
+            engine = Flower(network, result.arrays, **waiting)
+        run = context.run_id
+        server.calibrate_as_configured(engine, config, sizes=sizes, run_id=run, **options)
 
     return app
 
@@ -194,28 +186,22 @@ def named_strategy(config: Mapping[str, Any]) -> Any:
     """The strategy the run's config names, on all nodes that are there, without evaluation."""
     from flwr.serverapp import strategy
 
-    name = str(config["strategy"])
-    if name not in STRATEGIES:
-        raise RobfcpError(f"strategy: {name!r} is unknown; use {', '.join(STRATEGIES)}")
+    name, known = str(config["strategy"]), {one.lower(): one for one in STRATEGIES}
+    if name not in known:
+        raise RobfcpError(f"strategy: {name!r} is unknown; use {', '.join(known)}")
     liars = config["liars"] if isinstance(config["liars"], int) else 0
     options = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
     if "krum" in name:
         options["num_malicious_nodes"] = liars
     if name == "multikrum":
         options["num_nodes_to_select"] = max(1, int(config["min-nodes"]) - liars)
-    return getattr(strategy, STRATEGIES[name])(**options)
+    return getattr(strategy, known[name])(**options)
 
 
-def _wait_for_nodes(network: Network, wanted: int, deadline: float) -> None:
+def _wait_for_nodes(engine: Flower, wanted: int) -> None:
     """Return when enough nodes are there; go on with those there are when the time is up."""
-    end = time.monotonic() + deadline
-    while True:
-        try:
-            found = len(server.bounded(lambda: nodes_of(network), 10.0))
-        except Exception:  # a network in trouble
-            found = 0
-        if found >= wanted:
-            return
+    end = time.monotonic() + engine.deadline
+    while (found := len(engine.present())) < wanted:
         if time.monotonic() >= end:
             log.warning("%d of %d nodes; going on without the rest", found, wanted)
             return
@@ -243,8 +229,9 @@ class Flower(server.Engine):
         while True:
             try:
                 left = max(0.1, end - time.monotonic())
-                nodes = server.bounded(lambda: nodes_of(self.network), left)
-                return server.named_participants((n.node_id, n.name, n.public_key) for n in nodes)
+                return server.named_participants(
+                    server.bounded(lambda: nodes_of(self.network), left)
+                )
             except Exception as error:
                 if not isinstance(error, TROUBLE) or time.monotonic() + PAUSE >= end:
                     raise RobfcpError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +11,11 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+
+TROUBLE: tuple[type[Exception], ...] = (OSError,)  # a network that may work again a moment later
+for _module, _error in (("httpx", "HTTPError"), ("grpc", "RpcError")):
+    with suppress(ModuleNotFoundError):
+        TROUBLE += (getattr(import_module(_module), _error),)
 
 APP_RAISED = 2  # Flower's code for a ClientApp that raised
 RUN_ID = 1
@@ -26,27 +30,16 @@ class Node:
     public_key: bytes = b""
 
 
-def nodes_of(network: Any) -> list[Node]:
-    """The network's nodes with their registered names, where its version of flwr tells them."""
+def nodes_of(network: Any) -> list[tuple[int, str, bytes]]:
+    """Number, registered name and public key of every node, where this version of flwr tells."""
     if not hasattr(network, "get_nodes"):
-        return [Node(int(node_id)) for node_id in network.get_node_ids()]
+        return [(int(node_id), "", b"") for node_id in network.get_node_ids()]
     found = []
     for node in network.get_nodes():
         key = getattr(node, "public_key", b"")
-        name = str(getattr(node, "name", "") or "")
-        found.append(
-            Node(int(node.node_id), name, key.encode() if isinstance(key, str) else bytes(key))
-        )
+        key = key.encode() if isinstance(key, str) else bytes(key)
+        found.append((int(node.node_id), str(getattr(node, "name", "") or ""), key))
     return found
-
-
-def network_trouble() -> tuple[type[Exception], ...]:
-    """The exceptions of a network that may work again a moment later."""
-    found: list[type[Exception]] = [OSError]
-    for module, name in (("httpx", "HTTPError"), ("grpc", "RpcError")):
-        with suppress(ModuleNotFoundError):
-            found.append(getattr(import_module(module), name))
-    return tuple(found)
 
 
 class InProcessNetwork:
@@ -132,14 +125,5 @@ class InProcessNetwork:
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Push and pull until all have answered or the time is up."""
-        waiting = set(self.push_messages(messages))
-        end = time.monotonic() + (60.0 if timeout is None else timeout)
-        replies: list[Message] = []
-        while True:
-            new = self.pull_messages(waiting)
-            waiting -= {reply.metadata.reply_to_message_id for reply in new}
-            replies += new
-            if not waiting or time.monotonic() >= end:
-                return replies
-            time.sleep(0.01)
+        """Push and pull: everybody answers at once."""
+        return self.pull_messages(self.push_messages(messages))

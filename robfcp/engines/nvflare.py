@@ -324,8 +324,7 @@ class MonitorController(_Workflow):
             history=str(config["history"]) or None,
         )
         found = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line}
-        body = msgspec.json.encode({**found, **asdict(merged)})
-        write_atomically(place / "monitor.json", body)
+        write_atomically(place / "monitor.json", msgspec.json.encode({**found, **asdict(merged)}))
         server.log.warning("%s", merged.line)
 
 

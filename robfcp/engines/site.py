@@ -44,18 +44,18 @@ Part = Literal["calibration", "test"]
 Attack = Callable[[NDArray[np.float64]], ArrayLike]
 
 BUDGET = ("delta", "neighbours", "samples-per-patient", "rounds")  # beside epsilon
-RULES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "privacy-ledger": ("ledger", str),
-    "privacy-dataset": ("dataset", str),
-    "privacy-grid": ("grid", lambda text: grid_from_text(str(text))),
-    "privacy-score": ("score", lambda text: named_score(str(text))),
-    "privacy-samples": ("samples", int),
-    "pooled": ("pooled", bool),
-    "least": ("least", int),
-    "bins-per-sample": ("bins_per_sample", float),
-    "signing-key": ("signing_key", str),
-    "letter-folder": ("letter_folder", str),
-    "monitor-folder": ("monitor_folder", str),
+RULES: Mapping[str, Callable[[Any], Any]] = {  # how each is read; see `SiteRules`
+    "privacy-ledger": str,
+    "privacy-dataset": str,
+    "privacy-grid": grid_from_text,
+    "privacy-score": named_score,
+    "privacy-samples": int,
+    "pooled": bool,
+    "least": int,
+    "bins-per-sample": float,
+    "signing-key": str,
+    "letter-folder": str,
+    "monitor-folder": str,
 }
 CODE = ("outputs", "fresh")  # the site's own functions, as module:function
 WORDS = ("epsilon", *BUDGET, *RULES, *CODE, "output-folder")  # the last one: a server's
@@ -94,7 +94,11 @@ class SiteRules:
 
     def with_config(self, config: Mapping[str, Any]) -> SiteRules:
         """The same with what the site's own configuration says, which goes before."""
-        said = {name: read(config[word]) for word, (name, read) in RULES.items() if word in config}
+        said = {
+            word.removeprefix("privacy-").replace("-", "_"): read(config[word])
+            for word, read in RULES.items()
+            if word in config
+        }
         if "epsilon" in config:
             budget = {word.replace("-", "_"): config[word] for word in BUDGET if word in config}
             said["privacy"] = Privacy(config["epsilon"], **budget)
@@ -196,9 +200,8 @@ class Site:
         if rules.privacy is not None:
             if self.memory.get("request") == body:
                 return bytes(self.memory["report"])
-            assert rules.ledger is not None
             try:
-                Ledger(rules.ledger, rules.dataset).charge(rules.privacy, request.round)
+                Ledger(str(rules.ledger), rules.dataset).charge(rules.privacy, request.round)
             except RobfcpError as error:
                 raise Refused(6, str(error)) from error
         report = self._made(request, grid, score)
