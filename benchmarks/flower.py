@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from robfcp import LAC, Report, calibrate
+from robfcp import LAC, Consensus, Report, calibrate
 from robfcp.engines.flower import calibrate_in_process
 
 SAMPLES, CLASSES, REPEATS = 100, 10, 5
@@ -39,7 +39,7 @@ def main() -> None:
         p = rng.dirichlet(np.full(CLASSES, 0.4), (n_clients, SAMPLES))
         labels = (p.cumsum(axis=2) > rng.random((n_clients, SAMPLES, 1))).argmax(axis=2)
         data = {f"site-{k:05d}": (p[k], labels[k]) for k in range(n_clients)}
-        options = {"malicious": n_clients // 5}
+        options = {"defence": Consensus(at_most=n_clients // 5)}
         score = LAC()
 
         def core(data=data, options=options, score=score) -> float:

@@ -118,7 +118,7 @@ def main(rounds: int, seed: int) -> int:
         started = time.monotonic()
         try:
             found = calibration_round(
-                network, malicious=0, deadline=DEADLINE, poll=0.02, check=bool(number % 4 == 0)
+                network, deadline=DEADLINE, poll=0.02, check=bool(number % 4 == 0)
             )
             statuses = {c: e["status"] for c, e in found.provenance["clients"].items()}
             seen.update(statuses.values())

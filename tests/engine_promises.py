@@ -65,6 +65,10 @@ OPTIONS = {  # as a configuration says it, and as `calibrate` is told
     "the default": ({"liars": 2}, {"defence": robfcp.Consensus(at_most=2)}),
     "the paper's": ({"defence": "rob-fcp", "liars": 3}, {"defence": robfcp.RobFCP(3)}),
     "a promise": ({"liars": 2, "promise": "marginal"}, {"promise": robfcp.Marginal(2)}),
+    "sites alike": (
+        {"liars": 1, "promise": "pac", "alike": 0.05, "confidence": 0.9},
+        {"promise": robfcp.Pac(1, alike=0.05), "confidence": 0.9},
+    ),
     "three levels": (THREE, THREE),
 }
 
@@ -129,6 +133,8 @@ def test_a_missed_quorum_counts_the_silent_and_leaves_no_calibration(engine, tmp
         *(({"deadline": deadline}, "no time to wait") for deadline in (0, -1.0, np.inf, np.nan)),
         ({"liars": "some"}, "neither a number nor 'unknown'"),
         ({"score": "nothing"}, "nothing"),
+        ({"promise": "marginal", "liars": 1, "alike": 0.1}, "alike: marginal takes none"),
+        ({"promise": "pac", "liars": "unknown"}, "liars: state how many sites may lie"),
     ],
 )
 def test_what_a_configuration_cannot_mean_is_refused(config, words, engine, tmp_path):
@@ -222,7 +228,7 @@ def test_the_monitor_rings_where_most_sites_drift_and_the_rest_is_no_alarm(engin
     own = {name: {"monitor-folder": str(tmp_path / f"{name}.monitor")} for name in DATA}
     own["site-1"] = {}  # no place for its state
     own["site-0"] |= {"epsilon": 1.0, "privacy-ledger": str(tmp_path / "l.json")}
-    found = engine.monitor(tmp_path, fresh, configs=own, malicious=2, round="r", floor=0.9)
+    found = engine.monitor(tmp_path, fresh, configs=own, liars=2, round="r", floor=0.9)
     assert found["alarm"]
     assert found["line"].startswith("alarm: 8 sites of which at most 2 lie")
     assert found["faulty"] == {f"site-{k}" for k in range(4)}
@@ -232,7 +238,7 @@ def test_the_monitor_rings_where_most_sites_drift_and_the_rest_is_no_alarm(engin
 def test_nodes_go_on_from_their_state_and_every_date_is_kept(engine, tmp_path):
     record = tmp_path / "alarms.json"
     own = {name: {"monitor-folder": str(tmp_path / name)} for name in DATA}
-    options = {"configs": own, "malicious": 1, "round": "r", "floor": 0.9, "history": str(record)}
+    options = {"configs": own, "liars": 1, "round": "r", "floor": 0.9, "history": str(record)}
     strength = []
     for step, n in enumerate((400, 800, 800), start=1):
         fresh = {name: drifting(0.15, n, seed=k) for k, name in enumerate(DATA)}

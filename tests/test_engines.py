@@ -102,9 +102,9 @@ class Driver:
         seconds = time.monotonic() - started
         return robfcp.Calibration.load(output), engine.asked, seconds
 
-    def monitor(self, folder, fresh, configs, malicious, **options):
+    def monitor(self, folder, fresh, configs, liars, **options):
         engine = Loopback(self.sites(configs, None, fresh))
-        merged = monitor_round(engine, watched(), malicious, **options)
+        merged = monitor_round(engine, watched(), liars, **options)
         faulty = {fault.client for fault in merged.faulty}
         return {**asdict(merged), "alarm": merged.alarm, "line": merged.line, "faulty": faulty}
 

@@ -27,7 +27,6 @@ os.environ.update(QUIET)
 
 __all__ = [
     "DEFAULTS",
-    "QUIET",
     "Engine",
     "Outcome",
     "Participant",

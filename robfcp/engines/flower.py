@@ -166,7 +166,7 @@ def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> Serve
         waiting = {"deadline": float(config["deadline"]), "poll": float(config["poll"])}
         engine = Flower(network, arrays, **waiting)
         _wait_for_nodes(engine, int(config["min-nodes"]))
-        sizes = server.sizes_as_configured(engine, config)
+        options["sizes"] = server.sizes_as_configured(engine, config)
         rounds = int(config["num-server-rounds"])
         if arrays is not None and rounds > 0:
             result = named_strategy(config).start(
@@ -176,8 +176,8 @@ def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> Serve
                 timeout=float(config["training-timeout"]),
             )
             engine = Flower(network, result.arrays, **waiting)
-        run = context.run_id
-        server.calibrate_as_configured(engine, config, sizes=sizes, run_id=run, **options)
+        options["run_id"] = context.run_id
+        server.calibrate_as_configured(engine, config, **options)
 
     return app
 
@@ -317,20 +317,20 @@ def send_letters(
 def monitor_round(
     network: Network,
     calibration: Calibration,
-    malicious: int,
+    liars: int,
     arrays: ArrayRecord | None = None,
     *,
     deadline: float = 60.0,
     poll: float = 1.0,
     **options: Any,
 ) -> Merged:
-    """Ask all nodes how strong their alarms are and merge them, when at most `malicious` lie.
+    """Ask all nodes how strong their alarms are and merge them, when at most `liars` lie.
 
     options: those of `robfcp.engines.monitor_round`: round (a name), step (the number of the date,
         fixed beforehand), level, floor, delta, independent, history.
     """
     engine = Flower(network, arrays, deadline=deadline, poll=poll)
-    return server.monitor_round(engine, calibration, malicious, **options)
+    return server.monitor_round(engine, calibration, liars, **options)
 
 
 def run_in_process(

@@ -66,7 +66,7 @@ CONFIG = Path("local", "robfcp.json")
 CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
 MONITOR_DEFAULTS: Mapping[str, Any] = {
     "calibration": "",  # its absolute path
-    "malicious": 0,  # the most sites that may lie
+    "liars": 0,  # the most sites that may lie
     "round": "",  # a name
     "step": 0,  # the number of the date, fixed beforehand
     "level": 0,
@@ -262,9 +262,8 @@ class _Workflow(ModelController):
         config = {**self.defaults, **self.config}
         local = Path(self.engine.get_workspace().get_site_config_dir())
         chosen = read_site(local / CONFIG.name).get("output-folder")
-        place = Path(self.get_run_dir())
-        if chosen:
-            place = Path(make_folder(str(Path(chosen) / self.fl_ctx.get_job_id())))
+        job = self.fl_ctx.get_job_id()
+        place = Path(make_folder(str(Path(chosen) / job)) if chosen else self.get_run_dir())
         waiting = float(config["deadline"]), float(config["poll"])
         self.ask(NVFlare(self, self.trained(), *waiting), config, place)
 
@@ -298,10 +297,9 @@ class CalibrationController(_Workflow):
     def ask(self, engine: NVFlare, config: dict[str, Any], place: Path) -> None:
         """Sizes, reports, calibration, letters."""
         config["output"] = str(place / "calibration.json")
-        options = server.round_options(config)
-        sizes = server.sizes_as_configured(engine, config)
-        job = self.fl_ctx.get_job_id()
-        server.calibrate_as_configured(engine, config, sizes=sizes, run_id=job, **options)
+        options = {**server.round_options(config), "run_id": self.fl_ctx.get_job_id()}
+        options["sizes"] = server.sizes_as_configured(engine, config)
+        server.calibrate_as_configured(engine, config, **options)
 
 
 class MonitorController(_Workflow):
@@ -319,7 +317,7 @@ class MonitorController(_Workflow):
         merged = server.monitor_round(
             engine,
             Calibration.load(str(config["calibration"])),
-            int(config["malicious"]),
+            int(config["liars"]),
             **{word: config[word] for word in words},
             history=str(config["history"]) or None,
         )
@@ -351,16 +349,15 @@ class CalibrationRecipe(Recipe):
     ) -> None:
         job = FedJob(name=name, min_clients=min_clients)
         job.to_server(CalibrationController(config))
-        if script is None:
-            job.to_clients(CalibrationExecutor(), tasks=[TASK])
-        else:
-            runner = ScriptRunner(
+        answering: Any = CalibrationExecutor()
+        if script is not None:
+            answering = ScriptRunner(
                 script=script,
                 script_args=script_args,
                 framework=FrameworkType.RAW,
                 server_expected_format=ExchangeFormat.RAW,
             )
-            job.to_clients(runner, tasks=[TASK])
+        job.to_clients(answering, tasks=[TASK])
         for helper in helpers:
             job.to_clients(helper)
         super().__init__(job)

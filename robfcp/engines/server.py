@@ -42,6 +42,7 @@ from robfcp.engines.protocol import (
     Request,
     SizeRequest,
     Status,
+    T,
     open_reply,
     read_reply,
 )
@@ -63,7 +64,6 @@ MAX_REPLY = 65_536  # bytes of a reply, beside a report's counts
 BYTES_PER_BIN = 48  # two numbers of at most 20 digits, with room to spare
 
 K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -406,8 +406,8 @@ def calibration_round(
 
     sizes: who may report and with how many samples, fixed before; see `register_sizes`.
     check: send the threshold and note the coverage and set size each site claims to see.
-    keys: each client's public key, by which its report must be signed; `report.read_keys` reads
-    them from a registry. Without keys a signature must be by the key that the report itself names.
+    keys: each client's public key, by which its report must be signed; a registry holds them
+    (`report.agreement.read_keys`). Without keys a signature must be by the key it names itself.
     invited: the names of all registered sites, so that those offline now are listed as missing.
     options: those of `robfcp.calibrate`. The calibration's `provenance` holds the run and what
     every client did.
@@ -552,7 +552,7 @@ def send_letters(engine: Engine, calibration: Calibration, key: Any = None) -> l
 def monitor_round(
     engine: Engine,
     calibration: Calibration,
-    malicious: int,
+    liars: int,
     *,
     round: str,
     step: int = 0,
@@ -562,7 +562,7 @@ def monitor_round(
     independent: bool = False,
     history: str | os.PathLike[str] | None = None,
 ) -> Merged:
-    """Ask all sites how strong their alarms are and merge them, when at most `malicious` lie.
+    """Ask all sites how strong their alarms are and merge them, when at most `liars` lie.
 
     Ask at dates fixed beforehand, `step` their number. A site that does not answer, or not as
     asked, counts as no alarm. `history` is a file that keeps every date, for the page and for
@@ -594,11 +594,9 @@ def monitor_round(
         "faulty": [_fault(one) for one in found.outcomes if one.answer is None],
     }
     if history is None or not reports:
-        return merge(reports, malicious, n_sites=total, **how)
+        return merge(reports, liars, n_sites=total, **how)
     watched = None if Path(history).exists() else total
-    return record_look(history, reports, malicious, step=step, round=round, n_sites=watched, **how)[
-        0
-    ]
+    return record_look(history, reports, liars, step=step, round=round, n_sites=watched, **how)[0]
 
 
 def _fault(outcome: Outcome[Any]) -> Fault:
@@ -614,8 +612,11 @@ DEFAULTS: Mapping[str, Any] = {  # of a run's configuration, in the same words o
     "grid": "",  # the score's own; "uniform:100" and the like
     "coverage": 0.9,
     "defence": DEFAULT,
-    "promise": "",  # marginal, pac
     "liars": "unknown",  # or the most sites that may lie
+    "promise": "",  # marginal, pac, label-shift
+    "alike": "",  # by how much sites may differ, where that is promised
+    "mix": "",  # of labels, where they may shift: uniform, any
+    "confidence": 0.95,  # with which certificates hold
     "sizes": "ask",  # beforehand; "none", or the absolute path of a registry
     "keys": "",  # absolute path of a registry of public keys; unsigned reports are refused
     "quorum": 0.5,
@@ -636,8 +637,9 @@ def round_options(config: Mapping[str, Any]) -> dict[str, Any]:
         )
     if config["liars"] != "unknown" and not isinstance(config["liars"], int):
         raise RobfcpError("liars: neither a number nor 'unknown'; fix the run config")
-    liars = None if config["liars"] == "unknown" else config["liars"]
-    promise = named_promise(str(config["promise"]), liars=liars) if config["promise"] else None
+    words, name = ("liars", "alike", "mix"), str(config["promise"])
+    stated = {word: config[word] for word in words if config[word] not in ("", "unknown")}
+    promise = named_promise(name, **stated) if name else None
     return {
         "score": named_score(str(config["score"])),
         "grid": grid_from_text(str(config["grid"])) if config["grid"] else None,
@@ -646,8 +648,9 @@ def round_options(config: Mapping[str, Any]) -> dict[str, Any]:
         "check": bool(config["check"]),
         "invited": str(config["invited"]).split(),
         "coverage": config["coverage"],
-        "defence": named_defence(str(config["defence"]), None if promise else liars),
+        "defence": named_defence(str(config["defence"]), None if promise else stated.get("liars")),
         "promise": promise,
+        "confidence": config["confidence"],
     }
 
 

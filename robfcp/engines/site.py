@@ -131,8 +131,7 @@ def own_code(place: str | None, folder: Path) -> Callable[..., Any] | None:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     module, _, name = place.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
+    return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True)
@@ -156,18 +155,17 @@ class Site:
 
     def answer(self, body: bytes) -> bytes:
         """The answer to a request; raises where the site gives none."""
+        answers: dict[type, Callable[[Any], Any]] = {
+            SizeRequest: self._size,
+            ReportRequest: self._report,
+            CheckRequest: self._claims,
+            LetterRequest: self._keep,
+            MonitorRequest: self._watch,
+        }
         request = read_request(body)
         try:
-            if isinstance(request, SizeRequest):
-                return msgspec.json.encode(self._size())
-            if isinstance(request, ReportRequest):
-                return self._report(request, body)
-            if isinstance(request, CheckRequest):
-                return msgspec.json.encode(self._claims(request))
-            if isinstance(request, LetterRequest):
-                return msgspec.json.encode(self._keep(request))
-            assert isinstance(request, MonitorRequest)
-            return self._watch(request)
+            found = answers[type(request)](request)
+            return found if isinstance(found, bytes) else msgspec.json.encode(found)
         except Refused:
             raise
         except Exception as error:
@@ -181,14 +179,14 @@ class Site:
             raise RobfcpError("outputs: this site has none; say where they come from")
         return self.outputs(part)
 
-    def _size(self) -> int:
+    def _size(self, request: SizeRequest) -> int:
         if self.rules.privacy is not None and self.rules.privacy.hides_size:
             raise Refused(4, "the number of samples is protected")
         if self.rules.samples is not None:
             return self.rules.samples
         return len(np.asarray(self._data("calibration")[1]))
 
-    def _report(self, request: ReportRequest, body: bytes) -> bytes:
+    def _report(self, request: ReportRequest) -> bytes:
         """A report; of a private site the one it gave before, or one that is paid for first."""
         rules = self.rules
         if rules.grid is not None and request.grid.digest != rules.grid.digest:
@@ -197,6 +195,7 @@ class Site:
         if score is None or (rules.score is not None and score != rules.score):
             raise Refused(5, "another score than this site takes was asked for")
         grid = wire.read_grid(request.grid) if rules.grid is None else rules.grid
+        body = msgspec.json.encode(request)
         if rules.privacy is not None:
             if self.memory.get("request") == body:
                 return bytes(self.memory["report"])

@@ -91,7 +91,7 @@ class FlowerDriver:
         calibration = robfcp.Calibration.load(folder / "calibration.json")
         return calibration, network.asked, time.monotonic() - network.started
 
-    def monitor(self, folder, fresh, configs, malicious, **options):
+    def monitor(self, folder, fresh, configs, liars, **options):
         names = list(DATA)
 
         def samples(arrays, node):
@@ -99,7 +99,7 @@ class FlowerDriver:
 
         network = FaultyNetwork(DATA, configs=configs, fresh=samples if fresh else None)
         options = {"deadline": 20.0, "poll": 0.02, **options}
-        merged = monitor_round(network, watched(), malicious, **options)
+        merged = monitor_round(network, watched(), liars, **options)
         faulty = {fault.client for fault in merged.faulty}
         return {**asdict(merged), "alarm": merged.alarm, "line": merged.line, "faulty": faulty}
 
