@@ -37,7 +37,7 @@ from robfcp.calibration.record import decode_evidence, encode_evidence
 from robfcp.calibration.sealed import digest_of
 from robfcp.cli._data import read_outputs
 from robfcp.errors import RobfcpError
-from robfcp.federation import read_federation
+from robfcp.federation import Federation
 from robfcp.page import write_page
 from robfcp.privacy import Ledger, Privacy
 from robfcp.report import generate_key, load_key
@@ -152,7 +152,7 @@ class Samples:
 
     def use_private(self, path: Path) -> None:
         """In a round of private ones, with a guarantee."""
-        federation = read_federation([path, *self.saved_private()])
+        federation = Federation.read([path, *self.saved_private()])
         robfcp.calibrate(federation, promise=robfcp.Marginal(liars=1))
 
     def saved_private(self) -> list[Path]:
@@ -166,8 +166,8 @@ class Samples:
     def use_signed(self, path: Path) -> None:
         """With and without registered keys."""
         others = [self.folder / f"r{k}" for k in (0, 2, 3)]
-        read_federation([path, *others])
-        read_federation([path, others[0]], keys={"s0": self.public, "s1": self.public}, round="r")
+        Federation.read([path, *others])
+        Federation.read([path, others[0]], keys={"s0": self.public, "s1": self.public}, round="r")
 
     def use_calibration(self, path: Path) -> None:
         """Load, predict, verify and draw."""

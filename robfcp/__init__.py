@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from robfcp.federation import (
         Fault,
         Federation,
-        read_federation,
     )
     from robfcp.grid import Grid
     from robfcp.guarantees import LabelShift, Marginal, Pac, certify
@@ -94,7 +93,6 @@ __all__ = [
     "from_logits",
     "metrics",
     "partitions",
-    "read_federation",
     "recommend_grid",
     "simulate",
 ]
@@ -116,7 +114,6 @@ _HOMES = {
     "federation": (
         "Fault",
         "Federation",
-        "read_federation",
     ),
     "grid": ("Grid",),
     "certificate": ("Certificate",),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
-from robfcp.federation import Counts, Federation, comparable
+from robfcp.federation import Counts, Federation
 from robfcp.grid import Grid
 
 SURE = 20.0  # a part of another report by chance: less than e^-20
@@ -516,7 +516,7 @@ class _Clinic:
         from scipy.special import bdtr
 
         self._noisy = np.array([law is not None for law in federation.noises])
-        self._federation, self._trusted = comparable(federation), trusted
+        self._federation, self._trusted = federation.comparable(), trusted
         self._covered, self._wanted = covered, wanted
         self._copies = copied_from(self._federation, asked[~self._noisy[asked]])
         strata, n_sites = self._federation.strata, federation.n_clients

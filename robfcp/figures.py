@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.calibration import Budgets, Calibration, covered_by_stratum, stratum_limits
 from robfcp.errors import RobfcpError
-from robfcp.federation import comparable, whole
 from robfcp.files import write_atomically
 from robfcp.monitoring import Monitor
 
@@ -187,7 +186,7 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     >>> save(plot_cdf(robfcp.calibrate(federation, defence="none")), "scores.svg")
     """
     target: Axes = new_axes()[0] if ax is None else ax
-    federation = whole(comparable(calibration.federation))
+    federation = calibration.federation.comparable().rounded()
     trusted = calibration.trusted_mask
     upper = federation.grid.upper
     inside = np.isfinite(upper)

@@ -79,7 +79,7 @@ def test_engines_end_where_files_end_to_the_bit(case, engine, tmp_path):
     found, _, _ = engine.play(tmp_path, sizes="ask", check=False, **configured)
     for report in core_reports(DATA):
         report.save(tmp_path / f"{report.client}.json")
-    federation = robfcp.read_federation([tmp_path / f"{name}.json" for name in DATA])
+    federation = robfcp.Federation.read([tmp_path / f"{name}.json" for name in DATA])
     core = robfcp.calibrate(federation, **told)
     assert (found.threshold, found.trusted) == (core.threshold, core.trusted)
     assert np.array_equal(found.oddness, core.oddness)

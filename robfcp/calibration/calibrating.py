@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -29,7 +28,7 @@ from robfcp.defence import (
     threshold_of,
 )
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, Untrusted, comparable, read_federation
+from robfcp.federation import Federation, Untrusted
 from robfcp.guarantees import (
     LabelShift,
     Marginal,
@@ -157,7 +156,7 @@ def _calibrate(
     )
     _check_promise(promise, federation, settings)
     levels, several = _asked(federation, coverage, risk)
-    assessment = _assess(comparable(federation), rule, promise)
+    assessment = _assess(federation.comparable(), rule, promise)
     liars, stated = assessment.liars, assessment.stated
     if promise is not None and promise.liars is not None:
         liars, stated = promise.liars, True
@@ -224,15 +223,14 @@ def _federation(reports: Reports) -> Federation:
     if isinstance(reports, Federation):
         return reports
     if isinstance(reports, (str, os.PathLike)) and not _is_json(reports):
-        place = Path(reports)
-        return read_federation(sorted(place.glob("*.json")) if place.is_dir() else [place])
+        return Federation.read(reports)
     if isinstance(reports, (bytes, Mapping)) or not isinstance(reports, Iterable):
         return Federation.from_reports(cast(Any, reports))  # which says what is wrong
     rest = iter(reports)
     first = next(rest, None)
     every: Any = () if first is None else chain((first,), rest)
     if isinstance(first, (str, os.PathLike)) and not _is_json(first):
-        return read_federation(every)
+        return Federation.read(every)
     return Federation.from_reports(every)
 
 

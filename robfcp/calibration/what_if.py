@@ -16,7 +16,7 @@ from robfcp.calibration.calibration import Calibration
 from robfcp.certificate import Certificate
 from robfcp.defence import Consensus, Defence, NoDefence, defence_again, threshold_of
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, comparable
+from robfcp.federation import Federation
 from robfcp.guarantees import (
     CountBounds,
     Marginal,
@@ -256,7 +256,7 @@ def _excluded(
     calibration: Calibration, liars: tuple[int, ...], rule: Defence | None
 ) -> tuple[NDArray[np.intp], ...]:
     """Whom the defence leaves out when told each number; as recorded where it cannot be told."""
-    federation = comparable(calibration.federation)
+    federation = calibration.federation.comparable()
     most = (federation.n_clients - 1) // 2
     recorded = np.flatnonzero(~calibration.trusted_mask)
     if rule is None or isinstance(rule, NoDefence):

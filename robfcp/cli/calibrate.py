@@ -38,7 +38,7 @@ from robfcp.cli._rounds import Rounds
 from robfcp.cli.page import RunBy, Study, Title, about
 from robfcp.defence import DEFAULT, DEFENCES, Defence, RobFCP, named_defence
 from robfcp.errors import RobfcpError
-from robfcp.federation import capped, read_federation
+from robfcp.federation import Federation
 from robfcp.guarantees import named_promise
 from robfcp.page import History, write_page
 from robfcp.report import load_key
@@ -174,7 +174,7 @@ def calibrate(
     prepare(output, html, audit, None if letters is None else letters / "any")
     with printer.busy(f"calibrating {len(reports)} reports"):
         agreed = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)
-        federation = read_federation(
+        federation = Federation.read(
             reports,
             sizes=sizes,
             quorum=quorum,
@@ -185,9 +185,8 @@ def calibrate(
             privacy=read_privacy(privacy, agreed.privacy),
             score=agreed.agreed_score,
             grid=agreed.agreed_grid,
+            max_share=max_share,
         )
-        if max_share is not None:
-            federation = capped(federation, max_share)
         number = read_number(malicious)
         rounds = None if previous is None else Rounds(previous, alarms)
         if rounds is not None:

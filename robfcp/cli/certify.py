@@ -37,7 +37,7 @@ from robfcp.cli._common import (
 )
 from robfcp.cli._paths import REPORTS, expanded
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, read_federation
+from robfcp.federation import Federation
 from robfcp.files import read_limited
 from robfcp.guarantees import (
     FcpThreshold,
@@ -186,7 +186,7 @@ def _read(
             raise RobfcpError("--evidence: belongs to a calibration; pass that, or the reports")
         if server_key is not None:
             raise RobfcpError("--server-key: signs calibrations; for signed reports use calibrate")
-        federation = read_federation(files, sizes=sizes)
+        federation = Federation.read(files, sizes=sizes)
         return Round(federation, FcpThreshold(federation), {}, True)
     if sizes is not None:
         raise RobfcpError("--sizes: a calibration already holds its sizes; pass the reports")

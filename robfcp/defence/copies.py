@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,25 +37,20 @@ class Copies:
     p_value: float
 
 
+@lru_cache(maxsize=1)  # verdict and vote both ask for them
 def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tuple[Copies, ...]:
-    """Groups of copies among the reports without noise, and among those with the same noise.
-
-    Verdict and vote both ask for them: what was found is kept with the federation.
-    """
-    kept: dict[float, tuple[Copies, ...]] = federation.memo.setdefault("copies", {})
-    if false_alarm not in kept:
-        found: list[Copies] = []
-        laws = [None if law is None or law.never_moves else law for law in federation.noises]
-        n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
-        for law in sorted({law for law in laws if law is not None}):
-            rows = np.array([own == law for own in laws])
-            if rows.sum() > 1:
-                found += _noisy_copies(federation.subset(rows), law, false_alarm, n_pairs)
-        plain = np.array([law is None for law in laws])
-        if plain.any():
-            found += _exact_copies(federation.subset(plain), false_alarm)
-        kept[false_alarm] = tuple(sorted(found, key=lambda group: group.clients))
-    return kept[false_alarm]
+    """Groups of copies among the reports without noise, and among those with the same noise."""
+    found: list[Copies] = []
+    laws = [None if law is None or law.never_moves else law for law in federation.noises]
+    n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
+    for law in sorted({law for law in laws if law is not None}):
+        rows = np.array([own == law for own in laws])
+        if rows.sum() > 1:
+            found += _noisy_copies(federation.subset(rows), law, false_alarm, n_pairs)
+    plain = np.array([law is None for law in laws])
+    if plain.any():
+        found += _exact_copies(federation.subset(plain), false_alarm)
+    return tuple(sorted(found, key=lambda group: group.clients))
 
 
 def _exact_copies(federation: Federation, false_alarm: float) -> list[Copies]:

@@ -14,7 +14,7 @@ from robfcp.arguments import whole
 from robfcp.defence.base import Assessment, Defence, check_minority, without_farthest
 from robfcp.defence.number_of_liars import likelihood_count
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, projected
+from robfcp.federation import Federation
 from robfcp.grid import Grid
 
 Characterisation = Literal["histogram", "gaussian", "k-means", "kernel", "quantiles"]
@@ -48,7 +48,7 @@ def characterise(
     if how not in CHARACTERISATIONS:
         known = ", ".join(CHARACTERISATIONS)
         raise RobfcpError(f"characterisation: {how!r} is unknown; use one of {known}")
-    federation = projected(federation)
+    federation = federation.projected()
     edges, ends = federation.grid.edges, None
     if np.isfinite(edges[[0, -1]]).all():
         uniform = Grid.uniform(bins, edges[0], edges[-1])
@@ -289,7 +289,7 @@ def wrapped(federation: Federation, bins: int = 100) -> Vectors:
     The index int((1 - s) / width) - 1 also turns the other bins by one place and reverses them,
     which no distance here sees.
     """
-    whole = projected(federation)
+    whole = federation.projected()
     vectors = characterise(whole, bins=bins)
     if vectors.shape[1] < whole.grid.n_bins:
         nothing = whole.below(0) / whole.sizes

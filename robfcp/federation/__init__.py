@@ -1,12 +1,15 @@
 """The federation: untrusted reports in, one validated table of counts out, faults listed."""
 
-from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, check_extent, table
-from robfcp.federation.faults import Fault, Untrusted, fault_of
-from robfcp.federation.federation import Checked, Federation, capped, numbered
-from robfcp.federation.majority import reports_needed
-from robfcp.federation.projection import comparable, projected, rising, smoothed_below, whole
-from robfcp.federation.reading import read_federation, read_signed, verify_all
-from robfcp.federation.strata import Stratified
+from robfcp.federation.counts import (
+    Counts,
+    DenseCounts,
+    SparseCounts,
+    Stratified,
+    check_extent,
+    table,
+)
+from robfcp.federation.federation import Checked, Federation, numbered
+from robfcp.federation.intake import Fault, Untrusted
 
 __all__ = [
     "Checked",
@@ -17,18 +20,7 @@ __all__ = [
     "SparseCounts",
     "Stratified",
     "Untrusted",
-    "capped",
     "check_extent",
-    "comparable",
-    "fault_of",
     "numbered",
-    "projected",
-    "read_federation",
-    "read_signed",
-    "reports_needed",
-    "rising",
-    "smoothed_below",
     "table",
-    "verify_all",
-    "whole",
 ]

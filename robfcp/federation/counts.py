@@ -1,46 +1,32 @@
-"""The clients' counts as one table: dense, or only the bins in use where that is smaller."""
+"""The clients' counts as one table, dense or only the bins in use, and the same by class."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.arguments import MAX_SAMPLES, are_clients
 from robfcp.errors import RobfcpError
-from robfcp.federation.majority import Header
+from robfcp.report import By, Names
 
 DENSE_BYTES = 2**26  # tables up to this size are kept dense: they are handled faster
 FINE_BINS = 5_000
 MAX_FINE_CELLS = 2**24
-_ENTRIES = 2**22  # entries handled at a time
-_FEWER = 2**18  # likewise, where many arrays of them are needed and sums are whole numbers
+DENSE_SHARE = 0.1  # of the bins in use, from which on a stratum's table may be filled in
+FEW_STRATA = 32  # that many times all entries are gone through rather than sorted
+_ENTRIES = 2**18  # handled at a time: several arrays of them are needed
 
 Whole = NDArray[np.int64]
 Indices = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 Kind = type[np.int64] | np.dtype[np.integer[Any]]
 
-
 # starts, bins, values: row k holds values[starts[k]:starts[k + 1]] in those bins
 Entries = tuple[Whole, NDArray[Any], NDArray[Any]]
-
-
-class Counts(Protocol):
-    """A (K, H) table of counts."""
-
-    def dense(self) -> Whole: ...
-    def entries(self) -> Entries: ...
-    def row(self, k: int) -> Whole: ...
-    def rows(self, chosen: Indices) -> Counts: ...
-    def below(self, index: int) -> Whole: ...
-    def merged(self, ends: Indices, kind: Kind = np.int64) -> NDArray[Any]: ...
-    def pooled(self, mask: Mask | None) -> Whole: ...
-    def weighted(self, weights: NDArray[np.float64]) -> NDArray[np.float64]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +40,7 @@ class DenseCounts:
         return self.array
 
     def entries(self) -> Entries:
-        """The counts above 0, row by row."""
+        """The counts other than 0, row by row."""
         rows, bins = np.nonzero(self.array)
         starts = np.searchsorted(rows, np.arange(len(self.array) + 1))
         return starts, bins, self.array[rows, bins]
@@ -63,9 +49,13 @@ class DenseCounts:
         """(H,) counts of one client."""
         return self.array[k]
 
-    def rows(self, chosen: Indices) -> DenseCounts:
+    def rows(self, chosen: Indices | slice) -> DenseCounts:
         """The chosen clients in the given order."""
         return DenseCounts(self.array[chosen])
+
+    def parts(self, most: int) -> Iterator[slice]:
+        """Rows with at most so many entries together, one after another: all of them."""
+        yield slice(0, len(self.array))
 
     def below(self, index: int) -> Whole:
         """(K,) counts up to and with bin `index`."""
@@ -89,7 +79,7 @@ class DenseCounts:
 
 @dataclass(frozen=True, eq=False)
 class SparseCounts:
-    """The counts other than 0 alone, in the smallest whole numbers; each row has an entry."""
+    """The counts other than 0 alone, in the smallest whole numbers."""
 
     starts: Whole
     bins: NDArray[Any]
@@ -101,14 +91,24 @@ class SparseCounts:
         """K."""
         return len(self.starts) - 1
 
+    @property
+    def lengths(self) -> Whole:
+        """(K,) how many entries each row has."""
+        return np.diff(self.starts)
+
+    @property
+    def owners(self) -> Indices:
+        """The row of every entry."""
+        return np.repeat(np.arange(self.n_rows), self.lengths)
+
     def dense(self) -> Whole:
         """(K, H) counts; large."""
         table = np.zeros((self.n_rows, self.n_bins), dtype=np.int64)
-        table[np.repeat(np.arange(self.n_rows), np.diff(self.starts)), self.bins] = self.values
+        table[self.owners, self.bins] = self.values
         return table
 
     def entries(self) -> Entries:
-        """The counts above 0, row by row."""
+        """The counts other than 0, row by row."""
         return self.starts, self.bins, self.values
 
     def row(self, k: int) -> Whole:
@@ -118,25 +118,52 @@ class SparseCounts:
         counts[self.bins[here]] = self.values[here]
         return counts
 
-    def rows(self, chosen: Indices) -> SparseCounts:
-        """The chosen clients in the given order."""
-        lengths = np.diff(self.starts)[chosen]
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        bins = np.empty(starts[-1], dtype=self.bins.dtype)
-        values = np.empty(starts[-1], dtype=self.values.dtype)
-        for rows, here in row_parts(starts, _FEWER):
+    def rows(self, chosen: Indices | slice) -> SparseCounts:
+        """The chosen clients in the given order; a slice of them is a view."""
+        if isinstance(chosen, slice):
+            starts = self.starts[chosen.start : chosen.stop + 1]
+            here = slice(starts[0], starts[-1])
+            return SparseCounts(starts - starts[0], self.bins[here], self.values[here], self.n_bins)
+        starts = np.concatenate([[0], np.cumsum(self.lengths[chosen])])
+        found = SparseCounts(
+            starts,
+            np.empty(starts[-1], dtype=self.bins.dtype),
+            np.empty(starts[-1], dtype=self.values.dtype),
+            self.n_bins,
+        )
+        for rows in found.parts():
+            here = slice(starts[rows.start], starts[rows.stop])
             shift = self.starts[chosen[rows]] - starts[rows]
-            source = np.repeat(shift, lengths[rows]) + np.arange(here.start, here.stop)
-            bins[here], values[here] = self.bins[source], self.values[source]
-        return SparseCounts(starts, bins, values, self.n_bins)
+            source = np.repeat(shift, found.lengths[rows]) + np.arange(here.start, here.stop)
+            found.bins[here], found.values[here] = self.bins[source], self.values[source]
+        return found
+
+    def chosen(self, rows: Indices, n_bins: int) -> Counts:
+        """The chosen rows, all on grids of `n_bins`, as a table."""
+        everybody = np.array_equal(rows, np.arange(self.n_rows))
+        return table(*(self if everybody else self.rows(rows)).entries(), n_bins)
+
+    def parts(self, most: int | None = None) -> Iterator[slice]:
+        """Rows with at most so many entries together, one after another; one row at least."""
+        first, number = 0, most or _ENTRIES
+        while first < self.n_rows:
+            last = int(np.searchsorted(self.starts, self.starts[first] + number, side="right")) - 1
+            yield slice(first, last := max(last, first + 1))
+            first = last
+
+    def sums(self, numbers: NDArray[Any]) -> Whole:
+        """(K,) sums of one number an entry."""
+        passed = np.zeros(len(numbers) + 1, dtype=np.int64)
+        np.cumsum(numbers, out=passed[1:])
+        return np.diff(passed[self.starts])
 
     def below(self, index: int) -> Whole:
-        """(K,) counts up to and with bin `index`."""
+        """(K,) counts up to and with bin `index`, of rows that all have an entry."""
         result = np.empty(self.n_rows, dtype=np.int64)
-        for rows, here in row_parts(self.starts, _FEWER):
-            kept = (self.bins[here] <= index).view(np.uint8) * self.values[here]
-            offsets = self.starts[rows] - here.start
-            result[rows] = np.add.reduceat(kept, offsets, dtype=self._sums)
+        for rows in self.parts():
+            part = self.rows(rows)
+            kept = (part.bins <= index).view(np.uint8) * part.values
+            result[rows] = np.add.reduceat(kept, part.starts[:-1], dtype=self._sums)
         return result
 
     @cached_property
@@ -144,51 +171,37 @@ class SparseCounts:
         """The smallest whole numbers that hold every row's sum: adding these up is faster."""
         if self.values.dtype.kind != "u":
             return np.dtype(np.int64)
-        longest = int(np.diff(self.starts).max(initial=0))
-        return np.min_scalar_type(longest * int(self.values.max(initial=0)))
+        most = int(self.lengths.max(initial=0)) * int(self.values.max(initial=0))
+        return np.min_scalar_type(most)
 
     def merged(self, ends: Indices, kind: Kind = np.int64) -> NDArray[Any]:
         """(K, B) counts of merged bins that end with the given ones, in numbers that hold them."""
         place = np.searchsorted(ends, np.arange(self.n_bins))
         result = np.empty((self.n_rows, len(ends)), dtype=kind)
-        for rows, here in row_parts(self.starts, _FEWER):
-            cells = np.repeat(
-                np.arange(rows.stop - rows.start) * len(ends), np.diff(self.starts)[rows]
-            )
-            cells += place[self.bins[here]]
-            size = (rows.stop - rows.start) * len(ends)
-            counts = np.bincount(cells, weights=self.values[here], minlength=size)
+        for rows in self.parts():
+            part = self.rows(rows)
+            cells = part.owners * len(ends) + place[part.bins]
+            counts = np.bincount(cells, part.values, minlength=part.n_rows * len(ends))
             result[rows] = counts.reshape(-1, len(ends))
         return result
 
     def pooled(self, mask: Mask | None) -> Whole:
         """(H,) counts of the chosen clients together."""
-        result, lengths = np.zeros(self.n_bins), np.diff(self.starts)
-        for rows, here in row_parts(self.starts, _FEWER):
-            values = self.values[here]
-            if mask is not None:
-                chosen = np.asarray(mask[rows], dtype=bool).view(np.uint8)
-                values = values * np.repeat(chosen, lengths[rows])
-            result += np.bincount(self.bins[here], weights=values, minlength=self.n_bins)
-        return result.astype(np.int64)
+        return self.weighted(np.ones(self.n_rows, np.uint8) if mask is None else mask).astype(
+            np.int64
+        )
 
-    def weighted(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    def weighted(self, weights: NDArray[Any]) -> NDArray[np.float64]:
         """(H,) sums of the counts times the clients' weights."""
         result = np.zeros(self.n_bins)
-        for rows, here in row_parts(self.starts):
-            each = np.repeat(weights[rows], np.diff(self.starts)[rows]) * self.values[here]
-            result += np.bincount(self.bins[here], weights=each, minlength=self.n_bins)
+        for rows in self.parts():
+            part = self.rows(rows)
+            each = np.repeat(weights[rows], part.lengths) * part.values
+            result += np.bincount(part.bins, weights=each, minlength=self.n_bins)
         return result
 
 
-def row_parts(starts: Whole, most: int | None = None) -> Iterator[tuple[slice, slice]]:
-    """Slices of rows with the slices of their entries, a bounded number at a time."""
-    first, number = 0, min(_ENTRIES, most or _ENTRIES)
-    while first < len(starts) - 1:
-        last = int(np.searchsorted(starts, starts[first] + number, side="right")) - 1
-        last = max(last, first + 1)
-        yield slice(first, last), slice(int(starts[first]), int(starts[last]))
-        first = last
+Counts = DenseCounts | SparseCounts
 
 
 def table(starts: Whole, bins: NDArray[Any], values: NDArray[Any], n_bins: int) -> Counts:
@@ -206,7 +219,29 @@ def narrowed(numbers: NDArray[Any], largest: int | None = None) -> NDArray[Any]:
     if largest is None and numbers.min(initial=0) < 0:
         return numbers
     top = int(numbers.max(initial=0)) if largest is None else largest
-    return numbers.astype(np.min_scalar_type(top), copy=False)
+    return numbers.astype(np.min_scalar_type(top) if top < 2**32 else np.int64, copy=False)
+
+
+def joined(parts: Sequence[Entries]) -> SparseCounts:
+    """Rows that came block by block, each with its lengths, in one piece on a grid to be told."""
+    nothing = np.zeros(0, dtype=np.uint8)
+    lengths, bins, values = (
+        np.concatenate([nothing, *(part[side] for part in parts)]) for side in range(3)
+    )
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return SparseCounts(starts, bins, values, 0)
+
+
+def added(owners: Indices, cells: Whole, values: Whole, n_rows: int) -> Entries:
+    """Lengths, cells and values of rows whose entries came in any order, equal cells added up."""
+    bits = int(cells.max(initial=0)).bit_length()
+    keys = (owners << bits) | cells
+    order = np.argsort(keys, kind="stable")  # rows are runs already
+    keys = keys[order]
+    firsts = np.flatnonzero(np.diff(keys, prepend=-1))
+    sums = np.add.reduceat(values[order], firsts) if len(firsts) else values
+    keys = keys[firsts]
+    return np.bincount(keys >> bits, minlength=n_rows), keys & ((1 << bits) - 1), sums
 
 
 def check_extent(n_clients: int, n_bins: int) -> None:
@@ -218,149 +253,133 @@ def check_extent(n_clients: int, n_bins: int) -> None:
         )
 
 
-MOST_ENTRIES = 2**20  # of one report: sums of so many counts stay within 64 bits
+def listed(names: Names) -> tuple[str, ...]:
+    """The names of classes or groups; their numbers where they have none."""
+    return tuple(map(str, range(names))) if isinstance(names, int) else names
 
 
-@dataclass(frozen=True)
-class Ragged:
-    """Cells and what is in them, of some rows of a block: `lengths` of them each, in order."""
+@dataclass(frozen=True, eq=False)
+class Stratified:
+    """(R, C H) counts of the R clients that reported by class; column c H + h is class c, bin h.
 
-    rows: Indices
-    lengths: Whole
-    cells: Whole
-    values: Whole
-
-    @property
-    def owners(self) -> Indices:
-        """The row of every entry."""
-        return np.repeat(self.rows, self.lengths)
-
-    def sums(self, numbers: NDArray[np.int64] | Mask) -> Whole:
-        """The sum of one number an entry, row by row."""
-        passed = np.zeros(len(numbers) + 1, dtype=np.int64)
-        np.cumsum(numbers, out=passed[1:])
-        ends = np.cumsum(self.lengths)
-        return passed[ends] - passed[ends - self.lengths]
-
-    def where(self, kept: Mask) -> Ragged:
-        """The chosen entries alone."""
-        return Ragged(self.rows, self.sums(kept), self.cells[kept], self.values[kept])
-
-    def fit(self, limits: Whole, lowest: int) -> Mask:
-        """Of which rows the cells rise within 0..limit - 1 and the values are counts."""
-        wrong = (self.values < lowest) | (self.values > MAX_SAMPLES)
-        some = self.lengths > 0
-        ends = np.cumsum(self.lengths)
-        firsts, lasts = (ends - self.lengths)[some], ends[some] - 1
-        falls = np.zeros(len(self.cells), dtype=bool)
-        np.less_equal(self.cells[1:], self.cells[:-1], out=falls[1:])
-        falls[firsts] = self.cells[firsts] < 0
-        falls[lasts] |= self.cells[lasts] >= limits[some]
-        wrong |= falls
-        fine = self.lengths <= MOST_ENTRIES
-        return fine & (self.sums(wrong) == 0) if wrong.any() else fine
-
-
-NOTHING = Ragged(*(np.zeros(0, dtype=np.int64) for _ in range(4)))
-
-
-@dataclass(frozen=True)
-class Block:
-    """Reports in the order in which they came.
-
-    Parameters
-    ----------
-    names
-        (n,) who says to have sent them.
-    sizes
-        (n,) how many samples they claim.
-    headers
-        What reports share, each kind once.
-    kinds
-        (n,) which of the headers each has.
-    known
-        (n,) which ones were checked before: they hold noise, or came as objects.
-    counts
-        Counts on the grid, of all that state them.
-    strata
-        Counts by class or group; the counts of a row that states no others are their sums.
-    told
-        Scores of all labels, of those that tell sizes of sets.
+    `rows` are these clients' places in the federation, rising.
     """
 
-    names: list[str]
-    sizes: Whole
-    headers: list[Header]
-    kinds: Indices
-    known: Mask
-    counts: Ragged
-    strata: Ragged
-    told: Ragged
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def fine(self) -> Mask:
-        """(n,) which reports are right, by the rules of `robfcp.report`."""
-        units = np.array([1 if h.risk is None else h.risk.resolution for h in self.headers])
-        cells = self._bins * np.array([h.n_strata for h in self.headers])
-        totals = np.zeros(len(self), dtype=np.int64)
-        fine = are_clients(self.names)
-        for part, limits, lowest in ((self.strata, cells, 1), (self.counts, self._bins, 0)):
-            fine[part.rows] &= part.fit(limits[self.kinds[part.rows]], lowest)
-            totals[part.rows] = part.sums(part.values)
-        fine &= (self.sizes >= 1) & (self.sizes <= MAX_SAMPLES)
-        fine &= (totals <= MAX_SAMPLES) & (totals == self.sizes * units[self.kinds])
-        told = self.told
-        if len(told.rows):
-            labels, samples = told.sums(told.values), np.maximum(self.sizes[told.rows], 1)
-            fine[told.rows] &= told.fit(self._bins[self.kinds[told.rows]], 0)
-            fine[told.rows] &= (labels <= MAX_SAMPLES) & (labels >= samples)
-            fine[told.rows] &= labels % samples == 0
-        return fine | self.known
+    by: By
+    names: Names
+    table: Counts
+    rows: NDArray[np.intp]
+    n_bins: int
 
     @property
-    def _bins(self) -> Whole:
-        return np.array([header.grid.n_bins for header in self.headers], dtype=np.int64)
+    def n_strata(self) -> int:
+        """C, the number of classes or groups."""
+        return self.names if isinstance(self.names, int) else len(self.names)
 
-    def pooled(self) -> Ragged:
-        """Every row's counts on the grid, without empty bins."""
-        counts = self.counts
-        empty = (counts.values == 0) & ~self.known[counts.owners]  # noise can leave nothing
-        if empty.any():
-            counts = counts.where(~empty)
-        if len(counts.rows) == len(self):
-            return counts
-        owners, cells, values = self.strata.owners, self.strata.cells, self.strata.values
-        if len(counts.rows):
-            derived = np.ones(len(self), dtype=bool)
-            derived[counts.rows] = False
-            inside = derived[owners]
-            owners, cells, values = owners[inside], cells[inside], values[inside]
-        widths = self._bins
-        width = widths[0] if (widths == widths[0]).all() else widths[self.kinds[owners]]
-        bins = cells - cells // width * width  # faster than % where they are all one
-        return added(
-            np.concatenate([counts.owners, owners]),
-            np.concatenate([counts.cells, bins]),
-            np.concatenate([counts.values, values]),
-            len(self),
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The strata's names; their numbers where they have none."""
+        return listed(self.names)
+
+    @property
+    def sizes(self) -> Whole:
+        """(R, C) samples of each client and stratum; noisy where the counts are."""
+        ends = (np.arange(self.n_strata) + 1) * self.n_bins - 1
+        return self.table.merged(ends)
+
+    def row(self, client: int) -> Whole | None:
+        """(C H,) counts of the client at this place of the federation; None without any."""
+        place = int(np.searchsorted(self.rows, client))
+        held = place < len(self.rows) and self.rows[place] == client
+        return self.table.row(place) if held else None
+
+    def stratum(self, number: int) -> tuple[NDArray[np.intp], Counts]:
+        """The clients that hold one stratum and their (R', H) counts of it."""
+        first = number * self.n_bins
+        if isinstance(self.table, DenseCounts):
+            own = self.table.array[:, first : first + self.n_bins]
+            some = own.any(axis=1)
+            return self.rows[some], DenseCounts(own[some])
+        if self.n_strata <= FEW_STRATA:
+            starts, cells, values = self.table.entries()
+            inside = np.flatnonzero((cells >= first) & (cells < first + self.n_bins))
+            row = np.searchsorted(starts, inside, side="right") - 1
+            bins, values = cells[inside] - first, values[inside]
+        else:
+            row, bins, values, ends = self._sorted
+            here = slice(ends[number], ends[number + 1])
+            row, bins, values = row[here], bins[here], values[here]
+        lengths = np.bincount(row, minlength=len(self.rows))
+        held = lengths > 0
+        starts = np.concatenate([[0], np.cumsum(lengths[held])]).astype(np.int64)
+        found = SparseCounts(starts, narrowed(bins, self.n_bins), narrowed(values), self.n_bins)
+        full = len(bins) > DENSE_SHARE * (len(starts) - 1) * self.n_bins or not len(bins)
+        return self.rows[held], table(*found.entries(), self.n_bins) if full else found
+
+    @cached_property
+    def _sorted(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], Whole]:
+        """Row, bin and count of all entries, stratum after stratum, and where each one begins."""
+        starts, cells, values = self.table.entries()
+        stratum = narrowed(cells // self.n_bins, self.n_strata)
+        order = np.argsort(stratum, kind="stable")
+        ends = np.concatenate([[0], np.cumsum(np.bincount(stratum, minlength=self.n_strata))])
+        row = np.repeat(narrowed(np.arange(len(starts) - 1), len(starts)), np.diff(starts))
+        return row[order], (cells % self.n_bins)[order], values[order], ends
+
+    def subset(self, mask: Mask) -> Stratified:
+        """Of the chosen clients, at their new places."""
+        place = np.cumsum(mask) - 1
+        kept = mask[self.rows]
+        chosen = np.flatnonzero(kept)
+        return replace(self, table=self.table.rows(chosen), rows=place[self.rows[kept]])
+
+    def within(self, clients: slice) -> Stratified:
+        """Of clients next to each other, at their places among these; a view."""
+        first, last = np.searchsorted(self.rows, [clients.start, clients.stop]).tolist()
+        own = slice(first, last)
+        return replace(self, table=self.table.rows(own), rows=self.rows[own] - clients.start)
+
+    def clustered(self, cluster: Sequence[int], names: Names) -> Stratified:
+        """Strata merged: stratum c becomes part of cluster[c]."""
+        target = np.asarray(cluster, dtype=np.int64)
+        return self._moved(
+            lambda rows, owners, strata: target[strata], names, int(target.max()) + 1
         )
 
-    def told_in_use(self) -> Ragged:
-        """Scores of all labels, without empty bins."""
-        empty = self.told.values == 0
-        return self.told.where(~empty) if empty.any() else self.told
+    def renamed(self, owns: Sequence[Names | None], kinds: NDArray[np.int32]) -> Stratified:
+        """Each row brought from the order of its own names, owns[kinds[k]], to the common ones.
 
+        A number alone means the common order.
+        """
+        place = {name: c for c, name in enumerate(self.labels)}
+        moves = {
+            kind: np.array([place[name] for name in own])
+            for kind in np.unique(kinds).tolist()
+            if isinstance(own := owns[kind], tuple) and own != self.names
+        }
+        if not moves:
+            return self
 
-def added(owners: Indices, cells: Whole, values: Whole, n_rows: int) -> Ragged:
-    """Rows of entries in any order, equal cells added up."""
-    bits = int(cells.max(initial=0)).bit_length()
-    keys = (owners << bits) | cells
-    order = np.argsort(keys, kind="stable")  # rows are runs already
-    keys = keys[order]
-    firsts = np.flatnonzero(np.diff(keys, prepend=-1))
-    sums = np.add.reduceat(values[order], firsts) if len(firsts) else values
-    keys = keys[firsts]
-    lengths = np.bincount(keys >> bits, minlength=n_rows)
-    return Ragged(np.arange(n_rows), lengths, keys & ((1 << bits) - 1), sums)
+        def target(rows: slice, owners: Indices, strata: Whole) -> Whole:
+            kind = kinds[rows][owners]
+            for one, there in moves.items():
+                here = np.flatnonzero(kind == one)
+                strata[here] = there[strata[here]]
+            return strata
+
+        return self._moved(target, self.names, self.n_strata)
+
+    def _moved(
+        self, target: Callable[[slice, Indices, Whole], Whole], names: Names, n_strata: int
+    ) -> Stratified:
+        """The counts moved to other strata within their rows, equal cells added up, in parts."""
+        starts, cells, values = self.table.entries()
+        held, parts = SparseCounts(starts, cells, values, 0), []
+        for rows in held.parts():
+            part = held.rows(rows)
+            stratum, bins = np.divmod(part.bins.astype(np.int64), self.n_bins)
+            moved = target(rows, part.owners, stratum) * self.n_bins + bins
+            parts.append(added(part.owners, moved, part.values.astype(np.int64), part.n_rows))
+        found = joined([(n, narrowed(cells), narrowed(values)) for n, cells, values in parts])
+        counts = table(found.starts, found.bins, found.values, n_strata * self.n_bins)
+        return replace(self, names=names, table=counts)

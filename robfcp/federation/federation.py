@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, reduce
+from operator import add
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import share
 from robfcp.errors import RobfcpError
-from robfcp.federation.counts import Counts, DenseCounts, Entries
-from robfcp.federation.faults import Fault, Untrusted
-from robfcp.federation.intake import Sent, take_in
-from robfcp.federation.majority import built
-from robfcp.federation.strata import Stratified
+from robfcp.federation.counts import Counts, DenseCounts, Entries, Stratified
+from robfcp.federation.intake import Fault, Untrusted, take_in
+from robfcp.federation.reading import FilePath, read_files, verified
 from robfcp.grid import Grid
 from robfcp.privacy import Noise, Privacy
-from robfcp.report import Report, Strata
+from robfcp.report import Report, Strata, agreement
 from robfcp.scores import Risk, Score
+
+BLOCK_ENTRIES = 2**22  # of a table: what is worked on at a time
+
+Array = NDArray[np.float64]
+S = TypeVar("S")
+Add = Callable[[S, S], S]
 
 
 @dataclass(frozen=True)
@@ -39,23 +45,86 @@ class Checked:
     round: str = "as most reports"
     model: str = "as most reports"
 
-    @staticmethod
-    def against(expected: Mapping[str, Any], registered: bool, signatures: str) -> Checked:
-        """The record of a round whose expected values are those that are not None."""
-        stated = {name: "as stated" for name, value in expected.items() if value is not None}
-        return Checked(signatures, "registered" if registered else "claimed", **stated)
 
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """K clients' counts on one grid, with those who failed to send a valid report.
 
-class Tallies:
-    """K clients' counts on one grid: sums up to edges, over clients, over bins, and their noise."""
+    The counts stand in a table that holds only the bins in use where that is much smaller; the
+    methods work on either. `counts` is the whole (K, H) array: large for many clients.
+
+    Attributes
+    ----------
+    ids
+        (K,) the clients' names.
+    table
+        Their counts, dense or sparse.
+    sizes
+        (K,) n_k; noisy totals where not `sizes_known`.
+    grid
+        The bins all reports share.
+    score
+        The score all reports name, if they do.
+    round
+        The round all reports name, if they do.
+    model
+        The model all reports name, if they do.
+    faulty
+        The reports that were refused, and why.
+    missing
+        The invited or registered clients that sent nothing.
+    registered
+        Whether sizes were registered beforehand.
+    privacy
+        An entry for each client if any report is private; empty otherwise.
+    sizes_known
+        Whether sizes are exact: no report hides its own, or they are registered.
+    risk
+        The loss all reports hold in place of scores, if they do.
+    strata
+        The counts by class or group of the reports that keep them.
+    set_sizes
+        The scores of all labels as counts, of the reports that tell them: one stratum.
+    checked
+        How each part of the reports was checked, for the record.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.4]) for name in "ab"]
+    >>> federation = robfcp.Federation.from_reports(reports)
+    >>> federation.ids, federation.n_samples
+    (('a', 'b'), 4)
+    """
 
     ids: tuple[str, ...]
     table: Counts
     sizes: NDArray[np.int64]
     grid: Grid
-    privacy: tuple[Privacy | None, ...]
-    risk: Risk | None
-    strata: Stratified | None
+    score: Score | None = None
+    round: str | None = None
+    model: str | None = None
+    faulty: tuple[Fault, ...] = ()
+    missing: tuple[str, ...] = ()
+    registered: bool = False
+    privacy: tuple[Privacy | None, ...] = ()
+    sizes_known: bool = True
+    checked: Checked = Checked()
+    risk: Risk | None = None
+    strata: Stratified | None = None
+    set_sizes: Stratified | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.table, np.ndarray):
+            object.__setattr__(self, "table", DenseCounts(self.table))
+        if not any(self.privacy):
+            object.__setattr__(self, "privacy", ())
+
+    def __repr__(self) -> str:
+        """A line without the reports."""
+        out = len(self.faulty) + len(self.missing)
+        also = f", {out} faulty or missing" if out else ""
+        return f"Federation({self.n_clients} sites, {self.n_samples} samples{also})"
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -71,11 +140,6 @@ class Tallies:
     def masses(self) -> NDArray[np.int64]:
         """(K,) what each client's counts add up to without noise: n_k, or its parts."""
         return self.unit * self.sizes
-
-    @cached_property
-    def memo(self) -> dict[str, Any]:
-        """What was found out about these counts, by whoever may ask for it again."""
-        return {}
 
     @property
     def private(self) -> bool:
@@ -285,87 +349,6 @@ class Tallies:
         """
         return self.table.entries()
 
-
-@dataclass(frozen=True, eq=False)
-class Federation(Tallies):
-    """K clients' counts on one grid, with those who failed to send a valid report.
-
-    The counts stand in a table that holds only the bins in use where that is much smaller; the
-    methods work on either. `counts` is the whole (K, H) array: large for many clients.
-
-    Attributes
-    ----------
-    ids
-        (K,) the clients' names.
-    table
-        Their counts, dense or sparse.
-    sizes
-        (K,) n_k; noisy totals where not `sizes_known`.
-    grid
-        The bins all reports share.
-    score
-        The score all reports name, if they do.
-    round
-        The round all reports name, if they do.
-    model
-        The model all reports name, if they do.
-    faulty
-        The reports that were refused, and why.
-    missing
-        The invited or registered clients that sent nothing.
-    registered
-        Whether sizes were registered beforehand.
-    privacy
-        An entry for each client if any report is private; empty otherwise.
-    sizes_known
-        Whether sizes are exact: no report hides its own, or they are registered.
-    risk
-        The loss all reports hold in place of scores, if they do.
-    strata
-        The counts by class or group of the reports that keep them.
-    set_sizes
-        The scores of all labels as counts, of the reports that tell them: one stratum.
-    checked
-        How each part of the reports was checked, for the record.
-
-    Examples
-    --------
-    >>> import robfcp
-    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.4]) for name in "ab"]
-    >>> federation = robfcp.Federation.from_reports(reports)
-    >>> federation.ids, federation.n_samples
-    (('a', 'b'), 4)
-    """
-
-    ids: tuple[str, ...]
-    table: Counts
-    sizes: NDArray[np.int64]
-    grid: Grid
-    score: Score | None = None
-    round: str | None = None
-    model: str | None = None
-    faulty: tuple[Fault, ...] = ()
-    missing: tuple[str, ...] = ()
-    registered: bool = False
-    privacy: tuple[Privacy | None, ...] = ()
-    sizes_known: bool = True
-    checked: Checked = Checked()
-    risk: Risk | None = None
-    strata: Stratified | None = None
-    set_sizes: Stratified | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.table, np.ndarray):
-            object.__setattr__(self, "table", DenseCounts(self.table))
-        if not any(self.privacy):
-            object.__setattr__(self, "privacy", ())
-
-    def __repr__(self) -> str:
-        """A line without the reports."""
-        out = len(self.faulty) + len(self.missing)
-        also = f", {out} faulty or missing" if out else ""
-        return f"Federation({self.n_clients} sites, {self.n_samples} samples{also})"
-
     def subset(self, mask: NDArray[np.bool_]) -> Federation:
         """The chosen clients alone.
 
@@ -461,18 +444,12 @@ class Federation(Tallies):
                 privacy=privacy,
                 risk=self.risk,
                 strata=self._own_strata(k, privacy is not None),
-                set_sizes=self._own_set_sizes(k),
+                set_sizes=None if self.set_sizes is None else self.set_sizes.row(k),
             )
 
-    def _own_set_sizes(self, client: int) -> NDArray[np.int64] | None:
-        if self.set_sizes is None or client not in self.set_sizes.rows:
-            return None
-        return self.set_sizes.table.row(int(np.searchsorted(self.set_sizes.rows, client)))
-
     def _own_strata(self, client: int, private: bool) -> Strata | None:
-        if self.strata is None or client not in self.strata.rows:
+        if self.strata is None or (row := self.strata.row(client)) is None:
             return None
-        row = self.strata.table.row(int(np.searchsorted(self.strata.rows, client)))
         cells = np.arange(len(row)) if private else np.flatnonzero(row)
         return Strata(self.strata.by, self.strata.names, cells, row[cells], self.grid.n_bins)
 
@@ -528,8 +505,7 @@ class Federation(Tallies):
         grid = Grid.uniform(array.shape[1]) if grid is None else grid
         if array.shape[1] != grid.n_bins:
             raise RobfcpError(f"counts: {array.shape[1]} bins do not fit the grid's {grid.n_bins}")
-        width = len(str(max(0, len(array) - 1)))
-        names = tuple(ids) if ids is not None else numbered(len(array), width)
+        names = tuple(ids) if ids is not None else numbered(len(array), len(str(len(array) - 1)))
         if len(names) != len(array) or len(set(names)) != len(names):
             raise RobfcpError("ids: need one distinct name a site")
         array = array.astype(np.int64)
@@ -551,19 +527,77 @@ class Federation(Tallies):
         )
 
     @staticmethod
-    def from_reports(
-        reports: Iterable[Untrusted | Sent],
+    def read(
+        paths: FilePath | Iterable[FilePath],
         *,
-        sizes: Mapping[str, int] | None = None,
+        keys: Mapping[str, str] | FilePath | None = None,
+        sizes: Mapping[str, int] | FilePath | None = None,
         quorum: int | float | None = None,
-        grid: Grid | None = None,
-        score: Score | None = None,
         round: str | None = None,
         model: str | None = None,
+        score: Score | None = None,
+        grid: Grid | None = None,
+        max_share: float | None = None,
         privacy: Privacy | None = None,
-        faults: Iterable[Fault] = (),
+        revoked: FilePath | None = None,
+        terms: agreement.Terms | FilePath | None = None,
         invited: Iterable[str] = (),
-        signatures: str = "not checked",
+    ) -> Federation:
+        """The federation in report files; unreadable ones count as faulty, under their file name.
+
+        Parameters
+        ----------
+        paths
+            Report files, signed or not, or folders, which stand for the .json files in them.
+        keys, sizes, quorum, round, model, score, grid, max_share, privacy, revoked, terms, invited
+            Who may report and what was agreed, as `from_reports` takes it.
+
+        Returns
+        -------
+        Federation
+            The valid reports; the others are listed as faulty, silent registered sites as missing.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Report.from_scores("a", [0.1, 0.4]).save("a.json")
+        >>> robfcp.Federation.read(["a.json", "nobody.json"]).faulty[0].reason
+        'nobody.json: no such file; check the path'
+        """
+        return Federation.from_reports(
+            read_files(paths),
+            keys=keys,
+            sizes=sizes,
+            quorum=quorum,
+            round=round,
+            model=model,
+            score=score,
+            grid=grid,
+            max_share=max_share,
+            privacy=privacy,
+            revoked=revoked,
+            terms=terms,
+            invited=invited,
+        )
+
+    @staticmethod
+    def from_reports(
+        reports: Iterable[Untrusted],
+        *,
+        keys: Mapping[str, str] | FilePath | None = None,
+        sizes: Mapping[str, int] | FilePath | None = None,
+        quorum: int | float | None = None,
+        round: str | None = None,
+        model: str | None = None,
+        score: Score | None = None,
+        grid: Grid | None = None,
+        max_share: float | None = None,
+        privacy: Privacy | None = None,
+        revoked: FilePath | None = None,
+        terms: agreement.Terms | FilePath | None = None,
+        invited: Iterable[str] = (),
+        faults: Iterable[Fault] = (),
+        signatures: str | None = None,
     ) -> Federation:
         """The valid reports in the order of their names; the rest listed as faulty or missing.
 
@@ -574,28 +608,39 @@ class Federation(Tallies):
         ----------
         reports
             `Report` objects, their JSON, or what JSON decodes to, from anybody.
+        keys
+            By which key each client's report must be signed: a mapping, or the path of a registry.
+            Needs `round`. Without keys a signature must only be by the key its report names.
         sizes
-            Who may report and with how many samples, registered beforehand.
+            Who may report and with how many samples, registered beforehand: a mapping, or the path
+            of a registry.
         quorum
             The least number of valid reports, or their least share of those awaited: all that came,
             the `invited` and the registered.
-        grid
-            The expected grid; the majority's if None.
-        score
-            The expected score; the majority's if None.
         round
             The expected round; the majority's if None.
         model
             The expected model; the majority's if None.
+        score
+            The expected score; the majority's if None.
+        grid
+            The expected grid, others are refused before they are built; the majority's if None.
+        max_share
+            Sites that claim a larger share of all samples are refused.
         privacy
             The agreed privacy; if None and sizes are not registered either, no report may claim
             more noise than most private ones hold.
-        faults
-            Faults that were found before.
+        revoked
+            A file of public keys that count no more, one a line.
+        terms
+            What was agreed for the round, or the path of its file: round, model, score, grid and
+            privacy need not be stated besides.
         invited
             Who should report; the silent ones are listed as missing.
+        faults
+            Faults that were found before.
         signatures
-            How identities were checked, for the record.
+            How an engine checked identities, for the record.
 
         Returns
         -------
@@ -617,35 +662,205 @@ class Federation(Tallies):
         >>> federation.ids, len(federation.faulty), federation.missing
         (('a', 'b'), 1, ('c',))
         """
-        expected = {"grid": grid, "score": score, "round": round, "model": model, "risk": None}
-        intake = take_in(
+        if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
+            raise RobfcpError("reports: pass a list of them, also where there is only one")
+        stated: dict[str, Any] = {"grid": grid, "score": score, "round": round, "model": model}
+        stated["privacy"] = privacy
+        if terms is not None:
+            own = terms if isinstance(terms, agreement.Terms) else agreement.read_terms(terms)
+            agreed = own.agreed_grid, own.agreed_score, own.round, own.model, own.privacy
+            for (name, value), wanted in zip(stated.items(), agreed, strict=True):
+                if wanted is not None and value not in (None, wanted):
+                    raise RobfcpError(
+                        f"{name}: {value} is not what was agreed ({wanted}); drop one of them"
+                    )
+                stated[name] = value if wanted is None else wanted
+        if isinstance(sizes, (str, os.PathLike)):
+            sizes = agreement.read_sizes(sizes)
+        if keys is None and revoked is not None:
+            raise RobfcpError("--revoked: goes with --keys, whose registry it is about; pass both")
+        if keys is not None:
+            if stated["round"] is None:
+                raise RobfcpError("--keys: needs --round, or an old report could be used again")
+            public = keys if isinstance(keys, Mapping) else agreement.read_keys(keys, revoked)
+            reports, forged = verified(reports, public, stated["round"])
+            faults, invited = [*faults, *forged], [*invited, *public]
+            signatures = signatures or "by registered keys"
+        privacy = stated.pop("privacy")
+        fields = take_in(
             reports,
-            expected=expected,
+            expected={**stated, "risk": None},
             sizes=sizes,
             quorum=quorum,
             faults=faults,
             invited=invited,
             privacy=privacy,
         )
-        first, ids = intake.first, tuple(intake.arrived.clients)
-        return Federation(
-            ids=ids,
-            table=intake.counts,
-            sizes=intake.sizes,
-            grid=built(first.grid),
-            score=first.score,
-            round=first.round,
-            model=first.model,
-            faulty=intake.faulty,
-            missing=intake.missing,
-            registered=sizes is not None,
-            privacy=tuple(intake.privacy),
-            sizes_known=intake.sizes_known,
-            checked=Checked.against(expected, sizes is not None, signatures),
-            risk=first.risk,
-            strata=intake.strata,
-            set_sizes=intake.set_sizes,
+        found, registered = fields.pop("signatures"), "claimed" if sizes is None else "registered"
+        as_stated = {name: "as stated" for name, value in stated.items() if value is not None}
+        checked = Checked(signatures or found, registered, **as_stated)
+        federation = Federation(**fields, checked=checked)
+        return federation if max_share is None else federation.capped(max_share)
+
+    def projected(self) -> Federation:
+        """With noisy counts projected onto histograms of n_k samples, for comparing clients.
+
+        Reports without noise stay as they are. Counts are no whole numbers then: never for
+        guarantees, which rest on the counts as they were sent.
+        """
+        if not self.noisy:
+            return self
+        noisy = self.variances > 0
+        counts = self.counts.astype(np.float64)
+        counts[noisy] = onto_simplex(counts[noisy], self.masses[noisy].astype(np.float64))
+        return replace(self, table=DenseCounts(counts), privacy=())
+
+    def rounded(self) -> Federation:
+        """The projected counts rounded to whole numbers, for showing them."""
+        if not self.noisy:
+            return self
+        counts = np.rint(self.projected().counts).astype(np.int64)
+        counts[~counts.any(axis=1), 0] = 1
+        return replace(self, table=DenseCounts(counts), sizes=counts.sum(axis=1), privacy=())
+
+    def comparable(self) -> Federation:
+        """With one count a sample, for comparing clients; itself where it has that.
+
+        Losses are counted in parts: parts below each edge are rounded to samples.
+        """
+        if self.unit == 1:
+            return self
+        samples = np.rint(self.cumulative() / self.unit).astype(np.int64)
+        counts = np.diff(np.maximum.accumulate(np.maximum(samples, 0), axis=1), axis=1, prepend=0)
+        counts[:, -1] += np.maximum(self.sizes - counts.sum(axis=1), 0)
+        sizes = counts.sum(axis=1)
+        return replace(self, table=DenseCounts(counts), sizes=sizes, risk=None, privacy=())
+
+    def smoothed_below(self) -> NDArray[np.int64]:
+        """(K, H) counts at or below every edge, for drawing.
+
+        Private counts need not add up to n_k: what is left over by edge t of H is t/H of it, the
+        best unbiased mean of the noisy sum up to t and of n_k less the noisy sum above.
+        """
+        below = self.cumulative()
+        if not self.noisy:
+            return below
+        passed = np.arange(1, below.shape[1] + 1) / below.shape[1]
+        leftover = self.masses - below[:, -1]
+        return below + np.rint(leftover[:, None] * passed).astype(np.int64)
+
+    def capped(self, max_share: float) -> Federation:
+        """Without the clients that claim more than the allowed share of all samples.
+
+        Parameters
+        ----------
+        max_share
+            Above 0, at most 1.
+
+        Returns
+        -------
+        Federation
+            The others; those above it are listed as faulty.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2], [4, 0], [50, 0]]).capped(0.5).n_clients
+        2
+        """
+        limit = share("max_share", max_share, "give 0.2, say", one=True)
+        shares = self.sizes / self.n_samples
+        over = shares > limit
+        if over.all():
+            raise RobfcpError(
+                f"max_share: every site holds more than {limit:g} of all samples; raise it"
+            )
+        faults = tuple(
+            Fault(
+                self.ids[k],
+                "n_samples",
+                f"{self.ids[k]}: claims {shares[k]:.1%} of all samples but the cap is "
+                f"{limit:.1%}; check its size or raise max_share",
+            )
+            for k in np.flatnonzero(over)
         )
+        return replace(self.subset(~over), faulty=self.faulty + faults) if faults else self
+
+    def blocks(self) -> Iterator[Federation]:
+        """The clients in order, some at a time, as federations of their own; one where few."""
+        parts = list(self.table.parts(BLOCK_ENTRIES))
+        if len(parts) < 2:
+            yield self
+            return
+        for rows in parts:
+            yield replace(
+                self,
+                ids=self.ids[rows],
+                table=self.table.rows(rows),
+                sizes=self.sizes[rows],
+                strata=None if self.strata is None else self.strata.within(rows),
+                set_sizes=None if self.set_sizes is None else self.set_sizes.within(rows),
+                privacy=self.privacy[rows],
+            )
+
+    def fold(self, summary: Callable[..., S], *columns: NDArray[Any], add: Add[S] = add) -> S:
+        """What is summed over all clients, block by block.
+
+        Parameters
+        ----------
+        summary
+            Takes a block, a federation of some clients, and its part of every column; returns what
+            can be added.
+        columns
+            Arrays with a row a client.
+        add
+            Adds two summaries, in any order; + if not given.
+
+        Returns
+        -------
+        object
+            The sum of all summaries: the same for any number of blocks.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]])
+        >>> federation.fold(lambda block: block.pooled())
+        array([5, 2, 3])
+        """
+        return reduce(add, self._passed(summary, columns))
+
+    def map(self, numbers: Callable[..., NDArray[Any]], *columns: NDArray[Any]) -> NDArray[Any]:
+        """A few numbers of every client, block by block.
+
+        Parameters
+        ----------
+        numbers
+            Takes a block, a federation of some clients, and its part of every column; returns an
+            array with a row for each of them.
+        columns
+            Arrays with a row a client.
+
+        Returns
+        -------
+        (K, ...) array
+            The rows of all blocks: the same for any number of them.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]])
+        >>> federation.map(lambda block: block.below(1))
+        array([3, 4])
+        """
+        found = list(self._passed(numbers, columns))
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _passed(self, work: Callable[..., S], columns: tuple[NDArray[Any], ...]) -> Iterator[S]:
+        first = 0
+        for block in self.blocks():
+            rows = slice(first, first := first + block.n_clients)
+            yield work(block, *(column[rows] for column in columns))
 
 
 def numbered(n_clients: int, width: int) -> tuple[str, ...]:
@@ -653,21 +868,12 @@ def numbered(n_clients: int, width: int) -> tuple[str, ...]:
     return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
 
 
-def capped(federation: Federation, max_share: float) -> Federation:
-    """Without the clients that claim more than the allowed share of all samples."""
-    shares = federation.sizes / federation.n_samples
-    over = shares > share("max_share", max_share, "give 0.2, say", one=True)
-    if over.all():
-        raise RobfcpError(
-            f"max_share: every site holds more than {max_share:g} of all samples; raise it"
-        )
-    faults = tuple(
-        Fault(
-            federation.ids[k],
-            "n_samples",
-            f"{federation.ids[k]}: claims {shares[k]:.1%} of all samples but the cap is "
-            f"{max_share:.1%}; check its size or raise max_share",
-        )
-        for k in np.flatnonzero(over)
-    )
-    return replace(federation.subset(~over), faulty=federation.faulty + faults)
+def onto_simplex(values: Array, totals: Array) -> Array:
+    """(K, H) the closest non-negative rows with the given totals: max(v - tau, 0)."""
+    falling = -np.sort(-values, axis=1)
+    excess = np.cumsum(falling, axis=1) - totals[:, None]
+    ranks = np.arange(1, values.shape[1] + 1)
+    kept = (falling * ranks > excess).sum(axis=1)
+    tau = np.take_along_axis(excess, kept[:, None] - 1, axis=1) / kept[:, None]
+    result: Array = np.maximum(values - tau, 0)
+    return result

@@ -4,38 +4,83 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice
-from operator import le
+from dataclasses import dataclass
+from itertools import chain, compress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.arguments import check_client, whole
-from robfcp.errors import ReportError, RobfcpError
-from robfcp.federation.building import CountsBuilder, PartBuilder
-from robfcp.federation.counts import NOTHING, Block, Counts, Ragged, check_extent
-from robfcp.federation.faults import Fault, Untrusted, fault_of
-from robfcp.federation.majority import (
-    Arrivals,
-    Header,
-    Objection,
-    Refusal,
-    agreed_noise,
-    check_quorum,
-    common_strata,
-    kept,
-    same,
-    same_noise,
-    same_strata,
-    sizes_known,
+from robfcp.arguments import MAX_SAMPLES, are_clients, check_client, whole
+from robfcp.errors import MAX_NAME, ReportError, RobfcpError, plain
+from robfcp.federation import majority
+from robfcp.federation.counts import (
+    Entries,
+    Indices,
+    Mask,
+    SparseCounts,
+    Stratified,
+    Whole,
+    added,
+    check_extent,
+    joined,
+    listed,
+    narrowed,
 )
-from robfcp.federation.strata import Stratified, stratified
+from robfcp.federation.majority import GridDigest, Header, Objection
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.report import By, Names, Report, wire
+from robfcp.report import By, Names, Report, signing, wire
+
+MOST_ENTRIES = 2**20  # of one report: sums of so many counts stay within 64 bits
+_REPORTS = 512  # checked at a time: their numbers stay in the cache
+_ENTRIES = 2**14
+_WAITING_BYTES = 2**23  # of JSON, kept until its numbers are known to be right
+_KEPT_HEADERS = 256
+_KEPT_BYTES = 2**16  # of a report whose header is kept
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a client's report was left out.
+
+    Parameters
+    ----------
+    client
+        The client's name, or the file's where the client is not known.
+    field
+        The part of the report that was wrong.
+    reason
+        What was wrong and what to do, on one printable line.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.4]) for name in "ab"]
+    >>> robfcp.Federation.from_reports(reports, sizes={"a": 2}).faulty[0].reason
+    'b: is not registered; add it to the registry'
+    """
+
+    client: str
+    field: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "client", plain(self.client, MAX_NAME))
+        object.__setattr__(self, "reason", plain(self.reason))
+
+    @staticmethod
+    def of(error: ReportError) -> Fault:
+        """Why a report was refused.
+
+        Parameters
+        ----------
+        error
+            What reading it raised.
+        """
+        return Fault(error.client, error.field, str(error))
 
 
 class Sent(NamedTuple):
@@ -45,8 +90,9 @@ class Sent(NamedTuple):
     source: str
 
 
+Untrusted = Report | bytes | str | Mapping[str, Any] | Fault | Sent  # a fault: found while reading
 Numbers = Sequence[int] | NDArray[np.int64]
-Listed = tuple[Numbers, Numbers]  # places and what is in them
+Listed = tuple[Numbers, Numbers]  # cells and what is in them
 
 
 class Entry(NamedTuple):
@@ -55,132 +101,115 @@ class Entry(NamedTuple):
     client: str
     size: int
     header: Header
-    counts: Listed | None  # by bin; the sums of the strata where there are none
-    strata: Listed | None  # by steps from cell to cell
-    told: Listed | None  # scores of all labels, by bin
     position: int
     sent: Sent | bytes | str | None  # to be read again; None where nothing can be wrong
+    parts: tuple[Listed | None, ...]  # counts by bin, by class in steps, of all labels by bin
 
 
-def known(report: Report, position: int) -> Entry:
-    """A report that was checked when it was made."""
-    strata, told = report.strata, report.set_sizes
-    kind = None if strata is None else (strata.by, strata.names)
-    header = Header(kept(report.grid), *report.context[1:], report.privacy, kind)
-    split = None
-    if strata is not None:
-        steps = strata.cells.copy()
-        steps[1:] -= strata.cells[:-1]
-        split = steps, strata.counts
-    return Entry(
-        report.client,
-        report.n_samples,
-        header,
-        counts=_in_use(report.counts),
-        strata=split,
-        told=None if told is None else _in_use(told),
-        position=position,
-        sent=None,
-    )
+class Block:
+    """Reports in columns: names, sizes, headers (each kind once) and counts, in use or claimed.
+
+    Counts by class make the counts of those that state no others. Those `known` were checked
+    before: they hold noise, or came as objects.
+    """
+
+    def __init__(self, entries: list[Entry]) -> None:
+        columns = zip(*entries, strict=True) if entries else ((),) * len(Entry._fields)
+        self.names, sizes, headers, _, sent, parts = map(list, columns)
+        counts, strata, told = zip(*parts, strict=True) if parts else ((), (), ())
+        own = {id(header): header for header in headers}  # in the order of the first that has it
+        number = {one: k for k, one in enumerate(own)}
+        self.headers: list[Header] = list(own.values())
+        self.kinds = np.array([number[id(header)] for header in headers], dtype=np.intp)
+        self.sizes = np.array(sizes, dtype=np.int64)
+        self.known = np.array([one is None for one in sent], dtype=bool)
+        self.bins = np.array([header.grid.n_bins for header in self.headers], dtype=np.int64)
+        self.counts, self.told, steps = map(_rows, (counts, told, strata))
+        reached = np.concatenate([[0], np.cumsum(steps.bins)])
+        cells = reached[1:] - np.repeat(reached[steps.starts[:-1]], steps.lengths)
+        self.strata = SparseCounts(steps.starts, cells, steps.values, 0)
+
+    def fine(self) -> Mask:
+        """(n,) which reports are right, by the rules of `robfcp.report`."""
+        units = np.array([1 if h.risk is None else h.risk.resolution for h in self.headers])
+        cells = self.bins * np.array([h.n_strata for h in self.headers])
+        fine = are_clients(self.names) & (self.sizes >= 1) & (self.sizes <= MAX_SAMPLES)
+        fine &= _fit(self.strata, cells[self.kinds], 1) & _fit(self.counts, self.bins[self.kinds])
+        totals = self.strata.sums(self.strata.values) + self.counts.sums(self.counts.values)
+        fine &= (totals <= MAX_SAMPLES) & (totals == self.sizes * units[self.kinds])
+        if len(self.told.bins):
+            labels, samples = self.told.sums(self.told.values), np.maximum(self.sizes, 1)
+            right = (labels <= MAX_SAMPLES) & (labels >= samples) & (labels % samples == 0)
+            right &= _fit(self.told, self.bins[self.kinds])
+            fine &= right | (self.told.lengths == 0)
+        return fine | self.known
+
+    def pooled(self) -> Entries:
+        """Every row's counts on the grid, without empty bins."""
+        lengths, bins, values = _in_use(self.counts, ~self.known)  # noise can leave nothing
+        if lengths.all():
+            return lengths, bins, values
+        derived = lengths == 0
+        owners, cells, sums = self.strata.owners, self.strata.bins, self.strata.values
+        if not derived.all():
+            inside = derived[owners]
+            owners, cells, sums = owners[inside], cells[inside], sums[inside]
+        width = self.bins[0] if (self.bins == self.bins[0]).all() else self.bins[self.kinds[owners]]
+        return added(
+            np.concatenate([np.repeat(np.arange(len(lengths)), lengths), owners]),
+            np.concatenate([bins, cells - cells // width * width]),  # faster than % by one number
+            np.concatenate([values, sums]),
+            len(lengths),
+        )
 
 
-def _in_use(counts: NDArray[np.int64]) -> Listed:
-    """The bins that are not empty; one at least, since noise can leave nothing."""
-    bins = np.flatnonzero(counts)
-    bins = bins if bins.size else np.zeros(1, dtype=np.intp)
-    return bins, counts[bins]
-
-
-def entry_of(
-    found: wire.QuickReport, header: Header, position: int, sent: Sent | bytes | str
-) -> Entry | None:
-    """A report's numbers; None where lists that belong together differ in length."""
-    counts, told = _listed(found.counts, header), _listed(found.set_sizes, header)
-    strata = None if found.strata is wire.UNSET else (found.strata.steps, found.strata.counts)
-    for part in (counts, strata, told):
-        if part is not None and len(part[0]) != len(part[1]):
-            return None
-    size = found.n_samples or 0
-    return Entry(
-        found.client,
-        size,
-        header,
-        counts=counts,
-        strata=strata,
-        told=told,
-        position=position,
-        sent=sent,
-    )
-
-
-def _listed(
-    counts: list[int] | wire.QuickCounts | msgspec.UnsetType, header: Header
-) -> Listed | None:
-    """Bins and counts of what a report lists."""
-    if isinstance(counts, wire.QuickCounts):
-        return counts.bins, counts.counts
-    return (range(header.grid.n_bins), counts) if isinstance(counts, list) else None
-
-
-def block_of(entries: list[Entry]) -> Block:
-    """The entries' numbers in columns."""
-    columns = zip(*entries, strict=True) if entries else ((),) * len(Entry._fields)
-    names, sizes, headers, counts, strata, told, _, sent = map(list, columns)
-    own = {id(header): header for header in headers}  # in the order of the first that has it
-    numbers = {one: k for k, one in enumerate(own)}
-    steps = _ragged(strata)
-    return Block(
-        names=names,
-        sizes=np.array(sizes, dtype=np.int64),
-        headers=list(own.values()),
-        kinds=np.array([numbers[id(header)] for header in headers], dtype=np.intp),
-        known=np.array([one is None for one in sent], dtype=bool),
-        counts=_ragged(counts),
-        strata=replace(steps, cells=_cells(steps)),
-        told=_ragged(told),
-    )
-
-
-def _ragged(parts: list[Listed | None]) -> Ragged:
+def _rows(parts: Sequence[Listed | None]) -> SparseCounts:
+    """The lists of some reports one after another, on a grid to be told; others have none."""
     used = [part for part in parts if part is not None]
-    if not used:
-        return NOTHING
-    rows = [k for k, part in enumerate(parts) if part is not None]
-    places, values = zip(*used, strict=True)
-    lengths = np.fromiter(map(len, values), np.int64, len(used))
-    number = int(lengths.sum())
-    return Ragged(
-        np.array(rows, dtype=np.intp), lengths, _joined(places, number), _joined(values, number)
-    )
+    cells, values = zip(*used, strict=True) if used else ((), ())
+    lengths = np.zeros(len(parts), dtype=np.int64)
+    own = np.fromiter(map(len, values), np.int64, len(used))
+    lengths[slice(None) if len(used) == len(parts) else [p is not None for p in parts]] = own
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return SparseCounts(starts, _chained(cells, starts[-1]), _chained(values, starts[-1]), 0)
 
 
-def _joined(parts: Sequence[Numbers], number: int) -> NDArray[np.int64]:
+def _chained(parts: Sequence[Numbers], number: int) -> Whole:
     """Lists of reports' JSON and arrays of report objects, one after another."""
     arrays = [part for part in parts if isinstance(part, np.ndarray)]
-    if len(arrays) == len(parts):
+    if arrays and len(arrays) == len(parts):
         return np.concatenate(arrays).astype(np.int64, copy=False)
     if arrays:
         parts = [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
     return np.fromiter(chain.from_iterable(parts), np.int64, number)
 
 
-def _cells(steps: Ragged) -> NDArray[np.int64]:
-    """Where the steps of each row lead to."""
-    ends = np.cumsum(steps.lengths)
-    reached = np.cumsum(steps.cells)
-    before = np.concatenate([[0], reached])[ends - steps.lengths]
-    return reached - np.repeat(before, steps.lengths)
+def _fit(part: SparseCounts, limits: Whole, lowest: int = 0) -> Mask:
+    """(n,) of which rows the cells rise within 0..limit - 1 and the values are counts."""
+    wrong = (part.values < lowest) | (part.values > MAX_SAMPLES)
+    lengths = part.lengths
+    some = lengths > 0
+    firsts, lasts = part.starts[:-1][some], part.starts[1:][some] - 1
+    falls = np.zeros(len(part.bins), dtype=bool)
+    np.less_equal(part.bins[1:], part.bins[:-1], out=falls[1:])
+    falls[firsts] = part.bins[firsts] < 0
+    falls[lasts] |= part.bins[lasts] >= limits[some]
+    wrong |= falls
+    fine = lengths <= MOST_ENTRIES
+    return fine & (part.sums(wrong) == 0) if wrong.any() else fine
 
 
-_REPORTS = 512  # checked at a time: their numbers stay in the cache
-_ENTRIES = 2**14
-_WAITING_BYTES = 2**23  # of JSON, kept until its numbers are known to be right
-_KEPT_HEADERS = 256
-_KEPT_BYTES = 2**16  # of what a report says of its round
+def _in_use(part: SparseCounts, rows: Mask) -> Entries:
+    """Lengths, cells and values without those of 0 in the chosen rows."""
+    empty = part.values == 0
+    if empty.any():
+        kept = ~(empty & rows[part.owners])
+        return part.sums(kept), part.bins[kept], part.values[kept]
+    return part.lengths, part.bins, part.values
 
 
-class Reception:
-    """Everything that arrives: tables of counts, and what was refused.
+class Intake:
+    """Everything that arrived: from whom, in which context, with what counts; what was refused.
 
     Parameters
     ----------
@@ -189,340 +218,356 @@ class Reception:
     """
 
     def __init__(self, grid: Grid | None = None) -> None:
-        self.counts, self.by_class, self.of_labels = CountsBuilder(), PartBuilder(), PartBuilder()
-        self.refused: list[tuple[int, Fault]] = []  # by position among all that came
+        self.refused: list[tuple[str, Fault]] = []  # each with where it came from
+        self.clients: list[str] = []
+        self.headers: dict[Header, int] = {}  # equal headers are one; in the order of the first
         self._grid = grid
-        self._position = 0
+        self.signed = self.read = self._entries = self._bytes = 0
         self._waiting: list[Entry] = []
-        self._entries = self._bytes = 0
-        self._faults: list[tuple[int, Fault]] = []
-        self._read: dict[tuple[object, ...], Header] = {}
-        self._numbers: dict[Header, int] = {}  # equal headers become one
-        self._clients: list[str] = []
-        self._sizes: list[NDArray[np.int64]] = []
-        self._kinds: list[NDArray[np.int32]] = []
+        self._faults: list[tuple[int, Fault]] = []  # by position among all that came
+        self._known_headers: dict[tuple[object, ...], Header] = {}
+        self._columns: list[tuple[Whole, NDArray[np.int32]]] = []
+        self._parts: tuple[list[Entries], ...] = [], [], []
 
-    def add(self, item: Untrusted | Sent) -> None:
+    def add(self, item: Untrusted) -> None:
         """Take one thing that should be a report."""
-        position = self._position
-        self._position = position + 1
+        position = self.read
+        self.read = position + 1
+        entry: Entry | None
         if isinstance(item, (bytes, str, Sent)):
-            entry = self._quick(item, position) or self._slow(item, position)
+            entry = self._entry(item, position)
         else:
             entry = self._other(item, position)
-        if entry is not None:
-            self._waiting.append(entry)
-            listed = entry.counts or entry.strata
-            self._entries += 0 if listed is None else len(listed[1])
-            sent = entry.sent
-            if sent is not None:
-                self._bytes += len(sent.data if isinstance(sent, Sent) else sent)
-            if (
-                self._entries >= _ENTRIES
-                or self._bytes >= _WAITING_BYTES
-                or len(self._waiting) >= _REPORTS
-            ):
-                self._flush()
-
-    def finish(self) -> Arrivals:
-        """What has arrived; the same report twice is one."""
-        arrived = self.arrivals()
-        return arrived if arrived.distinct else self._without_repeats(arrived)
-
-    def arrivals(self) -> Arrivals:
-        """All that has arrived."""
-        self._flush()
-        clients = self._clients
-        return Arrivals(
-            clients,
-            sizes=np.concatenate([np.zeros(0, dtype=np.int64), *self._sizes]),
-            headers=list(self._numbers),
-            kinds=np.concatenate([np.zeros(0, dtype=np.int32), *self._kinds]),
-            rows=np.arange(len(clients)),
-            numbers=np.arange(len(clients)),
-            distinct=len(set(clients)) == len(clients),
-        )
-
-    def _without_repeats(self, arrived: Arrivals) -> Arrivals:
-        seen: set[tuple[object, ...]] = set()
-        first = np.ones(len(arrived), dtype=bool)
-        for k in np.flatnonzero(~arrived.alone()).tolist():
-            tables = (self.counts, self.by_class, self.of_labels)
-            content = tuple(table.content(k) for table in tables)
-            print_ = (arrived.clients[k], int(arrived.sizes[k]), int(arrived.kinds[k]), content)
-            first[k] = print_ not in seen
-            seen.add(print_)
-        left = arrived.where(first)
-        distinct = len(set(left.clients)) == len(left)
-        return replace(left, numbers=np.arange(len(left)), distinct=distinct)
+        if entry is None:
+            return
+        self._waiting.append(entry)
+        numbers = entry.parts[0] or entry.parts[1]
+        self._entries += 0 if numbers is None else len(numbers[1])
+        if entry.sent is not None:
+            self._bytes += len(_data(entry.sent))
+        if (
+            self._entries >= _ENTRIES
+            or self._bytes >= _WAITING_BYTES
+            or len(self._waiting) >= _REPORTS
+        ):
+            self._flush()
 
     def _other(self, item: Any, position: int) -> Entry | None:
         """What came in another form than JSON; None, and a fault, where it is no report."""
-        if isinstance(item, Report):
-            return self._made(item, position)
-        if isinstance(item, Fault):
-            self._faults.append((position, item))
-            return None
         problem = f"{type(item).__name__} is not a report", "pass Report objects or JSON"
-        if isinstance(item, Mapping):
-            try:
-                data = msgspec.json.encode(dict(item))
-                return self._quick(data, position) or self._slow(data, position)
-            except (TypeError, ValueError, OverflowError, RecursionError):
+        fault = item if isinstance(item, Fault) else None
+        try:
+            if isinstance(item, Report):
+                if self._grid is not None:
+                    wire.check_expected(item.client, item.grid, self._grid)
+                return _known(item, position)
+            if isinstance(item, Mapping):
                 problem = "is not JSON data", "send a report"
-        error = ReportError(_number(position), "report", *problem)
-        self._faults.append((position, fault_of(error)))
+                return self._entry(msgspec.json.encode(dict(item)), position)
+        except ReportError as error:
+            fault = Fault.of(error)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            pass
+        fault = fault or Fault.of(ReportError(f"report #{position + 1}", "report", *problem))
+        self._faults.append((position, fault))
         return None
 
-    def _made(self, report: Report, position: int) -> Entry | None:
-        """A report that is one already; None, and a fault, where it is on another grid."""
-        try:
-            if self._grid is not None:
-                wire.check_expected(report.client, report.grid, self._grid)
-        except ReportError as error:
-            self._faults.append((position, fault_of(error)))
-            return None
-        return known(report, position)
+    def _entry(self, sent: Sent | bytes | str, position: int) -> Entry | None:
+        """The report's numbers, to be checked with others'; strictly read where that cannot be."""
+        data = _data(sent)
+        if isinstance(data, bytes) and signing.may_be_signed(data):
+            source = _source(sent, position)
+            try:
+                self.signed += signing.check_named_key(data, source)
+            except ReportError as error:
+                self._faults.append((position, Fault.of(error)))
+                return None
+            data = signing.unwrap(data)
+            sent = Sent(data, source)
+        found = wire.fast_report(data)
+        if found is None:
+            return self._strictly(sent, position)
+        key = found.shared
+        header = self._known_headers.get(key)
+        if header is None:
+            shared = wire.read_shared(found, self._grid)
+            if shared is None:
+                return self._strictly(sent, position)
+            header = Header(GridDigest.of(shared[0]), *shared[1:])
+            if len(data) <= _KEPT_BYTES:
+                if len(self._known_headers) >= _KEPT_HEADERS:
+                    self._known_headers.clear()
+                self._known_headers[key] = header
+        counts, told = _listed(found.counts, header), _listed(found.set_sizes, header)
+        strata = None if found.strata is wire.UNSET else (found.strata.steps, found.strata.counts)
+        for part in (counts, strata, told):
+            if part is not None and len(part[0]) != len(part[1]):
+                return self._strictly(sent, position)
+        parts = counts, strata, told
+        return Entry(found.client, found.n_samples, header, position, sent, parts=parts)
 
-    def _quick(self, item: Sent | bytes | str, position: int) -> Entry | None:
-        """The report's numbers, to be checked with others'; None where that cannot be."""
-        found = wire.quick_report(item.data if isinstance(item, Sent) else item)
-        header = None if found is None else self._header(found)
-        if found is None or header is None:
-            return None
-        return entry_of(found, header, position, item)
-
-    def _header(self, found: wire.QuickReport) -> Header | None:
-        """What the report shares with others, understood once."""
-        key = wire.shared_key(found)
-        header = self._read.get(key)
-        if header is not None:
-            return header
-        header = _header(wire.read_shared(found, self._grid))
-        if header is not None and _extent(key) <= _KEPT_BYTES:
-            if len(self._read) >= _KEPT_HEADERS:
-                self._read.clear()
-            self._read[key] = header
-        return header
-
-    def _slow(self, item: Sent | bytes | str, position: int) -> Entry | None:
+    def _strictly(self, sent: Sent | bytes | str, position: int) -> Entry | None:
         """The same by the rules for a single report; None, and a fault, where it is refused."""
-        data, source = item if isinstance(item, Sent) else (item, _number(position))
         try:
-            return known(Report.from_json(data, source, self._grid), position)
+            report = Report.from_json(_data(sent), _source(sent, position), self._grid)
+            return _known(report, position)
         except ReportError as error:
-            self._faults.append((position, fault_of(error)))
+            self._faults.append((position, Fault.of(error)))
             return None
 
     def _flush(self) -> None:
-        """Check what waits, keep what is right."""
-        block = block_of(self._waiting)
+        """Check what waits, keep what is right, read again what is not."""
+        entries, self._waiting, self._entries, self._bytes = self._waiting, [], 0, 0
+        block = Block(entries)
         fine = block.fine()
         if not fine.all():
             again = [
-                entry if right or entry.sent is None else self._slow(entry.sent, entry.position)
-                for entry, right in zip(self._waiting, fine.tolist(), strict=True)
+                entry if right or entry.sent is None else self._strictly(entry.sent, entry.position)
+                for entry, right in zip(entries, fine.tolist(), strict=True)
             ]
-            block = block_of([entry for entry in again if entry is not None])
-        self._waiting, self._entries, self._bytes = [], 0, 0
-        self._take(block)
-        self.refused += sorted(self._faults, key=lambda one: one[0])
-        self._faults = []
-
-    def _take(self, block: Block) -> None:
-        """Keep a block of right reports."""
-        if not len(block):
+            block = Block([entry for entry in again if entry is not None])
+        if not block.names:
             return
-        numbers = [self._numbers.setdefault(one, len(self._numbers)) for one in block.headers]
-        first = self.counts.add(block.pooled())
-        self.by_class.add(block.strata, first)
-        self.of_labels.add(block.told_in_use(), first)
-        self._clients += block.names
-        self._sizes.append(block.sizes)
-        self._kinds.append(np.array(numbers, dtype=np.int32)[block.kinds])
+        numbers = [self.headers.setdefault(one, len(self.headers)) for one in block.headers]
+        self.clients += block.names
+        self._columns.append((block.sizes, np.array(numbers, dtype=np.int32)[block.kinds]))
+        everybody = np.ones(len(block.names), dtype=bool)
+        told = _in_use(block.told, everybody)
+        split = block.strata.lengths, block.strata.bins, block.strata.values
+        for kept, part in zip(self._parts, (block.pooled(), split, told), strict=True):
+            kept.append(tuple(map(narrowed, part)))  # type: ignore[arg-type]
+
+    def finish(self) -> None:
+        """Nothing comes any more: columns are joined, the same report twice is one."""
+        self._flush()
+        nothing = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        columns = zip(nothing, *self._columns, strict=True)
+        self.sizes, self.kinds = map(np.concatenate, columns)
+        self.tables = []
+        for part in self._parts:
+            self.tables.append(joined(part))
+            part.clear()
+        self._faults.sort(key=itemgetter(0))
+        self.refused = [(f"report #{place + 1}", fault) for place, fault in self._faults]
+        places = np.arange(self.read)
+        self._places = np.delete(places, [place for place, _ in self._faults])
+        self.valid = np.ones(len(self.clients), dtype=bool)
+        self.distinct = len(set(self.clients)) == len(self.clients)
+        if not self.distinct:
+            seen = set()
+            for k in np.flatnonzero(~self.alone()).tolist():
+                content = [_content(held, k) for held in self.tables]
+                report = self.clients[k], int(self.sizes[k]), int(self.kinds[k]), *content
+                self.valid[k] = report not in seen
+                seen.add(report)
+
+    def alone(self) -> Mask:
+        """(n,) which of the valid reports are the only ones of their clients."""
+        if self.distinct:
+            return self.valid
+        times = Counter(self.names(self.valid))
+        return self.valid & [times[client] == 1 for client in self.clients]
+
+    def names(self, mask: Mask) -> Iterator[str]:
+        """The clients of the chosen reports."""
+        return compress(self.clients, mask.tolist())
+
+    def votes(self, mask: Mask | None = None) -> majority.Votes:
+        """How many valid reports have each header."""
+        kinds = self.kinds[self.valid if mask is None else mask]
+        number = np.bincount(kinds, minlength=len(self.headers)).tolist()
+        return {header: n for header, n in zip(self.headers, number, strict=True) if n}
+
+    def refuse(self, k: int, objection: Objection) -> None:
+        """One report is not valid, in words."""
+        fault = Fault.of(ReportError(self.clients[k], *objection))
+        self.refused.append((f"report #{int(self._places[k]) + 1}", fault))
+        self.valid[k] = False
+
+    def keep(self, check: majority.Check) -> None:
+        """Those are valid whose header has no objection."""
+        objections = [check(header) for header in self.headers]
+        wrong = np.array([one is not None for one in objections], dtype=bool)
+        if wrong.any():
+            for k in np.flatnonzero(self.valid & wrong[self.kinds]).tolist():
+                self.refuse(k, objections[self.kinds[k]])
+
+    def check_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Refuse reports of strangers, and those of another size than the registered one."""
+        hidden = [header.hides_size for header in self.headers]
+        claims = zip(self.clients, self.sizes.tolist(), self.kinds.tolist(), strict=True)
+        for k, (client, claimed, kind) in enumerate(claims):
+            expected = sizes.get(client)
+            if not self.valid[k] or (expected is not None and hidden[kind]):
+                continue
+            if expected is None:
+                self.refuse(k, Objection("client", "is not registered", "add it to the registry"))
+            elif claimed != expected:
+                problem = f"counts sum to {claimed} but {expected} samples were registered"
+                remedy = "rebuild the report or fix the registry"
+                self.refuse(k, Objection("n_samples", problem, remedy))
+
+    def check_conflicts(self) -> None:
+        """Refuse the reports of clients that sent several: they contradict each other."""
+        alone = self.alone()
+        for client, number in Counter(self.names(self.valid & ~alone)).items():
+            reason = f"{client}: sent {number} different reports for this round; send one"
+            self.refused.insert(0, (client, Fault(client, "client", reason)))
+        self.valid = alone
+
+    def faulty(self, heard: set[str]) -> dict[str, Fault]:
+        """One fault a client not heard; what bears a heard one's name is its source's fault."""
+        found: dict[str, Fault] = {}
+        for source, fault in self.refused:
+            if fault.client in heard:
+                fault = Fault(source, fault.field, f"{source}: {fault.reason}")
+            found.setdefault(fault.client, fault)
+        return found
+
+    def fields(
+        self, sizes: Mapping[str, int] | None, common: tuple[By, Names] | None
+    ) -> dict[str, Any]:
+        """What a federation holds of the valid reports, in the order of their clients' names."""
+        rows = np.flatnonzero(self.valid)
+        ids = tuple(self.names(self.valid))
+        if (ordered := tuple(sorted(ids))) != ids:
+            rows = rows[sorted(range(len(ids)), key=ids.__getitem__)]
+        kinds, headers, own = self.kinds[rows], list(self.headers), self.sizes[rows]
+        first = headers[kinds[0]]
+        n_bins = first.grid.n_bins
+        check_extent(len(rows), n_bins)
+        if sizes is not None:
+            hidden = np.array([header.hides_size for header in headers], dtype=bool)
+            for k in np.flatnonzero(hidden[kinds]).tolist():
+                own[k] = sizes[ordered[k]]
+        privacy: tuple[Privacy | None, ...] = ()
+        if any(header.privacy for header in headers):
+            privacy = tuple(headers[kind].privacy for kind in kinds.tolist())
+        counts, by_class, told = self.tables
+        self.tables = []
+        tells = np.flatnonzero(told.lengths[rows])
+        return {
+            "ids": ordered,
+            "table": counts.chosen(rows, n_bins),
+            "sizes": own,
+            "grid": first.grid.built(),
+            **{name: getattr(first, name) for name in ("score", "round", "model", "risk")},
+            "privacy": privacy,
+            "strata": None if common is None else self._strata(by_class, rows, n_bins, *common),
+            "set_sizes": Stratified("class", 1, told.chosen(rows[tells], n_bins), tells, n_bins)
+            if len(tells)
+            else None,
+        }
+
+    def _strata(
+        self, held: SparseCounts, rows: Indices, n_bins: int, by: By, names: Names
+    ) -> Stratified | None:
+        """The counts by class of those that have them."""
+        owns = [None if header.strata is None else header.strata[1] for header in self.headers]
+        kinds = self.kinds[rows]
+        places = np.flatnonzero(np.array([own is not None for own in owns], dtype=bool)[kinds])
+        if not len(places):
+            return None
+        counts = held.chosen(rows[places], len(listed(names)) * n_bins)
+        return Stratified(by, names, counts, places, n_bins).renamed(owns, kinds[places])
 
 
-def _header(shared: wire.Shared | None) -> Header | None:
-    if shared is None:
-        return None
-    return Header(kept(shared.grid), *shared[1:5], None, shared.strata)
+def _known(report: Report, position: int) -> Entry:
+    """A report that was checked when it was made."""
+    strata, told = report.strata, report.set_sizes
+    kind = None if strata is None else (strata.by, strata.names)
+    header = Header(GridDigest.of(report.grid), *report.context[1:], report.privacy, kind)
+    split = None
+    if strata is not None:
+        steps = strata.cells.copy()
+        steps[1:] -= strata.cells[:-1]
+        split = steps, strata.counts
+    bins = np.flatnonzero(report.counts)
+    bins = bins if bins.size else np.zeros(1, dtype=np.intp)  # noise can leave nothing
+    counts = bins, report.counts[bins]
+    labels = None if told is None else ((used := np.flatnonzero(told)), told[used])
+    parts = counts, split, labels
+    return Entry(report.client, report.n_samples, header, position, None, parts=parts)
 
 
-def _extent(part: object) -> int:
-    """How much text there is, strata's names included."""
-    if isinstance(part, tuple):
-        return sum(map(_extent, part))
-    return len(part) if isinstance(part, (bytes, str)) else 0
+def _data(sent: Sent | bytes | str) -> bytes | str:
+    return sent.data if isinstance(sent, Sent) else sent
 
 
-def _number(position: int) -> str:
-    """How a report without a name is called."""
-    return f"report #{position + 1}"
+def _source(sent: Sent | bytes | str, position: int) -> str:
+    return sent.source if isinstance(sent, Sent) else f"report #{position + 1}"
 
 
-@dataclass(frozen=True)
-class Intake:
-    """The valid reports in the order of their clients' names, their counts, and the rest.
+def _listed(
+    counts: list[int] | wire.FastCounts | msgspec.UnsetType, header: Header
+) -> Listed | None:
+    """Bins and counts of what a report lists."""
+    if isinstance(counts, wire.FastCounts):
+        return counts.bins, counts.counts
+    return (range(header.grid.n_bins), counts) if isinstance(counts, list) else None
 
-    Parameters
-    ----------
-    arrived
-        Who they are from and what they share.
-    sizes
-        n_k: as reported, or as registered where the report hides it.
-    counts
-        Their counts, row by row.
-    faulty, missing
-        Who is left out, and who is silent.
-    sizes_known
-        Whether sizes are exact.
-    strata, set_sizes
-        Counts by class and scores of all labels, of those that have them.
-    """
 
-    arrived: Arrivals
-    sizes: NDArray[np.int64]
-    counts: Counts
-    faulty: tuple[Fault, ...]
-    missing: tuple[str, ...]
-    sizes_known: bool
-    strata: Stratified | None
-    set_sizes: Stratified | None
-
-    @property
-    def first(self) -> Header:
-        """What all of them share is what the first has."""
-        return self.arrived.headers[self.arrived.kinds[0]]
-
-    @property
-    def privacy(self) -> list[Privacy | None]:
-        """(K,) what noise each holds."""
-        return [self.arrived.headers[kind].privacy for kind in self.arrived.kinds.tolist()]
+def _content(held: SparseCounts, row: int) -> tuple[bytes, bytes]:
+    """All that stands in a row: the same for two rows only if they are."""
+    here = slice(held.starts[row], held.starts[row + 1])
+    return held.bins[here].tobytes(), held.values[here].tobytes()
 
 
 def take_in(
-    reports: Iterable[Untrusted | Sent],
+    reports: Iterable[Untrusted],
+    *,
     expected: Mapping[str, Any],
     sizes: Mapping[str, int] | None,
     quorum: int | float | None,
     faults: Iterable[Fault],
     invited: Iterable[str],
-    privacy: Privacy | None = None,
-) -> Intake:
-    """Read every report once, keep the valid ones; see `Federation.from_reports`."""
-    registered = sizes is not None
+    privacy: Privacy | None,
+) -> dict[str, Any]:
+    """Read every report once, keep the valid ones: the fields of `Federation`.
+
+    `signatures` says what was checked of them without registered keys.
+    """
     sizes = None if sizes is None else _checked_sizes(sizes)
-    reception = Reception(expected.get("grid"))
-    if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
-        raise RobfcpError("reports: pass a list of them, also where there is only one")
+    intake = Intake(expected.get("grid"))
     for item in reports:
-        reception.add(item)
-    arrived = reception.finish()
-    refused = [Refusal(f"report #{position + 1}", fault) for position, fault in reception.refused]
-    refused += [Refusal(f"file:{fault.client}", fault) for fault in faults]
+        intake.add(item)
+    intake.finish()
+    intake.refused += [(f"file:{fault.client}", fault) for fault in faults]
     if sizes is not None:
-        arrived = arrived.without(refused, _unregistered(arrived, sizes))
-    for field, value in expected.items():
-        arrived = arrived.keep(refused, same(field, value, arrived))
-    by, names = common_strata(arrived.votes())
-    if by is not None:
-        arrived = arrived.keep(refused, same_strata(by, names))
-    arrived = arrived.keep(refused, agreed_noise(arrived.votes(), privacy, registered))
-    accepted = _without_conflicts(arrived, refused)
-    alike = same_noise(accepted.votes(), registered)
-    if alike is not None:
-        accepted = accepted.keep(refused, alike)
+        intake.check_sizes(sizes)
+    for name, value in expected.items():
+        value = GridDigest.of(value) if isinstance(value, Grid) else value
+        alone = intake.alone()  # who sent several reports has no vote, unless all have
+        intake.keep(majority.same(name, value, intake.votes(alone if alone.any() else None)))
+    common = majority.common_strata(intake.votes())
+    if common is not None:
+        intake.keep(majority.same_strata(*common))
+    intake.keep(majority.agreed_noise(intake.votes(), privacy, sizes is not None))
+    intake.check_conflicts()
+    votes = intake.votes()
+    known = sizes is not None or not any(header.hides_size for header in votes)
+    if not known or any(header.privacy and header.strata for header in votes):
+        intake.keep(majority.same_noise(votes))  # sizes, of all or in a class, are not exact
     awaits = {*invited, *(sizes or ())}
-    heard = set(accepted.clients) if refused or awaits else set()  # of no use without any
-    faulty = _charged(refused, heard)
-    seen = {fault.client for fault in faulty}
-    silent = {client for client in invited if client not in heard and client not in seen}
-    received = len(accepted) + len(faulty)
-    awaited = received + len(silent) if sizes is None else len(silent | set(sizes))
-    check_quorum(len(accepted), awaited, quorum, faulty)
-    unheard = {client for client in sizes or () if client not in heard and client not in seen}
-    accepted = _by_name(accepted)
-    n_bins = accepted.headers[accepted.kinds[0]].grid.n_bins
-    check_extent(len(accepted), n_bins)
-    return Intake(
-        accepted,
-        sizes=_sizes(accepted, sizes),
-        counts=reception.counts.build(accepted.rows, n_bins),
-        faulty=tuple(sorted(faulty, key=lambda fault: fault.client)),
-        missing=tuple(sorted(silent | unheard)),
-        sizes_known=sizes_known(accepted.votes(), registered),
-        strata=None if by is None else _strata(reception, accepted, by, names, n_bins),
-        set_sizes=_set_sizes(reception, accepted, n_bins),
-    )
-
-
-def _by_name(accepted: Arrivals) -> Arrivals:
-    """In the order of their names; most often that is how they come."""
-    clients = accepted.clients
-    if all(map(le, clients, islice(clients, 1, None))):
-        return accepted
-    order = sorted(range(len(clients)), key=clients.__getitem__)
-    return accepted.taken(np.array(order, dtype=np.intp))
-
-
-def _sizes(accepted: Arrivals, sizes: Mapping[str, int] | None) -> NDArray[np.int64]:
-    """n_k: as reported, or as registered where the report hides it."""
-    hidden = np.array([header.hides_size for header in accepted.headers], dtype=bool)
-    found = accepted.sizes.copy()
+    valid = int(intake.valid.sum())
+    heard = set(intake.names(intake.valid)) if intake.refused or awaits else set()
+    faulty = intake.faulty(heard)
+    missing = awaits - heard - set(faulty)
+    awaited = valid + len(faulty) + len(missing)
     if sizes is not None:
-        for k in np.flatnonzero(hidden[accepted.kinds]).tolist():
-            found[k] = sizes[accepted.clients[k]]
-    return found
-
-
-def _strata(
-    reception: Reception, accepted: Arrivals, by: By, names: Names, n_bins: int
-) -> Stratified | None:
-    """The counts by class of those that have them."""
-    split = np.array([header.strata is not None for header in accepted.headers], dtype=bool)
-    places = np.flatnonzero(split[accepted.kinds])
-    if not len(places):
-        return None
-    n_strata = names if isinstance(names, int) else len(names)
-    return stratified(
-        reception.by_class.build(accepted.rows[places], n_strata * n_bins),
-        places,
-        by=by,
-        names=names,
-        n_bins=n_bins,
-        owns=[0 if header.strata is None else header.strata[1] for header in accepted.headers],
-        kinds=accepted.kinds[places],
-    )
-
-
-def _set_sizes(reception: Reception, accepted: Arrivals, n_bins: int) -> Stratified | None:
-    """The scores of all labels, of those that tell them."""
-    places = np.flatnonzero(np.isin(accepted.rows, reception.of_labels.rows))
-    if not len(places):
-        return None
-    counts = reception.of_labels.build(accepted.rows[places], n_bins)
-    return Stratified("class", 1, counts, places, n_bins)
-
-
-def _without_conflicts(arrived: Arrivals, refused: list[Refusal]) -> Arrivals:
-    """The reports of clients that sent one; several different ones contradict each other."""
-    if arrived.distinct:
-        return arrived
-    for client, number in Counter(arrived.clients).items():
-        if number > 1:
-            reason = f"{client}: sent {number} different reports for this round; send one"
-            refused.insert(0, Refusal(client, Fault(client, "client", reason)))
-    return arrived.where(arrived.alone())
-
-
-def _charged(refused: list[Refusal], heard: set[str]) -> list[Fault]:
-    """One fault a client that is not heard; what bears a heard one's name is its source's fault."""
-    faulty: dict[str, Fault] = {}
-    for source, fault in refused:
-        if fault.client in heard:
-            fault = Fault(source, fault.field, f"{source}: {fault.reason}")
-        faulty.setdefault(fault.client, fault)
-    return list(faulty.values())
+        awaited = len(set(sizes) | missing)
+    first = next(iter(faulty.values()), None)
+    majority.check_quorum(valid, awaited, quorum, None if first is None else first.reason)
+    return {
+        **intake.fields(sizes, common),
+        "faulty": tuple(sorted(faulty.values(), key=lambda fault: fault.client)),
+        "missing": tuple(sorted(missing)),
+        "registered": sizes is not None,
+        "signatures": f"{intake.signed} of {intake.read} valid, by keys that nobody registered"
+        if intake.signed
+        else "not checked",
+        "sizes_known": known,
+    }
 
 
 def _checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -535,18 +580,3 @@ def _checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
         str(client): whole(f"sizes: {client}", size, "register its number of samples", 1)
         for client, size in sizes.items()
     }
-
-
-def _unregistered(
-    arrived: Arrivals, sizes: Mapping[str, int]
-) -> Iterator[tuple[int, Objection | None]]:
-    """The reports of strangers, and those of another size than the registered one."""
-    hidden = [header.hides_size for header in arrived.headers]
-    claims = zip(arrived.clients, arrived.sizes.tolist(), arrived.kinds.tolist(), strict=True)
-    for k, (client, claimed, kind) in enumerate(claims):
-        expected = sizes.get(client)
-        if expected is None:
-            yield k, Objection("client", "is not registered", "add it to the registry")
-        elif claimed != expected and not hidden[kind]:
-            problem = f"counts sum to {claimed} but {expected} samples were registered"
-            yield k, Objection("n_samples", problem, "rebuild the report or fix the registry")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.federation import Federation, comparable, projected
+from robfcp.federation import Federation
 from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
 from robfcp.guarantees.coverage import kl_lower
 from robfcp.guarantees.tails import bounds_of
@@ -169,8 +169,8 @@ def estimate_heterogeneity(
     """What sigma the reports themselves suggest if at most m clients lie; an estimate."""
     m = check_budget(m, federation.n_clients)
     beta = check_delta(1 - confidence)
-    federation = comparable(federation)
-    shares = projected(federation).cumulative() / federation.sizes[:, None]
+    federation = federation.comparable()
+    shares = federation.projected().cumulative() / federation.sizes[:, None]
     distances = np.abs(shares - np.median(shares, axis=0)).max(axis=1)
     benign = federation.n_clients - m
     observed = float(np.sort(distances)[benign - 1])

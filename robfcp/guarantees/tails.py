@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, rising
+from robfcp.federation import Federation
 from robfcp.guarantees.binomials import least_count
 from robfcp.guarantees.budgets import check_budget, check_delta
 from robfcp.guarantees.engine import (
@@ -33,10 +34,19 @@ _STEPS = 50
 
 def bounds_of(federation: Federation) -> CountBounds:
     """The counts as guarantees see them: exact, or with the noise of private reports."""
-    if federation.noisy:
-        return NoisyCounts(federation)
-    found: CountBounds = federation.memo.setdefault("bounds", ExactCounts(federation))
-    return found
+    return NoisyCounts(federation) if federation.noisy else _exact_bounds(federation)
+
+
+_exact_bounds = lru_cache(maxsize=2)(ExactCounts)  # everybody asks for those of one federation
+
+
+def rising(values: Shares) -> Shares:
+    """(H,) the closest vector that never falls (isotonic regression); itself where it rises."""
+    if (np.diff(values) >= 0).all():
+        return values
+    from scipy.optimize import isotonic_regression
+
+    return np.asarray(isotonic_regression(values).x, dtype=np.float64)
 
 
 class NoisyCounts:

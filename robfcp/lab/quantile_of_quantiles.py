@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.federation import Federation, projected
+from robfcp.federation import Federation
 
 NAME = "fedcp-qq"
 ALIKE = 1e-3  # excess coverages this close count as equal
@@ -28,7 +28,7 @@ def fedcp_qq_index(federation: Federation, level: Fraction) -> int | None:
     ----------
     Humbert, Le Bars, Bellet and Arlot (2023), "One-shot federated conformal prediction", ICML.
     """
-    whole = projected(federation)
+    whole = federation.projected()
     orders = chosen_orders(tuple(int(n) for n in federation.sizes), level)
     if orders is None:
         return None

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from robfcp.arguments import floats, share, whole
 from robfcp.calibration.sealed import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.federation import Fault, fault_of
+from robfcp.federation import Fault
 from robfcp.monitoring.monitor import Count, Digest, EReport, FilePath, Share, Some, locked
 from robfcp.report import agreement
 
@@ -199,7 +199,7 @@ def read_alarms(
         try:
             found.append(EReport.load(path, public, round))
         except ReportError as error:
-            faults.append(fault_of(error))
+            faults.append(Fault.of(error))
         except RobfcpError as error:
             faults.append(Fault(str(path), "file", str(error)))
     digests = [report.calibration for report in found]

@@ -23,7 +23,7 @@ from robfcp.calibration import (
     stratum_limits,
 )
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, comparable, smoothed_below, whole
+from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.page.sentences import diagnoses_data, headline, how_to_read, message, percent
 
@@ -140,13 +140,13 @@ VIEW = 160  # edges a distribution is drawn with
 def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
     """Everything the page shows, as JSON values."""
     federation, grid = calibration.federation, calibration.federation.grid
-    view = view_edges(whole(federation).pooled(), grid)
+    view = view_edges(federation.rounded().pooled(), grid)
     others = other_settings(calibration, view)
     looked_up = [table.index[table.index >= 0] for table in others.tables.values()]
     used = np.unique(np.concatenate([view, *looked_up]))
     first = calibration.levels[0]
-    below = smoothed_below(federation)
-    drawn = smoothed_below(comparable(federation))
+    below = federation.smoothed_below()
+    drawn = federation.comparable().smoothed_below()
     shares = rising_shares(below[:, view], federation.masses[:, None])
     found = diagnose(calibration)
     return {

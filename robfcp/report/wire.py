@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from robfcp.arguments import MAX_SAMPLES, check_text
 from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.files import what_is_wrong
 from robfcp.grid import Grid, named
+from robfcp.privacy import Privacy
 from robfcp.report.by_class import MAX_STRATA, By, Names, Strata, check_strata_names
 from robfcp.scores import SCORES, Risk, Score, named_score
 
@@ -242,32 +243,20 @@ READERS: dict[type, Callable[[Any, Grid], Any]] = {
 }
 
 
-class WireContext(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What many reports share, said once for all of them."""
-
-    grid: WireGrid
-    score: WireScore | None = None
-    round: str | None = None
-    model: str | None = None
-    risk: Risk | None = None
-    by: By | None = None
-    names: list[str] | int = 0
-
-
 Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_SAMPLES)]
 Step = Annotated[int, msgspec.Meta(ge=0, le=MAX_STRATA * MAX_WIRE_BINS)]
 Unset = msgspec.UnsetType
 UNSET = msgspec.UNSET
 
 
-class QuickCounts(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class FastCounts(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """Bins in use and what is in them."""
 
     bins: list[Natural]
     counts: list[Natural]
 
 
-class QuickStrata(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class FastStrata(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """Counts by class or group; the names as they stand."""
 
     by: By
@@ -276,50 +265,54 @@ class QuickStrata(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     counts: list[Natural]
 
 
-class QuickReport(
+class FastReport(
     msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="report", gc=False
 ):
-    """What plain reports have; what they share is left as it stands."""
+    """A report without noise, its numbers unchecked; what many share is left as it stands."""
 
     schema: int
     client: str
     grid: msgspec.Raw
-    n_samples: Natural | None = None
-    counts: list[Natural] | QuickCounts | Unset = UNSET
+    n_samples: Natural
+    counts: list[Natural] | FastCounts | Unset = UNSET
     score: msgspec.Raw | Unset = UNSET
     round: str | None = None
     model: str | None = None
     risk: msgspec.Raw | Unset = UNSET
-    strata: QuickStrata | Unset = UNSET
-    set_sizes: list[Natural] | QuickCounts | Unset = UNSET
+    strata: FastStrata | Unset = UNSET
+    set_sizes: list[Natural] | FastCounts | Unset = UNSET
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What it says of all that reports share, byte for byte."""
+        raw = (b"" if part is UNSET else bytes(part) for part in (self.grid, self.score, self.risk))
+        split = None if self.strata is UNSET else (self.strata.by, bytes(self.strata.names))
+        return *raw, self.round, self.model, split
 
 
-class Shared(NamedTuple):
-    """What the reports of a round should share, and by what their counts are split."""
-
-    grid: Grid
-    score: Score | None
-    round: str | None
-    model: str | None
-    risk: Risk | None
-    strata: tuple[By, Names] | None
-
-
-_DECODER = msgspec.json.Decoder(QuickReport)
-_Names = list[str] | int
+Shared = tuple[
+    Grid, Score | None, str | None, str | None, Risk | None, Privacy | None, tuple[By, Names] | None
+]
+_DECODER = msgspec.json.Decoder(FastReport)
 _BACKSLASH = ord("\\")  # as a number it is found in a sixth of the time
 _ESCAPED_KEY = re.compile(rb'\\u00[0-9a-fA-F]{2}[^"]{0,30}"\s*:')
 _REFUSED = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 
 
-def quick_report(data: bytes | str) -> QuickReport | None:
-    """The report's numbers in order, or None: it is broken, or of a kind that `wire` reads."""
+def fast_report(data: bytes | str) -> FastReport | None:
+    """The report's numbers, to be checked with others'; None where it has to be read strictly."""
     try:
         data = data.encode() if isinstance(data, str) else data
         found = _DECODER.decode(data)
     except _REFUSED:
         return None
-    if found.n_samples is None or _may_repeat(data, found):
+    if (
+        data.count(b'"grid"') != 1  # of what is left as it stands only the last would be seen
+        or (found.score is not UNSET and data.count(b'"score"') != 1)
+        or (found.risk is not UNSET and data.count(b'"risk"') != 1)
+        or (found.strata is not UNSET and data.count(b'"names"') != 1)
+        or (_BACKSLASH in data and _ESCAPED_KEY.search(data) is not None)
+    ):
         return None
     if found.schema != 1 or (found.counts is UNSET) == (found.strata is UNSET):
         return None
@@ -327,55 +320,20 @@ def quick_report(data: bytes | str) -> QuickReport | None:
     return None if of_scores and found.risk is not UNSET else found
 
 
-def _may_repeat(data: bytes, found: QuickReport) -> bool:
-    """Whether something left as it stands may come twice: of that, only the last would be seen."""
-    return (
-        data.count(b'"grid"') != 1
-        or (found.score is not UNSET and data.count(b'"score"') != 1)
-        or (found.risk is not UNSET and data.count(b'"risk"') != 1)
-        or (found.strata is not UNSET and data.count(b'"names"') != 1)
-        or (_BACKSLASH in data and _ESCAPED_KEY.search(data) is not None)
-    )
-
-
-def shared_key(found: QuickReport) -> tuple[object, ...]:
-    """What the report says of all that reports share, byte for byte."""
-    parts = (
-        b"" if part is UNSET else bytes(part) for part in (found.grid, found.score, found.risk)
-    )
-    split = None if found.strata is UNSET else (found.strata.by, bytes(found.strata.names))
-    return *parts, found.round, found.model, split
-
-
-def read_shared(found: QuickReport, grid: Grid | None) -> Shared | None:
-    """The same understood; None where something of it is refused."""
+def read_shared(found: FastReport, expected: Grid | None) -> Shared | None:
+    """What the report shares with others, understood; None where something of it is refused."""
     try:
-        context = WireContext(
-            msgspec.json.decode(found.grid, type=WireGrid), round=found.round, model=found.model
-        )
+        grid = read_grid(msgspec.json.decode(found.grid, type=WireGrid), expected)
+        score, risk, split = None, None, None
         if found.score is not UNSET:
-            context.score = msgspec.json.decode(found.score, type=WireScore | None)
+            score = read_score(msgspec.json.decode(found.score, type=WireScore | None))
         if found.risk is not UNSET:
-            context.risk = msgspec.json.decode(found.risk, type=Risk)
+            risk = msgspec.json.decode(found.risk, type=Risk)
         if found.strata is not UNSET:
-            context.by = found.strata.by
-            context.names = msgspec.json.decode(found.strata.names, type=_Names)
-    except _REFUSED:
-        return None
-    return read_context(context, grid)
-
-
-def read_context(context: WireContext, grid: Grid | None) -> Shared | None:
-    """What reports share, as a file states it; None where it is refused, or they hold noise."""
-    try:
-        own = read_grid(context.grid, grid)
-        score = read_score(context.score)
-        split = None
-        if context.by is not None:
-            names = context.names if isinstance(context.names, int) else tuple(context.names)
-            split = context.by, check_strata_names(context.by, names)
+            names = msgspec.json.decode(found.strata.names, type=list[str] | int)
+            split = found.strata.by, check_strata_names(found.strata.by, names)
         for field in ("round", "model"):
-            check_text("report", field, getattr(context, field))
+            check_text("report", field, getattr(found, field))
     except _REFUSED:
         return None
-    return Shared(own, score, context.round, context.model, context.risk, split)
+    return grid, score, found.round, found.model, risk, None, split

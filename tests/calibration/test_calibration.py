@@ -14,7 +14,7 @@ from robfcp.calibration.calibrating import _calibrate
 from robfcp.calibration.calibration import Calibration
 from robfcp.defence import named_defence
 from robfcp.errors import QuorumError, ReportError, RobfcpError
-from robfcp.federation import Federation, capped
+from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.lab.published_bounds import full_rank
 
@@ -192,13 +192,13 @@ def test_impossible_requests_are_refused(arguments, message):
 def test_a_client_that_claims_too_much_is_faulty():
     reports = make_reports()
     big = robfcp.Report.from_scores("big", np.zeros(5000), score=LAC)
-    calibration = robfcp.calibrate(capped(Federation.from_reports([*reports, big]), 0.3))
+    calibration = robfcp.calibrate(Federation.from_reports([*reports, big], max_share=0.3))
     assert [fault.client for fault in calibration.faulty] == ["big"]
     assert "claims 87.4% of all samples but the cap is 30.0%" in calibration.faulty[0].reason
     assert calibration.federation.n_clients == 12
     for share, words in ((2, "max_share: 2 is not"), (0.01, "every site holds more than 0.01")):
         with pytest.raises(RobfcpError, match=words):
-            capped(calibration.federation, share)
+            calibration.federation.capped(share)
 
 
 def test_sizes_and_quorum_reach_the_federation():

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from robfcp.errors import QuorumError, RobfcpError
-from robfcp.federation.federation import Federation
+from robfcp.federation import Federation, counts
+from robfcp.federation import federation as module
 from robfcp.grid import Grid
-from robfcp.report.report import Report
+from robfcp.report import Report
+from robfcp.report.agreement import Terms
 from robfcp.scores import APS, LAC
 
 
@@ -149,3 +151,87 @@ def test_views_of_the_counts_agree_with_each_other():
 def test_impossible_counts_are_refused(counts, arguments):
     with pytest.raises(RobfcpError):
         Federation.from_counts(counts, **arguments)
+
+
+def test_passes_do_not_depend_on_the_number_of_blocks(monkeypatch):
+    rng = np.random.default_rng(4)
+    reports = []
+    for k in range(30):
+        scores, name = rng.random(20), f"s{k:02d}"
+        more = {"labels": rng.integers(0, 3, 20), "classes": 3} if k % 3 else {}
+        more |= {"label_scores": rng.random((20, 3))} if k % 2 else {}
+        reports.append(Report.from_scores(name, scores, Grid.uniform(50), score=LAC(), **more))
+    monkeypatch.setattr(counts, "DENSE_BYTES", 0)
+    federation = Federation.from_reports(reports)
+    weights = rng.random(30)
+
+    def answers():
+        return (
+            federation.fold(lambda block: block.pooled()).tolist(),
+            federation.fold(lambda block: block.n_samples),
+            federation.fold(lambda block: set(block.ids), add=set.union),
+            federation.fold(lambda block: block.strata.sizes.sum(axis=0)).tolist(),
+            federation.map(lambda block: block.below(20)).tolist(),
+            federation.map(lambda block, own: own * block.sizes, weights).tolist(),
+            federation.map(lambda block: block.cumulative(np.array([3, 40]))).tolist(),
+            [report for block in federation.blocks() for report in block] == reports,
+        )
+
+    whole = answers()
+    assert whole[4] == federation.below(20).tolist()
+    assert whole[-1]
+    for entries in (1, 50, 333):
+        monkeypatch.setattr(module, "BLOCK_ENTRIES", entries)
+        assert len(list(federation.blocks())) > 1
+        assert answers() == whole
+    np.testing.assert_allclose(
+        federation.fold(lambda block, own: block.weighted(own), weights),
+        weights @ federation.counts,
+    )
+
+
+def test_a_federation_of_nobody_is_one_empty_block():
+    reports = [Report.from_scores("a", [0.5], Grid.uniform(4), labels=[0], classes=2)]
+    nobody = Federation.from_reports(reports).stratum(1)
+    assert nobody.fold(lambda block: block.pooled()).tolist() == [0, 0, 0, 0]
+    assert nobody.map(lambda block: block.below(1)).tolist() == []
+
+
+def test_terms_state_what_was_agreed_and_contradict_what_was_not(tmp_path):
+    reports = [site("a", round="r"), site("b", round="old"), site("c", round="r", score=APS())]
+    (tmp_path / "terms.toml").write_text('round = "r"\nscore = "lac"\ngrid = "default"\n')
+    for terms in (Terms(round="r", score="lac"), tmp_path / "terms.toml"):
+        federation = Federation.from_reports(reports, terms=terms)
+        assert federation.ids == ("a",)
+        assert federation.checked.round == federation.checked.score == "as stated"
+        assert Federation.from_reports(reports, terms=terms, round="r", score=LAC()).ids == ("a",)
+    with pytest.raises(RobfcpError, match=r"round: old is not what was agreed \(r\)"):
+        Federation.from_reports(reports, terms=terms, round="old")
+    with pytest.raises(RobfcpError, match="score"):
+        Federation.from_reports(reports, terms=terms, score=APS())
+
+
+def test_a_folder_stands_for_its_reports(tmp_path):
+    for name in ("b", "a"):
+        site(name).save(tmp_path / f"{name}.json")
+    for other in (".hidden.json", "c.evidence.json", "notes.txt"):
+        (tmp_path / other).write_text("no report")
+    for where in (tmp_path, str(tmp_path), [tmp_path], sorted(tmp_path.glob("?.json"))):
+        federation = Federation.read(where)
+        assert (federation.ids, federation.faulty) == (("a", "b"), ())
+    (tmp_path / "d.json").write_text("{")
+    assert [f.client for f in Federation.read(tmp_path).faulty] == [f"file:{tmp_path}/d.json"]
+
+
+def test_sites_with_more_than_their_share_of_the_samples_are_refused():
+    reports = [site(f"s{k}", seed=k) for k in range(5)] + [site("huge", n=500)]
+    federation = Federation.from_reports(reports, max_share=0.5)
+    assert "huge" not in federation.ids
+    assert reasons(federation)["huge"] == (
+        "n_samples",
+        "huge: claims 66.7% of all samples but the cap is 50.0%; check its size or raise max_share",
+    )
+    assert Federation.from_reports(reports, max_share=0.9).n_clients == 6
+    for wrong in (0.01, 2, "half"):
+        with pytest.raises(RobfcpError, match="max_share"):
+            Federation.from_reports(reports, max_share=wrong)

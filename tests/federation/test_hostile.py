@@ -18,7 +18,6 @@ from robfcp.cli._data import read_outputs
 from robfcp.cli.calibrate import read_number
 from robfcp.cli.sketch import chosen_grid
 from robfcp.errors import MAX_TEXT, RobfcpError
-from robfcp.federation import capped
 from robfcp.files import make_folder, write_atomically
 from robfcp.grid import Grid
 from robfcp.privacy.budget import Privacy
@@ -128,7 +127,7 @@ def test_numbers_of_other_libraries_are_saved_as_plain_ones():
         lambda: robfcp.calibrate(REPORTS, confidence="0.95"),
         lambda: robfcp.Pac(1, alike="0.1"),
         lambda: robfcp.Pac(1, alike=float("nan")),
-        lambda: capped(robfcp.Federation.from_reports(REPORTS), "0.5"),
+        lambda: robfcp.Federation.from_reports(REPORTS, max_share="0.5"),
         lambda: robfcp.Marginal(samples="5"),
         lambda: robfcp.Marginal(samples=1.5),
         lambda: robfcp.calibrate(REPORTS, defence=None),

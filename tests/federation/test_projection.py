@@ -5,8 +5,9 @@ from noises import draw
 from scipy.optimize import nnls
 
 from robfcp import Privacy
-from robfcp.federation import Federation, projected, rising, whole
-from robfcp.federation.projection import onto_simplex
+from robfcp.federation import Federation
+from robfcp.federation.federation import onto_simplex
+from robfcp.guarantees.tails import rising
 
 
 def test_projections_are_the_closest_histograms():
@@ -32,13 +33,13 @@ def test_only_private_rows_are_projected():
     counts[1:] += draw(rng, Privacy(0.2).noise, (39, 24))
     sent = Federation.from_counts(counts, privacy=marks, sizes=np.full(40, 100))
     assert sent.counts.min() < 0
-    shown = projected(sent)
+    shown = sent.projected()
     assert (shown.counts[0] == sent.counts[0]).all()
     assert shown.counts.min() >= 0
     np.testing.assert_allclose(shown.counts.sum(axis=1), 100)
-    assert whole(sent).counts.dtype == np.int64
+    assert sent.rounded().counts.dtype == np.int64
     plain = sent.subset(np.arange(40) == 0)
-    assert projected(plain) is plain is whole(plain)
+    assert plain.projected() is plain is plain.rounded()
     # noise moves the shares less after the projection than before
     truth = 100 * shares
     assert np.abs(shown.counts - truth).sum() < np.abs(sent.counts - truth).sum()

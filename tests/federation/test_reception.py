@@ -7,8 +7,7 @@ import pytest
 from effort import cases, thorough
 
 import robfcp
-from robfcp.federation import Federation
-from robfcp.federation import intake as reception
+from robfcp.federation import Federation, intake
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
 
@@ -127,7 +126,7 @@ def one_by_one(monkeypatch):
 
     def take(items, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(reception.Reception, "_quick", lambda *_: None)
+            patch.setattr(intake.wire, "fast_report", lambda _: None)
             return taken(items, **options)
 
     return take
@@ -163,9 +162,9 @@ def test_blocks_of_any_size_give_the_same_federation(monkeypatch, one_by_one):
     whole = taken(items)
     assert whole == one_by_one(items)
     for number in (1, 3, 31):
-        monkeypatch.setattr(reception, "_REPORTS", number)
+        monkeypatch.setattr(intake, "_REPORTS", number)
         assert taken(items) == whole
-    monkeypatch.setattr(reception, "_ENTRIES", 5)
+    monkeypatch.setattr(intake, "_ENTRIES", 5)
     assert taken(items) == whole
 
 
@@ -177,16 +176,17 @@ def test_a_usual_report_is_not_read_twice(monkeypatch):
 
 
 def test_what_rounds_are_called_costs_no_memory_for_ever(monkeypatch):
-    monkeypatch.setattr(reception, "_KEPT_HEADERS", 3)
-    own = reception.Reception()
+    monkeypatch.setattr(intake, "_KEPT_HEADERS", 3)
+    own = intake.Intake()
     for k in range(20):
         own.add(json.dumps(site(k) | {"round": f"r{k}"}))
-    assert len(own._read) <= 3
-    assert len(own.finish()) == 20
+    assert len(own._known_headers) <= 3
+    own.finish()
+    assert own.valid.sum() == 20
 
 
 def test_repeats_in_other_blocks_are_one_report_and_conflicts_are_named(monkeypatch):
-    monkeypatch.setattr(reception, "_REPORTS", 2)
+    monkeypatch.setattr(intake, "_REPORTS", 2)
     items = [json.dumps(site(k)) for k in (0, 1, 2, 0, 3, 1, 1)] + [json.dumps(site(2, n=20))]
     federation = Federation.from_reports(items)
     assert federation.ids == ("s00", "s01", "s03")
@@ -218,30 +218,32 @@ def test_what_is_said_twice_is_read_as_a_single_report_is(kind, key, value, one_
 
 def test_repeats_by_class_are_found_in_linear_time(monkeypatch):
     items = [json.dumps(site(k, "class")) for k in range(60)]
-    found = reception.Reception()
-    monkeypatch.setattr(reception, "_REPORTS", 10)
+    found = intake.Intake()
+    monkeypatch.setattr(intake, "_REPORTS", 10)
     for item in items * 2:
         found.add(item)
     joined = []
     real = np.concatenate
     monkeypatch.setattr(np, "concatenate", lambda *parts: (joined.append(1), real(*parts))[1])
-    assert len(found.finish()) == 60
+    found.finish()
+    assert found.valid.sum() == 60
     assert len(joined) < 30  # not once a report
 
 
 def test_reports_of_many_bytes_wait_for_few_others(monkeypatch):
-    found = reception.Reception()
-    monkeypatch.setattr(reception, "_WAITING_BYTES", 5000)
+    found = intake.Intake()
+    monkeypatch.setattr(intake, "_WAITING_BYTES", 5000)
     for k in range(40):
         found.add(json.dumps(site(k, "class")).replace('["cat"', "[" + " " * 2000 + '"cat"'))
         assert sum(len(entry.sent) for entry in found._waiting) < 5000
-    assert len(found.finish()) == 40
+    found.finish()
+    assert found.valid.sum() == 40
 
 
 def test_long_names_of_classes_are_not_kept(monkeypatch):
-    found = reception.Reception()
-    monkeypatch.setattr(reception, "_KEPT_BYTES", 1000)
+    found = intake.Intake()
+    monkeypatch.setattr(intake, "_KEPT_BYTES", 1000)
     found.add(json.dumps(site(0, "class")))
-    assert len(found._read) == 1
+    assert len(found._known_headers) == 1
     found.add(json.dumps(site(1, "class")).replace('["cat"', "[" + " " * 2000 + '"cat"'))
-    assert len(found._read) == 1
+    assert len(found._known_headers) == 1

@@ -10,7 +10,7 @@ import pytest
 import robfcp
 from robfcp.arguments import check_client
 from robfcp.errors import RobfcpError
-from robfcp.federation import read_federation
+from robfcp.federation import Federation
 from robfcp.grid import Grid
 
 LAC = robfcp.LAC()
@@ -32,7 +32,7 @@ def test_a_file_called_like_a_client_takes_nothing_from_it(tmp_path, monkeypatch
     saved(tmp_path, a=site("a"), b=site("b"))
     (tmp_path / "site-3").write_text("{broken")
     saved(tmp_path, real=site("site-3"))
-    federation = read_federation(["site-3", "nobody", "real", "a", "b"])
+    federation = Federation.read(["site-3", "nobody", "real", "a", "b"])
     assert federation.ids == ("a", "b", "site-3")
     assert [fault.client for fault in federation.faulty] == ["file:nobody", "file:site-3"]
 
@@ -186,6 +186,6 @@ def test_specials_never_hang(tmp_path, special):
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/zero" if special == "zero" else "/proc/self/status")
-    federation = read_federation([path, *saved(tmp_path, a=site("a"))])
+    federation = Federation.read([path, *saved(tmp_path, a=site("a"))])
     assert federation.ids == ("a",)
     assert len(federation.faulty) == 1

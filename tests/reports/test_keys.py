@@ -8,7 +8,7 @@ import pytest
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.federation import read_federation
+from robfcp.federation import Federation
 
 pytest.importorskip("cryptography")
 from robfcp.report import generate_key, load_key
@@ -63,7 +63,7 @@ def test_keys_expire_and_are_revoked(tmp_path):
         report = robfcp.Report.from_scores(name, np.linspace(0, 1, 9), round="r")
         report.save(tmp_path / f"{name}.json", load_key(tmp_path / name))
         files.append(tmp_path / f"{name}.json")
-    federation = read_federation(files, keys=path, round="r", revoked=tmp_path / "revoked")
+    federation = Federation.read(files, keys=path, round="r", revoked=tmp_path / "revoked")
     assert federation.ids == ("a",)
     assert "expired or was revoked" in federation.faulty[0].reason
     for wrong in ('"soon"', "7", "2026-01-31T00:00:00"):
@@ -78,14 +78,14 @@ def test_without_keys_a_signature_must_be_by_the_key_it_names(tmp_path):
         report = robfcp.Report.from_scores(name, np.linspace(0, 1, 9), round="r")
         report.save(tmp_path / f"{name}.json", load_key(tmp_path / "k"))
         files.append(tmp_path / f"{name}.json")
-    federation = read_federation(files)
+    federation = Federation.read(files)
     assert federation.checked.signatures == "2 of 2 valid, by keys that nobody registered"
     files[1].write_bytes(files[1].read_bytes().replace(b'"b"', b'"c"'))
-    federation = read_federation(files)
+    federation = Federation.read(files)
     assert federation.ids == ("a",)
     assert "not by the key the report names" in federation.faulty[0].reason
     robfcp.Report.from_scores("d", [0.5]).save(tmp_path / "d.json")
-    assert read_federation([tmp_path / "d.json"]).checked.signatures == "not checked"
+    assert Federation.read([tmp_path / "d.json"]).checked.signatures == "not checked"
 
 
 def test_a_key_file_of_any_contents_is_one_line(tmp_path):

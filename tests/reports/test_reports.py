@@ -222,7 +222,7 @@ def test_every_mutation_of_a_report_is_refused_or_means_the_same(monkeypatch):
 def test_another_kind_of_file_is_called_by_its_name(tmp_path):
     robfcp.calibrate([Report.from_scores("a", [0.1] * 30)]).save(tmp_path / "c.json")
     Report.from_scores("a", [0.1] * 30).save(tmp_path / "a.json")
-    (fault,) = robfcp.read_federation([tmp_path / "c.json", tmp_path / "a.json"]).faulty
+    (fault,) = robfcp.Federation.read([tmp_path / "c.json", tmp_path / "a.json"]).faulty
     assert fault.reason.endswith(
         "c.json: is of kind 'calibration', not a report; send what robfcp sketch wrote"
     )

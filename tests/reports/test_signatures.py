@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 import robfcp
 from robfcp.cli import app
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.federation import read_signed, verify_all
+from robfcp.federation.intake import Sent
+from robfcp.federation.reading import verified
 from robfcp.report.agreement import Registered, read_keys, read_registry, read_sizes
 from robfcp.report.signing import (
     Signed,
@@ -160,39 +161,57 @@ def test_a_signed_report_that_is_no_histogram_is_still_refused(private, keys):
         verify(msgspec.json.encode(signed), keys, "r1")
 
 
+def sent(**files):
+    return [Sent(data, f"file:{name}.json") for name, data in files.items()]
+
+
 def test_nobody_can_silence_another(private, keys):
     genuine = {site: sign(report(site), private[site]) for site in SITES}
     forged = sign(report("site-1", seed=9), private["thief"])
-    files = [(f"{site}.json", data) for site, data in genuine.items()]
-    reports, faults = verify_all(
-        [("a.json", forged), *files, ("copy.json", genuine["site-2"])], keys, "r1"
-    )
-    assert [r.client for r in reports] == list(SITES)
-    assert [fault.client for fault in faults] == ["file:a.json"]
-    assert "a.json: site-1: the signature is not by its registered key" in faults[0].reason
-    reports, faults = verify_all([("a.json", forged), files[0]], keys, "r1")
-    assert [fault.client for fault in faults] == ["site-1"]
-    federation = robfcp.Federation.from_reports(reports, faults=faults)
+    files = sent(a=forged, **genuine, copy=genuine["site-2"])
+    federation = robfcp.Federation.from_reports(files, keys=keys, round="r1")
+    assert federation.ids == SITES
+    assert federation.checked.signatures == "by registered keys"
+    assert [fault.client for fault in federation.faulty] == ["file:a.json"]
+    assert "a.json: site-1: the signature is not by its registered" in federation.faulty[0].reason
+    federation = robfcp.Federation.from_reports(files[:2], keys=keys, round="r1")
     assert federation.ids == ("site-0",)
+    assert [fault.client for fault in federation.faulty] == ["site-1"]
+    assert set(federation.missing) == set(keys) - {"site-0", "site-1"}
+
+
+def test_a_forged_report_is_its_files_fault_also_where_the_genuine_one_is_refused(private, keys):
+    forged, genuine = (sign(report("site-1"), private[name]) for name in ("thief", "site-1"))
+    reports, faults = verified(sent(a=forged, b=genuine), keys, "r1")
+    assert [(len(reports), fault.client) for fault in faults] == [(1, "file:a.json")]
 
 
 def test_two_different_genuine_reports_contradict_each_other(private, keys):
-    files = [
-        (f"{seed}.json", sign(report("site-1", seed=seed), private["site-1"])) for seed in (0, 1)
-    ]
-    reports, faults = verify_all(
-        [*files, ("2", sign(report("site-0"), private["site-0"]))], keys, "r1"
+    files = [sign(report("site-1", seed=seed), private["site-1"]) for seed in (0, 1)]
+    federation = robfcp.Federation.from_reports(
+        [*files, sign(report("site-0"), private["site-0"])], keys=keys, round="r1"
     )
-    federation = robfcp.Federation.from_reports(reports, faults=faults)
     assert federation.ids == ("site-0",)
     assert "2 different reports" in federation.faulty[0].reason
 
 
+def test_reports_that_are_not_signed_are_refused_where_keys_are_registered(private, keys):
+    items = [report("site-1"), report("site-2").to_json().decode(), 17, {"client": "site-3"}]
+    items.append(sign(report("site-0"), private["site-0"]))
+    federation = robfcp.Federation.from_reports(items, keys=keys, round="r1")
+    assert federation.ids == ("site-0",)
+    reasons = {fault.client: fault.reason for fault in federation.faulty}
+    assert reasons["site-1"].startswith("site-1: the report is not signed")
+    assert reasons["site-2"].startswith("site-2: the report is not signed")
+    assert reasons["report #3"].startswith("report #3: is not registered")
+
+
 def test_files_that_cannot_be_read_are_faults_of_their_own(private, keys, tmp_path):
     report("site-0").save(tmp_path / "a.json", private["site-0"])
-    reports, faults = read_signed([tmp_path / "a.json", tmp_path / "none.json"], keys, "r1")
-    assert reports == [report("site-0")]
-    assert "no such file" in faults[0].reason
+    paths = [tmp_path / "a.json", tmp_path / "none.json"]
+    federation = robfcp.Federation.read(paths, keys=keys, round="r1")
+    assert list(federation) == [report("site-0")]
+    assert "no such file" in federation.faulty[0].reason
 
 
 def test_private_keys_are_private_and_never_overwritten(tmp_path):
