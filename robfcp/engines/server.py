@@ -231,10 +231,10 @@ class Asking(Generic[T]):
         poll = self.engine.poll
         for participant in asked:
             self._ask(participant)
-        while self.waiting or self.sending:
+        while True:
             before = monotonic()
             self._look(min(self.end, before + max(poll, SLICE)))
-            if monotonic() >= self.end:
+            if not (self.waiting or self.sending) or monotonic() >= self.end:
                 break
             sleep(max(0.0, min(poll - monotonic() + before, self.end - monotonic())))
         if self.waiting or self.sending:
