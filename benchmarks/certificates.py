@@ -27,7 +27,7 @@ from robfcp.guarantees import (
 from robfcp.guarantees.coverage import kl_lower
 from robfcp.guarantees.engine import envelope, scaled_margins
 from robfcp.guarantees.marginal import slack
-from robfcp.lab.published_bounds import PublishedSetting, theorem_1
+from robfcp.lab.published import PublishedSetting, theorem_1
 
 CLIENTS, CLASSES, LEVEL = 100, 10, Fraction(9, 10)
 BUDGETS, SIZES = (5, 9, 20, 40), (50, 500, 5000)

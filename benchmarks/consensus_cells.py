@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from robfcp.lab.attacks import Attack, Gaussian, Ghost, Push, Truncation
+from robfcp.lab.attacks import Attack
+from robfcp.lab.attacks.coordinated import Ghost, Push
+from robfcp.lab.attacks.simple import Gaussian, Truncation
 
 NATURAL = (("sleep", "site"), ("stroke", "country"), ("stroke", "site"), ("heart", "site"))
 COMPARED = ("none", "rob-fcp", "rob-fcp-released", "consensus")

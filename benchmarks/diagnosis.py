@@ -12,8 +12,8 @@ import numpy as np
 
 from robfcp.files import write_atomically
 from robfcp.lab import outputs, partitions
-from robfcp.lab.attacks.everyday import SwappedLabels
-from robfcp.lab.diagnoses import NAMES, NOBODY, named_table, report, told
+from robfcp.lab.attacks.simple import SwappedLabels
+from robfcp.lab.faults import NAMES, NOBODY, named_table, report, told
 from robfcp.lab.natural import FEDERATIONS, MIN_SIZE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

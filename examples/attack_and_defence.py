@@ -2,7 +2,7 @@
 
 from robfcp import figures
 from robfcp.lab import outputs, simulate
-from robfcp.lab.figures import plot_comparison
+from robfcp.lab.simulation import plot_comparison
 
 pathology = outputs.load("pathmnist")
 rows = [

@@ -6,13 +6,13 @@ import robfcp
 from robfcp import figures
 from robfcp.calibration import what_if
 from robfcp.guarantees import fcp_index
-from robfcp.lab import outputs
+from robfcp.lab import outputs, partitions
 from robfcp.lab.worlds import federation_of
 
 score = robfcp.LAC()
 pathology = outputs.load("pathmnist")
 scores = score(pathology.probabilities, pathology.labels)
-parts = robfcp.partitions.iid(len(scores), 60, rng=0)
+parts = partitions.iid(len(scores), 60, rng=0)
 federation = federation_of([scores[rows] for rows in parts], robfcp.Grid.default(), score)
 
 outcomes = [

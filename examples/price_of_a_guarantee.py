@@ -2,7 +2,7 @@
 
 import robfcp
 from robfcp import figures
-from robfcp.lab import outputs
+from robfcp.lab import outputs, partitions
 from robfcp.lab.worlds import federation_of
 
 score = robfcp.LAC()
@@ -11,7 +11,7 @@ promises = {"marginal": robfcp.Marginal, "pac": robfcp.Pac}
 liars = list(range(0, 16, 3))
 tissue = outputs.load("pathmnist")
 probabilities, labels = tissue.probabilities, tissue.labels
-parts = robfcp.partitions.iid(len(labels), 60, rng=0)
+parts = partitions.iid(len(labels), 60, rng=0)
 federation = federation_of(
     [score(probabilities[rows], labels[rows]) for rows in parts], robfcp.Grid.default(), score
 )

@@ -4,14 +4,14 @@ import numpy as np
 
 import robfcp
 from robfcp import figures
-from robfcp.lab import outputs
-from robfcp.lab.attacks import Coverage, Gaussian
+from robfcp.lab import outputs, partitions
+from robfcp.lab.attacks.simple import Coverage, Gaussian
 from robfcp.lab.worlds import federation_of
 
 pathology = outputs.load("pathmnist")
 score = robfcp.LAC()
 everything = score(pathology.probabilities, pathology.labels)
-parts = robfcp.partitions.iid(len(everything), 40, rng=0)
+parts = partitions.iid(len(everything), 40, rng=0)
 scores = [everything[rows] for rows in parts]
 scores = Coverage()(scores, [3, 9, 21])
 scores = Gaussian()(scores, [14, 30], rng=0)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     )
     from robfcp.grid import Grid
     from robfcp.guarantees import LabelShift, Marginal, Pac, certify
-    from robfcp.lab import attacks, partitions, simulate
     from robfcp.monitoring import Monitor
     from robfcp.privacy import Ledger, Privacy, recommend_grid
     from robfcp.report import Report
@@ -84,7 +83,6 @@ __all__ = [
     "RobfcpError",
     "Score",
     "__version__",
-    "attacks",
     "calibrate",
     "certify",
     "check_score",
@@ -92,9 +90,7 @@ __all__ = [
     "estimate_malicious",
     "from_logits",
     "metrics",
-    "partitions",
     "recommend_grid",
-    "simulate",
 ]
 
 # Where each name lives. Loaded when first used, so that a site that only sketches loads no server.
@@ -118,7 +114,6 @@ _HOMES = {
     "grid": ("Grid",),
     "certificate": ("Certificate",),
     "guarantees": ("LabelShift", "Marginal", "Pac", "certify"),
-    "lab": ("attacks", "partitions", "simulate"),
     "privacy": ("Ledger", "Privacy", "recommend_grid"),
     "report": ("Report",),
     "scores": (
@@ -142,7 +137,7 @@ _HOME = {name: f"robfcp.{room}" for room, names in _HOMES.items() for name in na
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         found = getattr(import_module(_HOME[name]), name)
-    elif name in (*_HOMES, "metrics", "prediction", "figures", "page", "engines"):
+    elif name in (*_HOMES, "metrics", "prediction", "figures", "page", "engines", "lab"):
         found = import_module(f"robfcp.{name}")
     else:
         raise AttributeError(f"module 'robfcp' has no attribute {name!r}")

@@ -15,7 +15,7 @@ from robfcp.diagnosis import (
     wrong_places,
 )
 from robfcp.lab import natural
-from robfcp.lab.diagnoses import NAMES, NOBODY, named
+from robfcp.lab.faults import NAMES, NOBODY, named
 
 CLASSES = ("none", "mild", "grave")
 

@@ -19,6 +19,7 @@ import pytest
 
 import robfcp
 from robfcp import figures
+from robfcp.lab import partitions, simulation
 
 ROOT = Path(robfcp.__file__).parent
 LEFT_OUT = (
@@ -91,7 +92,8 @@ def public() -> Iterator[tuple[str, Any]]:
         thing = getattr(robfcp, name)
         if inspect.isclass(thing) or inspect.isfunction(thing):
             yield name, thing
-    for module in (robfcp.metrics, robfcp.partitions, figures):
+    yield "simulate", simulation.simulate
+    for module in (robfcp.metrics, partitions, figures):
         for name in module.__all__ if hasattr(module, "__all__") else vars(module):
             thing = getattr(module, name)
             own = inspect.isfunction(thing) and thing.__module__.startswith(module.__name__)

@@ -19,7 +19,7 @@ from robfcp.defence import DEFAULT
 from robfcp.errors import RobfcpError
 from robfcp.figures import FORMATS
 from robfcp.guarantees import fcp_index
-from robfcp.lab.figures import plot_comparison
+from robfcp.lab.simulation import plot_comparison
 
 
 def federation(attackers: int = 2) -> Federation:

@@ -14,7 +14,7 @@ from robfcp.guarantees import (
     HeterogeneityEstimate,
     liars_no_rule_survives,
 )
-from robfcp.lab.published_bounds import bound_for
+from robfcp.lab.published import bound_for
 
 
 def level_data(federation: Federation, outcomes: list[Budgets]) -> list[dict[str, Any]]:

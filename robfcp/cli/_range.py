@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
 from robfcp.cli._common import completes
 from robfcp.cli.sketch import chosen_score
 from robfcp.errors import RobfcpError
-from robfcp.lab.simulation import ByClass, Told
 from robfcp.scores import ClassificationScore
 
 Data = Annotated[
@@ -56,7 +55,7 @@ def natural_column(sites: str, column: str, beta: float | None) -> str | None:
     return column if sites == "natural" else None
 
 
-def range_options(score: str, malicious: str) -> tuple[ClassificationScore, Told]:
+def range_options(score: str, malicious: str) -> tuple[ClassificationScore, str]:
     """The score and what is told of the number of liars, as the test range takes them."""
     rule = chosen_score(score)
     if not isinstance(rule, ClassificationScore):
@@ -65,11 +64,11 @@ def range_options(score: str, malicious: str) -> tuple[ClassificationScore, Told
         )
     if malicious not in ("known", "estimate"):
         raise RobfcpError(f"--malicious: {malicious!r} is neither 'known' nor 'estimate'")
-    return rule, cast(Told, malicious)
+    return rule, malicious
 
 
-def chosen_by(by: str | None) -> ByClass | None:
+def chosen_by(by: str | None) -> str | None:
     """Whether each class has a threshold of its own."""
     if by not in (None, "class"):
         raise RobfcpError(f"--by: {by!r} is unknown here; use class, or leave it away")
-    return cast(ByClass | None, by)
+    return by

@@ -48,7 +48,7 @@ from robfcp.guarantees import (
     liars_no_rule_survives,
     outside_of,
 )
-from robfcp.lab.published_bounds import PublishedBound, bound_for
+from robfcp.lab.published import PublishedBound, bound_for
 
 
 class Round(NamedTuple):
@@ -257,7 +257,7 @@ def _show(printer: Printer, federation: Federation, outcome: Budgets, source: st
 def _paper_words(bound: PublishedBound | None) -> str:
     if bound is None:
         return "-"
-    return "vacuous" if bound.vacuous else "{:.3f}-{:.3f}".format(*bound.clipped)
+    return "vacuous" if bound.vacuous else f"{max(bound.lower, 0):.3f}-{min(bound.upper, 1):.3f}"
 
 
 def _explain(

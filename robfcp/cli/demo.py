@@ -22,11 +22,10 @@ from robfcp.federation import Federation
 from robfcp.files import make_folder
 from robfcp.lab import outputs
 from robfcp.lab.attacks import named_attack
+from robfcp.lab.faults import HONEST, LIE, Story, compared, stroke_story
 from robfcp.lab.simulation import records, simulate, summarise
-from robfcp.lab.story import HONEST, LIE, Story, compared, stroke_story
-from robfcp.lab.worlds import apply_attack, make_world
+from robfcp.lab.worlds import Setting, apply_attack, make_world
 from robfcp.page import write_page
-from robfcp.scores import LAC
 
 STORY = "stroke"
 ATTACKS = ("coverage", "efficiency")
@@ -206,7 +205,7 @@ def split(
 ) -> None:
     """A data set cut into sites, a share of which attacks."""
     from robfcp.figures import save
-    from robfcp.lab.figures import plot_comparison
+    from robfcp.lab.simulation import plot_comparison
 
     shipped = outputs.load(data)
     printer.line(
@@ -235,16 +234,8 @@ def split(
         "flagged."
     )
     generator = np.random.default_rng(seed)
-    world = make_world(
-        shipped.probabilities,
-        shipped.labels,
-        n_clients=clients,
-        share=share,
-        beta=None,
-        score=LAC(),
-        grid=None,
-        rng=generator,
-    )
+    setting = Setting(n_clients=clients, share=share)
+    world = make_world(shipped.probabilities, shipped.labels, setting, generator)
     calibration = calibrated(apply_attack(named_attack("coverage"), world, generator))
     calibration.save(output / "calibration.json")
     write_page(calibration, output / "page.html")

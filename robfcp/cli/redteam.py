@@ -105,7 +105,7 @@ def redteam(
                 beta=beta,
                 sites=outputs.sites,
                 min_size=min_size,
-                confidence_level=confidence,
+                coverage=confidence,
                 score=rule,
                 malicious=told,
                 exactly=exclude == "exactly",

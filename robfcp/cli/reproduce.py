@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,22 +70,17 @@ def reproduce(
         printer.line(f"-> {page}")
     for name in chosen:
         printer.line(f"-> {output / name}.csv, .json and .png")
-    printer.json(
-        {
-            name: [row if isinstance(row, dict) else asdict(row) for row in rows]
-            for name, rows in tables.items()
-        }
-    )
+    printer.json(tables)
 
 
 def _show(printer: Printer, name: str, title: str, rows: Sequence[Any], *, detailed: bool) -> None:
     if name == "natural":
         _show_natural(printer, rows)
         return
-    if isinstance(rows[0], dict):
+    if "method" not in rows[0]:
         printer.table(f"{name}: {title}", list(rows[0]), [list(row.values()) for row in rows])
         return
-    from robfcp.lab.paper.remarks import remarks
+    from robfcp.lab.paper import remarks
 
     if detailed:
         columns = [
@@ -104,14 +98,15 @@ def _show(printer: Printer, name: str, title: str, rows: Sequence[Any], *, detai
             columns,
             [
                 (
-                    f"{row.dataset} {row.model} {row.split} {row.variant} {row.ratio:.0%}",
-                    row.attack,
-                    row.method,
-                    f"{row.coverage:.3f} ±{row.coverage_sd:.3f}",
-                    "" if row.published_coverage is None else f"{row.published_coverage:.3f}",
-                    "" if row.expected is None else f"{row.expected:.3f}",
-                    f"{row.set_size:.2f}",
-                    "" if row.published_set_size is None else f"{row.published_set_size:.2f}",
+                    " ".join(row[key] for key in ("dataset", "model", "split", "variant"))
+                    + f" {row['ratio']:.0%}",
+                    row["attack"],
+                    row["method"],
+                    f"{row['coverage']:.3f} ±{row['coverage_sd']:.3f}",
+                    "" if row["published_coverage"] is None else f"{row['published_coverage']:.3f}",
+                    "" if row["expected"] is None else f"{row['expected']:.3f}",
+                    f"{row['set_size']:.2f}",
+                    "" if row["published_set_size"] is None else f"{row['published_set_size']:.2f}",
                 )
                 for row in rows
             ],

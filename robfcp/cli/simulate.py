@@ -99,7 +99,7 @@ def simulate(
             beta=beta,
             sites=outputs.sites,
             min_size=min_size,
-            confidence_level=confidence,
+            coverage=confidence,
             score=rule,
             malicious=told,
             exactly=exclude == "exactly",
@@ -114,7 +114,7 @@ def simulate(
         printer.line(f"-> {output}")
     if plot is not None:
         from robfcp.figures import save
-        from robfcp.lab.figures import plot_comparison
+        from robfcp.lab.simulation import plot_comparison
 
         save(plot_comparison(rows, confidence), plot)
         printer.line(f"-> {plot}")

@@ -154,7 +154,7 @@ def _leave_sites_out(
     printer: Printer,
 ) -> None:
     """Train, save the outputs and their provenance, show the accuracy."""
-    from robfcp.lab.leave_out import leave_out_recipe, leave_sites_out
+    from robfcp.lab.natural import leave_out_recipe, leave_sites_out
 
     settings = leave_out_recipe(data.name, learning_rate=learning_rate, seed=seed)
     with printer.progress() as bar:

@@ -4,18 +4,8 @@ It may import everything; nothing but the commands imports it. What it needs bey
 with the extras `lab` and `train`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from robfcp.lab import attacks, outputs, partitions
+from robfcp.lab.simulation import simulate, summarise
+from robfcp.lab.worlds import Setting
 
-from robfcp.lab import attacks, partitions
-
-if TYPE_CHECKING:
-    from robfcp.lab.simulation import simulate
-
-__all__ = ["attacks", "partitions", "simulate"]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "simulate":
-        raise AttributeError(f"module 'robfcp.lab' has no attribute {name!r}")
-    return import_module("robfcp.lab.simulation").simulate
+__all__ = ["Setting", "attacks", "outputs", "partitions", "simulate", "summarise"]

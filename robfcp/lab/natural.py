@@ -1,27 +1,42 @@
-"""Natural federations measured: sizes, accuracy, heterogeneity, who is found when lying."""
+"""Natural federations: models that never saw a site, what sites get, who is found when lying."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp.calibration import calibrate, letters
 from robfcp.defence import DEFAULT
 from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees import Marginal
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import EVERYDAY
-from robfcp.lab.simulation import simulate
-from robfcp.scores import LAC
+from robfcp.lab.datasets import SiteTable
+from robfcp.lab.simulation import simulate, thresholds_of
+from robfcp.lab.worlds import federation_of
+from robfcp.scores import LAC, check_labels, check_probabilities
 
 MIN_SIZE = 50
 BINS = 5
-SHARE = 0.2
 ATTACKS = (*EVERYDAY, "label-poisoning", "coverage", "efficiency", "gaussian", "mimic-low")
 COMPARED = ("rob-fcp", DEFAULT)
-DEFENCES = ("none", *COMPARED)
+ALLOWED = 0.1  # the share of the sites that letters allow to lie
+LOW = 0.85
+TITLES = {
+    "pooled": "one threshold for all",
+    "dealt": "the same, samples dealt at random",
+    "by class": "a threshold for each class",
+    "letter": "each site's own letter",
+    "own data": "each site's own data alone",
+}
+RULES = ("pooled", "by class", "letter", "own data")
+FLOOR = 1e-6  # probability of a class that the training sites lack
 
 
 @dataclass(frozen=True)
@@ -46,51 +61,35 @@ FEDERATIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Heterogeneity:
-    """How unlike the sites' scores are: mean X^2/df against the others, 1 where all are alike.
-
-    `pooled` compares each site's histogram with that of all others; `given_labels` with the one its
-    own label counts lead to, so that what remains is beyond label shift.
-    """
-
-    pooled: float
-    given_labels: float
-    sites: int
-
-    @property
-    def explained(self) -> float:
-        """Share of the excess over 1 that the label mix explains; NaN where there is none."""
-        excess = self.pooled - 1
-        return 1 - (self.given_labels - 1) / excess if excess > 0 else float("nan")
+def unlike(federation: NaturalFederation) -> dict[str, Any]:
+    """Heterogeneity of one federation's LAC scores, and how much of it the label mix explains."""
+    given, sites = federation.load()
+    scores = LAC()(given.probabilities, given.labels)
+    return {"federation": federation.title, **heterogeneity(scores, given.labels, sites)}
 
 
-def heterogeneity(
-    scores: ArrayLike, labels: ArrayLike, sites: ArrayLike, *, min_size: int = MIN_SIZE
-) -> Heterogeneity:
-    """X^2_k / df of every site against the others, averaged over the sites, in five bins of equal
-    mass.
+def heterogeneity(scores: ArrayLike, labels: ArrayLike, sites: ArrayLike) -> dict[str, Any]:
+    """X^2_k / df of every site against the others, averaged over the sites; 1 where all are alike.
 
-    With O_k the site's counts, X^2_k = D' V^+ D, D = O_k - sum_c n_kc q_c, q_c the shares of the
-    others' scores of class c, V = sum_c n_kc (1 + n_kc / N_c) (diag p_c - p_c p_c'), p_c those of
-    everybody, N_c the others' number, df = rank V. Pooled: one class.
+    In BINS bins of equal mass. With O_k the site's counts, X^2_k = D' V^+ D, D = O_k - sum_c n_kc
+    q_c, q_c the shares of the others' scores of class c, V = sum_c n_kc (1 + n_kc / N_c) (diag p_c
+    - p_c p_c'), p_c those of everybody, N_c the others' number, df = rank V. `pooled`: one class;
+    `given_labels`: the classes, so that what remains above 1 is beyond label shift; `explained`:
+    the share of the excess over 1 that the label mix explains, NaN where there is none.
     """
     score, label = np.asarray(scores, np.float64), np.asarray(labels)
     edges = np.unique(np.quantile(score, np.arange(1, BINS) / BINS))
     cell = np.searchsorted(edges, score, side="left")
-    parts = partitions.by_site(sites, min_size)
+    parts = partitions.by_site(sites, MIN_SIZE)
     if len(parts) < 2:
-        raise RobfcpError(f"sites: {len(parts)} has {min_size} samples; two are needed")
+        raise RobfcpError(f"sites: {len(parts)} has {MIN_SIZE} samples; two are needed")
     member = np.concatenate(list(parts.values()))
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts.values()])
-    shape = (len(parts), int(label.max()) + 1, len(edges) + 1)
-    counts = np.zeros(shape, np.int64)
+    counts = np.zeros((len(parts), int(label.max()) + 1, len(edges) + 1), np.int64)
     np.add.at(counts, (owner, label[member], cell[member]), 1)
-    return Heterogeneity(
-        pooled=_mean_ratio(counts.sum(axis=1, keepdims=True)),
-        given_labels=_mean_ratio(counts),
-        sites=len(parts),
-    )
+    pooled, given = _mean_ratio(counts.sum(axis=1, keepdims=True)), _mean_ratio(counts)
+    explained = 1 - (given - 1) / (pooled - 1) if pooled > 1 else float("nan")
+    return {"sites": len(parts), "pooled": pooled, "given_labels": given, "explained": explained}
 
 
 def _mean_ratio(counts: NDArray[np.int64]) -> float:
@@ -110,11 +109,11 @@ def _mean_ratio(counts: NDArray[np.int64]) -> float:
     return float(np.mean(ratios))
 
 
-def described(federation: NaturalFederation, min_size: int = MIN_SIZE) -> dict[str, Any]:
+def described(federation: NaturalFederation) -> dict[str, Any]:
     """Sites, sizes and accuracy of one federation."""
     given, sites = federation.load()
     every = np.unique(sites, return_counts=True)[1]
-    parts = partitions.by_site(sites, min_size)
+    parts = partitions.by_site(sites, MIN_SIZE)
     right = given.probabilities.argmax(axis=1) == given.labels
     by_site = [float(right[part].mean()) for part in parts.values()]
     return {
@@ -134,29 +133,11 @@ def described(federation: NaturalFederation, min_size: int = MIN_SIZE) -> dict[s
     }
 
 
-def unlike(federation: NaturalFederation, min_size: int = MIN_SIZE) -> dict[str, Any]:
-    """Heterogeneity of one federation's LAC scores, and how much of it the label mix explains."""
-    given, sites = federation.load()
-    scores = LAC()(given.probabilities, given.labels)
-    found = heterogeneity(scores, given.labels, sites, min_size=min_size)
-    return {
-        "federation": federation.title,
-        "sites": found.sites,
-        "pooled": found.pooled,
-        "given_labels": found.given_labels,
-        "explained": found.explained,
-    }
-
-
 def lies(
     federation: NaturalFederation,
     attacks: Sequence[str] = ATTACKS,
-    defences: Sequence[str] = DEFENCES,
-    *,
-    share: float = SHARE,
+    share: float = 0.2,
     seeds: int = 5,
-    min_size: int = MIN_SIZE,
-    advance: Callable[[], None] = lambda: None,
 ) -> Iterator[dict[str, Any]]:
     """A row an attack and defence, the number of liars estimated: error of coverage, liars found
     and honest sites flagged, means over the seeds."""
@@ -167,14 +148,13 @@ def lies(
             given.labels,
             attack=attack,
             share=share,
-            defences=defences,
+            defences=("none", *COMPARED),
             sites=sites,
-            min_size=min_size,
+            min_size=MIN_SIZE,
             malicious="estimate",
             seeds=seeds,
-            progress=advance,
         )
-        for defence in defences:
+        for defence in ("none", *COMPARED):
             group = [row for row in rows if row.defence == defence]
             liars, honest = group[0].n_malicious, group[0].n_clients - group[0].n_malicious
             yield {
@@ -184,42 +164,289 @@ def lies(
                 "liars": liars,
                 "honest": honest,
                 "error": float(np.mean([row.error for row in group])),
-                "set_size": float(np.mean([row.set_size for row in group])),
-                "honest_set_size": float(np.mean([row.honest_set_size for row in group])),
                 "found": float(np.mean([row.caught for row in group])),
                 "false_alarms": float(np.mean([row.flagged - row.caught for row in group])),
-                "runs_with_alarm": float(np.mean([row.flagged > row.caught for row in group])),
-                "seeds": seeds,
             }
 
 
-def nobody(
-    federation: NaturalFederation, defences: Sequence[str] = DEFENCES, *, seeds: int = 20
-) -> list[dict[str, Any]]:
-    """The same with no liar at all."""
-    return list(lies(federation, ("coverage",), defences, share=0.0, seeds=seeds))
-
-
-def found_table(
-    seeds: int = 5, quiet_seeds: int = 20, advance: Callable[[], None] = lambda: None
-) -> list[dict[str, Any]]:
+def found_table(seeds: int = 5, quiet_seeds: int = 20) -> list[dict[str, Any]]:
     """One row a federation and fault, all defences beside each other; first that nobody lies."""
     table = []
     for federation in FEDERATIONS:
-        rows = [*nobody(federation, seeds=quiet_seeds), *lies(federation, seeds=seeds)]
-        advance()
+        quiet = list(lies(federation, ("coverage",), 0.0, quiet_seeds))
+        rows = [*quiet, *lies(federation, seeds=seeds)]
         for attack in dict.fromkeys(row["attack"] for row in rows):
             group = {row["defence"]: row for row in rows if row["attack"] == attack}
-            first = group["none"]
-            line: dict[str, Any] = {
-                "federation": federation.title,
-                "attack": attack,
-                "liars": first["liars"],
-                "honest": first["honest"],
-                "none_error": first["error"],
-            }
+            none = group["none"]
+            line = {key: none[key] for key in ("federation", "attack", "liars", "honest")}
+            line["none_error"] = none["error"]
             for defence in COMPARED:
                 for key in ("error", "found", "false_alarms"):
                     line[f"{defence}_{key}"] = group[defence][key]
-            table.append({**line, "seeds": first["seeds"]})
+            table.append({**line, "seeds": seeds if none["liars"] else quiet_seeds})
     return table
+
+
+@dataclass(frozen=True, eq=False)
+class SiteOutcomes:
+    """Means over random halvings of every site into calibration and test samples.
+
+    `coverage` and `set_size` are (K,) of the sites' test halves, `classes` (C,) coverage of each
+    class over all of them.
+    """
+
+    sites: tuple[str, ...]
+    coverage: NDArray[np.float64]
+    set_size: NDArray[np.float64]
+    classes: NDArray[np.float64]
+
+
+def site_outcomes(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    sites: ArrayLike,
+    *,
+    rules: Sequence[str] = RULES,
+    seeds: int = 20,
+    min_size: int = MIN_SIZE,
+) -> dict[str, SiteOutcomes]:
+    """Each rule's outcomes at every site, all rules on the same halvings.
+
+    `pooled` is one threshold for all, `by class` one a class, `letter` what `Letter.at_site` gives
+    the site while at most the share ALLOWED of the sites (one at least) may lie, `own data` its
+    own PAC threshold.
+    """
+    array = check_probabilities(probabilities)
+    label = check_labels(labels, array.shape)
+    score, n_classes = LAC(), array.shape[1]
+    every = score.all_labels(array)
+    true = every[np.arange(len(label)), label]
+    parts = partitions.by_site(sites, max(2, min_size))
+    covered, sizes = ({rule: np.zeros(len(parts)) for rule in rules} for _ in range(2))
+    classes = {rule: np.zeros(n_classes) for rule in rules}
+    for seed in range(seeds):
+        generator = np.random.default_rng([0, seed])
+        halves = [np.array_split(generator.permutation(part), 2) for part in parts.values()]
+        federation = federation_of(
+            [true[own] for own, _ in halves],
+            score.default_grid(),
+            score,
+            list(parts),
+            labels=[label[own] for own, _ in halves],
+            n_classes=n_classes,
+        )
+        own = [(array[half], label[half]) for half, _ in halves]
+        test = np.concatenate([half for _, half in halves])
+        owner = np.repeat(np.arange(len(parts)), [len(half) for _, half in halves])
+        for rule, limits in _limits(federation, own, rules):
+            hit = true[test] <= limits[owner, label[test]]
+            size = (every[test] <= limits[owner]).sum(axis=1)
+            covered[rule] += np.bincount(owner, hit) / np.bincount(owner)
+            sizes[rule] += np.bincount(owner, size) / np.bincount(owner)
+            number = np.bincount(label[test], minlength=n_classes)
+            hits = np.bincount(label[test], hit, minlength=n_classes)
+            classes[rule] += hits / np.maximum(number, 1)
+    return {
+        rule: SiteOutcomes(
+            tuple(parts), covered[rule] / seeds, sizes[rule] / seeds, classes[rule] / seeds
+        )
+        for rule in rules
+    }
+
+
+def _limits(
+    federation: Federation,
+    own: Sequence[tuple[NDArray[Any], NDArray[np.intp]]],
+    rules: Sequence[str],
+) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Each rule with its (K, C) thresholds of each class at each site; nobody lies."""
+    shape = (federation.n_clients, len(federation.strata.labels) if federation.strata else 1)
+    if "pooled" in rules:
+        one = calibrate(federation, defence="none").levels[0].threshold
+        yield "pooled", np.full(shape, one)
+    if "by class" in rules:
+        found = calibrate(federation, by="class", defence="none").levels[0]
+        yield "by class", np.broadcast_to(thresholds_of(found), shape)
+    if "letter" in rules:
+        liars = max(1, round(ALLOWED * federation.n_clients))
+        calibration = calibrate(federation, defence="none", promise=Marginal(liars))
+        local = [
+            letter.at_site(*samples).levels[0]
+            for letter, samples in zip(letters(calibration), own, strict=True)
+        ]
+        for rule, limits in (
+            ("letter", [one.threshold for one in local]),
+            ("own data", [one.own for one in local]),
+        ):
+            yield rule, np.broadcast_to(np.array(limits)[:, None], shape)
+
+
+def by_site(
+    federation: NaturalFederation, seeds: int = 20
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A row a site with its samples, accuracy, and coverage and set size under every rule; and a
+    row a rule with how these are spread (`dealt`: samples dealt out to the sites at random)."""
+    given, sites = federation.load()
+    data = given.probabilities, given.labels
+    found = site_outcomes(*data, sites, seeds=seeds)
+    dealt = np.random.default_rng(0).permutation(sites)
+    found["dealt"] = site_outcomes(*data, dealt, rules=("pooled",), seeds=seeds)["pooled"]
+    right = given.probabilities.argmax(axis=1) == given.labels
+    rows: list[dict[str, Any]] = []
+    for k, (name, part) in enumerate(partitions.by_site(sites, MIN_SIZE).items()):
+        row = {"federation": federation.title, "site": name, "samples": len(part)}
+        row["accuracy"] = float(right[part].mean())
+        for rule, outcome in found.items():
+            row[rule] = float(outcome.coverage[k])
+            row[f"{rule}, set size"] = float(outcome.set_size[k])
+        rows.append(row)
+    weights = [row["samples"] for row in rows]
+    return rows, [_spread(federation.title, rule, found[rule], weights) for rule in TITLES]
+
+
+def _spread(title: str, rule: str, outcome: SiteOutcomes, weights: list[int]) -> dict[str, Any]:
+    """How one rule's coverage and set sizes are spread over a federation's sites."""
+    values = outcome.coverage
+    return {
+        "federation": title,
+        "rule": rule,
+        "overall": float(np.average(values, weights=weights)),
+        "mean": float(values.mean()),
+        "worst_site": outcome.sites[int(values.argmin())],
+        "worst": float(values.min()),
+        "tenth": float(np.quantile(values, 0.1)),
+        "best": float(values.max()),
+        "low": float((values < LOW).mean()),
+        "worst_class": float(outcome.classes.min()),
+        "set_size": float(np.average(outcome.set_size, weights=weights)),
+    }
+
+
+def by_size(rows: Sequence[dict[str, Any]], parts: int = 3) -> list[dict[str, Any]]:
+    """The sites of one federation in groups of about equal number, two at least in each, the
+    smallest first: what each rule gives them in the mean. One group where all have one size."""
+    ordered = sorted(rows, key=lambda row: (row["samples"], row["site"]))
+    alike = ordered[0]["samples"] == ordered[-1]["samples"]
+    parts = 1 if alike else max(1, min(parts, len(ordered) // 2))
+    found: list[dict[str, Any]] = []
+    for group in np.array_split(np.arange(len(ordered)), parts):
+        chosen = [ordered[k] for k in group]
+        line: dict[str, Any] = {
+            "federation": chosen[0]["federation"],
+            "sites": len(chosen),
+            "least": chosen[0]["samples"],
+            "most": chosen[-1]["samples"],
+        }
+        for rule in RULES:
+            values = np.array([row[rule] for row in chosen])
+            line[f"{rule}, low"] = float((values < LOW).mean())
+            line[f"{rule}, worst"] = float(values.min())
+            line[f"{rule}, set size"] = float(np.mean([row[f"{rule}, set size"] for row in chosen]))
+        found.append(line)
+    return found
+
+
+@dataclass(frozen=True)
+class LeaveOutSettings:
+    """Gradient-boosted trees; `folds` groups of whole sites, each predicted by a model of the
+    others; at most `per_site` samples a site, drawn at random."""
+
+    folds: int = 10
+    iterations: int = 100
+    learning_rate: float = 0.06
+    leaves: int = 15
+    least: int = 40
+    per_site: int | None = None
+    seed: int = 0
+
+
+LEAVE_OUT: dict[str, dict[str, Any]] = {
+    "heart": {"iterations": 60, "learning_rate": 0.1, "leaves": 6, "least": 20},
+    "sleep": {"iterations": 120, "per_site": 400},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Logits (n, C) of the samples kept, each from a model without the sample's site."""
+
+    table: SiteTable
+    logits: NDArray[np.float64]
+    seconds: float
+    library: str
+
+    @property
+    def accuracy(self) -> float:
+        """Share of samples whose most probable class is the label."""
+        return float((self.logits.argmax(axis=1) == self.table.y).mean())
+
+    @property
+    def commonest(self) -> float:
+        """Share of the commonest class: the accuracy of a model that has learnt nothing."""
+        return float(np.bincount(self.table.y).max() / len(self.table))
+
+
+def leave_out_recipe(name: str, **changes: Any) -> LeaveOutSettings:
+    """The data set's settings with those changes that are not None."""
+    given = {key: value for key, value in changes.items() if value is not None}
+    return LeaveOutSettings(**{**LEAVE_OUT.get(name, {}), **given})
+
+
+def leave_sites_out(
+    data: SiteTable,
+    settings: LeaveOutSettings,
+    advance: Callable[[], None] = lambda: None,
+) -> LeftOut:
+    """Logits log p from `folds` models, no site in both the training and the predicted part.
+
+    With as many folds as sites this is leave-one-site-out.
+    """
+    try:
+        import sklearn
+        from sklearn.ensemble import HistGradientBoostingClassifier
+        from sklearn.model_selection import GroupKFold
+    except ImportError as error:
+        raise RobfcpError(
+            "leave-sites-out: needs scikit-learn; install the extra sklearn"
+        ) from error
+    started = perf_counter()
+    rng = np.random.default_rng(settings.seed)
+    table = data if settings.per_site is None else thinned(data, settings.per_site, rng)
+    n_sites = len(np.unique(table.sites))
+    if n_sites < 2:
+        raise RobfcpError(f"{data.name}: {n_sites} site leaves none to learn from; give two")
+    x = table.x.reshape(len(table), -1)
+    probabilities = np.full((len(table), len(table.classes)), FLOOR)
+    folds = GroupKFold(min(settings.folds, n_sites))
+    for learnt, predicted in folds.split(x, table.y, table.sites):
+        seen = np.unique(table.y[learnt])
+        if len(seen) == 1:
+            probabilities[predicted, seen[0]] = 1.0
+            advance()
+            continue
+        model = HistGradientBoostingClassifier(
+            max_iter=settings.iterations,
+            learning_rate=settings.learning_rate,
+            max_leaf_nodes=settings.leaves,
+            min_samples_leaf=settings.least,
+            early_stopping=False,
+            random_state=settings.seed,
+        ).fit(x[learnt], table.y[learnt])
+        probabilities[np.ix_(predicted, seen)] = model.predict_proba(x[predicted])
+        advance()
+    return LeftOut(
+        table=table,
+        logits=np.log(np.maximum(probabilities, np.finfo(np.float64).tiny)),
+        seconds=perf_counter() - started,
+        library=f"scikit-learn {sklearn.__version__}",
+    )
+
+
+def thinned(data: SiteTable, per_site: int, rng: np.random.Generator) -> SiteTable:
+    """At most `per_site` samples of every site, drawn at random, in the order of the table."""
+    order = rng.permutation(len(data))
+    sites, which = np.unique(data.sites, return_inverse=True)
+    ranked = order[np.argsort(which[order], kind="stable")]
+    sizes = np.bincount(which, minlength=len(sites))
+    place = np.arange(len(data)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return data.take(np.sort(ranked[place < per_site]))

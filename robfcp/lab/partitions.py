@@ -32,7 +32,7 @@ def iid(n_samples: int, n_clients: int, rng: Rng = None) -> Parts:
 
     Examples
     --------
-    >>> from robfcp import partitions
+    >>> from robfcp.lab import partitions
     >>> [len(part) for part in partitions.iid(10, 3, rng=0)]
     [4, 3, 3]
     """
@@ -89,7 +89,7 @@ def dirichlet(
     Examples
     --------
     >>> import numpy as np
-    >>> from robfcp import partitions
+    >>> from robfcp.lab import partitions
     >>> labels = np.repeat([0, 1, 2], 40)
     >>> parts = partitions.dirichlet(labels, 4, beta=0.5, rng=0)
     >>> sum(len(part) for part in parts), min(len(part) for part in parts) >= 10
@@ -153,7 +153,7 @@ def by_attribute(values: ArrayLike, n_clients: int) -> Parts:
 
     Examples
     --------
-    >>> from robfcp import partitions
+    >>> from robfcp.lab import partitions
     >>> partitions.by_attribute([30, 10, 40, 20], 2)
     [array([1, 3]), array([0, 2])]
     """
@@ -184,7 +184,7 @@ def by_site(sites: ArrayLike, minimum: int = 20) -> dict[str, NDArray[np.intp]]:
 
     Examples
     --------
-    >>> from robfcp import partitions
+    >>> from robfcp.lab import partitions
     >>> partitions.by_site(["Oslo", "Bergen", "Oslo", "Oslo", "Bergen", "Molde"], minimum=2)
     {'Bergen': array([1, 4]), 'Oslo': array([0, 2, 3])}
     """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,17 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.figures import new_axes, plot_heatmap
 from robfcp.guarantees import exact_level
-from robfcp.lab import quantile_of_quantiles
 from robfcp.lab.attacks import ATTACKS, Adaptive, named_attack
-from robfcp.lab.simulation import ByClass, Row, Told, verdicts
-from robfcp.lab.worlds import World, apply_attack, make_world
-from robfcp.scores import ClassificationScore
+from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
+from robfcp.lab.simulation import Row, verdicts
+from robfcp.lab.worlds import Setting, World, apply_attack, make_world
 
-DEFENCES = ("none", quantile_of_quantiles.NAME, "rob-fcp", "rob-fcp-released", DEFAULT)
+DEFENCES = ("none", FEDCP_QQ, "rob-fcp", "rob-fcp-released", DEFAULT)
 SHARES = (0.1, 0.2, 0.4)
+MEANS = (
+    *("coverage", "honest_coverage", "set_size", "honest_set_size", "flagged", "caught"),
+    *("worst_class_coverage", "honest_worst_class_coverage"),
+)
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,9 @@ class Cell:
     flagged: float
     caught: float
     runs: int
-    by: ByClass | None = None
-    worst_class_coverage: float = np.nan
-    honest_worst_class_coverage: float = np.nan
+    by: str | None
+    worst_class_coverage: float
+    honest_worst_class_coverage: float
 
     @property
     def error(self) -> float:
@@ -70,24 +74,17 @@ def redteam(
     defences: Sequence[str] = DEFENCES,
     shares: Sequence[float] = SHARES,
     n_clients: int = 20,
-    beta: float | None = None,
-    sites: ArrayLike | None = None,
-    min_size: int = 20,
-    confidence_level: float = 0.9,
-    score: ClassificationScore | None = None,
-    malicious: Told = "known",
-    exactly: bool = False,
-    by: ByClass | None = None,
     trials: int = 50,
     seeds: int = 3,
     rng: int = 0,
     progress: Callable[[], None] = lambda: None,
+    **setting: Any,
 ) -> tuple[Cell, ...]:
     """A cell for every attack, share and defence; runs of one seed and share have the same clients.
 
-    The adaptive attacks are sought against each defence by itself, in `trials` free steps. With
-    `sites` the clients are the data's own, as in `simulate`; with by="class" each class has its own
-    threshold. Ctrl-C raises `Stopped` with the cells there are.
+    The adaptive attacks are sought against each defence by itself, in `trials` free steps. What
+    else is asked for is a `Setting`, as in `simulate`. Ctrl-C raises `Stopped` with the cells there
+    are.
     """
     for name in attacks:
         named_attack(name)
@@ -95,43 +92,15 @@ def redteam(
         raise RobfcpError("redteam: give at least one attack, defence, share and seed")
     rows: list[Row] = []
     try:
-        for share in shares:
-            for seed in range(seeds):
-                world = make_world(
-                    probabilities,
-                    labels,
-                    n_clients=n_clients,
-                    share=share,
-                    beta=beta,
-                    score=score,
-                    grid=None,
-                    sites=sites,
-                    min_size=min_size,
-                    rng=np.random.default_rng([rng, seed]),
-                )
-                for number, attack in enumerate(attacks):
-                    for attacked, faced in _attacked(
-                        world=world,
-                        attack=attack,
-                        defences=defences,
-                        confidence_level=confidence_level,
-                        exactly=exactly,
-                        trials=trials,
-                        seed=[rng, seed, number],
-                    ):
-                        rows += verdicts(
-                            world,
-                            attacked,
-                            faced,
-                            attack=attack,
-                            share=share,
-                            seed=seed,
-                            confidence_level=confidence_level,
-                            malicious=malicious,
-                            exactly=exactly,
-                            by=by,
-                            progress=progress,
-                        )
+        for share, seed in product(shares, range(seeds)):
+            given = Setting(share=share, n_clients=n_clients, **setting)
+            world = make_world(probabilities, labels, given, np.random.default_rng([rng, seed]))
+            for number, attack in enumerate(attacks):
+                draws = [rng, seed, number]
+                for attacked, faced in _attacked(world, attack, defences, given, trials, draws):
+                    for row in verdicts(world, attacked, faced, given, attack=attack, seed=seed):
+                        rows.append(row)
+                        progress()
     except KeyboardInterrupt:
         raise Stopped(_cells(rows, attacks, shares, defences)) from None
     return _cells(rows, attacks, shares, defences)
@@ -162,6 +131,8 @@ def records(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def plot_redteam(cells: Sequence[Cell]) -> NDArray[Any]:
     """Two heat maps, attack and share by defence: coverage error and growth of the sets."""
+    from matplotlib.patches import Rectangle
+
     lines = list(dict.fromkeys((cell.attack, cell.share) for cell in cells))
     defences = list(dict.fromkeys(cell.defence for cell in cells))
     errors = np.full((len(lines), len(defences)), np.nan)
@@ -175,80 +146,43 @@ def plot_redteam(cells: Sequence[Cell]) -> NDArray[Any]:
     plot_heatmap(growth, names, defences, title="set size / honest - 1", ax=axes[1])
     for axis, values in zip(axes, (errors, growth), strict=True):
         for column in range(len(defences)):
-            row = int(np.nanargmax(np.abs(values[:, column])))
-            frame = {"fill": False, "edgecolor": "crimson", "linewidth": 2}
-            axis.add_patch(_rectangle((column - 0.5, row - 0.5), frame))
+            corner = column - 0.5, int(np.nanargmax(np.abs(values[:, column]))) - 0.5
+            axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="crimson", linewidth=2))
     return axes
-
-
-def _rectangle(corner: tuple[float, float], frame: dict[str, Any]) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(corner, 1, 1, **frame)
 
 
 def _attacked(
     world: World,
     attack: str,
     defences: Sequence[str],
-    confidence_level: float,
-    exactly: bool,
+    setting: Setting,
     trials: int,
     seed: list[int],
-) -> list[tuple[Federation, Sequence[str]]]:
+) -> Iterator[tuple[Federation, Sequence[str]]]:
     """The attacked federations with the defences that face them: adaptive ones have one each."""
     rule = named_attack(attack)
     if not isinstance(rule, Adaptive):
-        return [(apply_attack(rule, world, np.random.default_rng(seed)), defences)]
-    found: list[tuple[Federation, Sequence[str]]] = []
-    level = exact_level(confidence_level)
+        yield apply_attack(rule, world, np.random.default_rng(seed)), defences
+        return
     for defence in defences:
-        against = replace(
-            rule,
-            against=(
-                partial(quantile_of_quantiles.fedcp_qq_index, level=level)
-                if defence == quantile_of_quantiles.NAME
-                else named_defence(defence, len(world.malicious), exactly=exactly)
-            ),
-            confidence_level=confidence_level,
-            trials=trials,
-        )
-        found.append((apply_attack(against, world, np.random.default_rng(seed)), [defence]))
-    return found
+        against: Any = partial(fedcp_qq_index, level=exact_level(setting.coverage))
+        if defence != FEDCP_QQ:
+            against = named_defence(defence, len(world.malicious), exactly=setting.exactly)
+        known = replace(rule, against=against, coverage=setting.coverage, trials=trials)
+        yield apply_attack(known, world, np.random.default_rng(seed)), [defence]
 
 
 def _cells(
     rows: Sequence[Row], attacks: Sequence[str], shares: Sequence[float], defences: Sequence[str]
 ) -> tuple[Cell, ...]:
     """Means over the runs, in the order asked for."""
-    groups: dict[tuple[str, float, str], list[Row]] = {
-        (attack, share, defence): []
-        for attack in attacks
-        for share in shares
-        for defence in defences
-    }
-    for row in rows:
-        groups[row.attack, row.share, row.defence].append(row)
-
-    def mean(group: list[Row], name: str) -> float:
-        return float(np.mean([getattr(row, name) for row in group]))
-
-    return tuple(
-        Cell(
-            attack=attack,
-            share=share,
-            defence=defence,
-            coverage=mean(group, "coverage"),
-            honest_coverage=mean(group, "honest_coverage"),
-            set_size=mean(group, "set_size"),
-            honest_set_size=mean(group, "honest_set_size"),
-            flagged=mean(group, "flagged"),
-            caught=mean(group, "caught"),
-            runs=len(group),
-            by=group[0].by,
-            worst_class_coverage=mean(group, "worst_class_coverage"),
-            honest_worst_class_coverage=mean(group, "honest_worst_class_coverage"),
-        )
-        for (attack, share, defence), group in groups.items()
-        if group
-    )
+    cells = []
+    for attack, share, defence in product(attacks, shares, defences):
+        wanted = (attack, share, defence)
+        group = [row for row in rows if (row.attack, row.share, row.defence) == wanted]
+        if group:
+            means: Any = {
+                name: float(np.mean([getattr(row, name) for row in group])) for name in MEANS
+            }
+            cells.append(Cell(*wanted, runs=len(group), by=group[0].by, **means))
+    return tuple(cells)

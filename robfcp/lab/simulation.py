@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import whole
 from robfcp.calibration import Level, calibrate
 from robfcp.defence import DEFAULT, Defence, named_defence
-from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.grid import Grid
+from robfcp.figures import GREY, looks, new_axes, style
 from robfcp.guarantees import exact_level
-from robfcp.lab import quantile_of_quantiles
 from robfcp.lab.attacks import Attack, named_attack
-from robfcp.lab.worlds import Thresholds, World, apply_attack, make_world
-from robfcp.scores import ClassificationScore
-
-Told = Literal["known", "estimate"]
-ByClass = Literal["class"]
+from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
+from robfcp.lab.worlds import Setting, Thresholds, World, apply_attack, make_world
 
 
 @dataclass(frozen=True)
@@ -47,9 +42,9 @@ class Row:
     assumed: int
     flagged: int
     caught: int
-    by: ByClass | None = None
-    worst_class_coverage: float = np.nan
-    honest_worst_class_coverage: float = np.nan
+    by: Literal["class"] | None
+    worst_class_coverage: float
+    honest_worst_class_coverage: float
 
     @property
     def error(self) -> float:
@@ -62,21 +57,11 @@ def simulate(
     labels: ArrayLike,
     *,
     attack: str | Attack = "coverage",
-    share: float = 0.4,
-    n_clients: int = 100,
     defences: Sequence[str | Defence] = ("none", "rob-fcp", DEFAULT),
-    beta: float | None = None,
-    sites: ArrayLike | None = None,
-    min_size: int = 20,
-    confidence_level: float = 0.9,
-    score: ClassificationScore | None = None,
-    grid: Grid | None = None,
-    malicious: Told = "known",
-    exactly: bool = False,
-    by: ByClass | None = None,
     seeds: int = 3,
     rng: int = 0,
     progress: Callable[[], None] = lambda: None,
+    **setting: Any,
 ) -> tuple[Row, ...]:
     """A tidy table: one row a defence and seed, each beside the honest clients' own result.
 
@@ -92,37 +77,16 @@ def simulate(
         (n,) true class numbers.
     attack
         The name of an attack, or an attack of your own.
-    share
-        The share of the clients that attacks.
-    n_clients
-        How many clients there are; with `sites` as many as there are sites.
     defences
         Names of defences, "fedcp-qq" (a quantile of the sites' quantiles), or your own.
-    beta
-        How unlike clients are, smaller is less alike; iid if None.
-    sites
-        (n,) the name of each sample's own site, instead of an artificial split.
-    min_size
-        Natural sites with fewer samples take no part.
-    confidence_level
-        The coverage asked for.
-    score
-        The score; LAC if None.
-    grid
-        The bins; the score's own if None.
-    malicious
-        "known" tells defences the number of attackers, "estimate" does not.
-    exactly
-        Whether a defence of ours that is told the number leaves out so many whatever they look
-        like, instead of at most so many.
-    by
-        "class" for one threshold a class; one for all if None.
     seeds
         The number of runs.
     rng
         The seed of all randomness.
     progress
         Called after every row, for a progress bar.
+    setting
+        What `Setting` takes: `share`, `n_clients`, `beta`, `coverage` and so on.
 
     Returns
     -------
@@ -132,11 +96,11 @@ def simulate(
     Examples
     --------
     >>> import numpy as np
-    >>> import robfcp
+    >>> from robfcp.lab import simulate
     >>> rng = np.random.default_rng(0)
     >>> probabilities = rng.dirichlet([0.3] * 4, 2000)
     >>> labels = (probabilities.cumsum(axis=1) > rng.random((2000, 1))).argmax(axis=1)
-    >>> rows = robfcp.simulate(probabilities, labels, n_clients=20, seeds=1)
+    >>> rows = simulate(probabilities, labels, n_clients=20, seeds=1)
     >>> for row in rows:
     ...     print(row.defence, row.n_malicious, row.caught, f"{row.error:+.2f}")
     none 8 0 -0.07
@@ -146,35 +110,16 @@ def simulate(
     rows = []
     whole("seeds", seeds, "give the number of runs", 1)
     whole("rng", rng, "give a seed")
+    given = Setting(**setting)
     rule = named_attack(attack) if isinstance(attack, str) else attack
+    title = attack if isinstance(attack, str) else attack.name
     for seed in range(seeds):
         generator = np.random.default_rng([rng, seed])
-        world = make_world(
-            probabilities,
-            labels,
-            n_clients=n_clients,
-            share=share,
-            beta=beta,
-            sites=sites,
-            min_size=min_size,
-            score=score,
-            grid=grid,
-            rng=generator,
-        )
+        world = make_world(probabilities, labels, given, generator)
         attacked = apply_attack(rule, world, generator)
-        rows += verdicts(
-            world,
-            attacked,
-            defences,
-            attack=attack if isinstance(attack, str) else attack.name,
-            share=share,
-            seed=seed,
-            confidence_level=confidence_level,
-            malicious=malicious,
-            exactly=exactly,
-            by=by,
-            progress=progress,
-        )
+        for row in verdicts(world, attacked, defences, given, attack=title, seed=seed):
+            rows.append(row)
+            progress()
     return tuple(rows)
 
 
@@ -182,93 +127,60 @@ def verdicts(
     world: World,
     attacked: Federation,
     defences: Sequence[str | Defence],
+    setting: Setting,
     *,
     attack: str,
-    share: float,
     seed: int,
-    confidence_level: float,
-    malicious: Told,
-    exactly: bool,
-    progress: Callable[[], None],
-    by: ByClass | None = None,
-) -> list[Row]:
+) -> Iterator[Row]:
     """One row a defence: what it makes of the attacked federation, beside the honest clients."""
-    if by not in (None, "class"):
-        raise RobfcpError(f"by: {by!r} is unknown here; use 'class', or nothing for one threshold")
-    honest = world.measured(
-        thresholds_of(
-            calibrate(
-                world.federation.subset(world.benign),
-                confidence_level,
-                by=by,
-                defence="none",
-            ).levels[0]
-        )
+    alone = calibrate(
+        world.federation.subset(world.benign), setting.coverage, by=setting.by, defence="none"
     )
-    present = sum(client in world.liars for client in attacked.ids)
-    rows = []
+    honest = world.measured(thresholds_of(alone.levels[0]))
+    told = None
+    if setting.malicious == "known":
+        told = sum(client in world.liars for client in attacked.ids)
     for defence in defences:
-        if defence == quantile_of_quantiles.NAME:
-            made = _Made(quantile_of_quantiles.NAME, _qq(attacked, confidence_level, by), 0, ())
+        flagged: tuple[str, ...] = ()
+        if defence == FEDCP_QQ:
+            name, assumed, limits = FEDCP_QQ, 0, _fedcp_qq(attacked, setting)
         else:
-            told = present if malicious == "known" else None
-            rule = (
-                named_defence(defence, told, exactly=exactly)
-                if isinstance(defence, str)
-                else defence
-            )
-            calibration = calibrate(attacked, confidence_level, by=by, defence=rule)
-            made = _Made(
-                calibration.settings.defence,
-                thresholds_of(calibration.levels[0]),
-                calibration.liars,
-                calibration.flagged,
-            )
-        found = world.measured(made.thresholds)
-        rows.append(
-            Row(
-                attack=attack,
-                defence=made.name,
-                share=share,
-                n_clients=world.federation.n_clients,
-                n_malicious=len(world.malicious),
-                seed=seed,
-                coverage=found.coverage,
-                set_size=found.set_size,
-                threshold=float(np.max(made.thresholds)),
-                honest_coverage=honest.coverage,
-                honest_set_size=honest.set_size,
-                assumed=made.assumed,
-                flagged=len(made.flagged),
-                caught=len(world.liars.intersection(made.flagged)),
-                by=by,
-                worst_class_coverage=found.worst_class_coverage,
-                honest_worst_class_coverage=honest.worst_class_coverage,
-            )
+            if isinstance(defence, str):
+                defence = named_defence(defence, told, exactly=setting.exactly)
+            calibration = calibrate(attacked, setting.coverage, by=setting.by, defence=defence)
+            limits = thresholds_of(calibration.levels[0])
+            name, assumed = calibration.settings.defence, calibration.liars
+            flagged = calibration.flagged
+        found = world.measured(limits)
+        yield Row(
+            attack=attack,
+            defence=name,
+            share=setting.share,
+            n_clients=world.federation.n_clients,
+            n_malicious=len(world.malicious),
+            seed=seed,
+            coverage=found.coverage,
+            set_size=found.set_size,
+            threshold=float(np.max(limits)),
+            honest_coverage=honest.coverage,
+            honest_set_size=honest.set_size,
+            assumed=assumed,
+            flagged=len(flagged),
+            caught=len(world.liars.intersection(flagged)),
+            by=setting.by,
+            worst_class_coverage=found.worst_class_coverage,
+            honest_worst_class_coverage=honest.worst_class_coverage,
         )
-        progress()
-    return rows
 
 
-class _Made(NamedTuple):
-    """What a method made of the reports: thresholds, the liars it assumed, whom it left out."""
-
-    name: str
-    thresholds: Thresholds
-    assumed: int
-    flagged: tuple[str, ...]
-
-
-def _qq(federation: Federation, confidence_level: float, by: ByClass | None) -> Thresholds:
+def _fedcp_qq(federation: Federation, setting: Setting) -> Thresholds:
     """FedCP-QQ's threshold, or its (C,) thresholds by class."""
-
-    def threshold(reports: Federation) -> float:
-        index = quantile_of_quantiles.fedcp_qq_index(reports, exact_level(confidence_level))
-        return reports.threshold_at(index)
-
-    if by is None or federation.strata is None:
-        return threshold(federation)
-    return np.array([threshold(federation.stratum(c)) for c in range(federation.strata.n_strata)])
+    parts = [federation]
+    if setting.by is not None and federation.strata is not None:
+        parts = [federation.stratum(c) for c in range(federation.strata.n_strata)]
+    level = exact_level(setting.coverage)
+    found = [part.threshold_at(fedcp_qq_index(part, level)) for part in parts]
+    return found[0] if setting.by is None else np.array(found)
 
 
 def thresholds_of(level: Level) -> Thresholds:
@@ -278,31 +190,65 @@ def thresholds_of(level: Level) -> Thresholds:
     return np.array([one.threshold for one in level.strata])
 
 
-_MEANS = ("coverage", "set_size", "worst_class_coverage", "error", "flagged", "caught")
-
-
 def summarise(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Means over the seeds, one record a defence, with the honest clients first."""
+    measures = ("coverage", "set_size", "worst_class_coverage")
     if rows:
-        yield {
-            "defence": "honest sites alone",
-            "coverage": float(np.mean([row.honest_coverage for row in rows])),
-            "set_size": float(np.mean([row.honest_set_size for row in rows])),
-            "worst_class_coverage": float(
-                np.mean([row.honest_worst_class_coverage for row in rows])
-            ),
-            "error": 0.0,
-            "flagged": 0.0,
-            "caught": 0.0,
-        }
+        honest = {name: _mean(rows, f"honest_{name}") for name in measures}
+        nobody = {"error": 0.0, "flagged": 0.0, "caught": 0.0}
+        yield {"defence": "honest sites alone", **honest, **nobody}
     for defence in dict.fromkeys(row.defence for row in rows):
         group = [row for row in rows if row.defence == defence]
-        yield {
-            "defence": defence,
-            **{name: float(np.mean([getattr(row, name) for row in group])) for name in _MEANS},
-        }
+        names = (*measures, "error", "flagged", "caught")
+        yield {"defence": defence, **{name: _mean(group, name) for name in names}}
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return float(np.mean([getattr(row, name) for row in rows]))
 
 
 def records(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The rows as plain dictionaries, for JSON or a data frame."""
     return [{**asdict(row), "error": row.error} for row in rows]
+
+
+@style()
+def plot_comparison(
+    rows: Sequence[Row], level: float = 0.9, axes: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """(2,) coverage and set size of every defence under every attack, over the runs.
+
+    Marks are means, whiskers the extremes; grey is what the honest clients alone give.
+    """
+    pair = new_axes(2) if axes is None else axes
+    attacks = list(dict.fromkeys(row.attack for row in rows))
+    defences = list(dict.fromkeys(row.defence for row in rows))
+    offsets = np.linspace(-0.2, 0.2, len(defences)) if len(defences) > 1 else np.zeros(1)
+    for ax, field, title in zip(
+        pair, ("coverage", "set_size"), ("Coverage", "Set size"), strict=True
+    ):
+        for place, attack in enumerate(attacks):
+            honest = [getattr(r, f"honest_{field}") for r in rows if r.attack == attack]
+            ax.plot(
+                [place - 0.36, place + 0.36], [np.mean(honest)] * 2, color=GREY, linewidth=5,
+                alpha=0.35, solid_capstyle="butt", label=None if place else "honest sites alone",
+            )  # fmt: skip
+        for shift, (defence, (colour, marker)) in zip(offsets, looks(defences), strict=True):
+            found = [
+                np.array([getattr(r, field) for r in rows if (r.attack, r.defence) == (a, defence)])
+                for a in attacks
+            ]
+            mean = np.array([values.mean() if values.size else np.nan for values in found])
+            low = mean - [values.min(initial=np.inf) for values in found]
+            high = [values.max(initial=-np.inf) for values in found] - mean
+            ax.errorbar(
+                np.arange(len(attacks)) + shift, mean, [low, high], color=colour, marker=marker,
+                linestyle="none", capsize=3, label="undefended" if defence == "none" else defence,
+            )  # fmt: skip
+        ax.set_xticks(range(len(attacks)), attacks)
+        ax.set_xlim(-0.6, len(attacks) - 0.4)
+        ax.set_title(title)
+        ax.grid(axis="x", visible=False)
+    pair[0].axhline(level, color=GREY, linestyle=":", linewidth=1, label=f"wanted {level:g}")
+    pair[0].legend()
+    return pair

@@ -3,27 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import share as checked_share
+from robfcp.arguments import share
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
+from robfcp.federation import DenseCounts, Federation, Stratified, table
 from robfcp.grid import Grid
 from robfcp.lab import partitions
-from robfcp.lab.attacks import Attack
-from robfcp.lab.strata import stratified
 from robfcp.scores import LAC, ClassificationScore, check_labels, check_probabilities
 
+if TYPE_CHECKING:
+    from robfcp.lab.attacks import Attack
+
+Whole = NDArray[np.int64]
+Indices = NDArray[np.intp]
 Thresholds = float | NDArray[np.float64]  # one for all classes, or (C,) one for each
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What a run is about: the clients, who of them lies, and what is asked for.
+
+    Parameters
+    ----------
+    share
+        The share of the clients that attacks.
+    n_clients
+        How many clients there are; with `sites` as many as there are sites.
+    beta
+        How unlike clients are, smaller is less alike; iid if None.
+    sites
+        (n,) the name of each sample's own site, instead of an artificial split.
+    min_size
+        Natural sites with fewer samples take no part.
+    score
+        The score, and its own bins.
+    coverage
+        The coverage asked for.
+    malicious
+        "known" tells defences the number of attackers, "estimate" does not.
+    exactly
+        Whether a defence of ours that is told the number leaves out so many whatever they look
+        like, instead of at most so many.
+    by
+        "class" for one threshold a class; one for all if None.
+    """
+
+    share: float = 0.4
+    n_clients: int = 100
+    beta: float | None = None
+    sites: ArrayLike | None = None
+    min_size: int = 20
+    score: ClassificationScore = field(default_factory=LAC)
+    coverage: float = 0.9
+    malicious: Literal["known", "estimate"] = "known"
+    exactly: bool = False
+    by: Literal["class"] | None = None
+
+    def __post_init__(self) -> None:
+        share("share", self.share, "give 0.4, say", zero=True)
+        if self.by not in (None, "class"):
+            raise RobfcpError(
+                f"by: {self.by!r} is unknown; use 'class', or nothing for one threshold"
+            )
+        if self.beta is not None and self.sites is not None:
+            raise RobfcpError("beta: natural sites are as they are; leave beta or sites away")
+
+
+@dataclass(frozen=True)
 class Measured:
-    """What thresholds give on a world's test data; the worst class is NaN where labels lack."""
+    """What thresholds give on a world's test data; the worst class has samples there."""
 
     coverage: float
     set_size: float
@@ -32,30 +85,26 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """One run's federation before the attack, and what a threshold gives on its test data.
+    """One run's federation before the attack, and the benign clients' test data.
 
     Parameters
     ----------
     federation
-        The clients' counts, by class too where labels are known.
+        The clients' counts, pooled and by class.
     score
         How samples are scored.
     samples
-        (probabilities, labels) of each client's calibration half; empty where they are not known.
+        (probabilities, labels) of each client's calibration half.
     scores
         Their scores.
     malicious
         Who attacks.
-    tests
-        Each client's test scores.
     test_scores
-        Those of the benign clients, rising.
-    test_sizes
-        The scores of all labels of the same samples, rising.
+        The scores of the benign clients' test halves.
     test_labels
-        The labels of `test_scores`, in its order, where they are known.
+        Their labels.
     test_columns
-        (n, C) what `test_sizes` holds, by sample and label.
+        (n, C) the scores of all labels of the same samples.
     """
 
     federation: Federation
@@ -63,136 +112,75 @@ class World:
     samples: list[tuple[NDArray[Any], NDArray[np.intp]]]
     scores: list[NDArray[np.float64]]
     malicious: NDArray[np.intp]
-    tests: list[NDArray[np.float64]]
     test_scores: NDArray[np.float64]
-    test_sizes: NDArray[np.float64]
-    test_labels: NDArray[np.intp] | None = None
-    test_columns: NDArray[np.float64] | None = None
+    test_labels: NDArray[np.intp]
+    test_columns: NDArray[np.float64]
 
     @property
     def benign(self) -> NDArray[np.bool_]:
         """(K,) who does not attack."""
-        mask = np.ones(self.federation.n_clients, dtype=bool)
-        mask[self.malicious] = False
-        return mask
-
-    @property
-    def labels(self) -> list[NDArray[np.intp]] | None:
-        """Each client's labels, in the order of its scores; None where they are not known."""
-        return [labels for _, labels in self.samples] or None
+        return ~np.isin(np.arange(self.federation.n_clients), self.malicious)
 
     @property
     def liars(self) -> frozenset[str]:
         """The names of those who attack."""
         return frozenset(self.federation.ids[k] for k in self.malicious)
 
-    def coverage(self, threshold: float) -> float:
-        """Share of the benign clients' test scores at or below the threshold."""
-        return float(np.searchsorted(self.test_scores, threshold, "right") / len(self.test_scores))
-
-    def set_size(self, threshold: float) -> float:
-        """Mean number of labels at or below the threshold on the same test data."""
-        at_or_below = np.searchsorted(self.test_sizes, threshold, "right")
-        return float(at_or_below / len(self.test_scores))
-
-    def class_coverage(self, thresholds: Thresholds) -> NDArray[np.float64]:
-        """(C,) share of each class's test scores at or below its threshold; NaN without samples."""
-        labels, columns = self._by_class()
-        n_classes = columns.shape[1]
-        limits = np.broadcast_to(thresholds, n_classes)
-        hits = np.bincount(labels[self.test_scores <= limits[labels]], minlength=n_classes)
-        size = np.bincount(labels, minlength=n_classes)
-        return np.where(size > 0, hits / np.maximum(size, 1), np.nan)
-
     def measured(self, thresholds: Thresholds) -> Measured:
         """Coverage, mean set size and coverage of the worst class, of {y: s(x, y) <= q_y}."""
-        worst = np.nan
-        if self.test_labels is not None:
-            worst = float(np.nanmin(self.class_coverage(thresholds)))
-        if not isinstance(thresholds, np.ndarray):
-            return Measured(self.coverage(thresholds), self.set_size(thresholds), worst)
-        labels, columns = self._by_class()
-        hits = (self.test_scores <= thresholds[labels]).mean()
-        size = (columns <= thresholds).sum() / len(columns)
-        return Measured(float(hits), float(size), worst)
-
-    def _by_class(self) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """The test labels and the scores of all labels."""
-        if self.test_labels is None or self.test_columns is None:
-            raise RobfcpError("by: this world has no test labels; make it with make_world")
-        return self.test_labels, self.test_columns
+        limits = np.broadcast_to(thresholds, self.test_columns.shape[1])
+        hit = self.test_scores <= limits[self.test_labels]
+        sizes = np.bincount(self.test_labels, minlength=len(limits))
+        hits = np.bincount(self.test_labels[hit], minlength=len(limits))
+        worst = np.where(sizes > 0, hits / np.maximum(sizes, 1), np.inf).min()
+        labels = int((self.test_columns <= limits).sum()) / len(hit)
+        return Measured(float(hit.mean()), labels, float(worst))
 
 
 def make_world(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    n_clients: int,
-    share: float,
-    beta: float | None,
-    score: ClassificationScore | None,
-    grid: Grid | None,
-    rng: np.random.Generator,
-    sites: ArrayLike | None = None,
-    min_size: int = 20,
+    probabilities: ArrayLike, labels: ArrayLike, setting: Setting, rng: np.random.Generator
 ) -> World:
     """Clients with calibration scores, some of them chosen as attackers, and benign test data."""
-    checked_share("share", share, "give 0.4, say", zero=True)
     array = check_probabilities(probabilities)
     label = check_labels(labels, array.shape)
-    rule = LAC() if score is None else score
-    grid = rule.default_grid() if grid is None else grid
-    every_label = rule.all_labels(array, rng)
+    every_label = setting.score.all_labels(array, rng)
     true = every_label[np.arange(len(label)), label]
-    ids, parts = _clients(label, n_clients, beta, sites, min_size, rng)
-    n_clients = len(parts)
+    ids, parts = None, []
+    if setting.sites is not None:
+        if len(np.asarray(setting.sites)) != len(label):
+            raise RobfcpError(
+                f"sites: {len(np.asarray(setting.sites))} names but {len(label)} samples; "
+                "give one a sample"
+            )
+        own_sites = partitions.by_site(setting.sites, max(2, setting.min_size))
+        ids, parts = list(own_sites), list(own_sites.values())
+    elif setting.beta is None:
+        parts = partitions.iid(len(label), setting.n_clients, rng)
+    else:
+        parts = partitions.dirichlet(label, setting.n_clients, setting.beta, rng, minimum=20)
     halves = [np.array_split(rng.permutation(part), 2) for part in parts]
-    malicious = np.sort(rng.permutation(n_clients)[: round(share * n_clients)])
+    malicious = np.sort(rng.permutation(len(parts))[: round(setting.share * len(parts))])
     attackers = set(malicious.tolist())
     test = np.concatenate([half[1] for k, half in enumerate(halves) if k not in attackers])
     if not len(test):
         raise RobfcpError(
-            f"simulate: {len(label)} samples leave the honest of {n_clients} clients nothing to "
+            f"simulate: {len(label)} samples leave the honest of {len(parts)} clients nothing to "
             "test on; use fewer clients or a smaller share of attackers"
         )
-    scores = [true[half[0]] for half in halves]
-    order = np.argsort(true[test], kind="stable")
-    own = [label[half[0]] for half in halves]
+    scores, own = [true[half[0]] for half in halves], [label[half[0]] for half in halves]
+    grid = setting.score.default_grid()
     return World(
-        federation=federation_of(scores, grid, rule, ids, labels=own, n_classes=array.shape[1]),
-        score=rule,
+        federation=federation_of(
+            scores, grid, setting.score, ids, labels=own, n_classes=array.shape[1]
+        ),
+        score=setting.score,
         samples=[(array[half[0]], own[k]) for k, half in enumerate(halves)],
         scores=scores,
         malicious=malicious,
-        tests=[true[half[1]] for half in halves],
-        test_scores=true[test][order],
-        test_sizes=np.sort(every_label[test], axis=None),
-        test_labels=label[test][order],
+        test_scores=true[test],
+        test_labels=label[test],
         test_columns=every_label[test],
     )
-
-
-def _clients(
-    labels: NDArray[np.intp],
-    n_clients: int,
-    beta: float | None,
-    sites: ArrayLike | None,
-    min_size: int,
-    rng: np.random.Generator,
-) -> tuple[list[str] | None, partitions.Parts]:
-    """Names, where the sites are the data's own, and sample numbers of every client."""
-    if sites is None:
-        if beta is None:
-            return None, partitions.iid(len(labels), n_clients, rng)
-        return None, partitions.dirichlet(labels, n_clients, beta, rng, minimum=20)
-    if beta is not None:
-        raise RobfcpError("beta: natural sites are as they are; leave beta or sites away")
-    if len(np.asarray(sites)) != len(labels):
-        raise RobfcpError(
-            f"sites: {len(np.asarray(sites))} names but {len(labels)} samples; give one a sample"
-        )
-    found = partitions.by_site(sites, max(2, min_size))
-    return list(found), list(found.values())
 
 
 def federation_of(
@@ -218,9 +206,59 @@ def federation_of(
         return federation
     if sizes != [len(part) for part in labels]:
         raise RobfcpError("labels: need one a score, client by client")
-    label = np.concatenate(labels)
-    strata = stratified(owner, label, bins, len(scores), n_classes, grid.n_bins)
+    label, everybody = np.concatenate(labels), np.arange(len(scores))
+    empty = DenseCounts(np.zeros((0, n_classes * grid.n_bins), np.int64))
+    nobody = Stratified("class", n_classes, empty, np.arange(0), grid.n_bins)
+    strata = counted_by_class(owner, label, bins, everybody, nobody)
     return replace(federation, strata=strata)
+
+
+def counted_by_class(
+    owner: Indices, label: Indices, bins: Indices, clients: Indices, strata: Stratified
+) -> Stratified:
+    """The strata with the rows of `clients` counted anew from these samples; others are kept.
+
+    N[k, c H + h] = #{i: owner_i = k, label_i = c, bin_i = h}.
+    """
+    kept = ~np.isin(strata.rows, clients)
+    width = strata.n_strata * strata.n_bins
+    whose, old_label, old_bins = samples_by_class(strata)
+    stays = np.isin(whose, strata.rows[kept])
+    rows = np.union1d(strata.rows[kept], clients).astype(np.intp)
+    place = np.searchsorted(rows, np.concatenate([whose[stays], owner]))
+    cell = np.concatenate([old_label[stays], label]) * strata.n_bins
+    cell += np.concatenate([old_bins[stays], bins])
+    keys, counts = np.unique(place * width + cell, return_counts=True)
+    starts = np.searchsorted(keys, np.arange(len(rows) + 1) * width)
+    return replace(strata, table=table(starts, keys % width, counts, width), rows=rows)
+
+
+def samples_by_class(strata: Stratified) -> tuple[Indices, Indices, Indices]:
+    """(client, class, bin) of every sample."""
+    starts, cells, values = strata.table.entries()
+    client = np.repeat(np.repeat(strata.rows, np.diff(starts)), values)
+    label, bins = np.divmod(np.repeat(cells.astype(np.intp), values), strata.n_bins)
+    return client, label, bins
+
+
+def spread(counts: Whole, sizes: Whole) -> tuple[Indices, Indices, Indices]:
+    """(row, class, bin) of each sample of pooled counts (A, H) in the proportions of (A, C) sizes.
+
+    Class c gets n_c = n s_c / sum(s) samples, rounded by largest remainders (the first of equals);
+    its j-th stands at (j + 1/2) / n_c of the client's samples in the order of their bins, so that
+    every class has the pooled distribution, all bins add up, and nothing is drawn.
+    """
+    totals = counts.sum(axis=1)
+    quota, rest = np.divmod(totals[:, None] * sizes, sizes.sum(axis=1, keepdims=True))
+    rank = np.argsort(np.argsort(-rest, axis=1, kind="stable"), axis=1, kind="stable")
+    quota += rank < (totals - quota.sum(axis=1))[:, None]
+    group = np.repeat(np.arange(quota.size), quota.ravel())
+    owner, label = np.divmod(group, quota.shape[1])
+    first = np.cumsum(quota.ravel()) - quota.ravel()
+    place = (np.arange(len(group)) - first[group] + 0.5) / quota.ravel()[group]
+    order = np.lexsort((label, place, owner))
+    bins = np.repeat(np.tile(np.arange(counts.shape[1]), len(counts)), counts.ravel())
+    return owner, label[order], bins
 
 
 def apply_attack(attack: Attack, world: World, rng: np.random.Generator) -> Federation:
@@ -229,45 +267,25 @@ def apply_attack(attack: Attack, world: World, rng: np.random.Generator) -> Fede
     Counts by class always add up to the pooled ones. Attacks on scores leave the labels as they
     are, drawn again from the client's own where their number changes.
     """
-    if not len(world.malicious):
-        return world.federation
+    old, bad = world.federation, world.malicious
+    if not len(bad):
+        return old
+    scores, labels = list(world.scores), [labels for _, labels in world.samples]
     if attack.on == "samples":
-        samples = attack(world.samples, world.malicious, rng)
-        scores = list(world.scores)
-        for k in world.malicious:
-            probabilities, labels = samples[k]
-            scores[k] = world.score(probabilities, labels, rng)
-        return _resketched(world, scores, [labels for _, labels in samples])
-    if attack.on == "scores":
-        scores = attack(world.scores, world.malicious, rng)
-        return _resketched(world, scores, _own_labels(world, scores, rng))
-    if attack.on == "pairs":
-        if world.labels is None:
-            raise RobfcpError(f"{attack.name}: it forges labels too, but this world has none")
-        pairs = attack(list(zip(world.scores, world.labels, strict=True)), world.malicious, rng)
-        return _resketched(world, [part for part, _ in pairs], [labels for _, labels in pairs])
-    forged = attack(world.federation, world.malicious, rng)
-    return forged if isinstance(forged, Federation) else Federation.from_reports(forged)
-
-
-def _resketched(
-    world: World,
-    scores: Sequence[NDArray[np.float64]],
-    labels: Sequence[NDArray[np.intp]] | None,
-) -> Federation:
-    """The world's clients with other scores and labels; by class where they were so before."""
-    old = world.federation
-    n_classes = None if old.strata is None else old.strata.n_strata
+        samples = attack(world.samples, bad, rng)
+        for k in bad:
+            forged, labels[k] = samples[k]
+            scores[k] = world.score(forged, labels[k], rng)
+    elif attack.on == "scores":
+        scores = attack(world.scores, bad, rng)
+        for k in bad:
+            if len(scores[k]) != len(labels[k]):
+                labels[k] = rng.choice(labels[k], len(scores[k]))
+    elif attack.on == "pairs":
+        pairs = attack(list(zip(scores, labels, strict=True)), bad, rng)
+        scores, labels = [part for part, _ in pairs], [own for _, own in pairs]
+    else:
+        sent = attack(old, bad, rng)
+        return sent if isinstance(sent, Federation) else Federation.from_reports(sent)
+    n_classes = world.test_columns.shape[1]
     return federation_of(scores, old.grid, world.score, old.ids, labels=labels, n_classes=n_classes)
-
-
-def _own_labels(
-    world: World, scores: Sequence[NDArray[np.float64]], rng: np.random.Generator
-) -> list[NDArray[np.intp]] | None:
-    """Each client's labels; where the number of scores changed, as many drawn from its own."""
-    if world.labels is None:
-        return None
-    return [
-        own if len(own) == len(part) else rng.choice(own, len(part))
-        for own, part in zip(world.labels, scores, strict=True)
-    ]

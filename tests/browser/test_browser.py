@@ -14,8 +14,8 @@ import pytest
 
 import robfcp
 from robfcp import LAC, Calibration, Fault, Federation, Grid, Report
-from robfcp.lab import outputs
-from robfcp.lab.story import stroke_story
+from robfcp.lab import outputs, partitions
+from robfcp.lab.faults import stroke_story
 from robfcp.page import About
 
 pytestmark = pytest.mark.browser
@@ -27,7 +27,7 @@ IMAGES = Path(__file__).parents[2] / "docs" / "images"
 def hospitals(n_sites: int = 40) -> Federation:
     """Pathology sites with a real model's outputs: a few lie, one is broken, one is silent."""
     shipped = outputs.load("pathmnist")
-    parts = robfcp.partitions.iid(len(shipped.labels), n_sites, 0)
+    parts = partitions.iid(len(shipped.labels), n_sites, 0)
     score, grid, rng = LAC(), Grid.default(), np.random.default_rng(0)
     reports, sizes = [], {}
     for k, rows in enumerate(parts):

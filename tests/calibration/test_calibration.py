@@ -16,7 +16,7 @@ from robfcp.defence import named_defence
 from robfcp.errors import QuorumError, ReportError, RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.lab.published_bounds import full_rank
+from robfcp.lab.published import full_rank
 
 LAC = robfcp.LAC()
 

@@ -15,7 +15,7 @@ from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import certify, fcp_index, marginal_threshold, pac_threshold
-from robfcp.lab.published_bounds import bound_for
+from robfcp.lab.published import bound_for
 
 LEVEL = Fraction(9, 10)
 

@@ -6,7 +6,7 @@ from noises import draw
 
 from robfcp import Federation, Grid, Privacy
 from robfcp.defence.copies import find_copies, lower_tail
-from robfcp.lab.attacks import Mimic
+from robfcp.lab.attacks.coordinated import Mimic
 
 
 def independent(n_clients, n, seed, skew=None):

@@ -7,7 +7,8 @@ import robfcp
 from robfcp import Federation, Grid, RobfcpError
 from robfcp.defence import RobFCP, RobFCPReleased, estimate_malicious
 from robfcp.defence.number_of_liars import RIDGE, contrasts
-from robfcp.lab.attacks import Coverage, Decoy, Efficiency, GaussianRelative, Mimic
+from robfcp.lab.attacks.coordinated import Decoy, Mimic
+from robfcp.lab.attacks.simple import Coverage, Efficiency, GaussianRelative
 from robfcp.lab.worlds import federation_of
 
 

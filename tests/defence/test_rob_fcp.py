@@ -22,9 +22,8 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.guarantees import rank_charge
-from robfcp.lab.paper.runs import edge_of
-from robfcp.lab.paper.trials import PaperWorld, make_trial
-from robfcp.lab.published_bounds import full_rank, published_rank
+from robfcp.lab.paper.runs import PaperWorld, edge_of, make_trial
+from robfcp.lab.published import full_rank, published_rank
 
 RANKS = {"partial": rank_charge, "full": full_rank, "published": published_rank}
 

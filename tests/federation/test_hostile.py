@@ -20,6 +20,7 @@ from robfcp.cli.sketch import chosen_grid
 from robfcp.errors import MAX_TEXT, RobfcpError
 from robfcp.files import make_folder, write_atomically
 from robfcp.grid import Grid
+from robfcp.lab import partitions, simulate
 from robfcp.privacy.budget import Privacy
 from robfcp.report.agreement import read_sizes
 
@@ -404,18 +405,18 @@ HALVES = np.full((99, 2), 0.5)
         ("targets", lambda: robfcp.metrics.interval_coverage([[1, 2]], [np.nan])),
         ("intervals", lambda: robfcp.metrics.interval_coverage([], [])),
         ("intervals", lambda: robfcp.metrics.interval_width([1, 2])),
-        ("n_clients", lambda: robfcp.partitions.iid(10, 1.5)),
-        ("n_samples", lambda: robfcp.partitions.iid("a", 1)),
-        ("rng", lambda: robfcp.partitions.iid(10, 2, -1)),
-        ("labels", lambda: robfcp.partitions.dirichlet([["a"]] * 30, 2, 0.5)),
-        ("labels", lambda: robfcp.partitions.dirichlet([1, "a", None] * 30, 2, 0.5)),
-        ("beta", lambda: robfcp.partitions.dirichlet([0] * 30, 2, "a")),
-        ("minimum", lambda: robfcp.partitions.dirichlet([0] * 30, 2, 0.5, minimum=None)),
-        ("attempts", lambda: robfcp.partitions.dirichlet([0] * 30, 2, 0.5, attempts=0)),
-        ("seeds", lambda: robfcp.simulate(HALVES, [0] * 99, seeds=0)),
-        ("rng", lambda: robfcp.simulate(HALVES, [0] * 99, rng=-1)),
-        ("share", lambda: robfcp.simulate(HALVES, [0] * 99, share="a")),
-        ("test on", lambda: robfcp.simulate(HALVES, [0] * 99, n_clients=99)),
+        ("n_clients", lambda: partitions.iid(10, 1.5)),
+        ("n_samples", lambda: partitions.iid("a", 1)),
+        ("rng", lambda: partitions.iid(10, 2, -1)),
+        ("labels", lambda: partitions.dirichlet([["a"]] * 30, 2, 0.5)),
+        ("labels", lambda: partitions.dirichlet([1, "a", None] * 30, 2, 0.5)),
+        ("beta", lambda: partitions.dirichlet([0] * 30, 2, "a")),
+        ("minimum", lambda: partitions.dirichlet([0] * 30, 2, 0.5, minimum=None)),
+        ("attempts", lambda: partitions.dirichlet([0] * 30, 2, 0.5, attempts=0)),
+        ("seeds", lambda: simulate(HALVES, [0] * 99, seeds=0)),
+        ("rng", lambda: simulate(HALVES, [0] * 99, rng=-1)),
+        ("share", lambda: simulate(HALVES, [0] * 99, share="a")),
+        ("test on", lambda: simulate(HALVES, [0] * 99, n_clients=99)),
     ],
 )
 def test_metrics_and_the_test_range_refuse_by_name(field, call):

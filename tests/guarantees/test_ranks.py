@@ -19,7 +19,7 @@ from robfcp.guarantees import (
     fcp_index,
     rank_charge,
 )
-from robfcp.lab.published_bounds import full_rank, published_rank
+from robfcp.lab.published import full_rank, published_rank
 
 
 @pytest.mark.parametrize(

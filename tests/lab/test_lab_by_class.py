@@ -14,15 +14,15 @@ from robfcp import Federation, Grid, Report, RobfcpError, metrics
 from robfcp.cli import app
 from robfcp.federation import SparseCounts
 from robfcp.lab import outputs, simulate
-from robfcp.lab.attacks import ATTACKS, Adaptive, Attack, Coverage
+from robfcp.lab.attacks import ATTACKS, Adaptive, Attack
 from robfcp.lab.attacks.base import with_counts
+from robfcp.lab.attacks.simple import Coverage
 from robfcp.lab.redteam import DEFENCES, redteam
 from robfcp.lab.simulation import summarise
-from robfcp.lab.strata import shares_of, spread
-from robfcp.lab.worlds import World, apply_attack, federation_of, make_world
+from robfcp.lab.worlds import Setting, apply_attack, federation_of, make_world, spread
 
 QUICK = [name for name, attack in ATTACKS.items() if not isinstance(attack, Adaptive)]
-SMALL = {"n_clients": 12, "share": 0.3, "beta": 0.5, "score": None, "grid": None}
+SMALL = Setting(n_clients=12, share=0.3, beta=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +33,17 @@ def data():
 
 @pytest.fixture(scope="module")
 def world(data):
-    return make_world(*data, **SMALL, rng=np.random.default_rng(3))
+    return make_world(*data, SMALL, np.random.default_rng(3))
 
 
 def tables(federation):
     """(R, C, H) counts by class."""
     strata = federation.strata
     return strata.table.dense().reshape(-1, strata.n_strata, strata.n_bins)
+
+
+def labels_of(world):
+    return [labels for _, labels in world.samples]
 
 
 def short(attack):
@@ -59,7 +63,9 @@ def test_a_world_counts_as_reports_with_labels_do(world):
     check_consistent(federation)
     reports = [
         Report.from_scores(client, scores, score=world.score, labels=labels, classes=10)
-        for client, scores, labels in zip(federation.ids, world.scores, world.labels, strict=True)
+        for client, scores, labels in zip(
+            federation.ids, world.scores, labels_of(world), strict=True
+        )
     ]
     received = Federation.from_reports(reports)
     assert np.array_equal(received.counts, federation.counts)
@@ -101,7 +107,7 @@ def test_score_attacks_keep_labels_and_draw_them_where_the_number_changes(world)
     forged = Coverage()(world.scores, world.malicious)
     k = world.malicious[0]
     one = apply_attack(Coverage(), world, np.random.default_rng(1))
-    expected = [((world.labels[k] == c) & (forged[k] == 0)).sum() for c in range(10)]
+    expected = [((labels_of(world)[k] == c) & (forged[k] == 0)).sum() for c in range(10)]
     assert np.array_equal(tables(one)[k][:, 0], expected)
 
 
@@ -133,9 +139,13 @@ def test_spreading_is_exact_proportional_and_without_chance():
 
 
 def test_largest_remainders_give_what_is_left_to_the_largest_fractions():
-    assert shares_of(np.array([10]), np.array([[1, 1, 1]])).tolist() == [[4, 3, 3]]
-    assert shares_of(np.array([7]), np.array([[50, 30, 20]])).tolist() == [[4, 2, 1]]
-    assert shares_of(np.array([5]), np.array([[0, 3, 0]])).tolist() == [[0, 5, 0]]
+    for total, mix, expected in (
+        (10, [1, 1, 1], [4, 3, 3]),
+        (7, [50, 30, 20], [4, 2, 1]),
+        (5, [0, 3, 0], [0, 5, 0]),
+    ):
+        _, label, _ = spread(np.array([[total]]), np.array([mix]))
+        assert np.bincount(label, minlength=3).tolist() == expected
 
 
 def test_clients_that_withheld_their_labels_still_do_after_an_attack(world):
@@ -175,26 +185,6 @@ def test_labels_must_fit_the_scores():
         )
 
 
-def test_a_world_without_labels_works_for_pooled_attacks_only(world):
-    bare = World(
-        federation_of(world.scores, Grid.default(), world.score),
-        world.score,
-        [],
-        world.scores,
-        world.malicious,
-        world.tests,
-        world.test_scores,
-        world.test_sizes,
-    )
-    rng = np.random.default_rng(0)
-    assert apply_attack(ATTACKS["coverage"], bare, rng).strata is None
-    assert np.isnan(bare.measured(0.5).worst_class_coverage)
-    with pytest.raises(RobfcpError, match="labels"):
-        bare.measured(np.full(10, 0.5))
-    with pytest.raises(RobfcpError, match="labels"):
-        apply_attack(ATTACKS["pair-mimic"], bare, rng)
-
-
 def test_a_world_measures_the_sets_of_several_thresholds(world):
     thresholds = np.linspace(0.001, 0.9, 10)
     assert world.measured(np.full(10, 0.3)) == world.measured(0.3)
@@ -203,7 +193,6 @@ def test_a_world_measures_the_sets_of_several_thresholds(world):
     assert found.set_size == pytest.approx(sets.sum(axis=1).mean())
     hit = world.test_scores <= thresholds[world.test_labels]
     shares = [hit[world.test_labels == c].mean() for c in range(10)]
-    assert np.allclose(world.class_coverage(thresholds), shares)
     assert found.worst_class_coverage == pytest.approx(min(shares))
     assert found.coverage == pytest.approx(hit.mean())
 

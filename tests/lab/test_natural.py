@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from robfcp import LAC, Report, RobfcpError, calibrate
 from robfcp.cli import app
-from robfcp.lab import natural, natural_sites, outputs, partitions, simulate
+from robfcp.defence import DEFAULT
+from robfcp.lab import natural, outputs, partitions, simulate
 from robfcp.lab.datasets import SiteTable
-from robfcp.lab.leave_out import LeaveOutSettings, leave_out_recipe, leave_sites_out, thinned
-from robfcp.lab.worlds import make_world
+from robfcp.lab.natural import LeaveOutSettings, leave_out_recipe, leave_sites_out, thinned
+from robfcp.lab.worlds import Setting, make_world
 
 NATURAL = [entry for entry in outputs.entries() if entry["split"] == outputs.NATURAL]
 
@@ -114,33 +115,22 @@ def test_natural_sites_own_their_samples_and_are_halved_anew_by_seed(
     stroke: outputs.Outputs,
 ) -> None:
     sites = stroke.column("country")
+    setting = Setting(share=0.0, sites=sites, min_size=50)
     worlds = [
-        make_world(
-            stroke.probabilities, stroke.labels, n_clients=0, share=0.0, beta=None, score=None,
-            grid=None, rng=np.random.default_rng(seed), sites=sites, min_size=50,
-        )
+        make_world(stroke.probabilities, stroke.labels, setting, np.random.default_rng(seed))
         for seed in (0, 0, 1)
-    ]  # fmt: skip
+    ]
     names, sizes = np.unique(sites, return_counts=True)
     assert worlds[0].federation.ids == tuple(names[sizes >= 50])
     assert np.array_equal(worlds[0].federation.counts, worlds[1].federation.counts)
     assert not np.array_equal(worlds[0].federation.counts, worlds[2].federation.counts)
     scores = LAC()(stroke.probabilities, stroke.labels)
     for world in worlds:
-        for name, own, tested in zip(world.federation.ids, world.scores, world.tests, strict=True):
-            assert abs(len(own) - len(tested)) <= 1
-            mine = np.sort(np.concatenate([own, tested]))
-            assert np.array_equal(mine, np.sort(scores[sites == name]))
-
-
-def test_coverage_is_the_mean_over_the_sites_own_samples(stroke: outputs.Outputs) -> None:
-    world = make_world(
-        stroke.probabilities, stroke.labels, n_clients=0, share=0.0, beta=None, score=None,
-        grid=None, rng=np.random.default_rng(0), sites=stroke.column("site"), min_size=50,
-    )  # fmt: skip
-    shares = [(part <= 0.8).mean() for part in world.tests]
-    average = np.average(shares, weights=[len(part) for part in world.tests])
-    assert average == pytest.approx(world.coverage(0.8))
+        mine = np.sort(np.concatenate([*world.scores, world.test_scores]))
+        assert np.array_equal(mine, np.sort(scores[np.isin(sites, world.federation.ids)]))
+        for name, own in zip(world.federation.ids, world.scores, strict=True):
+            assert abs(2 * len(own) - (sites == name).sum()) <= 1
+            assert np.isin(own, scores[sites == name]).all()
 
 
 def test_by_site_leaves_small_sites_out_and_refuses_none() -> None:
@@ -161,11 +151,11 @@ def test_simulate_refuses_sites_that_do_not_fit(stroke: outputs.Outputs) -> None
 def test_gross_lies_are_found_among_real_hospitals(stroke: outputs.Outputs) -> None:
     rows = simulate(
         stroke.probabilities, stroke.labels, sites=stroke.column("site"), min_size=50, share=0.2,
-        attack="efficiency", malicious="estimate", defences=["none", "consensus"], seeds=2,
+        attack="efficiency", malicious="estimate", defences=["none", DEFAULT], seeds=2,
     )  # fmt: skip
     for row in rows:
         assert row.n_clients == 118
-        assert row.caught == (24 if row.defence == "consensus" else 0)
+        assert row.caught == (24 if row.defence == DEFAULT else 0)
 
 
 def invoke(*words: object) -> dict | list:
@@ -181,7 +171,7 @@ def test_the_commands_take_natural_sites(tmp_path: Path) -> None:
     assert {row["n_clients"] for row in rows} == {4}
     more = ("--site-column", "country", "--min-size", 100, "--attack", "old-model")
     assert {row["n_clients"] for row in invoke("simulate", "stroke", *words, *more)["rows"]} == {24}
-    cells = invoke("redteam", "heart", *words, "--attack", "stale-file", "--defence", "consensus")
+    cells = invoke("redteam", "heart", *words, "--attack", "stale-file", "--defence", "none")
     assert cells[0]["runs"] == 1
     given = outputs.load("heart", outputs.NATURAL)
     path = tmp_path / "own.npz"
@@ -212,8 +202,8 @@ def alike(rng: np.random.Generator, n: int = 6000) -> tuple[np.ndarray, np.ndarr
 
 def test_heterogeneity_is_one_for_sites_that_are_alike() -> None:
     found = [natural.heterogeneity(*alike(np.random.default_rng(seed))) for seed in range(6)]
-    assert np.mean([one.pooled for one in found]) == pytest.approx(1, abs=0.1)
-    assert np.mean([one.given_labels for one in found]) == pytest.approx(1, abs=0.1)
+    assert np.mean([one["pooled"] for one in found]) == pytest.approx(1, abs=0.1)
+    assert np.mean([one["given_labels"] for one in found]) == pytest.approx(1, abs=0.1)
 
 
 def test_label_shift_is_explained_by_the_labels_and_nothing_else_is() -> None:
@@ -221,11 +211,11 @@ def test_label_shift_is_explained_by_the_labels_and_nothing_else_is() -> None:
     scores, labels, _ = alike(rng)
     by_label = ((labels * 13 + rng.integers(0, 20, len(labels))) % 40).astype(str)
     shifted = natural.heterogeneity(scores, labels, by_label)
-    assert shifted.pooled > 3
-    assert shifted.given_labels == pytest.approx(1, abs=0.2)
-    assert shifted.explained > 0.9
+    assert shifted["pooled"] > 3
+    assert shifted["given_labels"] == pytest.approx(1, abs=0.2)
+    assert shifted["explained"] > 0.9
     by_score = np.where(rng.random(len(scores)) < scores, "hard", "easy")
-    assert natural.heterogeneity(scores, labels, by_score).given_labels > 20
+    assert natural.heterogeneity(scores, labels, by_score)["given_labels"] > 20
     with pytest.raises(RobfcpError, match="two are needed"):
         natural.heterogeneity(scores, labels, np.full(len(scores), "one"))
 
@@ -238,7 +228,7 @@ def test_pooled_heterogeneity_of_two_sites_is_pearsons_statistic() -> None:
     found = natural.heterogeneity(scores, np.zeros(900, int), sites)
     cells = np.searchsorted(np.quantile(scores, [0.2, 0.4, 0.6, 0.8]), scores)
     table = [np.bincount(cells[sites == name], minlength=5) for name in "ab"]
-    assert found.pooled == pytest.approx(chi2_contingency(table).statistic / 4)
+    assert found["pooled"] == pytest.approx(chi2_contingency(table).statistic / 4)
 
 
 def test_the_table_of_natural_federations_is_what_the_outputs_hold() -> None:
@@ -250,11 +240,11 @@ def test_the_table_of_natural_federations_is_what_the_outputs_hold() -> None:
 
 
 def test_sites_get_what_each_rule_gives_them_and_letters_help_the_worst() -> None:
-    rows, rules = natural_sites.by_site(natural.FEDERATIONS[2], seeds=2)
+    rows, rules = natural.by_site(natural.FEDERATIONS[2], seeds=2)
     assert [row["samples"] for row in rows] == [303, 294, 123, 200]
     by_rule = {row["rule"]: row for row in rules}
     assert list(by_rule) == ["pooled", "dealt", "by class", "letter", "own data"]
-    for rule in natural_sites.RULES:
+    for rule in natural.RULES:
         found = by_rule[rule]
         weights = [row["samples"] for row in rows]
         assert found["overall"] == pytest.approx(
@@ -262,8 +252,8 @@ def test_sites_get_what_each_rule_gives_them_and_letters_help_the_worst() -> Non
         )
         assert found["worst"] <= found["tenth"] <= found["best"] <= 1
     assert by_rule["letter"]["worst"] > by_rule["pooled"]["worst"]
-    sizes = natural_sites.by_size(rows)
-    assert len(natural_sites.by_size([{**row, "samples": 9} for row in rows])) == 1
+    sizes = natural.by_size(rows)
+    assert len(natural.by_size([{**row, "samples": 9} for row in rows])) == 1
     assert [(row["sites"], row["least"], row["most"]) for row in sizes] == [
         (2, 123, 200),
         (2, 294, 303),
@@ -276,7 +266,7 @@ def test_coverage_of_a_site_is_the_share_of_its_test_half(stroke: outputs.Output
     sites = stroke.column("country")
     data = (stroke.probabilities, stroke.labels, sites)
     rules = ("pooled", "by class")
-    found = natural_sites.site_outcomes(*data, rules=rules, seeds=1, min_size=700)
+    found = natural.site_outcomes(*data, rules=rules, seeds=1, min_size=700)
     parts = partitions.by_site(sites, 700)
     assert found["pooled"].sites == tuple(parts)
     rng, score = np.random.default_rng([0, 0]), LAC()
@@ -297,11 +287,11 @@ def test_coverage_of_a_site_is_the_share_of_its_test_half(stroke: outputs.Output
             assert found[rule].set_size[k] == pytest.approx(sets.sum(axis=1).mean())
 
 
-def test_nobody_is_accused_by_band_among_honest_hospitals() -> None:
-    for row in natural.nobody(natural.FEDERATIONS[2], seeds=3):
+def test_nobody_is_accused_by_ours_among_honest_hospitals() -> None:
+    for row in natural.lies(natural.FEDERATIONS[2], ("coverage",), 0.0, 3):
         assert row["attack"] == "nobody lies"
         assert row["found"] == 0
-        if row["defence"] == "consensus":
+        if row["defence"] == DEFAULT:
             assert row["false_alarms"] == 0
 
 

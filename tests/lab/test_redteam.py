@@ -99,9 +99,9 @@ def test_the_command_prints_a_table_writes_json_and_draws(tmp_path):
 
 
 def test_the_command_prints_json_only_when_asked():
-    result = command("--attack", "coverage", "--share", "0.4", "--defence", "consensus", "--json")
+    result = command("--attack", "coverage", "--share", "0.4", "--defence", "rob-fcp", "--json")
     (cell,) = json.loads(result.stdout)
-    assert cell["defence"] == "consensus"
+    assert cell["defence"] == "rob-fcp"
     assert np.isclose(cell["error"], cell["coverage"] - cell["honest_coverage"])
 
 

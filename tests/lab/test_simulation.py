@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 import robfcp
 from robfcp.cli import app
+from robfcp.defence import DEFAULT
 from robfcp.lab import outputs, simulate
 from robfcp.lab.attacks import ATTACKS
 from robfcp.lab.simulation import records, summarise
-from robfcp.lab.worlds import apply_attack, make_world
+from robfcp.lab.worlds import Setting, apply_attack, make_world
 from robfcp.scores import APS, LAC
 
 
@@ -56,7 +57,7 @@ def test_efficiency_attackers_give_full_sets_once_they_are_alpha(weak, f):
 def test_the_default_defence_restores_honest_coverage_on_an_accurate_model(data, malicious):
     for attack in ("coverage", "efficiency", "size-inflation", "clones"):
         rows = simulate(
-            *data, attack=attack, malicious=malicious, defences=["consensus"], seeds=cases(1)
+            *data, attack=attack, malicious=malicious, defences=[DEFAULT], seeds=cases(1)
         )
         assert max(abs(row.error) for row in rows) <= 0.01, attack
 
@@ -75,13 +76,7 @@ def test_the_published_defence_fails_there_and_the_table_says_so(data):
 def test_every_attack_runs_at_its_stage_and_is_seeded(some, attack, beta):
     def run():
         return simulate(
-            *some,
-            attack=attack,
-            share=0.3,
-            n_clients=20,
-            beta=beta,
-            seeds=1,
-            defences=["consensus"],
+            *some, attack=attack, share=0.3, n_clients=20, beta=beta, seeds=1, defences=[DEFAULT]
         )
 
     rows = run()
@@ -94,12 +89,12 @@ def test_every_attack_runs_at_its_stage_and_is_seeded(some, attack, beta):
 
 def test_without_attackers_the_federation_is_untouched(data):
     rng = np.random.default_rng(0)
-    world = make_world(*data, n_clients=10, share=0.0, beta=None, score=None, grid=None, rng=rng)
+    world = make_world(*data, Setting(n_clients=10, share=0.0), rng)
     assert apply_attack(ATTACKS["coverage"], world, rng) is world.federation
     assert world.liars == frozenset()
     threshold = world.federation.grid.upper[500]
-    assert world.coverage(threshold) == np.mean(world.test_scores <= threshold)
-    assert world.set_size(np.inf) == 10
+    assert world.measured(threshold).coverage == np.mean(world.test_scores <= threshold)
+    assert world.measured(np.inf).set_size == 10
     assert world.score == LAC()
 
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from robfcp.arguments import Rng
 from robfcp.defence import DEFAULT, Defence, named_defence, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import exact_level
-from robfcp.lab.attacks.base import Indices, ScoreAttack, Stage, attackers, honest, with_counts
-from robfcp.lab.attacks.collusion import Decoy
-from robfcp.lab.attacks.mimicry import Clones, Displacement, MimicHigh, MimicLow
+from robfcp.lab.attacks.base import Array, Indices, ScoreAttack, Stage, attackers, with_counts
+from robfcp.lab.attacks.coordinated import Clones, Decoy, Displacement, MimicHigh, MimicLow
 from robfcp.lab.attacks.simple import (
     Coverage,
     Efficiency,
@@ -31,8 +30,6 @@ from robfcp.lab.attacks.simple import (
 Rule = Callable[[Federation], int | None]
 FREE_BINS = 12
 STEP = 0.7
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +55,7 @@ class Adaptive:
 
     against: str | Defence | Rule = DEFAULT
     direction: Literal["down", "up"] = "down"
-    confidence_level: float = 0.9
+    coverage: float = 0.9
     trials: int = 100
     name: ClassVar[str] = "adaptive"
     on: ClassVar[Stage] = "counts"
@@ -74,7 +71,7 @@ class Adaptive:
         generator = np.random.default_rng(rng)
         bad = attackers(malicious, data.n_clients)
         rule = self._rule(len(bad))
-        benign = honest(bad, data.n_clients)
+        benign = np.setdiff1d(np.arange(data.n_clients), bad)
         cdf = np.cumsum(data.counts[benign].sum(axis=0)) / data.sizes[benign].sum()
         sign = 1.0 if self.direction == "down" else -1.0
 
@@ -105,7 +102,7 @@ class Adaptive:
             if isinstance(self.against, str)
             else self.against  # type: ignore[assignment]
         )
-        level = exact_level(self.confidence_level)
+        level = exact_level(self.coverage)
 
         def rule(federation: Federation) -> int | None:
             return threshold_of(defence, federation, defence(federation).trusted).index(level)
@@ -129,7 +126,7 @@ def families(direction: str) -> Iterator[tuple[ScoreAttack, str]]:
         shift: ScoreAttack = Truncation(level) if down else Lift(1 - level)
         yield shift, f"{shift.name} {level if down else 1 - level:.2g}"
         if down:
-            yield Clones(level), f"clones {level:g}"
+            yield Clones(level=level), f"clones {level:g}"
     for share in (0.05, 0.1, 0.15, 0.2, 0.3, 0.5):
         yield Partial(share, gross), f"partial {share:g}"
     for copy in ("exact", "resampled", "jittered"):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Literal, Protocol, overload
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,13 +14,11 @@ from robfcp.arguments import Rng
 from robfcp.errors import RobfcpError
 from robfcp.federation import DenseCounts, Federation
 from robfcp.grid import Grid
-from robfcp.lab.strata import labelled, respread, with_rows
+from robfcp.lab.worlds import counted_by_class, samples_by_class, spread
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
-Bounds = tuple[float, float]
-Pair = tuple[NDArray[Any], NDArray[np.intp]]  # probabilities and labels of one client
-Labelled = tuple[Array, NDArray[np.intp]]  # scores and labels of one client
+Pair = tuple[NDArray[Any], Indices]  # probabilities or scores, and labels, of one client
 Stage = Literal["samples", "scores", "pairs", "counts", "reports"]
 
 
@@ -35,112 +33,97 @@ class Attack(Protocol):
         ...
 
 
-class ScoreAttack(ABC):
+@dataclass(frozen=True)
+class Scene:
+    """What attackers know: everybody's data, who they are, and how their draws are seeded."""
+
+    everybody: list[Any]  # a client: scores, or a pair of scores or probabilities and labels
+    malicious: Indices
+    rng: np.random.Generator
+    grid: Grid | None = None
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """The ends of the grid, or of the scores where it is open; without one [0, 1] and them."""
+        parts = [part[0] if isinstance(part, tuple) else part for part in self.everybody]
+        least, most = min(part.min() for part in parts), max(part.max() for part in parts)
+        if self.grid is None:
+            return min(0.0, float(least)), max(1.0, float(most))
+        low, high = self.grid.edges[0], self.grid.edges[-1]
+        return float(least if np.isinf(low) else low), float(most if np.isinf(high) else high)
+
+    @property
+    def own(self) -> list[Any]:
+        """The data of each malicious client."""
+        return [self.everybody[k] for k in self.malicious]
+
+    @cached_property
+    def honest(self) -> Indices:
+        """The positions of the others."""
+        return np.setdiff1d(np.arange(len(self.everybody)), self.malicious)
+
+    @cached_property
+    def pool(self) -> Array:
+        """All honest scores."""
+        return np.concatenate([self.everybody[k] for k in self.honest])
+
+    def by_quantile(self, level: float) -> Indices:
+        """The honest clients from the lowest to the highest `level` quantile of their scores."""
+        parts = [self.everybody[k] for k in self.honest]
+        scores = [part[0] if isinstance(part, tuple) else part for part in parts]
+        quantiles = [quantile(part, level) for part in scores]
+        return self.honest[np.argsort(quantiles, kind="stable")]
+
+
+class _Forgery(ABC):
+    name: ClassVar[str]
+    on: ClassVar[Stage]
+
+    def __call__(self, data: Any, malicious: ArrayLike, rng: Rng = None) -> Any:
+        """The data, one entry a client or a federation's counts, with the liars' part forged."""
+        generator = np.random.default_rng(rng)
+        if isinstance(data, Federation):
+            parts = scores_of(data) if self.on == "scores" else pairs_of(data)
+            bad = attackers(malicious, data.n_clients)
+            forged = self.forge(Scene(parts, bad, generator, data.grid))
+            return (with_scores if self.on == "scores" else with_pairs)(data, bad, forged)
+        if self.on == "scores":
+            parts = [np.asarray(part, np.float64) for part in data]
+        else:
+            kind = np.float64 if self.on == "pairs" else None
+            parts = [(np.asarray(x, kind), np.asarray(y).astype(np.intp)) for x, y in data]
+        bad = attackers(malicious, len(parts))
+        if len(bad):
+            for k, part in zip(bad, self.forge(Scene(parts, bad, generator)), strict=True):
+                parts[k] = part
+        return parts
+
+    @abstractmethod
+    def forge(self, scene: Scene) -> list[Any]:
+        """The forged data of each malicious client, in the order of `scene.malicious`."""
+
+
+class ScoreAttack(_Forgery):
     """An attack on scores, and through the upper edges of the bins on a federation's counts too."""
 
-    name: ClassVar[str]
     on: ClassVar[Stage] = "scores"
 
-    @overload
-    def __call__(self, data: Federation, malicious: ArrayLike, rng: Rng = None) -> Federation: ...
 
-    @overload
-    def __call__(
-        self, data: Sequence[ArrayLike], malicious: ArrayLike, rng: Rng = None
-    ) -> list[Array]: ...
-
-    def __call__(
-        self, data: Federation | Sequence[ArrayLike], malicious: ArrayLike, rng: Rng = None
-    ) -> Federation | list[Array]:
-        """The data with the malicious clients' scores forged."""
-        generator = np.random.default_rng(rng)
-        if isinstance(data, Federation):
-            bad = attackers(malicious, data.n_clients)
-            scores = scores_of(data)
-            forged = self.forge(scores, bad, grid_bounds(data.grid, scores), generator)
-            return with_scores(data, bad, forged)
-        scores = [np.asarray(part, dtype=np.float64) for part in data]
-        bad = attackers(malicious, len(scores))
-        if not len(bad):
-            return scores
-        for k, part in zip(bad, self.forge(scores, bad, _bounds(scores), generator), strict=True):
-            scores[k] = part
-        return scores
-
-    @abstractmethod
-    def forge(
-        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
-    ) -> list[Array]:
-        """The forged scores of each malicious client; `bounds` are the ends of the range."""
-
-
-class SampleAttack(ABC):
-    """An attack before scoring, on samples: a sequence of (probabilities, labels), one a client."""
-
-    name: ClassVar[str]
-    on: ClassVar[Stage] = "samples"
-
-    def __call__(
-        self, data: Sequence[tuple[ArrayLike, ArrayLike]], malicious: ArrayLike, rng: Rng = None
-    ) -> list[Pair]:
-        """The samples with the malicious clients' part forged."""
-        generator = np.random.default_rng(rng)
-        samples = [(np.asarray(p), np.asarray(y).astype(np.intp)) for p, y in data]
-        bad = attackers(malicious, len(samples))
-        if not len(bad):
-            return samples
-        for k, pair in zip(bad, self.forge(samples, bad, generator), strict=True):
-            samples[k] = pair
-        return samples
-
-    @abstractmethod
-    def forge(
-        self, samples: list[Pair], malicious: Indices, rng: np.random.Generator
-    ) -> list[Pair]:
-        """The forged samples of each malicious client."""
-
-
-class PairAttack(ABC):
+class PairAttack(_Forgery):
     """An attack on (scores, labels), one pair of arrays a client, and on counts by class too."""
 
-    name: ClassVar[str]
     on: ClassVar[Stage] = "pairs"
 
-    @overload
-    def __call__(self, data: Federation, malicious: ArrayLike, rng: Rng = None) -> Federation: ...
 
-    @overload
-    def __call__(
-        self, data: Sequence[tuple[ArrayLike, ArrayLike]], malicious: ArrayLike, rng: Rng = None
-    ) -> list[Labelled]: ...
+class SampleAttack(_Forgery):
+    """An attack before scoring, on samples: a sequence of (probabilities, labels), one a client."""
 
-    def __call__(
-        self,
-        data: Federation | Sequence[tuple[ArrayLike, ArrayLike]],
-        malicious: ArrayLike,
-        rng: Rng = None,
-    ) -> Federation | list[Labelled]:
-        """The data with the malicious clients' scores and labels forged."""
-        generator = np.random.default_rng(rng)
-        if isinstance(data, Federation):
-            bad = attackers(malicious, data.n_clients)
-            pairs = pairs_of(data)
-            bounds = grid_bounds(data.grid, [part for part, _ in pairs])
-            return with_pairs(data, bad, self.forge(pairs, bad, bounds, generator))
-        pairs = [(np.asarray(s, np.float64), np.asarray(y).astype(np.intp)) for s, y in data]
-        bad = attackers(malicious, len(pairs))
-        if not len(bad):
-            return pairs
-        bounds = _bounds([part for part, _ in pairs])
-        for k, pair in zip(bad, self.forge(pairs, bad, bounds, generator), strict=True):
-            pairs[k] = pair
-        return pairs
+    on: ClassVar[Stage] = "samples"
 
-    @abstractmethod
-    def forge(
-        self, pairs: list[Labelled], malicious: Indices, bounds: Bounds, rng: np.random.Generator
-    ) -> list[Labelled]:
-        """The forged scores and labels of each malicious client; `bounds`: the range's ends."""
+
+def quantile(scores: Array, level: float) -> float:
+    """The least score with a share `level` of the scores at or below it."""
+    return float(np.quantile(scores, level, method="inverted_cdf"))
 
 
 def attackers(malicious: ArrayLike, n_clients: int) -> Indices:
@@ -158,18 +141,13 @@ def attackers(malicious: ArrayLike, n_clients: int) -> Indices:
     return chosen
 
 
-def honest(malicious: Indices, n_clients: int) -> Indices:
-    """The positions of the other clients."""
-    return np.setdiff1d(np.arange(n_clients), malicious)
-
-
 def scores_of(federation: Federation) -> list[Array]:
     """Each client's scores rounded up to the upper edges of their bins; binning restores them."""
     upper = _upper(federation.grid)
     return [np.repeat(upper, counts) for counts in federation.counts]
 
 
-def pairs_of(federation: Federation) -> list[Labelled]:
+def pairs_of(federation: Federation) -> list[Pair]:
     """The same scores with the labels the reports keep."""
     strata = federation.strata
     if strata is None or strata.by != "class" or len(strata.rows) < federation.n_clients:
@@ -177,8 +155,11 @@ def pairs_of(federation: Federation) -> list[Labelled]:
             "attack: it forges labels too, but not all reports keep counts by class; "
             "make them with labels"
         )
-    upper = _upper(federation.grid)
-    return [(upper[bins], label) for bins, label in labelled(strata, federation.n_clients)]
+    owner, label, bins = samples_by_class(strata)
+    order = np.lexsort((label, bins, owner))
+    cuts = np.cumsum(federation.sizes)[:-1]
+    scores = np.split(_upper(federation.grid)[bins[order]], cuts)
+    return list(zip(scores, np.split(label[order], cuts), strict=True))
 
 
 def with_scores(federation: Federation, malicious: Indices, forged: list[Array]) -> Federation:
@@ -190,15 +171,22 @@ def with_scores(federation: Federation, malicious: Indices, forged: list[Array])
 
 
 def with_counts(federation: Federation, counts: NDArray[np.int64]) -> Federation:
-    """The federation with other counts; sizes follow, and classes in each client's proportions."""
+    """The federation with other counts; sizes follow, and classes in each client's proportions.
+
+    Who reported no classes still does not.
+    """
     strata = federation.strata
+    forged = np.flatnonzero((counts != federation.counts).any(axis=1))
     if strata is not None:
-        forged = np.flatnonzero((counts != federation.counts).any(axis=1))
-        strata = respread(strata, counts[forged], forged)
+        forged = forged[np.isin(forged, strata.rows)]
+        if len(forged):
+            sizes = strata.sizes[np.searchsorted(strata.rows, forged)]
+            owner, label, bins = spread(counts[forged], sizes)
+            strata = counted_by_class(forged[owner], label, bins, forged, strata)
     return replace(federation, table=DenseCounts(counts), sizes=counts.sum(axis=1), strata=strata)
 
 
-def with_pairs(federation: Federation, malicious: Indices, forged: list[Labelled]) -> Federation:
+def with_pairs(federation: Federation, malicious: Indices, forged: list[Pair]) -> Federation:
     """The federation with the malicious clients' counts, pooled and by class, of these samples."""
     if not len(malicious) or federation.strata is None:
         return federation
@@ -208,7 +196,7 @@ def with_pairs(federation: Federation, malicious: Indices, forged: list[Labelled
     counts = federation.counts.copy()
     counts[malicious] = 0
     np.add.at(counts, (owner, bins), 1)
-    strata = with_rows(federation.strata, owner, label, bins, malicious)
+    strata = counted_by_class(owner, label, bins, malicious, federation.strata)
     return replace(federation, table=DenseCounts(counts), sizes=counts.sum(axis=1), strata=strata)
 
 
@@ -218,21 +206,3 @@ def _upper(grid: Grid) -> Array:
     if np.isinf(upper[-1]):
         upper[-1] = np.nextafter(upper[-2], np.inf) if len(upper) > 1 else 0.0
     return upper
-
-
-def grid_bounds(grid: Grid, scores: list[Array]) -> Bounds:
-    """The ends of the grid, and of the scores where it is open-ended."""
-    low, high = float(grid.edges[0]), float(grid.edges[-1])
-    if np.isinf(low):
-        low = float(min(part.min() for part in scores))
-    if np.isinf(high):
-        high = float(max(part.max() for part in scores))
-    return low, high
-
-
-def _bounds(scores: list[Array]) -> Bounds:
-    """[0, 1], widened to the scores there are."""
-    return (
-        min(0.0, *(float(part.min()) for part in scores)),
-        max(1.0, *(float(part.max()) for part in scores)),
-    )

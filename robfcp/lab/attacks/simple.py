@@ -1,40 +1,38 @@
-"""Attacks that forge each client's scores by themselves: the paper's, and their building blocks."""
+"""Lies and mistakes of each client by itself: the paper's attacks, and what happens every day."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from robfcp.arguments import share
 from robfcp.errors import RobfcpError
-from robfcp.lab.attacks.base import Array, Bounds, Indices, ScoreAttack, honest
+from robfcp.lab.attacks.base import Array, Pair, SampleAttack, Scene, ScoreAttack, quantile
+
+_TINY = 1e-12  # below any probability a report can tell from 0
 
 
 @dataclass(frozen=True)
 class Coverage(ScoreAttack):
     """All scores at the minimum: s' = low. Threshold and coverage fall."""
 
-    name: ClassVar[str] = "coverage"
+    name = "coverage"
 
-    def forge(
-        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
-    ) -> list[Array]:
-        """As many minimal scores as the client had."""
-        return [np.full(len(scores[k]), bounds[0]) for k in malicious]
+    def forge(self, scene: Scene) -> list[Array]:
+        return [np.full(len(own), scene.bounds[0]) for own in scene.own]
 
 
 @dataclass(frozen=True)
 class Efficiency(ScoreAttack):
     """All scores at the maximum: s' = high. The sets blow up."""
 
-    name: ClassVar[str] = "efficiency"
+    name = "efficiency"
 
-    def forge(
-        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
-    ) -> list[Array]:
-        """As many maximal scores as the client had."""
-        return [np.full(len(scores[k]), bounds[1]) for k in malicious]
+    def forge(self, scene: Scene) -> list[Array]:
+        return [np.full(len(own), scene.bounds[1]) for own in scene.own]
 
 
 @dataclass(frozen=True)
@@ -45,14 +43,11 @@ class NearCoverage(ScoreAttack):
     """
 
     step: float = 0.001
-    name: ClassVar[str] = "near-coverage"
+    name = "near-coverage"
 
-    def forge(
-        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
-    ) -> list[Array]:
-        """As many equal scores as the client had."""
-        value = bounds[0] + self.step * (bounds[1] - bounds[0])
-        return [np.full(len(scores[k]), value) for k in malicious]
+    def forge(self, scene: Scene) -> list[Array]:
+        low, high = scene.bounds
+        return [np.full(len(own), low + self.step * (high - low)) for own in scene.own]
 
 
 @dataclass(frozen=True)
@@ -60,16 +55,11 @@ class Gaussian(ScoreAttack):
     """The paper's: s' = clip(s + N(0, deviation^2), low, high), in units of the score."""
 
     deviation: float = 0.5
-    name: ClassVar[str] = "gaussian"
+    name = "gaussian"
 
-    def forge(
-        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
-    ) -> list[Array]:
-        """The client's own scores with noise."""
-        return [
-            np.clip(scores[k] + rng.normal(0, self.deviation, len(scores[k])), *bounds)
-            for k in malicious
-        ]
+    def forge(self, scene: Scene) -> list[Array]:
+        noise = (scene.rng.normal(0, self.deviation, len(own)) for own in scene.own)
+        return [np.clip(own + z, *scene.bounds) for own, z in zip(scene.own, noise, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -77,18 +67,11 @@ class GaussianRelative(ScoreAttack):
     """Milder where scores vary little: s' = clip(s + N(0, (scale sd(s))^2), low, high)."""
 
     scale: float = 0.5
-    name: ClassVar[str] = "gaussian-relative"
+    name = "gaussian-relative"
 
-    def forge(
-        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
-    ) -> list[Array]:
-        """The client's own scores with noise."""
-        return [
-            np.clip(
-                scores[k] + rng.normal(0, 1, len(scores[k])) * self.scale * scores[k].std(), *bounds
-            )
-            for k in malicious
-        ]
+    def forge(self, scene: Scene) -> list[Array]:
+        noise = (scene.rng.normal(0, 1, len(own)) * self.scale * own.std() for own in scene.own)
+        return [np.clip(own + z, *scene.bounds) for own, z in zip(scene.own, noise, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -99,15 +82,11 @@ class Truncation(ScoreAttack):
     """
 
     level: float = 0.75
-    name: ClassVar[str] = "truncation"
+    name = "truncation"
 
-    def forge(
-        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
-    ) -> list[Array]:
-        """The client's scores without their upper part."""
-        pool = np.concatenate([scores[k] for k in honest(malicious, len(scores))])
-        limit = float(np.quantile(pool, self.level, method="inverted_cdf"))
-        return [_redrawn(scores[k], scores[k] <= limit, limit, rng) for k in malicious]
+    def forge(self, scene: Scene) -> list[Array]:
+        limit = quantile(scene.pool, self.level)
+        return [_redrawn(own, own <= limit, limit, scene.rng) for own in scene.own]
 
 
 @dataclass(frozen=True)
@@ -115,15 +94,18 @@ class Lift(ScoreAttack):
     """Scores up to the honest `level` quantile t are redrawn from the client's own above t."""
 
     level: float = 0.25
-    name: ClassVar[str] = "lift"
+    name = "lift"
 
-    def forge(
-        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
-    ) -> list[Array]:
-        """The client's scores without their lower part."""
-        pool = np.concatenate([scores[k] for k in honest(malicious, len(scores))])
-        limit = float(np.quantile(pool, self.level, method="inverted_cdf"))
-        return [_redrawn(scores[k], scores[k] > limit, limit, rng) for k in malicious]
+    def forge(self, scene: Scene) -> list[Array]:
+        limit = quantile(scene.pool, self.level)
+        return [_redrawn(own, own > limit, limit, scene.rng) for own in scene.own]
+
+
+def _redrawn(own: Array, kept: np.ndarray, limit: float, rng: np.random.Generator) -> Array:
+    """The scores with those not kept redrawn from those kept; the limit where none is."""
+    if not kept.any():
+        return np.full(len(own), limit)
+    return np.where(kept, own, rng.choice(own[kept], len(own)))
 
 
 @dataclass(frozen=True)
@@ -132,28 +114,179 @@ class Partial(ScoreAttack):
 
     share: float = 0.5
     attack: ScoreAttack = field(default_factory=Coverage)
-    name: ClassVar[str] = "partial"
+    name = "partial"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise RobfcpError(f"share: {self.share} is not between 0 and 1; give 0.5, say")
+        share("share", self.share, "give 0.5, say", zero=True, one=True)
 
-    def forge(
-        self, scores: list[Array], malicious: Indices, bounds: Bounds, rng: np.random.Generator
-    ) -> list[Array]:
-        """The client's scores, a share of them replaced."""
+    def forge(self, scene: Scene) -> list[Array]:
         mixed = []
-        forged = self.attack.forge(scores, malicious, bounds, rng)
-        for k, lies in zip(malicious, forged, strict=True):
-            own = scores[k].copy()
-            chosen = rng.permutation(len(own))[: round(self.share * len(own))]
-            own[chosen] = rng.choice(lies, len(chosen))
-            mixed.append(own)
+        for own, lies in zip(scene.own, self.attack.forge(scene), strict=True):
+            chosen = scene.rng.permutation(len(own))[: round(self.share * len(own))]
+            mixed.append(own.copy())
+            mixed[-1][chosen] = scene.rng.choice(lies, len(chosen))
         return mixed
 
 
-def _redrawn(own: Array, kept: np.ndarray, limit: float, rng: np.random.Generator) -> Array:
-    """The scores with those not kept redrawn from those kept; the limit where none is."""
-    if not kept.any():
-        return np.full(len(own), limit)
-    return np.where(kept, own, rng.choice(own[kept], len(own)))
+@dataclass(frozen=True)
+class SizeInflation(ScoreAttack):
+    """Each attacker claims `factor` times its samples, forged by `attack`: n' = factor n."""
+
+    factor: int = 20
+    attack: ScoreAttack = field(default_factory=Coverage)
+    name = "size-inflation"
+
+    def __post_init__(self) -> None:
+        if self.factor < 1:
+            raise RobfcpError(f"factor: {self.factor} is below 1; give 20, say")
+
+    def forge(self, scene: Scene) -> list[Array]:
+        return [np.tile(part, self.factor) for part in self.attack.forge(scene)]
+
+
+@dataclass(frozen=True)
+class LabelPoisoning(SampleAttack):
+    """Before scoring: a share of each attacker's labels becomes another label, drawn evenly."""
+
+    share: float = 1.0
+    name = "label-poisoning"
+
+    def forge(self, scene: Scene) -> list[Pair]:
+        forged = []
+        for probabilities, labels in scene.own:
+            n_classes = probabilities.shape[1]
+            shift = scene.rng.integers(1, n_classes, len(labels))
+            chosen = scene.rng.random(len(labels)) < self.share
+            forged.append((probabilities, np.where(chosen, (labels + shift) % n_classes, labels)))
+        return forged
+
+
+@dataclass(frozen=True)
+class SwappedLabels(SampleAttack):
+    """Two classes are coded the wrong way round: y' = b where y = a, a where y = b.
+
+    classes: which two; each client's two commonest if None.
+    """
+
+    classes: tuple[int, int] | None = None
+    name = "swapped-labels"
+
+    def forge(self, scene: Scene) -> list[Pair]:
+        forged = []
+        for probabilities, labels in scene.own:
+            coding = np.arange(probabilities.shape[1])
+            commonest = np.argsort(-np.bincount(labels, minlength=len(coding)), kind="stable")
+            pair = list(self.classes or commonest[:2])
+            coding[pair] = pair[::-1]
+            forged.append((probabilities, coding[labels]))
+        return forged
+
+
+@dataclass(frozen=True)
+class OldModel(SampleAttack):
+    """An earlier, worse model, emulated: p' = softmax(keep log p + noise z), z ~ N(0, 1).
+
+    keep below 1 takes back what was learnt since; the noise is the errors made then.
+    """
+
+    keep: float = 0.5
+    noise: float = 1.0
+    name = "old-model"
+
+    def forge(self, scene: Scene) -> list[Pair]:
+        return [
+            (_softmax(self.keep * _logs(p) + self.noise * scene.rng.standard_normal(p.shape)), y)
+            for p, y in scene.own
+        ]
+
+
+@dataclass(frozen=True)
+class OtherClassOrder(SampleAttack):
+    """Columns in another order: p'_c = p_pi(c), pi one cycle through all classes, drawn for each
+    client, so that no column is where it belongs."""
+
+    name = "other-class-order"
+
+    def forge(self, scene: Scene) -> list[Pair]:
+        forged = []
+        for probabilities, labels in scene.own:
+            cycle = scene.rng.permutation(probabilities.shape[1])
+            order = np.empty_like(cycle)
+            order[cycle] = np.roll(cycle, -1)
+            forged.append((probabilities[:, order], labels))
+        return forged
+
+
+@dataclass(frozen=True)
+class Temperature(SampleAttack):
+    """Probabilities at another temperature t: p'_c ~ p_c^(1/t); below 1 sharper, above flatter."""
+
+    temperature: float = 0.5
+    name = "temperature"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < np.inf:
+            raise RobfcpError(
+                f"temperature: {self.temperature} is not positive; give 0.5 or 2, say"
+            )
+
+    def forge(self, scene: Scene) -> list[Pair]:
+        return [(_softmax(_logs(p) / self.temperature), y) for p, y in scene.own]
+
+
+def _logs(probabilities: NDArray[Any]) -> Array:
+    return np.log(np.maximum(np.asarray(probabilities, np.float64), _TINY))
+
+
+def _softmax(logits: Array) -> Array:
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    softmax: Array = weights / weights.sum(axis=1, keepdims=True)
+    return softmax
+
+
+@dataclass(frozen=True)
+class StaleFile(SampleAttack):
+    """The wrong file is sent: that of another site, drawn among the honest ones for each client,
+    whole, or as an old split of it that holds only a `share`."""
+
+    share: float = 1.0
+    name = "stale-file"
+
+    def __post_init__(self) -> None:
+        share("share", self.share, "give 0.5, say", one=True)
+
+    def forge(self, scene: Scene) -> list[Pair]:
+        forged = []
+        for source in scene.rng.choice(scene.honest, len(scene.malicious)):
+            p, y = scene.everybody[source]
+            forged.append(_first(p, y, scene.rng.permutation(len(y)), self.share))
+        return forged
+
+
+@dataclass(frozen=True)
+class Subset(SampleAttack):
+    """Only a share of the samples is sent: the easy ones (greatest p of the label), or any."""
+
+    share: float = 0.5
+    which: Literal["easy", "any"] = "easy"
+    name = "subset"
+
+    def __post_init__(self) -> None:
+        share("share", self.share, "give 0.5, say", one=True)
+        if self.which not in ("easy", "any"):
+            raise RobfcpError(f"which: {self.which!r} is neither 'easy' nor 'any'")
+
+    def forge(self, scene: Scene) -> list[Pair]:
+        forged = []
+        for p, y in scene.own:
+            order = scene.rng.permutation(len(y))
+            if self.which == "easy":
+                order = np.argsort(-p[np.arange(len(y)), y], kind="stable")
+            forged.append(_first(p, y, order, self.share))
+        return forged
+
+
+def _first(p: NDArray[Any], y: NDArray[np.intp], order: NDArray[np.intp], part: float) -> Pair:
+    """The first share of the samples in some order, one at least, as they stood."""
+    kept = np.sort(order[: max(1, round(part * len(y)))])
+    return p[kept], y[kept]

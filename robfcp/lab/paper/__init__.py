@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from robfcp.lab.paper.experiments import NAMES, reproduce, titles
-from robfcp.lab.paper.page import write_page
-from robfcp.lab.paper.published import Published, published
+from robfcp.lab.paper.pages import reproduce, titles, write_page
+from robfcp.lab.paper.tables import remarks
 
-__all__ = ["NAMES", "Published", "published", "reproduce", "titles", "write_page"]
+__all__ = ["remarks", "reproduce", "titles", "write_page"]

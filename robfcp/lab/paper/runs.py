@@ -1,17 +1,24 @@
-"""Running attacks and methods on the clients of one seed, by the paper's rules."""
+"""Attacks and methods on clients made of shipped outputs, by the paper's rules, seed by seed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.calibration.calibrating import _calibrate
+from robfcp import __version__
 from robfcp.defence import (
+    DEFAULT,
     Finding,
     LooksFirst,
     RobFCP,
@@ -20,14 +27,205 @@ from robfcp.defence import (
     threshold_of,
 )
 from robfcp.defence.rob_fcp import Characterisation, Metric
+from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import conformal_rank, fcp_index
-from robfcp.lab.paper.methods import BY_CLASS, FCP, OURS, QQ, RELEASED, TEXT
-from robfcp.lab.paper.trials import PaperWorld, Trial, make_trial, world_key
-from robfcp.lab.published_bounds import full_rank
-from robfcp.lab.quantile_of_quantiles import fedcp_qq_index
+from robfcp.files import write_atomically
+from robfcp.grid import Grid
+from robfcp.guarantees import conformal_rank
+from robfcp.lab import outputs, partitions
+from robfcp.lab.attacks import Attack, named_attack
+from robfcp.lab.attacks.simple import Gaussian, NearCoverage
+from robfcp.lab.published import full_rank, table_edge
+from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
+from robfcp.lab.worlds import federation_of
+from robfcp.scores import APS, LAC, ClassificationScore
+
+FCP = "fcp"
+TEXT = RobFCP.name
+RELEASED = RobFCPReleased.name
+OURS = DEFAULT
+BY_CLASS = f"{OURS} by class"  # the same on reports that keep counts by class
 
 LEVEL = Fraction(9, 10)
+CLIENTS = 100
+SUBJECTS = 3  # whole nights a client, where clients are made of subjects
+LEAST = 20  # samples a client: ten to calibrate with, ten to test on
+STAGES = ("wake", "N1", "N2", "N3", "REM")
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class PaperWorld:
+    """Which model's outputs are split how: Dirichlet(beta) over labels (0: iid), or by the share
+    of a sleep stage in each subject's night, subjects kept whole."""
+
+    dataset: str
+    split: str
+    stage: str = "final"
+    beta: float = 0.0
+    attribute: str = ""
+    score: str = "lac"
+    fine: bool = False  # a grid that holds every k/10000, to merge views of any granularity from
+
+
+def paper_attack(name: str) -> Attack:
+    """The attack by its name, in another strength where one follows: `gaussian:0.02`."""
+    kind, _, strength = name.partition(":")
+    if not strength:
+        return named_attack(kind)
+    strengths = {Gaussian.name: Gaussian, NearCoverage.name: NearCoverage}
+    return strengths[kind](float(strength))
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A federation before the attack and what a threshold gives on each client's test half.
+
+    `covered` and `members` (K, H) count test scores of the true label and of all labels at or
+    below each edge; `order` is a permutation of the clients whose first ones attack.
+    """
+
+    federation: Federation
+    scores: list[NDArray[np.float64]]
+    labels: list[NDArray[np.intp]]
+    covered: NDArray[np.int64]
+    members: NDArray[np.int64]
+    tested: NDArray[np.int64]
+    order: NDArray[np.intp]
+    n_classes: int
+
+    def benign(self, n_malicious: int) -> Mask:
+        """(K,) who does not attack."""
+        mask = np.ones(self.federation.n_clients, dtype=bool)
+        mask[self.order[:n_malicious]] = False
+        return mask
+
+    def measure(self, edge: int | None, benign: Mask) -> tuple[float, float]:
+        """Coverage and mean set size on the benign clients' test halves; None: every label."""
+        if edge is None:
+            return 1.0, float(self.n_classes)
+        total = self.tested[benign].sum()
+        return (
+            float(self.covered[benign, edge].sum() / total),
+            float(self.members[benign, edge].sum() / total),
+        )
+
+    def forged(
+        self, attack: str, n_malicious: int, rng: np.random.Generator
+    ) -> list[NDArray[np.float64]]:
+        """Everybody's scores, the attackers' forged."""
+        if attack == "none" or not n_malicious:
+            return self.scores
+        found: list[NDArray[np.float64]] = paper_attack(attack)(
+            self.scores, self.order[:n_malicious], rng
+        )
+        return found
+
+    def attacked(self, attack: str, n_malicious: int, rng: np.random.Generator) -> Federation:
+        """What the server receives."""
+        return self.sketched(self.forged(attack, n_malicious, rng))
+
+    def sketched(self, scores: list[NDArray[np.float64]], by_class: bool = False) -> Federation:
+        """The reports of these scores, by class too if wanted; attackers keep their labels."""
+        score, grid = self.federation.score, self.federation.grid
+        assert isinstance(score, ClassificationScore)
+        labels = self.labels if by_class else None
+        return federation_of(scores, grid, score, labels=labels, n_classes=self.n_classes)
+
+
+def make_trial(world: PaperWorld, seed: int) -> Trial:
+    """The clients of one seed: their calibration scores and the counts of their test halves."""
+    rng = np.random.default_rng([seed, *world_key(world)])
+    given = _outputs(world.dataset, world.split, world.stage)
+    rule: ClassificationScore = LAC() if world.score == "lac" else APS(randomized=True)
+    grid = fine_grid() if world.fine else Grid.default()
+    every = rule.all_labels(given.probabilities, rng)
+    cell = grid.index(every)
+    true = every[np.arange(len(every)), given.labels]
+    halves = [np.array_split(rng.permutation(part), 2) for part in split(world, given, rng)]
+    owner = np.full(len(true), -1)
+    for client, (_, test) in enumerate(halves):
+        owner[test] = client
+    held = owner >= 0
+    shape = (len(halves), grid.n_bins)
+    truth = cell[np.arange(len(true)), given.labels]
+    covered = _counted(owner[held], truth[held], shape)
+    n_classes = every.shape[1]
+    members = _counted(np.repeat(owner[held], n_classes), cell[held].ravel(), shape)
+    scores = [np.asarray(true[calibration], np.float64) for calibration, _ in halves]
+    return Trial(
+        federation=federation_of(scores, grid, rule),
+        scores=scores,
+        labels=[given.labels[calibration] for calibration, _ in halves],
+        covered=covered.cumsum(axis=1),
+        members=members.cumsum(axis=1),
+        tested=np.array([len(test) for _, test in halves]),
+        order=rng.permutation(len(halves)),
+        n_classes=n_classes,
+    )
+
+
+def world_key(world: PaperWorld) -> list[int]:
+    """Numbers that differ between worlds, to seed with."""
+    words = repr(world).replace(type(world).__name__, "World", 1)  # seeds outlive a class's name
+    return list(sha256(words.encode()).digest()[:8])
+
+
+def clients_of(world: PaperWorld) -> int:
+    """How many clients its samples are split among."""
+    if not world.attribute:
+        return CLIENTS
+    groups = _outputs(world.dataset, world.split, world.stage).groups
+    return CLIENTS if groups is None else -(-len(np.unique(groups)) // SUBJECTS)
+
+
+@lru_cache(maxsize=4)
+def _outputs(dataset: str, split_name: str, stage: str) -> outputs.Outputs:
+    return outputs.load(dataset, split_name, stage)  # type: ignore[arg-type]
+
+
+def split(
+    world: PaperWorld, given: outputs.Outputs, rng: np.random.Generator
+) -> list[NDArray[np.intp]]:
+    """The samples of each client. Where Dirichlet(beta) leaves clients too few samples to be used
+    at all (beta = 0.1), the largest clients give them some."""
+    if world.attribute:
+        if given.groups is None:
+            raise RobfcpError(f"{world.dataset}: has no subjects to split by; use sleep")
+        _, subject = np.unique(given.groups, return_inverse=True)
+        stage = STAGES.index(world.attribute)
+        share = np.bincount(subject, given.labels == stage) / np.bincount(subject)
+        client = np.argsort(np.argsort(share, kind="stable"), kind="stable") // SUBJECTS
+        owner = client[subject]
+        return [np.flatnonzero(owner == number) for number in range(owner.max() + 1)]
+    if world.beta == 0:
+        return partitions.iid(len(given.labels), CLIENTS, rng)
+    try:
+        return partitions.dirichlet(
+            given.labels, CLIENTS, world.beta, rng, minimum=LEAST, attempts=20
+        )
+    except RobfcpError:
+        parts = partitions.dirichlet(given.labels, CLIENTS, world.beta, rng, minimum=0)
+    parts = [rng.permutation(part) for part in parts]
+    for poor in range(len(parts)):
+        while (lacking := LEAST - len(parts[poor])) > 0:
+            rich = int(np.argmax([len(part) for part in parts]))
+            parts[poor] = np.concatenate([parts[poor], parts[rich][:lacking]])
+            parts[rich] = parts[rich][lacking:]
+    return parts
+
+
+@lru_cache(maxsize=1)
+def fine_grid() -> Grid:
+    """The default grid with every k/10000 among its edges."""
+    return Grid(np.union1d(Grid.default().edges, Grid.uniform(10000).edges))
+
+
+def _counted(
+    owner: NDArray[np.intp], cell: NDArray[np.intp], shape: tuple[int, int]
+) -> NDArray[np.int64]:
+    flat = np.bincount(owner * shape[1] + cell, minlength=shape[0] * shape[1])
+    return flat.reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -36,7 +234,7 @@ class Run:
 
     attack: str
     ratio: float
-    method: str  # one of `methods.COMPARED`
+    method: str  # FCP, FEDCP_QQ, TEXT, RELEASED, OURS or BY_CLASS
     told: float | None  # None: the method's own estimate
     distance: Metric = "l2"
     characterisation: Characterisation = "histogram"
@@ -56,7 +254,7 @@ class RunOutcome:
     assumed: int
     caught: int
     flagged: int
-    liar_oddity: float | None  # mean maliciousness of the attackers by the method's own measure
+    liar_oddity: float | None  # mean oddness of the attackers by the method's own measure
     honest_oddity: float | None
     first_bin: float  # share of the honest calibration scores in the first of 100 uniform bins
     last_bin: float
@@ -64,11 +262,11 @@ class RunOutcome:
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """The threshold's bin, whom the method trusts, how malicious all look, the liars assumed."""
+    """The threshold's bin, whom the method trusts, how odd all look, the liars assumed."""
 
     edge: int | None
-    trusted: NDArray[np.bool_]
-    maliciousness: NDArray[np.float64]
+    trusted: Mask
+    oddness: NDArray[np.float64]
     assumed: int
 
 
@@ -77,25 +275,15 @@ class _Scene:
 
     def __init__(self, trial: Trial, attack: str, ratio: float, rng: np.random.Generator) -> None:
         self.trial = trial
-        self.n_malicious = round(ratio * trial.federation.n_clients)
-        self.benign = trial.benign(self.n_malicious)
-        self.scores = trial.forged(attack, self.n_malicious, rng)
+        n_malicious = round(ratio * trial.federation.n_clients)
+        self.benign = trial.benign(n_malicious)
+        self.scores = trial.forged(attack, n_malicious, rng)
         self.federation = trial.sketched(self.scores)
         self.findings: dict[str, Finding] = {}
 
     @cached_property
     def by_class(self) -> Federation:
         return self.trial.sketched(self.scores, by_class=True)
-
-    def looked(self, method: str, reports: Federation, told: int | None) -> Verdict:
-        """A defence of ours as `calibrate` takes it; it looks once, whatever it is told."""
-        rule = named_defence(OURS if method == BY_CLASS else method, told)
-        assert isinstance(rule, LooksFirst)
-        if method not in self.findings:
-            self.findings[method] = rule.look(reports)
-        found = rule.judge(reports, self.findings[method])
-        edge = threshold_of(rule, reports, found.trusted, full_rank).index(LEVEL)
-        return Verdict(edge, found.trusted, found.oddness, int(found.liars or 0))
 
     @cached_property
     def likelihood(self) -> int:
@@ -107,8 +295,8 @@ class _Scene:
         told = None if run.told is None else round(run.told * reports.n_clients)
         everybody, nothing = np.ones(reports.n_clients, bool), np.zeros(reports.n_clients)
         if run.method == FCP:
-            return Verdict(edge_of(reports, everybody), everybody, nothing, 0)
-        if run.method == QQ:
+            return Verdict(table_edge(reports, LEVEL), everybody, nothing, 0)
+        if run.method == FEDCP_QQ:
             return Verdict(fedcp_qq_index(reports, LEVEL), everybody, nothing, 0)
         if run.method == TEXT:
             assumed = self.likelihood if told is None else told
@@ -118,46 +306,43 @@ class _Scene:
             assumed = int(found.liars or 0)
         else:
             seen = self.by_class if run.method == BY_CLASS else reports
-            return self.looked(run.method, seen, told)
-        return Verdict(edge_of(reports, found.trusted), found.trusted, found.oddness, assumed)
+            if run.method not in self.findings:
+                self.findings[run.method] = look(seen)
+            return ours(seen, told, self.findings[run.method])
+        edge = table_edge(reports, LEVEL, found.trusted)
+        return Verdict(edge, found.trusted, found.oddness, assumed)
 
     def oddities(self, number: NDArray[np.float64]) -> tuple[float | None, float | None]:
-        """Mean maliciousness of the attackers and of the honest clients."""
+        """Mean oddness of the attackers and of the honest clients."""
         if self.benign.all() or not number.any():
             return None, None
         return float(number[~self.benign].mean()), float(number[self.benign].mean())
 
     def ends(self) -> tuple[float, float]:
         """Shares of the honest clients' calibration scores in the outermost of 100 bins."""
-        pooled = self.trial.federation.counts[self.benign].sum(axis=0)
+        pooled = self.trial.federation.pooled(self.benign)
         upper = self.trial.federation.grid.upper
         first, last = pooled[upper <= 0.01].sum(), pooled[upper > 0.99].sum()
         return float(first / pooled.sum()), float(last / pooled.sum())
 
 
-def by_calibration(federation: Federation, defence: str, told: int | None) -> Verdict:
-    """What `calibrate` makes of the reports: the product itself, its threshold included."""
-    calibration = _calibrate(
-        federation, LEVEL, defence=named_defence(defence, told), rank=full_rank
-    )
-    threshold = calibration.threshold
-    edge = int(np.searchsorted(federation.grid.upper, threshold))
-    return Verdict(
-        edge if edge < federation.grid.n_bins and np.isfinite(threshold) else None,
-        np.isin(np.array(federation.ids), calibration.trusted),
-        np.asarray(calibration.oddness),
-        calibration.liars,
-    )
+def look(reports: Federation) -> Finding:
+    """What our defence sees; it looks once, whatever it is told."""
+    rule = named_defence(OURS)
+    assert isinstance(rule, LooksFirst)
+    return rule.look(reports)
 
 
-def edge_of(federation: Federation, trusted: NDArray[np.bool_]) -> int | None:
-    """FCP's threshold on the trusted clients by the N + 1 rule, as a bin of the reported grid."""
-    return fcp_index(federation, LEVEL, trusted, full_rank)
+def ours(reports: Federation, told: int | None, finding: Finding) -> Verdict:
+    """Our defence as `calibrate` takes it, but by the rank of the paper's tables."""
+    rule = named_defence(OURS, told)
+    assert isinstance(rule, LooksFirst)
+    found = rule.judge(reports, finding)
+    edge = threshold_of(rule, reports, found.trusted, full_rank).index(LEVEL)
+    return Verdict(edge, found.trusted, found.oddness, int(found.liars or 0))
 
 
-def expected_coverage(
-    scene_sizes: NDArray[np.int64], benign: NDArray[np.bool_], run: Run
-) -> float | None:
+def expected_coverage(sizes: NDArray[np.int64], benign: Mask, run: Run) -> float | None:
     """Undefended FCP's mean coverage in closed form: r' / (N_b + 1), where r' = r - N_m against
     minimal forged scores, r against maximal ones (1 once r > N_b) and with no attack.
 
@@ -165,8 +350,8 @@ def expected_coverage(
     """
     if run.method != FCP or run.attack not in ("none", "coverage", "efficiency"):
         return None
-    total, honest = int(scene_sizes.sum()), int(scene_sizes[benign].sum())
-    rank = conformal_rank(LEVEL, total, len(scene_sizes), full_rank)
+    total, honest = int(sizes.sum()), int(sizes[benign].sum())
+    rank = conformal_rank(LEVEL, total, len(sizes), full_rank)
     if run.attack == "coverage":
         rank -= total - honest
     return 1.0 if rank > honest else max(0, rank) / (honest + 1)
@@ -186,9 +371,9 @@ def run_seed(world: PaperWorld, runs: Sequence[Run], seed: int) -> list[RunOutco
         scene = scenes[key]
         verdict = scene.judge(run)
         coverage, size = trial.measure(verdict.edge, scene.benign)
-        honest = trial.measure(edge_of(trial.federation, scene.benign), scene.benign)
+        honest = trial.measure(table_edge(trial.federation, LEVEL, scene.benign), scene.benign)
         everybody = np.ones(len(scene.benign), bool)
-        oddities, ends = scene.oddities(verdict.maliciousness), scene.ends()
+        oddities, ends = scene.oddities(verdict.oddness), scene.ends()
         outcomes.append(
             RunOutcome(
                 coverage=coverage,
@@ -207,3 +392,101 @@ def run_seed(world: PaperWorld, runs: Sequence[Run], seed: int) -> list[RunOutco
             )
         )
     return outcomes
+
+
+Results = dict[tuple[PaperWorld, Run], list[RunOutcome]]
+FIELDS = [field.name for field in fields(RunOutcome)]
+
+
+def run_cases(
+    cases: Iterable[tuple[PaperWorld, Run]],
+    *,
+    seeds: int,
+    store: Path | None = None,
+    workers: int | None = None,
+    start: Callable[[int], None] = lambda total: None,
+    advance: Callable[[], None] = lambda: None,
+) -> Results:
+    """The outcomes of every case on seeds 0..seeds-1; worlds found in `store` are not run again.
+
+    Several tables share many runs: each is done once.
+    """
+    results: Results = {}
+    missing: dict[PaperWorld, dict[Run, None]] = {}
+    kept: dict[PaperWorld, dict[Run, list[RunOutcome]]] = {}
+    for world, run in cases:
+        if world not in kept:
+            kept[world] = _load(store, world, seeds)
+        if run in kept[world]:
+            results[world, run] = kept[world][run]
+        else:
+            missing.setdefault(world, {})[run] = None
+    wanted = {world: list(runs) for world, runs in missing.items()}
+    start(seeds * len(wanted))
+    done: dict[PaperWorld, dict[int, list[RunOutcome]]] = {world: {} for world in wanted}
+    for world, seed, outcomes in _execute(wanted, seeds, workers or os.cpu_count() or 1):
+        done[world][seed] = outcomes
+        advance()
+        if len(done[world]) == seeds:
+            by_seed = [done[world][s] for s in range(seeds)]
+            fresh = dict(zip(wanted[world], map(list, zip(*by_seed, strict=True)), strict=True))
+            results.update({(world, run): found for run, found in fresh.items()})
+            _save(store, world, seeds, {**kept[world], **fresh})
+    return results
+
+
+def _execute(
+    missing: dict[PaperWorld, list[Run]], seeds: int, workers: int
+) -> Iterator[tuple[PaperWorld, int, list[RunOutcome]]]:
+    if workers == 1:
+        for world, runs in missing.items():
+            for seed in range(seeds):
+                yield world, seed, run_seed(world, runs, seed)
+        return
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        tasks = {
+            pool.submit(run_seed, world, runs, seed): (world, seed)
+            for world, runs in missing.items()
+            for seed in range(seeds)
+        }
+        for task in as_completed(tasks):
+            yield *tasks[task], task.result()
+
+
+def _path(store: Path, world: PaperWorld) -> Path:
+    name = "-".join(str(part) for part in (world.dataset, world.split, world.stage) if part)
+    digest = "".join(f"{byte:02x}" for byte in world_key(world))
+    return store / f"{name}-{digest}.json"
+
+
+def _load(store: Path | None, world: PaperWorld, seeds: int) -> dict[Run, list[RunOutcome]]:
+    if store is None or not _path(store, world).is_file():
+        return {}
+    content = json.loads(_path(store, world).read_text(encoding="utf-8"))
+    if (content["version"], content["seeds"], content["fields"]) != (__version__, seeds, FIELDS):
+        return {}
+    return {
+        Run(**entry["run"]): [RunOutcome(*values) for values in entry["outcomes"]]
+        for entry in content["runs"]
+    }
+
+
+def _save(
+    store: Path | None, world: PaperWorld, seeds: int, fresh: dict[Run, list[RunOutcome]]
+) -> None:
+    if store is None:
+        return
+    store.mkdir(parents=True, exist_ok=True)
+    content = {
+        "version": __version__,
+        "seeds": seeds,
+        "fields": FIELDS,
+        "world": asdict(world),
+        "runs": [
+            {"run": asdict(run), "outcomes": [list(asdict(one).values()) for one in found]}
+            for run, found in fresh.items()
+        ],
+    }
+    write_atomically(_path(store, world), json.dumps(content))

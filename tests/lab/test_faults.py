@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import robfcp
 from robfcp.cli import app
-from robfcp.lab.story import FAULTS, HONEST, LIE, compared, stroke_story
+from robfcp.lab.faults import FAULTS, HONEST, LIE, compared, stroke_story
 
 
 def test_every_fault_happens_once_and_the_rest_is_honest() -> None:

@@ -1,12 +1,13 @@
-"""The ranks and bounds of the literature exactly as published, for comparison only.
+"""The Rob-FCP paper's ranks and bounds exactly as published, for comparison only.
 
 None of them is used to certify anything: each docstring says what is wrong with it, and `vacuous`
-says when a bound allows every coverage. Numbers are clipped only for display (`clipped`).
+says when a bound allows every coverage. Numbers are not clipped.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from math import log, sqrt
 
@@ -14,25 +15,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
-from robfcp.guarantees import Charge
-
-
-def full_rank(level: Fraction, n_clients: int) -> Charge:
-    """ceil(level (N + 1)): all clients share one distribution, as the paper's code assumes."""
-    return Charge(Fraction(0), level)
-
-
-def published_rank(level: Fraction, n_clients: int) -> Charge:
-    """ceil(level (N + K)): clients may differ, at the literature's price of one sample each."""
-    return Charge(level, Fraction(0))
-
+from robfcp.federation import Federation
+from robfcp.guarantees import Charge, fcp_index
 
 PAPER_BINS = 100
 
 
+def full_rank(level: Fraction, n_clients: int) -> Charge:
+    """ceil(level (N + 1)): all clients share one distribution, as the paper's tables have it."""
+    return Charge(Fraction(0), level)
+
+
+def published_rank(level: Fraction, n_clients: int) -> Charge:
+    """ceil(level (N + K)): clients may differ, at the price of one sample each, as in its text."""
+    return Charge(level, Fraction(0))
+
+
+def table_edge(
+    federation: Federation, level: Fraction, trusted: NDArray[np.bool_] | None = None
+) -> int | None:
+    """The bin of FCP's threshold on the trusted clients by `full_rank`; None where infinite."""
+    return fcp_index(federation, level, trusted, full_rank)
+
+
 @dataclass(frozen=True)
 class PublishedBound:
-    """A published interval for coverage, unclipped, with its name and its stated confidence."""
+    """A published interval for coverage, with its name and its stated confidence."""
 
     name: str
     lower: float
@@ -44,11 +52,6 @@ class PublishedBound:
         """Whether every coverage is allowed."""
         return self.lower <= 0 and self.upper >= 1
 
-    @property
-    def clipped(self) -> tuple[float, float]:
-        """The interval cut to [0, 1], for display."""
-        return min(max(self.lower, 0.0), 1.0), min(max(self.upper, 0.0), 1.0)
-
 
 @dataclass(frozen=True)
 class PublishedSetting:
@@ -56,7 +59,7 @@ class PublishedSetting:
 
     n_benign_clients K_b, n_malicious K_m, least_benign n_b = min benign n_k, malicious_samples
     N_m, bins H, level 1 - alpha, beta, sigma = largest l1 distance of benign mean vectors,
-    sketch_error epsilon.
+    sketch_error epsilon. With sigma = 0 theorem 1 is the paper's lemma for homogeneous clients.
     """
 
     n_benign_clients: int
@@ -83,6 +86,13 @@ class PublishedSetting:
         """K_m / K_b."""
         return self.n_malicious / self.n_benign_clients
 
+    def bound(self, name: str, penalty: float) -> PublishedBound:
+        """level - penalty - (eps n_b + 1)/(n_b + K_b), level + penalty + eps + K_b/(n_b + K_b)."""
+        n, k, epsilon = self.least_benign, self.n_benign_clients, self.sketch_error
+        lower = self.level - penalty - (epsilon * n + 1) / (n + k)
+        upper = self.level + penalty + epsilon + k / (n + k)
+        return PublishedBound(name, lower, upper, 1 - self.beta)
+
 
 def normal_radius(setting: PublishedSetting) -> float:
     """r(beta) = H z / (2 sqrt(n_b)), z = Phi^-1(1 - beta/(2 H K_b)).
@@ -106,15 +116,41 @@ def dkw_radius(setting: PublishedSetting) -> float:
     return s.bins * sqrt(log(2 * s.n_benign_clients / s.beta) / (2 * s.least_benign))
 
 
-def theorem_1(setting: PublishedSetting) -> PublishedBound:
+def theorem_1(
+    setting: PublishedSetting, radius: Callable[[PublishedSetting], float] = normal_radius
+) -> PublishedBound:
     """coverage within 1-alpha -+ (P_byz + N_m sigma/(n_b(1-tau))) and the finite-sample terms.
 
-    P_byz = r (1 + (N_m/n_b) 2/(1-tau)).
+    P_byz = r (1 + (N_m/n_b) 2/(1-tau)); r by `normal_radius`, or `dkw_radius` in the variant.
     Faults: vacuous at K = 100, K_m = 10..40, n_b = 50..25000, H = 10, 100 (not at K = 6, K_m = 1,
     H = 2, n_b = 80000: [0.868, 0.932]); false for heterogeneous clients, since benign clients
     expelled by a tight majority are not paid for: it can promise 0.881 where coverage is 0.600.
     """
-    return _interval("theorem 1", setting, _penalty(setting, normal_radius(setting)))
+    ratio = setting.malicious_samples / setting.least_benign / (1 - setting.tau)
+    return setting.bound("theorem 1", radius(setting) * (1 + 2 * ratio) + ratio * setting.sigma)
+
+
+def released_code_variant(setting: PublishedSetting) -> PublishedBound:
+    """Theorem 1 with tau in place of N_m/n_b, as in the authors' released code; not a theorem.
+
+    Offered only to draw the paper's bound figure: with equal sizes N_m/n_b is K_m, so this is
+    smaller than the published bound by about a factor K_b.
+    """
+    ratio = setting.tau / (1 - setting.tau)
+    penalty = normal_radius(setting) * (1 + 2 * ratio) + ratio * setting.sigma
+    return setting.bound("released code (not the theorem)", penalty)
+
+
+def overestimated_benign(setting: PublishedSetting, assumed_benign: int) -> PublishedBound:
+    """K'_b > K_b assumed benign (equal sizes, sigma = 0): penalty 1 - (K_b/K'_b)(1 - r).
+
+    Faults: the proof has a sign error and takes distances in the simplex to be at most 1; they
+    reach sqrt 2 in l2 and 2 in l1.
+    """
+    if assumed_benign <= setting.n_benign_clients:
+        raise RobfcpError("published bound: the assumed benign number must exceed the true one")
+    share = setting.n_benign_clients / assumed_benign
+    return setting.bound("overestimate", 1 - share * (1 - normal_radius(setting)))
 
 
 def bound_for(sizes: NDArray[np.int64], level: float, m: int) -> PublishedBound | None:
@@ -126,84 +162,8 @@ def bound_for(sizes: NDArray[np.int64], level: float, m: int) -> PublishedBound 
         return None
     ordered = np.sort(sizes)
     liars = int(ordered[len(ordered) - m :].sum())
-    return theorem_1(
-        PublishedSetting(
-            n_benign_clients=len(sizes) - m,
-            n_malicious=m,
-            least_benign=int(ordered[0]),
-            malicious_samples=liars,
-            bins=PAPER_BINS,
-            level=level,
-        )
-    )
-
-
-def lemma_homogeneous(setting: PublishedSetting) -> PublishedBound:
-    """Theorem 1 with sigma = 0: all benign clients share one mean vector.
-
-    Fault: vacuous at the same sizes.
-    """
-    alike = _with_sigma_zero(setting)
-    return _interval("lemma, sigma = 0", alike, _penalty(alike, normal_radius(alike)))
-
-
-def theorem_1_dkw(setting: PublishedSetting) -> PublishedBound:
-    """Theorem 1 with r = H sqrt(ln(2 K_b/beta)/(2 n_b)).
-
-    Faults: those of theorem 1 and of `dkw_radius`.
-    """
-    return _interval("theorem 1, DKW", setting, _penalty(setting, dkw_radius(setting)))
-
-
-def lemma_homogeneous_dkw(setting: PublishedSetting) -> PublishedBound:
-    """The DKW variant with sigma = 0.
-
-    Faults: vacuous at the same sizes, and that of `dkw_radius`.
-    """
-    alike = _with_sigma_zero(setting)
-    return _interval("lemma, sigma = 0, DKW", alike, _penalty(alike, dkw_radius(alike)))
-
-
-def released_code_variant(setting: PublishedSetting) -> PublishedBound:
-    """Theorem 1 with tau in place of N_m/n_b, as in the authors' released code; not a theorem.
-
-    Offered only to draw the paper's bound figure: with equal sizes N_m/n_b is K_m, so this is
-    smaller than the published bound by about a factor K_b.
-    """
-    ratio = setting.tau / (1 - setting.tau)
-    penalty = normal_radius(setting) * (1 + 2 * ratio) + ratio * setting.sigma
-    return _interval("released code (not the theorem)", setting, penalty)
-
-
-def overestimated_benign(setting: PublishedSetting, assumed_benign: int) -> PublishedBound:
-    """K'_b > K_b assumed benign (equal sizes, sigma = 0): penalty 1 - (K_b/K'_b)(1 - r).
-
-    Faults: the proof has a sign error and takes distances in the simplex to be at most 1; they
-    reach sqrt 2 in l2 and 2 in l1.
-    """
-    if assumed_benign <= setting.n_benign_clients:
-        raise RobfcpError("published bound: the assumed benign number must exceed the true one")
-    alike = _with_sigma_zero(setting)
-    share = alike.n_benign_clients / assumed_benign
-    return _interval("overestimate", alike, 1 - share * (1 - normal_radius(alike)))
-
-
-@dataclass(frozen=True)
-class PublishedProbability:
-    """A published lower bound for a probability, unclipped."""
-
-    name: str
-    lower: float
-
-    @property
-    def vacuous(self) -> bool:
-        """Whether every probability is allowed."""
-        return self.lower <= 0
-
-    @property
-    def clipped(self) -> float:
-        """The bound cut to [0, 1], for display."""
-        return min(max(self.lower, 0.0), 1.0)
+    setting = PublishedSetting(len(sizes) - m, m, int(ordered[0]), liars, PAPER_BINS, level)
+    return theorem_1(setting)
 
 
 def theorem_2(
@@ -214,7 +174,7 @@ def theorem_2(
     distance: float,
     largest: float = 1.0,
     smallest: float = 1.0,
-) -> PublishedProbability:
+) -> float:
     """P[K_m-hat = K_m] >= 1 - (3K~-K_m-2)^2 Tr/((K~-K_m)^2 d^2) - 2(K+K_b) Tr s1^2/(s0^2 d^2).
 
     K~ the initial guess, K_m < K~ <= K_b; Tr the trace of the benign covariance S; d the least
@@ -230,23 +190,4 @@ def theorem_2(
     gap = initial_guess - n_malicious
     spread = trace / distance**2
     first = (3 * initial_guess - n_malicious - 2) ** 2 / gap**2 * spread
-    second = 2 * (n_clients + benign) * spread * largest**2 / smallest**2
-    return PublishedProbability("theorem 2", 1 - first - second)
-
-
-def _penalty(setting: PublishedSetting, radius: float) -> float:
-    """P_byz + N_m sigma / (n_b (1 - tau))."""
-    ratio = setting.malicious_samples / setting.least_benign / (1 - setting.tau)
-    return radius * (1 + 2 * ratio) + ratio * setting.sigma
-
-
-def _interval(name: str, setting: PublishedSetting, penalty: float) -> PublishedBound:
-    """[level - penalty - (eps n_b + 1)/(n_b + K_b), level + penalty + eps + K_b/(n_b + K_b)]."""
-    n, k, epsilon = setting.least_benign, setting.n_benign_clients, setting.sketch_error
-    lower = setting.level - penalty - (epsilon * n + 1) / (n + k)
-    upper = setting.level + penalty + epsilon + k / (n + k)
-    return PublishedBound(name, lower, upper, 1 - setting.beta)
-
-
-def _with_sigma_zero(setting: PublishedSetting) -> PublishedSetting:
-    return replace(setting, sigma=0.0)
+    return 1 - first - 2 * (n_clients + benign) * spread * largest**2 / smallest**2

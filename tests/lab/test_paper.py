@@ -19,30 +19,37 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.lab import outputs, paper
-from robfcp.lab.paper import extras, remarks, rows, trials
-from robfcp.lab.paper.cases import EXPERIMENTS, Case
-from robfcp.lab.paper.compare import AHEAD, PaperCell, beaten, cells, standings
-from robfcp.lab.paper.contradictions import contradictions
-from robfcp.lab.paper.methods import BY_CLASS, COMPARED, DETECTORS, FCP, OURS, RELEASED, TEXT
-from robfcp.lab.paper.published import table
-from robfcp.lab.paper.runner import collect, run_cases
-from robfcp.lab.paper.runs import Run, by_calibration, edge_of, expected_coverage, run_seed
-from robfcp.lab.paper.trials import PaperWorld, make_trial
-from robfcp.lab.published_bounds import full_rank
+from robfcp.lab.paper import runs, tables
+from robfcp.lab.paper.cases import COMPARED, DETECTORS, EXPERIMENTS, Case, published
+from robfcp.lab.paper.runs import (
+    BY_CLASS,
+    FCP,
+    LEVEL,
+    OURS,
+    RELEASED,
+    TEXT,
+    PaperWorld,
+    Run,
+    expected_coverage,
+    look,
+    make_trial,
+    ours,
+    run_cases,
+    run_seed,
+)
+from robfcp.lab.paper.tables import AHEAD, beaten, cells, make_rows, remarks, standings
+from robfcp.lab.published import full_rank, table_edge
 
 SMALL = PaperWorld("mnist", "beta0.5", "early", 0.5)
 
 
-def test_all_published_numbers_ship() -> None:
-    assert len(paper.published()) == 578
-    assert len(table("unknown")) == 240
-    assert len(table("shhs-attributes")) == 10
-    first = table("main")[0]
-    assert (first.dataset, first.attack, first.coverage) == ("mnist", "coverage", 0.805)
-
-
-def test_every_published_number_has_a_cell_beside_it() -> None:
-    figures = [(row.coverage, row.set_size) for row in paper.published()]
+def test_every_published_number_ships_and_has_a_cell_beside_it() -> None:
+    figures = [row.figure for row in published()]
+    assert len(figures) == 578
+    assert (published()[0].dataset, published()[0].attack, figures[0]) == (
+        *("mnist", "coverage"),
+        (0.805, 1.284),
+    )
     cases = [case for _, make in EXPERIMENTS.values() for case in make()]
     found = [case.published for case in cases if case.world.stage == "final" and case.published]
     assert sorted(found) == sorted(figures)
@@ -61,10 +68,10 @@ def test_every_table_has_all_methods_in_every_setting() -> None:
 def brute_force(
     world: PaperWorld, seed: int, threshold: float, n_malicious: int
 ) -> tuple[float, float]:
-    rng = np.random.default_rng([seed, *trials.world_key(world)])
+    rng = np.random.default_rng([seed, *runs.world_key(world)])
     given = outputs.load(world.dataset, world.split, world.stage)  # type: ignore[arg-type]
     every = LAC().all_labels(given.probabilities, rng)
-    halves = [np.array_split(rng.permutation(p), 2) for p in trials.split(world, given, rng)]
+    halves = [np.array_split(rng.permutation(p), 2) for p in runs.split(world, given, rng)]
     liars = rng.permutation(len(halves))[:n_malicious]
     test = np.concatenate([half[1] for k, half in enumerate(halves) if k not in set(liars)])
     sets = every[test] <= threshold
@@ -84,26 +91,27 @@ def test_coverage_and_size_are_those_of_the_prediction_sets() -> None:
 def test_thresholds_are_those_of_calibrate(attack: str) -> None:
     trial = make_trial(SMALL, 1)
     federation = trial.attacked(attack, 30, np.random.default_rng(0))
-    rules = {"none": None, TEXT: RobFCP(30), RELEASED: RobFCPReleased(30)}
-    for defence, rule in rules.items():
-        trusted = np.ones(100, bool) if rule is None else rule(federation).trusted
-        edge = edge_of(federation, trusted)
+    for rule in (None, RobFCP(30), RobFCPReleased(30)):
+        trusted = None if rule is None else rule(federation).trusted
+        edge = table_edge(federation, LEVEL, trusted)
         assert edge is not None
-        calibration = _calibrate(federation, defence=rule or defence, rank=full_rank)
+        calibration = _calibrate(federation, defence=rule or "none", rank=full_rank)
         assert calibration.threshold == federation.grid.upper[edge]
-        verdict = by_calibration(federation, defence, 30)
-        assert verdict.edge == edge
-        assert np.array_equal(verdict.trusted, trusted)
 
 
 @pytest.mark.parametrize("told", [0.3, None])
 def test_our_defence_is_run_as_calibrate_runs_it(told: float | None) -> None:
     trial = make_trial(SMALL, 2)
-    federation = trial.attacked("coverage", 30, np.random.default_rng(0))
-    verdict = by_calibration(federation, OURS, None if told is None else 30)
+    noise = [2, *b"coverage", 300, *runs.world_key(SMALL)]
+    federation = trial.attacked("coverage", 30, np.random.default_rng(noise))
+    number = None if told is None else 30
+    calibration = _calibrate(federation, defence=named_defence(OURS, number), rank=full_rank)
+    verdict = ours(federation, number, look(federation))
+    assert verdict.edge is not None
+    assert calibration.threshold == federation.grid.upper[verdict.edge]
+    assert np.array_equal(np.isin(federation.ids, calibration.trusted), verdict.trusted)
     (outcome,) = run_seed(SMALL, [Run("coverage", 0.3, OURS, told)], 2)
-    measured = trial.measure(verdict.edge, trial.benign(30))
-    assert (outcome.coverage, outcome.set_size) == measured
+    assert (outcome.coverage, outcome.set_size) == trial.measure(verdict.edge, trial.benign(30))
     assert (outcome.assumed, outcome.flagged) == (verdict.assumed, int((~verdict.trusted).sum()))
 
 
@@ -115,11 +123,6 @@ def test_reports_by_class_add_up_to_the_pooled_ones() -> None:
     assert np.array_equal(by_class.counts, trial.sketched(scores).counts)
     (outcome,) = run_seed(SMALL, [Run("coverage", 0.3, BY_CLASS, 0.3)], 0)
     assert abs(outcome.coverage - outcome.honest_coverage) < 0.05
-
-
-def test_no_reports_that_reach_the_level_leave_every_label() -> None:
-    few = Federation.from_counts([[1, 1], [2, 0], [1, 0]])
-    assert by_calibration(few, "none", 0).edge is None
 
 
 def closed_form_z_scores(
@@ -139,7 +142,7 @@ def closed_form_z_scores(
                 n_malicious = round(n_clients * ratio)
                 benign = trial.benign(n_malicious)
                 attacked = trial.attacked("coverage", n_malicious, np.random.default_rng(seed))
-                edge = edge_of(attacked, np.ones(n_clients, bool))
+                edge = table_edge(attacked, LEVEL)
                 assert edge is not None
                 expected = expected_coverage(
                     attacked.sizes, benign, Run("coverage", ratio, "fcp", ratio)
@@ -207,53 +210,46 @@ def test_published_rob_fcp_fails_on_a_good_model_where_ours_does_not() -> None:
 def test_attribute_clients_differ_in_their_share_of_the_stage(attribute: str) -> None:
     given = outputs.load("sleep")
     world = PaperWorld("sleep", "iid", attribute=attribute)
-    parts = trials.split(world, given, np.random.default_rng(0))
+    parts = runs.split(world, given, np.random.default_rng(0))
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(given.labels)))
-    stage = trials.STAGES.index(attribute)
+    stage = runs.STAGES.index(attribute)
     share = np.array([(given.labels[part] == stage).mean() for part in parts])
-    assert len(parts) == trials.clients_of(world) == 13
+    assert len(parts) == runs.clients_of(world) == 13
     assert share[-4:].mean() > 1.5 * share[:4].mean()
     assert given.groups is not None
-    assert all(len(np.unique(given.groups[part])) == trials.SUBJECTS for part in parts)
+    assert all(len(np.unique(given.groups[part])) == runs.SUBJECTS for part in parts)
     with pytest.raises(RobfcpError, match="no subjects"):
-        trials.split(PaperWorld("mnist", "iid", attribute="wake"), outputs.load("mnist"), None)  # type: ignore[arg-type]
+        runs.split(PaperWorld("mnist", "iid", attribute="wake"), outputs.load("mnist"), None)  # type: ignore[arg-type]
 
 
 def test_clients_too_small_to_be_used_are_filled_from_the_largest() -> None:
     given = outputs.load("cifar10", "beta0.5")
     world = PaperWorld("cifar10", "beta0.5", "final", 0.1)
-    parts = trials.split(world, given, np.random.default_rng(0))
-    assert min(len(part) for part in parts) >= trials.LEAST
+    parts = runs.split(world, given, np.random.default_rng(0))
+    assert min(len(part) for part in parts) >= runs.LEAST
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(given.labels)))
 
 
 def test_the_fine_grid_holds_every_view() -> None:
     for bins in (2, 10, 100, 1000, 10000):
-        assert trials.fine_grid().merge_ends(Grid.uniform(bins)) is not None
+        assert runs.fine_grid().merge_ends(Grid.uniform(bins)) is not None
 
 
 def test_a_stopped_call_goes_on_where_it_was(tmp_path: Path) -> None:
-    cases = EXPERIMENTS["misstated"][1]()
+    cases = [(case.world, case.run) for case in EXPERIMENTS["misstated"][1]()]
     totals: list[int] = []
-    first = run_cases(cases[:4], seeds=2, store=tmp_path, workers=1, start=totals.append)
-    again = run_cases(cases[:4], seeds=2, store=tmp_path, workers=1, start=totals.append)
-    assert totals == [2, 0]
-    assert first == again
-    more = run_cases(cases[:6], seeds=2, store=tmp_path, workers=1, start=totals.append)
-    assert totals[-1] == 2
-    assert {key: more[key] for key in first} == first
-    run_cases(cases[:4], seeds=3, store=tmp_path, workers=1, start=totals.append)
-    assert totals[-1] == 3
+    done = [
+        run_cases(cases[:n], seeds=seeds, store=tmp_path, workers=1, start=totals.append)
+        for n, seeds in ((4, 2), (4, 2), (6, 2), (4, 3))
+    ]
+    assert totals == [2, 0, 2, 3]  # seeds of one world, whatever is missing of it
+    assert done[0] == done[1] == {key: done[2][key] for key in done[0]}
 
 
 @pytest.mark.slow
-def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
-    case = Case(SMALL, Run("coverage", 0.2, "rob-fcp", 0.2), "known")
-    one = run_cases([case], seeds=2, workers=1)
-    two = run_cases([case], seeds=2, workers=2)
-    plain = [[(o.coverage, o.set_size, o.flagged) for o in r[SMALL, case.run]] for r in (one, two)]
-    assert plain[0] == plain[1]
-    assert collect([case, case]) == {SMALL: [case.run]}
+def test_two_processes_find_what_one_finds_and_a_case_runs_once(tmp_path: Path) -> None:
+    cases = [(SMALL, Run("coverage", 0.2, TEXT, 0.2))] * 2
+    assert run_cases(cases, seeds=2, workers=1) == run_cases(cases, seeds=2, workers=2)
 
 
 @pytest.mark.slow
@@ -273,7 +269,7 @@ def test_the_command_writes_tables_figures_and_the_page(tmp_path: Path) -> None:
     folder = page.parent / "results"
     assert "| tinyimagenet |" in (folder / "misstated.md").read_text()
     assert (folder / "misstated.png").exists()
-    for name in ("models", "contradictions", "rivals", "misstated"):
+    for name in ("rivals", "misstated"):
         assert f"results/{name}.md" in page.read_text()
         assert (folder / f"{name}.md").is_file()
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -281,7 +277,7 @@ def test_the_command_writes_tables_figures_and_the_page(tmp_path: Path) -> None:
         assert CliRunner().invoke(app, [*command, *again, "--page", str(page)]).exit_code == 0
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     listed = CliRunner().invoke(app, ["reproduce", "--json"])
-    assert set(json.loads(listed.output)["experiments"]) == set(paper.NAMES)
+    assert set(json.loads(listed.output)["experiments"]) == set(paper.titles())
 
 
 def test_wrong_requests_are_refused(tmp_path: Path) -> None:
@@ -297,8 +293,8 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
 def test_bounds_and_runtime_say_what_they_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "BOUND_WORLDS", (("pathmnist", "coverage"),))
-    monkeypatch.setattr(extras, "BOUND_RATIOS", (0.0, 0.1))
+    monkeypatch.setattr(tables, "BOUND_WORLDS", (("pathmnist", "coverage"),))
+    monkeypatch.setattr(tables, "BOUND_RATIOS", (0.0, 0.1))
     paper.reproduce(["bounds", "theorem", "runtime"], tmp_path, seeds=2)
     content = json.loads((tmp_path / "bounds.json").read_text())
     for row in content["rows"]:
@@ -306,12 +302,13 @@ def test_bounds_and_runtime_say_what_they_measured(
         assert row["theorem_1_upper"] > 1
         assert row["dkw_lower"] < 0
         assert row["certificate_lower"] <= row["ours_coverage"] <= row["certificate_upper"]
-    assert "2 of 2 cells" in content["remarks"][0]
     seconds = json.loads((tmp_path / "runtime.json").read_text())["rows"]
     assert all(row[DEFAULT] < row["published"] * 10 for row in seconds)
     paper.write_page(tmp_path, tmp_path / "page.md")
     assert "theorem_1_lower" in (tmp_path / "page" / "bounds.md").read_text()
-    assert "What is proved" in (tmp_path / "page.md").read_text()
+    assert (
+        "[Bounds against measured coverage](page/bounds.md)" in (tmp_path / "page.md").read_text()
+    )
 
 
 def test_every_timed_repeat_sees_a_federation_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,20 +323,20 @@ def test_every_timed_repeat_sees_a_federation_of_its_own(monkeypatch: pytest.Mon
 
         return call
 
-    monkeypatch.setattr(extras, "named_defence", watched)
-    monkeypatch.setattr(extras, "DATASETS", {"PathMNIST": "pathmnist"})
-    extras.runtime(repeats=3)
+    monkeypatch.setattr(tables, "named_defence", watched)
+    monkeypatch.setattr(tables, "DATASETS", {"PathMNIST": "pathmnist"})
+    tables.runtime(repeats=3)
     assert len({id(federation) for federation in seen}) == 3 * len(DETECTORS)
 
 
 def test_theorem_1_says_something_where_there_are_few_clients_bins_and_many_samples() -> None:
-    first = extras.theorem()[0]
+    first = tables.theorem()[0]
     assert (first["K"], first["K_m"], first["H"]) == (6, 1, 2)
     assert first["at n_b = 80,000"] == "[0.868, 0.932]"
-    for row in extras.theorem():
+    for row in tables.theorem():
         n = row["n_b: lower end above 0"]
-        bound = extras._theorem_at(row["K"], row["K_m"], row["H"], n)
-        less = extras._theorem_at(row["K"], row["K_m"], row["H"], int(n * 0.98))
+        bound = tables.theorem_at(row["K"], row["K_m"], row["H"], n)
+        less = tables.theorem_at(row["K"], row["K_m"], row["H"], int(n * 0.98))
         assert less[0] <= 0 < bound[0]
 
 
@@ -367,31 +364,18 @@ def test_cells_in_which_a_rival_is_ahead_are_listed_by_their_lead() -> None:
         (0.05, TEXT, "mnist iid coverage 40% aps"),
         (0.01, RELEASED, "mnist iid coverage 40%"),
     ]
-    ours = next(one for one in standings(found) if one.method == OURS)
-    assert (ours.worst, ours.off, ours.total) == (pytest.approx(0.05), 1, 3)
-    assert isinstance(found[0], PaperCell)
+    own = next(one for one in standings(found) if one["method"] == OURS)
+    assert (own["worst"], own["off"], own["total"]) == (pytest.approx(0.05), 1, 3)
 
 
-def test_contradictions_stand_beside_what_was_measured() -> None:
-    rows = [a_row(FCP, 0.834, split="beta=0.5", model="final")]
-    text = contradictions({"main": {"rows": rows}})
-    assert "0.805 / 1.284 (main); 0.833 / 1.384" in text
-    assert "| 0.834 / 1.00 |" in text
-    assert "not run" in text
-    assert text.count("\n|") >= 11
-
-
-def test_remarks_state_what_was_measured_in_the_worst_cells() -> None:
+def test_remarks_say_how_often_each_method_is_off_and_where_most() -> None:
     world = PaperWorld("mnist", "iid")
-    cases = [Case(world, Run("coverage", 0.4, m, 0.4), "known", "", p) for m, p in
-             ((FCP, (0.7, 1.0)), (TEXT, (0.9, 1.0)), (OURS, None))]  # fmt: skip
-    made = rows.make_rows(cases, run_cases(cases, seeds=2, workers=1))
-    text = "\n".join(remarks.remarks(made))
-    assert "1 of 1 published FCP coverages" in text
-    robust = made[1]
-    assert f"{robust.first_bin:.0%} of honest scores in the first of 100 bins" in text
-    assert f"{robust.caught:.1f} of 40 liars" in text
-    assert f"{OURS}, ours is within 0.02" in text
+    cases = [Case(world, Run("coverage", 0.4, method, 0.4), "known") for method in (TEXT, OURS)]
+    pairs = [(case.world, case.run) for case in cases]
+    made = make_rows(cases, run_cases(pairs, seeds=2, workers=1))
+    off, within = remarks(made)
+    assert f"in 1 of 1 cells (most: mnist iid coverage 40%, {made[0]['coverage']:.3f}" in off
+    assert within == f"{OURS}, ours is within 0.02 of the honest clients in every cell."
 
 
 def test_the_share_in_the_first_bin_is_that_of_the_honest_scores() -> None:
@@ -400,11 +384,3 @@ def test_the_share_in_the_first_bin_is_that_of_the_honest_scores() -> None:
     honest = np.concatenate([trial.scores[k] for k in np.flatnonzero(trial.benign(40))])
     assert outcome.first_bin == pytest.approx((honest <= 0.01).mean())
     assert outcome.last_bin == pytest.approx((honest > 0.99).mean())
-
-
-def test_a_misstated_number_is_named_as_the_cause() -> None:
-    case = Case(PaperWorld("tinyimagenet", "beta0.5", "final", 0.5),
-                Run("coverage", 0.25, OURS, 0.05), "misstated", "0.05")  # fmt: skip
-    (row,) = rows.make_rows([case], run_cases([case], seeds=2, workers=1))
-    (line,) = remarks.remarks([row])
-    assert "told fewer liars than there are" in line

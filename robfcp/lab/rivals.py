@@ -1,4 +1,4 @@
-"""FedCP-QQ, a one-shot rival: every site sends one quantile, the server takes one of those."""
+"""A rule to compare with: FedCP-QQ, where sites send one quantile and the server takes one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robfcp.federation import Federation
 
-NAME = "fedcp-qq"
+FEDCP_QQ = "fedcp-qq"
 ALIKE = 1e-3  # excess coverages this close count as equal
 LEVELS = 16  # local orders tried at most
 NODES = 64  # of the quadrature where the quantiles' distribution rises

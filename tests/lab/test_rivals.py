@@ -9,8 +9,8 @@ import pytest
 
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.lab.quantile_of_quantiles import chosen_orders, expected_coverages, fedcp_qq_index
 from robfcp.lab.redteam import redteam
+from robfcp.lab.rivals import chosen_orders, expected_coverages, fedcp_qq_index
 from robfcp.lab.simulation import simulate
 from robfcp.lab.worlds import federation_of
 from robfcp.scores import LAC
