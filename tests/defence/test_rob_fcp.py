@@ -22,8 +22,8 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.guarantees import rank_charge
-from robfcp.lab.paper.runs import PaperWorld, edge_of, make_trial
-from robfcp.lab.published import full_rank, published_rank
+from robfcp.lab.paper.runs import PaperWorld, make_trial
+from robfcp.lab.published import full_rank, published_rank, table_edge
 
 RANKS = {"partial": rank_charge, "full": full_rank, "published": published_rank}
 
@@ -217,7 +217,7 @@ def test_the_text_fails_where_the_code_does_not(dataset, text, released):
         trial = make_trial(PaperWorld(dataset, "beta0.5", "final", 0.5), seed)
         federation = trial.attacked("coverage", 40, np.random.default_rng(seed))
         edges = [
-            edge_of(federation, rule(federation).trusted)
+            table_edge(federation, LEVEL, rule(federation).trusted)
             for rule in (RobFCP(40), RobFCPReleased(40))
         ]
         found.append([trial.measure(edge, trial.benign(40))[0] for edge in edges])
