@@ -22,7 +22,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.guarantees import rank_charge
-from robfcp.lab.paper.runs import PaperWorld, make_trial
+from robfcp.lab.paper.runs import LEVEL, PaperWorld, make_trial
 from robfcp.lab.published import full_rank, published_rank, table_edge
 
 RANKS = {"partial": rank_charge, "full": full_rank, "published": published_rank}
