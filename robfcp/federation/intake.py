@@ -243,8 +243,6 @@ class Intake:
         self._waiting.append(entry)
         numbers = entry.parts[0] or entry.parts[1]
         self._entries += 0 if numbers is None else len(numbers[1])
-        if entry.sent is not None:
-            self._bytes += len(_data(entry.sent))
         if (
             self._entries >= _ENTRIES
             or self._bytes >= _WAITING_BYTES
@@ -273,26 +271,32 @@ class Intake:
         return None
 
     def _entry(self, sent: Sent | bytes | str, position: int) -> Entry | None:
-        """The report's numbers, to be checked with others'; strictly read where that cannot be."""
+        """The report's numbers; None, and a fault, where it is refused."""
         data = _data(sent)
-        if isinstance(data, bytes) and signing.may_be_signed(data):
-            source = _source(sent, position)
-            try:
-                self.signed += signing.check_named_key(data, source)
-            except ReportError as error:
-                self._faults.append((position, Fault.of(error)))
-                return None
-            data = signing.unwrap(data)
-            sent = Sent(data, source)
+        entry = self._fast(data, sent, position)
+        if entry is not None:
+            return entry
+        try:
+            if isinstance(data, bytes) and signing.may_be_signed(data):
+                sent = Sent(signing.unwrap(data), _source(sent, position))
+                self.signed += signing.check_named_key(data, sent.source)
+                entry = self._fast(sent.data, sent, position)
+            return entry or self._strictly(sent, position)
+        except ReportError as error:
+            self._faults.append((position, Fault.of(error)))
+            return None
+
+    def _fast(self, data: bytes | str, sent: Sent | bytes | str, position: int) -> Entry | None:
+        """The report, to be checked with others; None where it has to be read by itself."""
         found = wire.fast_report(data)
         if found is None:
-            return self._strictly(sent, position)
+            return None
         key = found.shared
         header = self._known_headers.get(key)
         if header is None:
             shared = wire.read_shared(found, self._grid)
             if shared is None:
-                return self._strictly(sent, position)
+                return None
             header = Header(GridDigest.of(shared[0]), *shared[1:])
             if len(data) <= _KEPT_BYTES:
                 if len(self._known_headers) >= _KEPT_HEADERS:
@@ -300,20 +304,17 @@ class Intake:
                 self._known_headers[key] = header
         counts, told = _listed(found.counts, header), _listed(found.set_sizes, header)
         strata = None if found.strata is wire.UNSET else (found.strata.steps, found.strata.counts)
-        for part in (counts, strata, told):
-            if part is not None and len(part[0]) != len(part[1]):
-                return self._strictly(sent, position)
         parts = counts, strata, told
+        for part in parts:
+            if part is not None and len(part[0]) != len(part[1]):
+                return None
+        self._bytes += len(data)
         return Entry(found.client, found.n_samples, header, position, sent, parts=parts)
 
-    def _strictly(self, sent: Sent | bytes | str, position: int) -> Entry | None:
-        """The same by the rules for a single report; None, and a fault, where it is refused."""
-        try:
-            report = Report.from_json(_data(sent), _source(sent, position), self._grid)
-            return _known(report, position)
-        except ReportError as error:
-            self._faults.append((position, Fault.of(error)))
-            return None
+    def _strictly(self, sent: Sent | bytes | str, position: int) -> Entry:
+        """The same by the rules for a single report, whose words a refusal has."""
+        report = Report.from_json(_data(sent), _source(sent, position), self._grid)
+        return _known(report, position)
 
     def _flush(self) -> None:
         """Check what waits, keep what is right, read again what is not."""
@@ -321,11 +322,14 @@ class Intake:
         block = Block(entries)
         fine = block.fine()
         if not fine.all():
-            again = [
-                entry if right or entry.sent is None else self._strictly(entry.sent, entry.position)
-                for entry, right in zip(entries, fine.tolist(), strict=True)
-            ]
-            block = Block([entry for entry in again if entry is not None])
+            again = []
+            for entry, right in zip(entries, fine.tolist(), strict=True):
+                try:
+                    sent = None if right else entry.sent
+                    again.append(entry if sent is None else self._strictly(sent, entry.position))
+                except ReportError as error:
+                    self._faults.append((entry.position, Fault.of(error)))
+            block = Block(again)
         if not block.names:
             return
         numbers = [self.headers.setdefault(one, len(self.headers)) for one in block.headers]

@@ -285,9 +285,10 @@ class FastReport(
     @property
     def shared(self) -> tuple[object, ...]:
         """What it says of all that reports share, byte for byte."""
-        raw = (b"" if part is UNSET else bytes(part) for part in (self.grid, self.score, self.risk))
+        score = None if self.score is UNSET else bytes(self.score)
+        risk = None if self.risk is UNSET else bytes(self.risk)
         split = None if self.strata is UNSET else (self.strata.by, bytes(self.strata.names))
-        return *raw, self.round, self.model, split
+        return bytes(self.grid), score, self.round, self.model, risk, split
 
 
 Shared = tuple[
