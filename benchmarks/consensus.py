@@ -75,7 +75,7 @@ def consensus(
 ) -> tuple[int | None, NDArray[np.bool_]]:
     """The rule with any constants."""
     constants = constants or Constants()
-    out = stand_out(federation, constants).outstanding
+    out = stand_out(federation, constants).stands_out
     copies = find_copies(federation)
     return VotedThreshold(federation, ~out, rank_charge, copies, constants).index(LEVEL), out
 

@@ -335,9 +335,9 @@ class Mixes:
         strengths = MIX * floor / floor.sum()
         self._terms: Array = gammaln(strengths[None, :] + sizes[:, None]) - gammaln(strengths)
         first = float(gammaln(MIX) - gammaln(MIX + sizes.sum()))
-        self._as_others = first + float(np.trace(self._terms))
+        self.as_others = first + float(np.trace(self._terms))
         self.anything = _dirichlet(np.ones(len(sizes)), sizes.astype(np.float64))
-        self.usual = float(np.logaddexp(self._as_others, self.anything - RARE))
+        self.usual = float(np.logaddexp(self.as_others, self.anything - RARE))
 
     def swapped(self, held: NDArray[np.intp], rest: Array, wrong: Array) -> Explanation:
         """Two classes are each other's: both look wrong and the rest does not.
@@ -346,19 +346,14 @@ class Mixes:
         """
         first, second = held[np.array(np.triu_indices(len(held), 1))]
         own, gain = np.diag(self._terms), wrong - rest
-        exchanged = self._as_others - own[first] - own[second]
+        exchanged = self.as_others - own[first] - own[second]
         exchanged = exchanged + self._terms[first, second] + self._terms[second, first]
-        either = np.logaddexp(self._as_others, exchanged) - np.log(2)
+        either = np.logaddexp(self.as_others, exchanged) - np.log(2)
         mix = np.logaddexp(either, self.anything - RARE)
         pairs = rest.sum() + gain[first] + gain[second] + mix
         best = int(np.argmax(pairs))
         average = float(np.logaddexp.reduce(pairs) - np.log(len(pairs)))
         return Explanation("labels swapped", average, (int(first[best]), int(second[best])))
-
-    @property
-    def unlike(self) -> bool:
-        """Whether the site's mix is better explained by anything than by the others'."""
-        return bool(self.anything - RARE > self._as_others)
 
 
 def _dirichlet(strengths: Array, counts: Array) -> Array:
@@ -591,11 +586,9 @@ class _Clinic:
 
 def _mix(plain: Diagnosis, own: Whole, others: Whole, names: tuple[str, ...]) -> Diagnosis:
     """Scores as elsewhere within the classes, but other classes."""
-    if not names:
-        return plain
     here, there = own.sum(axis=1), others.sum(axis=1)
-    mine, usual = here / here.sum(), there / max(1, int(there.sum()))
-    if not Mixes(here, there).unlike:
+    mine, usual, mixes = here / here.sum(), there / max(1, int(there.sum())), Mixes(here, there)
+    if not names or mixes.anything - RARE <= mixes.as_others:
         return plain
     most = int(np.argmax(np.abs(mine - usual)))
     return replace(
@@ -612,8 +605,7 @@ def _mix(plain: Diagnosis, own: Whole, others: Whole, names: tuple[str, ...]) ->
 def _constant(own: Whole, others: Whole) -> str:
     """Where nearly all scores lie, if they lie in one bin and the others' do not."""
     here, there = own.sum(axis=0), others.sum(axis=0)
-    top = int(np.argmax(here))
-    total = int(here.sum())
+    top, total = int(np.argmax(here)), int(here.sum())
     usual = there[top] / max(1, int(there.sum()))
     if total < FEW_SCORES or here[top] < EQUAL * total or usual > 0.5:
         return ""

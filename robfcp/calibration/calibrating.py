@@ -19,7 +19,7 @@ from robfcp.calibration.levels import Level
 from robfcp.calibration.settings import Settings
 from robfcp.defence import (
     DEFAULT,
-    NAMES,
+    DEFENCES,
     Assessment,
     Defence,
     NoDefence,
@@ -140,7 +140,9 @@ def _calibrate(
     """The same with another rank for the defence's own threshold, for comparisons."""
     rule = named_defence(defence) if isinstance(defence, str) else defence
     if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "name"):
-        raise RobfcpError(f"defence: {rule!r} is not a defence; use {NAMES}")
+        raise RobfcpError(
+            f"defence: {rule!r} is not a defence; use {', '.join(map(repr, DEFENCES))}"
+        )
     confidence = share("confidence", confidence, "give 0.95, say")
     federation = _federation(reports)
     name, parameters = recorded_defence(rule)

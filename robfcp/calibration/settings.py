@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import msgspec
 
 from robfcp.arguments import share
-from robfcp.defence import Parameters
 from robfcp.guarantees import Promise
 from robfcp.report import By
 
@@ -20,7 +19,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     defence: str
-    parameters: Parameters = msgspec.field(default_factory=dict)  # the defence's own
+    parameters: Mapping[str, bool | int | float | str | None] = msgspec.field(default_factory=dict)
     promise: Promise | None = None
     by: By | None = None
     clusters: Mapping[str, str] | None = None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,89 +124,12 @@ def without_farthest(
     return Assessment(number, trusted, reasons, remarks, liars, stated)
 
 
-@dataclass(frozen=True, eq=False)
-class Finding:
-    """What a defence found about everybody, before it is asked how many may be left out.
-
-    `oddity` and `p_values` are (K,), `outstanding` says who stands out, `reasons` why; `notes` say
-    what was approximated.
-    """
-
-    oddity: NDArray[np.float64]
-    outstanding: NDArray[np.bool_]
-    p_values: NDArray[np.float64]
-    reasons: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-
-
-class LooksFirst(Defence, ABC):
-    """A defence that finds out who stands out and leaves out all of them, or as many as told.
-
-    `at_most` leaves out only the oddest of those who stand out; `exactly` so many whatever they
-    look like.
-    """
-
-    exactly: int | None
-    at_most: int | None
-
-    def __post_init__(self) -> None:
-        if self.exactly is not None and self.at_most is not None:
-            raise RobfcpError("at_most: exactly as many are to be left out; state one of the two")
-        for name in ("exactly", "at_most"):
-            if getattr(self, name) is not None:
-                told = whole(name, getattr(self, name), "give a number of sites")
-                object.__setattr__(self, name, told)
-
-    @abstractmethod
-    def look(self, federation: Federation) -> Finding:
-        """How odd everybody is and who stands out.
-
-        Parameters
-        ----------
-        federation
-            The reports of one round.
-        """
-
-    def __call__(self, federation: Federation) -> Assessment:
-        return self.judge(federation, self.look(federation))
-
-    def judge(self, federation: Federation, finding: Finding) -> Assessment:
-        """The verdict from what is known of everybody, so that several numbers share the work.
-
-        Parameters
-        ----------
-        federation
-            The reports of one round.
-        finding
-            What `look` found in them.
-        """
-        number, remarks = finding.oddity, finding.notes
-        if self.exactly is not None:
-            found = without_farthest(federation, self.exactly, number, "the majority", remarks)
-            named = {name: finding.reasons.get(name, why) for name, why in found.reasons.items()}
-            return replace(found, reasons=named)
-        outstanding = int(finding.outstanding.sum())
-        liars = outstanding if self.at_most is None else self.at_most
-        check_minority(federation, liars)
-        ranked = np.where(finding.outstanding, number, -np.inf)
-        n_trusted = federation.n_clients - min(liars, outstanding)
-        trusted = trust_lowest(ranked, federation.ids, n_trusted)
-        flagged = {federation.ids[k] for k in np.flatnonzero(~trusted)}
-        reasons = {name: why for name, why in finding.reasons.items() if name in flagged}
-        return Assessment(number, trusted, reasons, remarks, liars, self.at_most is not None)
-
-
-@runtime_checkable
-class VotingDefence(Protocol):
-    """A defence with a threshold of its own on those it trusts."""
-
-    name: ClassVar[str]
-
-    def threshold(
-        self, federation: Federation, trusted: NDArray[np.bool_], rank: RankRule
-    ) -> ThresholdRule:
-        """The threshold's bin at any level."""
-        ...
+def numbers_told(rule: Defence, *names: str) -> None:
+    """Make the numbers a defence was told plain ones; refused where they are none."""
+    for name in names:
+        if getattr(rule, name) is not None:
+            number = whole(name, getattr(rule, name), "give a number of sites")
+            object.__setattr__(rule, name, number)
 
 
 class ThresholdRule(Protocol):
@@ -225,6 +147,5 @@ def threshold_of(
     rank: RankRule = rank_charge,
 ) -> ThresholdRule:
     """The defence's own threshold on the trusted; FCP's where it has none."""
-    if isinstance(rule, VotingDefence):
-        return rule.threshold(federation, trusted, rank)
-    return FcpThreshold(federation, trusted, rank)
+    own: Callable[..., ThresholdRule] = getattr(rule, "threshold", FcpThreshold)
+    return own(federation, trusted, rank)

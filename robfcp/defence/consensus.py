@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
-from robfcp.defence.base import Finding, LooksFirst
+from robfcp.defence.base import (
+    Assessment,
+    Defence,
+    check_minority,
+    numbers_told,
+    trust_lowest,
+    without_farthest,
+)
 from robfcp.defence.copies import Copies, find_copies
 from robfcp.defence.expected_scores import (
     UP_TO,
@@ -374,8 +381,21 @@ LOWEST = -3.0  # no site is more ordinary than this
 COMPARED = 0.25  # share of the variance that is a site's own noise, below which it is not judged
 
 
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """What was found about everybody, before it is asked how many may be left out.
+
+    `oddness` is (K,), `stands_out` says who does, `reasons` why; `remarks` what else must be said.
+    """
+
+    oddness: Array
+    stands_out: Mask
+    reasons: Mapping[str, str]
+    remarks: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
-class Consensus(LooksFirst):
+class Consensus(Defence):
     """Trust all but the sites whose scores their own labels cannot explain, and let those vote.
 
     Parameters
@@ -403,6 +423,18 @@ class Consensus(LooksFirst):
     false_alarm: float = USUAL.level
     name: ClassVar[str] = "consensus"
 
+    def __post_init__(self) -> None:
+        if self.exactly is not None and self.at_most is not None:
+            raise RobfcpError("at_most: exactly as many are to be left out; state one of the two")
+        if not 0 < self.false_alarm < 1:
+            raise RobfcpError(
+                f"false_alarm: {self.false_alarm} is not between 0 and 1; give 0.05, say"
+            )
+        numbers_told(self, "exactly", "at_most")
+
+    def __call__(self, federation: Federation) -> Assessment:
+        return self.judge(federation, self.look(federation))
+
     def look(self, federation: Federation) -> Finding:
         """How odd everybody is and who stands out.
 
@@ -411,11 +443,6 @@ class Consensus(LooksFirst):
         federation
             The reports of one round.
 
-        Returns
-        -------
-        Finding
-            What `judge` takes, for any number of liars.
-
         Examples
         --------
         >>> import numpy as np
@@ -423,14 +450,34 @@ class Consensus(LooksFirst):
         >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
         >>> counts[3] = [200] + [0] * 19
         >>> finding = robfcp.Consensus().look(robfcp.Federation.from_counts(counts))
-        >>> np.flatnonzero(finding.outstanding)
+        >>> np.flatnonzero(finding.stands_out)
         array([3])
         """
-        if not 0 < self.false_alarm < 1:
-            raise RobfcpError(
-                f"false_alarm: {self.false_alarm} is not between 0 and 1; give 0.05, say"
-            )
         return stand_out(federation, Constants(level=self.false_alarm))
+
+    def judge(self, federation: Federation, finding: Finding) -> Assessment:
+        """The verdict from what is known of everybody, so that several numbers share the work.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        finding
+            What `look` found in them.
+        """
+        oddness, remarks = finding.oddness, finding.remarks
+        if self.exactly is not None:
+            found = without_farthest(federation, self.exactly, oddness, "the majority", remarks)
+            named = {name: finding.reasons.get(name, why) for name, why in found.reasons.items()}
+            return replace(found, reasons=named)
+        most = int(finding.stands_out.sum())
+        liars = most if self.at_most is None else self.at_most
+        check_minority(federation, liars)
+        ranked = np.where(finding.stands_out, oddness, -np.inf)
+        trusted = trust_lowest(ranked, federation.ids, federation.n_clients - min(liars, most))
+        flagged = {federation.ids[k] for k in np.flatnonzero(~trusted)}
+        reasons = {name: why for name, why in finding.reasons.items() if name in flagged}
+        return Assessment(oddness, trusted, reasons, remarks, liars, self.at_most is not None)
 
     def threshold(
         self, federation: Federation, trusted: Mask, rank: RankRule = rank_charge
@@ -465,7 +512,7 @@ def stand_out(federation: Federation, constants: Constants = USUAL) -> Finding:
     left_out = np.zeros(n_sites, dtype=bool)
     if room < 1:
         everybody = np.zeros(federation.n_clients)
-        return Finding(everybody, everybody > 0, everybody + 1, {}, copy_note(copies))
+        return Finding(everybody, everybody > 0, {}, copy_note(copies))
     reference, doubtful = find_core(tables), None
     last: _Look | None = None
     for _ in range(LOOKS):
@@ -516,7 +563,6 @@ def stand_out(federation: Federation, constants: Constants = USUAL) -> Finding:
     return Finding(
         last.oddity[owner],
         left_out[owner],
-        last.chance[owner],
         {federation.ids[k]: one for k, one in zip(outside, why, strict=True)},
         tuple(notes),
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from math import isfinite
 from typing import Any
 
-from robfcp.defence.base import Defence, LooksFirst, NoDefence
+from robfcp.defence.base import Defence, NoDefence
 from robfcp.defence.consensus import Consensus
 from robfcp.defence.rob_fcp import RobFCP, RobFCPReleased
 from robfcp.errors import MAX_NAME, RobfcpError, plain
@@ -29,7 +29,7 @@ def named_defence(name: str, liars: int | None = None, *, exactly: bool = False)
     if name not in DEFENCES:
         raise RobfcpError(f"defence: {name!r} is unknown; use {NAMES}")
     kind, number = DEFENCES[name], "liars"
-    if issubclass(kind, LooksFirst):
+    if kind is Consensus:
         number = "exactly" if exactly else "at_most"
     rule: Defence = kind() if liars is None or kind is NoDefence else kind(**{number: liars})
     return rule

@@ -38,7 +38,7 @@ def estimate_malicious(federation: Federation) -> int:
     >>> robfcp.estimate_malicious(robfcp.Federation.from_counts(counts))
     1
     """
-    left_out = set(np.array(federation.ids)[stand_out(federation).outstanding].tolist())
+    left_out = set(np.array(federation.ids)[stand_out(federation).stands_out].tolist())
     groups = [group.clients for group in find_copies(federation)]
     surplus = sum(len(clients) - 1 for clients in groups if clients[0] not in left_out)
     return min(len(left_out) + surplus, (federation.n_clients - 1) // 2)

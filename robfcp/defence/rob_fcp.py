@@ -10,8 +10,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.arguments import whole
-from robfcp.defence.base import Assessment, Defence, check_minority, without_farthest
+from robfcp.defence.base import Assessment, Defence, check_minority, numbers_told, without_farthest
 from robfcp.defence.number_of_liars import likelihood_count
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -174,7 +173,7 @@ class RobFCP(Defence):
         if self.distance not in METRICS:
             known = ", ".join(map(repr, METRICS))
             raise RobfcpError(f"distance: {self.distance!r} is unknown; use {known}")
-        told(self)
+        numbers_told(self, "liars")
 
     def __call__(self, federation: Federation) -> Assessment:
         liars, stated = self.liars, self.liars is not None
@@ -201,13 +200,6 @@ class RobFCP(Defence):
         vectors = characterise(federation)
         number = mean_distances(vectors, "l2", 1, -(-federation.n_clients // 2) - 1)
         return likelihood_count(vectors, number, scaled=True)
-
-
-def told(rule: RobFCP | RobFCPReleased) -> None:
-    """The number a defence was told as a plain one, refused where it is none."""
-    if rule.liars is not None:
-        liars = whole("liars", rule.liars, "give the number of sites that lie")
-        object.__setattr__(rule, "liars", liars)
 
 
 @dataclass(frozen=True)
@@ -249,7 +241,7 @@ class RobFCPReleased(Defence):
     name: ClassVar[str] = "rob-fcp-released"
 
     def __post_init__(self) -> None:
-        told(self)
+        numbers_told(self, "liars")
 
     def __call__(self, federation: Federation) -> Assessment:
         liars = self.estimate(federation) if self.liars is None else self.liars

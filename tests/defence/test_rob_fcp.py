@@ -9,8 +9,9 @@ from scipy.spatial.distance import cdist
 
 import robfcp
 from robfcp.calibration.calibrating import _calibrate
-from robfcp.defence import RobFCP, RobFCPReleased, named_defence, trust_lowest
+from robfcp.defence import RobFCP, RobFCPReleased, named_defence
 from robfcp.defence import rob_fcp as module
+from robfcp.defence.base import trust_lowest
 from robfcp.defence.rob_fcp import (
     CHARACTERISATIONS,
     METRICS,

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from robfcp import __version__
 from robfcp.defence import (
     DEFAULT,
-    Finding,
-    LooksFirst,
+    Consensus,
     RobFCP,
     RobFCPReleased,
     named_defence,
     threshold_of,
 )
+from robfcp.defence.consensus import Finding
 from robfcp.defence.rob_fcp import Characterisation, Metric
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -329,14 +329,14 @@ class _Scene:
 def look(reports: Federation) -> Finding:
     """What our defence sees; it looks once, whatever it is told."""
     rule = named_defence(OURS)
-    assert isinstance(rule, LooksFirst)
+    assert isinstance(rule, Consensus)
     return rule.look(reports)
 
 
 def ours(reports: Federation, told: int | None, finding: Finding) -> Verdict:
     """Our defence as `calibrate` takes it, but by the rank of the paper's tables."""
     rule = named_defence(OURS, told)
-    assert isinstance(rule, LooksFirst)
+    assert isinstance(rule, Consensus)
     found = rule.judge(reports, finding)
     edge = threshold_of(rule, reports, found.trusted, full_rank).index(LEVEL)
     return Verdict(edge, found.trusted, found.oddness, int(found.liars or 0))
