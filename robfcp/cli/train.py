@@ -54,7 +54,6 @@ def train(
     ] = None,
     malicious: Annotated[int | None, typer.Option(help="Sites that poison updates.")] = None,
     poison_strength: Annotated[float | None, typer.Option(help="How hard they do.")] = None,
-    slots: Annotated[int | None, typer.Option(help="Sites trained side by side.")] = None,
     stop_after: Annotated[int | None, typer.Option(help="End after this many rounds.")] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Safetensors file to save to and resume from.")
@@ -80,7 +79,7 @@ def train(
         unused = {
             "--beta": beta, "--rounds": rounds, "--clients": clients, "--fraction": fraction,
             "--local-epochs": local_epochs, "--batch": batch, "--aggregation": aggregation,
-            "--malicious": malicious, "--poison-strength": poison_strength, "--slots": slots,
+            "--malicious": malicious, "--poison-strength": poison_strength,
             "--stop-after": stop_after, "--checkpoint": checkpoint,
         }  # fmt: skip
         given = next((name for name, value in unused.items() if value is not None), None)
@@ -106,7 +105,6 @@ def train(
         aggregation=aggregation,
         malicious=malicious,
         poison_strength=poison_strength,
-        slots=slots,
         seed=seed,
     )
     with printer.progress() as bar:

@@ -73,7 +73,7 @@ def test_wrong_requests_say_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(RobfcpError, match="mnist/iid/final"):
         outputs.load("imagenet")
     with pytest.raises(RobfcpError, match="neither 8 nor 16"):
-        outputs.encode(np.zeros((2, 2)), [0, 1], bits=4)
+        outputs.write(tmp_path / "o.npz", np.zeros((2, 2)), [0, 1], bits=4)
     path = tmp_path / "x.npz"
     np.savez(path, other=np.zeros(2))
     with pytest.raises(RobfcpError, match="not a file of model outputs"):

@@ -9,7 +9,7 @@ import pytest
 
 from robfcp.errors import RobfcpError
 from robfcp.lab import datasets
-from robfcp.lab.datasets import flamby, heart, stroke, wisdm
+from robfcp.lab.datasets import people
 from robfcp.lab.datasets.files import data_directory
 
 PATIENT = {
@@ -47,8 +47,8 @@ def test_stroke_is_found_in_every_place_and_keeps_hospital_country_and_syndrome(
 def test_stroke_features_are_known_at_randomisation() -> None:
     """In the trial's table D and F columns are of the follow-up, RX of treatment, EXP fitted."""
     allowed = {"SEX", "AGE", "STYPE"}
-    assert all(name in allowed or name.startswith("R") for name in stroke.BASELINE)
-    assert not any(name.startswith("RX") for name in stroke.BASELINE)
+    assert all(name in allowed or name.startswith("R") for name in people.STROKE_BASELINE)
+    assert not any(name.startswith("RX") for name in people.STROKE_BASELINE)
 
 
 def test_stroke_refuses_tables_that_are_not_the_trial(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_stroke_refuses_tables_that_are_not_the_trial(tmp_path: Path) -> None:
         datasets.load_sites("stroke", tmp_path, fetch=True)
     path = tmp_path / "IST.csv"
     write_stroke(path, {})
-    with pytest.raises(RobfcpError, match=r"1 of the 19435 patients.*--no-verify"):
+    with pytest.raises(RobfcpError, match=r"1 patients, not the official 19435.*--no-verify"):
         datasets.load_sites("stroke", tmp_path)
     for change, word in (
         ({"OCCODE": "7"}, "OCCODE '7'"),
@@ -79,7 +79,7 @@ def test_stroke_refuses_tables_that_are_not_the_trial(tmp_path: Path) -> None:
 
 def write_heart(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for k, (file, _, _) in enumerate(heart.SITES.values()):
+    for k, (file, _, _) in enumerate(people.HEART_SITES.values()):
         rows = [f"{60 + k},1,4,140,260,0,1,112,1,3,2,?,NaN,{k}", "50,0,3,?,209,0,0,127,0,0,?,?,?,0"]
         (folder / file).write_text("\n".join(rows) + "\n")
 
@@ -89,7 +89,7 @@ def test_heart_reads_four_hospitals_with_missing_values(tmp_path: Path, place: s
     write_heart(tmp_path / place)
     table = datasets.load_sites("heart", tmp_path, verify=False)
     assert table.y.tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
-    assert list(dict.fromkeys(table.sites.tolist())) == list(heart.SITES)
+    assert list(dict.fromkeys(table.sites.tolist())) == list(people.HEART_SITES)
     assert table.columns["country"].tolist()[::2] == ["USA", "Hungary", "Switzerland", "USA"]
     assert table.columns["group"].tolist()[:2] == ["male", "female"]
     assert np.isnan(table.x[1, 3])
@@ -100,7 +100,7 @@ def test_heart_refuses_files_that_are_not_the_official_ones(tmp_path: Path) -> N
     with pytest.raises(RobfcpError, match=r"processed\.cleveland\.data.*C52P4X"):
         datasets.load_sites("heart", tmp_path)
     write_heart(tmp_path)
-    with pytest.raises(RobfcpError, match="2 of the 303 patients"):
+    with pytest.raises(RobfcpError, match="2 patients, not the official 303"):
         datasets.load_sites("heart", tmp_path)
     path = tmp_path / "processed.va.data"
     for text, word in (("1,2\n", "line 1 has 2"), ("1," * 13 + "?\n", "lacks a diagnosis")):
@@ -122,23 +122,25 @@ def test_fed_isic_reads_images_centres_and_folds(tmp_path: Path) -> None:
     from PIL import Image
 
     folder = tmp_path / "fed_isic2019"
-    (folder / flamby.IMAGES).mkdir(parents=True)
+    (folder / people.ISIC_IMAGES).mkdir(parents=True)
     rows = ["image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"]
     for k, fold in enumerate(("train", "test", "train")):
         rows.append(f"ISIC_{k},0.0,1.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,{k},{k % 2},{fold},{fold}_0")
-        Image.new("RGB", (90, 70), (10 * k, 0, 0)).save(folder / flamby.IMAGES / f"ISIC_{k}.jpg")
+        Image.new("RGB", (90, 70), (10 * k, 0, 0)).save(
+            folder / people.ISIC_IMAGES / f"ISIC_{k}.jpg"
+        )
     (folder / "train_test_split").write_text("\n".join(rows) + "\n")
     table = datasets.load_sites("fed-isic2019", tmp_path)
     assert table.x.shape == (3, 64, 64, 3)
     assert table.sites.tolist() == ["centre 0", "centre 1", "centre 0"]
     assert table.columns["group"].tolist() == ["train", "test", "train"]
     assert table.y.tolist() == [0, 1, 2]
-    (folder / flamby.IMAGES / "ISIC_1.jpg").unlink()
+    (folder / people.ISIC_IMAGES / "ISIC_1.jpg").unlink()
     with pytest.raises(RobfcpError, match=r"ISIC_1\.jpg and 0 more"):
         datasets.load_sites("fed-isic2019", tmp_path)
     assert datasets.load_sites("fed-isic2019", tmp_path, verify=False).y.tolist() == [0, 2]
-    (folder / flamby.IMAGES / "ISIC_0.jpg").write_bytes(b"")
-    with pytest.raises(RobfcpError, match=r"ISIC_0\.jpg is broken"):
+    (folder / people.ISIC_IMAGES / "ISIC_0.jpg").write_bytes(b"")
+    with pytest.raises(RobfcpError, match=r"ISIC_0\.jpg is missing or broken"):
         datasets.load_sites("fed-isic2019", tmp_path, verify=False)
 
 
@@ -148,14 +150,14 @@ def test_wisdm_makes_windows_of_one_user_and_activity(tmp_path: Path) -> None:
     lines += [reading.format(user=7, activity="Walking", x=1.5) for _ in range(200)]
     lines[10] += lines[10].rstrip(";") + ",;"  # two readings on a line, as in the official file
     lines[20] = "33,Jogging,49105962326000,0.1,;"
-    (tmp_path / wisdm.FILE).write_text("\n".join(lines) + "\n")
+    (tmp_path / people.WISDM_FILE).write_text("\n".join(lines) + "\n")
     table = datasets.load_sites("wisdm", tmp_path)
     assert table.sites.tolist() == ["user 33", "user 33", "user 07"]
     assert [table.classes[k] for k in table.y] == ["Jogging", "Jogging", "Walking"]
     walk = dict(zip(table.features, table.x[2].tolist(), strict=True))
     assert walk["mean x"] == walk["least x"] == walk["most x"] == 1.5
     assert walk["sd x"] == walk["step x"] == 0
-    (tmp_path / wisdm.FILE).write_text("no readings")
+    (tmp_path / people.WISDM_FILE).write_text("no readings")
     with pytest.raises(RobfcpError, match="no 200 readings"):
         datasets.load_sites("wisdm", tmp_path)
 
@@ -179,7 +181,7 @@ def test_ptbxl_keeps_the_site_and_the_likeliest_superclass(tmp_path: Path) -> No
     assert table.sites.tolist() == ["site 0", "site 12"]
     assert [table.classes[k] for k in table.y] == ["NORM", "MI"]
     assert table.columns["record"].tolist() == ["records100/00001_lr", "records100/00002_lr"]
-    with pytest.raises(RobfcpError, match="4 of the 21799 records"):
+    with pytest.raises(RobfcpError, match="4 records, not the official 21799"):
         datasets.load_sites("ptbxl", tmp_path)
     (folder / "ptbxl_database.csv").write_text(f"{header}\n1,9,5,1,,6,2,0,CS,NORM,r\n")
     with pytest.raises(RobfcpError, match="scp_codes 'NORM'"):

@@ -1,19 +1,104 @@
-"""Finding, checking and fetching the files of a data set."""
+"""What loaders share: where files come from and lie, reading tables and images, what comes out."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import shutil
 import tarfile
 import tempfile
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
 
 VARIABLE = "ROBFCP_DATA"
+MISSING = frozenset({"", "?", "nan", "na"})
+
+
+@dataclass(frozen=True)
+class Split:
+    """Samples x (images uint8 (n, h, w, c) or features float32 (n, d)) and labels y (n,)."""
+
+    x: NDArray[Any]
+    y: NDArray[np.int64]
+    groups: NDArray[np.int64] | None = None  # e.g. the subject each epoch of sleep belongs to
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise RobfcpError(
+                f"data: {len(self.x)} samples but {len(self.y)} labels; the files do not belong "
+                "together, fetch them again"
+            )
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: NDArray[np.integer]) -> Split:
+        """The samples at `index`."""
+        groups = None if self.groups is None else self.groups[index]
+        return Split(self.x[index], self.y[index], groups)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set: what to train on, what to calibrate and test on, and the class names."""
+
+    name: str
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for split in (self.train, self.test):
+            if len(split) and not 0 <= split.y.min() <= split.y.max() < len(self.classes):
+                raise RobfcpError(
+                    f"{self.name}: labels {split.y.min()}..{split.y.max()} do not fit "
+                    f"{len(self.classes)} classes; the label file is not the official one"
+                )
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """A federation as it is: samples x (n, ...), labels y (n,) and columns of names (n,), of which
+    `site` says where each sample comes from."""
+
+    name: str
+    x: NDArray[Any]
+    y: NDArray[np.int64]
+    classes: tuple[str, ...]
+    columns: Mapping[str, NDArray[np.str_]]
+    features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        Dataset(self.name, Split(self.x, self.y), Split(self.x[:0], self.y[:0]), self.classes)
+        for name, column in self.columns.items():
+            if len(column) != len(self.y):
+                raise RobfcpError(
+                    f"{self.name}: {len(column)} values of {name} but {len(self.y)} labels; the "
+                    "files do not belong together, fetch them again"
+                )
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def sites(self) -> NDArray[np.str_]:
+        """(n,) the site of each sample."""
+        return self.columns["site"]
+
+    def take(self, index: NDArray[Any]) -> SiteTable:
+        """The samples at `index`, or those kept by a mask."""
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return replace(self, x=self.x[index], y=self.y[index], columns=columns)
 
 
 @dataclass(frozen=True)
@@ -23,11 +108,6 @@ class Remote:
     url: str
     md5: str | None = None
     unpack: bool = False
-
-    @property
-    def file_name(self) -> str:
-        """The last part of the address."""
-        return self.url.split("?")[0].rsplit("/", 1)[-1]
 
 
 @dataclass(frozen=True)
@@ -40,6 +120,129 @@ class Source:
     remotes: tuple[Remote, ...] = ()
     present: str = ""  # a path inside the folder that shows the set is already unpacked
 
+    def wrong(self, what: str) -> RobfcpError:
+        """What is wrong with a file of the set, and where the right one is."""
+        return RobfcpError(f"{self.name}: {what}; get it again from {self.home}")
+
+    def check_number(self, path: Path, found: int, official: int, what: str) -> None:
+        """Refuse a file that does not hold the official number of something."""
+        if found != official:
+            raise self.wrong(
+                f"{path} holds {found} {what}, not the official {official} (--no-verify takes them)"
+            )
+
+    def locate(self, directory: Path, *alternatives: str) -> Path:
+        """The first of a file's names found in the set's folder or in the data directory itself."""
+        folders = (directory / self.folder, directory)
+        for path in (folder / name for folder in folders for name in alternatives):
+            if path.exists():
+                return path
+        raise RobfcpError(
+            f"{self.name}: {' or '.join(alternatives)} is missing from {folders[0]} and "
+            f"{directory}; get it from {self.home}"
+            + (" or run with --download" if self.remotes else "")
+        )
+
+    def check_md5(self, path: Path, expected: str) -> None:
+        """Refuse a file whose MD5 is not the official one."""
+        digest = hashlib.md5(usedforsecurity=False)
+        with path.open("rb") as stream:
+            for block in iter(lambda: stream.read(1 << 20), b""):
+                digest.update(block)
+        if digest.hexdigest() != expected:
+            raise RobfcpError(
+                f"{self.name}: {path} has MD5 {digest.hexdigest()}, not the official {expected}; "
+                "fetch it again, or pass --no-verify to use it as it is"
+            )
+
+    def download(self, directory: Path) -> None:
+        """Fetch the set's missing files into its folder, check them and unpack archives."""
+        if not self.remotes:
+            raise RobfcpError(
+                f"{self.name}: cannot be downloaded from here; get it, or ask for access, at "
+                f"{self.home}"
+            )
+        folder = directory / self.folder
+        if self.present and (folder / self.present).exists():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        for remote in self.remotes:
+            target = folder / remote.url.split("?")[0].rsplit("/", 1)[-1]
+            if not target.exists():
+                self._fetch(remote, target)
+            if remote.unpack:
+                _unpack(target, folder)
+
+    def _fetch(self, remote: Remote, target: Path) -> None:
+        from urllib.error import URLError
+        from urllib.request import urlopen
+
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as stream, urlopen(remote.url, timeout=60) as reply:
+                shutil.copyfileobj(reply, stream, 1 << 20)
+            if remote.md5 is not None:
+                self.check_md5(temporary, remote.md5)
+            os.replace(temporary, target)
+        except (URLError, TimeoutError, ConnectionError) as error:
+            raise RobfcpError(
+                f"{self.name}: {remote.url} cannot be fetched; check the network, or get the file "
+                f"elsewhere and put it at {target}"
+            ) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def read_columns(self, path: Path, needed: Sequence[str]) -> dict[str, list[str]]:
+        """The needed columns of a CSV file with a header line, as text without blanks around it."""
+        with path.open(newline="", encoding="latin-1") as stream:
+            reader = csv.reader(stream)
+            header = [name.strip().removeprefix("ï»¿").strip('"') for name in next(reader, [])]
+            rows = [row for row in reader if row]
+        for name in needed:
+            if name not in header:
+                raise self.wrong(f"{path} has no column {name}")
+        if not rows:
+            raise self.wrong(f"{path} holds no rows")
+        for line, row in enumerate(rows, 2):
+            if len(row) != len(header):
+                raise self.wrong(f"{path} line {line} has {len(row)} of {len(header)} values")
+        return {name: [row[header.index(name)].strip() for row in rows] for name in needed}
+
+    def numbers(self, values: Sequence[str], field: str) -> NDArray[np.float32]:
+        """(n,) the values as float32; NaN where one is missing."""
+        found = np.full(len(values), np.nan, np.float32)
+        for k, value in enumerate(values):
+            if value.lower() not in MISSING:
+                try:
+                    found[k] = float(value)
+                except ValueError:
+                    raise self.wrong(f"{field} holds {value!r:.40}, which is no number") from None
+        return found
+
+    def flags(self, values: Sequence[str], field: str) -> NDArray[np.float32]:
+        """(n,) 1 for Y, 0 for N, NaN where missing or "C" (could not be told)."""
+        known = {"Y": 1.0, "N": 0.0, "C": np.nan}
+        for value in values:
+            if value.upper() not in known and value.lower() not in MISSING:
+                raise self.wrong(f"{field} holds {value!r}, not Y or N")
+        return np.array([known.get(value.upper(), np.nan) for value in values], np.float32)
+
+    def images(self, paths: Sequence[Path], side: int | None = None) -> list[NDArray[np.uint8]]:
+        """The pictures as RGB arrays, made `side` x `side` pixels if that is given."""
+        from PIL import Image
+
+        def read(path: Path) -> NDArray[np.uint8]:
+            try:
+                with Image.open(path) as image:
+                    whole = image.convert("RGB")
+                    return np.asarray(whole if side is None else whole.resize((side, side)))
+            except OSError as error:
+                raise self.wrong(f"{path} is missing or broken") from error
+
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(read, paths))
+
 
 def data_directory(path: str | os.PathLike[str] | None = None) -> Path:
     """The directory given, or $ROBFCP_DATA; refused when neither names a directory."""
@@ -50,72 +253,6 @@ def data_directory(path: str | os.PathLike[str] | None = None) -> Path:
     if not directory.is_dir():
         raise RobfcpError(f"data: {directory} is not a directory; create it or name another")
     return directory
-
-
-def locate(directory: Path, source: Source, alternatives: tuple[str, ...]) -> Path:
-    """The first of the file's names found in the set's folder or in the data directory itself."""
-    folders = (directory / source.folder, directory)
-    for folder in folders:
-        for name in alternatives:
-            if (folder / name).exists():
-                return folder / name
-    raise RobfcpError(
-        f"{source.name}: {' or '.join(alternatives)} is missing from {folders[0]} and {directory}; "
-        f"get it from {source.home}" + (" or run with --download" if source.remotes else "")
-    )
-
-
-def check_md5(path: Path, expected: str, source: Source) -> None:
-    """Refuse a file whose MD5 is not the official one."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
-            digest.update(block)
-    if digest.hexdigest() != expected:
-        raise RobfcpError(
-            f"{source.name}: {path} has MD5 {digest.hexdigest()}, not the official {expected}; "
-            "fetch it again, or pass --no-verify to use it as it is"
-        )
-
-
-def download(source: Source, directory: Path) -> None:
-    """Fetch the set's missing files into its folder, check them and unpack archives."""
-    if not source.remotes:
-        raise RobfcpError(
-            f"{source.name}: cannot be downloaded from here; get it, or ask for access, at "
-            f"{source.home}"
-        )
-    folder = directory / source.folder
-    if source.present and (folder / source.present).exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    for remote in source.remotes:
-        target = folder / remote.file_name
-        if not target.exists():
-            _fetch(remote, target, source)
-        if remote.unpack:
-            _unpack(target, folder)
-
-
-def _fetch(remote: Remote, target: Path, source: Source) -> None:
-    from urllib.error import URLError
-    from urllib.request import urlopen
-
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream, urlopen(remote.url, timeout=60) as reply:
-            shutil.copyfileobj(reply, stream, 1 << 20)
-        if remote.md5 is not None:
-            check_md5(temporary, remote.md5, source)
-        os.replace(temporary, target)
-    except (URLError, TimeoutError, ConnectionError) as error:
-        raise RobfcpError(
-            f"{source.name}: {remote.url} cannot be fetched; check the network, or get the file "
-            f"elsewhere and put it at {target}"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _unpack(archive: Path, folder: Path) -> None:

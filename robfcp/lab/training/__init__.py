@@ -10,7 +10,6 @@ except ImportError as error:
     raise RobfcpError('training: torch is not installed; pip install "robfcp[train]"') from error
 
 from robfcp.lab.training.federated import Progress, Trained, train
-from robfcp.lab.training.recipes import recipe
-from robfcp.lab.training.settings import TrainingSettings
+from robfcp.lab.training.local import TrainingSettings, recipe
 
 __all__ = ["Progress", "Trained", "TrainingSettings", "recipe", "train"]

@@ -1,10 +1,11 @@
-"""Federated training: rounds of local training and aggregation, resumable and seeded."""
+"""Federated training: rounds of local training and robust aggregation, resumable and seeded."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from robfcp.errors import RobfcpError
+from robfcp.files import write_atomically
 from robfcp.lab import partitions
 from robfcp.lab.datasets import Dataset
-from robfcp.lab.training import aggregation, checkpoints
-from robfcp.lab.training.local import LocalTrainer, flatten, unflatten
-from robfcp.lab.training.models import build
-from robfcp.lab.training.pool import Pool, draw_batches
-from robfcp.lab.training.settings import TrainingSettings
+from robfcp.lab.training.local import (
+    Pool,
+    TrainingSettings,
+    build,
+    draw_batches,
+    flatten,
+    train_client,
+    unflatten,
+)
 
 
 @dataclass(frozen=True)
@@ -59,31 +66,26 @@ def train(
     its checkpoint goes on as if it had not stopped. `stop_after` ends the run after that many of
     the rounds the learning rate is laid out for.
     """
-    chosen = torch.device(device_name(device))
-    started = time.perf_counter()
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen, started = torch.device(device), time.perf_counter()
     torch.backends.cudnn.benchmark = chosen.type == "cuda"
     pool = Pool(dataset.train, chosen, settings.augment)
-    n_classes = len(dataset.classes)
-    model = build(settings.model, pool.shape, n_classes, settings.seed).to(chosen)
-    trainer = LocalTrainer(
-        model,
-        pool,
-        slots=min(settings.slots, settings.per_round),
-        batch=settings.batch,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-    )
-    shares = split(dataset, settings)
+    model = build(settings.model, pool.shape, len(dataset.classes), settings.seed).to(chosen)
+    rng = np.random.default_rng([settings.seed, 0])
+    if settings.beta is None:
+        shares = partitions.iid(len(dataset.train), settings.clients, rng)
+    else:
+        shares = partitions.dirichlet(dataset.train.y, settings.clients, settings.beta, rng)
     state, first = flatten(model), 0
     if checkpoint is not None and checkpoint.exists():
-        state, first = checkpoints.load(checkpoint, settings)
+        state, first = load_checkpoint(checkpoint, settings)
         state = state.to(chosen)
     history: list[tuple[int, float]] = []
-    logits = np.zeros((0, n_classes), np.float32)
     last = settings.rounds if stop_after is None else min(stop_after, settings.rounds)
-    for number in range(first, last):
-        state = run_round(trainer, state, shares, settings, number)
-        done = number + 1
+    logits = predict(model, state, pool, dataset.test.x) if first >= last else None
+    for done in range(first + 1, last + 1):
+        state = run_round(model, pool, state, shares, settings, done - 1)
         progress = Progress(done, time.perf_counter() - started)
         if done % evaluate_every == 0 or done == last:
             logits = predict(model, state, pool, dataset.test.x)
@@ -91,59 +93,43 @@ def train(
             history.append((done, accuracy))
             progress = Progress(done, time.perf_counter() - started, accuracy, logits)
             if checkpoint is not None:
-                checkpoints.save(checkpoint, state, settings, done)
+                save_checkpoint(checkpoint, state, settings, done)
         if on_round is not None:
             on_round(progress)
-    if not history:
-        logits = predict(model, state, pool, dataset.test.x)
+    assert logits is not None
     accuracy = float((logits.argmax(1) == dataset.test.y).mean())
-    return Trained(
-        settings, state.cpu(), logits, accuracy, tuple(history), time.perf_counter() - started
-    )
-
-
-def device_name(wanted: str) -> str:
-    """The device to use: the one named, or a GPU if there is one."""
-    if wanted != "auto":
-        return wanted
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def split(dataset: Dataset, settings: TrainingSettings) -> list[NDArray[np.intp]]:
-    """The training samples of each client: iid, or label shares from Dirichlet(beta)."""
-    rng = np.random.default_rng([settings.seed, 0])
-    if settings.beta is None:
-        return partitions.iid(len(dataset.train), settings.clients, rng)
-    return partitions.dirichlet(dataset.train.y, settings.clients, settings.beta, rng)
+    seconds = time.perf_counter() - started
+    return Trained(settings, state.cpu(), logits, accuracy, tuple(history), seconds)
 
 
 def run_round(
-    trainer: LocalTrainer,
+    model: nn.Module,
+    pool: Pool,
     state: Tensor,
     shares: list[NDArray[np.intp]],
     settings: TrainingSettings,
     number: int,
 ) -> Tensor:
-    """The global state after one more round; the first `malicious` clients poison theirs."""
+    """The global state after one more round; the first `malicious` clients poison theirs.
+
+    The rate falls by a cosine to `final_rate` of it over the rounds.
+    """
     rng = np.random.default_rng([settings.seed, 1, number])
     taking_part = rng.choice(settings.clients, settings.per_round, replace=False)
     batches = [
         draw_batches(shares[k], settings.local_epochs, settings.batch, settings.mirror, rng)
         for k in taking_part
     ]
-    states = trainer.run(state, batches, learning_rate(settings, number))
+    cosine = (1 + np.cos(np.pi * number / max(1, settings.rounds - 1))) / 2
+    factor = settings.final_rate + (1 - settings.final_rate) * cosine
+    rate = float(settings.learning_rate * factor)
+    states = torch.stack([train_client(model, pool, state, own, rate, settings) for own in batches])
     liars = torch.as_tensor(taking_part < settings.malicious, device=states.device)
-    states = aggregation.poison(states, state, liars, settings.poison_strength)
+    reversed_ = state - settings.poison_strength * (states - state)
+    states = torch.where(liars[:, None], reversed_, states)
     sizes = torch.as_tensor([len(shares[k]) for k in taking_part], device=states.device)
     bound = -(-settings.malicious * settings.per_round // settings.clients)
-    return aggregation.rule(settings.aggregation)(states, sizes, bound)
-
-
-def learning_rate(settings: TrainingSettings, number: int) -> float:
-    """A cosine from the learning rate down to `final_rate` of it over the rounds."""
-    share = number / max(1, settings.rounds - 1)
-    factor = settings.final_rate + (1 - settings.final_rate) * (1 + np.cos(np.pi * share)) / 2
-    return float(settings.learning_rate * factor)
+    return aggregate(settings.aggregation, states, sizes, bound)
 
 
 @torch.no_grad()
@@ -160,3 +146,92 @@ def predict(
     ]
     model.train()
     return torch.cat(parts).float().cpu().numpy()
+
+
+def mean(states: Tensor, sizes: Tensor, malicious: int) -> Tensor:
+    """FedAvg: sum_k n_k w_k / sum_k n_k."""
+    weights = sizes.to(states.dtype)
+    return (weights / weights.sum()) @ states
+
+
+def median(states: Tensor, sizes: Tensor, malicious: int) -> Tensor:
+    """The median of every coordinate (the mean of the middle two for an even number)."""
+    ordered = states.sort(dim=0).values
+    n = len(states)
+    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+
+
+def trimmed_mean(states: Tensor, sizes: Tensor, malicious: int) -> Tensor:
+    """Every coordinate's mean without its m largest and m smallest values."""
+    n = len(states)
+    if 2 * malicious >= n:
+        raise RobfcpError(
+            f"trimmed-mean: cannot tolerate 2m >= n, got m={malicious}, n={n}; lower m"
+        )
+    return states.sort(dim=0).values[malicious : n - malicious].mean(0)
+
+
+def multi_krum(states: Tensor, sizes: Tensor, malicious: int) -> Tensor:
+    """The mean of the n - m states with the least sum of squared distances to their n - m - 2
+    nearest others."""
+    n = len(states)
+    neighbours = n - malicious - 2
+    if 2 * malicious + 2 >= n:
+        raise RobfcpError(
+            f"multi-krum: cannot tolerate 2m + 2 >= n, got m={malicious}, n={n}; lower m"
+        )
+    centred = states - states.mean(0)
+    squared = centred.square().sum(1)
+    distance = (squared[:, None] + squared[None] - 2 * centred @ centred.T).clamp_min(0)
+    distance.fill_diagonal_(float("inf"))
+    score = distance.sort(dim=1).values[:, :neighbours].sum(1)
+    chosen = score.argsort(stable=True)[: n - malicious]
+    return states[chosen].mean(0)
+
+
+RULES: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
+    "mean": mean,
+    "median": median,
+    "trimmed-mean": trimmed_mean,
+    "multi-krum": multi_krum,
+}
+
+
+def aggregate(name: str, states: Tensor, sizes: Tensor, malicious: int) -> Tensor:
+    """The clients' states (n, P) joined by the rule of that name, at most m of them malicious."""
+    if name not in RULES:
+        raise RobfcpError(f"{name}: no such aggregation; choose one of {', '.join(RULES)}")
+    return RULES[name](states, sizes, malicious)
+
+
+def save_checkpoint(path: Path, state: Tensor, settings: TrainingSettings, round_: int) -> None:
+    """Write the state after `round_` rounds."""
+    from safetensors.torch import save as to_bytes
+
+    metadata = {"settings": json.dumps(asdict(settings)), "round": str(round_)}
+    write_atomically(path, to_bytes({"state": state.contiguous().cpu()}, metadata))
+
+
+def load_checkpoint(path: Path, settings: TrainingSettings) -> tuple[Tensor, int]:
+    """The state and the rounds done; refused if the settings (rounds apart) are others."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as content:
+            metadata = content.metadata() or {}
+            state: Tensor = content.get_tensor("state")
+        saved = json.loads(metadata["settings"])
+        done = int(metadata["round"])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise RobfcpError(
+            f"{path}: is damaged or no checkpoint of this program; delete it to start again"
+        ) from error
+    wanted = asdict(settings)
+    different = [key for key in wanted if saved.get(key) != wanted[key]]
+    if different:
+        key = different[0]
+        raise RobfcpError(
+            f"{path}: was made with {key}={saved.get(key)}, not {wanted[key]}; delete it to start "
+            "again or restore the setting"
+        )
+    return state, done

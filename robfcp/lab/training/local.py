@@ -1,172 +1,265 @@
-"""Local training of a round's clients: several at a time in slots, one graph replay a step."""
+"""Training at a client: what a run is asked to do, the networks, the batches, plain SGD."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from robfcp.lab.training.pool import Pool
+from robfcp.errors import RobfcpError
+from robfcp.lab.datasets import Split
+
+PADDING = 4  # pixels a shifted crop may leave the image by
 
 
-class LocalTrainer:
-    """Runs SGD from the global state on each client's batches, `slots` clients side by side.
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Federated training: who takes part, how long they train, how the server joins them."""
 
-    The clients in the slots are stacked along a first axis and go through the network together
-    (vmap); on a GPU the whole step is captured once and replayed, in bfloat16 where the stacked
-    network allows it (batch norm under vmap needs single precision). A slot whose
-    client has done its steps is read out and takes the next one, so unequal clients waste little.
-    """
+    model: str
+    rounds: int
+    clients: int = 100
+    fraction: float = 0.1
+    local_epochs: int = 10
+    batch: int = 64
+    learning_rate: float = 0.05
+    final_rate: float = 0.1  # of the learning rate, reached by a cosine over the rounds
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    beta: float | None = None  # Dirichlet concentration of the label shares; None: iid
+    aggregation: str = "mean"
+    malicious: int = 0  # clients that poison their updates
+    poison_strength: float = 1.0
+    augment: bool = False  # shifted by up to 4 pixels
+    mirror: bool = False
+    seed: int = 0
 
-    def __init__(
-        self,
-        model: nn.Module,
-        pool: Pool,
-        *,
-        slots: int,
-        batch: int,
-        momentum: float,
-        weight_decay: float,
-    ) -> None:
-        self.model, self.pool, self.slots = model.train(), pool, slots
-        self.device = pool.y.device
-        state = dict(model.named_parameters())
-        self.weights = {
-            name: _stack(value, slots).requires_grad_() for name, value in state.items()
-        }
-        self.buffers = {name: _stack(value, slots) for name, value in model.named_buffers()}
-        self.rate = torch.zeros((), device=self.device)
-        on_gpu = self.device.type == "cuda"
-        self.optimizer = torch.optim.SGD(
-            self.weights.values(),
-            lr=self.rate if on_gpu else 0.0,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            fused=on_gpu,
-        )
-        self.momenta = {name: torch.zeros_like(value) for name, value in self.weights.items()}
-        for name, value in self.weights.items():
-            self.optimizer.state[value]["momentum_buffer"] = self.momenta[name]
-        self.draws = torch.zeros((slots, batch, 4), dtype=torch.int32, device=self.device)
-        self.graph = self._capture() if on_gpu else None
+    def __post_init__(self) -> None:
+        checks = [
+            (self.rounds >= 1, "rounds", "at least 1"),
+            (self.clients >= 1, "clients", "at least 1"),
+            (0 < self.fraction <= 1, "fraction", "in (0, 1]"),
+            (self.local_epochs >= 1, "local_epochs", "at least 1"),
+            (self.batch >= 1, "batch", "at least 1"),
+            (self.learning_rate > 0, "learning_rate", "positive"),
+            (self.beta is None or self.beta > 0, "beta", "positive, or left out for an iid split"),
+            (0 <= self.malicious < self.clients, "malicious", "in 0..clients-1"),
+        ]
+        for holds, field, need in checks:
+            if not holds:
+                raise RobfcpError(f"{field}: {getattr(self, field)} must be {need}; correct it")
 
-    def run(self, state: Tensor, batches: list[NDArray[np.int32]], learning_rate: float) -> Tensor:
-        """The states (clients, P) the clients reach from `state`, each on its own batches."""
-        plan, changes = schedule([len(steps) for steps in batches], self.slots)
-        joined = torch.as_tensor(np.concatenate(batches), device=self.device)
-        rows = torch.as_tensor(plan, device=self.device)
-        self.rate.fill_(learning_rate)
-        if self.graph is None:
-            self.optimizer.param_groups[0]["lr"] = learning_rate
-        result = torch.empty((len(batches), len(state)), device=self.device)
-        for time in range(len(plan) + 1):
-            for slot, finished, started in changes.get(time, ()):
-                if finished is not None:
-                    result[finished] = self._read(slot)
-                if started is not None:
-                    self._load(slot, state)
-            if time < len(plan):
-                self.draws.copy_(joined[rows[time]])
-                if self.graph is None:
-                    self._step()
-                else:
-                    self.graph.replay()
-        return result
-
-    def _step(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        x, y = self.pool.batch(self.draws.flatten(0, 1))
-        x, y = x.view(self.slots, -1, *x.shape[1:]), y.view(self.slots, -1)
-        half = self.device.type == "cuda" and (self.slots == 1 or not self.buffers)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
-            if self.slots == 1:
-                first = {name: value[0] for name, value in self.weights.items()}
-                loss = self._loss(first, {k: v[0] for k, v in self.buffers.items()}, x[0], y[0])
-            else:
-                loss = vmap(self._loss)(self.weights, self.buffers, x, y).sum()
-        loss.backward()
-        self.optimizer.step()
-
-    def _loss(
-        self, weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
-    ) -> Tensor:
-        logits = functional_call(self.model, (weights, buffers), (x,))
-        return F.cross_entropy(logits.float(), y)
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        self.optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph):
-            self._step()
-        return graph
-
-    @torch.no_grad()
-    def _load(self, slot: int, state: Tensor) -> None:
-        position = 0
-        for value in (*self.weights.values(), *self.buffers.values()):
-            target = value[slot]
-            target.copy_(state[position : position + target.numel()].view_as(target))
-            position += target.numel()
-        for value in self.momenta.values():
-            value[slot].zero_()
-
-    @torch.no_grad()
-    def _read(self, slot: int) -> Tensor:
-        values = (*self.weights.values(), *self.buffers.values())
-        return torch.cat([value[slot].reshape(-1) for value in values])
+    @property
+    def per_round(self) -> int:
+        """How many clients train in a round."""
+        return max(1, round(self.fraction * self.clients))
 
 
-def _stack(value: Tensor, slots: int) -> Tensor:
-    return value.detach().expand(slots, *value.shape).clone()
+RECIPES: dict[str, dict[str, Any]] = {  # what each shipped model was trained with
+    "mnist": {
+        "model": "cnn", "rounds": 40, "fraction": 0.1, "local_epochs": 10, "batch": 64,
+        "learning_rate": 0.02,
+    },
+    "medmnist": {
+        "model": "cnn", "rounds": 100, "fraction": 0.2, "local_epochs": 10, "batch": 50,
+        "learning_rate": 0.02, "augment": True, "mirror": True,
+    },
+    "sleep": {
+        "model": "mlp", "rounds": 60, "fraction": 0.2, "local_epochs": 5, "batch": 64,
+        "learning_rate": 0.02,
+    },
+    "cifar10": {
+        "model": "resnet18", "rounds": 70, "fraction": 0.2, "local_epochs": 5, "batch": 50,
+        "learning_rate": 0.05, "augment": True, "mirror": True,
+    },
+    "tinyimagenet": {
+        "model": "resnet18", "rounds": 65, "fraction": 0.1, "local_epochs": 10, "batch": 100,
+        "learning_rate": 0.05, "augment": True, "mirror": True,
+    },
+}  # fmt: skip
+
+
+def recipe(dataset: str, **changes: Any) -> TrainingSettings:
+    """The data set's settings with those changes that are not None."""
+    given = {key: value for key, value in changes.items() if value is not None}
+    return TrainingSettings(**{**RECIPES.get(dataset, RECIPES["medmnist"]), **given})
+
+
+class Pool:
+    """All training samples on one device; batches are gathered there by index."""
+
+    def __init__(self, split: Split, device: torch.device, augment: bool) -> None:
+        self.images = split.x.ndim == 4
+        self.augment = augment and self.images
+        self.shape = tuple(int(size) for size in split.x.shape[1:])
+        self.y = torch.as_tensor(split.y, device=device)
+        self.x = torch.tensor(split.x, device=device)
+        if not self.images:
+            return
+        every = max(1, len(self.x) // 10000)
+        channels = self.x.reshape(-1, self.shape[-1])[::every].float() / 255
+        self.mean, self.scale = channels.mean(0), channels.std(0).clamp_min(1e-3)
+        self.rows, self.columns = (torch.arange(n, device=device) for n in self.shape[:2])
+        if self.augment:
+            border = round(float(self.x[:, :2].float().mean()))
+            padded = F.pad(self.x.permute(0, 3, 1, 2), (PADDING,) * 4, value=border)
+            self.x = padded.permute(0, 2, 3, 1).contiguous()
+
+    def batch(self, draws: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples and labels for draws (b, 4): index, row shift, column shift, mirrored."""
+        index = draws[:, 0].long()
+        if not self.augment:
+            return self.scaled(self.x[index]), self.y[index]
+        mirrored = draws[:, 3:] == 1
+        columns = torch.where(mirrored, self.columns.flip(0), self.columns) + draws[:, 2:3]
+        rows = self.rows + draws[:, 1:2]
+        x = self.x[index[:, None, None], rows[:, :, None].long(), columns[:, None, :].long()]
+        return self.scaled(x), self.y[index]
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Raw samples as the networks take them: images standardised, channels first."""
+        return ((x / 255 - self.mean) / self.scale).permute(0, 3, 1, 2) if self.images else x
+
+
+def draw_batches(
+    share: NDArray[np.integer], epochs: int, batch: int, mirror: bool, rng: np.random.Generator
+) -> NDArray[np.int32]:
+    """The client's batches (steps, batch, 4): every epoch a permutation of its share, the last
+    batch of an epoch filled from the permutation's start."""
+    steps = -(-len(share) // batch)
+    order = np.concatenate(
+        [np.resize(rng.permutation(share), steps * batch) for _ in range(epochs)]
+    )
+    shifts = rng.integers(0, 2 * PADDING + 1, (2, len(order)))
+    flips = rng.integers(0, 2, len(order)) if mirror else np.zeros(len(order), np.int64)
+    return np.stack([order, *shifts, flips], axis=1).reshape(-1, batch, 4).astype(np.int32)
+
+
+def train_client(
+    model: nn.Module,
+    pool: Pool,
+    state: Tensor,
+    batches: NDArray[np.int32],
+    rate: float,
+    settings: TrainingSettings,
+) -> Tensor:
+    """The state SGD reaches from `state` on a client's batches; on a GPU in bfloat16."""
+    unflatten(model, state)
+    device = pool.y.device
+    optimizer = torch.optim.SGD(
+        model.parameters(), rate, settings.momentum, weight_decay=settings.weight_decay
+    )
+    for draws in torch.as_tensor(batches, device=device):
+        x, y = pool.batch(draws)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            logits = model(x)
+        optimizer.zero_grad()
+        F.cross_entropy(logits.float(), y).backward()
+        optimizer.step()
+    return flatten(model)
+
+
+def _state(model: nn.Module) -> list[Tensor]:
+    """Parameters, then running statistics."""
+    return [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
 
 
 def flatten(model: nn.Module) -> Tensor:
-    """The network's state as one vector: parameters, then running statistics."""
-    values: Iterable[Tensor] = (*model.parameters(), *model.buffers())
-    return torch.cat([value.detach().reshape(-1).float() for value in values])
+    """The network's state as one vector."""
+    return torch.cat([value.detach().reshape(-1).float() for value in _state(model)])
 
 
 @torch.no_grad()
 def unflatten(model: nn.Module, state: Tensor) -> None:
     """Write such a vector back into the network."""
-    position = 0
-    for value in (*model.parameters(), *model.buffers()):
-        value.copy_(state[position : position + value.numel()].view_as(value))
-        position += value.numel()
+    parts = state.split([value.numel() for value in _state(model)])
+    for value, part in zip(_state(model), parts, strict=True):
+        value.copy_(part.view_as(value))
 
 
-Change = tuple[int, int | None, int | None]
+class CNN(nn.Module):
+    """Two 5x5 convolutions with pooling and one hidden layer, for images near 28 x 28."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
+        super().__init__()
+        height, width, channels = shape
+        self.first = nn.Conv2d(channels, 32, 5, padding=2)
+        self.second = nn.Conv2d(32, 64, 5, padding=2)
+        self.hidden = nn.Linear(64 * (height // 4) * (width // 4), 256)
+        self.head = nn.Linear(256, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (n, classes) of images (n, channels, height, width)."""
+        x = F.max_pool2d(F.relu(self.first(x)), 2)
+        x = F.max_pool2d(F.relu(self.second(x)), 2)
+        logits: Tensor = self.head(F.relu(self.hidden(x.flatten(1))))
+        return logits
 
 
-def schedule(steps: list[int], slots: int) -> tuple[NDArray[np.int64], dict[int, list[Change]]]:
-    """Which row of the joined batches each slot takes at each time (times, slots), and when slots
-    change hands: {time: [(slot, client that finished, client that starts)]}. Longest first."""
-    starts = np.concatenate([[0], np.cumsum(steps)])
-    queues: list[list[int]] = [[] for _ in range(slots)]
-    load = [0] * slots
-    for client in sorted(range(len(steps)), key=lambda k: -steps[k]):
-        slot = load.index(min(load))
-        queues[slot].append(client)
-        load[slot] += steps[client]
-    plan = np.zeros((max(load, default=0), slots), np.int64)
-    changes: dict[int, list[Change]] = {}
-    for slot, queue in enumerate(queues):
-        time, previous = 0, None
-        for client in queue:
-            changes.setdefault(time, []).append((slot, previous, client))
-            plan[time : time + steps[client], slot] = np.arange(starts[client], starts[client + 1])
-            time, previous = time + steps[client], client
-        if previous is not None:
-            changes.setdefault(time, []).append((slot, previous, None))
-    return plan, changes
+class MLP(nn.Sequential):
+    """Two hidden layers of 256, for tables of features."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
+        first, second = nn.Linear(shape[0], 256), nn.Linear(256, 256)
+        super().__init__(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(256, n_classes))
+
+
+class _Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.short: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.short = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.short(x))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 with a 3x3 stem; the stem halves images of 64 pixels and more."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
+        super().__init__()
+        stride = 2 if shape[0] >= 64 else 1
+        self.stem = nn.Conv2d(shape[2], 64, 3, stride, 1, bias=False)
+        self.norm = nn.BatchNorm2d(64)
+        widths = [64, 64, 128, 256, 512]
+        blocks: list[nn.Module] = []
+        for stage in range(4):
+            blocks.append(_Block(widths[stage], widths[stage + 1], 1 if stage == 0 else 2))
+            blocks.append(_Block(widths[stage + 1], widths[stage + 1], 1))
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(512, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (n, classes) of images (n, channels, height, width)."""
+        x = self.blocks(F.relu(self.norm(self.stem(x))))
+        logits: Tensor = self.head(x.mean((2, 3)))
+        return logits
+
+
+MODELS: dict[str, Any] = {"cnn": CNN, "mlp": MLP, "resnet18": ResNet18}
+
+
+def build(name: str, shape: tuple[int, ...], n_classes: int, seed: int) -> nn.Module:
+    """The named network for samples of `shape` (h, w, c) or (d,), initialised from the seed."""
+    if name not in MODELS:
+        raise RobfcpError(f"{name}: no such model; choose one of {', '.join(MODELS)}")
+    if (name == "mlp") != (len(shape) == 1):
+        raise RobfcpError(f"{name}: does not take samples of shape {shape}; choose another model")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: nn.Module = MODELS[name](shape, n_classes)
+        return model

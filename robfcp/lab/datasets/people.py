@@ -1,0 +1,398 @@
+"""People at their own sites: patients, sleepers and phone owners, from the official tables.
+
+- stroke: Sandercock, Niewada, Czlonkowska and the International Stroke Trial Collaborative Group
+  (2011), "The International Stroke Trial database", Trials 12:101. Open Data Commons Attribution.
+- heart: Janosi, Steinbrunn, Pfisterer and Detrano (1989), "Heart Disease", UCI Machine Learning
+  Repository. CC BY 4.0.
+- fed-heart, fed-isic2019: Ogier du Terrail et al. (2022), "FLamby: datasets and benchmarks for
+  cross-silo federated learning in realistic healthcare settings", NeurIPS datasets and benchmarks.
+- ptbxl: Wagner et al. (2020), "PTB-XL, a large publicly available electrocardiography dataset",
+  Scientific Data 7:154. Only the tables are read; signals are named in the column `record`.
+- wisdm: Kwapisz, Weiss and Moore (2010), "Activity recognition using cell phone accelerometers",
+  SensorKDD.
+- sleep: tables of thirty-second epochs made from Sleep-EDF Expanded or SHHS.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.errors import RobfcpError
+from robfcp.lab.datasets.files import Dataset, SiteTable, Source, Split
+
+STROKE = Source("stroke", "https://doi.org/10.7488/ds/104", "ist")
+HEART = Source("heart", "https://doi.org/10.24432/C52P4X", "heart_disease")
+FED_HEART = Source(
+    "fed-heart", "https://github.com/owkin/FLamby (fed_heart_disease)", "fed_heart_disease"
+)
+FED_ISIC = Source("fed-isic2019", "https://github.com/owkin/FLamby (fed_isic2019)", "fed_isic2019")
+PTBXL = Source("ptbxl", "https://doi.org/10.13026/kfzx-aw45", "ptb-xl")
+WISDM = Source("wisdm", "https://www.cis.fordham.edu/wisdm/dataset.php", "wisdm")
+SLEEP = Source(
+    "sleep",
+    "https://physionet.org/content/sleep-edfx/ (or https://sleepdata.org/datasets/shhs)",
+    "sleep",
+)
+
+STROKE_CLASSES = ("dead", "dependent", "not recovered", "recovered")  # OCCODE 1..4, at six months
+STROKE_PATIENTS = 19435
+STROKE_NUMBERS = ("RDELAY", "AGE", "RSBP")  # hours since onset, years, systolic blood pressure
+STROKE_FLAGS = (  # woke with it, atrial fibrillation, CT, infarct seen, heparin, aspirin, deficits
+    "RSLEEP", "RATRIAL", "RCT", "RVISINF", "RHEP24", "RASP3", *(f"RDEF{k}" for k in range(1, 9)),
+)  # fmt: skip
+STROKE_WORDS = {"SEX": ("M",), "RCONSC": ("D", "U"), "STYPE": ("TACS", "PACS", "LACS", "POCS")}
+STROKE_BASELINE = (*STROKE_NUMBERS, *STROKE_FLAGS, *STROKE_WORDS)
+
+
+def load_stroke(directory: Path, verify: bool) -> SiteTable:
+    """466 hospitals in 36 countries: every patient whose outcome at six months is known.
+
+    Features are the columns in `STROKE_BASELINE`: nothing from after randomisation, no treatment,
+    and not the trial's own predictions (EXPDD, EXPD6, EXPD14). Columns: site (hospital), country,
+    group (stroke syndrome), year (of randomisation; empty where the table has none).
+    """
+    path = STROKE.locate(directory, "IST.csv", "IST_corrected.csv", "natural/ist/IST.csv")
+    needed = (*STROKE_BASELINE, "HOSPNUM", "COUNTRY", "OCCODE", "RDATE")
+    table = STROKE.read_columns(path, needed)
+    if verify:
+        STROKE.check_number(path, len(table["OCCODE"]), STROKE_PATIENTS, "patients")
+    outcome = {"1": 0, "2": 1, "3": 2, "4": 3, "0": -1, "9": -1, "": -1}  # -1: not known
+    for value in table["OCCODE"]:
+        if value not in outcome:
+            raise STROKE.wrong(f"{path} has OCCODE {value!r}, not 0..4 or 9")
+    y = np.array([outcome[value] for value in table["OCCODE"]])
+    x = {name: STROKE.numbers(table[name], name) for name in STROKE_NUMBERS}
+    x |= {name: STROKE.flags(table[name], name) for name in STROKE_FLAGS}
+    for name, words in STROKE_WORDS.items():
+        column = np.char.upper(np.array(table[name]))
+        x |= {f"{name}={word}": (column == word).astype(np.float32) for word in words}
+    years = [date[-2:] for date in table["RDATE"]]  # Jan-91, months in any language
+    known = y >= 0
+    return SiteTable(
+        name="stroke",
+        x=np.column_stack(list(x.values()))[known],
+        y=y[known],
+        classes=STROKE_CLASSES,
+        columns={
+            "site": np.array([f"hospital {name}" for name in table["HOSPNUM"]])[known],
+            "country": np.array(table["COUNTRY"])[known],
+            "group": np.array(table["STYPE"])[known],
+            "year": np.array([f"19{y}" if y.isdecimal() else "" for y in years])[known],
+        },
+        features=tuple(x),
+    )
+
+
+HEART_FEATURES = (
+    "age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak",
+    "slope", "ca", "thal",
+)  # fmt: skip
+HEART_SITES = {  # hospital: file, patients, country
+    "Cleveland": ("processed.cleveland.data", 303, "USA"),
+    "Hungarian": ("processed.hungarian.data", 294, "Hungary"),
+    "Switzerland": ("processed.switzerland.data", 123, "Switzerland"),
+    "VA Long Beach": ("processed.va.data", 200, "USA"),
+}
+HEART_CLASSES = ("healthy", "diseased")  # the last column: 0, or 1..4
+
+
+def load_heart(directory: Path, verify: bool) -> SiteTable:
+    """920 patients with 13 features, NaN where one was not measured.
+
+    Columns: site (hospital), country, group (sex).
+    """
+    parts = [_heart_site(directory, HEART, name, verify) for name in HEART_SITES]
+    table, sizes = np.concatenate(parts), [len(part) for part in parts]
+    return SiteTable(
+        name="heart",
+        x=table[:, :-1],
+        y=(table[:, -1] > 0).astype(np.int64),
+        classes=HEART_CLASSES,
+        columns={
+            "site": np.repeat(list(HEART_SITES), sizes),
+            "country": np.repeat([country for *_, country in HEART_SITES.values()], sizes),
+            "group": np.where(table[:, 1] > 0, "male", "female"),
+        },
+        features=HEART_FEATURES,
+    )
+
+
+def load_fed_heart(directory: Path, verify: bool) -> SiteTable:
+    """Fed-Heart-Disease: ten features, patients with any missing left out, cp and restecg as
+    indicators of all but their least value; site: the centre, 0 to 3."""
+    tables = [_heart_site(directory, FED_HEART, name, verify) for name in HEART_SITES]
+    whole = [table[~np.isnan(table[:, :10]).any(axis=1)] for table in tables]
+    table, coded = np.concatenate(whole), ("cp", "restecg")
+    column = dict(zip(HEART_FEATURES[:10], table.T, strict=False))
+    x = {name: values for name, values in column.items() if name not in coded}
+    for name in coded:
+        values = np.unique(column[name])[1:]
+        x |= {f"{name}={value:g}": column[name] == value for value in values}
+    return SiteTable(
+        name="fed-heart",
+        x=np.column_stack(list(x.values())).astype(np.float32),
+        y=(table[:, -1] > 0).astype(np.int64),
+        classes=HEART_CLASSES,
+        columns={"site": np.repeat([f"centre {k}" for k in range(4)], [len(t) for t in whole])},
+        features=tuple(x),
+    )
+
+
+def _heart_site(directory: Path, source: Source, site: str, verify: bool) -> NDArray[np.float32]:
+    """(n, 14) one hospital's file: thirteen features, then the diagnosis."""
+    file, patients, _ = HEART_SITES[site]
+    path = source.locate(directory, file, f"natural/{HEART.folder}/{file}")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = [line.split(",") for line in lines if line.strip()]
+    width = len(HEART_FEATURES) + 1
+    for number, row in enumerate(rows, 1):
+        if len(row) != width:
+            raise source.wrong(f"{path} line {number} has {len(row)} values, not {width}")
+    if verify:
+        source.check_number(path, len(rows), patients, "patients")
+    values = [value.strip() for row in rows for value in row]
+    table = source.numbers(values, path.name).reshape(-1, width)
+    if np.isnan(table[:, -1]).any():
+        raise source.wrong(f"{path} lacks a diagnosis")
+    return table
+
+
+ISIC_CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
+ISIC_IMAGES = "ISIC_2019_Training_Input_preprocessed"
+ISIC_SIDE = 64  # pixels: the images are made small enough to be held in memory together
+
+
+def load_fed_isic(directory: Path, verify: bool) -> SiteTable:
+    """Fed-ISIC2019: dermoscopic images made 64 x 64 pixels; site: the centre, 0 to 5; group:
+    FLamby's fold, train or test.
+
+    Read from FLamby's table `train_test_split` (with or without .csv) and the folder
+    ISIC_2019_Training_Input_preprocessed beside it.
+    """
+    path = FED_ISIC.locate(directory, "train_test_split", "train_test_split.csv")
+    table = FED_ISIC.read_columns(path, ("image", "target", "center", "fold"))
+    folder = FED_ISIC.locate(directory, ISIC_IMAGES)
+    files = [folder / f"{name}.jpg" for name in table["image"]]
+    there = np.array([file.is_file() for file in files])
+    if verify and not there.all():
+        first, more = files[int(np.argmin(there))], int((~there).sum()) - 1
+        raise FED_ISIC.wrong(f"{first} and {more} more images are missing (--no-verify: leave out)")
+    if not there.any():
+        raise FED_ISIC.wrong(f"{folder} holds no image")
+    return SiteTable(
+        name="fed-isic2019",
+        x=np.stack(FED_ISIC.images([files[k] for k in np.flatnonzero(there)], ISIC_SIDE)),
+        y=np.array(table["target"])[there].astype(np.int64),
+        classes=ISIC_CLASSES,
+        columns={
+            "site": np.array([f"centre {name}" for name in table["center"]])[there],
+            "group": np.array(table["fold"])[there],
+        },
+    )
+
+
+PTBXL_RECORDS = 21799
+PTBXL_CLASSES = ("NORM", "MI", "STTC", "CD", "HYP")  # diagnostic superclasses
+PTBXL_FEATURES = ("age", "sex", "height", "weight")
+
+
+def load_ptbxl(directory: Path, verify: bool) -> SiteTable:
+    """Records with a recording site and a diagnosis; the label is the superclass of the most
+    likely diagnostic statement, the first of `PTBXL_CLASSES` where several are.
+
+    Read from ptbxl_database.csv and scp_statements.csv. Columns: site, group (device), record
+    (the path of the signal at 100 Hz).
+    """
+    path = PTBXL.locate(directory, "ptbxl_database.csv")
+    needed = (*PTBXL_FEATURES, "site", "device", "scp_codes", "filename_lr")
+    table = PTBXL.read_columns(path, needed)
+    if verify:
+        PTBXL.check_number(path, len(table["site"]), PTBXL_RECORDS, "records")
+    statements = PTBXL.locate(directory, "scp_statements.csv")
+    with statements.open(encoding="utf-8") as stream:
+        first = stream.readline().split(",")[0].strip()  # official: the codes' column has no name
+    words = PTBXL.read_columns(statements, (first, "diagnostic_class"))
+    superclass = {
+        code: PTBXL_CLASSES.index(word)
+        for code, word in zip(words[first], words["diagnostic_class"], strict=True)
+        if word in PTBXL_CLASSES
+    }
+
+    def label(text: str) -> int:
+        """The superclass of the likeliest diagnosis in {'NORM': 100.0, 'SR': 0.0}; -1: none."""
+        try:
+            said = {str(k): float(v) for k, v in json.loads(text.replace("'", '"')).items()}
+        except (ValueError, AttributeError, TypeError) as error:
+            words = f"{path} has scp_codes {text[:40]!r}, not {{'NORM': 100.0}}"
+            raise PTBXL.wrong(words) from error
+        found = [(-value, superclass[code]) for code, value in said.items() if code in superclass]
+        return min(found)[1] if found else -1
+
+    y = np.array([label(text) for text in table["scp_codes"]])
+    place = PTBXL.numbers(table["site"], "site")
+    kept = (y >= 0) & ~np.isnan(place)
+    x = np.column_stack([PTBXL.numbers(table[name], name) for name in PTBXL_FEATURES])
+    return SiteTable(
+        name="ptbxl",
+        x=x[kept],
+        y=y[kept].astype(np.int64),
+        classes=PTBXL_CLASSES,
+        columns={
+            "site": np.array([f"site {value:g}" for value in place[kept]]),
+            "group": np.array(table["device"])[kept],
+            "record": np.array(table["filename_lr"])[kept],
+        },
+        features=PTBXL_FEATURES,
+    )
+
+
+WISDM_FILE = "WISDM_ar_v1.1_raw.txt"
+ACTIVITIES = ("Walking", "Jogging", "Upstairs", "Downstairs", "Sitting", "Standing")
+WINDOW = 200  # readings: ten seconds at 20 Hz
+WISDM_FEATURES = tuple(
+    f"{word} {axis}" for word in ("mean", "sd", "least", "most", "step") for axis in "xyz"
+)
+
+
+def load_wisdm(directory: Path, verify: bool) -> SiteTable:
+    """Windows of 200 readings of one user and activity in a row; site: the user.
+
+    Features are mean, standard deviation, least, most and mean absolute step of each axis. The
+    official file has broken readings; they are left out, as are windows cut short.
+    """
+    path = WISDM.locate(directory, f"WISDM_ar_v1.1/{WISDM_FILE}", WISDM_FILE)
+    readings = []
+    for text in path.read_text(encoding="latin-1").replace("\n", ";").split(";"):
+        parts = [part.strip() for part in text.strip().rstrip(",").split(",")]
+        if len(parts) == 6 and parts[0].isdigit() and parts[1] in ACTIVITIES:
+            try:
+                values = [float(part) for part in parts[3:]]
+            except ValueError:
+                continue
+            if np.isfinite(values).all():
+                readings.append((int(parts[0]), parts[1], values))
+    rows, y, users = [], [], []
+    for (user, activity), run in groupby(readings, lambda reading: reading[:2]):
+        track = np.array([values for *_, values in run])
+        for start in range(0, len(track) - WINDOW + 1, WINDOW):
+            part = track[start : start + WINDOW]
+            steps = np.abs(np.diff(part, axis=0)).mean(axis=0)
+            rows.append(
+                np.concatenate([part.mean(0), part.std(0), part.min(0), part.max(0), steps])
+            )
+            y.append(ACTIVITIES.index(activity))
+            users.append(f"user {user:02d}")
+    if not rows:
+        raise WISDM.wrong(
+            f"{path} holds no {WINDOW} readings user,activity,time,x,y,z; of one activity in a row"
+        )
+    return SiteTable(
+        name="wisdm",
+        x=np.stack(rows).astype(np.float32),
+        y=np.array(y),
+        classes=ACTIVITIES,
+        columns={"site": np.array(users)},
+        features=WISDM_FEATURES,
+    )
+
+
+SLEEP_STAGES = ("W", "N1", "N2", "N3", "REM")
+_SUBJECT_AND_STAGE = {"subject": "subject", "stage": "y", "y": "y"}
+_KEPT = ("night", "age")  # columns of sites, where all tables have them
+_IGNORED = {*_KEPT, "epoch", "sex"}  # columns that describe an epoch but are no features
+Epochs = dict[str, NDArray[Any]]  # x, y, subject and what is kept
+
+
+def load_sleep(directory: Path, verify: bool) -> Dataset:
+    """Half of the subjects (every second, by number) to train on, the others to calibrate and test.
+
+    Every table in `sleep/` is read and joined: an npz with x (n, d), y in 0..4 and subject, or a
+    parquet table with the columns subject, stage (or y) and one column per feature. Features are
+    standardised by the training subjects' median and interquartile range and clipped to +-8.
+    """
+    found = _epochs(directory, verify)
+    number = np.unique(found["subject"], return_inverse=True)[1]
+    training = number % 2 == 0
+    x = found["x"]
+    low, middle, high = np.percentile(x[training].astype(np.float64), [25, 50, 75], axis=0)
+    scaled = np.clip((x - middle) / np.where(high > low, high - low, 1.0), -8, 8)
+    every = Split(scaled.astype(np.float32), found["y"], number.astype(np.int64))
+    train, test = every.take(np.flatnonzero(training)), every.take(np.flatnonzero(~training))
+    return Dataset("sleep", train, test, SLEEP_STAGES)
+
+
+def load_sleepers(directory: Path, verify: bool) -> SiteTable:
+    """All epochs of all subjects, features as they are; columns: site (the subject), and night and
+    age where the tables have them."""
+    found = _epochs(directory, verify)
+    number = np.unique(found["subject"], return_inverse=True)[1]
+    site = np.array([f"subject {k + 1:02d}" for k in range(number.max() + 1)])[number]
+    names = {name: found[name] for name in _KEPT if name in found}
+    return SiteTable("sleep", found["x"], found["y"], SLEEP_STAGES, {"site": site, **names})
+
+
+def _epochs(directory: Path, verify: bool) -> Epochs:
+    """Features, stages, subjects and other columns of every table in the folder."""
+    folder = directory / SLEEP.folder
+    paths = sorted([*folder.glob("*.npz"), *folder.glob("*.parquet")])
+    if not paths:
+        raise RobfcpError(
+            f"sleep: no table of epochs (*.npz or *.parquet) in {folder}; make one from "
+            f"{SLEEP.home}: x or feature columns, y or stage in 0..4, subject"
+        )
+    tables = [_read_parquet(p) if p.suffix == ".parquet" else _read_npz(p) for p in paths]
+    widths = {table["x"].shape[1] for table in tables}
+    if len(widths) > 1:
+        raise RobfcpError(
+            f"sleep: tables in {folder} have {sorted(widths)} features; make them agree"
+        )
+    shared = [name for name in tables[0] if all(name in table for table in tables)]
+    found = {name: np.concatenate([table[name] for table in tables]) for name in shared}
+    if verify and not np.isfinite(found["x"]).all():
+        raise RobfcpError(f"sleep: {folder} holds features that are not finite; clean the table")
+    kinds = {"x": np.float32, "y": np.int64, **dict.fromkeys(_KEPT, np.str_)}
+    return {name: values.astype(kinds.get(name, values.dtype)) for name, values in found.items()}
+
+
+def _read_npz(path: Path) -> Epochs:
+    with np.load(path, allow_pickle=False) as content:
+        missing = {"x", "y", "subject"} - set(content.files)
+        if missing:
+            raise RobfcpError(f"sleep: {path} needs x, y and subject (no {missing}); rebuild it")
+        names = ("x", "y", "subject", *_KEPT)
+        return {key: content[key] for key in names if key in content.files}
+
+
+def _read_parquet(path: Path) -> Epochs:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise RobfcpError(
+            f"sleep: {path} needs pyarrow; install it or save the table as npz"
+        ) from error
+    table = parquet.read_table(path)
+    column = {name: table[name].to_numpy() for name in table.column_names}
+    found = {new: column[old] for old, new in _SUBJECT_AND_STAGE.items() if old in column}
+    if len(found) != 2:
+        raise RobfcpError(f"sleep: {path} needs the columns subject and stage; rename them")
+    features = [column[n] for n in column if n not in _SUBJECT_AND_STAGE and n not in _IGNORED]
+    kept = {name: column[name] for name in _KEPT if name in column}
+    return {"x": np.column_stack(features), **found, **kept}
+
+
+LOADERS = {"sleep": (SLEEP, load_sleep)}
+SITE_LOADERS = {
+    "stroke": (STROKE, load_stroke),
+    "heart": (HEART, load_heart),
+    "sleep": (SLEEP, load_sleepers),
+    "fed-heart": (FED_HEART, load_fed_heart),
+    "fed-isic2019": (FED_ISIC, load_fed_isic),
+    "wisdm": (WISDM, load_wisdm),
+    "ptbxl": (PTBXL, load_ptbxl),
+}
