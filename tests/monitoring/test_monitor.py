@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 import robfcp
 from robfcp.calibration import LocalThreshold, at_stranger, own_floor
 from robfcp.calibration.checking import local_promise
-from robfcp.calibration.sealed import digest_of
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import own_interval
@@ -270,41 +269,6 @@ def test_processes_at_once_lose_nothing(folder):
         _, said = process.communicate(timeout=120)
         assert process.returncode == 0, said
     assert MonitorState.load(folder / "m.json").n == 30 + 24 * 40
-
-
-def hostile_states():
-    watch = monitor(report=own_report())
-    data = watch.update(*samples(60, 0.2, 0)).to_json()
-    yield from (b"", b"null", b"\xff\xfe", b"[" * 5000, data[:-30], CALIBRATION.to_json())
-    yield data.replace(b'"misses":', b'"misses":1')
-    yield data.replace(b'"schema":1', b'"schema":9')
-    good = json.loads(data)["body"]
-    changes = [
-        {"floor": 1.0}, {"floor": "high"}, {"delta": 0}, {"misses": 61}, {"misses": -1},
-        {"n": 61}, {"n": 2**50}, {"level": -1}, {"seed": -4}, {"seed": 2**64}, {"changes": []},
-        {"changes": [0.0]}, {"alarms": {"coverage": 0}}, {"alarms": {"coverage": 99}},
-        {"curve": []}, {"curve": [[60, 0.0, 0.0, 0.0], [60, 0.0, 0.0, 0.0]]},
-        {"batches": ["x"]}, {"rows": ["0" * 15]}, {"started": []},
-        {"alarms": {"x\x1b": 9}}, {"run_length": 0.1}, {"client": "a\n"},
-        {"more": 1}, {"calibration": None},
-    ]  # fmt: skip
-    bags = [
-        {"reported": 0}, {"bins": [3, 2]}, {"bins": [-1]}, {"counts": [0]}, {"counts": [1]},
-        {"started": []}, {"cells": [1] * 10}, {"cells": [-1] + [0] * 8 + [61]},
-        {"bins": [2**40], "counts": [260]}, {"bins": [20], "counts": [260]},
-    ]  # fmt: skip
-    for change in [*changes, *({"bag": {**good["bag"], **bag}} for bag in bags)]:
-        raw = json.dumps({**good, **change}, separators=(",", ":")).encode()
-        head = f'{{"kind":"monitor","schema":1,"digest":"{digest_of(raw)}","body":'.encode()
-        yield head + raw + b"}"
-
-
-@pytest.mark.parametrize("data", list(hostile_states()), ids=lambda d: str(len(d)))
-def test_a_hostile_state_file_is_refused_in_one_line(data, tmp_path):
-    (tmp_path / "m.json").write_bytes(data)
-    with pytest.raises(RobfcpError) as refused:
-        monitor(report=own_report(), path=tmp_path / "m.json")
-    assert str(refused.value).isprintable()
 
 
 def write(path, p, y, names=("p0", "p1"), ids=None):

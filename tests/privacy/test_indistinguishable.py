@@ -28,25 +28,19 @@ def test_one_odd_row_changes_one_score(score):
     rows, labels = rng.dirichlet(np.ones(4), 50), rng.integers(0, 4, 50)
     whole = score(rows, labels, 5)
     assert np.array_equal(scores_or_nan(score, rows, labels, 5), whole)
+    texts, floats = labels.astype(object), labels.astype(float)  # as a missing label makes it
+    texts[17], floats[17] = "unknown", NAN
+    odd = [(rows, texts), (rows, floats)]
+    for label in (-1, 4, 2**62):
+        odd.append((rows, np.where(np.arange(50) == 17, label, labels)))
     for place, value in ((slice(None), NAN), (0, -1.0), (0, INF), (slice(None), 0.0), (1, 5.0)):
         broken = rows.copy()
         broken[17, place] = value
-        found = scores_or_nan(score, broken, labels, 5)
+        odd.append((broken, labels))
+    for given, truth in odd:
+        found = scores_or_nan(score, given, truth, 5)
         assert np.isnan(found[17])
         assert np.array_equal(np.delete(found, 17), np.delete(whole, 17))
-    for label in (-1, 4, 2**62):
-        wrong = labels.copy()
-        wrong[17] = label
-        found = scores_or_nan(score, rows, wrong, 5)
-        assert np.isnan(found[17])
-        assert np.array_equal(np.delete(found, 17), np.delete(whole, 17))
-    missing = labels.astype(float)
-    missing[17] = NAN  # a missing label makes the column float
-    found = scores_or_nan(score, rows, missing, 5)
-    assert np.array_equal(np.delete(found, 17), np.delete(whole, 17))
-    texts = labels.astype(object)
-    texts[17] = "unknown"
-    assert np.isnan(scores_or_nan(score, rows, texts, 5)).sum() == 1
 
 
 def test_regression_scores_are_tolerant_too():

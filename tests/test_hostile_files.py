@@ -1,0 +1,391 @@
+"""Files of every kind, broken in every way we know: refused in one line that can be printed."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from makers import LAC, beta_scores, outputs, reports_of, sealed
+
+import robfcp
+from robfcp.calibration import Letter
+from robfcp.errors import ReportError, RobfcpError
+from robfcp.monitoring import AlarmHistory, Chain, EReport
+from robfcp.privacy import Ledger, Privacy
+from robfcp.report.agreement import read_keys, read_sizes, read_terms
+
+DIGEST, OTHER = "ab" * 32, "cd" * 32
+GRID = robfcp.Grid.uniform(20)
+
+
+def monitor(path=None):
+    """A monitor that keeps a bag of scores too, going on with a state file if there is one."""
+    own = robfcp.Report.of("site-3", *outputs(0, 200), by_class=False, grid=GRID)
+    federation = robfcp.Federation.from_counts([[50] * 20] * 9, GRID, score=LAC)
+    calibration = robfcp.calibrate(federation, defence="none")
+    return robfcp.Monitor(calibration, floor=0.9, report=own, seed=1, path=path)
+
+
+def looked():
+    history = AlarmHistory(DIGEST, "r", 6, 1, 0.05)
+    for step in (1, 2):
+        sent = [EReport(f"s{k}", DIGEST, 0.9, 9 * step, 0.5, "r", step) for k in range(6)]
+        _, history = history.looked(sent, step)
+    return history
+
+
+def letter():
+    sites = [robfcp.Report.of(f"s{k}", *outputs(k)) for k in range(11)]
+    return robfcp.calibrate(sites, defence=robfcp.Consensus(at_most=2)).letter("s3")
+
+
+def chain():
+    first, second = (reports_of(beta_scores(seed, 6, 50)) for seed in (0, 1))
+    old, new = (robfcp.calibrate(sent, defence="none") for sent in (first, second))
+    begun = Chain.begin(old)
+    return begun.extended(new, old, begun.admit(new.federation, 1))
+
+
+def record(path):
+    """Read the calibration's record, which lies beside it."""
+    return robfcp.Calibration.load(path.with_name("c.json")).federation
+
+
+def ledger(path):
+    Ledger(path).releases()
+
+
+PRIVATE = robfcp.Report("a", [20] * 10, robfcp.Grid.uniform(10), LAC, n_samples=200,
+                        privacy=Privacy(1.0))  # fmt: skip
+SPLIT = robfcp.Report.of("a", *outputs(0, 6), grid=robfcp.Grid.uniform(10))
+PLAIN = reports_of(beta_scores(0, 6, 50), round="7", model="abc")
+CALIBRATION = robfcp.calibrate(PLAIN, defence=robfcp.Consensus(at_most=1))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A valid file, how it is read, and values that each field must not have.
+
+    "a.b" is the field b inside a; an object is joined to the one that stands there.
+    """
+
+    good: Callable[[], bytes]
+    read: Callable[[Path], Any]
+    wrong: dict[str, list[Any]]
+    name: str = "x.json"
+
+
+REPORT_FIELDS = {
+    "": [{"extra": 1}, {"kind": "calibration"}],
+    "schema": [99, 2, "1", True, None],
+    "client": [5, "", None, "a\nb", "a\u202eb\n", "x" * 300],
+    "round": [7, "r" * 300, "a\nb"],
+}
+EVERY_NUMBER = [-1, 1.5, None, "1"]
+KINDS = {
+    "report": Kind(
+        PLAIN[0].to_json,
+        robfcp.Report.load,
+        REPORT_FIELDS
+        | {
+            "n_samples": [*EVERY_NUMBER, 49, 50.0],
+            "model": [3, "x" * 300],
+            "counts": [
+                [1.5], [1], None, {"bins": [0], "counts": [25, 25]}, {"bins": [], "counts": []},
+                {"bins": [5, 5], "counts": [25, 25]}, {"bins": [5, 4], "counts": [25, 25]},
+                {"bins": [-1], "counts": [50]}, {"bins": [1, -(2**63), 5], "counts": [25, 24, 1]},
+                {"bins": [10**6], "counts": [50]}, {"bins": [10**30], "counts": [50]},
+                {"bins": [3], "counts": [10**30]}, {"bins": [3, 4], "counts": [51, -1]},
+                {"bins": [1000], "counts": [50]},
+            ],
+            "grid": [
+                None, {"digest": "0"}, {"name": "nope"}, {"name": "x", "edges": [1, 0]},
+                {"name": "x", "edges": []}, {"name": "uniform", "parameters": {"bins": "x"}},
+                {"name": "uniform", "parameters": {"bins": "9", "low": "a", "high": True}},
+                {"name": "uniform", "parameters": {"bins": 10**9}},
+            ],
+            "score": [{"name": "nope"}, {"name": "raps", "parameters": {"penalty": "x"}}, 3],
+        },
+    ),
+    "report by class": Kind(
+        SPLIT.to_json,
+        robfcp.Report.load,
+        {
+            "strata": [
+                {"steps": [0, 0, 30], "counts": [2, 2, 2]}, {"steps": [2**62], "counts": [6]},
+                {"steps": [30], "counts": [6]}, {"steps": [-1, 2], "counts": [3, 3]},
+                {"steps": [3, 0], "counts": [3, 3]}, {"steps": [3, -2], "counts": [3, 3]},
+                {"steps": [3, -(2**63)], "counts": [3, 3]}, {"steps": [2**63], "counts": [6]},
+                {"steps": [2**100], "counts": [6]}, {"steps": [3, 1], "counts": [7, -1]},
+                {"steps": [3, 10], "counts": [7, -1]}, {"steps": [3, 1], "counts": [6, 0]},
+                {"steps": [3], "counts": [2**63]}, {"steps": [3, 10, 10], "counts": [2**62] * 3},
+                {"counts": [1.5] * 6}, {"counts": [6]}, {"steps": [3], "counts": [7]},
+                {"steps": [], "counts": []}, {"more": 1}, None,
+            ],
+            "strata.names": [
+                1, 0, -1, 10**6, 10**30, ["a", "a", "b"], ["a", "\u001b[2J", "b"], ["a", "", "b"],
+                [], "abc", [1, 2, 3],
+            ],
+            "strata.by": ["ward", "group", None],
+            "counts": [[6] + [0] * 9],
+            "risk": [{"name": "fnr", "bound": 1.0, "resolution": 360}],
+            "set_sizes": [[-6] + [3] * 8, [6] * 9 + [1], [6]],
+        },
+    ),
+    "private report": Kind(
+        PRIVATE.to_json,
+        robfcp.Report.load,
+        {
+            "n_samples": [100_000, 0, None, "1"],
+            "counts": [
+                [10**6, -(10**6) + 200] + [0] * 8, [2**41] + [0] * 9, [-(2**41)] + [0] * 9, [1, 2],
+                [10**12] * 2 + [-(10**12)] * 2 + [0] * 6,
+            ],
+            "privacy": [
+                {"scale": 1.0}, {"epsilon": -1}, {"neighbours": "add-remove"}, {"promise": 1},
+            ],
+            "set_sizes": [[20] * 10],
+        },
+    ),
+    "e-report": Kind(
+        EReport("a", DIGEST, 0.9, 10**6, 1.0, "r").to_json,
+        EReport.load,
+        REPORT_FIELDS
+        | {
+            "log_coverage": [None, "1", 1e300, 1e7, float("nan"), float("inf")],
+            "log_drift": [1e300, "a", float("nan")],
+            "n_samples": [*EVERY_NUMBER, 0, 2**60],
+            "step": EVERY_NUMBER,
+            "floor": [0.0, 1.0, "x"],
+            "calibration": ["AB" * 32, "", None],
+        },
+    ),
+    "monitor": Kind(
+        lambda: monitor().update(*outputs(1, 60)).to_json(),
+        monitor,
+        {
+            "": [{"more": 1}],
+            "floor": [1.0, "high"],
+            "delta": [0],
+            "misses": [61, -1],
+            "n": [61, 2**50],
+            "level": [-1],
+            "seed": [-4, 2**64],
+            "changes": [[], [0.0]],
+            "started": [[]],
+            "alarms": [{"coverage": 0}, {"coverage": 99}, {"x\x1b": 9}],
+            "curve": [[], [[60, 0.0, 0.0, 0.0], [60, 0.0, 0.0, 0.0]]],
+            "batches": [["x"]],
+            "rows": [["0" * 15]],
+            "run_length": [0.1],
+            "client": ["a\n"],
+            "calibration": [None],
+            "bag": [{"bins": [2**40], "counts": [260]}, {"bins": [20], "counts": [260]}],
+            "bag.reported": [0],
+            "bag.bins": [[3, 2], [-1]],
+            "bag.counts": [[0], [1]],
+            "bag.started": [[]],
+            "bag.cells": [[1] * 10, [-1] + [0] * 8 + [61]],
+        },
+    ),
+    "alarms": Kind(
+        lambda: looked().to_json(),
+        AlarmHistory.load,
+        {
+            "calibration": ["x", OTHER],
+            "delta": [2.0],
+            "liars": [6],
+            "n_sites": [2],
+            "looks": [[{"step": 1, "sites": {}}] * 2, [{"step": 1, "sites": {}, "extra": 1}]],
+            "looks.0.step": [2, 3],
+            "looks.0.sites.s0": [{"client": "s1"}, {"client": "a\u202eb"}, {"n_samples": -1},
+                                 {"log_coverage": 1e9}, {"step": 2}, {"calibration": OTHER}],
+        },
+    ),
+    "chain": Kind(
+        lambda: chain().to_json(),
+        Chain.load,
+        {
+            "": [{"more": 1}],
+            "delta": [0],
+            "links": [[]],
+            "links.0.before": [OTHER],
+            "links.0.flagged": [["site-04"]],
+            "links.1.before": [None, OTHER],
+            "links.1.number": [3, 1],
+        },
+    ),
+    "letter": Kind(
+        lambda: letter().to_json(),
+        Letter.load,
+        {
+            "": [{"more": 1}],
+            "others.thresholds": [[0.5, 0.6]],
+            "others.label_counts": [[1, -2, 3]],
+            "others.liars": [-1],
+            "others.alike": [7.0],
+            "others": [{"more": 1}],
+            "verdict": ["perhaps"],
+            "covered": [[1.5]],
+            "calibration": [None],
+        },
+    ),
+    "calibration": Kind(CALIBRATION.to_json, robfcp.Calibration.load, {"": [{"more": 1}]}),
+    "record": Kind(lambda: b"", record, {}),
+    "ledger": Kind(
+        lambda: json.dumps(
+            {"schema": 1, "kind": "privacy-ledger", "dataset": None, "releases": []}
+        ).encode(),
+        ledger,
+        {"": [{"more": 1}], "schema": [2], "kind": ["report"], "releases": [[{}], None]},
+    ),
+}  # fmt: skip
+JUNK = [b"null", b"[]", b"{}", b"\xff\xfe\x00", b"[" * 9999, b'"\\ud800"', b"{", b""]
+
+
+@cache
+def good(kind):
+    return KINDS[kind].good()
+
+
+def changed(kind, field, value):
+    """The valid file with another value there, its digest made to fit again."""
+    data = json.loads(good(kind))
+    inside = data["body"] if "digest" in data else data
+    *way, last = field.split(".")
+    place = inside
+    for step in way:
+        place = place[int(step) if step.isdigit() else step]
+    if not field:
+        inside |= value
+    elif isinstance(value, dict) and isinstance(place.get(last), dict):
+        place[last] |= value
+    else:
+        place[last] = value
+    return sealed(data["kind"], inside) if "digest" in data else json.dumps(data).encode()
+
+
+def refused_in_one_line(kind, data, folder):
+    path = folder / KINDS[kind].name
+    path.write_bytes(data)
+    with pytest.raises(RobfcpError) as caught:
+        KINDS[kind].read(path)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+    assert ";" in str(caught.value)
+    return caught.value
+
+
+CASES = [(k, f, v) for k, kind in KINDS.items() for f, values in kind.wrong.items() for v in values]
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), CASES, ids=lambda v: str(v)[:40])
+def test_a_value_that_cannot_be_is_refused_with_the_client_named(kind, field, value, tmp_path):
+    error = refused_in_one_line(kind, changed(kind, field, value), tmp_path)
+    if "report" in kind:
+        assert isinstance(error, ReportError)
+        named = error.client in (json.loads(good(kind))["client"], str(tmp_path / "x.json"))
+        assert named or field == "client"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "record"])
+def test_what_is_cut_altered_newer_or_of_another_kind_is_refused(kind, tmp_path):
+    data = good(kind)
+    cuts = [data[:end] for end in {*range(1, len(data), len(data) // 40 + 1), len(data) - 1}]
+    others = [good(other) for other in KINDS if other not in (kind, "record", "ledger")]
+    if "report" in kind:
+        others = [one for one in others if b'"kind":"report"' not in one]
+    newer = data.replace(b'"schema":1', b'"schema":9').replace(b'"schema": 1', b'"schema": 9')
+    for broken in [*JUNK, *cuts, *others, newer]:
+        refused_in_one_line(kind, broken, tmp_path)
+    if b'"digest":"' in data and b'"body":' in data:
+        body = data.index(b'"body":') + 7
+        places = [place for place in range(body, len(data)) if data[place : place + 1].isdigit()]
+        for place in places[:: len(places) // 20 + 1]:
+            other = b"%d" % (9 - int(data[place : place + 1]))
+            refused_in_one_line(kind, data[:place] + other + data[place + 1 :], tmp_path)
+
+
+def test_a_record_that_is_damaged_or_another_calibrations_is_refused(tmp_path):
+    CALIBRATION.save(tmp_path / "c.json")
+    (path,) = set(tmp_path.glob("c.*.json"))
+    data = path.read_bytes()
+    robfcp.calibrate(PLAIN[1:]).save(tmp_path / "d.json")
+    (other,) = set(tmp_path.glob("d.*.json"))
+    for broken in [*JUNK, data[:-9], data.replace(b"site-01", b"site-11"), other.read_bytes()]:
+        path.write_bytes(broken)
+        with pytest.raises(RobfcpError) as caught:
+            record(path)
+        assert str(caught.value).isprintable()
+    path.write_bytes(data)
+    assert list(record(path)) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "words"),
+    [
+        (read_keys, '["site 1"]\nkey = "ed25519:AAAA"', "not an Ed25519 public key"),
+        (read_keys, '[a]\nkey = "AAAA"', "not an Ed25519 public key"),
+        (read_keys, "[a]\nkey = 3", "a: a whole number stands at key where text"),
+        (read_keys, "[a]\nsamples = 3", "a has no key"),
+        (read_keys, "[a]\nsamples = -3", "whole numbers of samples"),
+        (read_keys, "[a]\nsize = 3", "a: 'size' is not known"),
+        (read_keys, "[a", "not TOML"),
+        (read_keys, "", "registers nobody"),
+        (read_sizes, '[a]\nkey = "k"\n', "no number of samples"),
+        (read_terms, "[", "not TOML"),
+        (read_terms, "rounds = 3", "'rounds' is not known; use round, model"),
+        (read_terms, "epsilon = true", "stands at epsilon where a number"),
+        *((read_sizes, f'{{"a": {n}}}', "whole numbers of samples") for n in ("true", "0", "1.5")),
+        (read_sizes, "{", "not JSON"),
+        (read_sizes, '{"a": 1, "a": 2}', "not JSON"),
+    ],
+)
+def test_registries_and_terms_say_what_is_wrong(read, text, words, tmp_path):
+    path = tmp_path / ("r.json" if "JSON" in words or ": " in text else "r.toml")
+    path.write_text(text)
+    with pytest.raises(RobfcpError, match=words) as caught:
+        read(path)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("kind", ["report", "e-report", "monitor", "alarms", "chain", "ledger"])
+def test_a_400_mb_file_is_refused_before_it_is_read(kind, tmp_path):
+    with open(tmp_path / "x.json", "wb") as stream:
+        stream.truncate(400 * 2**20)
+    with pytest.raises(RobfcpError, match="larger than"):
+        KINDS[kind].read(tmp_path / "x.json")
+
+
+def test_every_mutation_of_a_report_is_refused_or_means_the_same():
+    """Thousands of mutated bytes: never a traceback, never counts that differ from what stands."""
+    rng = np.random.default_rng(1)
+    originals = [one.to_json() for one in (*PLAIN, SPLIT, PRIVATE)]
+    accepted, lines = 0, []
+    for _ in range(6000):
+        data = bytearray(originals[rng.integers(len(originals))])
+        for _ in range(rng.integers(1, 4)):
+            place = rng.integers(len(data))
+            more = bytes(rng.choice(list(b'0123456789.-eE,[]{}":n'), 2).tolist())
+            cut, new = [(1, rng.bytes(1)), (rng.integers(1, 9), b""), (0, more)][rng.integers(3)]
+            data[place : place + cut] = new
+        try:
+            report = robfcp.Report.from_json(bytes(data))
+        except ReportError as error:
+            lines.append(str(error))
+            continue
+        accepted += 1
+        said = json.loads(bytes(data))
+        assert report.grid.digest == said["grid"]["digest"]
+        assert report.n_samples == said["n_samples"]
+        if report.privacy is None:
+            assert report.n_samples == report.counts.sum()
+            assert report.counts.min() >= 0
+        if report.strata is not None:
+            assert (report.strata.dense().sum(axis=0) == report.counts).all()
+    assert 10 < accepted < 1500
+    assert all(line.isprintable() for line in lines)
