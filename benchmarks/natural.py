@@ -18,7 +18,7 @@ import numpy as np
 
 from robfcp.figures import BLUE, GREEN, GREY, ORANGE, new_axes, save
 from robfcp.files import write_atomically
-from robfcp.lab import natural, natural_sites, outputs
+from robfcp.lab import natural, outputs
 from robfcp.lab.attacks import EVERYDAY
 
 HERE = Path(__file__).resolve().parent
@@ -54,10 +54,8 @@ robfcp train heart --model leave-sites-out --data-dir DATA -o heart-leave-sites-
 robfcp train sleep --model leave-sites-out --data-dir DATA -o sleep-leave-sites-out.npz
 ```
 
-The stroke model sees what was known at randomisation:
-{features}.
-It sees no treatment, nothing of the follow-up and none of the trial's own predictions. The
-models are gradient-boosted trees of scikit-learn.
+The stroke model sees what was known at randomisation, no treatment, nothing of the follow-up and
+none of the trial's own predictions. The models are gradient-boosted trees of scikit-learn.
 
 Everything on this page can be tried in other settings:
 
@@ -110,14 +108,6 @@ halvings of every site; *all samples* and set sizes weigh sites by their samples
   that half is too small, sets are full.
 """
 
-SIZES = """
-### What size of site gains
-
-The sites of each federation in groups by size. A small site gains most from the others: its
-own data prove nothing short of full sets, and its letter costs little more than one threshold for
-all. A large site can do without them.
-"""
-
 UNLIKE = """
 ## How unlike sites are, and whether the label mix explains it
 
@@ -137,8 +127,9 @@ FOUND = """
 ## Who is found
 
 A fifth of the sites lie (one of the four heart hospitals), the defences estimate how many; {seeds}
-seeds. *Error* is coverage minus that of the honest sites alone, *found* counts liars left out,
-*accused* honest sites left out. The first seven are mistakes that happen without any malice.
+seeds. In each cell the error, coverage minus that of the honest sites alone, of no defence / the
+published rule / `consensus`; then how many of the liars `consensus` left out. The first seven are
+mistakes that happen without any malice.
 
 - `swapped-labels`: the site's two commonest classes coded the wrong way round.
 - `old-model`: probabilities of a worse model, emulated: softmax(0.5 log p + noise).
@@ -169,11 +160,6 @@ def main() -> None:
         )
     else:
         sites, spread = measured_sites(seeds)
-    sizes = [
-        row
-        for one in natural.FEDERATIONS
-        for row in natural_sites.by_size([r for r in sites if r["federation"] == one.title])
-    ]
     if arguments.keep_found:
         found = read_csv(folder / "natural" / "found.csv")
     else:
@@ -182,7 +168,7 @@ def main() -> None:
     for name, rows in (("sites", sites), ("rules", spread), ("found", found)):
         write_atomically(folder / "natural" / f"{name}.csv", as_csv(rows))
     draw(sites, folder / "natural" / "coverage.png")
-    write_atomically(folder / "natural.md", page(described, spread, sizes, unlike, found, seeds))
+    write_atomically(folder / "natural.md", page(described, spread, unlike, found, seeds))
     print(f"-> {folder / 'natural.md'}: {len(sites)} sites, {len(found)} settings")
 
 
@@ -190,19 +176,16 @@ def measured_sites(seeds: int) -> tuple[Rows, Rows]:
     """A row a site, and a row a federation and rule."""
     sites, spread = [], []
     for one in natural.FEDERATIONS:
-        rows, rules = natural_sites.by_site(one, seeds=seeds)
+        rows, rules = natural.by_site(one, seeds=seeds)
         sites += rows
         spread += rules
         print(f"{one.title}: {len(rows)} sites", flush=True)
     return sites, spread
 
 
-def page(described: Rows, spread: Rows, sizes: Rows, unlike: Rows, found: Rows, seeds: int) -> str:
+def page(described: Rows, spread: Rows, unlike: Rows, found: Rows, seeds: int) -> str:
     """docs/natural.md."""
     entries = [entry for entry in outputs.entries() if entry["split"] == outputs.NATURAL]
-    stroke = next(entry for entry in entries if entry["dataset"] == "stroke")
-    names = dict.fromkeys(name.split("=")[0] for name in stroke["features"])
-    features = fill(", ".join(names), 100)
     sources = "\n".join(
         f"| {e['source']} | {e['site']} | {e['predicted']} | {e['trained_on']} | {e['licence']} "
         f"| [{e['doi']}](https://doi.org/{e['doi']}) |"
@@ -211,7 +194,7 @@ def page(described: Rows, spread: Rows, sizes: Rows, unlike: Rows, found: Rows, 
     loaders = ", ".join(f"`{name}`" for name in LOADERS)
     parts = [
         INTRO.format(
-            sources=sources, features=features, loaders=loaders, min_size=natural.MIN_SIZE
+            sources=sources, loaders=loaders, min_size=natural.MIN_SIZE
         ),
         table(
             ["federation", "sites", "used", "samples used", "a site: least, median, most",
@@ -226,28 +209,17 @@ def page(described: Rows, spread: Rows, sizes: Rows, unlike: Rows, found: Rows, 
         ),
         COVERAGE.format(seeds=seeds),
         table(
-            ["federation", "rule", "all samples", "worst site", "tenth part below", "best",
-             f"sites below {natural_sites.LOW}", "worst class", "set size"],
+            ["federation", "rule", "all samples", "worst site",
+             f"sites below {natural.LOW}", "worst class", "set size"],
             [
-                [r["federation"], natural_sites.TITLES[r["rule"]], f"{r['overall']:.3f}",
-                 f"{r['worst']:.3f} ({r['worst_site']})", f"{r['tenth']:.3f}", f"{r['best']:.3f}",
-                 f"{r['low']:.0%}", f"{r['worst_class']:.3f}", f"{r['set_size']:.2f}"]
+                [r["federation"], natural.TITLES[r["rule"]], f"{r['overall']:.3f}",
+                 f"{r['worst']:.3f}", f"{r['low']:.0%}", f"{r['worst_class']:.3f}",
+                 f"{r['set_size']:.2f}"]
                 for r in spread
             ],
         ),
         "\n![Coverage by site](natural/coverage.png)\n",
         "[sites.csv](natural/sites.csv), [rules.csv](natural/rules.csv)",
-        SIZES,
-        table(
-            ["federation", "sites", "samples of a site",
-             *(f"{rule}: below {natural_sites.LOW}, set size" for rule in natural_sites.RULES)],
-            [
-                [r["federation"], r["sites"], f"{r['least']} to {r['most']}",
-                 *(f"{r[f'{rule}, low']:.0%}, {r[f'{rule}, set size']:.2f}"
-                   for rule in natural_sites.RULES)]
-                for r in sizes
-            ],
-        ),
         UNLIKE.format(bins=natural.BINS),
         table(
             ["federation", "sites", "X²/df against the others", "given its labels", "explained"],
@@ -270,8 +242,8 @@ def page(described: Rows, spread: Rows, sizes: Rows, unlike: Rows, found: Rows, 
         ),
         SURPRISES + surprises(spread, unlike, found),
         FOUND.format(seeds=seeds),
-        *(liars(one.title, found) for one in natural.FEDERATIONS),
-        "[found.csv](natural/found.csv)\n",
+        faults(found),
+        "\n[found.csv](natural/found.csv)\n",
     ]  # fmt: skip
     return "\n".join(parts)
 
@@ -328,32 +300,25 @@ def _worse(found: Rows, ours: str) -> str:
     return f"`{ours}` can err by a point or more beyond no defence at all: {words}."
 
 
-def liars(title: str, found: Rows) -> str:
-    """The faults of one federation, a line each."""
-    rows = [row for row in found if row["federation"] == title and row["liars"]]
-    first = rows[0]
+def faults(found: Rows) -> str:
+    """A line a fault, a column a federation."""
+    rows = {(r["attack"], r["federation"]): r for r in found if r["liars"]}
+    titles = [one.title for one in natural.FEDERATIONS]
+    names = ("none", *natural.COMPARED)
+    ours = natural.COMPARED[-1]
     lines = [
         [
-            f"`{r['attack']}`",
-            f"{r['none_error']:+.3f}",
+            f"`{attack}`",
             *(
-                text
-                for name in natural.COMPARED
-                for text in (
-                    f"{r[f'{name}_error']:+.3f}",
-                    f"{r[f'{name}_found']:.1f}",
-                    f"{r[f'{name}_false_alarms']:.1f}",
-                )
+                " / ".join(f"{rows[attack, title][f'{name}_error']:+.3f}" for name in names)
+                + f"; {rows[attack, title][f'{ours}_found']:.1f}"
+                for title in titles
             ),
         ]
-        for r in rows
+        for attack in dict.fromkeys(attack for attack, _ in rows)
     ]
-    head = ["fault", "undefended: error"]
-    head += [word for name in natural.COMPARED for word in (f"{name}: error", "found", "accused")]
-    return (
-        f"### {title[0].upper()}{title[1:]}: {first['liars']} of "
-        f"{first['liars'] + first['honest']} lie\n\n{table(head, lines)}\n"
-    )
+    counts = {title: r["liars"] for (_, title), r in rows.items()}
+    return table(["fault", *(f"{title}, {counts[title]} lie" for title in titles)], lines)
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:

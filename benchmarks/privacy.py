@@ -1,4 +1,4 @@
-"""The tables of docs/privacy.md: `python benchmarks/privacy.py price|grids|trees`.
+"""The tables of docs/guides/privacy.md: `python benchmarks/privacy.py price|grids|trees`.
 
 Clients draw their samples from a real network's shipped test outputs, on which coverage and set
 size are then exact. Samples are seeded; the noise is OpenDP's and is not.

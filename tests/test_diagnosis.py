@@ -247,7 +247,7 @@ def test_coverage_is_told_where_it_is_off(covered, words) -> None:
 
 @pytest.mark.slow
 def test_everyday_faults_at_real_hospitals_are_named() -> None:
-    """On hospitals that the laws were not fitted to; docs/diagnosis.md has the whole table."""
+    """On hospitals that the laws were not fitted to; docs/guides/page.md has the whole table."""
     rows = list(named(natural.FEDERATIONS[0], most=5, seed=1))
     right = {row.fault: row.right for row in rows}
     assert set(right) == {*NAMES, NOBODY}

@@ -35,7 +35,7 @@ def reproduce(
 ) -> None:
     """Repeat the paper's experiments on shipped model outputs.
 
-    Each leaves NAME.csv, NAME.json and NAME.png. A call that was stopped goes on where it was.
+    Each leaves NAME.csv and NAME.png. A call that was stopped goes on where it was.
 
     [dim]Example: robfcp reproduce main benign -o out/paper[/dim]
     [dim]Example: robfcp reproduce bounds --seeds 2 --workers 1 -o out/paper[/dim]
@@ -69,7 +69,7 @@ def reproduce(
         paper.write_page(output, page)
         printer.line(f"-> {page}")
     for name in chosen:
-        printer.line(f"-> {output / name}.csv, .json and .png")
+        printer.line(f"-> {output / name}.csv and .png")
     printer.json(tables)
 
 

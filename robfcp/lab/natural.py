@@ -322,30 +322,6 @@ def _spread(title: str, rule: str, outcome: SiteOutcomes, weights: list[int]) ->
     }
 
 
-def by_size(rows: Sequence[dict[str, Any]], parts: int = 3) -> list[dict[str, Any]]:
-    """The sites of one federation in groups of about equal number, two at least in each, the
-    smallest first: what each rule gives them in the mean. One group where all have one size."""
-    ordered = sorted(rows, key=lambda row: (row["samples"], row["site"]))
-    alike = ordered[0]["samples"] == ordered[-1]["samples"]
-    parts = 1 if alike else max(1, min(parts, len(ordered) // 2))
-    found: list[dict[str, Any]] = []
-    for group in np.array_split(np.arange(len(ordered)), parts):
-        chosen = [ordered[k] for k in group]
-        line: dict[str, Any] = {
-            "federation": chosen[0]["federation"],
-            "sites": len(chosen),
-            "least": chosen[0]["samples"],
-            "most": chosen[-1]["samples"],
-        }
-        for rule in RULES:
-            values = np.array([row[rule] for row in chosen])
-            line[f"{rule}, low"] = float((values < LOW).mean())
-            line[f"{rule}, worst"] = float(values.min())
-            line[f"{rule}, set size"] = float(np.mean([row[f"{rule}, set size"] for row in chosen]))
-        found.append(line)
-    return found
-
-
 @dataclass(frozen=True)
 class LeaveOutSettings:
     """Gradient-boosted trees; `folds` groups of whole sites, each predicted by a model of the

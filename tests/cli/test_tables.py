@@ -259,7 +259,7 @@ def test_wrong_files_are_refused_by_row_and_column(case: str, tmp_path: Path) ->
 
 
 def test_the_guide_shows_the_wrong_files_as_they_are_refused() -> None:
-    guide = (ROOT / "docs" / "guides" / "tables.md").read_text()
+    guide = (ROOT / "docs" / "guides" / "files.md").read_text()
     for case, (_, message) in WRONG.items():
         assert f"| {case} |" in guide, case
         assert f"`{message}`" in guide, case

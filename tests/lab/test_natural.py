@@ -252,13 +252,6 @@ def test_sites_get_what_each_rule_gives_them_and_letters_help_the_worst() -> Non
         )
         assert found["worst"] <= found["tenth"] <= found["best"] <= 1
     assert by_rule["letter"]["worst"] > by_rule["pooled"]["worst"]
-    sizes = natural.by_size(rows)
-    assert len(natural.by_size([{**row, "samples": 9} for row in rows])) == 1
-    assert [(row["sites"], row["least"], row["most"]) for row in sizes] == [
-        (2, 123, 200),
-        (2, 294, 303),
-    ]
-    assert sizes[0]["pooled, worst"] == min(rows[2]["pooled"], rows[3]["pooled"])
 
 
 def test_coverage_of_a_site_is_the_share_of_its_test_half(stroke: outputs.Outputs) -> None:

@@ -262,20 +262,18 @@ def test_the_command_writes_tables_figures_and_the_page(tmp_path: Path) -> None:
     found = list(csv.DictReader((target / "misstated.csv").read_text().splitlines()))
     assert len(found) == 9 * len(COMPARED)
     assert {row["method"] for row in found} == set(COMPARED)
-    content = json.loads((target / "misstated.json").read_text())
-    assert len(content["rows"]) == len(found)
-    assert content["remarks"]
     assert (target / "misstated.png").read_bytes().startswith(b"\x89PNG")
     folder = page.parent / "results"
-    assert "| tinyimagenet |" in (folder / "misstated.md").read_text()
-    assert (folder / "misstated.png").exists()
-    for name in ("rivals", "misstated"):
-        assert f"results/{name}.md" in page.read_text()
-        assert (folder / f"{name}.md").is_file()
+    assert "| 0.45 | 0." in page.read_text()
+    page.write_text(page.read_text() + paper.pages.HAND + "by hand\n")
+    for name in ("rivals.csv", "misstated.csv", "misstated.png"):
+        assert f"results/{name}" in page.read_text()
+        assert (folder / name).is_file()
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     for again in ([], ["--no-resume"]):
         assert CliRunner().invoke(app, [*command, *again, "--page", str(page)]).exit_code == 0
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+        assert page.read_text().endswith("by hand\n")
     listed = CliRunner().invoke(app, ["reproduce", "--json"])
     assert set(json.loads(listed.output)["experiments"]) == set(paper.titles())
 
@@ -295,20 +293,17 @@ def test_bounds_and_runtime_say_what_they_measured(
 ) -> None:
     monkeypatch.setattr(tables, "BOUND_WORLDS", (("pathmnist", "coverage"),))
     monkeypatch.setattr(tables, "BOUND_RATIOS", (0.0, 0.1))
-    paper.reproduce(["bounds", "theorem", "runtime"], tmp_path, seeds=2)
-    content = json.loads((tmp_path / "bounds.json").read_text())
-    for row in content["rows"]:
+    found = paper.reproduce(["bounds", "theorem", "runtime"], tmp_path, seeds=2)
+    for row in found["bounds"]:
         assert row["theorem_1_lower"] < 0
         assert row["theorem_1_upper"] > 1
         assert row["dkw_lower"] < 0
         assert row["certificate_lower"] <= row["ours_coverage"] <= row["certificate_upper"]
-    seconds = json.loads((tmp_path / "runtime.json").read_text())["rows"]
-    assert all(row[DEFAULT] < row["published"] * 10 for row in seconds)
+    assert all(row[DEFAULT] < row["published"] * 10 for row in found["runtime"])
     paper.write_page(tmp_path, tmp_path / "page.md")
-    assert "theorem_1_lower" in (tmp_path / "page" / "bounds.md").read_text()
-    assert (
-        "[Bounds against measured coverage](page/bounds.md)" in (tmp_path / "page.md").read_text()
-    )
+    text = (tmp_path / "page.md").read_text()
+    assert "theorem_1_lower" in text
+    assert "## Bounds against measured coverage" in text
 
 
 def test_every_timed_repeat_sees_a_federation_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,12 +345,10 @@ def a_row(method: str, coverage: float, **more: object) -> dict[str, object]:
 
 def test_cells_in_which_a_rival_is_ahead_are_listed_by_their_lead() -> None:
     contents = {
-        "main": {"rows": [a_row(FCP, 0.8), a_row(RELEASED, 0.9), a_row(OURS, 0.89)]},
-        "known": {"rows": [a_row(FCP, 0.8), a_row(OURS, 0.5)]},  # the same setting, counted once
-        "mimic": {"rows": [a_row(TEXT, 0.9, ratio=0.1), a_row(OURS, 0.9 - AHEAD / 2, ratio=0.1)]},
-        "scores": {
-            "rows": [a_row(TEXT, 0.9, variant="aps"), a_row(OURS, 0.95, variant="aps")],
-        },
+        "main": [a_row(FCP, 0.8), a_row(RELEASED, 0.9), a_row(OURS, 0.89)],
+        "known": [a_row(FCP, 0.8), a_row(OURS, 0.5)],  # the same setting, counted once
+        "mimic": [a_row(TEXT, 0.9, ratio=0.1), a_row(OURS, 0.9 - AHEAD / 2, ratio=0.1)],
+        "scores": [a_row(TEXT, 0.9, variant="aps"), a_row(OURS, 0.95, variant="aps")],
     }
     found = cells(contents)
     assert [cell.experiment for cell in found] == ["main", "mimic", "scores"]

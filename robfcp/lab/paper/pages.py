@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import shutil
+import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from robfcp.errors import RobfcpError
 from robfcp.figures import save
 from robfcp.files import write_atomically
 from robfcp.lab.natural import found_table
 from robfcp.lab.paper import charts, tables
-from robfcp.lab.paper.cases import DETECTORS, EVERY, EXPERIMENTS, LABELS
+from robfcp.lab.paper.cases import DETECTORS, EXPERIMENTS, LABELS
 from robfcp.lab.paper.runs import FCP, OURS, RELEASED, TEXT, run_cases
+from robfcp.lab.rivals import FEDCP_QQ
 
 Rows = Sequence[Mapping[str, Any]]
 EXTRAS: dict[str, tuple[str, Callable[[int], list[dict[str, Any]]], Callable[[Rows], Any]]] = {
@@ -35,41 +39,40 @@ EXTRAS: dict[str, tuple[str, Callable[[int], list[dict[str, Any]]], Callable[[Ro
         charts.draw_natural,
     ),
 }
-KEYS = ("dataset", "model", "split", "ratio", "attack", "variant")
-READING = """`coverage ±sd / set size`. *Honest alone* is what the honest clients get without
-anybody else; **bold** cells are more than 0.02 off it. *Closed form* is undefended FCP's expected
-coverage. Which of text and code made the published figures is not said in the paper.
-"""
-INTRO = """# Results: the paper's text, its released code and ours side by side
+SHORT = {FCP: "FCP", FEDCP_QQ: "FedCP-QQ", TEXT: "text", RELEASED: "code", OURS: "ours"}
+BY = {  # what the page shows a line of
+    "main": ("dataset", "attack"),
+    "known": ("ratio",),
+    "unknown": ("ratio",),
+    "benign": ("dataset",),
+    "beta-sweep": ("split",),
+    "mimic": ("ratio",),
+    "evading": ("dataset",),
+}
+VARIED = ("granularity", "distances", "characterisations")  # of Rob-FCP, and nobody else
+BOUNDS = ("dataset", "attack", "ratio", "theorem_1_lower", "theorem_1_upper", "ours_coverage",
+          "certificate_lower", "certificate_upper")  # fmt: skip
+INTRO = """# The paper's tables: its text, its released code and ours side by side
 
 Written by `robfcp reproduce all -o out/paper --page docs/results.md` from outputs that ship with
-the package: no network, no GPU. Target coverage 0.9; means over {seeds} seeds, each a new split
-of the test samples over the clients, halved into calibration and test, with new attackers.
+the package: no network, no GPU. Target coverage 0.9; means over {seeds} seeds or more, each a new
+split of the test samples over the clients, halved into calibration and test, with new attackers.
+
+*Text* is Rob-FCP as printed, *code* as its authors released it, *FCP* undefended, *FedCP-QQ* a
+quantile of quantiles (Humbert et al. 2023), *ours* the default defence. In the tables below
+`mean(worst)` is how far coverage is from that of the honest clients alone. Every cell, with
+standard deviations, set sizes and what the paper published for it, is in the CSV file of its table.
 
 ![Distance from the honest coverage in {total} cells, ours and theirs]({folder}/overview.png)
 
 ## Over all cells
 
-Distance from the honest clients' coverage.
-
 {standings}
 
 In {leads} of {total} cells a rival is nearer than ours by more than {ahead} of coverage:
-[all of them]({folder}/rivals.md).
-
-## The tables
-
+[rivals.csv]({folder}/rivals.csv).
 """
-RIVALS = """# Where a rival is ahead
-
-Cells in which the best rival's coverage is nearer to the honest clients' alone than ours by more
-than {ahead}: {leads} of {total}. Columns are coverage minus that of the honest clients alone, and
-mean set size.
-
-{table}
-
-[All results](../results.md)
-"""
+HAND = "\n## Where the paper contradicts itself, or its code\n"  # from here on it is kept by hand
 
 
 def titles() -> dict[str, str]:
@@ -88,7 +91,7 @@ def reproduce(
     start: Callable[[int], None] = lambda total: None,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Run the named experiments; each leaves NAME.csv, NAME.json and NAME.png in the directory."""
+    """Run the named experiments; each leaves NAME.csv and NAME.png in the directory."""
     known = titles()
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -109,151 +112,127 @@ def reproduce(
     for name in names:
         if name in EXPERIMENTS:
             rows = tables.make_rows(chosen[name], results)
-            figure, lines = charts.draw(name, known[name], rows), tables.remarks(rows)
+            figure = charts.draw(name, known[name], rows)
         else:
             rows = EXTRAS[name][1](seeds)
-            figure, lines = EXTRAS[name][2](rows), []
+            figure = EXTRAS[name][2](rows)
         found[name] = rows
-        content = {"experiment": name, "title": known[name], "remarks": lines, "rows": rows}
         write_atomically(directory / f"{name}.csv", tables.to_csv(rows))
-        write_atomically(directory / f"{name}.json", json.dumps(content, indent=1) + "\n")
         save(figure, directory / f"{name}.png")
     return found
 
 
 def write_page(directory: Path, page: Path) -> None:
-    """Write the page from the JSON files in `directory`, its sections in a folder beside it."""
-    contents = {}
-    for name in titles():
-        path = directory / f"{name}.json"
-        if path.is_file():
-            contents[name] = json.loads(path.read_text(encoding="utf-8"))
+    """Write the page from the CSV files in `directory`; they and their figures go beside it."""
+    known = titles()
+    contents = {
+        name: _read(directory / f"{name}.csv")
+        for name in known
+        if (directory / f"{name}.csv").is_file()
+    }
     if not contents:
         raise RobfcpError(f"{directory}: holds no results; run `robfcp reproduce all` first")
     folder = page.parent / page.stem
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        for suffix in (".png", ".csv"):
-            if (directory / f"{name}{suffix}").is_file():
-                shutil.copyfile(directory / f"{name}{suffix}", folder / f"{name}{suffix}")
-        write_atomically(folder / f"{name}.md", _section(name, content))
+    for name, suffix in product(contents, (".png", ".csv")):
+        source = directory / f"{name}{suffix}"
+        if source.is_file():
+            write_atomically(folder / source.name, source.read_bytes())
     found = tables.cells(contents)
     leads = tables.beaten(found)
     save(charts.draw_overview(found), folder / "overview.png")
-    counts = {"leads": len(leads), "total": len(found), "ahead": tables.AHEAD}
-    write_atomically(folder / "rivals.md", RIVALS.format(table=_lead_table(leads), **counts))
-    rows = [row for content in contents.values() for row in content["rows"]]
+    write_atomically(folder / "rivals.csv", tables.to_csv(_leads(leads)) if leads else "")
+    rows = [row for rows in contents.values() for row in rows]
     text = INTRO.format(
         seeds=min((row["seeds"] for row in rows if "seeds" in row), default=0),
         folder=page.stem,
         standings=_standings(found),
-        **counts,
+        leads=len(leads),
+        total=len(found),
+        ahead=tables.AHEAD,
     )
-    links = {name: content["title"] for name, content in contents.items()}
-    links |= {  # pages kept by hand beside those written here
-        name: title
-        for name, title in (
-            ("contradictions", "Where the paper contradicts itself, or its code"),
-            ("models", "The shipped models and how their training differs"),
-        )
-        if (folder / f"{name}.md").is_file()
-    }
-    text += "".join(f"- [{title}]({page.stem}/{name}.md)\n" for name, title in links.items())
-    write_atomically(page, text)
+    for name, rows in contents.items():
+        links = f"[{name}.csv]({page.stem}/{name}.csv), [figure]({page.stem}/{name}.png)"
+        text += f"\n## {known[name]}\n\n{links}\n\n{_section(name, rows)}\n"
+    kept = page.read_text(encoding="utf-8").partition(HAND) if page.is_file() else ("", "", "")
+    write_atomically(page, text + "".join(kept[1:]))
 
 
-def _section(name: str, content: Mapping[str, Any]) -> str:
-    """The experiment's page; its figure and its CSV file lie beside it."""
-    lines = [f"# {content['title']}\n", f"`robfcp reproduce {name} -o out/paper`\n"]
-    lines += [f"- {remark}" for remark in content["remarks"]]
-    lines.append(f"\n![{content['title']}]({name}.png)\n")
-    rows = content["rows"]
-    if name == "counting":
-        lines.append(_counting_table(rows))
-    elif "method" in rows[0]:
-        lines += [READING, _pivot(rows)]
-    else:
-        lines.append(markdown(list(rows[0]), ([_plain(v) for v in row.values()] for row in rows)))
-    lines.append(f"\n[{name}.csv]({name}.csv) · [all results](../results.md)")
-    return "\n".join(lines) + "\n"
+def _read(path: Path) -> list[dict[str, Any]]:
+    """The rows `to_csv` wrote."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [{k: _value(k, v) for k, v in row.items()} for row in csv.DictReader(stream)]
+
+
+def _value(name: str, text: str) -> Any:
+    if name in ("dataset", "model", "split", "attack", "variant", "method"):
+        return text
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text or None
 
 
 def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *lines))
+    first, *rest = ("| " + " | ".join(line) + " |" for line in (head, *lines))
+    return "\n".join([first, "|" + "---|" * len(head), *rest])
+
+
+def _section(name: str, rows: Rows) -> str:
+    """An experiment's table, condensed: its CSV file holds all of it."""
+    if name == "counting":
+        return _counting(rows)
+    if name == "bounds":
+        rows = [{k: row[k] for k in BOUNDS} for row in rows if row["ratio"] in (0.1, 0.4)]
+    if name == "theorem":
+        rows = [row for row in rows if row["K"] in (6, 100) and row["H"] != 10]
+    if name in VARIED:
+        rows = [row for row in rows if row["method"] in (TEXT, RELEASED)]
+    if name == "natural":
+        return "Real hospitals, countries and sleepers have [a page of their own](natural.md)."
+    if "method" in rows[0]:
+        return _condensed(rows, BY.get(name, ("variant",)))
+    return markdown(list(rows[0]), ([_plain(v) for v in row.values()] for row in rows))
+
+
+def _condensed(rows: Rows, by: Sequence[str]) -> str:
+    """A line a group, a column a method: mean and worst distance from the honest clients."""
+    names = [name for name in SHORT if any(row["method"] == name for row in rows)]
+    lines = []
+    for group in dict.fromkeys(tuple(row[key] for key in by) for row in rows):
+        own = [row for row in rows if tuple(row[key] for key in by) == group]
+        cells = [_plain(value) for value in group]
+        for name in names:
+            errors = [tables.error(row) for row in own if row["method"] == name]
+            mean = sum(map(abs, errors)) / max(1, len(errors))
+            cells.append(f"{mean:.3f}({max(errors, key=abs):+.3f})" if errors else "")
+        lines.append(cells)
+    return markdown([*by, *(SHORT[name] for name in names)], lines)
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _pivot(rows: Rows) -> str:
-    """A line a setting, a column a method."""
-    settings: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
-    for row in rows:
-        settings.setdefault(tuple(row[key] for key in KEYS), {})[row["method"]] = row
-    present = [name for name in EVERY if any(name in found for found in settings.values())]
-    used = [
-        i
-        for i, key in enumerate(KEYS)
-        if len({str(s[i]) for s in settings}) > 1 or key == "dataset"
-    ]
-    stated = {
-        name: label
-        for name, label in ((FCP, "FCP, published"), (TEXT, "Rob-FCP, published"))
-        if any(_stated(found.get(name)) for found in settings.values())
-    }
-    head = [KEYS[i] for i in used] + ["honest alone", "closed form", *stated.values()]
-    head += [LABELS[name] for name in present]
+def _counting(rows: Rows) -> str:
+    """Mean estimates over data sets and splits, for each attack and true share."""
+    ratios = sorted({row["ratio"] for row in rows})[::2]
     lines = []
-    for setting, found in settings.items():
-        first = next(iter(found.values()))
-        form = next((r["expected"] for r in found.values() if r["expected"] is not None), None)
-        cells = [f"{setting[i]:.0%}" if KEYS[i] == "ratio" else str(setting[i]) for i in used]
-        cells.append(f"{first['honest_coverage']:.3f} / {first['honest_set_size']:.2f}")
-        cells.append("" if form is None else f"{form:.3f}")
-        cells += [_stated(found.get(name)) for name in stated]
-        lines.append([*cells, *(_cell(found.get(name)) for name in present)])
-    return markdown(head, lines)
-
-
-def _cell(row: Mapping[str, Any] | None) -> str:
-    if row is None:
-        return ""
-    text = f"{row['coverage']:.3f} ±{row['coverage_sd']:.3f} / {row['set_size']:.2f}"
-    return f"**{text}**" if abs(tables.error(row)) > tables.APART else text
-
-
-def _stated(row: Mapping[str, Any] | None) -> str:
-    """The figure the paper published for this cell."""
-    if row is None or row["published_coverage"] is None:
-        return ""
-    return f"{row['published_coverage']:g} / {row['published_set_size']:g}"
-
-
-def _counting_table(rows: Rows) -> str:
-    ratios = sorted({row["ratio"] for row in rows})
-    found: dict[tuple[str, ...], dict[tuple[float, str], float]] = {}
-    for row in rows:
-        key = (row["dataset"], row["model"], row["split"], row["variant"])
-        found.setdefault(key, {})[row["ratio"], row["method"]] = row["assumed"]
-    lines = [
-        [
-            *setting,
-            *(
-                " / ".join(f"{own[ratio, name]:.1f}" for name in DETECTORS)
-                if (ratio, DETECTORS[0]) in own
-                else ""
-                for ratio in ratios
-            ),
-        ]
-        for setting, own in found.items()
-    ]
-    names = " / ".join(LABELS[name] for name in DETECTORS)
-    head = ["dataset", "model", "split", "attack", *(f"{r:.0%}" for r in ratios)]
-    return f"Mean estimates for the true share above them: {names}.\n\n{markdown(head, lines)}"
+    for attack in dict.fromkeys(row["variant"] for row in rows):
+        cells = []
+        for ratio in ratios:
+            own = [row for row in rows if (row["variant"], row["ratio"]) == (attack, ratio)]
+            means = [
+                np.mean([row["assumed"] for row in own if row["method"] == name])
+                for name in DETECTORS
+            ]
+            cells.append("/".join(f"{mean:.1f}" for mean in means) if own else "")
+        lines.append([attack, *cells])
+    table = markdown(["attack", *(f"{ratio:.0%}" for ratio in ratios)], lines)
+    return f"Of 100 clients so many were counted, text/code/ours, for the true share:\n\n{table}"
 
 
 def _standings(found: Sequence[tables.PaperCell]) -> str:
@@ -265,16 +244,15 @@ def _standings(found: Sequence[tables.PaperCell]) -> str:
     return markdown(["method", "mean", "worst", "in", "over 0.02 in"], lines)
 
 
-def _lead_table(leads: Iterable[tuple[float, str, tables.PaperCell]]) -> str:
-    named = (FCP, TEXT, RELEASED, OURS)
-    lines = []
-    for lead, rival, cell in leads:
-        texts = [
-            f"{tables.error(row):+.3f} / {row['set_size']:.2f}"
+def _leads(leads: Iterable[tuple[float, str, tables.PaperCell]]) -> list[dict[str, Any]]:
+    """A row a cell in which a rival is ahead: by how much, and everybody's error and set size."""
+    return [
+        {"table": cell.experiment, "setting": cell.setting, "ahead": rival, "by": lead}
+        | {
+            f"{name} {field}": value
+            for name in (FCP, TEXT, RELEASED, OURS)
             if (row := cell.rows.get(name))
-            else ""
-            for name in named
-        ]
-        lines.append([cell.experiment, cell.setting, LABELS[rival], f"{lead:.3f}", *texts])
-    head = ["table", "setting", "ahead", "by", *(LABELS[name] for name in named)]
-    return markdown(head, lines)
+            for field, value in (("error", tables.error(row)), ("set size", row["set_size"]))
+        }
+        for lead, rival, cell in leads
+    ]

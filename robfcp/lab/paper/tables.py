@@ -154,12 +154,12 @@ class PaperCell:
         return abs(error(self.rows[OURS])) - abs(error(self.rows[rival]))
 
 
-def cells(contents: Mapping[str, Mapping[str, Any]]) -> list[PaperCell]:
+def cells(contents: Mapping[str, Sequence[Row]]) -> list[PaperCell]:
     """Every setting once, in the order of the tables."""
     found: dict[tuple[Any, ...], PaperCell] = {}
     for name in CELLS:
         groups: dict[tuple[Any, ...], dict[str, Row]] = {}
-        for row in contents.get(name, {}).get("rows", ()):
+        for row in contents.get(name, ()):
             parts = ("dataset", "model", "split", "ratio", "attack", "told")
             key = (*(row[part] for part in parts), row["variant"] == "aps")
             groups.setdefault(key, {})[row["method"]] = row
