@@ -1,5 +1,6 @@
 """Makers of what most tests begin with: outputs, reports, calibrations, files, keys, commands."""
 
+import hashlib
 import json
 import re
 
@@ -7,7 +8,6 @@ import numpy as np
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.calibration.sealed import digest_of
 from robfcp.cli import app
 
 LAC = robfcp.LAC()
@@ -51,7 +51,8 @@ def saved(folder, reports):
 def sealed(kind, body):
     """A file around any body, with the digest that fits."""
     raw = json.dumps(body, separators=(",", ":")).encode()
-    return f'{{"kind":"{kind}","schema":1,"digest":"{digest_of(raw)}","body":'.encode() + raw + b"}"
+    digest = hashlib.sha256(raw).hexdigest()
+    return f'{{"kind":"{kind}","schema":1,"digest":"{digest}","body":'.encode() + raw + b"}"
 
 
 def embedded(page):
@@ -74,3 +75,13 @@ def refused(*words):
     assert isinstance(result.exception, (robfcp.RobfcpError, SystemExit, KeyboardInterrupt))
     assert str(result.exception).isprintable()
     return str(result.exception)
+
+
+def table(path, p, y=None, names=("p0", "p1"), ids=None):
+    """A CSV file of outputs, a column a class."""
+    columns = dict(zip(names, np.transpose(p), strict=True))
+    columns |= {} if y is None else {"label": y}
+    columns |= {} if ids is None else {"id": ids}
+    rows = np.column_stack(list(columns.values()))
+    np.savetxt(path, rows, "%.17g", ",", header=",".join(columns), comments="")
+    return str(path)

@@ -10,24 +10,22 @@ import time
 import numpy as np
 import pytest
 from effort import cases
+from makers import LAC, by_class, outputs, said, table
 from scipy.special import betaincinv
-from typer.testing import CliRunner
 
 import robfcp
 from robfcp.calibration import LocalThreshold, at_stranger, own_floor
 from robfcp.calibration.checking import local_promise
-from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import own_interval
 from robfcp.monitoring import EReport, MonitorState
 from robfcp.monitoring import monitor as betting
 
-LAC = robfcp.LAC()
 GRID = robfcp.Grid.uniform(20)
 
 
 def calibration(**options):
-    federation = robfcp.Federation.from_counts([[50] * 18 + [50] * 2] * 20, GRID, score=LAC)
+    federation = robfcp.Federation.from_counts([[50] * 20] * 20, GRID, score=LAC)
     return robfcp.calibrate(federation, **{"defence": "none", **options})
 
 
@@ -139,7 +137,7 @@ def test_nothing_is_counted_twice_and_a_few_samples_need_names():
         watch.update(p[:29], y[:29])
 
 
-def test_a_refused_batch_changes_nothing(tmp_path):
+def test_a_refused_batch_changes_nothing_and_a_score_at_the_threshold_is_covered(tmp_path):
     watch = monitor(path=tmp_path / "m.json")
     watch.update(*samples(50, 0.1, 0))
     before = (tmp_path / "m.json").read_bytes()
@@ -147,6 +145,9 @@ def test_a_refused_batch_changes_nothing(tmp_path):
         with pytest.raises(RobfcpError):
             watch.update(p, y)
     assert (tmp_path / "m.json").read_bytes() == before == watch.state.to_json()
+    at = np.tile([1 - CALIBRATION.threshold, CALIBRATION.threshold], (40, 1))
+    assert (LAC(at, [0] * 40) == CALIBRATION.threshold).all()
+    assert monitor().update(at, [0] * 40).misses == 0
 
 
 def test_the_floor_must_hold_for_this_calibration():
@@ -271,62 +272,34 @@ def test_processes_at_once_lose_nothing(folder):
     assert MonitorState.load(folder / "m.json").n == 30 + 24 * 40
 
 
-def write(path, p, y, names=("p0", "p1"), ids=None):
-    """A table of the outputs with its columns in the order of the names."""
-    order = [int(name in ("p1", "cold")) for name in names]
-    rows = np.column_stack([p[:, order], np.array(order)[y], *([] if ids is None else [ids])])
-    header = ",".join([*names, "label", *([] if ids is None else ["id"])])
-    np.savetxt(path, rows, delimiter=",", header=header, comments="", fmt="%.17g")
-
-
-def go(*words):
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*words])
-    assert result.exit_code == 0, result.exception
-    return result.output
-
-
 def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     CALIBRATION.save("c.json")
     own_report().save("own.json")
-    write("mon.csv", *samples(120, 0.1, 0))
-    write("tue.csv", *samples(400, 0.3, 1))
+    table("mon.csv", *samples(120, 0.1, 0))
+    table("tue.csv", *samples(400, 0.3, 1))
     common = ["monitor", "c.json", "--own", "own.json", "--floor", "0.9", "--state", "m.json"]
-    assert "no alarm: 120 samples" in go(*common, "mon.csv")
-    again = go(*common, "mon.csv", "tue.csv", "--plot", "w.png", "--report", "e.json")
+    assert "no alarm: 120 samples" in said(*common, "mon.csv")
+    again = said(*common, "mon.csv", "tue.csv", "--plot", "w.png", "--report", "e.json")
     assert "mon.csv: was counted before" in again
     assert "alarm (coverage at sample" in again
     assert (tmp_path / "w.png").stat().st_size > 5000
     report = EReport.load("e.json")
     assert (report.client, report.n_samples) == ("site-3", 520)
-    told = json.loads(go(*common, "--json"))
+    told = json.loads(said(*common, "--json"))
     assert (told["n"], told["alarm"], told["new"]) == (520, True, 0)
     assert told["curve"]["n"][-1] == 520
-    write("wed.csv", *samples(50, 0.1, 2), ids=np.arange(50))
-    write("thu.csv", *samples(50, 0.1, 3), ids=np.arange(20, 70))
-    named = go("monitor", "c.json", "wed.csv", "thu.csv", "--id", "ID", "-s", "i.json")
+    table("wed.csv", *samples(50, 0.1, 2), ids=np.arange(50))
+    table("thu.csv", *samples(50, 0.1, 3), ids=np.arange(20, 70))
+    named = said("monitor", "c.json", "wed.csv", "thu.csv", "--id", "ID", "-s", "i.json")
     assert "70 new samples -> i.json" in named
-    go("monitor", "c.json", "--own", "own.json", "--floor", "own", "-s", "x.json")
-
-
-NAMES = ("flu", "cold")
-
-
-def patients(n, seed):
-    """Two classes; the model is sure, and wrong 15 times in 100."""
-    rng = np.random.default_rng(seed)
-    labels, sure = rng.integers(0, 2, n), rng.beta(8, 2, n)
-    p = np.where(rng.random(n) >= 0.15, sure, 1 - sure)
-    return np.where(labels[:, None] == np.arange(2), p[:, None], 1 - p[:, None]), labels
+    said("monitor", "c.json", "--own", "own.json", "--floor", "own", "-s", "x.json")
 
 
 @pytest.fixture(scope="module")
 def world():
-    own = {f"site-{k}": patients(120, k) for k in range(6)}
-    reports = [
-        robfcp.Report.from_scores(name, LAC(p, y), score=LAC, labels=y, classes=NAMES)
-        for name, (p, y) in own.items()
-    ]
+    own = {f"site-{k:02d}": outputs(k, 120, 2, 0.3) for k in range(6)}
+    reports = by_class(own.values(), ("flu", "cold"))
     return robfcp.calibrate(reports, defence="none", promise=robfcp.Marginal(1)), own
 
 
@@ -355,8 +328,8 @@ def test_the_floor_between_two_edges_is_that_of_the_lower():
 def test_a_sites_own_threshold_is_checked_and_watched(world, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found, own = world
-    letter, (p, y) = found.letter("site-2"), patients(600, 11)
-    local = letter.at_site(*own["site-2"])
+    letter, (p, y) = found.letter("site-02"), outputs(11, 600, 2, 0.3)
+    local = letter.at_site(*own["site-02"])
     checked = local.check(p, y)
     assert checked.overall.coverage == (LAC(p, y) <= local.threshold).mean()
     a = round(local.levels[0].floor * 121)
@@ -369,18 +342,18 @@ def test_a_sites_own_threshold_is_checked_and_watched(world, tmp_path, monkeypat
         checked.promise.floor,
         (LAC(p, y) > local.threshold).sum(),
     )
-    assert watch.e_report().client == "site-2"
+    assert watch.e_report().client == "site-02"
     assert robfcp.Monitor(local, path="m.json").state.n == 600
-    other = found.letter("site-3").at_site(*own["site-3"])
+    other = found.letter("site-03").at_site(*own["site-03"])
     for wrong in (found, other):
         with pytest.raises(RobfcpError, match="watches another threshold"):
-            robfcp.Monitor(wrong, path="m.json", client="site-2", floor=0.7)
+            robfcp.Monitor(wrong, path="m.json", client="site-02", floor=0.7)
     bad = watch.update(np.tile([0.999, 0.001], (600, 1)), np.arange(600) % 2)
     assert "coverage" in bad.alarms
     for refused in (robfcp.Monitor, type(local).check):
         with pytest.raises(RobfcpError, match="level: 3"):
             refused(local, *(() if refused is robfcp.Monitor else (p, y)), level=3)
-    stranger = robfcp.Monitor(at_stranger(found, *patients(120, 12)))
+    stranger = robfcp.Monitor(at_stranger(found, *outputs(12, 120, 2, 0.3)))
     with pytest.raises(RobfcpError, match="has no name"):
         stranger.e_report()
 
@@ -388,19 +361,19 @@ def test_a_sites_own_threshold_is_checked_and_watched(world, tmp_path, monkeypat
 def test_the_commands_watch_it_and_read_columns_by_their_names(world, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found, own = world
-    found.letter("site-2").save("letter.json")
+    found.letter("site-02").save("letter.json")
     found.save("c.json")
-    p, y = patients(400, 11)
-    write("own.csv", *own["site-2"], NAMES)
-    write("new.csv", p, y, NAMES)
-    write("turned.csv", p, y, NAMES[::-1])
-    local = found.letter("site-2").at_site(*own["site-2"])
+    p, y = outputs(11, 400, 2, 0.3)
+    table("own.csv", *own["site-02"], ("flu", "cold"))
+    table("new.csv", p, y, ("flu", "cold"))
+    table("turned.csv", p[:, ::-1], 1 - y, ("cold", "flu"))
+    local = found.letter("site-02").at_site(*own["site-02"])
     covered = (LAC(p, y) <= local.threshold).mean()
-    checked = json.loads(go("check", "letter.json", "new.csv", "--local", "own.csv", "--json"))
+    checked = json.loads(said("check", "letter.json", "new.csv", "--local", "own.csv", "--json"))
     assert checked["coverage"] == pytest.approx(covered)
-    same = [go("check", "c.json", name, "--json") for name in ("turned.csv", "new.csv")]
+    same = [said("check", "c.json", name, "--json") for name in ("turned.csv", "new.csv")]
     assert same[0] == same[1]
     watch = ("monitor", "letter.json", "turned.csv", "--local", "own.csv", "--json")
-    assert json.loads(go(*watch))["misses"] == round((1 - covered) * 400)
-    common = go("monitor", "c.json", "turned.csv", "--floor", "0.8", "--state", "o.json", "--json")
-    assert json.loads(common)["misses"] == (LAC(p, y) > found.threshold).sum()
+    assert json.loads(said(*watch))["misses"] == round((1 - covered) * 400)
+    common = ("monitor", "c.json", "turned.csv", "--floor", "0.8", "--state", "o.json", "--json")
+    assert json.loads(said(*common))["misses"] == (LAC(p, y) > found.threshold).sum()
