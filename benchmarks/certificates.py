@@ -1,4 +1,4 @@
-"""The tables of docs/certificates.md: `python benchmarks/certificates.py widths|price|forms|time`.
+"""The tables of docs/certificates.md: `python benchmarks/certificates.py widths|price`.
 
 Scores are LAC of a simulated ten-class model with 85% accuracy; clients are alike or have
 Dirichlet(0.5) class shares. Everything is seeded.
@@ -7,26 +7,21 @@ Dirichlet(0.5) class shares. Everything is seeded.
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import numpy as np
+from measure import markdown
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 
 from robfcp import LAC, Grid
 from robfcp.federation import Federation
 from robfcp.guarantees import (
     Pac,
-    bounds_of,
     certify,
     fcp_index,
     marginal_threshold,
 )
-from robfcp.guarantees.coverage import kl_lower
-from robfcp.guarantees.engine import envelope, scaled_margins
-from robfcp.guarantees.marginal import slack
 from robfcp.lab.published import PublishedSetting, theorem_1
 
 CLIENTS, CLASSES, LEVEL = 100, 10, Fraction(9, 10)
@@ -110,59 +105,7 @@ def _outcome(index: int | None, test: NDArray[np.float64]) -> str:
     return f"{sets[:, 0].mean():.3f} / {sets[:, 1:].sum(axis=1).mean():.2f}"
 
 
-def forms() -> Iterable[Sequence[str]]:
-    """How far below the envelope the certificate reaches, for three inequalities, delta = 0.05."""
-    yield ["N_min", "H", "L_m", "Hoeffding, union", "Bretagnolle", "kl, union (used)"]
-    for n in (4_500, 45_000):
-        for bins in (100, 1000):
-            for share in (0.8, 0.9, 0.95):
-                union = np.sqrt(np.log(2 * bins / 0.05) / (2 * n))
-                free = np.sqrt(np.log(2 * np.e / 0.05) / (2 * n))
-                used = share - float(kl_lower(np.array(share), np.log(2 * bins / 0.05) / n))
-                ends = [f"{value:.4f}" for value in (union, free, used)]
-                yield [str(n), str(bins), str(share), *ends]
-
-
-def timing() -> Iterable[Sequence[str]]:
-    """K = 1000 clients on 1000 bins, milliseconds, best of five, beside the distances."""
-    yield ["sizes", "distances", "at the threshold", "all edges"]
-    rng = np.random.default_rng(0)
-    for name, sizes in (("equal", np.full(1000, 500)), ("unequal", rng.integers(50, 2000, 1000))):
-        counts = rng.multinomial(sizes, rng.dirichlet(np.ones(1000), 1000))
-        federation = Federation.from_counts(counts)
-        vectors = federation.counts / federation.sizes[:, None]
-        index = fcp_index(federation, LEVEL)
-        assert index is not None
-        yield [
-            name,
-            _best(lambda v=vectors: cdist(v, v)),
-            _best(lambda f=federation, i=index: _at_threshold(f, i)),
-            _best(lambda f=federation: _all_edges(f)),
-        ]
-
-
-def _at_threshold(federation: Federation, index: int) -> None:
-    marginal_threshold(federation, LEVEL, m=50)
-    envelope(federation.below(index), federation.sizes, 50)
-    certify(federation, index, 50)
-
-
-def _all_edges(federation: Federation) -> None:
-    bounds, edges = bounds_of(federation), np.arange(federation.grid.n_bins)
-    envelope(bounds.least(edges).T, federation.sizes, 50)
-    slack(scaled_margins(bounds, edges, LEVEL, extra=1), 50)
-
-
-def _best(work: Callable[[], object]) -> str:
-    spent = []
-    for _ in range(5):
-        start = time.perf_counter()
-        work()
-        spent.append(time.perf_counter() - start)
-    return f"{1000 * min(spent):.1f}"
-
-
-TABLES = {"widths": widths, "price": price, "forms": forms, "time": timing}
+TABLES = {"widths": widths, "price": price}
 
 
 def main() -> None:
@@ -171,9 +114,7 @@ def main() -> None:
     parser.add_argument("table", choices=list(TABLES))
     build = TABLES[parser.parse_args().table]
     header, *rows = build()
-    print(f"{build.__doc__}\n")
-    for line in (header, ["---"] * len(header), *rows):
-        print("| " + " | ".join(line) + " |")
+    print(f"{build.__doc__}\n\n{markdown(header, rows)}")
 
 
 if __name__ == "__main__":

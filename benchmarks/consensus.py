@@ -1,7 +1,7 @@
 """What consensus holds: `python benchmarks/consensus.py [PART ...] [--report FILE] [--docs]`.
 
-Parts: gross, few, gaussian, stealth, nobody, groups, natural, sensitivity, adaptive. Clients draw
-with replacement, by class, from one half of a set of shipped outputs, tests from the other half;
+Parts: gross, few, gaussian, stealth, nobody, groups, natural, sensitivity. Clients draw with
+replacement, by class, from one half of a set of shipped outputs, tests from the other half;
 natural sites are halved. Constants were chosen on TUNED with small seeds; tables are of HELD OUT
 sets, of heart disease and of the stroke trial, with seeds from 10,000 on. Everything is seeded.
 """
@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import json
 import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
 from fractions import Fraction
 from functools import partial
-from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ import consensus_cells as cells
 import numpy as np
 from consensus_cells import COMPARED
 from consensus_worlds import World, attacked, federation_of, natural, world
+from measure import into_page, markdown
 from numpy.typing import NDArray
 
 from robfcp import Federation
@@ -35,7 +35,6 @@ from robfcp.defence.consensus import VotedThreshold, stand_out
 from robfcp.defence.copies import find_copies
 from robfcp.defence.expected_scores import Constants
 from robfcp.guarantees import fcp_index, rank_charge
-from robfcp.lab.attacks import Adaptive
 
 LEVEL = Fraction(9, 10)
 TUNED = (
@@ -52,6 +51,18 @@ HELD_OUT = (
     ("tinyimagenet", "beta0.5", "final"),
 )
 PAGE = Path(__file__).parents[1] / "docs" / "defence.md"
+
+
+SHOWN = {  # the rows that stand on the page; docs/defence holds all of them
+    "gross": r"gross, all|class: share 0.4",
+    "few": r", all",
+    "gaussian": r"all|share 0.4",
+    "stealth": r"all|^. (ghost at .5|mimic|push)",
+    "groups": r"all|easier",
+    "nobody": r", all",
+    "natural": r"nobody \(|one all wrong|country: nobody",
+    "sensitivity": r"as it is|(least|prior|tail) x 2|cap x 0.5|level x 2",
+}
 
 
 def run(made: World, rules: Sequence[str], classes: bool = True) -> dict[str, tuple[float, ...]]:
@@ -141,8 +152,8 @@ def measured(part: str, first: int, share: float, processes: int) -> dict[str, A
     number = max(1, round(share * seeds))
     found: dict[str, dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
     every = list(every_cell(range(first, first + number), names))
-    with Pool(processes) as pool:
-        for keys, results in pool.imap_unordered(_measured, every, chunksize=4):
+    with ProcessPoolExecutor(processes) as pool:
+        for keys, results in pool.map(_measured, every, chunksize=4):
             for key in keys:
                 for rule, values in results.items():
                     found[key][rule].append(values)
@@ -165,137 +176,35 @@ def _summary(values: NDArray[np.float64]) -> dict[str, float]:
     }
 
 
-def adaptive(first: int, trials: int, processes: int) -> dict[str, Any]:
-    """The attacker who searches: its worst coverage beside the undefended one's."""
-    tasks = [
-        (name, clients, size, beta, first + seed, trials)
-        for name in HELD_OUT[:2]
-        for clients, size, beta in ((10, 200, None), (20, 200, 0.5), (50, 50, None))
-        for seed in range(2)
-    ]
-    with Pool(processes) as pool:
-        rows = pool.map(_searched, tasks, chunksize=1)
-    return {"rows": rows, "trials": trials}
-
-
-def _searched(task: Any) -> dict[str, Any]:
-    name, clients, size, beta, seed, trials = task
-    made = world(name, clients, size, beta, "equal", seed)
-    federation = made.federation()
-    bad = np.sort(np.random.default_rng(seed).permutation(clients)[: round(0.4 * clients)])
-    made.bad = bad
-    worst = {
-        rule: Adaptive(against=rule, trials=number).search(federation, bad, seed)
-        for rule, number in (("none", trials // 10), ("consensus", trials))
-    }
-    return {
-        "set": "/".join(name),
-        "clients": clients,
-        "beta": beta,
-        **{rule: found.coverage for rule, found in worst.items()},
-        "family": worst["consensus"].family,
-    }
-
-
-def table(rows: dict[str, Any], rules: Sequence[str]) -> str:
-    """A Markdown table of one part."""
-    lines = ["| case (runs) | " + " | ".join(rules) + " |", "|---" * (len(rules) + 1) + "|"]
+def written(part: str, rows: dict[str, Any]) -> str:
+    """The table of one part in Markdown."""
+    if part == "sensitivity":
+        head = ["constant", "gross", "gaussian", "stealth", "worst run", "one wrong found"]
+        lines = []
+        for rule in next(iter(rows.values())):
+            cells = [f"{rows[key][rule]['error']:.4f}" for key in head[1:4]]
+            worst = min(found[rule]["low"] for found in rows.values())
+            rates = rows["one all wrong"][rule]["found"], rows["nobody"][rule]["accused"]
+            name = "as it is" if rule == "consensus" else rule
+            lines.append([name, *cells, f"{worst:+.3f}", f"{rates[0]:.0%}", f"{rates[1]:.1%}"])
+        return markdown([*head, "false alarms"], lines)
+    lines = []
     for key, found in rows.items():
-        cells = []
-        for rule in rules:
-            one = found[rule]
-            cells.append(
-                f"{one['error']:.4f} [{one['low']:+.3f}, {one['high']:+.3f}] "
-                f"{one['found']:.0%}/{one['accused']:.0%}"
-            )
-        lines.append(f"| {key} ({found[rules[0]]['runs']}) | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def sensitivity_table(rows: dict[str, Any]) -> str:
-    """Half and twice of each constant: errors by attack, one wrong site found, false alarms."""
-    lines = [
-        "| constant | gross | gaussian | stealth | worst run | one wrong found | false alarms |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for rule in next(iter(rows.values())):
-        if rule == "none":
-            continue
-        worst = min(found[rule]["low"] for found in rows.values())
-        cells = [f"{rows[key][rule]['error']:.4f}" for key in ("gross", "gaussian", "stealth")]
-        rates = rows["one all wrong"][rule]["found"], rows["nobody"][rule]["accused"]
-        name = "as it is" if rule == "consensus" else rule
-        rest = f"{worst:+.3f} | {rates[0]:.0%} | {rates[1]:.1%}"
-        lines.append(f"| {name} | {' | '.join(cells)} | {rest} |")
-    return "\n".join(lines)
-
-
-def written(results: dict[str, Any]) -> dict[str, str]:
-    """The pages of tables, by part."""
-    pages = {}
-    for part, rows in results.items():
-        if part == "adaptive":
-            lines = [
-                "| set | K | Dirichlet | undefended | consensus | found by |",
-                "|---" * 6 + "|",
-            ]
-            lines += [
-                f"| {row['set']} | {row['clients']} | {row['beta'] or 'none'} | "
-                f"{row['none']:.3f} | "
-                f"{row['consensus']:.3f} | {row['family']} |"
-                for row in rows["rows"]
-            ]
-            pages[part] = "\n".join(lines)
-        elif part == "sensitivity":
-            pages[part] = sensitivity_table(rows)
-        else:
-            pages[part] = table(rows, COMPARED)
-    return pages
-
-
-SHOWN = {  # the rows that stand on the page; docs/defence holds all of them
-    "gross": r"gross, all|class: share 0.4",
-    "few": r", all",
-    "gaussian": r"all|share 0.4",
-    "stealth": r"all|^. (ghost at .5|mimic|push)",
-    "groups": r"all|easier",
-    "nobody": r", all",
-    "natural": r"nobody \(|one all wrong|country: nobody",
-    "sensitivity": r"as it is|(least|prior|tail) x 2|cap x 0.5|level x 2",
-    "adaptive": r". 50 .",
-}
-
-
-def shown(part: str, text: str) -> str:
-    """The head of a table and its rows for the page."""
-    lines = text.splitlines()
-    return "\n".join(
-        [*lines[:2], *(line for line in lines[2:] if re.search(SHOWN.get(part, ""), line))]
-    )
-
-
-def as_csv(text: str) -> str:
-    """A table as comma-separated values."""
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([rows[0], *rows[2:]])
-    return stream.getvalue()
-
-
-def with_table(page: str, part: str, text: str) -> str:
-    """The page with the table of one part between its marks."""
-    start, end = f"<!-- {part} -->\n", f"<!-- end of {part} -->"
-    before, rest = page.split(start)
-    return f"{before}{start}\n{text}\n\n{end}{rest.split(end)[1]}"
+        cells = (
+            f"{one['error']:.4f} [{one['low']:+.3f}, {one['high']:+.3f}] "
+            f"{one['found']:.0%}/{one['accused']:.0%}"
+            for one in (found[rule] for rule in COMPARED)
+        )
+        lines.append([f"{key} ({found[COMPARED[0]]['runs']})", *cells])
+    return markdown(["case (runs)", *COMPARED], lines)
 
 
 def main() -> None:
     """Run the parts asked for and write what they give."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help=", ".join((*PARTS, "adaptive")))
+    parser.add_argument("parts", nargs="*", choices=list(PARTS))
     parser.add_argument("--first", type=int, default=10_000, help="the first seed")
     parser.add_argument("--share", type=float, default=1.0, help="of the runs")
-    parser.add_argument("--trials", type=int, default=1000, help="of the adaptive search")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", type=Path, help="keep the numbers here, as JSON; read them too")
     parser.add_argument("--docs", action="store_true", help="write the tables of docs/defence.md")
@@ -304,19 +213,19 @@ def main() -> None:
     if arguments.report and arguments.report.exists():
         results = json.loads(arguments.report.read_text(encoding="utf-8"))
     for part in arguments.parts:
-        if part == "adaptive":
-            results[part] = adaptive(arguments.first, arguments.trials, arguments.processes)
-        else:
-            results[part] = measured(part, arguments.first, arguments.share, arguments.processes)
+        results[part] = measured(part, arguments.first, arguments.share, arguments.processes)
         if arguments.report:
             arguments.report.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    for part, text in written(results).items():
+    for part, rows in results.items():
+        text = written(part, rows)
         print(f"## {part}\n\n{text}\n", flush=True)
         if arguments.docs:
-            page = with_table(PAGE.read_text(encoding="utf-8"), part, shown(part, text))
-            PAGE.write_text(page, encoding="utf-8")
-            (PAGE.parent / "defence").mkdir(exist_ok=True)
-            (PAGE.parent / "defence" / f"{part}.csv").write_text(as_csv(text), encoding="utf-8")
+            head, lines = text.splitlines()[:2], text.splitlines()[2:]
+            chosen = [line for line in lines if re.search(SHOWN.get(part, ""), line)]
+            into_page(PAGE, part, "\n".join([*head, *chosen]))
+            cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+            with (PAGE.parent / "defence" / f"{part}.csv").open("w", encoding="utf-8") as stream:
+                csv.writer(stream, lineterminator="\n").writerows(cells)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp import APS, LAC, Federation, Grid
-from robfcp.federation import DenseCounts, Stratified
-from robfcp.lab import outputs
+from robfcp.lab import outputs, worlds
 from robfcp.lab.attacks import Attack, named_attack
 
 GRID = Grid.default()
@@ -56,17 +55,8 @@ class World:
 
 def federation_of(scores: Scores, labels: Sequence[NDArray[np.intp]], n_classes: int) -> Federation:
     """Reports by class on the default grid; pooled with one class."""
-    width = GRID.n_bins
-    table = np.zeros((len(scores), n_classes, width), dtype=np.int64)
-    for k, (own, label) in enumerate(zip(scores, labels, strict=True)):
-        np.add.at(table[k], (label if n_classes > 1 else 0, GRID.index(own)), 1)
-    pooled = Federation.from_counts(table.sum(axis=1), GRID)
-    if n_classes == 1:
-        return pooled
-    flat = DenseCounts(table.reshape(len(scores), -1))
-    return replace(
-        pooled, strata=Stratified("class", n_classes, flat, np.arange(len(scores)), width)
-    )
+    known = labels if n_classes > 1 else None
+    return worlds.federation_of(scores, GRID, LAC(), labels=known, n_classes=n_classes)
 
 
 @cache

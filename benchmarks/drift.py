@@ -6,12 +6,12 @@ package; everything is seeded; a minute on two cores.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from measure import into_page, markdown
 from numpy.typing import NDArray
 
 import robfcp
@@ -167,13 +167,8 @@ def summary(title: str, monitors: Sequence[robfcp.Monitor]) -> list[str]:
     n = len(monitors)
     floor, drift = (sum(name in a for a in alarms) for name in ("coverage", "drift"))
     samples = sum(one.state.n for one in monitors)
-    return [
-        title,
-        str(n),
-        f"{floor} ({floor / n:.0%})",
-        f"{drift} ({drift / n:.0%})",
-        f"{samples:,}",
-    ]
+    shares = [f"{count} ({count / n:.0%})" for count in (floor, drift)]
+    return [title, str(n), *shares, f"{samples:,}"]
 
 
 @style()
@@ -196,12 +191,6 @@ def draw(trial: Sequence[Watched], older: Sequence[Watched]) -> None:
         ax.set(xlabel="samples", title=title, xscale="log")
     left.set_ylabel("alarm strength, log10")
     save(np.array([left, right]), DOCS / "images" / "drift.png")
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table as the docs show it."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def main() -> None:
@@ -238,13 +227,7 @@ def main() -> None:
     text = "\n\n".join(tables)
     print(text)
     draw(trial, older)
-    page = DOCS / "alarms.md"
-    marks = "<!-- drift -->", "<!-- end of drift -->"
-    pattern = re.compile(f"{marks[0]}.*{marks[1]}", re.DOTALL)
-    written = f"{marks[0]}\n\n{text}\n\n{marks[1]}"
-    page.write_text(
-        pattern.sub(lambda _: written, page.read_text(encoding="utf-8")), encoding="utf-8"
-    )
+    into_page(DOCS / "alarms.md", "drift", text)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """Taking reports in, and whole rounds.
 
-`python benchmarks/intake.py --clients 100000` prints rows and rounds; every round runs in a process
-of its own, whose memory is that of the round alone.
+Every round runs in a process of its own, whose memory is that of the round alone:
+`python benchmarks/intake.py FILE [--by-class]` serves one.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -92,29 +91,11 @@ def rounds(n_clients: int) -> Iterator[dict[str, Any]]:
         for n_classes in (0, CLASSES):
             with path.open("wb") as stream:
                 stream.writelines(line + b"\n" for line in lines(n_clients, n_classes))
-            command = [sys.executable, __file__, "--serve", str(path)]
+            command = [sys.executable, __file__, str(path)]
             command += ["--by-class"] if n_classes else []
             answer = subprocess.run(command, check=True, capture_output=True, text=True)
             yield dict(json.loads(answer.stdout))
 
 
-def main() -> None:
-    """Print rows and rounds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, default=100_000)
-    parser.add_argument("--serve", type=Path)
-    parser.add_argument("--by-class", action="store_true")
-    chosen = parser.parse_args()
-    if chosen.serve is not None:
-        print(json.dumps(serve(chosen.serve, chosen.by_class)))
-        return
-    sizes = [k for k in (100, 1000, 10_000) if k <= chosen.clients]
-    for row in from_json(sizes):
-        each, floor = row.seconds / row.clients * 1e6, row.seconds / (row.floor or row.seconds)
-        print(f"{row.stage:24}{row.clients:9,}{each:8.2f} us each{floor:8.2f} x floor")
-    for one in rounds(chosen.clients):
-        print(json.dumps(one), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    print(json.dumps(serve(Path(sys.argv[1]), "--by-class" in sys.argv)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,11 +94,14 @@ def load() -> float:
     return round(os.getloadavg()[0], 2)
 
 
-def exponent(sizes: list[int], seconds: list[float], least_size: int) -> float | None:
-    """The slope of log seconds over log size from a size on; None from fewer than two points."""
-    pairs = zip(sizes, seconds, strict=True)
-    points = [(size, spent) for size, spent in pairs if size >= least_size]
-    if len(points) < 2:
-        return None
-    x, y = np.log(np.array(points, dtype=float)).T
-    return float(np.polyfit(x, y, 1)[0])
+def markdown(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """A table as the docs show it."""
+    lines = (head, ["---"] * len(head), *rows)
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def into_page(page: Path, part: str, text: str) -> None:
+    """Write the text between the marks of one part of a page."""
+    start, end = f"<!-- {part} -->\n", f"<!-- end of {part} -->"
+    before, rest = page.read_text(encoding="utf-8").split(start)
+    page.write_text(f"{before}{start}\n{text}\n\n{end}{rest.split(end)[1]}", encoding="utf-8")

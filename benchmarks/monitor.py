@@ -6,20 +6,17 @@ Everything is seeded. `--quick` takes a hundredth of the runs and writes nothing
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from measure import into_page, markdown
 from numpy.typing import NDArray
 from scipy.special import betainc
 
-import robfcp
-from robfcp.figures import BLUE, CYCLE, GREY, VERMILION, new_axes, save, style
-from robfcp.lab import outputs
+from robfcp.figures import CYCLE, GREY, new_axes, save, style
 from robfcp.monitoring import monitor as betting
-from robfcp.monitoring import monitor as exchange
 
 FLOOR, DELTA, HORIZON = 0.9, 0.05, 10_000
 ALLOWED = 1 - FLOOR
@@ -43,9 +40,6 @@ def boundary(level: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.
         rings = level(middle, STEPS)
         low, high = np.where(rings, low, middle + 1), np.where(rings, middle, high)
     return low
-
-
-Misses = NDArray[np.int64]
 
 
 def test_rings(misses: Misses, n: Misses) -> NDArray[np.bool_]:
@@ -146,9 +140,9 @@ def drifts(seed: int, reported: int, n: int) -> bool:
     rng = np.random.default_rng([3, seed])
     bins = np.minimum((rng.beta(0.6, 2.5, reported + n) * 100).astype(np.intp), 99)
     bag = np.bincount(bins[:reported], minlength=100)
-    p = exchange.p_values(bag, bins[reported:], rng.random(n))
-    factors = exchange.log_bets(p, np.zeros(exchange.N_CELLS, dtype=np.int64))
-    started = betting.log_started(np.full(exchange.N_EXCHANGE_BETS, -np.inf), 0, factors)
+    p = betting.p_values(bag, bins[reported:], rng.random(n))
+    factors = betting.log_bets(p, np.zeros(betting.N_CELLS, dtype=np.int64))
+    started = betting.log_started(np.full(betting.N_EXCHANGE_BETS, -np.inf), 0, factors)
     return bool(betting.log_wealth(started, 0).max() >= -np.log(DELTA))
 
 
@@ -182,11 +176,6 @@ def delay_table(number: int, start: int = 0) -> Table:
     when = f"after {start:,} good samples" if start else "from the first sample"
     head = [f"drop from 0.90 {when}", "alarm", "R at 200,000", "CUSUM told the drop"]
     return [*head, *([] if start else ["fixed n, 80% power"])], rows
-
-
-def late_table(number: int) -> Table:
-    """The same for a drop that begins after 2,000 good samples."""
-    return delay_table(number, 2000)
 
 
 def spread(values: NDArray[np.float64]) -> str:
@@ -234,79 +223,19 @@ def told(values: NDArray[np.float64]) -> str:
     return f"{words}, median {np.median(values[rang]):,.0f}" if rang.mean() > 0.5 else words
 
 
-def sleep(quick: bool) -> tuple[Table, list[tuple[str, robfcp.Monitor, bool]]]:
-    """Real drift: 26 subjects calibrate, the epochs of 13 others come in; one monitor a subject."""
-    data, rng = outputs.load("sleep"), np.random.default_rng(0)
-    subjects = rng.permutation(np.unique(data.groups))
-    known, new = subjects[:26], subjects[26:]
-    score, reports, held = robfcp.LAC(), [], {}
-    for k, subject in enumerate(known):
-        rows = rng.permutation(np.flatnonzero(data.groups == subject))
-        chosen = rows[:500]
-        scores = score(data.probabilities[chosen], data.labels[chosen])
-        reports.append(robfcp.Report.from_scores(f"site-{k:02d}", scores, score=score))
-        held[subject] = rows[500:1500]
-    calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=2))
-    ward = robfcp.Report(
-        "ward", sum(report.counts for report in reports), score.default_grid(), score
-    )
-    floor = calibration.certificate.lower
-    groups = {"fresh epochs of all 26": np.concatenate(list(held.values()))[:: 26 if quick else 13]}
-    groups |= {f"new subject {s}": np.flatnonzero(data.groups == s)[:1500] for s in new}
-    rows_of, watched = [], []
-    for name, rows in groups.items():
-        rows = rng.permutation(rows)
-        watch = robfcp.Monitor(calibration, report=ward, seed=0)
-        reading = watch.update(data.probabilities[rows], data.labels[rows])
-        check = calibration.check(data.probabilities[rows], data.labels[rows])
-        rang = reading.alarms.get("coverage")
-        rows_of.append(
-            [
-                name,
-                f"{check.overall.coverage:.3f}",
-                check.verdict,
-                "-" if rang is None else f"{rang:,}",
-                str(reading.alarms.get("drift", "-")),
-                f"{reading.n:,}",
-            ]
-        )
-        watched.append((name, watch, rang is not None))
-    head = [f"sleep stages, floor {floor:.3f}", "coverage", "check", "floor rings at"]
-    head += ["drift rings at", "samples"]
-    return (head, rows_of), watched
-
-
 @style()
-def draw(watched: list[tuple[str, robfcp.Monitor, bool]], number: int) -> None:
-    """Left: delays at three drops. Right: wealth on real sleep data."""
-    left, right = new_axes(2)
-    for colour, drop in zip(CYCLE, DROPS, strict=False):
-        found = np.sort(delays(wealth_rings(), number, ALLOWED + drop, 4))
-        share = np.arange(1, len(found) + 1) / len(found)
-        left.plot(found, share, color=colour, label=f"drop of {100 * drop:.0f} points")
-    none = np.sort(delays(wealth_rings(), number, ALLOWED, 1))
-    left.plot(none, np.arange(1, len(none) + 1) / len(none), color=GREY, label="no drop")
-    left.axhline(DELTA, color=GREY, linestyle=":", linewidth=1)
-    left.set(xscale="log", xlim=(20, HORIZON), xlabel="samples", ylabel="share that has rung")
-    left.set_title("Until a drop from 0.90 is seen")
-    left.legend(fontsize=8, loc="upper left")
-    for name, watch, rang in watched:
-        n = [point.n for point in watch.state.curve]
-        logs = np.array([point.coverage for point in watch.state.curve]) / np.log(10)
-        known = name.startswith("fresh")
-        colour = BLUE if known else VERMILION if rang else GREY
-        right.plot(n, np.clip(logs, -6, 12), color=colour, linewidth=2.2 if known else 1)
-    right.axhline(-np.log10(DELTA), color="black", linestyle="--", linewidth=1)
-    right.set(xlabel="epochs", ylabel="alarm strength, log10", ylim=(-4, 12.2))
-    right.set_title("Sleep stages: known (blue), new subjects")
-    save(np.array([left, right]), FIGURE)
-
-
-def markdown(table: Table) -> str:
-    """The table as the docs show it."""
-    head, rows = table
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+def draw(number: int) -> None:
+    """Delays at three drops, and without one."""
+    (ax,) = new_axes(1)
+    for colour, drop in zip((*CYCLE[:3], GREY), (*DROPS, 0.0), strict=True):
+        found = np.sort(delays(wealth_rings(), number, ALLOWED + drop, 4 if drop else 1))
+        label = f"drop of {100 * drop:.0f} points" if drop else "no drop"
+        ax.plot(found, np.arange(1, len(found) + 1) / len(found), color=colour, label=label)
+    ax.axhline(DELTA, color=GREY, linestyle=":", linewidth=1)
+    ax.set(xscale="log", xlim=(20, HORIZON), xlabel="samples", ylabel="share that has rung")
+    ax.set_title("Until a drop from 0.90 is seen")
+    ax.legend(fontsize=8, loc="upper left")
+    save(ax, FIGURE)
 
 
 def main() -> None:
@@ -315,23 +244,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
     number, began = (100 if quick else 10_000), time.perf_counter()
-    real, watched = sleep(quick)
-    print(markdown(real), flush=True)
-    head, rows = real
-    tables = [(head, [row for row in rows if row[0][:5] == "fresh" or row[2] != "within"])]
-    parts = ((liars, number // 25), (late_table, number), (delay_table, number))
-    for make, count in (*parts, (false_alarms, number)):
-        tables.insert(0, make(count))
-        print(markdown(tables[0]), f"\n{time.perf_counter() - began:.0f} s", flush=True)
+    tables: list[Table] = []
+    for make in (
+        lambda: liars(number // 25),
+        lambda: delay_table(number, 2000),
+        lambda: delay_table(number),
+        lambda: false_alarms(number),
+    ):
+        tables.insert(0, make())
+        print(markdown(*tables[0]), f"\n{time.perf_counter() - began:.0f} s", flush=True)
     if not quick:
-        draw(watched, number // 5)
-        text = "\n\n".join(markdown(table) for table in tables)
-        marks = "<!-- results -->", "<!-- end of results -->"
-        pattern = re.compile(f"{marks[0]}.*{marks[1]}", re.DOTALL)
-        written = f"{marks[0]}\n\n{text}\n\n{marks[1]}"
-        PAGE.write_text(
-            pattern.sub(lambda _: written, PAGE.read_text(encoding="utf-8")), encoding="utf-8"
-        )
+        draw(number // 5)
+        into_page(PAGE, "results", "\n\n".join(markdown(*table) for table in tables))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of docs/guides/privacy.md: `python benchmarks/privacy.py price|grids|trees`.
+"""The tables of docs/guides/privacy.md: `python benchmarks/privacy.py price|grids`.
 
 Clients draw their samples from a real network's shipped test outputs, on which coverage and set
 size are then exact. Samples are seeded; the noise is OpenDP's and is not.
@@ -149,52 +149,14 @@ def grids(population: Population, seeds: int) -> Iterable[Sequence[object]]:
             yield n, epsilon, *covered
 
 
-def trees(population: Population, seeds: int) -> Iterable[Sequence[object]]:
-    """Standard deviation of one client's count at the 90% edge, in units of one bin's noise.
-
-    Flat: the shorter side of the edge. Trees: least squares over all levels, Laplace noise scaled
-    by their number (every sample is counted once a level).
-    """
-    yield "bins", "flat", "tree of 2", "tree of 4", "tree of 16", "levels"
-    for bins in (16, 64, 256, 1024):
-        row: list[object] = [bins, f"{np.sqrt(min(bins // 10, bins - bins // 10)):.1f}"]
-        levels = []
-        for branching in (2, 4, 16):
-            found = tree_deviation(bins, branching)
-            if found is None:
-                row.append("-")
-                continue
-            row.append(f"{found[0]:.1f}")
-            levels.append(found[1])
-        yield *row, levels
-
-
-def tree_deviation(bins: int, branching: int) -> tuple[float, int] | None:
-    """Noise of the least-squares count up to the 90% edge, and the tree's levels."""
-    widths = [bins]
-    while widths[-1] > 1 and widths[-1] % branching == 0:
-        widths.append(widths[-1] // branching)
-    if widths[-1] != 1:
-        return None
-    widths = widths[1:]  # the root is n_k, which is known
-    design = np.concatenate(
-        [np.repeat(np.eye(bins // width), width, axis=1) for width in widths], axis=0
-    )
-    chosen = np.zeros(bins)
-    chosen[: bins - bins // 10] = 1
-    chosen -= chosen.mean()  # the total is known: only deviations from it are estimated
-    solved = np.linalg.lstsq(design.T @ design, chosen, rcond=None)[0]
-    return float(len(widths) * np.sqrt(chosen @ solved)), len(widths)
-
-
 def main() -> None:
     """Print one table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", choices=("price", "grids", "trees"))
+    parser.add_argument("table", choices=("price", "grids"))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--data", default="pathmnist", choices=outputs.names())
     chosen = parser.parse_args()
-    table = {"price": price, "grids": grids, "trees": trees}[chosen.table]
+    table = {"price": price, "grids": grids}[chosen.table]
     for number, row in enumerate(table(Population(chosen.data), chosen.seeds)):
         print("| " + " | ".join(map(str, row)) + " |", flush=True)
         if not number:

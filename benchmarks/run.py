@@ -20,7 +20,6 @@ import intake
 import numpy as np
 import server
 import stages
-import strata
 from measure import QUIET, Row, load
 from report import page, plot
 
@@ -38,12 +37,11 @@ def rows(largest: int) -> Iterable[Row]:
 
     yield from stages.client_side()
     yield from stages.sketching([50, 1000, 100_000])
-    yield from strata.reporting_by_class([50, 1000, 100_000])
+    yield from server.reporting_by_class([50, 1000, 100_000])
     yield from intake.from_json(up_to(100, 1000, 10_000))
     yield from server.calibrating(up_to(100, 1000, 10_000, 100_000))
     yield from server.certifying(up_to(1000, 10_000, 100_000, 1_000_000))
-    yield from server.guaranteeing()
-    yield from strata.pruning(up_to(100, 1000))
+    yield from server.pruning(up_to(100, 1000))
     yield from server.paging(up_to(20, 200, 2000))
     yield from server.exact_distances(up_to(1000, 3000, 10_000))
     yield from stages.against_plain_code()

@@ -15,8 +15,8 @@ import robfcp
 from robfcp.defence.rob_fcp import characterise, mean_distances
 from robfcp.federation import Federation, numbered, table
 from robfcp.grid import Grid
-from robfcp.guarantees import certify, fcp_index, marginal_threshold
-from robfcp.guarantees.engine import envelope
+from robfcp.guarantees import certify, fcp_index
+from robfcp.guarantees.label_shift import ClassCounts, fixed_edges, pruned_pac
 from robfcp.page import About, page_data, safe_json
 
 GRID, LEVEL = Grid.default(), Fraction(9, 10)
@@ -82,24 +82,6 @@ def certifying(sizes: list[int]) -> Iterator[Row]:
         yield Row("certify", n_clients, SAMPLES, ours, peak(certified), one_pass)
 
 
-def guaranteeing(n_clients: int = 1000) -> Iterator[Row]:
-    """All that is guaranteed at one threshold, of clients of many sizes."""
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(50, 2000, n_clients)
-    counts = rng.multinomial(sizes, rng.dirichlet(np.ones(GRID.n_bins), n_clients))
-    here = Federation.from_counts(counts, GRID)
-    index, m = fcp_index(here, LEVEL), n_clients // 20
-
-    def work() -> None:
-        fresh = replace(here)
-        marginal_threshold(fresh, LEVEL, m=m)
-        envelope(fresh.below(index or 0), fresh.sizes, m)
-        certify(fresh, index, m)
-
-    (spent,) = in_turns(work, repeats=15)
-    yield Row("guarantees at a threshold", n_clients, int(sizes.mean()), spent, peak(work))
-
-
 def paging(sizes: list[int]) -> Iterator[Row]:
     """The calibration's page as JSON, of a round in which two in a hundred lie."""
     for n_clients in sizes:
@@ -128,3 +110,42 @@ def exact_distances(sizes: list[int]) -> Iterator[Row]:
 
         ours, least_possible = in_turns(work, floor, repeats=3)
         yield Row("exact distances", n_clients, SAMPLES, ours, peak(work), least_possible)
+
+
+def reporting_by_class(sizes: list[int]) -> Iterator[Row]:
+    """One client's report from scores and labels; floor: its pooled report."""
+    for n in sizes:
+        rng = np.random.default_rng(n)
+        scores, labels = rng.beta(0.4, 2, n), rng.integers(0, CLASSES, n)
+
+        def work(s: object = scores, y: object = labels) -> None:
+            robfcp.Report.from_scores("a", s, GRID, labels=y, classes=CLASSES)  # type: ignore[arg-type]
+
+        ours, pooled = in_turns(
+            work, lambda s=scores: robfcp.Report.from_scores("a", s, GRID), repeats=20
+        )
+        yield Row("report, ten classes", 1, n, ours, peak(work), pooled)
+
+
+def pruning(sizes: list[int]) -> Iterator[Row]:
+    """Rule PC with a fifth of liars at the top, fifty samples and ten classes a client."""
+    edges = fixed_edges(GRID.n_bins)
+    for n_clients in sizes:
+        rng = np.random.default_rng(n_clients)
+        counts = rng.multinomial(50, rng.dirichlet(np.full(CLASSES, 0.3), n_clients))
+        labels = np.repeat(np.tile(np.arange(CLASSES), n_clients), counts.ravel())
+        owner = np.repeat(np.repeat(np.arange(n_clients), CLASSES), counts.ravel())
+        scores = rng.beta(0.4, 2, len(labels))
+        scores[owner < n_clients // 5] = 1
+        place = np.searchsorted(edges, GRID.index(scores))
+        tables = np.zeros((len(edges), n_clients, CLASSES), dtype=np.int64)
+        np.add.at(tables, (place, owner, labels), 1)
+        ids = tuple(map(str, range(n_clients)))
+        names = tuple(map(str, range(CLASSES)))
+        told = ClassCounts(np.cumsum(tables, axis=0), counts, edges, ids, names)
+
+        def work(told: ClassCounts = told, m: int = n_clients // 5) -> None:
+            pruned_pac(told, LEVEL, m, 0.05)
+
+        (spent,) = in_turns(work, repeats=2)
+        yield Row("guarantee PC by ten classes", n_clients, 50, spent, peak(work))

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from alternatives import (
-    digest_quantile,
-    kll_quantile,
-    loops_calibrate,
-    mapie_scores,
-    mapie_sets,
-    optimised_contrast,
-)
 from measure import Row, Seconds, in_turns, peak
 from numpy.typing import NDArray
 from server import GRID, MALICIOUS, federation
 
 import robfcp
-from robfcp.defence.number_of_liars import contrasts
-from robfcp.defence.rob_fcp import characterise
 from robfcp.grid import Grid
 from robfcp.prediction import iterate_sets
 
@@ -62,33 +53,28 @@ def client_side() -> Iterator[Row]:
                 pass
 
         ours, least = in_turns(in_sets, floor)
-        instead = None
-        if score.name == "aps":
-            instead = in_turns(lambda: mapie_sets(p[few], 0.9), repeats=1)[0].times(10)
-        yield Row(f"sets, {score.name}", 1, ROWS, ours, peak(in_sets), least, instead)
+        yield Row(f"sets, {score.name}", 1, ROWS, ours, peak(in_sets), least)
 
 
 def sketching(sizes: list[int]) -> Iterator[Row]:
-    """One client's scores to counts; floor: a copy; instead: a KLL sketch, a t-digest."""
+    """One client's scores to counts; floor: a copy; instead: a KLL sketch."""
     for n in sizes:
         scores = np.random.default_rng(n).beta(0.4, 2, n)
 
         def work(s: NDArray[np.float64] = scores) -> None:
             GRID.counts(s)
 
-        ours, floor, kll, digest = in_turns(
+        ours, floor, kll = in_turns(
             work,
             lambda s=scores: s.copy(),
             lambda s=scores: kll_quantile(s, 0.9),
-            lambda s=scores: digest_quantile(s, 0.9),
             repeats=101 if n < 10_000 else 21,
         )
-        yield Row("sketch, beside KLL", 1, n, ours, peak(work), floor, kll)
-        yield Row("sketch, beside t-digest", 1, n, ours, peak(work), floor, digest)
+        yield Row("sketch", 1, n, ours, peak(work), floor, kll)
 
 
 def against_plain_code() -> Iterator[Row]:
-    """calibrate at K = n = 1000 against plain loops; counting at K = H = 100 against optimisers."""
+    """Rob-FCP at K = n = 1000 against plain loops."""
     here = federation(1000, 1000, Grid.uniform(100))
     liars = int(MALICIOUS * 1000)
 
@@ -101,10 +87,45 @@ def against_plain_code() -> Iterator[Row]:
     loops_calibrate(counts, liars, rows)
     loops = Seconds((time.perf_counter() - start) * len(counts) / rows)
     yield Row("calibrate, rob-fcp", 1000, 1000, ours, peak(work), None, loops)
-    ranked = characterise(federation(100, 500, Grid.uniform(100)), "histogram")
-    sizes = (51, 75, 99)
-    (ours,) = in_turns(lambda: contrasts(ranked, True))
-    (three,) = in_turns(lambda: [optimised_contrast(ranked, z) for z in sizes], repeats=1)
-    memory = peak(lambda: contrasts(ranked, True))
-    instead = three.times(49 / len(sizes))
-    yield Row("count, likelihood", 100, 500, ours, memory, None, instead)
+
+
+# What a user would take instead: the paper's pseudo-code as loops, other libraries.
+
+
+def loops_calibrate(counts: list[list[int]], n_malicious: int, rows: int) -> float:
+    """Rob-FCP as the paper writes it, maliciousness of the first `rows` clients only."""
+    vectors = [[count / sum(row) for count in row] for row in counts]
+    n_benign = len(vectors) - n_malicious
+    numbers = []
+    for own in vectors[:rows]:
+        distances = sorted(
+            math.sqrt(sum((a - b) ** 2 for a, b in zip(own, other, strict=True)))
+            for other in vectors
+        )
+        numbers.append(sum(distances[1:n_benign]) / (n_benign - 1))
+    order = sorted(range(len(numbers)), key=numbers.__getitem__)
+    pooled = [sum(counts[k][h] for k in order[:n_benign]) for h in range(len(counts[0]))]
+    total, rank = 0, math.ceil(0.9 * (sum(pooled) + n_benign))
+    for edge, count in enumerate(pooled):
+        total += count
+        if total >= rank:
+            return (edge + 1) / len(pooled)
+    return math.inf
+
+
+def kll_quantile(scores: NDArray[np.float64], level: float) -> float:
+    """The quantile from a KLL sketch."""
+    from datasketches import kll_doubles_sketch
+
+    sketch = kll_doubles_sketch(200)
+    sketch.update(scores)
+    return float(sketch.get_quantile(level))
+
+
+def mapie_scores(kind: str, p: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[Any]:
+    """MAPIE's conformity scores (APS and RAPS share them)."""
+    from mapie.conformity_scores import APSConformityScore, LACConformityScore
+
+    rule = LACConformityScore() if kind == "lac" else APSConformityScore()
+    rule.set_external_attributes(classes=np.arange(p.shape[1]), random_state=0)
+    return np.asarray(rule.get_conformity_scores(labels, p, y_enc=labels))
