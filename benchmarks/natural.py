@@ -19,7 +19,7 @@ from measure import markdown
 from robfcp.figures import BLUE, GREEN, GREY, ORANGE, new_axes, save
 from robfcp.files import write_atomically
 from robfcp.lab import natural
-from robfcp.lab.natural import COMPARED, FEDERATIONS, LOW, RULES, TITLES
+from robfcp.lab.natural import COMPARED, FEDERATIONS, LOW, TITLES
 from robfcp.lab.paper.tables import to_csv
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "natural"
@@ -43,7 +43,7 @@ def measured(seeds: int) -> dict[str, Rows]:
     return {**found, "found": natural.found_table(seeds, seeds)}
 
 
-def tables(sites: Rows, rules: Rows, found: Rows) -> Iterator[str]:
+def tables(rules: Rows, found: Rows) -> Iterator[str]:
     """The page's tables, in its order."""
     shown = {
         "sites": "{sites}", "used": "{sites_used}", "samples used": "{samples_used}",
@@ -60,11 +60,6 @@ def tables(sites: Rows, rules: Rows, found: Rows) -> Iterator[str]:
         "worst class": "{worst_class:.3f}", "set size": "{set_size:.2f}",
     }  # fmt: skip
     yield table(named, shown)
-    groups = [[row for row in sites if row["federation"] == one.title] for one in FEDERATIONS]
-    shown = {"sites": "{sites}", "samples of a site": "{least} to {most}"}
-    for rule in RULES:
-        shown[f"{rule}: below {LOW}, size"] = f"{{{rule}, low:.0%}}, {{{rule}, set size:.2f}}"
-    yield table([row for group in groups for row in natural.by_size(group)], shown)
     shown = {
         "sites": "{sites}", "X²/df against the others": "{pooled:.2f}",
         "given its labels": "{given_labels:.2f}", "explained": "{explained:.0%}",
@@ -132,7 +127,7 @@ def main() -> None:
         for name, rows in found.items():
             write_atomically(folder / f"{name}.csv", to_csv(rows))
         draw(found["sites"], folder / "coverage.png")
-    print("\n\n".join(tables(**found)))
+    print("\n\n".join(tables(found["rules"], found["found"])))
 
 
 if __name__ == "__main__":
