@@ -35,7 +35,7 @@ from robfcp.calibration import (
 )
 from robfcp.calibration.record import decode_evidence, encode_evidence
 from robfcp.calibration.sealed import digest_of
-from robfcp.cli._data import read_outputs
+from robfcp.cli.tables import read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.page import write_page

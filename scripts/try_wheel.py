@@ -31,12 +31,12 @@ print(robfcp.__version__, robfcp.LAC()(p, y).mean())
 """
 COMMANDS = (
     "robfcp --version",
-    "robfcp sketch site-0.csv -c a -o reports/a.json",
-    "robfcp sketch site-1.csv -c b -o reports/b.json",
-    "robfcp sketch site-2.csv -c c -o reports/c.json",
+    "robfcp report site-0.csv -c a -o reports/a.json",
+    "robfcp report site-1.csv -c b -o reports/b.json",
+    "robfcp report site-2.csv -c c -o reports/c.json",
     "robfcp calibrate reports -o calibration.json --html page.html",
     "robfcp predict calibration.json site-0.csv -o sets.csv",
-    "robfcp certify calibration.json --json",
+    "robfcp show calibration.json --json",
     "robfcp demo -o demo",
 )
 

@@ -61,10 +61,10 @@ def embedded(page):
     return json.loads(found.group(1))
 
 
-def said(*words):
-    """What a command that works prints."""
+def said(*words, code=0):
+    """What a command that works prints; 3 is the exit code of an alarm."""
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(word) for word in words])
-    assert result.exit_code == 0, (words[:6], result.exception, result.output)
+    assert result.exit_code == code, (words[:6], result.exception, result.output)
     return result.stdout
 
 

@@ -130,7 +130,9 @@ def test_every_block_runs_as_printed(
             continue
         for arguments in commands(code):
             result = CliRunner().invoke(app, arguments)
-            assert result.exit_code == 0, f"{place}: {arguments}: {result.output}{result.exception}"
+            assert result.exit_code in (0, 3), (
+                f"{place}: {arguments}: {result.output}{result.exception}"
+            )
             assert max(map(len, result.output.splitlines()), default=0) <= 80, place
 
 

@@ -102,10 +102,10 @@ TO_READ_A_CALIBRATION = {
 @pytest.mark.parametrize(
     ("arguments", "rooms"),
     [
-        (["sketch", "site.csv", "--client", "a", "-o", "a.json"], AT_A_SITE),
+        (["report", "site.csv", "--client", "a", "-o", "a.json"], AT_A_SITE),
         (["predict", "c.json", "site.csv", "-o", "s.csv"], AT_A_SITE | TO_READ_A_CALIBRATION),
     ],
-    ids=["sketch", "predict"],
+    ids=["report", "predict"],
 )
 def test_a_site_loads_four_libraries_and_the_rooms_it_needs(arguments, rooms, site):
     done = subprocess.run(

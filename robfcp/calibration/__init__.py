@@ -30,6 +30,7 @@ from robfcp.calibration.document import check_signer, sign_sealed
 from robfcp.calibration.evidence import Evidence, Summary
 from robfcp.calibration.letters import (
     Letter,
+    file_name,
     letter_to,
     letters,
     load_calibration,
@@ -81,6 +82,7 @@ __all__ = [
     "diagnose",
     "digest_of",
     "evidence_path",
+    "file_name",
     "kind_of",
     "letter_to",
     "letters",

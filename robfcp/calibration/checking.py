@@ -70,7 +70,7 @@ def firm_promise(
         raise RobfcpError(
             f"floor: the calibration promises {promise.source}; state a floor (--floor) that this "
             "very calibration must hold, below that level, or promise Pac "
-            "(--guarantee pac)"
+            "(--promise pac)"
         )
     if promise.floor >= 1:
         raise RobfcpError("floor: a promise of 1 leaves nothing to miss; state a smaller floor")

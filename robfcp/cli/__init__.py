@@ -1,4 +1,4 @@
-"""The command line: thin, one file a command, each loaded when it is called.
+"""The command line: twelve commands and the test range's, each loaded when it is called.
 
 Nothing imports it. It may use every room, and it alone uses the test range.
 """
@@ -7,41 +7,36 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from inspect import signature
 from io import TextIOWrapper
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command
+from typer.main import get_command, get_group
 
 from robfcp import __version__
 from robfcp.errors import RobfcpError, plain
 from robfcp.files import reason_of
 
-COMMANDS = (
-    "demo",
-    "keygen",
-    "terms",
-    "sketch",
-    "calibrate",
-    "localise",
-    "predict",
-    "check",
-    "monitor",
-    "alarms",
-    "page",
-    "certify",
-    "verify",
-    "audit",
-    "train",
-    "reproduce",
-    "simulate",
-    "redteam",
-    "bench",
-)
-OLD_NAMES = {"report": "page"}  # of version 0.1, for one release
+COMMANDS = {  # in the order people need them, and the module each is in
+    "demo": "demo",
+    "keygen": "site",
+    "terms": "site",
+    "report": "site",
+    "collect": "server",
+    "calibrate": "server",
+    "predict": "site",
+    "check": "watch",
+    "monitor": "watch",
+    "alarms": "watch",
+    "show": "show",
+    "verify": "server",
+}
+LAB = dict.fromkeys(("train", "reproduce", "simulate", "redteam", "bench"), "lab")
 STYLE: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": "rich",
@@ -50,36 +45,48 @@ STYLE: dict[str, Any] = {
 
 
 class LazyCommands(TyperGroup):
-    """A group whose commands are imported when asked for, so that `sketch` starts at once."""
+    """A group whose commands are imported when asked for, so that `report` starts at once."""
+
+    homes: ClassVar[Mapping[str, str]] = {**COMMANDS, "lab": ""}
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in the order people need them."""
-        return list(COMMANDS)
+        return list(self.homes)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name; an old one says what it is called now."""
-        name = OLD_NAMES.get(cmd_name, cmd_name)
-        if name not in COMMANDS:
-            return None
-        if name != cmd_name:
-            print(
-                f"robfcp: the command {cmd_name} is now called {name}; "
-                "the old name goes with the next release",
-                file=sys.stderr,
-            )
-        return _command(name)
+        """The command of this name."""
+        return _command(cmd_name, self.homes[cmd_name]) if cmd_name in self.homes else None
+
+
+class LabCommands(LazyCommands):
+    """The commands of the test range."""
+
+    homes = LAB
 
 
 @cache
-def _command(name: str) -> Any:
+def _command(name: str, home: str) -> Any:
     """The command of this name, imported and built when it is first asked for."""
+    if not home:
+        return get_group(test_range)
+    function = getattr(import_module(f"robfcp.cli.{home}"), name)
+    needs = any(one.default is one.empty for one in signature(function).parameters.values())
     single = typer.Typer(add_completion=False, **STYLE)
-    import_module(f"robfcp.cli.{name}").register(single)
-    command = get_command(single)
-    command.name = name
+    single.command(name, no_args_is_help=needs)(function)
+    command: Any = get_command(single)
+    for option in command.params:
+        if option.param_type_name == "option" and option.name not in ("as_json", "quiet"):
+            option.rich_help_panel = option.rich_help_panel or "Basics"
     return command
 
 
+test_range = typer.Typer(
+    cls=LabCommands,
+    name="lab",
+    help="The test range: train, reproduce the paper, simulate, attack and time.",
+    no_args_is_help=True,
+    **STYLE,
+)
 app = typer.Typer(
     cls=LazyCommands,
     name="robfcp",
@@ -106,22 +113,12 @@ def _root(
         os.environ["ROBFCP_DEBUG"] = "1"
 
 
-def _refused(error: OSError) -> str:
-    """What the system would not let us do, in plain words."""
-    what = "the system" if error.filename is None else plain(str(error.filename))
-    return f"{what}: cannot be used ({reason_of(error)}); check it and your right to use it"
-
-
-def _say_anything() -> None:
-    """Names in letters that the terminal or pipe does not have are escaped, never an error."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
 def main() -> None:
-    """Run a command; exit 0 on success, 1 with one line on refused input, 2 on wrong usage."""
-    _say_anything()
+    """Run a command: exit 0 on success, 1 with one line on refused input, 2 on wrong usage, 3 where
+    an alarm rings or coverage is too low."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # letters that a pipe does not have are escaped
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except BrokenPipeError:
@@ -133,7 +130,9 @@ def main() -> None:
         if isinstance(error, RobfcpError):
             text = str(error)
         elif isinstance(error, OSError):
-            text = _refused(error)
+            what = "the system" if error.filename is None else plain(str(error.filename))
+            why = reason_of(error)
+            text = f"{what}: cannot be used ({why}); check it and your right to use it"
         else:
             text = f"internal error ({type(error).__name__}); run with --debug to see where"
         print("robfcp: " + " ".join(text.split()), file=sys.stderr)

@@ -18,8 +18,6 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import Charge, fcp_index
 
-PAPER_BINS = 100
-
 
 def full_rank(level: Fraction, n_clients: int) -> Charge:
     """ceil(level (N + 1)): all clients share one distribution, as the paper's tables have it."""
@@ -151,19 +149,6 @@ def overestimated_benign(setting: PublishedSetting, assumed_benign: int) -> Publ
         raise RobfcpError("published bound: the assumed benign number must exceed the true one")
     share = setting.n_benign_clients / assumed_benign
     return setting.bound("overestimate", 1 - share * (1 - normal_radius(setting)))
-
-
-def bound_for(sizes: NDArray[np.int64], level: float, m: int) -> PublishedBound | None:
-    """Theorem 1 with sigma = 0, most favourable to it, if the m largest clients lie.
-
-    None where it does not apply: unless liars are the minority.
-    """
-    if m >= len(sizes) - m:
-        return None
-    ordered = np.sort(sizes)
-    liars = int(ordered[len(ordered) - m :].sum())
-    setting = PublishedSetting(len(sizes) - m, m, int(ordered[0]), liars, PAPER_BINS, level)
-    return theorem_1(setting)
 
 
 def theorem_2(

@@ -56,7 +56,7 @@ def render(
     if calibration.federation.n_clients > MAX_CLIENTS:
         raise RobfcpError(
             f"page: {calibration.federation.n_clients} sites are more than the {MAX_CLIENTS} a "
-            "page can show; use robfcp certify and calibrate --json"
+            "page can show; use robfcp show and calibrate --json"
         )
     data = {**page_data(calibration, about or About()), "history": history_data(history)}
     return _assembled("page.html", _SCRIPTS, data)

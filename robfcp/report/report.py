@@ -603,7 +603,7 @@ class Report(
         >>> robfcp.Report.from_json(data).n_samples
         3
         """
-        return wire.decode_sent(Report, data, source, "send what robfcp sketch wrote", grid)
+        return wire.decode_sent(Report, data, source, "send what robfcp report wrote", grid)
 
     def save(self, path: FilePath, key: Ed25519PrivateKey | None = None) -> None:
         """Write the JSON whole or not at all.

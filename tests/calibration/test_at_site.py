@@ -86,13 +86,13 @@ def test_the_server_knows_each_sites_own_threshold_up_to_one_bin(sites, calibrat
 
 def test_certify_and_the_page_show_each_site_under_its_own_threshold(calibration, tmp_path):
     calibration.save(tmp_path / "c.json")
-    ran = CliRunner().invoke(app, ["certify", str(tmp_path / "c.json"), "-m", "2", "--json"])
+    ran = CliRunner().invoke(app, ["show", str(tmp_path / "c.json"), "-m", "2", "--json"])
     shown = json.loads(ran.stdout)["sites"]
     known = own_thresholds(calibration, set(calibration.federation.ids))
     for one in shown[:10]:
         assert one["own"] == known[one["client"]]._asdict()
     assert shown[10]["own"] is None
-    text = CliRunner().invoke(app, ["certify", str(tmp_path / "c.json"), "-m", "2"]).stdout
+    text = CliRunner().invoke(app, ["show", str(tmp_path / "c.json"), "-m", "2"]).stdout
     assert "own threshold" in text
     for site in strata_data(calibration)["sites"]:
         assert site["own"][0] == known[site["name"]].threshold
@@ -233,49 +233,49 @@ def run(*args):
 def test_the_command_from_sketch_to_a_sites_own_sets(tmp_path, sites):
     files = [write(tmp_path / f"{k}.csv", *one) for k, one in enumerate(sites)]
     for k, data in enumerate(files):
-        run("sketch", data, "--client", f"s{k}", "-o", tmp_path / f"r{k}.json", "-q")
+        run("report", data, "--client", f"s{k}", "-o", tmp_path / f"r{k}.json", "-q")
     made = run(
         "calibrate",
         *[tmp_path / f"r{k}.json" for k in range(len(files))],
-        *("--malicious", 2, "--guarantee", "pac", "--label-shift", 0),
+        *("--liars", 2, "--promise", "label-shift", "--alike", 0),
         *("--letters", tmp_path / "letters", "-o", tmp_path / "c.json"),
     )
     assert made.exit_code == 0, made.output
     letter = tmp_path / "letters" / "s3.json"
-    shown = run("localise", letter, files[3])
+    shown = run("predict", letter, "--local", files[3])
     assert shown.exit_code == 0, shown.output
     assert "clipped" in shown.output
-    data = json.loads(run("localise", letter, files[3], "--json").stdout)
+    data = json.loads(run("predict", letter, "--local", files[3], "--json").stdout)
     assert data["levels"][0]["liars"] == 2
     new = write(tmp_path / "new.csv", sites[5][0])
     sets = tmp_path / "sets.csv"
-    assert run("localise", letter, files[3], "--predict", new, "-o", sets).exit_code == 0
+    assert run("predict", letter, new, "--local", files[3], "-o", sets).exit_code == 0
     with sets.open() as lines:
         sizes = [int(row["size"]) for row in csv.DictReader(lines)]
     limit = data["levels"][0]["threshold"]
     assert np.mean(sizes) == pytest.approx((LAC.all_labels(sites[5][0]) <= limit).sum(1).mean())
-    stranger = json.loads(run("localise", tmp_path / "c.json", files[0], "--json").stdout)
+    stranger = json.loads(run("predict", tmp_path / "c.json", "--local", files[0], "--json").stdout)
     assert stranger["client"] == "this site"
-    certified = json.loads(run("certify", tmp_path / "c.json", "-m", "0,2", "--json").stdout)
+    certified = json.loads(run("show", tmp_path / "c.json", "-m", "0,2", "--json").stdout)
     shares = [one["coverage"][0] for one in certified["sites"]]
     assert shares == sorted(shares)
     assert certified["classes"]["least_shift"] == 0
-    assert "Label shift" in run("certify", tmp_path / "c.json", "-m", "2").output
+    assert "Label shift" in run("show", tmp_path / "c.json", "-m", "2").output
 
 
 def test_the_commands_say_what_is_wrong(tmp_path, sites):
     data = write(tmp_path / "a.csv", *sites[0])
     for k in range(3):
         own = write(tmp_path / f"{k}.csv", *sites[k])
-        run("sketch", own, "--client", f"s{k}", "-o", tmp_path / f"r{k}.json", "-q")
+        run("report", own, "--client", f"s{k}", "-o", tmp_path / f"r{k}.json", "-q")
     reports = [tmp_path / f"r{k}.json" for k in range(3)]
     made = run("calibrate", *reports, "--mix", "flu=a lot")
     assert "is neither uniform, any nor NAME=SHARE" in str(made.exception)
-    mixed = ("--malicious", 0, "--label-shift", 0, "--mix", "uniform", "--mix", "flu=1")
+    mixed = ("--liars", 0, "--promise", "label-shift", "--mix", "uniform", "--mix", "flu=1")
     assert run("calibrate", *reports, *mixed, "-o", tmp_path / "c.json").exit_code == 0
-    alone = run("localise", tmp_path / "c.json", data, "--predict", data)
-    assert "goes with -o" in str(alone.exception)
-    level = run("localise", tmp_path / "c.json", data, "--level", 4)
+    alone = run("predict", tmp_path / "c.json", "-o", "x.csv", "--local", data)
+    assert "name the outputs to predict from" in str(alone.exception)
+    level = run("predict", tmp_path / "c.json", "--local", data, "--level", 4)
     assert "--level: '4' is none of the calibration's levels" in str(level.exception)
 
 

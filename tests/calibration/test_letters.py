@@ -100,7 +100,7 @@ def test_commands_say_what_a_letter_says(
         ("verify", "letters/site-09.json"),
         ("predict", "letters/site-09.json", "new.npz"),
         ("check", "letters/site-09.json", "new.npz"),
-        ("localise", "letters/site-09.json", "new.npz"),
+        ("predict", "letters/site-09.json", "--local", "new.npz"),
         ("monitor", "letters/site-09.json", "new.npz"),
     ):
         assert sentence in said(*words), words
@@ -125,7 +125,7 @@ def test_localise_fills_empty_sets_and_says_what_it_did(
     np.savez("own.npz", probabilities=p, labels=p.argmax(axis=1))  # easy: its own threshold is low
     np.savez("flat.npz", probabilities=np.full((4, 3), 1 / 3))
     np.savez("sharp.npz", probabilities=np.eye(3))
-    words = ("localise", "site-00.json", "own.npz", "--predict")
+    words = ("predict", "site-00.json", "--local", "own.npz")
     bare = run(*words, "flat.npz", "-o", "bare.csv")
     assert bare.returncode == 0, bare.stderr
     assert ",,0," in Path("bare.csv").read_text(encoding="utf-8")
@@ -134,9 +134,9 @@ def test_localise_fills_empty_sets_and_says_what_it_did(
     assert ",,0," not in Path("full.csv").read_text(encoding="utf-8")
     calm = run(*words, "sharp.npz", "-o", "same.csv", "--non-empty")
     assert "No set was empty: --non-empty changed nothing." in calm.stdout
-    refused = run("localise", "site-00.json", "own.npz", "--non-empty")
+    refused = run(*words, "--non-empty")
     assert refused.returncode == 1
-    assert "pass --predict and -o too" in refused.stderr
+    assert "name the outputs to predict from" in refused.stderr
 
 
 def test_what_a_notebook_shows_is_a_line(swapped: robfcp.Calibration) -> None:

@@ -21,18 +21,19 @@ import pytest
 from effort import thorough
 from in_process import Done, run
 
-from robfcp.cli import COMMANDS
+from robfcp.cli import COMMANDS, LAB
 
 INPUTS = {  # the words of a call with {} where the file under test stands, and its ending
     "terms": ("terms {}", ".toml"),
     "terms --sign": ("terms round.toml --sign {}", ".key"),
     "terms --server-key": ("terms round.toml --server-key {}", ".pub"),
-    "sketch csv": ("sketch {} -c a -o o.json", ".csv"),
-    "sketch npz": ("sketch {} -c a -o o.json", ".npz"),
-    "sketch npy": ("sketch {} -c a -o o.json", ".npy"),
-    "sketch parquet": ("sketch {} -c a -o o.json", ".parquet"),
-    "sketch --terms": ("sketch s0.npz -c a -o o.json --terms {}", ".toml"),
-    "sketch --sign": ("sketch s0.npz -c a -o o.json --round r --sign {}", ".key"),
+    "report csv": ("report {} -c a -o o.json", ".csv"),
+    "report npz": ("report {} -c a -o o.json", ".npz"),
+    "report npy": ("report {} -c a -o o.json", ".npy"),
+    "report parquet": ("report {} -c a -o o.json", ".parquet"),
+    "report --terms": ("report s0.npz -c a -o o.json --terms {}", ".toml"),
+    "report --sign": ("report s0.npz -c a -o o.json --round r --sign {}", ".key"),
+    "collect": ("collect {} -o reports", ".json"),
     "calibrate": ("calibrate {} -o o.json", ".json"),
     "calibrate --sizes": ("calibrate reports -o o.json --sizes {}", ".json"),
     "calibrate --keys": ("calibrate reports -o o.json --round r --keys {}", ".toml"),
@@ -44,9 +45,8 @@ INPUTS = {  # the words of a call with {} where the file under test stands, and 
     "calibrate --previous": ("calibrate reports -o o.json --previous {}", ".json"),
     "calibrate --alarms": ("calibrate reports -o o.json --previous c.json --alarms {}", ".json"),
     "calibrate --sign": ("calibrate reports -o o.json --sign {}", ".key"),
-    "localise": ("localise {} s0.npz", ".json"),
-    "localise data": ("localise letters/s0.json {}", ".npz"),
-    "localise --predict": ("localise letters/s0.json s0.npz --predict {} -o o.csv", ".csv"),
+    "predict --local": ("predict letters/s0.json --local {}", ".npz"),
+    "predict letter": ("predict letters/s0.json {} --local s0.npz -o o.csv", ".csv"),
     "predict": ("predict {} s0.npz", ".json"),
     "predict data": ("predict c.json {} -o o.csv", ".csv"),
     "predict --server-key": ("predict c.json s0.npz --server-key {}", ".pub"),
@@ -59,29 +59,28 @@ INPUTS = {  # the words of a call with {} where the file under test stands, and 
     "monitor --sign": ("monitor c.json s0.npz -c s0 --round r --report o.json --sign {}", ".key"),
     "alarms": ("alarms {} -m 0", ".json"),
     "alarms --keys": ("alarms e.json -m 0 --round r --keys {}", ".toml"),
-    "page": ("page {} -o o.html", ".json"),
-    "page --history": ("page c.json -o o.html --history {}", ".json"),
-    "page --evidence": ("page c.json -o o.html --evidence {}", ".json"),
-    "certify": ("certify {}", ".json"),
-    "certify --sizes": ("certify reports --sizes {}", ".json"),
+    "show": ("show {}", ".json"),
+    "show --html": ("show {} --html o.html", ".json"),
+    "show --history": ("show c.json --html o.html --history {}", ".json"),
+    "show --record": ("show c.json --record {}", ".json"),
     "verify": ("verify {}", ".json"),
     "verify evidence": ("verify c.json {}", ".json"),
     "verify --report": ("verify c.json --report {}", ".json"),
-    "audit": ("audit {}", ".jsonl"),
-    "train": ("train heart -o o.npz --data-dir {}", ""),
-    "simulate": ("simulate {} --seeds 1 --clients 5 -o o.json", ".npz"),
-    "redteam": ("redteam {} --seeds 1 --clients 5 -o o.json", ".csv"),
+    "verify log": ("verify {}", ".jsonl"),
+    "train": ("lab train heart -o o.npz --data-dir {}", ""),
+    "simulate": ("lab simulate {} --seeds 1 --clients 5 -o o.json", ".npz"),
+    "redteam": ("lab redteam {} --seeds 1 --clients 5 -o o.json", ".csv"),
 }
 OUTPUTS = {  # the same with {} where a result would go
     "demo": ("demo -o {}", ""),
     "keygen": ("keygen site -o {}", ".key"),
-    "sketch": ("sketch s0.npz -c a -o {}", ".json"),
-    "sketch --ledger": ("sketch s0.npz -c a -o o.json --epsilon 1 --ledger {}", ".json"),
+    "report": ("report s0.npz -c a -o {}", ".json"),
+    "report --ledger": ("report s0.npz -c a -o o.json --epsilon 1 --ledger {}", ".json"),
     "calibrate": ("calibrate reports -o {}", ".json"),
     "calibrate --html": ("calibrate reports --html {}", ".html"),
     "calibrate --letters": ("calibrate reports --letters {}", ""),
     "calibrate --audit": ("calibrate reports --audit {}", ".jsonl"),
-    "localise": ("localise letters/s0.json s0.npz --predict s0.npz -o {}", ".csv"),
+    "predict --local": ("predict letters/s0.json s0.npz --local s0.npz -o {}", ".csv"),
     "predict": ("predict c.json s0.npz -o {}", ".csv"),
     "check": ("check c.json s0.npz -o {}", ".json"),
     "monitor --state": ("monitor c.json s0.npz --state {}", ".json"),
@@ -91,21 +90,28 @@ OUTPUTS = {  # the same with {} where a result would go
     "alarms": ("alarms e.json -m 0 -o {}", ".json"),
     "alarms --history": ("alarms e.json -m 0 --step 1 --history {}", ".json"),
     "alarms --html": ("alarms e.json -m 0 --step 1 --history o.json --html {}", ".html"),
-    "page": ("page c.json -o {}", ".html"),
-    "certify": ("certify c.json -o {}", ".json"),
-    "certify --plot": ("certify c.json --plot {}", ".png"),
+    "collect": ("collect reports -o {}", ""),
+    "show": ("show c.json -o {}", ".json"),
+    "show --html": ("show c.json --html {}", ".html"),
+    "show --plot": ("show c.json --plot {}", ".png"),
     "verify --audit": ("verify c.json --audit {}", ".jsonl"),
-    "train": ("train heart --data-dir . -o {}", ".npz"),
-    "train --checkpoint": ("train mnist --data-dir . -o o.npz --checkpoint {}", ".st"),
-    "reproduce": ("reproduce main --seeds 1 --workers 1 -o {}", ""),
-    "reproduce --page": ("reproduce main --seeds 1 --workers 1 -o out --page {}", ".md"),
-    "simulate": ("simulate s0.npz --seeds 1 --clients 5 -o {}", ".json"),
-    "simulate --plot": ("simulate s0.npz --seeds 1 --clients 5 --plot {}", ".png"),
-    "redteam": ("redteam s0.npz --seeds 1 --clients 5 -o {}", ".json"),
-    "redteam --plot": ("redteam s0.npz --seeds 1 --clients 5 --plot {}", ".png"),
+    "train": ("lab train heart --data-dir . -o {}", ".npz"),
+    "train --checkpoint": ("lab train mnist --data-dir . -o o.npz --checkpoint {}", ".st"),
+    "reproduce": ("lab reproduce main --seeds 1 --workers 1 -o {}", ""),
+    "reproduce --page": ("lab reproduce main --seeds 1 --workers 1 -o out --page {}", ".md"),
+    "simulate": ("lab simulate s0.npz --seeds 1 --clients 5 -o {}", ".json"),
+    "simulate --plot": ("lab simulate s0.npz --seeds 1 --clients 5 --plot {}", ".png"),
+    "redteam": ("lab redteam s0.npz --seeds 1 --clients 5 -o {}", ".json"),
+    "redteam --plot": ("lab redteam s0.npz --seeds 1 --clients 5 --plot {}", ".png"),
 }
 WITHOUT_FILES = {"bench"}
-ONE_EACH = {words.split()[0]: call for call, (words, _) in INPUTS.items()}.values()
+
+
+def command_of(words: str) -> str:
+    return words.removeprefix("lab ").split()[0]
+
+
+ONE_EACH = {command_of(words): call for call, (words, _) in INPUTS.items()}.values()
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +125,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     labels = (probabilities.cumsum(axis=1) > rng.random((1200, 1))).argmax(axis=1)
     for k, rows in enumerate(np.array_split(np.arange(1200), 6)):
         np.savez(f"s{k}.npz", probabilities=probabilities[rows], labels=labels[rows])
-        done(f"sketch s{k}.npz -c s{k} --round r -o reports/s{k}.json")
-    done("calibrate reports -o c.json --letters letters --malicious 1 --guarantee pac")
+        done(f"report s{k}.npz -c s{k} --round r -o reports/s{k}.json")
+    done("calibrate reports -o c.json --letters letters --promise pac --liars 1")
     done("monitor c.json s0.npz -s m.json -c s0 --report e.json --round r --step 1")
     registry = done("keygen s0 -o s0.key").stdout
     Path("registry.toml").write_text(registry, encoding="utf-8")
@@ -166,20 +172,20 @@ def refused(words: str, name: str, folder: Path) -> str:
 
 
 def test_every_command_that_takes_files_is_tried() -> None:
-    tried = {words.split()[0] for words, _ in [*INPUTS.values(), *OUTPUTS.values()]}
-    assert tried | WITHOUT_FILES == set(COMMANDS)
+    tried = {command_of(words) for words, _ in [*INPUTS.values(), *OUTPUTS.values()]}
+    assert tried | WITHOUT_FILES == {*COMMANDS, *LAB}
 
 
 def test_every_option_that_names_a_place_is_tried() -> None:
     tried = " ".join(words for words, _ in [*INPUTS.values(), *OUTPUTS.values()]).split()
-    for name in COMMANDS:
-        command = getattr(import_module(f"robfcp.cli.{name}"), name)
+    for name, home in {**COMMANDS, **LAB}.items():
+        command = getattr(import_module(f"robfcp.cli.{home}"), name)
         hints = get_type_hints(command)
         for parameter in signature(command).parameters.values():
             optional = parameter.default is not Parameter.empty
             if optional and Path in (hints[parameter.name], *get_args(hints[parameter.name])):
                 option = f"--{parameter.name.replace('_', '-')}"
-                assert option in (*tried, "--output", "--data", "--evidence"), (name, option)
+                assert option in (*tried, "--output", "--data", "--record"), (name, option)
 
 
 @pytest.mark.parametrize("call", INPUTS)
@@ -256,23 +262,21 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
         raise AssertionError("the work has begun")
 
     for name in (
-        "_local.read_outputs",
-        "sketch.read_outputs",
-        "predict.read_outputs",
-        "calibrate.run",
-        "calibrate.Federation",
-        "certify.Federation",
-        "verify.verify_calibration",
-        "alarms.read_alarms",
-        "page.write_page",
-        "demo.stroke_story",
-        "simulate.run",
-        "redteam.run",
+        "cli.site.read_outputs",
+        "cli.server.run",
+        "federation.Federation.read",
+        "cli.server.verify_calibration",
+        "cli.watch.read_alarms",
+        "cli.show.write_page",
+        "cli.show.what_if",
+        "cli.demo.stroke_story",
+        "lab.simulation.simulate",
+        "lab.redteam.redteam",
+        "lab.paper.reproduce",
+        "lab.datasets.load_sites",
+        "lab.datasets.load",
     ):
-        monkeypatch.setattr(f"robfcp.cli.{name}", work)
-    monkeypatch.setattr("robfcp.lab.paper.reproduce", work)
-    monkeypatch.setattr("robfcp.lab.datasets.load_sites", work)
-    monkeypatch.setattr("robfcp.lab.datasets.load", work)
+        monkeypatch.setattr(f"robfcp.{name}", work)
     words, ending = OUTPUTS[call]
     assert place.removesuffix("/x") in refused(words, f"{place}{ending}", folder)
 
@@ -282,7 +286,7 @@ def test_a_full_disk_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    line = refused("sketch s0.npz -c a -o {}", "o.json", folder)
+    line = refused("report s0.npz -c a -o {}", "o.json", folder)
     assert line == "robfcp: o.json: cannot be written (the disk is full); choose another place"
 
 
@@ -292,7 +296,7 @@ def test_what_the_system_refuses_anywhere_is_one_line(
     def gone(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error", "share/x.json")
 
-    monkeypatch.setattr("robfcp.cli.check.load_calibration", gone)
+    monkeypatch.setattr("robfcp.cli.watch.load_calibration", gone)
     line = refused("check {} s0.npz", "c.json", folder)
     assert line.startswith("robfcp: share/x.json: cannot be used (the disk does not answer); ")
 
@@ -312,7 +316,7 @@ def test_revoked_keys_without_a_registry_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["monitor --plot", "certify --plot", "simulate --plot", "redteam --plot"]
+    "call", ["monitor --plot", "show --plot", "simulate --plot", "redteam --plot"]
 )
 def test_a_figure_without_matplotlib_is_refused_before_the_work(
     call: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -326,7 +330,7 @@ def test_a_private_report_that_cannot_be_made_is_not_paid_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "opendp", None)
-    words, _ = OUTPUTS["sketch --ledger"]
+    words, _ = OUTPUTS["report --ledger"]
     assert "pip install 'robfcp[privacy]'" in refused(words, "spent.json", folder)
 
 
@@ -335,13 +339,13 @@ def test_a_private_report_that_cannot_be_made_is_not_paid_for(
     [
         (
             "calibrate s0.npz",
-            "s0.npz: is a table, not a report; make one of it first: robfcp sketch",
+            "s0.npz: is a table, not a report; make one of it first: robfcp report",
         ),
         ("alarms s0.npz -m 0", "s0.npz: is a table, not a report"),
         ("predict reports/s0.json s0.npz", "is a site's report, not a calibration; pass a file"),
-        ("page reports/s0.json", "is a site's report, not a calibration"),
+        ("show reports/s0.json", "is a site's report, not a calibration"),
         ("verify e.json", "is a monitor's e-report, not a calibration"),
-        ("page c.evidence.json", "is a calibration's evidence, not a calibration"),
+        ("show c.evidence.json", "is a calibration's evidence, not a calibration"),
         ("monitor c.json s0.npz --state c.json", "is a calibration, not a monitor's state"),
     ],
 )

@@ -158,10 +158,10 @@ def test_the_whole_way_by_files(tmp_path):
         p, y = outputs(rng, 120)
         np.savez(tmp_path / f"{k}.npz", probabilities=p, labels=y)
         paths.append(str(tmp_path / f"{k}.json"))
-        command = ["sketch", str(tmp_path / f"{k}.npz"), "-c", f"s{k}", "-o", paths[-1]]
+        command = ["report", str(tmp_path / f"{k}.npz"), "-c", f"s{k}", "-o", paths[-1]]
         assert CliRunner().invoke(app, [*command, "--risk", "fnr"]).exit_code == 0
     out = str(tmp_path / "c.json")
-    options = ["--risk", "0.2", "--malicious", "1", "--guarantee", "marginal", "-o", out]
+    options = ["--risk", "0.2", "--liars", "1", "--promise", "marginal", "-o", out]
     result = CliRunner().invoke(
         app, ["calibrate", *paths, *options, "--html", str(tmp_path / "p.html")]
     )

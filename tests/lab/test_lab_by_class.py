@@ -253,20 +253,20 @@ def command(*words):
 
 @pytest.mark.slow
 def test_both_commands_take_by(tmp_path):
-    words = ["simulate", "mnist", "--clients", 12, "--seeds", 1]
+    words = ["lab", "simulate", "mnist", "--clients", 12, "--seeds", 1]
     result = command(*words, "--by", "class", "-o", tmp_path / "rows.csv")
     assert result.exit_code == 0, result.output
     assert "worst class" in result.output
     assert "worst_class_coverage" in (tmp_path / "rows.csv").read_text()
     assert "worst class" not in command(*words).output
-    words = ["redteam", "mnist", "--attack", "class-capture", "--share", 0.3, "--seeds", 1]
+    words = ["lab", "redteam", "mnist", "--attack", "class-capture", "--share", 0.3, "--seeds", 1]
     result = command(*words, "--by", "class")
     assert result.exit_code == 0, result.output
     assert "worst class" in result.output
     (first, *_) = json.loads(command(*words, "--by", "class", "--json").stdout)
     assert first["by"] == "class"
     for name in ("simulate", "redteam"):
-        assert "--by" in str(command(name, "mnist", "--by", "group").exception)
+        assert "--by" in str(command("lab", name, "mnist", "--by", "group").exception)
 
 
 def test_other_groupings_are_refused_in_words(data):

@@ -99,7 +99,7 @@ def test_train_leaves_sites_out_by_one_command(tmp_path: Path) -> None:
         rng = np.random.default_rng(len(name))
         rows = [",".join(f"{v:.1f}" for v in rng.normal(size=13)) + f",{k % 2}" for k in range(30)]
         (tmp_path / f"processed.{name}.data").write_text("\n".join(rows) + "\n")
-    words = ["train", "heart", "--data-dir", str(tmp_path), "--no-verify"]
+    words = ["lab", "train", "heart", "--data-dir", str(tmp_path), "--no-verify"]
     out = tmp_path / "heart.npz"
     result = CliRunner().invoke(app, [*words, "-o", str(out), "--json"])
     assert result.exit_code == 0, result.output
@@ -167,29 +167,37 @@ def invoke(*words: object) -> dict | list:
 
 def test_the_commands_take_natural_sites(tmp_path: Path) -> None:
     words = ("--sites", "natural", "--seeds", 1, "--share", 0.25)
-    rows = invoke("simulate", "heart", *words, "--attack", "subset")["rows"]
+    rows = invoke("lab", "simulate", "heart", *words, "--attack", "subset")["rows"]
     assert {row["n_clients"] for row in rows} == {4}
     more = ("--site-column", "country", "--min-size", 100, "--attack", "old-model")
-    assert {row["n_clients"] for row in invoke("simulate", "stroke", *words, *more)["rows"]} == {24}
-    cells = invoke("redteam", "heart", *words, "--attack", "stale-file", "--defence", "none")
+    assert {
+        row["n_clients"] for row in invoke("lab", "simulate", "stroke", *words, *more)["rows"]
+    } == {24}
+    cells = invoke("lab", "redteam", "heart", *words, "--attack", "stale-file", "--defence", "none")
     assert cells[0]["runs"] == 1
     given = outputs.load("heart", outputs.NATURAL)
     path = tmp_path / "own.npz"
     np.savez(
         path, probabilities=given.probabilities, labels=given.labels, ward=given.column("group")
     )
-    found = invoke("simulate", path, *words, "--site-column", "ward")["rows"]
+    found = invoke("lab", "simulate", path, *words, "--site-column", "ward")["rows"]
     assert {row["n_clients"] for row in found} == {2}
     trained = tmp_path / "trained.npz"
     outputs.write(trained, np.log(given.probabilities), given.labels, columns=given.columns)
-    assert {row["n_clients"] for row in invoke("simulate", trained, *words)["rows"]} == {4}
-    assert invoke("simulate", trained, "--clients", 9, "--seeds", 1)["rows"][0]["n_clients"] == 9
+    assert {row["n_clients"] for row in invoke("lab", "simulate", trained, *words)["rows"]} == {4}
+    assert (
+        invoke("lab", "simulate", trained, "--clients", 9, "--seeds", 1)["rows"][0]["n_clients"]
+        == 9
+    )
     for bad, word in (
-        (("simulate", "mnist", *words), "mnist has no sites of its own; use one of stroke, heart"),
-        (("simulate", "heart", *words, "--beta", 1), "--beta"),
-        (("simulate", "heart", *words, "--site-column", "x"), "no column 'x'"),
-        (("simulate", "heart", "--sites", "wild"), "neither 'artificial' nor 'natural'"),
-        (("simulate", path, *words), "save an npz with an array 'site'"),
+        (
+            ("lab", "simulate", "mnist", *words),
+            "mnist has no sites of its own; use one of stroke, heart",
+        ),
+        (("lab", "simulate", "heart", *words, "--beta", 1), "--beta"),
+        (("lab", "simulate", "heart", *words, "--site-column", "x"), "no column 'x'"),
+        (("lab", "simulate", "heart", "--sites", "wild"), "neither 'artificial' nor 'natural'"),
+        (("lab", "simulate", path, *words), "save an npz with an array 'site'"),
     ):
         with pytest.raises(RobfcpError, match=word):
             invoke(*bad)
@@ -292,7 +300,7 @@ def test_reproduce_natural_leaves_table_and_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(natural, "FEDERATIONS", natural.FEDERATIONS[2:3])
-    rows = invoke("reproduce", "natural", "-o", tmp_path, "--seeds", 2)["natural"]
+    rows = invoke("lab", "reproduce", "natural", "-o", tmp_path, "--seeds", 2)["natural"]
     assert [row["attack"] for row in rows] == ["nobody lies", *natural.ATTACKS]
     assert (tmp_path / "natural.png").stat().st_size > 5000
     assert (tmp_path / "natural.csv").read_text().startswith("federation,attack,liars")

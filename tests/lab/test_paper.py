@@ -255,7 +255,7 @@ def test_two_processes_find_what_one_finds_and_a_case_runs_once(tmp_path: Path) 
 @pytest.mark.slow
 def test_the_command_writes_tables_figures_and_the_page(tmp_path: Path) -> None:
     target, page = tmp_path / "out", tmp_path / "docs" / "results.md"
-    command = ["reproduce", "misstated", "-o", str(target), "--seeds", "2", "--workers", "1"]
+    command = ["lab", "reproduce", "misstated", "-o", str(target), "--seeds", "2", "--workers", "1"]
     result = CliRunner().invoke(app, [*command, "--page", str(page)])
     assert result.exit_code == 0, result.output
     assert "misstated" in result.output
@@ -274,7 +274,7 @@ def test_the_command_writes_tables_figures_and_the_page(tmp_path: Path) -> None:
         assert CliRunner().invoke(app, [*command, *again, "--page", str(page)]).exit_code == 0
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
         assert page.read_text().endswith("by hand\n")
-    listed = CliRunner().invoke(app, ["reproduce", "--json"])
+    listed = CliRunner().invoke(app, ["lab", "reproduce", "--json"])
     assert set(json.loads(listed.output)["experiments"]) == set(paper.titles())
 
 

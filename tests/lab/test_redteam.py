@@ -79,7 +79,7 @@ def test_wrong_requests_are_refused(data):
 
 def command(*arguments):
     return CliRunner().invoke(
-        app, ["redteam", "mnist", "--seeds", "1", "--trials", "1", *arguments]
+        app, ["lab", "redteam", "mnist", "--seeds", "1", "--trials", "1", *arguments]
     )
 
 
@@ -107,7 +107,7 @@ def test_the_command_prints_json_only_when_asked():
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(("--malicious", "many"), "--malicious"), (("--score", "absolute-residual"), "--score")],
+    [(("--liars", "many"), "--liars"), (("--score", "absolute-residual"), "--score")],
 )
 def test_the_command_refuses_in_one_line(arguments, word):
     result = command(*arguments)

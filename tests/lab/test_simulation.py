@@ -115,7 +115,7 @@ def invoke(*words):
 
 
 def test_simulate_command_writes_tables_and_figures(tmp_path):
-    words = ["simulate", "mnist", "--clients", 20, "--seeds", 1]
+    words = ["lab", "simulate", "mnist", "--clients", 20, "--seeds", 1]
     result = invoke(*words, "-o", tmp_path / "r.csv", "--plot", tmp_path / "f.png", "--json")
     assert result.exit_code == 0, result.output
     assert len(json.loads(result.output)["rows"]) == 3
@@ -125,37 +125,17 @@ def test_simulate_command_writes_tables_and_figures(tmp_path):
     assert len(json.loads((tmp_path / "r.json").read_text())) == 3
     for bad in (
         ["-o", tmp_path / "r.doc"],
-        ["--malicious", "x"],
+        ["--liars", "x"],
         ["--score", "cqr"],
         ["--attack", "x"],
     ):
         assert isinstance(invoke(*words, *bad).exception, robfcp.RobfcpError)
-    assert isinstance(invoke("simulate", "nothing").exception, robfcp.RobfcpError)
+    assert isinstance(invoke("lab", "simulate", "nothing").exception, robfcp.RobfcpError)
 
 
 def test_simulate_command_reads_files(tmp_path, data):
     np.savez(tmp_path / "o.npz", probabilities=data[0][:800], labels=data[1][:800])
-    result = invoke("simulate", tmp_path / "o.npz", "--clients", 8, "--seeds", 1, "--beta", 5)
+    result = invoke(
+        "lab", "simulate", tmp_path / "o.npz", "--clients", 8, "--seeds", 1, "--beta", 5
+    )
     assert result.exit_code == 0, result.output
-
-
-@pytest.mark.slow
-def test_demo_ends_with_a_page_a_figure_and_a_calibration(tmp_path):
-    wanted = ("demo", "--data", "pathmnist", "-o", tmp_path / "out", "--seeds", 1, "--json")
-    result = invoke(*wanted)
-    assert result.exit_code == 0, result.output
-    summary = json.loads(result.output)
-    for attack in ("coverage", "efficiency"):
-        table = {record["defence"]: record for record in summary[attack]}
-        assert abs(table["consensus"]["error"]) <= 0.01
-        assert abs(table["none"]["error"]) > 0.03
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "calibration.evidence.json",
-        "calibration.json",
-        "demo.json",
-        "demo.png",
-        "page.html",
-    }
-    calibration = robfcp.Calibration.load(tmp_path / "out" / "calibration.json")
-    assert len(calibration.flagged) == 40
-    assert isinstance(invoke("demo", "--data", "x").exception, robfcp.RobfcpError)

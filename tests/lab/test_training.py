@@ -233,7 +233,17 @@ def test_the_command_trains_and_writes_outputs_with_provenance(tmp_path: Path) -
     subject = np.repeat(np.arange(12), 50)
     np.savez(tmp_path / "sleep" / "a.npz", x=data.train.x, y=data.train.y, subject=subject)
     target = tmp_path / "out.npz"
-    command = ["train", "sleep", "--data-dir", str(tmp_path), "--rounds", "2", "--clients", "5"]
+    command = [
+        "lab",
+        "train",
+        "sleep",
+        "--data-dir",
+        str(tmp_path),
+        "--rounds",
+        "2",
+        "--clients",
+        "5",
+    ]
     result = CliRunner().invoke(app, [*command, "--device", "cpu", "-o", str(target)])
     assert result.exit_code == 0, result.output
     loaded = outputs.read(target)

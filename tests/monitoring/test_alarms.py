@@ -299,7 +299,7 @@ def test_the_command_tells_what_follows_and_keeps_every_look(tmp_path, monkeypat
     words = ["alarms", *(f"e-{k}.json" for k in range(12)), "-m", "2"]
     run = CliRunner(env={"COLUMNS": "80"}).invoke
     rung = run(app, [*words, "-o", "a.json"])
-    assert rung.exit_code == 0, rung.exception
+    assert rung.exit_code == 3, rung.exception
     assert "alarm: 12 sites of which at most 2 lie" in rung.output
     assert "alarms  site-4" in rung.output
     assert max(map(len, rung.output.splitlines())) <= 80
@@ -317,5 +317,6 @@ def test_the_command_tells_what_follows_and_keeps_every_look(tmp_path, monkeypat
     assert "of step 3, not 4" in wrong
     (tmp_path / "e-0.json").write_text("{}")
     quiet = run(app, [*words[:-1], "5"])
+    assert quiet.exit_code == 0
     assert "4 alarm by themselves" in quiet.output
     assert "faulty  e-0.json" in quiet.output

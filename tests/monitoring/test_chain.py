@@ -161,7 +161,7 @@ def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     run = CliRunner(env={"COLUMNS": "80"}).invoke
-    common = ["--malicious", "2", "--heterogeneity", "0.02"]
+    common = ["--liars", "2"]
     rounds = [{}, {"liars": 1, "shifted": [5]}, {}, {}]
     files = [
         saved(tmp_path / f"r{number}", federation(rng, n=500, **options))
@@ -169,7 +169,9 @@ def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch
     ]
 
     def go(k, *more):
-        result = run(app, ["calibrate", *files[k], *common, "-o", f"c{k}.json", *more])
+        alike = ["--alike", "0.02"] if more else []
+        words = ["calibrate", *files[k], *common, *alike, "-o", f"c{k}.json", *more]
+        result = run(app, words)
         assert result.exit_code == 0, result.exception
         return result.output
 
@@ -232,13 +234,13 @@ def test_a_round_after_an_alarm_records_it_and_asks_for_fresh_samples(tmp_path, 
     run = CliRunner(env={"COLUMNS": "80"}).invoke
     first, fresh = (saved(tmp_path / folder, federation(rng, clients=8)) for folder in "ab")
     fresh = [*fresh[:7], first[7]]
-    assert run(app, ["calibrate", *first, "--malicious", "1", "-o", "c1.json"]).exit_code == 0
+    assert run(app, ["calibrate", *first, "--liars", "1", "-o", "c1.json"]).exit_code == 0
     alarms = AlarmHistory(robfcp.Calibration.load("c1.json").identity, None, 8, 1, 0.05)
     names = [f"site-{k:02d}" for k in range(8)]
     sent = [EReport(name, alarms.calibration, 0.9, 4000, 12.0, step=3) for name in names]
     _, alarms = alarms.looked(sent, 3)
     alarms.save("alarms.json")
-    more = ["--malicious", "1", "-o", "c2.json", "--alarms", "alarms.json"]
+    more = ["--liars", "1", "-o", "c2.json", "--alarms", "alarms.json"]
     alone = run(app, ["calibrate", *fresh, *more])
     assert "pass it as --previous" in str(alone.exception)
     said = run(app, ["calibrate", *fresh, *more, "--previous", "c1.json", "--html", "p.html"])
@@ -327,11 +329,11 @@ def test_three_rounds_of_eight_looks(seed, tmp_path, monkeypatch):
         for k in range(SITES):
             p, y = samples(rng, 300, 0.09)
             np.savez("own.npz", probabilities=p, labels=y)
-            go("sketch", "own.npz", "-c", f"s{k}", "-o", f"r-{number}-{k}.json", "--round",
+            go("report", "own.npz", "-c", f"s{k}", "-o", f"r-{number}-{k}.json", "--round",
                f"R{number}")  # fmt: skip
         before = ["--previous", f"c{number - 1}.json", "--alarms", f"alarms-{number - 1}.json"]
         reports = [f"r-{number}-{k}.json" for k in range(SITES)]
-        go("calibrate", *reports, "--malicious", LIARS, "-o", f"c{number}.json", "--html", "p.html",
+        go("calibrate", *reports, "--liars", LIARS, "-o", f"c{number}.json", "--html", "p.html",
            *(before if number > 1 else []))  # fmt: skip
         record, mailed = Path(f"alarms-{number}.json"), []
         sites = [Site(number, k) for k in range(SITES)]
@@ -355,7 +357,7 @@ def test_three_rounds_of_eight_looks(seed, tmp_path, monkeypatch):
         history = AlarmHistory.load(record)
         assert [look.step for look in history.looks] == list(range(1, 9))
         assert ("coverage" in history.rang) is (number == 2)
-        go("page", record, "-o", "h.html")
-        go("page", f"c{number}.json", "--history", record, "-o", "p.html")
+        go("show", record, "--html", "h.html")
+        go("show", f"c{number}.json", "--history", record, "--html", "p.html")
     links = Chain.from_json(chain_path("c3.json").read_bytes()).links
     assert [bool(link.rang) for link in links] == [False, False, True]

@@ -280,13 +280,13 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     table("tue.csv", *samples(400, 0.3, 1))
     common = ["monitor", "c.json", "--own", "own.json", "--floor", "0.9", "--state", "m.json"]
     assert "no alarm: 120 samples" in said(*common, "mon.csv")
-    again = said(*common, "mon.csv", "tue.csv", "--plot", "w.png", "--report", "e.json")
+    again = said(*common, "mon.csv", "tue.csv", "--plot", "w.png", "--report", "e.json", code=3)
     assert "mon.csv: was counted before" in again
     assert "alarm (coverage at sample" in again
     assert (tmp_path / "w.png").stat().st_size > 5000
     report = EReport.load("e.json")
     assert (report.client, report.n_samples) == ("site-3", 520)
-    told = json.loads(said(*common, "--json"))
+    told = json.loads(said(*common, "--json", code=3))
     assert (told["n"], told["alarm"], told["new"]) == (520, True, 0)
     assert told["curve"]["n"][-1] == 520
     table("wed.csv", *samples(50, 0.1, 2), ids=np.arange(50))

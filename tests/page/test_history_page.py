@@ -194,7 +194,7 @@ def test_the_page_command_takes_what_it_is_given(
     run = CliRunner().invoke
 
     def go(*words: str) -> dict[str, Any]:
-        result = run(app, ["page", *words, "-o", "p.html", "--json"])
+        result = run(app, ["show", *words, "--html", "p.html", "--json"])
         assert result.exit_code == 0, result.exception
         page = (tmp_path / "p.html").read_text()
         assert json.loads(result.stdout)["bytes"] == len(page.encode())
@@ -214,11 +214,11 @@ def test_the_page_command_takes_what_it_is_given(
         (["alarms.json", "--history", "m.json"], "different pages"),
         (["junk.json"], "not a record of alarms"),
     ):
-        result = run(app, ["page", *words, "-o", "x.html"])
+        result = run(app, ["show", *words, "--html", "x.html"])
         assert refusal in str(result.exception)
     assert not (tmp_path / "x.html").exists()
     robfcp.calibrate(federation(3), defence=robfcp.Consensus(at_most=1)).save("c.json")
-    assert "is not the chain of" in str(run(app, ["page", "c.json", "-o", "x.html"]).exception)
+    assert "is not the chain of" in str(run(app, ["show", "c.json", "--html", "x.html"]).exception)
 
 
 def test_the_monitor_command_writes_its_page(

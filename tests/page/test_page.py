@@ -328,10 +328,10 @@ def test_report_command_writes_the_page_calibrate_writes_too(tmp_path: Any) -> N
         report.save(tmp_path / f"{report.client}.json")
     files = [str(path) for path in sorted(tmp_path.glob("site-*.json"))]
     both = ["-o", str(tmp_path / "c.json"), "--html", str(tmp_path / "a.html")]
-    result = CliRunner().invoke(app, ["calibrate", *files, "--malicious", "1", *both])
+    result = CliRunner().invoke(app, ["calibrate", *files, "--liars", "1", *both])
     assert result.exit_code == 0, result.output
     result = CliRunner().invoke(
-        app, ["report", str(tmp_path / "c.json"), "-o", str(tmp_path / "b.html"), "--json"]
+        app, ["show", str(tmp_path / "c.json"), "--html", str(tmp_path / "b.html"), "--json"]
     )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["bytes"] == (tmp_path / "b.html").stat().st_size

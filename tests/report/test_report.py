@@ -251,7 +251,7 @@ def test_a_site_may_have_as_many_bins_a_sample_as_it_says():
 def test_the_command_tells_sizes_when_asked(tmp_path):
     p, y = outputs(0, 120)
     np.savez(tmp_path / "o.npz", probabilities=p, labels=y)
-    words = ["sketch", tmp_path / "o.npz", "-c", "a", "-o", tmp_path / "a.json", "--set-sizes"]
+    words = ["report", tmp_path / "o.npz", "-c", "a", "-o", tmp_path / "a.json", "--set-sizes"]
     for score in ("lac", "aps"):
         said(*words, "--score", score)
         report = Report.load(tmp_path / "a.json")

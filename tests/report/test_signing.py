@@ -317,7 +317,7 @@ def test_the_commands_make_a_signed_federation(tmp_path, monkeypatch):
         p = rng.dirichlet([1, 1, 1], 50)
         np.savez(f"{k}.npz", probabilities=p, labels=rng.integers(0, 3, 50))
         common = ["-c", f"site-{k}", "--round", "r1", "-o", f"{k}.json"]
-        said("sketch", f"{k}.npz", *common, "--sign", f"{k}.key")
+        said("report", f"{k}.npz", *common, "--sign", f"{k}.key")
     (tmp_path / "registry.toml").write_text(lines)
     signed = tmp_path / "5.json"
     signed.write_bytes(unwrap(signed.read_bytes()))  # somebody drops the signature
@@ -325,7 +325,7 @@ def test_the_commands_make_a_signed_federation(tmp_path, monkeypatch):
     signing = ["--keys", "registry.toml", "--round", "r1"]
 
     def calibrated(*words):
-        return json.loads(said("calibrate", *words, "--malicious", 1, "--json"))
+        return json.loads(said("calibrate", *words, "--liars", 1, "--json"))
 
     output = calibrated(*files, *signing)
     assert (output["n_clients"], output["faulty"][0]["client"]) == (5, "site-5")

@@ -54,9 +54,10 @@ BOUNDS = ("dataset", "attack", "ratio", "theorem_1_lower", "theorem_1_upper", "o
           "certificate_lower", "certificate_upper")  # fmt: skip
 INTRO = """# The paper's tables: its text, its released code and ours side by side
 
-Written by `robfcp reproduce all -o out/paper --page docs/results.md` from outputs that ship with
-the package: no network, no GPU. Target coverage 0.9; means over {seeds} seeds or more, each a new
-split of the test samples over the clients, halved into calibration and test, with new attackers.
+Written by `robfcp lab reproduce all -o out/paper --page docs/results.md` from outputs that ship
+with the package: no network, no GPU. Target coverage 0.9; means over {seeds} seeds or more, each a
+new split of the test samples over the clients, halved into calibration and test, with new
+attackers.
 
 *Text* is Rob-FCP as printed, *code* as its authors released it, *FCP* undefended, *FedCP-QQ* a
 quantile of quantiles (Humbert et al. 2023), *ours* the default defence. In the tables below
@@ -131,7 +132,7 @@ def write_page(directory: Path, page: Path) -> None:
         if (directory / f"{name}.csv").is_file()
     }
     if not contents:
-        raise RobfcpError(f"{directory}: holds no results; run `robfcp reproduce all` first")
+        raise RobfcpError(f"{directory}: holds no results; run `robfcp lab reproduce all` first")
     folder = page.parent / page.stem
     folder.mkdir(parents=True, exist_ok=True)
     for name, suffix in product(contents, (".png", ".csv")):

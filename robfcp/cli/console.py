@@ -1,0 +1,233 @@
+"""What all commands share: options, tables, JSON, bars, and places that can be written to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill
+from threading import Timer
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import numpy as np
+import typer
+
+from robfcp.errors import RobfcpError, plain
+from robfcp.files import prepare_output, write_atomically
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from robfcp.report import agreement
+
+agreed = partial(typer.Option, rich_help_panel="Agreement")
+private = partial(typer.Option, rich_help_panel="Privacy")
+expert = partial(typer.Option, rich_help_panel="Expert")
+
+Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON only.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the result to this file.")
+]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page to look at.")]
+Seed = Annotated[int, expert("--seed", min=0, help="The same seed gives the same result.")]
+Sign = Annotated[Path | None, agreed("--sign", help="Sign it with this key of robfcp keygen.")]
+Local = Annotated[
+    Path | None,
+    typer.Option("--local", help="The site's own calibration outputs: by its own threshold."),
+]
+LevelOption = Annotated[
+    str | None,
+    typer.Option("--level", help="Which of the calibration's levels: 0.95, say; else the first."),
+]
+Round = Annotated[str | None, agreed("--round", help="The round's name, the same at all sites.")]
+Model = Annotated[str | None, agreed("--model", help="The shared model's name or digest.")]
+TermsFile = Annotated[
+    Path | None, agreed("--terms", help="What was agreed for the round: round.toml.")
+]
+Keys = Annotated[
+    Path | None, agreed("--keys", help="registry.toml of public keys; refuse what is unsigned.")
+]
+ServerKey = Annotated[
+    str | None,
+    agreed(
+        "--server-key",
+        help="The server's public key (ed25519:..., or its file): refuse what it has not signed.",
+    ),
+]
+FIGURES = (".png", ".svg", ".pdf")
+PATIENCE_SECONDS = 2.0
+
+
+def prepare(*paths: Path | None, endings: Sequence[str] = ()) -> None:
+    """Make the folders of all outputs before the work starts, or refuse them."""
+    for path in paths:
+        if path is None:
+            continue
+        if endings and path.suffix.lower() not in endings:
+            known = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
+            raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use {known}")
+        prepare_output(path)
+
+
+def prepare_figure(path: Path | None) -> None:
+    """As `prepare` for a figure; without matplotlib it is refused now, not after the work."""
+    if path is not None:
+        from robfcp.figures import style
+
+        prepare(path, endings=FIGURES)
+        with style():
+            pass
+
+
+def seed_of(seed: int, *words: str) -> int:
+    """A seed for one use: the same seed gives others at another site or for another task."""
+    digest = sha256("\0".join([str(seed), *words]).encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def level_place(levels: Iterable[Any], text: str | None) -> int:
+    """The place of the level that is called by its coverage, or by its number from 0."""
+    known = [Fraction(str(one.coverage)) for one in levels]
+    number = natural(text or "0")
+    if number is not None and number < len(known):
+        return number
+    try:
+        return known.index(Fraction(text or "0"))
+    except (ValueError, ZeroDivisionError):
+        raise RobfcpError(
+            f"--level: {text!r} is none of the calibration's levels "
+            f"{', '.join(f'{float(level):g}' for level in known)}; take one of them, or calibrate "
+            "with --coverage"
+        ) from None
+
+
+def natural(text: str) -> int | None:
+    """The whole number a text spells in plain digits; None where it spells none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def completes(*words: str) -> Callable[[str], list[str]]:
+    """What the shell offers for an option that takes one of these words."""
+
+    def offered(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return offered
+
+
+def agreed_terms(path: Path | None, key: str | None, **options: Any) -> agreement.Terms:
+    """The terms of --terms, joined with what the call states besides."""
+    from robfcp.report import agreement
+
+    found = agreement.Terms() if path is None else agreement.read_terms(path, pinned_key(key))
+    return found.joined(**options)
+
+
+def pinned_key(text: str | None) -> str | None:
+    """The public key that --server-key names."""
+    if text is None:
+        return None
+    from robfcp.report import signing
+
+    return signing.read_public_key(text)
+
+
+class Printer:
+    """Sends a command's result to people or to programs, as asked."""
+
+    def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json, self.quiet = as_json, quiet
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A table whose numbers are aligned and whose cells are plain text."""
+        if self.quiet or self.as_json:
+            return
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        lines = [[_cell(value) for value in row] for row in rows]
+        table = Table(title=Text(plain(title), "bold"), title_justify="left", header_style="bold")
+        for number, column in enumerate(columns):
+            right = bool(lines) and all(_numeric(line[number]) for line in lines)
+            table.add_column(Text(column), justify="right" if right else "left", overflow="fold")
+        for line in lines:
+            table.add_row(*map(Text, line))
+        Console(highlight=False).print(table)
+
+    def line(self, text: str) -> None:
+        """Text for people, broken at blanks; control characters in names are not interpreted."""
+        if not (self.quiet or self.as_json):
+            width = get_terminal_size((80, 24)).columns
+            for part in text.split("\n"):
+                words = plain(part, None)
+                print(fill(words, width, break_long_words=False, break_on_hyphens=False))
+
+    def json(self, value: Any) -> None:
+        """The result for programs."""
+        if self.as_json and not self.quiet:
+            print(json_text(value))
+
+    @contextmanager
+    def busy(
+        self, text: str, total: int | None = None, console: Console | None = None
+    ) -> Iterator[Callable[..., None]]:
+        """A bar on stderr for work of more than two seconds, told how far it is; gone when done."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda **_: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+        bar = Progress(
+            "{task.description}",
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console or Console(stderr=True, highlight=False),
+            transient=True,
+        )
+        task = bar.add_task(text, total=total)
+        timer = Timer(PATIENCE_SECONDS, bar.start)
+        timer.start()
+        try:
+            yield partial(bar.update, task)
+        finally:
+            timer.cancel()
+            timer.join()
+            bar.stop()
+
+
+def json_text(value: Any) -> str:
+    """Indented JSON with infinities as null, so that every parser reads it."""
+    encoded = msgspec.json.encode(value, enc_hook=_builtin)
+    return json.dumps(msgspec.json.decode(encoded), indent=2)
+
+
+def save_json(path: Path, value: Any) -> None:
+    """Write JSON whole or not at all."""
+    write_atomically(path, json_text(value) + "\n")
+
+
+def _builtin(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return float(value) if isinstance(value, Fraction) else str(value)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, (float, np.floating)):
+        return f"{value:.4g}" if np.isfinite(value) else "infinite" if value > 0 else "-"
+    return "none" if value is None else plain(str(value), None)
+
+
+def _numeric(text: str) -> bool:
+    return text.replace(".", "").replace("-", "").replace("%", "").replace("+", "").isdigit()

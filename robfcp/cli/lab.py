@@ -1,0 +1,662 @@
+"""`robfcp lab`: train models, repeat the paper, simulate, attack defences, time every stage."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from robfcp.cli.console import (
+    Json,
+    Output,
+    Printer,
+    Quiet,
+    Seed,
+    completes,
+    expert,
+    prepare,
+    prepare_figure,
+    save_json,
+)
+from robfcp.cli.site import chosen_score
+from robfcp.cli.tables import array_names, read_arrays, read_outputs
+from robfcp.defence import DEFAULT, DEFENCES
+from robfcp.errors import RobfcpError
+from robfcp.files import write_atomically
+from robfcp.lab import datasets, outputs, paper
+from robfcp.lab import redteam as team
+from robfcp.lab import simulation as range_
+from robfcp.lab.attacks import ATTACKS
+from robfcp.scores import ClassificationScore
+
+SCORES = "lac, aps, raps, saps or ordinal-aps"
+
+Data = Annotated[
+    str, typer.Argument(help="Shipped outputs by name, or a .npz/.csv file with labels.")
+]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Draw it: .png, .svg, .pdf.")]
+Beta = Annotated[
+    float | None, expert("--beta", help="Dirichlet heterogeneity; without it sites are alike.")
+]
+Liars = Annotated[
+    str,
+    expert(
+        "--liars",
+        help="Their number is told the defence, or not: known or estimate.",
+        autocompletion=completes("known", "estimate"),
+    ),
+]
+Exactly = Annotated[bool, expert("--exactly", help="Leave out exactly so many.")]
+Coverage = Annotated[float, typer.Option("--coverage", help="Wanted coverage.")]
+ScoreName = Annotated[str, expert("--score", help=f"{SCORES}.")]
+Sites = Annotated[
+    str,
+    typer.Option(
+        "--sites",
+        help="artificial: as --clients and --beta say; natural: the data's own.",
+        autocompletion=completes("artificial", "natural"),
+    ),
+]
+SiteColumn = Annotated[
+    str, expert("--site-column", help="What natural sites are: site, country or group.")
+]
+By = Annotated[
+    str | None,
+    expert(
+        "--by",
+        help="class: one threshold a class, and the worst class's coverage; else one for all.",
+        autocompletion=completes("class"),
+    ),
+]
+MinSize = Annotated[int, expert("--min-size", min=2, help="Smaller natural sites are left out.")]
+Defences = Annotated[
+    list[str] | None,
+    typer.Option("--defence", help=f"May be repeated; {', '.join(DEFENCES)}."),
+]
+
+
+def _outputs(name: str, column: str | None) -> tuple[Any, Any, Any]:
+    """Probabilities, labels and, where a column of them is named, sites: of shipped outputs by
+    name, or of a file."""
+    path = Path(name)
+    if name in outputs.names():
+        if column is not None and name not in outputs.natural_names():
+            known = ", ".join(outputs.natural_names())
+            raise RobfcpError(f"--sites: {name} has no sites of its own; use one of {known}")
+        shipped = outputs.load(name) if column is None else outputs.load(name, outputs.NATURAL)
+    elif not path.suffix:
+        known = ", ".join(outputs.names())
+        raise RobfcpError(f"{name}: no outputs of that name ship; use one of {known}, or a file")
+    elif "depth" in array_names(path):
+        shipped = outputs.read(name)
+    else:
+        beside = column if path.suffix.lower() != ".npz" else None
+        found = read_outputs(path, needs_targets=True, columns=[beside], expects="classes")
+        sites = None if beside is None else found.columns[beside]
+        if column is not None and beside is None:
+            if column not in array_names(path):
+                raise RobfcpError(
+                    f"{path}: holds no {column!r}; save an npz with an array {column!r}, one name "
+                    "a sample"
+                )
+            sites = read_arrays(path, [column])[column]
+        return found.predictions, found.targets, sites
+    sites = None if column is None else shipped.column(column)
+    return shipped.probabilities, shipped.labels, sites
+
+
+def _setting(
+    data: str, sites: str, site_column: str, score: str, *, liars: str, **further: Any
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Probabilities, labels and the setting that `simulate` and `redteam` both take."""
+    if sites not in ("artificial", "natural"):
+        raise RobfcpError(f"--sites: {sites!r} is neither 'artificial' nor 'natural'")
+    natural = sites == "natural"
+    if natural and further["beta"] is not None:
+        raise RobfcpError("--beta: natural sites are as they are; leave --beta away")
+    rule = chosen_score(score)
+    if not isinstance(rule, ClassificationScore):
+        raise RobfcpError(f"--score: {score} is a regression score; use {SCORES}")
+    if liars not in ("known", "estimate"):
+        raise RobfcpError(f"--liars: {liars!r} is neither 'known' nor 'estimate'")
+    if further["by"] not in (None, "class"):
+        raise RobfcpError(f"--by: {further['by']!r} is unknown here; use class, or leave it away")
+    p, labels, own = _outputs(data, site_column if natural else None)
+    return p, labels, {"sites": own, "score": rule, "malicious": liars, **further}
+
+
+def simulate(
+    data: Data = "pathmnist",
+    attack: Annotated[
+        str,
+        typer.Option(help=f"One of {', '.join(ATTACKS)}.", autocompletion=completes(*ATTACKS)),
+    ] = "coverage",
+    share: Annotated[float, typer.Option(help="Share of sites that attack.")] = 0.4,
+    clients: Annotated[int, typer.Option(min=1, help="Number of artificial sites.")] = 100,
+    defence: Defences = None,
+    sites: Sites = "artificial",
+    coverage: Coverage = 0.9,
+    seeds: Annotated[int, typer.Option(help="Number of runs.")] = 5,
+    output: Output = None,
+    plot: Plot = None,
+    site_column: SiteColumn = "site",
+    min_size: MinSize = 20,
+    beta: Beta = None,
+    liars: Liars = "known",
+    exactly: Exactly = False,
+    score: ScoreName = "lac",
+    by: By = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run honest, attacked and defended federations on real model outputs.
+
+    [dim]Example: robfcp lab simulate mnist --attack coverage --share 0.4 --plot attack.png[/dim]
+    [dim]Example: robfcp lab simulate stroke --sites natural --attack swapped-labels[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    defences = defence or ["none", "rob-fcp", DEFAULT]
+    prepare(output, endings=(".json", ".csv"))
+    prepare_figure(plot)
+    p, labels, setting = _setting(
+        data,
+        sites,
+        site_column,
+        score,
+        liars=liars,
+        exactly=exactly,
+        coverage=coverage,
+        beta=beta,
+        by=by,
+        min_size=min_size,
+    )
+    with printer.busy("simulating", seeds * len(defences)) as step:
+        rows = range_.simulate(
+            p,
+            labels,
+            attack=attack,
+            share=share,
+            n_clients=clients,
+            defences=defences,
+            seeds=seeds,
+            rng=seed,
+            progress=lambda: step(advance=1),
+            **setting,
+        )
+    first, worst = rows[0], ["worst class"] if by else []
+    printer.table(
+        f"{first.n_malicious} of {first.n_clients} sites attack ({attack}), number "
+        f"{'known' if liars == 'known' else 'estimated'}"
+        f"{', a threshold for each class' if by else ''}",
+        ["defence", "coverage", *worst, "set size", "error", "flagged", "caught"],
+        [
+            (
+                mean["defence"],
+                f"{mean['coverage']:.3f}",
+                *([f"{mean['worst_class_coverage']:.3f}"] if by else []),
+                f"{mean['set_size']:.2f}",
+                f"{mean['error']:+.3f}",
+                f"{mean['flagged']:.1f}",
+                f"{mean['caught']:.1f}",
+            )
+            for mean in range_.summarise(rows)
+        ],
+    )
+    records = range_.records(rows)
+    if output is not None and output.suffix.lower() == ".csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+        write_atomically(output, text.getvalue())
+    elif output is not None:
+        save_json(output, records)
+    if plot is not None:
+        from robfcp.figures import save
+
+        save(range_.plot_comparison(rows, coverage), plot)
+    for written in (output, plot):
+        if written is not None:
+            printer.line(f"-> {written}")
+    printer.json({"rows": records, "summary": list(range_.summarise(rows))})
+
+
+def redteam(
+    data: Data = "mnist",
+    attack: Annotated[
+        list[str] | None, typer.Option(help=f"May be repeated; all of {', '.join(ATTACKS)}.")
+    ] = None,
+    defence: Annotated[
+        list[str] | None, typer.Option(help=f"May be repeated; {', '.join(team.DEFENCES)}.")
+    ] = None,
+    share: Annotated[
+        list[float] | None, typer.Option(help="Share of sites that attack; may be repeated.")
+    ] = None,
+    clients: Annotated[int, typer.Option(help="Number of artificial sites.")] = 20,
+    sites: Sites = "artificial",
+    coverage: Coverage = 0.9,
+    seeds: Annotated[int, typer.Option(help="Number of runs.")] = 3,
+    output: Output = None,
+    plot: Plot = None,
+    site_column: SiteColumn = "site",
+    min_size: MinSize = 20,
+    beta: Beta = None,
+    liars: Liars = "known",
+    exactly: Exactly = False,
+    score: ScoreName = "lac",
+    by: By = None,
+    trials: Annotated[int, expert(help="Free steps of the adaptive attacker.")] = 50,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run all attacks against all defences on real model outputs.
+
+    Each cell holds coverage minus that of the honest sites alone, and the set size over theirs;
+    a star marks the worst of each defence. With --by class it ends with the worst class's coverage.
+
+    [dim]Example: robfcp lab redteam mnist --share 0.4 --plot redteam.png[/dim]
+    [dim]Example: robfcp lab redteam heart --sites natural --share 0.25 --seeds 1[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    prepare(output)
+    prepare_figure(plot)
+    attacks, defences = attack or tuple(ATTACKS), defence or team.DEFENCES
+    shares = share or team.SHARES
+    p, labels, setting = _setting(
+        data,
+        sites,
+        site_column,
+        score,
+        liars=liars,
+        exactly=exactly,
+        coverage=coverage,
+        beta=beta,
+        by=by,
+        min_size=min_size,
+    )
+    total, whole = len(attacks) * len(shares), True
+    with printer.busy("attacking", total * len(defences) * seeds) as step:
+        try:
+            cells = team.redteam(
+                p,
+                labels,
+                attacks=attacks,
+                defences=defences,
+                shares=shares,
+                n_clients=clients,
+                trials=trials,
+                seeds=seeds,
+                rng=seed,
+                progress=lambda: step(advance=1),
+                **setting,
+            )
+        except team.Stopped as stopped:
+            cells, whole = stopped.cells, False
+            if not cells:
+                raise
+    _show_cells(cells, printer)
+    if output is not None:
+        save_json(output, team.records(cells))
+    if plot is not None:
+        from robfcp.figures import save
+
+        save(team.plot_redteam(cells), plot)
+    for written in (output, plot):
+        if written is not None:
+            printer.line(f"-> {written}")
+    printer.json(team.records(cells))
+    if not whole:
+        done = len({(cell.attack, cell.share) for cell in cells})
+        print(
+            f"robfcp: stopped by Ctrl-C; what is shown and written are the {done} of {total} "
+            "attacks that had a run",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130)
+
+
+def _show_cells(cells: Sequence[team.Cell], printer: Printer) -> None:
+    """The cells for people: a line an attack and share, a column a defence."""
+    marked, by = team.worst(cells), cells[0].by
+    lines: dict[tuple[str, float], dict[str, str]] = {}
+    for cell in cells:
+        words = f"{cell.error:+.3f} {cell.growth:.2f}x"
+        words += f" {cell.worst_class_coverage:.3f}" if by else ""
+        star = "*" if marked[cell.defence] is cell else ""
+        lines.setdefault((cell.attack, cell.share), {})[cell.defence] = words + star
+    printer.table(
+        f"coverage - honest, set size / honest{', worst class' if by else ''}; * worst",
+        ["attack", "share", *marked],
+        [
+            (attack, f"{share:.0%}", *(row.get(name, "not run") for name in marked))
+            for (attack, share), row in lines.items()
+        ],
+    )
+    for name, cell in marked.items():
+        worst, honest = cell.worst_class_coverage, cell.honest_worst_class_coverage
+        printer.line(
+            f"{name}: worst under {cell.attack} by {cell.share:.0%}: coverage {cell.coverage:.3f} "
+            f"(honest {cell.honest_coverage:.3f}), set size {cell.set_size:.2f} "
+            f"(honest {cell.honest_set_size:.2f})"
+            + (f", worst class {worst:.3f} (honest {honest:.3f})" if by else "")
+        )
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments, or all; without any they are listed.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where tables and figures go.")] = (
+        Path("out/paper")
+    ),
+    seeds: Annotated[int, typer.Option(help="Runs of every cell.")] = 10,
+    workers: Annotated[int | None, typer.Option(help="Processes; all cores unless told.")] = None,
+    resume: Annotated[bool, typer.Option(help="Keep what an earlier call has run.")] = True,
+    page: Annotated[
+        Path | None, typer.Option(help="Write a Markdown page of all results found in the output.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Repeat the paper's experiments on shipped model outputs.
+
+    Each leaves NAME.csv and NAME.png. A call that was stopped goes on where it was.
+
+    [dim]Example: robfcp lab reproduce main benign -o out/paper[/dim]
+    [dim]Example: robfcp lab reproduce bounds --seeds 2 --workers 1 -o out/paper[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    known = paper.titles()
+    if not names:
+        printer.table("robfcp lab reproduce NAME ... (or all)", ["name", "shows"], known.items())
+        printer.json({"experiments": known})
+        return
+    if workers is not None and workers < 1:
+        raise RobfcpError(f"--workers: {workers} is not a number of processes; give 1 or more")
+    prepare(page, output / "any")
+    chosen = list(known) if "all" in names else list(dict.fromkeys(names))
+    with printer.busy("running") as step:
+        tables = paper.reproduce(
+            chosen,
+            output,
+            seeds=seeds,
+            workers=workers,
+            resume=resume,
+            start=lambda total: step(total=total),
+            advance=lambda: step(advance=1),
+        )
+    for name, rows in tables.items():
+        _show_experiment(printer, f"{name}: {known[name]}", rows, detailed=len(chosen) == 1)
+    if page is not None:
+        paper.write_page(output, page)
+        printer.line(f"-> {page}")
+    for name in chosen:
+        printer.line(f"-> {output / name}.csv and .png")
+    printer.json(tables)
+
+
+def _show_experiment(
+    printer: Printer, title: str, rows: Sequence[dict[str, Any]], *, detailed: bool
+) -> None:
+    """One experiment's table: all columns where it has its own, else ours beside the published."""
+
+    def told(value: float | None, digits: int) -> str:
+        return "" if value is None else f"{value:.{digits}f}"
+
+    if "method" not in rows[0]:
+        for federation in dict.fromkeys(row.get("federation", "") for row in rows):
+            group = [row for row in rows if row.get("federation", "") == federation]
+            columns = [name for name in group[0] if name != "federation"]
+            values = [[row[name] for name in columns] for row in group]
+            printer.table(f"{title} {federation}".strip(), columns, values)
+        return
+    if not detailed:
+        printer.line(f"{title} ({len(rows)} rows)")
+    else:
+        printer.table(
+            title,
+            ["cell", "attack", "method", "coverage", "published", "closed form", "size",
+             "published"],
+            [
+                (
+                    " ".join(row[key] for key in ("dataset", "model", "split", "variant"))
+                    + f" {row['ratio']:.0%}",
+                    row["attack"],
+                    row["method"],
+                    f"{row['coverage']:.3f} ±{row['coverage_sd']:.3f}",
+                    told(row["published_coverage"], 3),
+                    told(row["expected"], 3),
+                    told(row["set_size"], 2),
+                    told(row["published_set_size"], 2),
+                )
+                for row in rows
+            ],
+        )  # fmt: skip
+    for line in paper.remarks(rows):
+        printer.line(f"  {line}")
+
+
+def train(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help=f"One of {', '.join(datasets.names())}; with --model leave-sites-out one of "
+            f"{', '.join(datasets.site_names())}."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the outputs go (npz).")],
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the data sets are; else $ROBFCP_DATA.")
+    ] = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch missing files.")] = False,
+    verify: Annotated[bool, typer.Option(help="Check checksums and counts.")] = True,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="cnn, resnet18 or mlp; or leave-sites-out: scikit-learn models of the data's own "
+            "sites, each site predicted by one that never saw it."
+        ),
+    ] = None,
+    beta: Annotated[float | None, typer.Option(help="Dirichlet split; without it iid.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of sites (100).")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Safetensors file to save to and resume from.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    fraction: Annotated[float | None, expert(help="Share of sites a round.")] = None,
+    local_epochs: Annotated[int | None, expert(help="Epochs a site trains.")] = None,
+    batch: Annotated[int | None, expert(help="Samples a step.")] = None,
+    learning_rate: Annotated[float | None, expert(help="At the first round.")] = None,
+    aggregation: Annotated[
+        str | None, expert(help="mean, median, trimmed-mean or multi-krum.")
+    ] = None,
+    malicious: Annotated[int | None, expert(help="Sites that poison updates.")] = None,
+    poison_strength: Annotated[float | None, expert(help="How hard they do.")] = None,
+    stop_after: Annotated[int | None, expert(help="End after this many rounds.")] = None,
+    bits: Annotated[int, expert(help="16 or 8 bits a stored logit.")] = 16,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model over simulated sites, or leaving real sites out, and save its outputs.
+
+    Settings left out are those of the shipped models. The file holds logits below each row's
+    largest, labels, groups and sites; robfcp.lab.outputs.read gives the probabilities.
+
+    [dim]Example: robfcp lab train mnist --data-dir data --beta 0.5 -o mnist.npz[/dim]
+    [dim]Example: robfcp lab train stroke --model leave-sites-out -o stroke.npz[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    prepare(output, checkpoint)
+    told: dict[str, Any] = {
+        "beta": beta,
+        "rounds": rounds,
+        "clients": clients,
+        "fraction": fraction,
+        "local_epochs": local_epochs,
+        "batch": batch,
+        "aggregation": aggregation,
+        "malicious": malicious,
+        "poison_strength": poison_strength,
+    }
+    found: dict[str, Any] = {"verify": verify, "fetch": download}
+    natural_only = dataset in datasets.site_names() and dataset not in datasets.names()
+    if model == "leave-sites-out" or (natural_only and model is None):
+        unused = {**told, "stop_after": stop_after, "checkpoint": checkpoint}
+        given = next((name for name, value in unused.items() if value is not None), None)
+        if given is not None:
+            option = given.replace("_", "-")
+            raise RobfcpError(f"--{option}: says nothing to leave-sites-out; leave it away")
+        data = datasets.load_sites(dataset, data_dir, **found)
+        record, rows = _leave_sites_out(data, output, learning_rate, bits, seed, printer)
+    else:
+        images = datasets.load(dataset, data_dir, **found)
+        told |= {"dataset": dataset, "model": model, "learning_rate": learning_rate, "seed": seed}
+        how = {"device": device, "checkpoint": checkpoint, "stop_after": stop_after}
+        record, rows = _train_over_sites(images, output, told, how, bits, printer)
+    save_json(output.with_suffix(".json"), record)
+    printer.table(
+        dataset, [*rows, "seconds", "outputs"], [(*rows.values(), record["seconds"], output)]
+    )
+    printer.json(record)
+
+
+def _train_over_sites(
+    images: Any,
+    output: Path,
+    told: dict[str, Any],
+    how: dict[str, Any],
+    bits: int,
+    printer: Printer,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Train over simulated sites and save the outputs: their provenance, and what to show of it."""
+    from robfcp.lab.training import Progress, recipe
+    from robfcp.lab.training import train as run
+
+    settings, dataset = recipe(**told), told["dataset"]
+    last = how["stop_after"] or settings.rounds
+    with printer.busy(f"training {dataset}", last) as step:
+
+        def advance(state: Progress) -> None:
+            reached = "" if state.accuracy is None else f", accuracy {state.accuracy:.3f}"
+            step(completed=state.round, description=f"training {dataset}{reached}")
+
+        trained = run(images, settings, on_round=advance, **how)
+    outputs.write(output, trained.logits, images.test.y, images.test.groups, bits)
+    record = {
+        "dataset": dataset,
+        "accuracy": trained.accuracy,
+        "history": trained.history,
+        "seconds": trained.seconds,
+        "train_samples": len(images.train),
+        "test_samples": len(images.test),
+        "settings": asdict(settings),
+    }
+    split = "iid" if settings.beta is None else f"Dirichlet({settings.beta:g})"
+    shown = {"model": settings.model, "sites": settings.clients, "split": split, "rounds": last}
+    return record, {**shown, "accuracy": trained.accuracy}
+
+
+def _leave_sites_out(
+    data: datasets.SiteTable,
+    output: Path,
+    learning_rate: float | None,
+    bits: int,
+    seed: int,
+    printer: Printer,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same where every site is predicted by a model that never saw it."""
+    from robfcp.lab.natural import leave_out_recipe, leave_sites_out
+
+    settings = leave_out_recipe(data.name, learning_rate=learning_rate, seed=seed)
+    with printer.busy(f"training {data.name}", settings.folds) as step:
+        found = leave_sites_out(data, settings, lambda: step(advance=1))
+    outputs.write(output, found.logits, found.table.y, None, bits, found.table.columns)
+    shown = {
+        "sites": len(set(found.table.sites.tolist())),
+        "samples": len(found.table),
+        "accuracy": found.accuracy,
+        "commonest_class": found.commonest,
+    }
+    record = {
+        "dataset": data.name,
+        **shown,
+        "seconds": found.seconds,
+        "features": list(data.features) or data.x.shape[1],
+        "class_names": list(data.classes),
+        "library": found.library,
+        "settings": asdict(settings),
+    }
+    return record, shown
+
+
+def bench(
+    clients: Annotated[int, typer.Option(help="Number of sites.")] = 1000,
+    samples: Annotated[int, typer.Option(help="Samples a site.")] = 500,
+    classes: Annotated[int, typer.Option(help="Classes.")] = 10,
+    repeat: Annotated[int, typer.Option(help="Runs a stage; the fastest counts.")] = 3,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Time every stage from probabilities to prediction sets on simulated data.
+
+    [dim]Example: robfcp lab bench --clients 1000 --samples 500[/dim]
+    [dim]Example: robfcp lab bench --clients 50 --samples 100 --repeat 1 --json[/dim]
+    """
+    if min(clients, samples, classes - 1, repeat) < 1:
+        raise RobfcpError("bench: needs at least 1 site, 1 sample, 2 classes and 1 run")
+    from robfcp import LAC, Consensus, Federation, Report, RobFCP, estimate_malicious
+    from robfcp.guarantees import certify, exact_level, fcp_index, marginal_threshold
+    from robfcp.prediction import predict_sets
+
+    printer, rng, score, level = (
+        Printer(as_json, quiet),
+        np.random.default_rng(seed),
+        LAC(),
+        exact_level(0.9),
+    )
+    site = rng.dirichlet(np.full(classes, 0.3), samples).astype(np.float32)
+    label = rng.integers(0, classes, samples)
+    rows = rng.beta(0.5, 2, (clients, samples))
+    reports = [Report.from_scores(f"{k:07d}", row, score=score) for k, row in enumerate(rows)]
+    federation, liars = Federation.from_reports(reports), (clients - 1) // 4
+    index = fcp_index(federation, level)
+    stages: dict[str, Callable[[], Any]] = {
+        "score (one site)": lambda: score(site, label),
+        "report (one site)": lambda: Report.from_scores("a", rows[0], score=score),
+        "read and validate a report": lambda: Report.from_json(reports[0].to_json()),
+        "stack the federation": lambda: Federation.from_reports(reports),
+        "defend: rob-fcp": lambda: RobFCP(liars)(federation),
+        "defend: consensus": lambda: Consensus(at_most=liars)(federation),
+        "count": lambda: estimate_malicious(federation),
+        "quantile": lambda: fcp_index(federation, level),
+        "guaranteed threshold": lambda: marginal_threshold(federation, level, liars),
+        "certify": lambda: certify(federation, index, liars),
+        "predict (one site)": lambda: predict_sets(score, site, [0.9]),
+    }
+    seconds = dict.fromkeys(stages, np.inf)
+    with printer.busy("timing", len(stages) * repeat) as step:
+        for name in [*stages] * repeat:
+            start = time.perf_counter()
+            stages[name]()
+            seconds[name] = min(seconds[name], time.perf_counter() - start)
+            step(advance=1)
+    total = sum(seconds.values())
+    printer.table(
+        f"{clients} sites, {samples} samples each, {classes} classes",
+        ["stage", "milliseconds", "share"],
+        [(name, f"{1000 * s:.2f}", f"{s / total:.1%}") for name, s in seconds.items()],
+    )
+    printer.json({"clients": clients, "samples": samples, "seconds": seconds})

@@ -1,0 +1,663 @@
+"""What the server types: collect reports, calibrate them, and verify what was made of them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from msgspec import structs
+
+from robfcp.arguments import a_few
+from robfcp.calibration import (
+    MAX_CALIBRATION_BYTES,
+    AuditLog,
+    Calibration,
+    Level,
+    check_own_report,
+    diagnose,
+    digest_of,
+    evidence_path,
+    file_name,
+    log_round,
+    save_letters,
+    verify_calibration,
+)
+from robfcp.calibration import calibrate as run
+from robfcp.certificate import Certificate, CurvePoint, at_least, at_most
+from robfcp.cli.console import (
+    Html,
+    Json,
+    Keys,
+    Model,
+    Output,
+    Printer,
+    Quiet,
+    Round,
+    ServerKey,
+    Sign,
+    TermsFile,
+    agreed,
+    agreed_terms,
+    completes,
+    expert,
+    pinned_key,
+    prepare,
+)
+from robfcp.cli.site import read_letter
+from robfcp.cli.tables import REPORTS, expanded
+from robfcp.defence import DEFAULT, DEFENCES, Consensus, Defence, RobFCP, named_defence
+from robfcp.diagnosis import Diagnosis
+from robfcp.errors import RobfcpError
+from robfcp.federation import Fault, Federation
+from robfcp.files import make_folder, read_limited
+from robfcp.guarantees import Promise, named_promise, outside_of
+from robfcp.monitoring import Admission, AlarmHistory, Chain, chain_path
+from robfcp.page import About, History, write_page
+from robfcp.report import Report, agreement, load_key, signing
+
+SHOWN = 12
+SHOWN_CLASSES = 20
+SHOWN_EVENTS = ("round", "client", "verdict", "reason", "result")
+
+Reports = Annotated[list[Path], typer.Argument(help="The sites' report files, or their folder.")]
+Sizes = Annotated[
+    Path | None, agreed("--sizes", help="JSON registry {site: samples}; others are refused.")
+]
+Revoked = Annotated[
+    Path | None, agreed("--revoked", help="Public keys that count no more, one a line.")
+]
+Quorum = Annotated[
+    float | None, agreed("--quorum", help="Least number of valid reports, or their share.")
+]
+ScoreName = Annotated[str | None, agreed("--score", help="Refuse reports of another score.")]
+GridName = Annotated[
+    str | None, agreed("--grid", help="Refuse reports on another grid, as report --grid names it.")
+]
+PrivacyText = Annotated[
+    str | None, agreed("--privacy", help="EPSILON or EPSILON,DELTA: refuse any other privacy.")
+]
+MaxShare = Annotated[
+    float | None, agreed("--max-share", help="Refuse a site with more than this share of samples.")
+]
+AuditFile = Annotated[
+    Path | None, expert("--audit", help="Append what happened to this log; verify reads it.")
+]
+
+
+def collect(
+    reports: Reports,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the valid reports.")],
+    keys: Keys = None,
+    revoked: Revoked = None,
+    sizes: Sizes = None,
+    quorum: Quorum = None,
+    round: Round = None,
+    terms: TermsFile = None,
+    model: Model = None,
+    score: ScoreName = None,
+    grid: GridName = None,
+    privacy: PrivacyText = None,
+    max_share: MaxShare = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check signatures, round and duplicates once, and keep the reports that are valid.
+
+    [dim]Example: robfcp collect inbox -o clean --round r1[/dim]
+    [dim]Example: robfcp collect inbox -o clean --terms round.toml --quorum 0.8[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    files = expanded(reports, REPORTS)
+    prepare(output / "any")
+    with printer.busy(f"reading {len(files)} reports"):
+        stated = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)
+        found = _federation(
+            files,
+            stated,
+            privacy,
+            quorum,
+            keys=keys,
+            revoked=revoked,
+            sizes=sizes,
+            max_share=max_share,
+        )
+        folder = make_folder(output)
+        for report in found:
+            report.save(folder / f"{file_name(report.client)}.json")
+    signatures = found.checked.signatures
+    printer.line(f"{found.n_clients} of {len(files)} files (signatures: {signatures}) -> {output}")
+    _list(printer, "faulty", [fault.reason for fault in found.faulty])
+    _list(printer, "missing", found.missing)
+    printer.json(
+        {
+            "output": str(output),
+            "clients": found.ids,
+            "faulty": _faults(found.faulty),
+            "missing": found.missing,
+            "signatures": signatures,
+        }
+    )
+
+
+def calibrate(
+    reports: Reports,
+    output: Output = None,
+    coverage: Annotated[
+        list[str] | None, typer.Option(help="Wanted coverage (0.9); may be repeated.")
+    ] = None,
+    promise: Annotated[
+        str | None,
+        typer.Option(
+            help="What is to hold whatever some do: marginal, pac or label-shift.",
+            autocompletion=completes("marginal", "pac", "label-shift"),
+        ),
+    ] = None,
+    liars: Annotated[
+        int | None, typer.Option(min=0, help="The most sites that may lie; estimated if not told.")
+    ] = None,
+    alike: Annotated[
+        float | None,
+        typer.Option(help="For pac: honest sites differ by at most this; label-shift: in classes."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="class or group: a threshold for each of them.",
+            autocompletion=completes("class", "group"),
+        ),
+    ] = None,
+    defence: Annotated[
+        str,
+        typer.Option(
+            help=f"Whom to trust: {', '.join(DEFENCES)}.", autocompletion=completes(*DEFENCES)
+        ),
+    ] = DEFAULT,
+    html: Html = None,
+    letters: Annotated[
+        Path | None, typer.Option(help="Folder for a small file to each site: its own verdict.")
+    ] = None,
+    previous: Annotated[
+        Path | None, typer.Option(help="The calibration before: keep the chain, say what changed.")
+    ] = None,
+    keys: Keys = None,
+    revoked: Revoked = None,
+    sizes: Sizes = None,
+    quorum: Quorum = None,
+    round: Round = None,
+    terms: TermsFile = None,
+    model: Model = None,
+    score: ScoreName = None,
+    grid: GridName = None,
+    privacy: PrivacyText = None,
+    max_share: MaxShare = None,
+    sign: Sign = None,
+    confidence: Annotated[float, expert(help="With which certificates hold.")] = 0.95,
+    mix: Annotated[
+        list[str] | None,
+        expert(help="uniform, any or flu=0.1,cold=0.9: for this label mix; may be repeated."),
+    ] = None,
+    samples: Annotated[
+        int | None, expert(help="Most samples liars may hold, for --promise marginal.")
+    ] = None,
+    risk: Annotated[
+        list[str] | None,
+        expert(help="For reports of losses: the mean loss accepted; may be repeated."),
+    ] = None,
+    exactly: Annotated[int | None, expert(help="Consensus leaves out exactly so many.")] = None,
+    at_most: Annotated[int | None, expert(help="Consensus leaves out at most so many.")] = None,
+    distance: Annotated[
+        str | None,
+        expert(help="Of rob-fcp: l1, l2, linf, cosine, kolmogorov or wasserstein."),
+    ] = None,
+    alarms: Annotated[
+        Path | None,
+        expert(help="The record of alarms on --previous, as robfcp alarms --history kept."),
+    ] = None,
+    readmit: Annotated[
+        list[str] | None, expert(help="Take back a site that is out; may be repeated.")
+    ] = None,
+    audit: AuditFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find whom to trust, take one threshold, and say what is proved about it.
+
+    [dim]Example: robfcp calibrate reports/*.json --promise marginal --liars 5 -o c.json[/dim]
+    [dim]Example: robfcp calibrate reports/*.json -o c.json --html page.html --letters letters[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    if readmit and previous is None:
+        raise RobfcpError("--readmit: nobody is out without a chain; pass --previous")
+    if alarms is not None and previous is None:
+        raise RobfcpError("--alarms: rang on a calibration before this one; pass it as --previous")
+    key = None if sign is None else load_key(sign)
+    files = expanded(reports, REPORTS)
+    prepare(output, html, audit, None if letters is None else letters / "any")
+    with printer.busy(f"calibrating {len(files)} reports"):
+        stated = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)
+        federation = _federation(
+            files,
+            stated,
+            privacy,
+            quorum,
+            keys=keys,
+            revoked=revoked,
+            sizes=sizes,
+            max_share=max_share,
+        )
+        rounds = None if previous is None else Rounds(previous, alarms)
+        numbers = {"liars": liars, "exactly": exactly, "at_most": at_most}
+        if rounds is not None:
+            federation, numbers = rounds.admit(federation, numbers, alike, readmit or [])
+        told = {"liars": numbers["liars"], "samples": samples, "mix": _mix(mix)}
+        if promise is not None or rounds is None:  # a chain leaves out who is not alike by itself
+            told["alike"] = alike
+        held = promise_of(promise, told)
+        calibration = run(
+            federation,
+            _one_or_all(coverage) or 0.9,
+            risk=_one_or_all(risk),
+            by=by,
+            defence=defence_of(defence, {**numbers, "distance": distance}, beside=held),
+            promise=held,
+            confidence=confidence,
+        )
+        if rounds is not None:
+            calibration = rounds.close(calibration)
+        if output is not None:
+            if rounds is not None:  # first: a calibration whose chain was lost would begin another
+                rounds.chain.save(chain_path(output))
+            calibration.save(output, key)
+        if audit is not None:
+            known = {"sizes": sizes, "keys": keys, **structs.asdict(stated)}
+            said = {name: str(value) for name, value in known.items() if value is not None}
+            settings = msgspec.to_builtins(calibration.settings)
+            log_round(AuditLog(audit), calibration, {**said, "settings": settings})
+        if html is not None:
+            past = None if rounds is None else History(chain=rounds.chain)
+            write_page(calibration, html, past, about())
+        if letters is not None:
+            save_letters(calibration, letters, key)
+        found = diagnose(calibration)
+    show_calibration(calibration, found, printer)
+    if rounds is not None:
+        rounds.show(printer)
+    if output is not None:
+        printer.line(f"-> {output}, what it rests on in {evidence_path(output).name}")
+    for written in (html, letters):
+        if written is not None:
+            printer.line(f"-> {written}")
+    chain = {} if rounds is None else {"chain": rounds.as_data()}
+    printer.json({**_as_data(calibration, found), **chain})
+
+
+def about(title: str = "", study: str = "", run_by: str = "", date: str | None = None) -> About:
+    """What the page says about itself, with today's date unless another is given."""
+    today = datetime.date.today()
+    return About(title, study, run_by, f"{today.day} {today:%B %Y}" if date is None else date)
+
+
+def _federation(
+    files: Sequence[Path],
+    stated: agreement.Terms,
+    privacy: str | None,
+    quorum: float | None,
+    **who: Any,
+) -> Federation:
+    """The reports that are as agreed; the others are its faults."""
+    if privacy is not None:
+        epsilon, _, delta = privacy.partition(",")
+        try:
+            stated = stated.joined(epsilon=float(epsilon), delta=float(delta or 0))
+        except RobfcpError:
+            raise
+        except ValueError:
+            raise RobfcpError(f"--privacy: {privacy!r} is not EPSILON or EPSILON,DELTA") from None
+    least = quorum if quorum is None or quorum < 1 else int(quorum)
+    return Federation.read(files, terms=stated, quorum=least, **who)
+
+
+def promise_of(name: str | None, told: Mapping[str, Any]) -> Promise | None:
+    """The promise that words name, as Python takes it."""
+    if name is not None:
+        return named_promise(name, **told)
+    beside = next((one for one, value in told.items() if one != "liars" and value is not None), "")
+    if beside:
+        raise RobfcpError(f"--{beside}: belongs to a promise; state which one with --promise")
+    return None
+
+
+def defence_of(name: str, told: Mapping[str, Any], beside: Promise | None = None) -> Defence:
+    """The defence that words name, as Python takes it; --liars are the promise's where one is."""
+    liars = None if beside is not None else told["liars"]
+    if told["distance"] is not None and name != RobFCP.name:
+        raise RobfcpError(f"--distance: is of --defence {RobFCP.name}; leave it out")
+    if name == RobFCP.name:
+        return RobFCP(liars, told["distance"] or "l2")
+    if told["exactly"] is None and told["at_most"] is None:
+        return named_defence(name, liars)
+    if name != Consensus.name:
+        raise RobfcpError(f"--exactly, --at-most: are of --defence {Consensus.name}; use --liars")
+    return Consensus(exactly=told["exactly"], at_most=told["at_most"])
+
+
+def _one_or_all(texts: list[str] | None) -> Any:
+    """One level, several, or none."""
+    return texts if texts is None or len(texts) > 1 else texts[0]
+
+
+def _mix(texts: list[str] | None) -> Any:
+    """One label mix or several: 'uniform', 'any' or NAME=SHARE,NAME=SHARE."""
+    found: list[Any] = []
+    for text in texts or ():
+        pairs = [pair.rpartition("=") for pair in text.split(",")]
+        try:
+            named = {name.strip(): float(share) for name, _, share in pairs}
+        except ValueError:
+            if text not in ("uniform", "any"):
+                raise RobfcpError(
+                    f"--mix: {text!r:.60} is neither uniform, any nor NAME=SHARE,NAME=SHARE"
+                ) from None
+        found.append(text if text in ("uniform", "any") else named)
+    return _one_or_all(found or None)
+
+
+def show_calibration(
+    calibration: Calibration, found: Mapping[str, Diagnosis], printer: Printer
+) -> None:
+    """The calibration for people."""
+    federation = calibration.federation
+    printer.table(
+        f"{federation.n_clients} sites, {federation.n_samples} samples, "
+        f"defence {calibration.settings.defence}",
+        ["level", "threshold", "trusted", "flagged", "faulty", "proved"],
+        [
+            (
+                f"{float(level.coverage):g}",
+                float(level.threshold),
+                len(calibration.trusted),
+                len(calibration.flagged),
+                len(calibration.faulty),
+                _proved(level.certificate),
+            )
+            for level in calibration.levels
+        ],
+    )
+    for level in calibration.levels:
+        if level.strata:
+            _show_classes(level, printer)
+        printer.line(f"At {float(level.coverage):g}: {level.certificate.statement}.")
+        if len(level.curve) > 1:
+            printer.line(f"Proved whatever the liars do: {_curve(level)}.")
+    for note in calibration.remarks:
+        printer.line(note)
+    show_sites(calibration, found, printer)
+
+
+def _show_classes(level: Level, printer: Printer) -> None:
+    """The thresholds by class or group; of many, those that are least protected and worst."""
+    worst = sorted(level.strata, key=lambda one: (not one.protection, one.certificate.lower))
+    shown = [one for one in level.strata if one in worst[:SHOWN_CLASSES]]
+    by = level.certificate.by
+    more = f", {SHOWN_CLASSES} of {len(level.strata)} shown" if len(shown) < len(worst) else ""
+    rows = [
+        (one.name, float(one.threshold), one.holders, one.samples, _proved(one.certificate),
+         one.protection)
+        for one in shown
+    ]  # fmt: skip
+    columns = [by, "threshold", "sites", "samples", "proved", ""]
+    printer.table(f"by {by} at {float(level.coverage):g}{more}", columns, rows)
+
+
+def _proved(certificate: Certificate | CurvePoint) -> str:
+    """What is proved in a few signs."""
+    if certificate.vacuous:
+        return "nothing"
+    if certificate.upper >= 1:
+        return f">= {at_least(certificate.lower)}"
+    return f"{at_least(certificate.lower)} to {at_most(certificate.upper)}"
+
+
+def _curve(level: Level) -> str:
+    """A few points of the curve: nobody, and 5, 10, 20 and 40% of the clients."""
+    wanted = [round(level.certificate.n_clients * share) for share in (0, 0.05, 0.1, 0.2, 0.4)]
+    points = {point.m: point for point in level.curve}
+    chosen = sorted({min(points, key=lambda m: abs(m - near)) for near in wanted})
+    words = {0: "if nobody lies", 1: "with at most 1 liar"}
+    return ", ".join(
+        f"{_proved(points[m])} {words.get(m, f'with at most {m} liars')}" for m in chosen
+    )
+
+
+def show_sites(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Printer) -> None:
+    """Who was left out, who deserves a look, whose report was refused and who sent none."""
+
+    def diagnosed(one: Diagnosis) -> str:
+        """What is seen, what it looks like, what to do, and the defence's own reason."""
+        perhaps = f" (or: {one.instead})" if one.instead else ""
+        reason = calibration.reasons.get(one.client, "")
+        return f"{one.client}: {one.seen}{perhaps}; {one.advice}{f' [{reason}]' if reason else ''}"
+
+    out = "left out" if calibration.settings.promise is None else "flagged"
+    _list(printer, out, [diagnosed(found[client]) for client in calibration.flagged])
+    _list(printer, "look at", [diagnosed(one) for one in found.values() if one.trusted])
+    _list(printer, "faulty", [fault.reason for fault in calibration.faulty])
+    _list(printer, "missing", calibration.missing)
+
+
+def _list(printer: Printer, word: str, lines: Sequence[str]) -> None:
+    for line in lines[:SHOWN]:
+        printer.line(f"{word}  {line}")
+    if len(lines) > SHOWN:
+        printer.line(f"{word}  ... and {len(lines) - SHOWN} more")
+
+
+def _faults(faults: Sequence[Fault]) -> list[dict[str, str]]:
+    return [{"client": f.client, "field": f.field, "reason": f.reason} for f in faults]
+
+
+def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, Any]:
+    """The calibration for programs, without the counts."""
+    federation = calibration.federation
+    return {
+        "levels": [
+            {
+                "coverage": level.coverage,
+                "threshold": level.threshold,
+                "certificate": {
+                    **structs.asdict(level.certificate),
+                    "vacuous": level.certificate.vacuous,
+                    "statement": level.certificate.statement,
+                    "assumptions": [one.text for one in level.certificate.assumptions],
+                    "outside": outside_of(federation),
+                    "at_every_site": level.certificate.at_every_site,
+                },
+                "curve": level.curve,
+                "empty_from": level.empty_from,
+                "strata": [
+                    {
+                        "name": one.name,
+                        "threshold": one.threshold,
+                        "lower": one.certificate.lower,
+                        "upper": one.certificate.upper,
+                        "holders": one.holders,
+                        "samples": one.samples,
+                        "protection": one.protection,
+                    }
+                    for one in level.strata
+                ],
+            }
+            for level in calibration.levels
+        ],
+        "n_clients": federation.n_clients,
+        "n_samples": federation.n_samples,
+        "liars": calibration.liars,
+        "liars_stated": calibration.liars_stated,
+        "trusted": calibration.trusted,
+        "flagged": {name: calibration.reasons.get(name, "") for name in calibration.flagged},
+        "diagnoses": found,
+        "faulty": _faults(calibration.faulty),
+        "missing": calibration.missing,
+        "oddness": dict(zip(federation.ids, calibration.oddness.tolist(), strict=True)),
+        "remarks": calibration.remarks,
+    }
+
+
+class Rounds:
+    """The rounds before this one, and what this one adds to them."""
+
+    def __init__(self, previous: Path, alarms: Path | None = None) -> None:
+        self.begun = chain_path(previous).exists()
+        self.path = previous
+        self.previous, self.chain = Chain.of(previous)
+        self.alarms = None if alarms is None else AlarmHistory.load(alarms)
+        self.admission: Admission
+
+    def admit(
+        self,
+        federation: Federation,
+        numbers: Mapping[str, int | None],
+        alike: float | None,
+        readmit: list[str],
+    ) -> tuple[Federation, dict[str, int | None]]:
+        """The federation without those that stay out, and how many liars may remain."""
+        stated = next((number for number in numbers.values() if number is not None), None)
+        malicious = "estimate" if stated is None else stated
+        self.admission = found = self.chain.admit(federation, malicious, alike, readmit)
+        gone = 0 if stated is None else stated - int(found.malicious)
+        left = {k: None if n is None else max(0, n - gone) for k, n in numbers.items()}
+        return found.federation, left
+
+    def close(self, calibration: Calibration) -> Calibration:
+        """The calibration with the chain's notes; it becomes the last link."""
+        remarks = (*calibration.public_remarks, *self.admission.remarks)
+        noted = replace(calibration, public_remarks=remarks)
+        self.chain = self.chain.extended(noted, self.previous, self.admission, self.alarms)
+        return noted
+
+    def show(self, printer: Printer) -> None:
+        """What changed, for people."""
+        link = self.chain.links[-1]
+        if not self.begun:
+            printer.line(f"no chain lies beside {self.path}: it begins with that calibration")
+        printer.line(f"round {link.number} of its chain; since the one before:")
+        for line in self.chain.changes():
+            printer.line(f"  {line}")
+        stale = [name for name in link.repeated if link.rang or name in link.alarmed]
+        if stale:
+            printer.line(
+                "  an alarm is answered by fresh samples only: ask "
+                f"{a_few(stale)} for a new report, then calibrate again"
+            )
+
+    def as_data(self) -> dict[str, Any]:
+        """What changed, for programs."""
+        link = self.chain.links[-1]
+        told = ("number", "out", "drifted", "repeated", "rang", "alarmed", "error")
+        return {
+            **{name: getattr(link, name) for name in told},
+            "previous": self.chain.links[-2].calibration,
+            "changes": self.chain.changes(),
+            "reputations": self.chain.reputations(),
+        }
+
+
+def verify(
+    file: Annotated[
+        Path, typer.Argument(help="A calibration, a site's letter, or an audit log (.jsonl).")
+    ],
+    record: Annotated[
+        Path | None, typer.Argument(help="The calibration's record, if not beside it.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="A site's own report, which the record must hold.")
+    ] = None,
+    server_key: ServerKey = None,
+    audit: AuditFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compute threshold, verdicts and certificates again from the reports and say what differs.
+
+    It also says who was left out and why. A letter says what it tells its site; of a server's log
+    every line is checked.
+
+    [dim]Example: robfcp verify calibration.json --report reports/site-03.json[/dim]
+    [dim]Example: robfcp verify audit.jsonl[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    if file.suffix.lower() == ".jsonl":
+        _verify_log(file, printer)
+        return
+    prepare(audit)
+    key = pinned_key(server_key)
+    signed = "signed by the pinned key" if server_key else "signature not checked"
+    signature = "by the pinned key" if server_key else "not checked"
+    letter = read_letter(file, key)
+    if letter is not None:
+        printer.line(letter.sentence)
+        printer.line(f"The letter is whole ({signed}); its record stays at the server.")
+        told = ("client", "verdict", "diagnosis", "advice", "reason")
+        said = {name: getattr(letter, name) for name in told}
+        printer.json({"letter": str(file), "signature": signature, **said})
+        return
+    with printer.busy("computing everything again"):
+        loaded = Calibration.load(file, key)
+        if record is not None:
+            loaded = loaded.with_evidence(record)
+        found = verify_calibration(loaded)
+        if report is not None:
+            own = Report.from_json(signing.unwrap(read_limited(report)), str(report))
+            found += check_own_report(loaded, own)
+    if audit is not None:
+        result = f"{len(found)} differences" if found else "as its record gives it"
+        digest = digest_of(read_limited(file, MAX_CALIBRATION_BYTES))
+        AuditLog(audit).write("file verified", digest=digest, result=result)
+    for difference in found:
+        printer.line(difference.line)
+    sites = diagnose(loaded)
+    printer.json(
+        {
+            "calibration": str(file),
+            "signature": signature,
+            "differences": found,
+            "diagnoses": sites,
+        }
+    )
+    if found:
+        raise RobfcpError(
+            f"{file}: {len(found)} of its statements are not what its record gives "
+            f"(first: {found[0].line}); do not use it"
+        )
+    whose = (
+        "That these are the sites' reports each site can check with --report."
+        if report is None
+        else f"The report in {report} is among them, as it was sent."
+    )
+    printer.line(
+        f"Everything is as the {loaded.federation.n_clients} reports in the record give it "
+        f"({signed}). {whose}"
+    )
+    show_sites(loaded, sites, printer)
+
+
+def _verify_log(log: Path, printer: Printer) -> None:
+    """Check that no line of a server's log was altered, and show what it holds."""
+    events = list(AuditLog(log).events())
+    rows = [
+        (
+            event.get("time"),
+            event.get("event"),
+            " ".join(str(event[key]) for key in SHOWN_EVENTS if event.get(key) is not None),
+        )
+        for event in events
+    ]
+    printer.table(f"{len(events)} events, the chain holds", ["time", "event", "about"], rows)
+    if events:
+        printer.line(f"The last line's digest, to be noted elsewhere: {events[-1]['digest']}")
+    printer.json(events)

@@ -1,0 +1,478 @@
+"""`robfcp show`: a calibration or its later life, to read, to ask what if, or as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import typer
+
+from robfcp.calibration import (
+    Budgets,
+    Calibration,
+    StratumBudgets,
+    covered_at_sites,
+    default_budgets,
+    diagnose,
+    kind_of,
+    own_thresholds,
+    site_coverage,
+    what_if,
+    what_if_by,
+)
+from robfcp.certificate import at_least, at_most
+from robfcp.cli.console import (
+    Html,
+    Json,
+    Output,
+    Printer,
+    Quiet,
+    ServerKey,
+    expert,
+    natural,
+    pinned_key,
+    prepare,
+    prepare_figure,
+    save_json,
+)
+from robfcp.cli.server import about, show_calibration
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.files import read_limited
+from robfcp.guarantees import (
+    MOST_COMPARED,
+    FcpThreshold,
+    estimate_heterogeneity,
+    exact_level,
+    least_liars,
+    least_shift,
+    liars_no_rule_survives,
+    outside_of,
+)
+from robfcp.monitoring import AlarmHistory, Chain, MonitorState, chain_path
+from robfcp.page import History, write_history_page, write_page
+
+MAX_BYTES = 2**28
+SHOWN = 10
+HISTORIES = ("alarms", "monitor", "chain")
+
+
+def show(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A calibration; or a record of alarms, a monitor's state, a chain."),
+    ],
+    html: Html = None,
+    title: Annotated[str, typer.Option(help="What the page is headed with.")] = "",
+    study: Annotated[str, typer.Option(help="The study or protocol, for the page.")] = "",
+    run_by: Annotated[str, typer.Option(help="Who ran it, for the page.")] = "",
+    date: Annotated[
+        str | None, typer.Option(help="The page's date; today's if not given, '' for none.")
+    ] = None,
+    history: Annotated[
+        list[Path] | None,
+        typer.Option(help="Also this record of alarms or monitor on the page; may be repeated."),
+    ] = None,
+    liars: Annotated[
+        list[str] | None,
+        typer.Option("--liars", "-m", help="What if so many lie: 0,5,9 or repeated."),
+    ] = None,
+    coverage: Annotated[
+        list[str] | None, typer.Option(help="What if this coverage were wanted; may be repeated.")
+    ] = None,
+    alike: Annotated[
+        float | None, typer.Option(help="What if honest sites differ by at most this.")
+    ] = None,
+    output: Output = None,
+    plot: Annotated[
+        Path | None, expert(help="Draw proved coverage for each number (.png, .svg, .pdf).")
+    ] = None,
+    confidence: Annotated[float, expert(help="Of the certificates.")] = 0.95,
+    record: Annotated[
+        Path | None, expert(help="The calibration's record, if not beside it.")
+    ] = None,
+    server_key: ServerKey = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what is proved if 0, 5, 9, ... sites lie and what each promise would cost; or a page.
+
+    The chain of rounds beside a calibration is on its page. A record of alarms, a monitor's state
+    or a chain says where it stands, and makes a page of the history.
+
+    [dim]Example: robfcp show calibration.json -m 0,2,5,9 --coverage 0.9[/dim]
+    [dim]Example: robfcp show calibration.json --html page.html --title "Outcome after stroke"[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    prepare(output, html)
+    prepare_figure(plot)
+    if kind_of(read_limited(file, MAX_BYTES)) in HISTORIES:
+        past = _read_history([file, *(history or [])])
+        lines = [] if past.alarms is None else [past.alarms.line]
+        lines += [f"{name}: {state.line}" for name, state in past.monitors]
+        lines += [] if past.chain is None else past.chain.changes()
+        for line in lines:
+            printer.line(line)
+        if html is not None:
+            write_history_page(past, html)
+        _end(printer, html, output, {"lines": lines})
+        return
+    with printer.busy("computing what is proved"):
+        calibration = Calibration.load(file, pinned_key(server_key))
+        if record is not None:
+            calibration = calibration.with_evidence(record)
+        if html is not None:
+            past = _history_of(calibration, file, history or [])
+            write_page(calibration, html, past, about(title, study, run_by, date))
+            _end(printer, html, output, {"sites": calibration.federation.n_clients})
+            return
+        federation, asked = calibration.federation, [exact_level(text) for text in coverage or ()]
+        if plot is not None and calibration.by is not None and asked:
+            raise RobfcpError(
+                f"--plot: by {calibration.by} the calibration's own thresholds are drawn; drop "
+                "--coverage"
+            )
+        numbers = _numbers(liars, federation.n_clients)
+        sure: dict[str, Any] = {"confidence": confidence, "alike": alike}
+        outcomes = [
+            _judged(calibration, level, numbers, **sure)
+            for level in asked or [level.coverage for level in calibration.levels]
+        ]
+        alone = {m: estimate_heterogeneity(federation, m, confidence) for m in numbers}
+        limits = [
+            max((one.outcome.threshold for one in each if one.outcome), default=np.inf)
+            for _, each in outcomes
+        ]
+        sites = _sites(calibration, limits if asked else None)
+        within = _within_classes(federation, max(numbers), confidence)
+    show_calibration(calibration, diagnose(calibration), printer)
+    if alike is not None:
+        unlike = least_liars(federation, alike, confidence)
+        words = "every site is as alike as stated, as far as the reports tell"
+        if unlike:
+            many = "1 site is" if unlike == 1 else f"{unlike} sites are"
+            words = f"at least {many} not as alike as stated"
+        printer.line(f"With {at_least(confidence)} confidence, {words}.")
+    for level, each in outcomes:
+        _show_level(printer, level, each, calibration.by, **sure)
+    _explain(printer, calibration, outcomes)
+    _show_alike(printer, alone, within, max(numbers))
+    _show_sites(printer, sites)
+    if plot is not None:
+        from robfcp.figures import plot_by_class, plot_certificates, save
+
+        drawn: Any = [one.outcome for _, each in outcomes for one in each]
+        save(plot_by_class(calibration) if calibration.by else plot_certificates(drawn), plot)
+        printer.line(f"-> {plot}")
+    data = {
+        "n_clients": federation.n_clients,
+        "n_samples": federation.n_samples,
+        "levels": [_level_data(calibration, level, each) for level, each in outcomes],
+        "alike": alone,
+        "sites": sites,
+        "classes": within,
+    }
+    _end(printer, html, output, data)
+
+
+Outcome = tuple[Fraction, tuple[StratumBudgets, ...]]  # of one level; without classes of one part
+
+
+def _judged(
+    calibration: Calibration, level: Fraction, numbers: Sequence[int], **sure: Any
+) -> Outcome:
+    """One level: the calibration's own thresholds, or FCP's of those it trusts."""
+    federation, mask = calibration.federation, calibration.trusted_mask
+    stored = next((one for one in calibration.levels if one.coverage == level), None)
+
+    def edge(members: tuple[str, ...], held: Federation) -> int | None:
+        """The edge of the threshold that these classes share; None where it is infinite."""
+        if stored is not None:
+            limit = stored.threshold
+            if members:
+                limit = next(one.threshold for one in stored.strata if one.name in members)
+            return int(held.grid.edge_at(limit)) if np.isfinite(limit) else None
+        place = {client: k for k, client in enumerate(federation.ids)}
+        trusted = mask[[place[client] for client in held.ids]] if members else mask
+        return FcpThreshold(held, trusted).index(level) if trusted.any() else None
+
+    if calibration.by is None:
+        outcome = what_if(federation, level, edge((), federation), numbers, **sure)
+        whole = StratumBudgets("", federation.n_clients, federation.n_samples, outcome)
+        return level, (whole,)
+    clusters = calibration.settings.clusters
+    return level, what_if_by(
+        federation, calibration.by, level, edge, numbers, clusters=clusters, **sure
+    )
+
+
+def _show_level(
+    printer: Printer,
+    level: Fraction,
+    parts: Sequence[StratumBudgets],
+    by: str | None,
+    confidence: float,
+    alike: float | None,
+) -> None:
+    """One level's table, the classes of which least is proved first."""
+
+    def weakest(one: StratumBudgets) -> tuple[float, float]:
+        """Unheld first, then by what is proved against most liars, then against fewest."""
+        rows = () if one.outcome is None else one.outcome.budgets
+        return (rows[-1].certificate.lower, rows[0].certificate.lower) if rows else (-1.0, -1.0)
+
+    rows: list[list[object]] = []
+    for one in sorted(parts, key=weakest)[:SHOWN]:
+        first: list[object] = [one.name, one.holders]
+        outcome = one.outcome
+        if outcome is None:
+            blank = ["-"] * (3 if alike is None else 4)
+            rows.append([*first, "-", "", "nothing", "", *blank])
+            continue
+        for row in outcome.budgets:
+            bound = row.certificate
+            rows.append(
+                [
+                    *(first or ["", ""]),
+                    outcome.threshold if first else "",
+                    row.m,
+                    "nothing" if bound.vacuous else at_least(bound.lower),
+                    "" if bound.vacuous else at_most(bound.upper),
+                    row.marginal,
+                    row.pac,
+                    *([] if alike is None else [row.alike]),
+                    "-" if row.full_sets_from is None else row.full_sets_from,
+                ]
+            )
+            first = []
+    columns = ["threshold", "m", "from", "to", "marginal", "pac"]
+    columns += [] if alike is None else ["alike"]
+    columns += ["full at"]
+    more = f", the {SHOWN} weakest of {len(parts)}" if len(parts) > SHOWN else ""
+    once = " at once" if len(parts) > 1 else ""
+    if by is None:
+        head = f"what if coverage {float(level):g} and m liars"
+        printer.table(f"{head}, {confidence:.0%} sure", columns, [row[2:] for row in rows])
+        return
+    head = f"by {by} at {float(level):g}{more}, {confidence:.0%} sure{once}"
+    printer.table(head, [by, "sites", *columns], rows)
+
+
+def _explain(printer: Printer, calibration: Calibration, outcomes: Sequence[Outcome]) -> None:
+    """What the columns mean, and where nothing is proved."""
+    by, sizes = calibration.by, calibration.federation.sizes
+    whose = "the honest sites' coverage with this threshold (each weighted by its samples)"
+    if by is not None:
+        whose = f"a {by}'s coverage at the honest ones among the sites that hold it"
+    printer.line(
+        f"from, to: either more than m lie or {whose} lies there; all rows are true at once with "
+        "the stated confidence. marginal, pac, alike (pac for sites declared alike): thresholds "
+        "that would guarantee the wanted level. full at: so many liars can make every set full "
+        "under the marginal threshold."
+    )
+    if by is not None:
+        printer.line(
+            f"A {by} that m or fewer sites hold cannot be protected from m liars by anybody."
+        )
+        return
+    for level, (whole,) in outcomes:
+        if whole.outcome is not None and whole.outcome.empty_from is not None:
+            printer.line(
+                f"At {float(level):g} nothing is proved from {whole.outcome.empty_from} liars on."
+            )
+    limit = liars_no_rule_survives(sizes, outcomes[0][0])
+    if limit is not None:
+        printer.line(
+            f"Against {limit} or more of {len(sizes)}, liars can make every set full, whatever "
+            f"rule promises {float(outcomes[0][0]):g}, unless it is stated how alike sites are."
+        )
+    outside = outside_of(calibration.federation)
+    if outside:
+        printer.line(f"outside every certificate (missing or faulty): {', '.join(outside)}")
+
+
+def _show_alike(
+    printer: Printer, found: dict[int, Any], within: dict[str, Any] | None, m: int
+) -> None:
+    """How alike the reports look, which is never used by itself and falls with m."""
+    printer.table(
+        f"how far sites seem to differ ({next(iter(found.values())).label})",
+        ["m", "suggested", "seen", "by chance", "at least"],
+        [
+            (m, *(f"{x:.3f}" for x in (one.suggested, one.observed, one.by_chance, one.at_least)))
+            for m, one in found.items()
+        ],
+    )
+    printer.line(
+        "If m may lie, the m reports farthest from the middle are set aside, since a liar can look "
+        "as unlike as it wants: seen is how far the next one is, so it falls as m grows. State how "
+        "alike sites are from what you know of them: liars who stay close to the others are not "
+        "set aside, and honest sites that differ most are."
+    )
+    if within is None:
+        return
+    thin, shift = within["hardly_protected"], within["least_shift"]
+    if thin:
+        named = ", ".join(thin[:SHOWN]) + (", ..." if len(thin) > SHOWN else "")
+        printer.line(f"Against {m} liars hardly protected, held by at most {2 * m} sites: {named}.")
+    if shift is not None:
+        printer.line(
+            f"Label shift: the smallest at which none of them would be dropped is {shift:.3f} "
+            "(a diagnostic, liars included; it is not used by itself)."
+        )
+
+
+def _within_classes(federation: Federation, m: int, confidence: float) -> dict[str, Any] | None:
+    """What reports by class tell: who is alike within classes, and which classes liars can own."""
+    strata = federation.strata
+    if strata is None or strata.by != "class":
+        return None
+    holders = (strata.sizes > 0).sum(axis=0)
+    thin = [strata.labels[c] for c in np.flatnonzero((holders > 0) & (holders <= 2 * m))]
+    shift = None
+    if federation.exact_strata is not None and m < len(strata.rows) <= MOST_COMPARED:
+        shift = least_shift(federation, m, confidence)
+    return {"hardly_protected": thin, "least_shift": shift}
+
+
+def _sites(calibration: Calibration, limits: list[float] | None) -> list[dict[str, Any]]:
+    """Each site's own reported scores under the thresholds; worst first.
+
+    The worst ones also under the threshold that their letters come to, where these hold one.
+    """
+    federation, own = calibration.federation, {}
+    covered = covered_at_sites(calibration) if limits is None else site_coverage(federation, limits)
+    order = np.argsort(covered[:, 0], kind="stable").tolist()
+    if limits is None:
+        own = own_thresholds(calibration, {federation.ids[k] for k in order[:SHOWN]})
+    return [
+        {
+            "client": federation.ids[k],
+            "samples": int(federation.sizes[k]),
+            "coverage": covered[k].tolist(),
+            "own": own[federation.ids[k]]._asdict() if federation.ids[k] in own else None,
+        }
+        for k in order
+    ]
+
+
+def _show_sites(printer: Printer, sites: list[dict[str, Any]]) -> None:
+    """The worst sites; with what their own letters do for them, where there are any."""
+    more = f", the {SHOWN} lowest of {len(sites)}" if len(sites) > SHOWN else ""
+    own = any(one["own"] for one in sites)
+    rows = []
+    for one in sites[:SHOWN]:
+        rows.append([one["client"], one["samples"], ", ".join(f"{c:.3f}" for c in one["coverage"])])
+        if own:
+            at = one["own"]
+            rows[-1] += ["-", "-"] if at is None else [at["threshold"], f"{at['covered']:.3f}"]
+    columns = ["site", "samples", "covered"] + ["own threshold", "covers"] * own
+    printer.table(f"coverage each site reports of its own samples{more}", columns, rows)
+    if own:
+        printer.line(
+            "own threshold: what the site's letter comes to (robfcp predict --local), up to one "
+            "bin: the others' reports for its label mix, clipped by its own samples."
+        )
+
+
+def _level_data(
+    calibration: Calibration, level: Fraction, parts: Sequence[StratumBudgets]
+) -> dict[str, Any]:
+    """One level for programs."""
+
+    def rows(outcome: Budgets | None) -> dict[str, Any]:
+        if outcome is None:
+            return {"threshold": None, "budgets": []}
+        said = [
+            {
+                **msgspec.to_builtins(row),
+                "certificate": {
+                    **msgspec.to_builtins(row.certificate),
+                    "vacuous": row.certificate.vacuous,
+                    "statement": row.certificate.statement,
+                },
+            }
+            for row in outcome.budgets
+        ]
+        return {"threshold": outcome.threshold, "empty_from": outcome.empty_from, "budgets": said}
+
+    if calibration.by is None:
+        limit = liars_no_rule_survives(calibration.federation.sizes, level)
+        return {"coverage": level, "no_rule_survives": limit, **rows(parts[0].outcome)}
+    named = [
+        {"name": one.name, "sites": one.holders, "samples": one.samples, **rows(one.outcome)}
+        for one in parts
+    ]
+    return {"coverage": level, "by": calibration.by, "strata": named}
+
+
+def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
+    """The numbers of liars asked about."""
+    if not texts:
+        return default_budgets(n_clients)
+    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    for part in parts:
+        number = natural(part)
+        if number is None or number >= n_clients:
+            raise RobfcpError(
+                f"--liars: {part!r} is not a number below the {n_clients} sites; "
+                f"give numbers from 0 to {n_clients - 1}, separated by commas"
+            )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _read_history(paths: Sequence[Path]) -> History:
+    """Records of alarms, states of monitors and chains, in any order; one of each but monitors."""
+    alarms: AlarmHistory | None = None
+    chain: Chain | None = None
+    monitors: list[tuple[str, MonitorState]] = []
+    for path in paths:
+        data = read_limited(path, MAX_BYTES)
+        kind = kind_of(data)
+        if (kind == "alarms" and alarms) or (kind == "chain" and chain):
+            raise RobfcpError(f"{path}: is the second {kind} file; pass one")
+        if kind == "alarms":
+            alarms = AlarmHistory.from_json(data, str(path))
+        elif kind == "chain":
+            chain = Chain.from_json(data, str(path))
+        elif kind == "monitor":
+            state = MonitorState.from_json(data, str(path))
+            monitors.append((state.client or path.stem, state))
+        else:
+            raise RobfcpError(
+                f"{path}: is no history; pass what alarms --history, monitor --state or calibrate "
+                "--previous wrote"
+            )
+    if alarms is not None and monitors:
+        raise RobfcpError(
+            "history: a server's record and sites' monitors go on different pages; pass one kind"
+        )
+    return History(alarms, tuple(monitors), chain)
+
+
+def _history_of(calibration: Calibration, path: Path, paths: Sequence[Path]) -> History:
+    """The history files stated, and the chain that lies beside the calibration."""
+    beside = chain_path(path)
+    found = _read_history([*paths, *([beside] if beside.exists() and beside not in paths else [])])
+    watched = {state.calibration for _, state in found.monitors}
+    watched |= set() if found.alarms is None else {found.alarms.calibration}
+    if watched - {calibration.identity}:
+        raise RobfcpError(f"{path}: the history is that of another calibration; pass its own")
+    if found.chain is not None and found.chain.links[-1].calibration != calibration.identity:
+        raise RobfcpError(f"{beside}: is not the chain of {path}; pass the newest calibration")
+    return found
+
+
+def _end(printer: Printer, html: Path | None, output: Path | None, data: dict[str, Any]) -> None:
+    """The same for programs, and where things went."""
+    if html is not None:
+        data = {**data, "html": str(html), "bytes": html.stat().st_size}
+        printer.line(f"page ({html.stat().st_size / 1000:.0f} kB) -> {html}")
+    if output is not None:
+        save_json(output, data)
+        printer.line(f"-> {output}")
+    printer.json(data)

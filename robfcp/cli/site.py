@@ -1,0 +1,609 @@
+"""What a site types: a key, the round's terms, its report, and prediction sets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import numpy as np
+import typer
+from msgspec.structs import asdict
+from numpy.typing import NDArray
+
+from robfcp.arguments import check_client
+from robfcp.cli.console import (
+    Json,
+    LevelOption,
+    Local,
+    Model,
+    Printer,
+    Quiet,
+    Round,
+    Seed,
+    ServerKey,
+    Sign,
+    TermsFile,
+    agreed,
+    agreed_terms,
+    completes,
+    expert,
+    level_place,
+    pinned_key,
+    prepare,
+    private,
+    seed_of,
+)
+from robfcp.cli.tables import (
+    FileOutputs,
+    FileReading,
+    IdColumn,
+    LabelColumn,
+    Logits,
+    Normalise,
+    expects,
+    read_outputs,
+)
+from robfcp.errors import RobfcpError
+from robfcp.files import read_limited, write_atomically
+from robfcp.grid import Grid
+from robfcp.privacy import Ledger, Privacy, grid_from_text, logistic_grid
+from robfcp.report import Report, agreement, generate_key, load_key
+from robfcp.scores import SCORES, ClassificationScore, Risk, Score
+
+if TYPE_CHECKING:
+    from robfcp.calibration import Calibration, Localised
+
+GRID_BINS = 32  # of private reports of scores in [0, 1] unless told
+ENDINGS = (".csv", ".npy")
+_OWN = ("id", "set", "size")
+_FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what spreadsheets compute, full-width ones too
+
+
+def keygen(
+    client: Annotated[str, typer.Argument(help="This site's registered name.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the private key goes.")
+    ] = Path("robfcp.key"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a private key for this site and print the lines the server's registry needs.
+
+    [dim]Example: robfcp keygen site-3 -o site-3.key[/dim]
+    [dim]Example: robfcp keygen server -o server.key[/dim]
+    """
+    check_client(client)
+    prepare(output)
+    public = generate_key(output)
+    printer = Printer(as_json, quiet)
+    printer.line(f"# Private key -> {output} (keep it here). For the server's registry.toml:\n")
+    printer.line(f"[{json.dumps(client)}]\nkey = {json.dumps(public)}")
+    printer.json({"client": client, "key": public, "private_key": str(output)})
+
+
+def terms(
+    file: Annotated[Path, typer.Argument(help="round.toml: round, model, score, grid, epsilon.")],
+    sign: Sign = None,
+    server_key: ServerKey = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show the terms of a round; the server signs them, the sites check that it has.
+
+    [dim]Example: robfcp terms round.toml --sign server.key[/dim]
+    [dim]Example: robfcp terms round.toml[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    found = agreement.read_terms(file, pinned_key(server_key))
+    stated = {name: value for name, value in asdict(found).items() if value}
+    printer.table(str(file), ["what", "agreed"], list(stated.items()))
+    if sign is not None:
+        printer.line(f"-> {agreement.sign_terms(file, load_key(sign))}")
+    printer.json(stated)
+
+
+def report(
+    data: Annotated[
+        Path, typer.Argument(help="Model outputs with labels: .csv, .npz or .parquet.")
+    ],
+    client: Annotated[str, typer.Option("--client", "-c", help="This site's registered name.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the report goes.")],
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(SCORES)}; lac if not agreed otherwise.",
+            autocompletion=completes(*SCORES),
+        ),
+    ] = None,
+    ids: IdColumn = None,
+    label: LabelColumn = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(help="The probability columns as a,b,c; others are left out."),
+    ] = None,
+    logits: Logits = False,
+    normalise: Normalise = False,
+    by_class: Annotated[
+        bool | None,
+        typer.Option(
+            "--by-class/--pooled",
+            help="Keep counts by class (the default for classes), or withhold the labels.",
+        ),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Keep counts by this column (scanner, age band) instead.")
+    ] = None,
+    round: Round = None,
+    model: Model = None,
+    grid: Annotated[
+        str | None,
+        agreed(
+            help="default, extended, open-ended, uniform:BINS or logistic:BINS.",
+            autocompletion=completes(
+                "default", "extended", "open-ended", "uniform:100", "logistic:32"
+            ),
+        ),
+    ] = None,
+    terms: TermsFile = None,
+    server_key: ServerKey = None,
+    sign: Sign = None,
+    epsilon: Annotated[
+        float | None, private(help="Add noise: differential privacy (extra: privacy).")
+    ] = None,
+    delta: Annotated[float, private(help="Of (epsilon, delta); 0 takes Laplace noise.")] = 0.0,
+    neighbours: Annotated[
+        str,
+        private(
+            help="substitution (the number of samples is public) or add-remove (it is hidden)."
+        ),
+    ] = "substitution",
+    samples_per_patient: Annotated[
+        int, private(help="Most samples of one person, protected too.")
+    ] = 1,
+    rounds: Annotated[int, private(help="How many reports share the budget.")] = 1,
+    ledger: Annotated[
+        Path | None, private(help="Record of what was spent; --epsilon needs one.")
+    ] = None,
+    dataset: Annotated[
+        str | None, private(help="The data's name in the ledger; the file's name if not given.")
+    ] = None,
+    least: Annotated[
+        int, private(min=1, help="Merge classes with fewer samples into '(other)'.")
+    ] = 1,
+    bins_per_sample: Annotated[
+        float | None, private(help="Refuse a grid with more bins a sample than this.")
+    ] = None,
+    groups: Annotated[
+        str | None, expert(help="All groups there are, as a,b,c; private reports must state them.")
+    ] = None,
+    set_sizes: Annotated[
+        bool, expert(help="Also tell how large sets are at every threshold; not private.")
+    ] = False,
+    risk: Annotated[
+        str | None,
+        expert(
+            help="Report a loss in place of scores: fnr or miss-rate of several labels a sample.",
+            autocompletion=completes(*Risk.multilabel),
+        ),
+    ] = None,
+    randomized: Annotated[
+        bool | None, expert(help="Draw u, as published; for aps, raps, saps, ordinal-aps.")
+    ] = None,
+    penalty: Annotated[float | None, expert(help="For raps; 0.01 if not given.")] = None,
+    k_reg: Annotated[int | None, expert(help="For raps; 5 if not given.")] = None,
+    weight: Annotated[float | None, expert(help="For saps; 0.2 if not given.")] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Turn one site's calibration outputs into a report file to send to the server.
+
+    [dim]Example: robfcp report site-3.csv --client site-3 -o reports/site-3.json[/dim]
+    [dim]Example: robfcp report site-3.csv -c site-3 --score aps --round r1 -o site-3.json[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    told = agreed_terms(
+        terms, server_key, round=round, model=model, score=score, grid=grid, epsilon=epsilon
+    )
+    prepare(output, ledger)
+    with printer.busy("making the report"):
+        rule = chosen_score(
+            told.score or "lac", randomized=randomized, penalty=penalty, k_reg=k_reg, weight=weight
+        )
+        noise = (told.delta or delta, neighbours, samples_per_patient, rounds)
+        privacy = _privacy(told.epsilon, noise)
+        named = None if classes is None else tuple(name.strip() for name in classes.split(","))
+        # one refused sample of a private report would tell of it: they become NaN
+        reading = FileReading(label, logits, normalise, ids, named, lenient=privacy is not None)
+        outputs = read_outputs(
+            data,
+            needs_targets=True,
+            columns=[group],
+            expects=expects(rule, risk),
+            reading=reading,
+        )
+        edges = _default_grid(privacy, rule) if told.grid is None else chosen_grid(told.grid)
+        check_client(client)
+        of_classes = isinstance(rule, ClassificationScore)
+        if by_class and not of_classes:
+            raise RobfcpError(f"--by-class: {rule.name} has no classes; leave it out")
+        if groups is not None and group is None:
+            raise RobfcpError("--groups: names go with a column; pass --group COLUMN too")
+        if set_sizes and (risk is not None or not of_classes):
+            raise RobfcpError("--set-sizes: only scores of classes make sets; leave it out")
+        if set_sizes and privacy is not None:
+            raise RobfcpError(
+                "--set-sizes: they would tell what the noise hides; leave them out of private "
+                "reports"
+            )
+        names: Any = outputs.classes if of_classes else None
+        if group is not None:
+            names = None if groups is None else [name.strip() for name in groups.split(",")]
+        _charge(ledger, dataset or data.name, privacy, told.round)
+        context: Any = {"round": told.round, "model": told.model, "privacy": privacy}
+        truth = cast(NDArray[Any], outputs.targets)
+        try:
+            if risk is None:
+                made = Report.of(
+                    client,
+                    outputs.predictions,
+                    truth,
+                    score=rule,
+                    classes=names,
+                    groups=None if group is None else outputs.columns[group],
+                    by_class=by_class,
+                    set_sizes=set_sizes,
+                    rng=np.random.default_rng(seed_of(seed, "report", client)),
+                    grid=edges,
+                    least=least,
+                    bins_per_sample=bins_per_sample,
+                    **context,
+                )
+            else:
+                made = Report.from_multilabel(
+                    client, outputs.predictions, truth, edges, risk=risk, **context
+                )
+        except RobfcpError as error:
+            raise RobfcpError(f"{data}: {error}") from error
+        made.save(output, None if sign is None else load_key(sign))
+    printer.line(
+        f"{client}: {made.n_samples} {'scores' if risk is None else 'samples'} in "
+        f"{int((made.counts > 0).sum())} of {made.grid.n_bins} bins "
+        f"({output.stat().st_size} bytes) -> {output}"
+    )
+    for note in outputs.notes:
+        printer.line(note)
+    if made.strata is not None:
+        kept = f"{int((made.strata.sizes > 0).sum())} of {made.strata.n_strata}"
+        printer.line(
+            f"Counts are kept for each {made.strata.by} ({kept} occur); --pooled withholds them."
+        )
+    elif by_class is False:
+        printer.line(
+            "Labels are withheld: the server cannot give thresholds by class or for your label "
+            "mix, nor compare you with other sites class by class."
+        )
+    if privacy is not None:
+        printer.line(f"The report is {privacy.statement}.")
+    printer.json(
+        {
+            "client": client,
+            "n_samples": made.n_samples,
+            "grid": made.grid.digest,
+            **({"score": rule.name} if risk is None else {"risk": risk}),
+            "output": str(output),
+            **({} if privacy is None else {"privacy": privacy}),
+        }
+    )
+
+
+def chosen_score(name: str, **options: Any) -> Score:
+    """The score named on the command line, with those of the options that were given."""
+    if name not in SCORES:
+        raise RobfcpError(f"--score: {name!r} is unknown; use one of {', '.join(SCORES)}")
+    takes = {kind: {field.name for field in fields(SCORES[kind])} for kind in SCORES}
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in sorted(set(given) - takes[name]):
+        takers = ", ".join(kind for kind in SCORES if key in takes[kind])
+        raise RobfcpError(f"--{key.replace('_', '-')}: {name} has none; it goes with {takers}")
+    score: Score = SCORES[name](**given)
+    return score
+
+
+def chosen_grid(name: str) -> Grid:
+    """The grid named on the command line: a fixed one, uniform:BINS or logistic:BINS."""
+    try:
+        return grid_from_text(name)
+    except RobfcpError as error:
+        raise RobfcpError(f"--{error}") from None
+
+
+def _privacy(epsilon: float | None, noise: tuple[float, str, int, int]) -> Privacy | None:
+    """The privacy asked for, None where no epsilon is given."""
+    if epsilon is None:
+        if noise != (0.0, "substitution", 1, 1):
+            raise RobfcpError("--delta: privacy options need --epsilon; give it or drop them")
+        return None
+    return Privacy(epsilon, *cast(Any, noise))
+
+
+def _default_grid(privacy: Privacy | None, score: Score) -> Grid:
+    """The grid where none is named: the score's own, a coarse one of private reports."""
+    usual = score.default_grid()
+    if privacy is None:
+        return usual
+    if tuple(usual.edges[[0, -1]]) != (0.0, 1.0):
+        raise RobfcpError(
+            f"--grid: noise would drown the {usual.n_bins} bins that {score.name} has by default; "
+            "name a coarse one, or make one with robfcp.recommend_grid(prior=...) in Python"
+        )
+    return logistic_grid(GRID_BINS)
+
+
+def _charge(ledger: Path | None, dataset: str, privacy: Privacy | None, round: str | None) -> None:
+    """Enter the report into the site's ledger before anything is computed from the data."""
+    if privacy is None and ledger is not None:
+        raise RobfcpError("--ledger: only private reports are recorded; give --epsilon")
+    if privacy is not None and ledger is None:
+        raise RobfcpError("--epsilon: needs --ledger FILE, where this site records what it spends")
+    if privacy is not None and ledger is not None:
+        Ledger(ledger, dataset).charge(privacy, round)
+
+
+def predict(
+    calibration: Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")],
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Model outputs: .csv, .npz, .npy or .parquet; none shows what --local gives."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Where sets go: .csv (id, set, size, classes) or .npy."
+        ),
+    ] = None,
+    level: LevelOption = None,
+    local: Local = None,
+    non_empty: Annotated[
+        bool, typer.Option("--non-empty", help="Put the likeliest label into empty sets.")
+    ] = False,
+    ids: IdColumn = None,
+    label: LabelColumn = None,
+    logits: Logits = False,
+    normalise: Normalise = False,
+    group: Annotated[
+        str | None, typer.Option(help="The column or npz array with each sample's group.")
+    ] = None,
+    clip: Annotated[
+        bool,
+        expert(
+            "--clip/--no-clip",
+            help="Never above the site's own threshold, or keep the promise on average.",
+        ),
+    ] = True,
+    model: Model = None,
+    server_key: ServerKey = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Turn model outputs into prediction sets (or intervals); with labels, say how well they cover.
+
+    With --local, by the site's own threshold: the federation's for its label mix, from its letter,
+    clipped to its own samples.
+
+    [dim]Example: robfcp predict calibration.json test.csv -o sets.csv[/dim]
+    [dim]Example: robfcp predict letter.json new.csv --local own.csv -o sets.csv[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    if data is None and (local is None or output is not None or non_empty):
+        raise RobfcpError("data: name the outputs to predict from, after the calibration")
+    prepare(output, endings=ENDINGS)
+    figures: dict[str, Any] = {}
+    own: Localised | None = None
+    notes: Sequence[str] = ()
+    with printer.busy("predicting"):
+        from robfcp.calibration import load_calibration
+
+        loaded = load_calibration(calibration, pinned_key(server_key))
+        made_for = loaded.summary.model
+        if model is not None and made_for is not None and model != made_for:
+            raise RobfcpError(
+                f"{calibration}: was made for model {made_for}, not {model}; its threshold means "
+                "nothing for another one: calibrate again"
+            )
+        reading = FileReading(label, logits, normalise, ids)
+        if local is not None:
+            own = localised_from(calibration, local, reading, pinned_key(server_key), seed)
+        place = level_place(loaded.levels, level)
+        if data is not None:
+            outputs = read_for(loaded, data, reading, needs_targets=False, columns=[group])
+            notes = outputs.notes
+            how = (
+                {"clip": clip} if own is not None else {"groups": outputs.columns.get(group or "")}
+            )
+            found, figures, text = _predicted(
+                own or loaded, loaded, outputs, place, non_empty, seed_of(seed, "predict"), **how
+            )
+            if output is not None:
+                write_atomically(output, text if output.suffix.lower() == ".csv" else _npy(found))
+    if own is not None:
+        for one in own.levels:
+            printer.table(
+                f"{own.client} at {one.coverage:g}, {one.n} samples of its own",
+                ["from", "threshold", "set size", "proved"],
+                [(name, limit, f"{size:.3g}", proved) for name, limit, size, proved in one.rows],
+            )
+            for statement in one.statements:
+                printer.line(f"- {statement}")
+        for note in own.remarks:
+            printer.line(note)
+    if data is not None:
+        printer.table(
+            f"{len(found)} samples at {float(loaded.levels[place].coverage):g}",
+            [name.replace("_", " ") for name in figures],
+            [list(figures.values())],
+        )
+    for note in notes:
+        printer.line(note)
+    if "filled" in figures:
+        printer.line(
+            f"{figures['filled']:.1%} of the sets were empty and hold their likeliest label now. "
+            "Coverage can only have risen: its lower bound holds, its upper one no longer."
+            if figures["filled"]
+            else "No set was empty: --non-empty changed nothing."
+        )
+    letter_note(calibration, printer)
+    if output is not None:
+        printer.line(f"-> {output}")
+    if own is not None:
+        levels = [{**vars(one), "statements": one.statements} for one in own.levels]
+        figures |= {"client": own.client, "levels": levels, "remarks": own.remarks}
+    printer.json(figures)
+
+
+def _predicted(
+    watched: Calibration | Localised,
+    calibration: Calibration,
+    outputs: FileOutputs,
+    level: int,
+    non_empty: bool,
+    seed: int,
+    **how: Any,
+) -> tuple[NDArray[Any], dict[str, Any], str]:
+    """Sets or intervals at one level, how good they are, and the same as CSV."""
+    from robfcp import metrics
+
+    p, truth, ids, score = (
+        outputs.predictions,
+        outputs.targets,
+        outputs.sample_ids,
+        calibration.score,
+    )
+
+    def at_level(found: NDArray[Any]) -> NDArray[Any]:
+        return found[:, :, level] if calibration.several else found
+
+    if calibration.risk is not None:
+        sets = at_level(calibration.predict_multilabel(p))
+        figures, name = {"set_size": metrics.set_size(sets)}, calibration.risk.name
+        if truth is not None and name in Risk.multilabel:
+            figures[name] = float(Risk(name).multilabel_losses(sets, truth).mean())
+        return sets, figures, sets_as_csv(sets, ids)
+    if score is not None and not isinstance(score, ClassificationScore):
+        ends = at_level(calibration.predict_interval(p, non_empty=non_empty, **how))
+        figures = {"width": metrics.interval_width(ends)}
+        if truth is not None:
+            figures["coverage"] = metrics.interval_coverage(ends, truth)
+        lines = zip(ids, *(map(repr, end.tolist()) for end in ends.T), strict=True)
+        return ends, figures, _csv(["id", "low", "high"], lines)
+    sets = at_level(watched.predict_set(p, seed, non_empty=non_empty, **how))
+    figures = {
+        "set_size": metrics.set_size(sets),
+        "singletons": metrics.singleton_share(sets),
+        "empty": metrics.empty_share(sets),
+    }
+    if truth is not None:
+        figures = dict(metrics.summary(sets, truth))
+    if non_empty:
+        figures["filled"] = metrics.empty_share(at_level(watched.predict_set(p, seed, **how)))
+    return sets, figures, sets_as_csv(sets, ids, class_names(calibration))
+
+
+def class_names(calibration: Calibration) -> tuple[str, ...]:
+    """The names of a calibration's classes; none where it knows only their number."""
+    return calibration.classes if isinstance(calibration.classes, tuple) else ()
+
+
+def sets_as_csv(sets: NDArray[np.bool_], ids: Sequence[str], names: tuple[str, ...] = ()) -> str:
+    """One line a sample: its id, its set in words, how many labels that are, and a column a class.
+
+    Classes are called by name where the calibration knows them, by number where it does not.
+    """
+    shown = names or tuple(map(str, range(sets.shape[1])))
+    heads = [f"class {name}" if name in _OWN else name for name in shown]
+    lines = (
+        [name, " | ".join(shown[c] for c in np.flatnonzero(row)), int(row.sum()), *map(int, row)]
+        for name, row in zip(ids, sets, strict=True)
+    )
+    return _csv([*_OWN, *heads], lines)
+
+
+def _npy(result: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, result, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _csv(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([_harmless(name) for name in header])
+    writer.writerows([_harmless(cell) for cell in line] for line in lines)
+    return buffer.getvalue()
+
+
+def _harmless(cell: object) -> object:
+    """The cell, with a mark before text that a spreadsheet would compute."""
+    if not isinstance(cell, str) or not cell or cell[0] not in _FORMULA:
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return "'" + cell
+    return cell
+
+
+def read_for(
+    calibration: Calibration,
+    data: Path,
+    reading: FileReading,
+    *,
+    needs_targets: bool = True,
+    columns: Sequence[str | None] = (),
+) -> FileOutputs:
+    """Outputs for a calibration, in its order of classes."""
+    return read_outputs(
+        data,
+        needs_targets=needs_targets,
+        columns=columns,
+        expects=expects(calibration.score, calibration.risk),
+        reading=replace(reading, classes=calibration.classes),
+    )
+
+
+def localised_from(
+    path: Path, data: Path, reading: FileReading, key: str | None = None, seed: int = 0
+) -> Localised:
+    """A site's own threshold: from its letter, or for a stranger from a calibration's record."""
+    from robfcp.calibration import Calibration, at_stranger
+
+    rng, letter = seed_of(seed, "localise"), read_letter(path, key)
+    calibration = Calibration.load(path, key) if letter is None else letter.calibration
+    found = read_for(calibration, data, reading)
+    truth = cast(NDArray[Any], found.targets)
+    if letter is None:
+        return at_stranger(calibration, found.predictions, truth, rng)
+    return letter.at_site(found.predictions, truth, rng)
+
+
+def read_letter(path: Path, key: str | None = None) -> Any:
+    """The letter in a file; None where it holds something else."""
+    from robfcp.calibration import MAX_CALIBRATION_BYTES, Letter, kind_of
+
+    is_letter = kind_of(read_limited(path, MAX_CALIBRATION_BYTES)) == "letter"
+    return Letter.load(path, key) if is_letter else None
+
+
+def letter_note(path: Path, printer: Printer) -> None:
+    """What a site's letter says of it, where it is more than that it was used."""
+    letter = read_letter(path)
+    if letter is not None and (letter.verdict != "trusted" or letter.diagnosis):
+        printer.line(letter.sentence)

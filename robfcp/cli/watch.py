@@ -1,0 +1,374 @@
+"""Whether a calibration still holds: check fresh samples, monitor a site, merge sites' alarms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from robfcp.calibration import (
+    Calibration,
+    Localised,
+    Part,
+    load_calibration,
+    own_floor,
+    promise_of,
+)
+from robfcp.cli.console import (
+    Html,
+    Json,
+    Keys,
+    LevelOption,
+    Local,
+    Output,
+    Printer,
+    Quiet,
+    Round,
+    Seed,
+    Sign,
+    agreed,
+    expert,
+    level_place,
+    prepare,
+    prepare_figure,
+    save_json,
+    seed_of,
+)
+from robfcp.cli.site import class_names, letter_note, localised_from, read_for
+from robfcp.cli.tables import (
+    REPORTS,
+    TABLES,
+    FileReading,
+    IdColumn,
+    LabelColumn,
+    Logits,
+    Normalise,
+    expanded,
+)
+from robfcp.errors import QuorumError, RobfcpError
+from robfcp.files import read_limited
+from robfcp.monitoring import AlarmHistory, Monitor, merge, read_alarms, record_look
+from robfcp.page import History, write_history_page
+from robfcp.report import Report, agreement, load_key, signing
+
+SHOWN = 12
+RANG = 3  # the exit status of an alarm, and of coverage that is too low
+
+Watched = Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")]
+Step = Annotated[int | None, agreed("--step", min=0, help="Number of the reporting date.")]
+Delta = Annotated[
+    float | None, expert("--delta", help="Chance of a false alarm, ever; 0.05 unless stated.")
+]
+
+
+def check(
+    calibration: Watched,
+    data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .csv, .npz or .parquet.")],
+    output: Output = None,
+    group: Annotated[
+        str | None, typer.Option(help="A column to split by: night, ward, scanner.")
+    ] = None,
+    floor: Annotated[
+        float | None, typer.Option(help="Hold coverage against this, not the certificate.")
+    ] = None,
+    local: Local = None,
+    level: LevelOption = None,
+    ids: IdColumn = None,
+    label: LabelColumn = None,
+    logits: Logits = False,
+    normalise: Normalise = False,
+    confidence: Annotated[float, expert(help="Of the exact intervals.")] = 0.95,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say whether fresh labelled samples are covered as promised, or how many more would tell.
+
+    Exits with 3 where they are covered too seldom.
+
+    [dim]Example: robfcp check calibration.json fresh.csv --group night[/dim]
+    [dim]Example: robfcp check letter.json test.csv --floor 0.85[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    prepare(output)
+    with printer.busy("checking"):
+        loaded = load_calibration(calibration)
+        reading = FileReading(label, logits, normalise, ids)
+        outputs = read_for(loaded, data, reading, columns=[group])
+        watched: Calibration | Localised = loaded
+        if local is not None:
+            watched = localised_from(calibration, local, reading)
+        found = watched.check(
+            outputs.predictions,
+            cast(NDArray[Any], outputs.targets),
+            groups=None if group is None else outputs.columns[group],
+            level=level_place(loaded.levels, level),
+            floor=floor,
+            confidence=confidence,
+            rng=np.random.default_rng(seed_of(seed, "check")),
+        )
+        names = class_names(loaded)
+        if names:
+            called = (replace(part, name=names[int(part.name)]) for part in found.classes)
+            found = replace(found, classes=tuple(called))
+        parts = {
+            name: [_part(one) for one in getattr(found, name)] for name in ("classes", "groups")
+        }
+        said = {**asdict(found), **parts, "coverage": found.overall.coverage, "line": found.line}
+        if output is not None:
+            save_json(output, said)
+    for title, first, rows in (
+        (f"{found.overall.n} fresh samples", "part", (found.overall,)),
+        ("by class, all intervals together", "class", found.classes),
+        (f"by {group}, all intervals together", "group", found.groups),
+    ):
+        if rows:
+            printer.table(
+                title,
+                [first, "samples", "coverage", "at least", "at most"],
+                [(p.name, p.n, f"{p.coverage:.4f}", f"{p.low:.4f}", f"{p.high:.4f}") for p in rows],
+            )
+    sizes = ", ".join(f"{size}: {count}" for size, count in found.set_sizes.items())
+    printer.line(f"mean set size {found.set_size:.4g}" + (f" (sets of {sizes})" if sizes else ""))
+    printer.line(found.line)
+    for note in outputs.notes:
+        printer.line(note)
+    letter_note(calibration, printer)
+    printer.json(said)
+    if found.verdict == "below":
+        raise typer.Exit(RANG)
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {**asdict(part), "coverage": part.coverage}
+
+
+def monitor(
+    calibration: Watched,
+    data: Annotated[
+        list[Path] | None, typer.Argument(help="Fresh labelled batches: .csv, .npz, .parquet.")
+    ] = None,
+    state: Annotated[
+        Path, typer.Option("--state", "-s", help="What the monitor remembers; kept up to date.")
+    ] = Path("monitor.json"),
+    own: Annotated[
+        Path | None, typer.Option(help="This site's own report: also watch for drifting scores.")
+    ] = None,
+    local: Local = None,
+    floor: Annotated[
+        str | None, typer.Option(help="Coverage to hold; or 'own', what --own proves here.")
+    ] = None,
+    html: Html = None,
+    ids: Annotated[
+        str | None, typer.Option("--id", help="A column that names the samples; none counts twice.")
+    ] = None,
+    label: LabelColumn = None,
+    logits: Logits = False,
+    normalise: Normalise = False,
+    level: LevelOption = None,
+    client: Annotated[
+        str | None, agreed("--client", "-c", help="This site's name, for --report.")
+    ] = None,
+    report: Annotated[
+        Path | None, agreed(help="Write an e-report for the server's robfcp alarms.")
+    ] = None,
+    round: Round = None,
+    step: Step = None,
+    sign: Sign = None,
+    delta: Delta = None,
+    run_length: Annotated[
+        float | None, expert(help="Ring on change too; mean samples to a false alarm.")
+    ] = None,
+    plot: Annotated[
+        Path | None, expert(help="Draw how strong the alarms are: .png, .svg, .pdf.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Watch a calibration at a site: count fresh batches once each, ring when it no longer holds.
+
+    Exits with 3 while an alarm rings.
+
+    [dim]Example: robfcp monitor calibration.json monday.csv --state monitor.json[/dim]
+    [dim]Example: robfcp monitor letter.json monday.csv -s 03.json -c site-03 --report e.json[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    prepare(state, report, html)
+    prepare_figure(plot)
+    key = None if sign is None else load_key(sign)
+    with printer.busy("watching"):
+        loaded = load_calibration(calibration)
+        bag = None if own is None else Report.from_json(signing.unwrap(read_limited(own)), str(own))
+        reading = FileReading(label, logits, normalise)
+        place = level_place(loaded.levels, level)
+        promise_of(loaded, place)
+        watched: Calibration | Localised = loaded
+        if local is not None:
+            watched = localised_from(calibration, local, reading)
+        watch = Monitor(
+            watched,
+            report=bag,
+            client=client,
+            level=place,
+            floor=_floor(floor, bag, watched.levels[place].threshold),
+            delta=delta,
+            run_length=run_length,
+            path=state,
+        )
+        new = 0
+        for path in expanded(data or [], TABLES):
+            outputs = read_for(loaded, path, reading, columns=[ids])
+            names = None if ids is None else outputs.columns[ids]
+            before, truth = watch.state.n, cast(NDArray[Any], outputs.targets)
+            counted = watch.update(outputs.predictions, truth, ids=names).n - before
+            new += counted
+            if not counted:
+                printer.line(f"{path}: was counted before; nothing was counted twice")
+        seen = watch.state
+        if report is not None:
+            watch.e_report(round, step or 0).save(report, key)
+        if plot is not None:
+            from robfcp.figures import plot_alarm, save
+
+            save(plot_alarm(watch), plot)
+        if html is not None:
+            write_history_page(History(monitors=((client or state.stem, seen),)), html)
+    printer.line(f"{new} new samples -> {state}")
+    printer.line(f"floor: {seen.source}")
+    printer.line(seen.line)
+    letter_note(calibration, printer)
+    for written in (report, plot, html):
+        if written is not None:
+            printer.line(f"-> {written}")
+    told = ("n", "misses", "floor", "delta", "log_coverage", "log_change", "log_drift", "alarms")
+    points = ("n", "coverage", "change", "drift")
+    printer.json(
+        {
+            **{name: getattr(seen, name) for name in (*told, "alarm")},
+            "new": new,
+            "curve": {name: [getattr(point, name) for point in seen.curve] for name in points},
+        }
+    )
+    if seen.alarm:
+        raise typer.Exit(RANG)
+
+
+def _floor(text: str | None, report: Report | None, threshold: float) -> float | None:
+    """A number, or what the site's own report proves."""
+    if text is None:
+        return None
+    if text == "own":
+        if report is None:
+            raise RobfcpError("--floor: 'own' needs the site's own report; pass --own")
+        return own_floor(report, threshold)
+    try:
+        return float(text)
+    except ValueError:
+        raise RobfcpError(f"--floor: {text!r} is neither a number nor 'own'") from None
+
+
+def alarms(
+    reports: Annotated[
+        list[Path], typer.Argument(help="The sites' e-report files, or their folder.")
+    ],
+    liars: Annotated[int, typer.Option("--liars", "-m", min=0, help="The most that may lie.")],
+    sites: Annotated[
+        int | None, typer.Option(help="How many are watched; silent ones count for nothing.")
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="Keep every look in this file; needs --step.")
+    ] = None,
+    html: Html = None,
+    output: Output = None,
+    independent: Annotated[
+        bool, expert("--independent", help="Sites' samples are independent: also multiply.")
+    ] = False,
+    delta: Delta = None,
+    keys: Keys = None,
+    round: Round = None,
+    quorum: Annotated[
+        int, agreed(min=1, help="Least number of valid e-reports; fewer are refused.")
+    ] = 1,
+    step: Step = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Merge sites' e-reports into one alarm that at most so many liars cannot ring; list sites.
+
+    Exits with 3 where it rings.
+
+    [dim]Example: robfcp alarms e-*.json --liars 2[/dim]
+    [dim]Example: robfcp alarms e-*.json -m 1 --step 1 --history alarms.json --html h.html[/dim]
+    """
+    printer = Printer(as_json, quiet)
+    if history is not None and step is None:
+        raise RobfcpError("--history: needs --step, the number of the reporting date")
+    if html is not None and history is None:
+        raise RobfcpError("--html: shows a history; pass --history, where it is kept")
+    files = expanded(reports, REPORTS)
+    prepare(output, history, html)
+    public = None if keys is None else agreement.read_keys(keys)
+    known = AlarmHistory.load(history) if history is not None and history.exists() else None
+    watched = None if known is None else known.calibration
+    found, faults = read_alarms(files, keys=public, round=round, calibration=watched, step=step)
+    if len(found) < quorum:  # that no alarm rang would say nothing
+        first = f" (first fault: {faults[0].reason})" if faults else ""
+        raise QuorumError(
+            f"only {len(found)} of {len(found) + len(faults)} e-reports are valid but the quorum "
+            f"is {quorum}{first}; ask the faulty sites again or lower the quorum"
+        )
+    if sites is None and public is not None:
+        sites = len(public)
+    told: dict[str, Any] = {"n_sites": sites, "faulty": faults}
+    kept: dict[str, Any] = {}
+    if history is None or step is None:
+        sure = 0.05 if delta is None else delta
+        merged = merge(found, liars, delta=sure, independent=independent, **told)
+    else:
+        merged, known = record_look(
+            history,
+            found,
+            liars,
+            step=step,
+            round=round,
+            delta=delta,
+            independent=independent or None,
+            **told,
+        )
+        kept = {"line": known.line, "rang": known.rang, "looks": len(known.looks)}
+        if html is not None:
+            write_history_page(History(alarms=known), html)
+    said = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line, **kept}
+    data = {**asdict(merged), **said}
+    if output is not None:
+        save_json(output, data)
+    printer.table(
+        f"{merged.n_sites} sites",
+        ["alarm strength", "log10", "holds under"],
+        [
+            ("mean of the K - m smallest", _tens(merged.log_mean), "any dependence"),
+            ("product of (0.9 + 0.1 W)", _tens(merged.log_product), "independent sites only"),
+            ("drift, mean of the K - m smallest", _tens(merged.log_drift), "any dependence"),
+            ("alarm at", _tens(-math.log(merged.delta)), f"delta {merged.delta:g}"),
+        ],
+    )
+    for name in merged.alarmed[:SHOWN]:
+        printer.line(f"alarms  {name}")
+    for fault in merged.faulty[:SHOWN]:
+        printer.line(f"faulty  {fault.reason}")
+    printer.line(said["line"])
+    for written in (history, html):
+        if written is not None:
+            printer.line(f"-> {written}")
+    printer.json(data)
+    if merged.alarm or kept.get("rang"):
+        raise typer.Exit(RANG)
+
+
+def _tens(log: float) -> str:
+    return f"{log / math.log(10):.2f}" if math.isfinite(log) else "-"

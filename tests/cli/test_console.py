@@ -1,0 +1,349 @@
+"""All commands behave alike: help with examples that run, 80 columns, JSON or silence as asked."""
+
+from __future__ import annotations
+
+import glob
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from effort import thorough
+from in_process import run
+from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import robfcp
+from robfcp.calibration import AuditLog, log_round, save_letters
+from robfcp.cli import COMMANDS, LAB, app, console, main
+from robfcp.defence.rob_fcp import METRICS
+from robfcp.lab.attacks import ATTACKS
+
+RUNNER = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
+NAME = "the-hospital-with-the-very-long-name"
+CALLS = {  # one of each command, and of what it does besides
+    "demo": "demo -o out",
+    "keygen": "keygen site-1 -o site-1.key",
+    "terms": "terms round.toml",
+    "report": "report site.npz --client site -o r.json",
+    "collect": "collect reports -o clean",
+    "calibrate": "calibrate reports --exactly 2",
+    "predict": "predict calibration.json site.npz",
+    "predict --local": f"predict letters/{NAME}-1.json --local site.npz",
+    "check": "check calibration.json site.npz",
+    "monitor": "monitor calibration.json site.npz -c site --report e.json",
+    "alarms": "alarms e-0.json -m 0",
+    "show": "show calibration.json",
+    "show --html": "show calibration.json --html page.html",
+    "verify": "verify calibration.json",
+    "verify log": "verify audit.jsonl",
+    "train": "lab train heart --data-dir . --no-verify -o heart.npz",
+    "reproduce": "lab reproduce",
+    "simulate": "lab simulate site.npz --clients 10 --seeds 1",
+    "redteam": "lab redteam site.npz --clients 10 --seeds 1 --attack coverage",
+    "bench": "lab bench --clients 20 --samples 50 --repeat 1",
+}
+EVERY = {**COMMANDS, **LAB}
+AT_ONCE = set(CALLS) - {"demo", "train", "redteam", "show --html"}  # others take half a second
+
+
+def table(path: Path, probabilities: Any, labels: Any, **columns: Any) -> None:
+    """Model outputs as a site would export them."""
+    names = [*(f"p{c}" for c in range(probabilities.shape[1])), "label", *columns]
+    rows = np.column_stack([probabilities, labels, *columns.values()])
+    np.savetxt(path, rows, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whatever the calls and the examples name: a round of sites with long names, and tables."""
+    here = tmp_path_factory.mktemp("made")
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(4, 0.3), 2400)
+    y = (p.cumsum(axis=1) > rng.random((2400, 1))).argmax(axis=1)
+    np.savez(here / "site.npz", probabilities=p[:1200], labels=y[:1200])
+    score, reports = robfcp.LAC(), []
+    for k, rows in enumerate(np.array_split(np.arange(1200), 12)):
+        scores = np.zeros(100) if k == 5 else score(p[rows], y[rows])
+        name = f"site-{k:02d}" if k < 4 else f"{NAME}-{k}"
+        name = f"{NAME}-{k}" if k in (0, 1) else name
+        reports.append(
+            robfcp.Report.from_scores(name, scores, score=score, labels=y[rows], classes=4)
+        )
+    (here / "reports").mkdir()
+    for report in reports:
+        report.save(here / "reports" / f"{report.client}.json")
+        report.save(here / f"{report.client}.json")
+    calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=1))
+    calibration.save(here / "calibration.json")
+    save_letters(calibration, here / "letters")
+    calibration.letter("site-03").save(here / "letter.json")
+    log_round(AuditLog(here / "audit.jsonl"), calibration, {})
+    for k in (0, 1, 2):
+        watch = robfcp.Monitor(calibration, client=reports[k].client)
+        watch.update(p[:1200], y[:1200])
+        watch.e_report("spring", 1).save(here / f"e-{k}.json")
+    (here / "round.toml").write_text('round = "r1"\n', encoding="utf-8")
+    for name in ("own", "site-3"):
+        table(here / f"{name}.csv", p[300:400], y[300:400])
+    table(here / "fresh.csv", p[1200:1600], y[1200:1600], night=np.arange(400) % 2)
+    for name, start in (("test", 1600), ("new", 1800), ("monday", 2000)):
+        table(here / f"{name}.csv", p[start : start + 200], y[start : start + 200])
+    (here / "inbox").mkdir()
+    for report in reports:
+        robfcp.Report(report.client, report.counts, report.grid, score=score, round="r1").save(
+            here / "inbox" / f"{report.client}.json"
+        )
+    for name in ("cleveland", "hungarian", "switzerland", "va"):
+        drawn = rng.integers(0, 5, (60, 14)).tolist()
+        text = "\n".join(",".join(map(str, row)) for row in drawn)
+        (here / f"processed.{name}.data").write_text(text, encoding="utf-8")
+    return here
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy that a test may change, as the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+
+
+def output(words: str, *more: str) -> str:
+    split = [m for word in shlex.split(words) for m in (sorted(glob.glob(word)) or [word])]
+    result = RUNNER.invoke(app, [*split, *more])
+    assert result.exit_code == 0, f"{words}: {result.output}{result.exception!r}"
+    return result.stdout
+
+
+def of(name: str) -> str:
+    """A command as it is typed."""
+    return f"lab {name}" if name in LAB else name
+
+
+def click_command(name: str) -> Any:
+    """A command with its options, as the shell sees it."""
+    group: Any = get_command(app)
+    return (group.get_command(None, "lab") if name in LAB else group).get_command(None, name)
+
+
+def test_every_command_has_its_manners_tested() -> None:
+    assert {name.split()[0] for name in CALLS} == set(EVERY)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_help_shows_examples_and_the_options_all_commands_share(name: str) -> None:
+    text = output(f"{of(name)} --help")
+    assert f"Example: robfcp {of(name)}" in text
+    for option in ("--json", "--quiet", "-q"):
+        assert option in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_command_has_at_most_ten_basics(name: str) -> None:
+    panels = Counter(getattr(one, "rich_help_panel", None) for one in click_command(name).params)
+    assert set(panels) <= {None, "Basics", "Agreement", "Privacy", "Expert"}
+    assert panels["Basics"] <= 10
+
+
+LONG = {"demo", "simulate", "reproduce", "calibrate", "show"}  # their own tests run too
+SLOW = (  # minutes; the other example of each does the same on less
+    "robfcp lab bench --clients 1000 --samples 500",
+    "robfcp lab redteam mnist --share 0.4 --plot redteam.png",
+    "robfcp lab reproduce main benign -o out/paper",
+)
+
+
+@pytest.mark.parametrize("name", thorough(EVERY, *(set(EVERY) - LONG)))
+def test_a_commands_examples_run(name: str, folder: Path) -> None:
+    examples = re.findall(r"\[dim\]Example: (.+?)\[/dim\]", click_command(name).help)
+    assert len(examples) == 2
+    assert all(example.startswith(f"robfcp {of(name)} ") for example in examples)
+    if name == "train":
+        pytest.skip("needs the official data and torch; tests/lab/test_training.py runs it")
+    if name == "terms":
+        output("keygen server -o server.key")
+    for example in examples:
+        if example not in SLOW:
+            output(example.removeprefix("robfcp "))
+
+
+@pytest.mark.parametrize("call", thorough(CALLS, *AT_ONCE))
+def test_tables_fit_eighty_columns_json_is_json_and_quiet_is_silent(
+    call: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = output(CALLS[call])
+    assert text.strip()
+    assert max(len(line) for line in text.splitlines() if " " in line) <= 80
+    for path in folder.glob("*.key*"):
+        path.unlink()
+    assert json.loads(output(CALLS[call], "--json"))
+    for path in folder.glob("*.key*"):
+        path.unlink()
+    assert output(CALLS[call], "--quiet") == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "typed", "offered"),
+    [
+        ("calibrate", "promise", "pa", ["pac"]),
+        ("calibrate", "defence", "", ["consensus", "rob-fcp", "rob-fcp-released", "none"]),
+        ("lab simulate", "attack", "mimic-h", ["mimic-high"]),
+        ("report", "score", "la", ["lac"]),
+    ],
+)
+def test_shells_complete_words(command: str, option: str, typed: str, offered: list[str]) -> None:
+    words = f"robfcp {command} --{option} {typed}"
+    place = str(len(command.split()) + 2)
+    asked = {"_ROBFCP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
+    assert run(**asked).stdout.split() == offered
+
+
+def test_the_installed_command_completes_words_too() -> None:
+    asked = {"_ROBFCP_COMPLETE": "complete_bash", "COMP_WORDS": "robfcp report --score la"}
+    done = subprocess.run(
+        [Path(sys.executable).parent / "robfcp"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **asked, "COMP_CWORD": "3"},
+    )
+    assert done.stdout.split() == ["lac"]
+
+
+def test_user_errors_are_one_line_and_debug_shows_where() -> None:
+    plain = run("show", "nowhere.json")
+    assert plain.returncode == 1
+    assert plain.stderr == "robfcp: nowhere.json: no such file; check the path\n"
+    with pytest.raises(robfcp.RobfcpError, match="no such file"):
+        run("--debug", "show", "nowhere.json")
+
+
+def test_wrong_usage_exits_with_two() -> None:
+    for words in (["show", "c.json", "--no-such-option"], ["unknown"], ["lab", "unknown"]):
+        assert run(*words).returncode == 2
+    assert robfcp.__version__ in run("--version").stdout
+
+
+def test_a_closed_pipe_is_no_error_message() -> None:
+    command = f"{sys.executable} -m robfcp calibrate --help | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_names_in_other_letters_are_said_where_the_pipe_has_only_ascii(folder: Path) -> None:
+    words = ["-m", "robfcp", "report", "site.npz", "--client", "Žilina", "-o", "r.json"]
+    done = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("\\u017dilina: 1200 scores")
+
+
+class Terminal(io.StringIO):
+    """A stream that says somebody looks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("wait", "seen"), [(0.0, False), (0.3, True)])
+def test_a_bar_shows_only_when_it_takes_long(
+    wait: float, seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    shown = Console(file=Terminal(), force_terminal=True)
+    with console.Printer().busy("working", 3, shown) as step:
+        step(advance=1)
+        time.sleep(wait)
+    assert ("working" in shown.file.getvalue()) is seen  # type: ignore[attr-defined]
+
+
+def test_what_is_wrong_inside_is_not_somebody_elses_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise KeyError("some library's own words")
+
+    monkeypatch.setattr("robfcp.cli.app", broken)
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    said = capsys.readouterr().err
+    assert said == "robfcp: internal error (KeyError); run with --debug to see where\n"
+
+
+def test_json_holds_arrays_fractions_and_infinities_as_every_parser_reads_them() -> None:
+    value = {"a": np.arange(2), "b": [np.float64("inf"), np.int64(3)], 4: robfcp.LAC().name}
+    assert json.loads(console.json_text(value)) == {"a": [0, 1], "b": [None, 3], "4": "lac"}
+    assert console.json_text("Ž") == '"\\u017d"'
+
+
+def test_ctrl_c_keeps_what_redteam_has(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from robfcp.lab import redteam as lab
+
+    real, calls = lab.verdicts, []
+
+    def interrupted(*words: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*words, **options)
+
+    monkeypatch.setattr(lab, "verdicts", interrupted)
+    words = ["lab", "redteam", "site.npz", "--clients", "10", "--seeds", "1", "--share", "0.2"]
+    for attack in ("coverage", "efficiency", "gaussian"):
+        words += ["--attack", attack]
+    result = RUNNER.invoke(app, [*words, "-o", "cells.json"])
+    assert result.exit_code == 130
+    kept = json.loads((folder / "cells.json").read_text())
+    assert {cell["attack"] for cell in kept} == {"coverage", "efficiency"}
+    assert "the 2 of 3 attacks that had a run" in " ".join(result.output.split())
+    calls[:] = [1, 1]
+    assert RUNNER.invoke(app, words).exit_code == 130
+
+
+CHOICES = {
+    "report --score": "lac aps raps saps ordinal-aps absolute-residual cqr",
+    "report --grid": "default extended open-ended uniform:BINS logistic:BINS",
+    "report --neighbours": "substitution add-remove",
+    "report --risk": "fnr miss-rate",
+    "calibrate --defence": "consensus rob-fcp none",
+    "calibrate --promise": "marginal pac label-shift",
+    "calibrate --by": "class group",
+    "calibrate --mix": "uniform any",
+    "calibrate --distance": " ".join(METRICS),
+    "simulate --attack": " ".join(ATTACKS),
+    "simulate --score": "lac aps raps saps ordinal-aps",
+    "simulate --liars": "known estimate",
+    "simulate --sites": "artificial natural",
+    "simulate --defence": "none rob-fcp",
+    "redteam --attack": " ".join(ATTACKS),
+    "redteam --defence": "none rob-fcp",
+    "train --aggregation": "mean median trimmed-mean multi-krum",
+    "train --device": "auto cpu cuda",
+    "demo --engine": "none flower",
+}
+
+
+@pytest.mark.parametrize("place", CHOICES)
+def test_help_lists_what_an_option_accepts(place: str) -> None:
+    command, option = place.split()
+    (found,) = [one for one in click_command(command).params if option in one.opts]
+    said = set(re.findall(r"[\w-]+(?::BINS)?", found.help or ""))
+    assert set(CHOICES[place].split()) <= said, found.help

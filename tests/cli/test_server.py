@@ -1,0 +1,244 @@
+"""Files alone carry a federation: reports, keys, terms in; calibrations, letters, logs out."""
+
+import json
+import shutil
+
+import msgspec
+import numpy as np
+import pytest
+from in_process import run
+from typer.testing import CliRunner
+
+import robfcp
+from robfcp.calibration.sealed import digest_of
+from robfcp.cli import app
+from robfcp.cli.server import defence_of, promise_of
+
+RUNNER = CliRunner()
+
+
+def write_csv(path, n, seed, c=4, broken=False):
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(c, 0.3), n)
+    y = (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+    if broken:  # a site that claims to be certain and always right
+        p = np.eye(c)[y]
+    header = ",".join([f"p{j}" for j in range(c)] + ["label"])
+    np.savetxt(path, np.column_stack([p, y]), delimiter=",", header=header, comments="")
+    return p, y
+
+
+def invoke(*words):
+    result = RUNNER.invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(*words):
+    """The one line of a refused call."""
+    result = RUNNER.invoke(app, [str(word) for word in words])
+    assert isinstance(result.exception, robfcp.RobfcpError), result.output
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """Seven sites' tables and their reports, made once."""
+    folder = tmp_path_factory.mktemp("sites")
+    for k in range(7):
+        table, report = folder / f"site-{k}.csv", folder / "reports" / f"{k}.json"
+        write_csv(table, 300, k, broken=k == 2)
+        invoke("report", table, "--client", f"site-{k}", "--model", "m1", "-o", report)
+    return folder
+
+
+@pytest.fixture
+def sites(reported, tmp_path):
+    """A copy that a test may change."""
+    return shutil.copytree(reported, tmp_path, dirs_exist_ok=True)
+
+
+def test_sites_report_the_server_calibrates_a_site_predicts(sites):
+    out = invoke("calibrate", sites / "reports", "-o", sites / "c.json")
+    assert "left out  site-2" in out
+    _, y = write_csv(sites / "test.csv", 500, 99)
+    words = "predict", sites / "c.json", sites / "test.csv"
+    figures = json.loads(invoke(*words, "-o", sites / "sets.csv", "--json"))
+    calibration = robfcp.Calibration.load(sites / "c.json")
+    sets = calibration.predict_set(np.loadtxt(sites / "test.csv", delimiter=",", skiprows=1)[:, :4])
+    assert figures["coverage"] == robfcp.metrics.coverage(sets, y)
+    assert figures["set_size"] == robfcp.metrics.set_size(sets)
+    lines = (sites / "sets.csv").read_text().splitlines()[1:]
+    assert [int(line.split(",")[2]) for line in lines] == sets.sum(axis=1).tolist()
+    assert [line.split(",")[0] for line in lines] == [str(row) for row in range(2, 502)]
+    invoke(*words, "-o", sites / "sets.npy", "-q")
+    np.testing.assert_array_equal(np.load(sites / "sets.npy"), sets)
+    invoke(*words, "--model", "m1")
+    assert "was made for model m1, not m2" in refused(*words, "--model", "m2")
+    assert "is none of the calibration's levels" in refused(*words, "--level", "3")
+    np.save(sites / "p.npy", np.array([[0.5, 0.25, 0.25, 0.0]]))
+    assert "coverage" not in json.loads(invoke(*words[:2], sites / "p.npy", "--json"))
+
+
+def test_json_says_what_the_file_says(sites):
+    words = "--liars", 2, "--promise", "marginal", "--coverage", 0.8, "--coverage", 0.9
+    out = invoke("calibrate", sites / "reports", *words, "--json", "-o", sites / "c.json")
+    data = json.loads(out)
+    calibration = robfcp.Calibration.load(sites / "c.json")
+    assert [level["threshold"] for level in data["levels"]] == list(calibration.threshold)
+    assert [level["coverage"] for level in data["levels"]] == [0.8, 0.9]
+    assert data["levels"][0]["certificate"]["lower"] == 0.8
+    assert data["trusted"] == list(calibration.trusted)
+    out = invoke("predict", sites / "c.json", sites / "site-0.csv", "--level", "1", "--json")
+    assert json.loads(out)["coverage"] > 0.8
+
+
+def test_faulty_reports_are_listed_and_the_round_goes_on(sites):
+    reports = sites / "reports"
+    (reports / "x.json").write_text("{broken")
+    with open(reports / "y.json", "wb") as stream:
+        stream.truncate(400 * 2**20)
+    (reports / "z.json").write_bytes((reports / "0.json").read_bytes())
+    data = json.loads(invoke("calibrate", reports, reports / "absent.json", "--json"))
+    assert len(data["faulty"]) == 3  # the copy of a report is that report
+    assert data["n_clients"] == 7
+    assert {fault["field"] for fault in data["faulty"]} == {"report", "file"}
+
+
+def test_collected_reports_are_the_valid_ones_and_calibrate_alike(sites):
+    reports, clean = sites / "reports", sites / "clean"
+    (reports / "x.json").write_text("{broken")
+    (reports / "z.json").write_bytes((reports / "0.json").read_bytes())
+    data = json.loads(invoke("collect", reports, "-o", clean, "--json"))
+    assert data["clients"] == [f"site-{k}" for k in range(7)]
+    assert [fault["field"] for fault in data["faulty"]] == ["report"]
+    assert sorted(path.name for path in clean.iterdir()) == [f"site-{k}.json" for k in range(7)]
+    assert "7 of 9 files" in invoke("collect", reports, "-o", clean)
+    (reports / "x.json").unlink()
+    first, second = (json.loads(invoke("calibrate", one, "--json")) for one in (reports, clean))
+    assert first == second
+    assert "quorum" in refused("collect", reports, "-o", sites / "none", "--round", "r9")
+    assert not list((sites / "none").iterdir())
+
+
+def test_a_registry_decides_who_may_report(sites):
+    (sites / "sizes.json").write_text(json.dumps({f"site-{k}": 300 for k in range(1, 9)}))
+    words = "calibrate", sites / "reports", "--sizes", sites / "sizes.json"
+    data = json.loads(invoke(*words, "--json"))
+    assert data["missing"] == ["site-7", "site-8"]
+    assert [fault["client"] for fault in data["faulty"]] == ["site-0"]
+    for text in ("{", "[]", '{"a": "x"}', '{"a": -1}'):
+        (sites / "sizes.json").write_text(text)
+        assert "sizes.json" in refused(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "promise", "defence"),
+    [
+        ({}, None, robfcp.Consensus()),
+        ({"liars": 3}, None, robfcp.Consensus(at_most=3)),
+        ({"exactly": 3}, None, robfcp.Consensus(exactly=3)),
+        ({"at_most": 3, "liars": 2, "promise": "pac"}, robfcp.Pac(2), robfcp.Consensus(at_most=3)),
+        ({"promise": "marginal", "samples": 9}, robfcp.Marginal(samples=9), robfcp.Consensus()),
+        ({"promise": "pac", "liars": 1, "alike": 0.1}, robfcp.Pac(1, 0.1), robfcp.Consensus()),
+        (
+            {"promise": "label-shift", "liars": 1, "alike": 0.1, "mix": "any"},
+            robfcp.LabelShift(1, 0.1, "any"),
+            robfcp.Consensus(),
+        ),
+        ({"defence": "rob-fcp", "liars": 2, "distance": "l1"}, None, robfcp.RobFCP(2, "l1")),
+        ({"defence": "none", "liars": 2}, None, robfcp.NoDefence()),
+    ],
+)
+def test_words_are_the_objects_of_python(words, promise, defence):
+    told = {name: words.get(name) for name in ("liars", "alike", "samples", "mix")}
+    held = promise_of(words.get("promise"), told)
+    numbers = {name: words.get(name) for name in ("liars", "exactly", "at_most", "distance")}
+    assert held == promise
+    assert defence_of(words.get("defence", "consensus"), numbers, held) == defence
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--alike 0.1", "--alike: belongs to a promise"),
+        ("--mix any", "--mix: belongs to a promise"),
+        ("--mix a=lot", "is neither uniform, any nor NAME=SHARE"),
+        ("--promise pac", "state how many sites may lie"),
+        ("--promise best --liars 1", "promise: 'best' is unknown"),
+        ("--promise pac --liars 1 --samples 9", "pac takes none"),
+        ("--defence best", "defence: 'best' is unknown"),
+        ("--distance l1", "--distance: is of --defence rob-fcp"),
+        ("--defence none --exactly 1", "are of --defence consensus"),
+        ("--exactly 1 --at-most 1", "exactly"),
+        ("--privacy much", "is not EPSILON or EPSILON,DELTA"),
+        ("--quorum 9", "the quorum is 9"),
+        ("--readmit site-0", "nobody is out without a chain"),
+        ("--alarms a.json", "pass it as --previous"),
+        ("--risk 0.1", "hold no losses"),
+        ("--max-share 0.1", "every site holds more than 0.1"),
+    ],
+)
+def test_words_that_do_not_fit_are_one_line(reported, words, said):
+    assert said in refused("calibrate", reported / "reports", *words.split())
+
+
+def test_numbers_that_are_none_are_wrong_usage(reported):
+    assert run("calibrate", reported / "reports", "--liars", "x").returncode == 2
+
+
+# Keys, signatures and the log
+
+
+@pytest.fixture
+def signed(sites):
+    pytest.importorskip("cryptography")
+    invoke("keygen", "server", "-o", sites / "server.key")
+    words = "--sign", sites / "server.key", "--letters", sites / "letters"
+    invoke("calibrate", sites / "reports", "--liars", 1, "-o", sites / "c.json", *words)
+    return sites
+
+
+def forge(path):
+    envelope = msgspec.json.decode(path.read_bytes())
+    envelope["body"]["levels"][0]["threshold"] = float(robfcp.Grid.default().upper[3])
+    envelope["digest"] = digest_of(msgspec.json.encode(envelope["body"]))
+    path.write_bytes(msgspec.json.encode(envelope))
+
+
+def test_readers_with_a_pinned_key_refuse_a_forgery(signed):
+    pinned = "--server-key", signed / "server.key.pub"
+    letter = signed / "letters" / "site-0.json"
+    readers = [
+        ("predict", signed / "c.json", signed / "site-0.csv"),
+        ("show", signed / "c.json", "--html", signed / "p.html"),
+        ("show", signed / "c.json"),
+        ("verify", signed / "c.json", signed / "c.evidence.json"),
+    ]
+    for words in (*readers, ("predict", letter, signed / "site-0.csv"), ("verify", letter)):
+        invoke(*words, *pinned)
+    forge(signed / "c.json")
+    for words in readers:
+        assert "not signed by the pinned key" in refused(*words, *pinned)
+
+
+def test_verify_says_what_differs(signed):
+    text = invoke("verify", signed / "c.json", "--report", signed / "reports" / "2.json")
+    assert "Everything is as the 7 reports" in " ".join(text.split())
+    forge(signed / "c.json")
+    assert "threshold is stated as" in refused("verify", signed / "c.json")
+    data = json.loads(RUNNER.invoke(app, ["verify", str(signed / "c.json"), "--json"]).stdout)
+    assert "threshold" in [d["what"] for d in data["differences"]]
+    assert data["signature"] == "not checked"
+
+
+def test_calibrate_and_verify_write_a_log_that_verify_checks(signed):
+    log = signed / "audit.jsonl"
+    invoke("calibrate", signed / "reports", "-o", signed / "d.json", "--audit", log)
+    invoke("verify", signed / "d.json", "--audit", log)
+    events = json.loads(invoke("verify", log, "--json"))
+    assert [event["event"] for event in events][-2:] == ["calibration written", "file verified"]
+    assert "the chain holds" in invoke("verify", log)
+    log.write_text(log.read_text().replace("trusted", "flagged", 1))
+    assert "was altered" in refused("verify", log)

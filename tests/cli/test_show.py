@@ -1,0 +1,195 @@
+"""`robfcp show` and the numbers it lays side by side."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from robfcp import LAC, Consensus, Grid, Marginal, Report, calibrate
+from robfcp.calibration.what_if import default_budgets, what_if
+from robfcp.cli import app
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees import certify, fcp_index, marginal_threshold, pac_threshold
+
+LEVEL = Fraction(9, 10)
+NAMES = ["easy", "hard", "rare"]
+
+
+@pytest.fixture(scope="module")
+def reports():
+    rng = np.random.default_rng(0)
+    return [
+        Report.from_scores(
+            f"site-{k:02d}",
+            rng.beta(1, 5, int(rng.integers(100, 300))),
+            Grid.default(),
+            score=LAC(),
+        )
+        for k in range(20)
+    ]
+
+
+@pytest.fixture(scope="module")
+def classed():
+    """Reports by class; two of the ten sites hold the rare class."""
+    rng = np.random.default_rng(3)
+    found = []
+    for k in range(10):
+        labels = rng.choice(3, 200, p=[0.5, 0.3, 0.2] if k < 2 else [0.6, 0.4, 0.0])
+        scores = rng.random(200) ** np.array([3.0, 1.0, 1.5])[labels]
+        found.append(
+            Report.from_scores(f"site-{k}", scores, score=LAC(), labels=labels, classes=NAMES)
+        )
+    return found
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """What `show` prints of a calibration, or its JSON, or the error."""
+
+    def run(calibration, *options, code=0):
+        calibration.save(tmp_path / "c.json")
+        words = ["show", str(tmp_path / "c.json"), *map(str, options)]
+        result = CliRunner().invoke(app, words)
+        if code:
+            assert isinstance(result.exception, RobfcpError)
+            return str(result.exception)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout) if "--json" in options else result.stdout
+
+    return run
+
+
+def test_each_row_holds_what_the_single_functions_return(reports):
+    federation = Federation.from_reports(reports)
+    index = fcp_index(federation, LEVEL)
+    outcome = what_if(federation, LEVEL, index, [0, 2, 9], confidence=0.9)
+    upper = federation.grid.upper
+    for row in outcome.budgets:
+        assert row.certificate == certify(federation, index, row.m, 0.9)
+        assert row.marginal == upper[marginal_threshold(federation, LEVEL, m=row.m)]
+        assert row.pac == upper[pac_threshold(federation, LEVEL, row.m, 1 - 0.9)]
+        assert row.alike is None
+
+
+def test_default_budgets_of_a_hundred_clients():
+    assert default_budgets(100) == (0, 1, 2, 5, 9, 20, 40)
+    assert default_budgets(2) == (0, 1)
+
+
+def test_the_tables_come_with_every_explanation(reports, shown):
+    text = " ".join(shown(calibrate(reports), "-m", "0,1", "-m", "4", "--alike", "0.1").split())
+    for word in ("marginal", "alike", "not a bound", "whatever rule", "confidence, every site"):
+        assert word in text
+
+
+def test_a_calibration_gives_its_own_threshold_and_what_if_levels(reports, shown, tmp_path):
+    made = {"defence": Consensus(at_most=2)}
+    calibration = calibrate(reports, **made)
+    data = shown(
+        calibration,
+        *("-m", "0,2,5", "--coverage", "0.9", "--coverage", "0.8", "--json"),
+        *("--alike", "0.05", "-o", tmp_path / "out.json", "--plot", tmp_path / "c.svg"),
+    )
+    assert [level["coverage"] for level in data["levels"]] == [0.9, 0.8]
+    assert [level["threshold"] for level in data["levels"]] == [
+        calibration.threshold,
+        calibrate(reports, 0.8, **made).threshold,  # what calibrate would have said
+    ]
+    assert [row["m"] for row in data["levels"][0]["budgets"]] == [0, 2, 5]
+    assert data["levels"][0]["empty_from"] == calibration.levels[0].empty_from
+    assert data["levels"][0]["budgets"][1]["certificate"]["statement"]
+    assert "estimate" in data["alike"]["5"]["label"]
+    assert json.loads((tmp_path / "out.json").read_text()) == data
+    assert (tmp_path / "c.svg").read_text().startswith("<?xml")
+
+
+def test_a_record_elsewhere_is_named(reports, shown, tmp_path):
+    calibration = calibrate(reports)
+    shown(calibration)
+    (tmp_path / "c.evidence.json").rename(tmp_path / "e.json")
+    words = ["show", str(tmp_path / "c.json")]
+    assert "no such file" in str(CliRunner().invoke(app, words).exception)
+    assert CliRunner().invoke(app, [*words, "--record", str(tmp_path / "e.json")]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-m", "20"], "below the 20 sites"),
+        (["-m", "x"], "not a number"),
+        (["--plot", "c.gif"], "use .png"),
+        (["--coverage", "2"], "coverage"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_a_remedy(reports, shown, options, words):
+    assert words in shown(calibrate(reports), *options, code=1)
+
+
+def test_a_calibration_by_class_is_judged_class_by_class(classed, shown):
+    calibration = calibrate(
+        classed, [0.8, 0.9], by="class", defence="none", promise=Marginal(liars=1)
+    )
+    found = shown(calibration, "-m", "0,1,3", "--json")
+    federation = calibration.federation
+    for level, stored in zip(found["levels"], calibration.levels, strict=True):
+        assert level["by"] == "class"
+        for c, (told, one) in enumerate(zip(level["strata"], stored.strata, strict=True)):
+            held = federation.stratum(c)
+            assert (told["name"], told["sites"], told["samples"], told["threshold"]) == (
+                *(one.name, one.holders, one.samples, one.threshold),
+            )
+            index = int(held.grid.edge_at(one.threshold))
+            wanted = [m for m in (0, 1, 3) if m < one.holders]
+            assert [row["m"] for row in told["budgets"]] == wanted
+            for row in told["budgets"]:
+                exact = certify(held, index, row["m"], 1 - 0.05 / 3)
+                assert row["certificate"]["lower"] == pytest.approx(exact.lower)
+                assert row["certificate"]["upper"] == pytest.approx(exact.upper)
+                edge = marginal_threshold(held, stored.coverage, row["m"])
+                assert row["marginal"] == (None if edge is None else held.grid.upper[edge])
+    text = shown(calibration, "-m", "0,1,3")
+    for words in ("by class at 0.8", "by class at 0.9", "95% sure at once"):
+        assert words in text
+
+
+def test_classes_are_judged_for_other_levels_too(classed, shown, tmp_path):
+    calibration = calibrate(classed, by="class", defence="none")
+    other = shown(calibration, "--coverage", "0.7", "-m", "1", "--json")
+    for c, told in enumerate(other["levels"][0]["strata"]):
+        held = calibration.federation.stratum(c)
+        assert told["threshold"] == held.grid.upper[fcp_index(held, Fraction(7, 10))]
+    plot = ("--plot", tmp_path / "d.png")
+    assert "own thresholds are drawn" in shown(calibration, "--coverage", "0.7", *plot, code=1)
+    assert not (tmp_path / "d.png").exists()
+    shown(calibration, "-m", "0,1", *plot)
+    assert (tmp_path / "d.png").stat().st_size > 5000
+
+
+def test_a_class_that_nobody_holds_and_very_many_classes_are_shown_in_words(shown):
+    rng = np.random.default_rng(4)
+    reports = [
+        Report.from_scores(
+            f"s{k}", rng.random(300), score=LAC(), labels=rng.integers(0, 14, 300), classes=15
+        )
+        for k in range(4)
+    ]
+    calibration = calibrate(reports, by="class")
+    text = shown(calibration, "-m", "0")
+    assert "the 10 weakest of 15" in text
+    assert "nothing" in text
+    nobody = shown(calibration, "-m", "0", "--json")["levels"][0]["strata"][14]
+    assert nobody == {"name": "14", "sites": 0, "samples": 0, "threshold": None, "budgets": []}
+
+
+def test_clusters_are_judged_as_such(classed, shown):
+    joined = {"easy": "common", "hard": "serious", "rare": "serious"}
+    calibration = calibrate(classed, by=joined, defence="none")
+    told = shown(calibration, "-m", "0", "--json")["levels"][0]["strata"]
+    assert [one["name"] for one in told] == ["common", "serious"]
+    assert [one["threshold"] for one in told] == list(calibration.threshold[:2])
