@@ -21,34 +21,25 @@ from sklearn.utils.estimator_checks import check_estimator
 import robfcp
 from robfcp import metrics
 
-
-@pytest.fixture(scope="module")
-def digits():
-    X, y = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(y))
-    return X[order] / 16, np.array([f"digit-{label}" for label in y[order]])
-
-
-@pytest.fixture
-def logistic():
-    return LogisticRegression(max_iter=300)
+X, y = load_digits(return_X_y=True)
+ORDER = np.random.default_rng(0).permutation(len(y))
+X, y = X[ORDER] / 16, np.array([f"digit-{label}" for label in y[ORDER]])
+LOGISTIC = LogisticRegression(max_iter=300)
+FITTED = LogisticRegression(max_iter=300).fit(X[:600], y[:600])
+Classifier, Regressor = robfcp.FederatedConformalClassifier, robfcp.FederatedConformalRegressor
 
 
 @pytest.fixture
-def conformal(digits, logistic):
-    X, y = digits
+def conformal():
     site = np.array([f"ward-{k % 6}" for k in range(600)])
-    model = robfcp.FederatedConformalClassifier(logistic, score="aps", random_state=0)
+    model = Classifier(LOGISTIC, score="aps", random_state=0)
     return model.fit(X[:600], y[:600]).conformalize(X[600:1200], y[600:1200], groups=site)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "estimator",
-    [
-        robfcp.FederatedConformalClassifier(LogisticRegression()),
-        robfcp.FederatedConformalRegressor(Ridge()),
-    ],
+    [Classifier(LogisticRegression()), Regressor(Ridge())],
     ids=lambda estimator: type(estimator).__name__,
 )
 def test_scikit_learns_own_checks_pass(estimator):
@@ -57,8 +48,7 @@ def test_scikit_learns_own_checks_pass(estimator):
     assert {one["check_name"] for one in found if one["status"] == "failed"} == set()
 
 
-def test_score_is_a_parameter_and_scikit_learns_method(digits, conformal):
-    X, y = digits
+def test_score_is_a_parameter_and_scikit_learns_method(conformal):
     assert conformal.get_params()["score"] == "aps"
     assert "score='aps'" in repr(conformal)
     right = (conformal.predict(X[1200:]) == y[1200:]).mean()
@@ -69,19 +59,17 @@ def test_score_is_a_parameter_and_scikit_learns_method(digits, conformal):
     assert callable(conformal.score)
 
 
-def test_cross_validation_and_searches_run(digits, logistic):
-    X, y = digits
-    model = robfcp.FederatedConformalClassifier(logistic)
+def test_cross_validation_and_searches_run():
+    model = Classifier(LOGISTIC)
     assert cross_val_score(model, X[:600], y[:600], cv=2).min() > 0.8
     assert cross_val_score(model, X[:600], y[:600], cv=2, scoring="neg_log_loss").min() > -1
     grid = {"estimator__C": [0.1, 1.0], "score": ["lac", "aps"]}
     assert GridSearchCV(model, grid, cv=2).fit(X[:300], y[:300]).best_score_ > 0.8
-    line = robfcp.FederatedConformalRegressor(LinearRegression())
+    line = Regressor(LinearRegression())
     assert cross_val_score(line, X[:300], X[:300, 20] * 2, cv=2).min() > 0.9
 
 
-def test_saved_estimators_come_back_whole(digits, conformal, tmp_path):
-    X, y = digits
+def test_saved_estimators_come_back_whole(conformal, tmp_path):
     joblib.dump(conformal, tmp_path / "model.joblib")
     for again in (pickle.loads(pickle.dumps(conformal)), joblib.load(tmp_path / "model.joblib")):  # noqa: S301
         assert again.calibration_ == conformal.calibration_
@@ -90,21 +78,20 @@ def test_saved_estimators_come_back_whole(digits, conformal, tmp_path):
         np.testing.assert_array_equal(again.predict_set(X[1200:]), conformal.predict_set(X[1200:]))
 
 
-def test_clones_keep_parameters_and_output_but_no_calibration(conformal, digits):
+def test_clones_keep_parameters_and_output_but_no_calibration(conformal):
     copy = clone(conformal.set_output(transform="pandas").set_params(confidence_level=0.8))
     assert (copy.get_params()["score"], copy.confidence_level) == ("aps", 0.8)
     assert copy.defence == robfcp.defence.DEFAULT
     with pytest.raises(NotFittedError, match="call fit, or pass a fitted estimator"):
-        copy.conformalize([digits])
+        copy.conformalize([(X, y)])
     with pytest.raises(NotFittedError, match="call fit, or pass a fitted estimator"):
-        copy.predict_set(digits[0])
+        copy.predict_set(X)
     assert clone(copy)._sklearn_output_config == {"transform": "pandas"}
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_sets_come_as_frames_when_asked(digits, conformal, library):
+def test_sets_come_as_frames_when_asked(conformal, library):
     frames = pytest.importorskip(library)
-    X, y = digits
     bare = conformal.predict_set(X[1200:])
     sets = conformal.set_output(transform=library).predict_set(X[1200:])
     assert isinstance(sets, frames.DataFrame)
@@ -119,12 +106,12 @@ def test_sets_come_as_frames_when_asked(digits, conformal, library):
         conformal.set_output(transform="excel")
 
 
-def test_frames_keep_the_rows_names_and_one_column_a_level(logistic):
+def test_frames_keep_the_rows_names_and_one_column_a_level():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(300, 2)), columns=["a", "b"])
     frame.index = [f"patient {k}" for k in range(300)]
     y = (frame["a"] > 0).map({True: "ill", False: "well"})
-    model = robfcp.FederatedConformalClassifier(logistic, [0.8, 0.9]).fit(frame[:100], y[:100])
+    model = Classifier(LOGISTIC, [0.8, 0.9]).fit(frame[:100], y[:100])
     model.conformalize(frame[100:], y[100:], groups=np.arange(200) % 4)
     with sklearn.config_context(transform_output="pandas"):
         sets = model.predict_set(frame[:5])
@@ -132,30 +119,27 @@ def test_frames_keep_the_rows_names_and_one_column_a_level(logistic):
     assert list(sets.columns) == ["ill at 0.8", "ill at 0.9", "well at 0.8", "well at 0.9"]
     assert list(model.feature_names_in_) == ["a", "b"]
     assert model.n_features_in_ == 2
-    line = robfcp.FederatedConformalRegressor(LinearRegression()).fit(frame[:100], frame["a"][:100])
+    line = Regressor(LinearRegression()).fit(frame[:100], frame["a"][:100])
     line.conformalize(frame[100:], frame["a"][100:])
     ends = line.set_output(transform="pandas").predict_interval(frame[:5])
     assert list(ends.columns) == ["low", "high"]
 
 
-def test_metadata_reaches_the_estimator(digits):
-    X, y = digits
+def test_metadata_reaches_the_estimator():
     weight = np.zeros(600)
     weight[y[:600] == "digit-3"] = 1
     weight[y[:600] == "digit-4"] = 1
-    plain = LogisticRegression(max_iter=300)
-    direct = robfcp.FederatedConformalClassifier(plain).fit(X[:600], y[:600], sample_weight=weight)
+    direct = Classifier(LOGISTIC).fit(X[:600], y[:600], sample_weight=weight)
     with sklearn.config_context(enable_metadata_routing=True):
-        asks = clone(plain).set_fit_request(sample_weight=True)
-        routed = robfcp.FederatedConformalClassifier(asks)
+        asks = clone(LOGISTIC).set_fit_request(sample_weight=True)
+        routed = Classifier(asks)
         routed.fit(X[:600], y[:600], sample_weight=weight)
         np.testing.assert_allclose(routed.predict_proba(X[:9]), direct.predict_proba(X[:9]))
         params = {"sample_weight": weight}
         assert cross_val_score(routed, X[:600], y[:600], cv=2, params=params).max() < 0.5
 
 
-def test_fit_leaves_the_given_estimator_alone_and_forgets_the_calibration(digits, conformal):
-    X, y = digits
+def test_fit_leaves_the_given_estimator_alone_and_forgets_the_calibration(conformal):
     assert not hasattr(conformal.estimator, "classes_")
     assert conformal.fit(X[:300], y[:300]).score(X[300:400], y[300:400]) > 0.7
     with pytest.raises(NotFittedError, match="fitted but not calibrated; call conformalize"):
@@ -163,27 +147,23 @@ def test_fit_leaves_the_given_estimator_alone_and_forgets_the_calibration(digits
 
 
 @pytest.mark.parametrize("kind", [np.asarray, csr_matrix, pd.DataFrame, np.ndarray.tolist])
-def test_groups_are_the_pairs_they_stand_for(digits, logistic, kind):
-    X, y = digits
-    model = logistic.fit(X[:600], y[:600])
+def test_groups_are_the_pairs_they_stand_for(kind):
     site = np.array(["b", "a", "c", "a"] * 150)
     pairs = {name: (X[600:1200][site == name], y[600:1200][site == name]) for name in "bac"}
-    paired = robfcp.FederatedConformalClassifier(model).conformalize(pairs)
-    grouped = robfcp.FederatedConformalClassifier(model)
+    paired = Classifier(FITTED).conformalize(pairs)
+    grouped = Classifier(FITTED)
     with sklearn.config_context(assume_finite=True):
         grouped.conformalize(kind(X[600:1200]), y[600:1200], groups=site)
     assert grouped.calibration_ == paired.calibration_
 
 
 @pytest.mark.filterwarnings("ignore:X has feature names")
-def test_one_bad_site_is_named_and_the_rest_go_on(digits, logistic):
-    X, y = digits
-    model = logistic.fit(X[:600], y[:600])
+def test_one_bad_site_is_named_and_the_rest_go_on():
     sites = {f"ward-{k}": (X[600 + k : 1600 : 10], y[600 + k : 1600 : 10]) for k in range(10)}
     sites["ward-3"] = np.full((100, 64), np.nan), sites["ward-3"][1]
     sites["ward-4"] = sites["ward-4"][0], np.array(["letter"] * 100)
     sites["ward-5"] = sites["ward-5"][0], sites["ward-5"][1][:7]
-    conformal = robfcp.FederatedConformalClassifier(model)
+    conformal = Classifier(FITTED)
     with pytest.warns(UserWarning, match=r"left out: ward-[345]: ") as said:
         conformal.conformalize(sites)
     assert len(said) == 3
@@ -209,23 +189,23 @@ def test_one_bad_site_is_named_and_the_rest_go_on(digits, logistic):
         (([],), "there are none"),
     ],
 )
-def test_sites_given_in_no_known_way_are_refused(digits, logistic, arguments, message):
-    model = robfcp.FederatedConformalClassifier(logistic.fit(*digits))
+def test_sites_given_in_no_known_way_are_refused(arguments, message):
+    model = Classifier(FITTED)
     X, y, groups = (*arguments, None, None)[:3]
     with pytest.raises(robfcp.RobfcpError, match=message):
         model.conformalize(X, y, groups=groups)
 
 
-def test_randomness_follows_random_state(digits, conformal):
-    X = digits[0][1200:]
-    first = conformal.predict_set(X)
-    np.testing.assert_array_equal(first, conformal.predict_set(X))
-    np.testing.assert_array_equal(conformal.predict_set(X, 7), conformal.predict_set(X, 7))
-    assert (first != conformal.set_params(random_state=1).predict_set(X)).any()
-    assert (first != conformal.set_params(random_state=None).predict_set(X)).any()
+def test_randomness_follows_random_state(conformal):
+    fresh = X[1200:]
+    first = conformal.predict_set(fresh)
+    np.testing.assert_array_equal(first, conformal.predict_set(fresh))
+    np.testing.assert_array_equal(conformal.predict_set(fresh, 7), conformal.predict_set(fresh, 7))
+    assert (first != conformal.set_params(random_state=1).predict_set(fresh)).any()
+    assert (first != conformal.set_params(random_state=None).predict_set(fresh)).any()
     for state in (np.random.RandomState(0), np.random.default_rng(0)):
-        assert conformal.set_params(random_state=state).predict_set(X).shape == first.shape
-    assert conformal.predict_set(X, non_empty=True).any(axis=1).all()
+        assert conformal.set_params(random_state=state).predict_set(fresh).shape == first.shape
+    assert conformal.predict_set(fresh, non_empty=True).any(axis=1).all()
 
 
 def test_quantile_regressors_go_through_cqr():
@@ -237,7 +217,7 @@ def test_quantile_regressors_go_through_cqr():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(900, 1))
     y = x[:, 0] + rng.normal(size=900)
-    model = robfcp.FederatedConformalRegressor(Pair(), score="cqr").fit(x[:300], y[:300])
+    model = Regressor(Pair(), score="cqr").fit(x[:300], y[:300])
     ends = model.conformalize(x[300:600], y[300:600]).predict_interval(x[600:])
     assert 0.84 < metrics.interval_coverage(ends, y[600:]) < 0.96
 
@@ -252,7 +232,7 @@ def test_cells_that_differ_from_mapies_lie_within_one_bin_above_its_quantile():
     for level in (0.8, 0.9, 0.95, 0.99):
         theirs = SplitConformalClassifier(model, confidence_level=level, prefit=True)
         cells = theirs.conformalize(*held).predict_set(X[3000:])[1][:, :, 0]
-        ours = robfcp.FederatedConformalClassifier(model, level).conformalize(*held)
+        ours = Classifier(model, level).conformalize(*held)
         sets, edge = ours.predict_set(X[3000:]), ours.calibration_.threshold
         quantile = exact[ceil(level * 1001) - 1]
         edges = robfcp.Grid.default().edges
@@ -264,36 +244,29 @@ def test_cells_that_differ_from_mapies_lie_within_one_bin_above_its_quantile():
     assert differing[0.99] == 11
 
 
-@pytest.fixture(scope="module")
-def model(digits):
-    return LogisticRegression(max_iter=500).fit(digits[0][:600], digits[1][:600])
-
-
 def sites(X, y, n_sites=10):
     return list(zip(np.array_split(X, n_sites), np.array_split(y, n_sites), strict=True))
 
 
 @pytest.mark.parametrize("score", [None, robfcp.APS(), robfcp.RAPS(randomized=False), "saps"])
-def test_classifier_covers_as_asked_on_honest_sites(digits, model, score):
-    X, y = digits
-    conformal = robfcp.FederatedConformalClassifier(model, 0.9, score=score, random_state=0)
+def test_classifier_covers_as_asked_on_honest_sites(score):
+    conformal = Classifier(FITTED, 0.9, score=score, random_state=0)
     sets = conformal.conformalize(sites(X[600:1200], y[600:1200])).predict_set(X[1200:])
     assert 0.86 <= metrics.coverage(sets, y[1200:], classes=conformal.classes_) <= 0.99
-    np.testing.assert_array_equal(conformal.predict(X[:5]), model.predict(X[:5]))
+    np.testing.assert_array_equal(conformal.predict(X[:5]), FITTED.predict(X[:5]))
 
 
-def test_a_lying_site_is_found_by_name(digits, model):
-    X, y = digits
+def test_a_lying_site_is_found_by_name():
     named = {f"ward-{k}": part for k, part in enumerate(sites(X[600:1500], y[600:1500], 9))}
     named["ward-3"] = (named["ward-3"][0], np.roll(named["ward-3"][1], 1))
-    conformal = robfcp.FederatedConformalClassifier(model).conformalize(named)
+    conformal = Classifier(FITTED).conformalize(named)
     assert conformal.calibration_.flagged == ("ward-3",)
 
 
 def test_regressor_intervals_cover_as_asked():
     X, y = load_diabetes(return_X_y=True)
     line = LinearRegression().fit(X[:150], y[:150])
-    conformal = robfcp.FederatedConformalRegressor(line, [0.8, 0.9])
+    conformal = Regressor(line, [0.8, 0.9])
     ends = conformal.conformalize(sites(X[150:300], y[150:300], 3)).predict_interval(X[300:])
     assert ends.shape == (142, 2, 2)
     assert 0.72 <= metrics.interval_coverage(ends[:, :, 0], y[300:]) <= 0.95
@@ -308,7 +281,7 @@ def test_missing_labels_are_named_by_site_and_row_and_features_left_to_the_model
     holed[50] = None
     gaps[100, 1] = np.nan  # a forest takes gaps in features, and its probabilities are whole
     forest = RandomForestClassifier(10, random_state=0)
-    conformal = robfcp.FederatedConformalClassifier(forest).fit(X[:40], y[:40])
+    conformal = Classifier(forest).fit(X[:40], y[:40])
     with pytest.warns(UserWarning, match="left out: 2: labels: row 12 is missing"):
         conformal.conformalize(X[40:], holed, groups=site)
     with pytest.raises(robfcp.RobfcpError, match="groups: row 3 is missing"):
@@ -317,6 +290,6 @@ def test_missing_labels_are_named_by_site_and_row_and_features_left_to_the_model
     assert conformal.predict_set(gaps).shape == (240, 3)
     target = X[40:, 0].copy()
     target[5] = np.nan
-    line = robfcp.FederatedConformalRegressor(LinearRegression()).fit(X[:40], X[:40, 0])
+    line = Regressor(LinearRegression()).fit(X[:40], X[:40, 0])
     with pytest.warns(UserWarning, match="left out: 1: targets: row 1 is NaN or infinite"):
         line.conformalize(X[40:], target, groups=site)

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from makers import outputs
 
 import robfcp
 from robfcp.errors import RobfcpError
@@ -28,10 +29,7 @@ class Margin(robfcp.ClassificationScore):
 
 
 def test_a_score_of_ones_own_goes_from_reports_to_sets():
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.full(4, 0.5), 1500)
-    y = (p.cumsum(axis=1) > rng.random((1500, 1))).argmax(axis=1)
-    score = Margin()
+    (p, y), score = outputs(0, 1500, 4), Margin()
     assert "float16 and float32 are taken" in robfcp.check_score(score)
     parts = np.array_split(score(p[:1000], y[:1000]), 10)
     reports = [robfcp.Report.from_scores(f"site-{k}", part) for k, part in enumerate(parts)]

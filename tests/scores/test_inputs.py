@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from makers import by_class, outputs
 
 import robfcp
 from robfcp.errors import RobfcpError
@@ -30,11 +31,6 @@ def test_columns_stand_for_classes(names, labels, order, called):
     assert (found.order, found.names) == (order, called)
 
 
-def test_other_columns_of_a_frame_do_not_matter_where_classes_begin_alike():
-    frame = pd.DataFrame({"age": [50, 60], "p_b": [0.25, 0.5], "p_a": [0.75, 0.5]})
-    np.testing.assert_array_equal(check_labels(["a", "b"], (2, 3), list(frame.columns)), [2, 1])
-
-
 @pytest.mark.parametrize(
     ("names", "labels", "columns"),
     [
@@ -43,6 +39,7 @@ def test_other_columns_of_a_frame_do_not_matter_where_classes_begin_alike():
         (["benign", "malignant"], [1, 0], [1, 0]),
         (["dog", "cat"], ["cat", "dog"], [1, 0]),
         (["p1", "p0"], ["0", "1"], [1, 0]),
+        (["age", "p_b", "p_a"], ["a", "b"], [2, 1]),
     ],
 )
 def test_labels_find_their_columns(names, labels, columns):
@@ -69,29 +66,16 @@ def test_wanted_classes_are_found_behind_what_columns_begin_with():
     assert ClassColumns.named(["p_b", "p_a"], ["a", "c"]) is None
 
 
-@pytest.fixture
-def table():
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.full(3, 0.5), 400)
-    y = (p.cumsum(axis=1) > rng.random((400, 1))).argmax(axis=1)
-    return p, y
-
-
 @pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_frames_are_scored_and_predicted_by_name(table, library):
+def test_frames_are_scored_and_predicted_by_name(library):
     kind = pytest.importorskip(library).DataFrame
-    p, y = table
+    p, y = outputs(0, 400)
     names = ["flu", "cold", "well"]
     shuffled = kind({names[c]: p[:, c] for c in (2, 0, 1)})
     words = [names[c] for c in y]
     scores = robfcp.LAC()(shuffled, words)
     np.testing.assert_array_equal(scores, robfcp.LAC()(p, y))
-    reports = [
-        robfcp.Report.from_scores(
-            f"site-{k}", scores[k::4], score=robfcp.LAC(), labels=words[k::4], classes=names
-        )
-        for k in range(4)
-    ]
+    reports = by_class([(p[k::4], words[k::4]) for k in range(4)], names)
     calibration = robfcp.calibrate(reports)
     np.testing.assert_array_equal(calibration.predict_set(shuffled), calibration.predict_set(p))
     blocks = [sets for _, sets in calibration.iterate_sets(shuffled)]
@@ -105,19 +89,12 @@ def test_frames_are_scored_and_predicted_by_name(table, library):
         calibration.check(p, ["bird"] * len(p))
 
 
-def test_frames_with_missing_kinds_of_numbers_are_taken(table):
-    p, y = table
-    nullable = pd.DataFrame(p).astype("Float64")
-    np.testing.assert_array_equal(robfcp.LAC()(nullable, y), robfcp.LAC()(p, y))
-
-
-def test_labels_may_be_a_series(table):
-    p, y = table
+def test_columns_that_may_have_gaps_and_series_are_taken_and_text_needs_names():
+    p, y = outputs(0, 400)
+    wanted = robfcp.LAC()(p, y)
+    np.testing.assert_array_equal(robfcp.LAC()(pd.DataFrame(p).astype("Float64"), y), wanted)
     frame = pd.DataFrame(p, columns=["b", "c", "a"])
     labels = pd.Series(np.array(["b", "c", "a"])[y])
-    np.testing.assert_array_equal(robfcp.LAC()(frame, labels), robfcp.LAC()(p, y))
-
-
-def test_text_labels_need_names(table):
+    np.testing.assert_array_equal(robfcp.LAC()(frame, labels), wanted)
     with pytest.raises(RobfcpError, match="are text; name the classes"):
-        robfcp.LAC()(table[0], ["flu"] * 400)
+        robfcp.LAC()(p, ["flu"] * 400)
