@@ -1,10 +1,12 @@
 """What callers pass: arrays of other libraries, logits, and values that are missing."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from makers import by_class, outputs
 
 import robfcp
 from robfcp.arguments import array
@@ -130,28 +132,20 @@ def test_logits_that_are_none_are_refused(logits, message):
         robfcp.from_logits(logits)
 
 
-def test_tensors_go_from_scores_to_sets():
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.full(3, 0.5), 600)
-    y = (p.cumsum(axis=1) > rng.random((600, 1))).argmax(axis=1)
-    score = robfcp.LAC()
-    reports = [
-        robfcp.Report.from_scores(
-            f"site-{k}",
-            Tensor(score(p[k::6], y[k::6])),
-            score=score,
-            labels=Tensor(y[k::6], "torch.int64", grad=False),
-            classes=3,
-            bins_per_sample=100,
-        )
-        for k in range(6)
-    ]
-    calibration = robfcp.calibrate(reports)
-    given, truth = Tensor(p), Tensor(y, "torch.int64", grad=False)
+def test_tensors_go_from_outputs_to_sets():
+    p, y = outputs(0, 600)
+
+    def tensors(rows=slice(None)):
+        return Tensor(p[rows]), Tensor(y[rows], "torch.int64", grad=False)
+
+    sent = by_class([tensors(slice(k, None, 6)) for k in range(6)], bins_per_sample=100)
+    assert sent == by_class([(p[k::6], y[k::6]) for k in range(6)])
+    calibration = robfcp.calibrate(sent)
+    given, truth = tensors()
     np.testing.assert_array_equal(calibration.predict_set(given), calibration.predict_set(p))
     assert calibration.check(given, truth).overall == calibration.check(p, y).overall
     assert robfcp.Monitor(calibration).update(given, truth).n == 600
-    local = calibration.letter("site-1").at_site(given, truth)
+    local = calibration.letter("site-01").at_site(given, truth)
     np.testing.assert_array_equal(local.predict_set(given), local.predict_set(p))
     with pytest.raises(RobfcpError, match="a: scores: rows differ in length"):
         robfcp.Report.from_scores("a", [Tensor([1.0]), Tensor([1.0, 2.0])])
@@ -189,43 +183,31 @@ def holed(values, row, hole=np.nan):
     return values
 
 
-def calibrated():
-    score = robfcp.LAC()
-    reports = [
-        robfcp.Report.from_scores(
-            f"s{k}",
-            score(ROWS[k::3], LABELS[k::3]),
-            score=score,
-            labels=LABELS[k::3],
-            classes=list(WORDS),
-        )
-        for k in range(3)
-    ]
-    return robfcp.calibrate(reports, defence="none")
-
-
 @pytest.mark.parametrize("hole", [np.nan, None])
 def test_missing_values_are_refused_everywhere_by_their_row(hole):
-    calibration, scores = calibrated(), RNG.random(60)
-    sets, labels, words = calibration.predict_set(ROWS), holed(LABELS, 4, hole), WORDS[LABELS]
-    for score in (robfcp.LAC(), robfcp.APS(), robfcp.RAPS(), robfcp.SAPS()):
-        with pytest.raises(RobfcpError, match="probabilities: row 7 holds NaN"):
-            score(holed(ROWS, 7), LABELS, 0)
-        with pytest.raises(RobfcpError, match="labels: row 4 is missing; fill it in"):
-            score(ROWS, labels, 0)
-    with pytest.raises(RobfcpError, match="row 7 holds NaN"):
-        calibration.predict_set(holed(ROWS, 7))
-    with pytest.raises(RobfcpError, match="a: scores: row 9 is NaN"):
-        robfcp.Report.from_scores("a", holed(scores, 9))
-    for given in (labels, holed(words, 4, hole)):
-        with pytest.raises(RobfcpError, match="a: labels: row 4 is missing"):
-            robfcp.Report.from_scores("a", scores, labels=given, classes=list(WORDS))
-    with pytest.raises(RobfcpError, match="labels: row 4 is missing"):
-        calibration.check(ROWS, labels, floor=0.8)
-    with pytest.raises(RobfcpError, match="labels: row 4 is missing"):
-        robfcp.metrics.coverage(sets, labels)
-    with pytest.raises(RobfcpError, match="labels: row 4 is missing"):
-        robfcp.metrics.coverage(sets, holed(words, 4, hole), classes=list(WORDS))
+    names = list(WORDS)
+    sites = [(ROWS[k::3], LABELS[k::3]) for k in range(3)]
+    calibration, scores = robfcp.calibrate(by_class(sites, names), defence="none"), RNG.random(60)
+    sets, labels, words = (
+        calibration.predict_set(ROWS),
+        holed(LABELS, 4, hole),
+        holed(WORDS[LABELS], 4, hole),
+    )
+    rules = (robfcp.LAC(), robfcp.APS(), robfcp.RAPS(), robfcp.SAPS())
+    made, covered = robfcp.Report.from_scores, robfcp.metrics.coverage
+    for message, call in (
+        *(("probabilities: row 7 holds NaN", partial(s, holed(ROWS, 7), LABELS, 0)) for s in rules),
+        *(("labels: row 4 is missing; fill it in", partial(s, ROWS, labels, 0)) for s in rules),
+        ("row 7 holds NaN", partial(calibration.predict_set, holed(ROWS, 7))),
+        ("a: scores: row 9 is NaN", partial(made, "a", holed(scores, 9))),
+        ("a: labels: row 4 is", partial(made, "a", scores, labels=labels, classes=names)),
+        ("a: labels: row 4 is", partial(made, "a", scores, labels=words, classes=names)),
+        ("labels: row 4 is", partial(calibration.check, ROWS, labels, floor=0.8)),
+        ("labels: row 4 is", partial(covered, sets, labels)),
+        ("labels: row 4 is", partial(covered, sets, words, classes=names)),
+    ):
+        with pytest.raises(RobfcpError, match=message):
+            call()
 
 
 def test_pandas_own_missing_values_are_refused_too():

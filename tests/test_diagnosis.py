@@ -5,15 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from effort import cases
+from msgspec import structs
 
 import robfcp
 from robfcp import LAC, Federation, Grid, Privacy, Report
-from robfcp.diagnosis import (
-    PLACES,
-    copied_from,
-    places,
-    wrong_places,
-)
+from robfcp.diagnosis import PLACES, copied_from, places, wrong_places
 from robfcp.lab import natural
 from robfcp.lab.faults import NAMES, NOBODY, named
 
@@ -30,10 +26,7 @@ def site(name: str, seed: int, *, n: int = 300, mix=(0.5, 0.3, 0.2), change=None
     probabilities = odds / odds.sum(axis=1, keepdims=True)
     if change is not None:
         probabilities, labels = change(probabilities, labels)
-    score = LAC()
-    return Report.from_scores(
-        name, score(probabilities, labels), score=score, labels=labels, classes=CLASSES
-    )
+    return Report.of(name, probabilities, labels, classes=CLASSES)
 
 
 def told(odd: Report, *, others: int = 11, **settings) -> robfcp.Diagnosis:
@@ -75,8 +68,11 @@ def test_faults_are_called_by_their_names(change, cause) -> None:
         assert told(site("dresden", seed, change=change)).cause == cause
 
 
-def test_swapped_classes_are_named_with_what_to_do() -> None:
-    found = told(site("dresden", 77, change=swapped))
+def test_swapped_classes_are_named_with_what_to_do_and_the_site_is_to_be_looked_at() -> None:
+    reports = [*(site(f"s{k:02d}", k) for k in range(11)), site("dresden", 77, change=swapped)]
+    (found,) = robfcp.diagnose(robfcp.calibrate(reports, defence="none")).values()
+    assert (found.client, found.trusted) == ("dresden", True)
+    assert found.covered < 0.7
     assert found.classes == ("mild", "grave")
     assert found.sentence.startswith("dresden was used, but look: only ")
     assert 'the labels "mild" and "grave" look swapped' in found.sentence
@@ -98,17 +94,9 @@ def test_honest_sites_are_not_told_of_faults_and_not_looked_at() -> None:
     assert sum(one.cause == "not told" for one in said) >= 38
 
 
-def test_trusted_site_far_below_its_coverage_is_to_be_looked_at() -> None:
-    reports = [*(site(f"s{k:02d}", k) for k in range(11)), site("dresden", 5, change=swapped)]
-    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none"))
-    assert set(found) == {"dresden"}
-    assert found["dresden"].trusted
-    assert found["dresden"].covered < 0.7
-
-
 def test_copy_and_part_of_a_report_name_the_other_site() -> None:
     reports = [site(f"s{k:02d}", k) for k in range(12)]
-    whole = [*reports, Report(**{**vars_of(reports[4]), "client": "twin"})]
+    whole = [*reports, structs.replace(reports[4], client="twin")]
     found = robfcp.diagnose(robfcp.calibrate(whole, defence="none"))
     assert found["twin"].short == "copy of s04"
     assert found["s04"].short == "copy of twin"
@@ -120,16 +108,6 @@ def test_copy_and_part_of_a_report_name_the_other_site() -> None:
     found = robfcp.diagnose(robfcp.calibrate(part, defence="none"), ["part"])
     assert found["part"].short == "part of s04"
     assert "contained in that of s04" in found["part"].finding
-
-
-def vars_of(report: Report) -> dict:
-    return {
-        "client": report.client,
-        "counts": report.counts,
-        "grid": report.grid,
-        "score": report.score,
-        "strata": report.strata,
-    }
 
 
 def test_small_reports_are_in_no_large_one_by_chance() -> None:
@@ -162,10 +140,9 @@ def test_pooled_reports_get_a_diagnosis_without_classes() -> None:
 
 
 def test_private_reports_keep_their_cause() -> None:
-    rng = np.random.default_rng(0)
-    grid = Grid.uniform(10)
-    counts = rng.multinomial(400, np.full(10, 0.1), size=6)
-    federation = Federation.from_counts(counts, grid, privacy=Privacy(1.0), sizes=[400] * 6)
+    counts = np.random.default_rng(0).multinomial(400, np.full(10, 0.1), size=6)
+    stated = {"privacy": Privacy(1.0), "sizes": [400] * 6}
+    federation = Federation.from_counts(counts, Grid.uniform(10), **stated)
     calibration = robfcp.calibrate(federation, defence="none")
     assert robfcp.diagnose(calibration) == {}
     found = robfcp.diagnose(calibration, ["client-0"])["client-0"]

@@ -11,9 +11,10 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from effort import thorough
+from makers import beta_scores, reports_of
 
 import robfcp
-from robfcp import Federation, Grid, figures
+from robfcp import Federation, figures
 from robfcp.calibration import what_if
 from robfcp.defence import DEFAULT
 from robfcp.errors import RobfcpError
@@ -23,30 +24,24 @@ from robfcp.lab.simulation import plot_comparison
 
 
 def federation(attackers: int = 2) -> Federation:
-    rng = np.random.default_rng(0)
-    grid = Grid.default()
-    scores = [np.zeros(60) if k < attackers else rng.beta(0.7, 2, 60) for k in range(14)]
-    counts = [np.bincount(grid.index(part), minlength=grid.n_bins) for part in scores]
-    return Federation.from_counts(np.array(counts), grid)
+    return Federation.from_reports(reports_of(beta_scores(0, 14, 60, attackers)))
 
 
 def rows() -> list[Any]:
-    found = []
-    for attack, cost in (("coverage", 0.1), ("gaussian", 0.02)):
-        for defence, share in (("none", 1.0), ("rob-fcp", 0.5), ("consensus", 0.0)):
-            for seed in range(3):
-                coverage = 0.9 - cost * share + 0.001 * seed
-                found.append(
-                    SimpleNamespace(
-                        attack=attack,
-                        defence=defence,
-                        coverage=coverage,
-                        set_size=coverage * 2,
-                        honest_coverage=0.9,
-                        honest_set_size=1.8,
-                    )
-                )
-    return found
+    """Three runs of each attack and defence."""
+    return [
+        SimpleNamespace(
+            attack=attack,
+            defence=defence,
+            coverage=(coverage := 0.9 - cost * share + 0.001 * seed),
+            set_size=coverage * 2,
+            honest_coverage=0.9,
+            honest_set_size=1.8,
+        )
+        for attack, cost in (("coverage", 0.1), ("gaussian", 0.02))
+        for defence, share in (("none", 1.0), ("rob-fcp", 0.5), ("consensus", 0.0))
+        for seed in range(3)
+    ]
 
 
 def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
@@ -104,22 +99,19 @@ def test_saved_figures_are_the_same_bytes_again(suffix: str, tmp_path: Path) -> 
     assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
 
-def test_unknown_formats_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_unknown_formats_are_refused_and_nothing_outside_the_axes_is_touched(
+    tmp_path: Path,
+) -> None:
+    before, ax = dict(mpl.rcParams), figures.new_axes()[0]
     with pytest.raises(RobfcpError, match=r"use \.png, \.svg or \.pdf"):
         figures.save(figures.new_axes(2), tmp_path / "figure.bmp")
     assert not list(tmp_path.iterdir())
-
-
-def test_figures_leave_global_state_alone() -> None:
-    before = dict(mpl.rcParams)
-    figure = plot_comparison(rows())[0].figure
-    assert dict(mpl.rcParams) == before
-    assert figure.number is None if hasattr(figure, "number") else True
-
-
-def test_axes_given_are_drawn_into() -> None:
-    ax = figures.new_axes()[0]
     assert figures.plot_lines([0, 1], {"a": [1, 2]}, ax=ax) is ax
+    assert getattr(plot_comparison(rows())[0].figure, "number", None) is None
+    assert dict(mpl.rcParams) == before
+
+
+BY_CLASS: Any = {"by": "class", "defence": "none", "promise": robfcp.Marginal(liars=1)}
 
 
 def labelled_sites(rare: int = 2) -> list[robfcp.Report]:
@@ -134,9 +126,7 @@ def labelled_sites(rare: int = 2) -> list[robfcp.Report]:
 
 
 def test_classes_are_shown_with_what_is_reported_proved_and_set() -> None:
-    calibration = robfcp.calibrate(
-        labelled_sites(), by="class", defence="none", promise=robfcp.Marginal(liars=1)
-    )
+    calibration = robfcp.calibrate(labelled_sites(), **BY_CLASS)
     coverage, thresholds = figures.plot_by_class(calibration)
     names = [tick.get_text() for tick in coverage.get_yticklabels()]
     assert sorted(names) == ["easy", "hard", "rare"]
@@ -157,9 +147,7 @@ def test_classes_are_shown_with_what_is_reported_proved_and_set() -> None:
 
 
 def test_a_class_that_is_in_every_set_is_marked() -> None:
-    calibration = robfcp.calibrate(
-        labelled_sites(rare=1), by="class", defence="none", promise=robfcp.Marginal(liars=1)
-    )
+    calibration = robfcp.calibrate(labelled_sites(rare=1), **BY_CLASS)
     coverage, thresholds = figures.plot_by_class(calibration)
     assert "infinite: in every set" in thresholds.get_legend_handles_labels()[1]
     assert [len(drawn.get_offsets()) for drawn in thresholds.collections] == [2, 1]
@@ -176,13 +164,10 @@ def test_one_threshold_is_shown_for_all_classes_and_nothing_is_proved_of_them() 
 
 def test_of_very_many_classes_the_least_covered_are_shown() -> None:
     rng = np.random.default_rng(2)
-    reports = [
-        robfcp.Report.from_scores(
-            f"s{k}", rng.random(2000), labels=rng.integers(0, 60, 2000), classes=60
-        )
-        for k in range(3)
-    ]
-    coverage, _ = figures.plot_by_class(robfcp.calibrate(reports, defence="none"))
+    report = robfcp.Report.from_scores(
+        "a", rng.random(6000), labels=rng.integers(0, 60, 6000), classes=60
+    )
+    coverage, _ = figures.plot_by_class(robfcp.calibrate([report], defence="none"))
     assert "the 40 covered least" in coverage.get_title(loc="left")
     assert len(coverage.get_yticklabels()) == 40
 

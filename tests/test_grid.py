@@ -132,7 +132,7 @@ def test_grids_are_rebuilt_from_their_names_and_told_apart_by_their_digests():
     ],
 )
 def test_what_is_no_grid_or_leaves_it_is_refused(make, arguments):
-    with pytest.raises(RobfcpError, match="grid|scores"):
+    with pytest.raises(RobfcpError, match=r"grid|scores"):
         make(*arguments)
 
 

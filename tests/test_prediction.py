@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from makers import outputs, reports_of
 from mapie.conformity_scores import APSConformityScore, LACConformityScore, RAPSConformityScore
 
 import robfcp
@@ -19,9 +20,7 @@ RANKED = [
 
 
 def draw(n, c=6, seed=0):
-    rng = np.random.default_rng(seed)
-    p = rng.dirichlet(np.full(c, 0.5), n)
-    return p, (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+    return outputs(seed, n, c)
 
 
 def mapies_sets(rule, probabilities, threshold, last):
@@ -84,8 +83,7 @@ def test_honest_federations_cover_between_the_proved_bounds(score):
         rng = np.random.default_rng([7, seed])
         p, y = draw(n_clients * n + 500, seed=seed)
         scores = score(p, y, rng)
-        parts = scores[: n_clients * n].reshape(n_clients, n)
-        reports = [robfcp.Report.from_scores(f"{k}", s, score=score) for k, s in enumerate(parts)]
+        reports = reports_of(scores[: n_clients * n].reshape(n_clients, n), score=score)
         threshold = robfcp.calibrate(reports, defence="none").threshold
         found.append((scores[n_clients * n :] <= threshold).mean())
     mean, error = np.mean(found), np.std(found) / np.sqrt(runs)
