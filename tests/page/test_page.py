@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from effort import cases, thorough
+from makers import beta_scores, embedded, reports_of
 from typer.testing import CliRunner
 
 import robfcp
@@ -29,15 +30,11 @@ HOSTILE = "</script><script>alert(1)</script>\u2028&"
 
 
 @cache
-def federation(n_clients: int = 24, attackers: int = 3, seed: int = 0) -> Federation:
+def federation(n_clients: int = 24, attackers: int = 3) -> Federation:
     """Clients of unequal sizes, the first ones reporting zeros only."""
-    rng = np.random.default_rng(seed)
-    reports = []
-    for k in range(n_clients):
-        scores = rng.beta(0.7, 2, int(rng.integers(40, 120)))
-        scores = np.zeros_like(scores) if k < attackers else scores
-        reports.append(Report.from_scores(f"site-{k:03d}", scores, Grid.default()))
-    return Federation.from_reports(reports)
+    scores = beta_scores(0, n_clients, 120, attackers)
+    parts = [part[: 40 + 7 * k % 80] for k, part in enumerate(scores)]
+    return Federation.from_reports(reports_of(parts, score=None, grid=Grid.default()))
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +45,7 @@ def calibration() -> Calibration:
 
 @pytest.fixture(scope="module")
 def page(calibration: Calibration) -> str:
-    """Its page."""
     return render(calibration)
-
-
-def embedded(page: str) -> dict[str, Any]:
-    """The data inside the page."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return json.loads(found.group(1))
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -126,16 +115,6 @@ def check_tables(reports: Federation, settings: dict[str, Any]) -> None:
             assert tuple(reports.ids[k] for k in excluded) == wanted.flagged
 
 
-def test_recorded_outcome_is_among_the_settings() -> None:
-    calibration = robfcp.calibrate(federation(), "0.873", defence=robfcp.Consensus(at_most=3))
-    data = embedded(render(calibration))
-    table = data["whatif"]["tables"]["defence"]
-    index = table["index"][table["liars"].index(3)][table["levels"].index(0.873)]
-    assert calibration.federation.grid.upper[index] == calibration.threshold
-    excluded = data["whatif"]["excluded"][data["whatif"]["liars"].index(3)]
-    assert tuple(calibration.federation.ids[k] for k in excluded) == calibration.flagged
-
-
 def test_every_offered_number_of_liars_has_its_exclusions_and_what_is_proved() -> None:
     counts = np.random.default_rng(0).multinomial(60, np.full(20, 0.05), size=150)
     calibration = robfcp.calibrate(
@@ -150,13 +129,7 @@ def test_every_offered_number_of_liars_has_its_exclusions_and_what_is_proved() -
 
 @pytest.mark.parametrize(
     "defence",
-    [
-        Consensus(exactly=3),
-        Consensus(at_most=3),
-        RobFCP(3, "l1"),
-        RobFCP(3, "kolmogorov", bins=20),
-        NoDefence(),
-    ],
+    [Consensus(exactly=3), RobFCP(3, "l1"), RobFCP(3, "kolmogorov", bins=20), NoDefence()],
     ids=str,
 )
 def test_what_if_runs_the_defence_that_was_recorded(defence, tmp_path) -> None:
@@ -248,31 +221,26 @@ def test_view_of_an_open_ended_grid_stays_where_the_scores_are() -> None:
     assert view_edges(everything_beyond, grid)[-1] == grid.n_bins - 1
 
 
-def test_headline_states_the_guarantee_in_words() -> None:
-    calibration = robfcp.calibrate(federation(), promise=robfcp.Marginal(liars=2))
+@pytest.mark.parametrize(
+    ("sites", "options", "words"),
+    [
+        ((24, 3), {"promise": robfcp.Marginal(2)}, "90% coverage is guaranteed even if any 2 of 24 "
+         "sites lie"),
+        ((24, 3), {"promise": robfcp.Pac(2)}, "90% coverage is guaranteed with 95% confidence even "
+         "if any 2 of 24"),
+        ((24, 3), {"promise": robfcp.Marginal(samples=200)}, "at most 200 samples together lie"),
+        ((8, 0), {"promise": robfcp.Marginal(0)}, "90% coverage is guaranteed if nobody lies; no "
+         "site was flagged"),
+        ((24, 3), {"defence": Consensus(at_most=0)}, "With 95% confidence, either at least one of "
+         "the 24 sites lies or"),
+    ],
+)  # fmt: skip
+def test_the_headline_says_what_is_proved(sites, options, words) -> None:
+    calibration = robfcp.calibrate(federation(*sites), **options)
     top = headline(calibration, calibration.levels[0])
-    assert top.claim.startswith("90% coverage is guaranteed even if any 2 of 24 sites lie")
-    pac = robfcp.calibrate(federation(), promise=robfcp.Pac(2))
-    claim = headline(pac, pac.levels[0]).claim
-    assert claim.startswith("90% coverage is guaranteed with 95% confidence even if any 2 of 24")
-    budget = robfcp.calibrate(federation(), promise=robfcp.Marginal(samples=200))
-    assert "at most 200 samples together lie" in headline(budget, budget.levels[0]).claim
-
-
-def test_headline_for_honest_sites_only_says_so() -> None:
-    calibration = robfcp.calibrate(federation(8, 0), promise=robfcp.Marginal(liars=0))
-    claim = headline(calibration, calibration.levels[0]).claim
-    assert claim.startswith("90% coverage is guaranteed if nobody lies; no site was flagged")
-
-
-def test_the_headline_says_what_is_proved_and_the_page_shows_it_for_every_number() -> None:
-    calibration = robfcp.calibrate(federation(), defence=robfcp.Consensus(at_most=0))
-    top = headline(calibration, calibration.levels[0])
-    assert top.promise.startswith(
-        "With 95% confidence, either at least one of the 24 sites lies or"
-    )
+    assert words in top.claim + top.promise
     curve = embedded(render(calibration))["levels"][0]["curve"]
-    assert [m for m, _, _ in curve] == list(range(12))
+    assert [m for m, _, _ in curve] == list(range(len(calibration.curve)))
     assert curve[3][1:] == [calibration.curve[3].lower, calibration.curve[3].upper]
 
 
@@ -296,9 +264,8 @@ def test_one_client_and_several_levels_have_a_page() -> None:
     assert data["message"]["first"] == "The one site was used; nothing in its report looks wrong."
 
 
-def test_audit_lists_digests_versions_and_parameters() -> None:
-    calibration = robfcp.calibrate(federation(), defence=robfcp.Consensus(at_most=3))
-    rows = dict(embedded(render(calibration))["audit"])
+def test_audit_lists_digests_versions_and_parameters(calibration: Calibration, page: str) -> None:
+    rows = dict(embedded(page)["audit"])
     assert calibration.federation.grid.digest in rows.values()
     assert hashlib.sha256(calibration.to_json()).hexdigest() in rows.values()
     assert rows["defence"] == "consensus"
@@ -314,13 +281,9 @@ def test_large_federations_get_a_bounded_page() -> None:
     liars = embedded(page)["whatif"]["liars"]
     assert 70 in liars
     assert len(liars) < 60
-
-
-def test_more_clients_than_a_page_can_show_are_refused() -> None:
-    counts = np.ones((20_001, 2), dtype=np.int64)
-    calibration = robfcp.calibrate(Federation.from_counts(counts), defence="none")
+    many = Federation.from_counts(np.ones((20_001, 2), dtype=np.int64))
     with pytest.raises(robfcp.RobfcpError, match=r"20001 sites are more than the 20000"):
-        render(calibration)
+        render(robfcp.calibrate(many, defence="none"))
 
 
 def test_report_command_writes_the_page_calibrate_writes_too(tmp_path: Any) -> None:
@@ -338,10 +301,8 @@ def test_report_command_writes_the_page_calibrate_writes_too(tmp_path: Any) -> N
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
-def test_pages_are_written_whole(tmp_path: Any) -> None:
-    write_page(
-        robfcp.calibrate(federation(6, 0), defence=robfcp.Consensus(at_most=0)),
-        tmp_path / "page.html",
-    )
-    assert (tmp_path / "page.html").read_text().rstrip().endswith("</html>")
+def test_pages_are_written_whole(calibration: Calibration, page: str, tmp_path: Any) -> None:
+    write_page(calibration, tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text() == page
+    assert page.rstrip().endswith("</html>")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
