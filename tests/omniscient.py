@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 from scipy.stats import beta as beta_law
 
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import (
-    Pac,
-    bounds_of,
-    coverage_interval,
-    marginal_threshold,
-    pac_threshold,
-)
+from robfcp.guarantees import Pac, bounds_of, coverage_interval, marginal_threshold, pac_threshold
 
 LEVEL = Fraction(9, 10)
 BINS = 200
@@ -146,35 +141,23 @@ def main() -> None:
     ]
     print("| guarantee | clients | n_k | liars | mean coverage | fails | told one less | fails |")
     print("|" + "---|" * 8)
-    for name, threshold, mix, n_clients, liars, extra in cases:
-        for n in (50, 500, None):
-            cells = []
-            for budget in (liars, liars - 1):
-                coverage = worst_coverage(
-                    np.random.default_rng(0),
-                    threshold,
-                    mix=mix,
-                    n=n,
-                    n_clients=n_clients,
-                    liars=liars,
-                    budget=budget,
-                    extra=extra,
-                    trials=100,
-                )
-                fails = "-" if extra else f"{(coverage < 0.9).mean():.2f}"
-                cells += [f"{coverage.mean():.3f}", fails]
-            size = "20-1000" if n is None else n
-            who = f"{mix} | {size} | {liars} of {n_clients}"
-            print(f"| {name} | {who} | {' | '.join(cells)} |")
-    for mix in ("iid", "dirichlet"):
-        for n in (50, 500, None):
-            rates = [
-                band_failures(np.random.default_rng(0), mix=mix, n=n, budget=m, trials=100) / 100
-                for m in (2, 1)
-            ]
-            size = "20-1000" if n is None else n
-            who = f"{mix} | {size} | 2 of 10"
-            print(f"| any threshold, δ = 0.2 | {who} | - | {rates[0]:.2f} | - | {rates[1]:.2f} |")
+    for (name, threshold, mix, n_clients, liars, extra), n in product(cases, (50, 500, None)):
+        world = {"mix": mix, "n": n, "n_clients": n_clients, "liars": liars, "extra": extra}
+        cells = []
+        for budget in (liars, liars - 1):
+            rng = np.random.default_rng(0)
+            coverage = worst_coverage(rng, threshold, budget=budget, trials=100, **world)
+            fails = "-" if extra else f"{(coverage < 0.9).mean():.2f}"
+            cells += [f"{coverage.mean():.3f}", fails]
+        who = f"{mix} | {n or '20-1000'} | {liars} of {n_clients}"
+        print(f"| {name} | {who} | {' | '.join(cells)} |")
+    for mix, n in product(("iid", "dirichlet"), (50, 500, None)):
+        rates = [
+            band_failures(np.random.default_rng(0), mix=mix, n=n, budget=m, trials=100) / 100
+            for m in (2, 1)
+        ]
+        who = f"{mix} | {n or '20-1000'} | 2 of 10"
+        print(f"| any threshold, δ = 0.2 | {who} | - | {rates[0]:.2f} | - | {rates[1]:.2f} |")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from makers import LAC, beta_scores, reports_of
 from msgspec.structs import replace
 
 import robfcp
@@ -21,12 +22,7 @@ HOSTILE = "<img src=x onerror=alert(2)>"
 
 
 def calibration(seed: int = 0) -> robfcp.Calibration:
-    rng, score = np.random.default_rng(seed), robfcp.LAC()
-    reports = [
-        robfcp.Report.from_scores(f"site-{k}", rng.beta(0.6, 2.5, 300), score=score)
-        for k in range(6)
-    ]
-    return robfcp.calibrate(reports, defence="none")
+    return robfcp.calibrate(reports_of(beta_scores(seed, 6, 300)), defence="none")
 
 
 def watched(identity: str) -> AlarmHistory:
@@ -83,14 +79,11 @@ def test_the_calibrations_page_warns_of_an_alarm_and_shows_its_rounds(
 def new_scanner() -> History:
     """Twenty pathology sites; from the fourth week on seven of them see flatter probabilities and
     other labels, one falls silent, two report what they like."""
-    data, rng, score = outputs.load("pathmnist"), np.random.default_rng(0), robfcp.LAC()
+    data, rng = outputs.load("pathmnist"), np.random.default_rng(0)
     parts = np.array_split(rng.permutation(len(data.labels)), 20)
-    reports = [
-        robfcp.Report.from_scores(
-            f"hospital-{k + 1:02d}", score(data.probabilities[own], data.labels[own]), score=score
-        )
-        for k, own in enumerate(part[:150] for part in parts)
-    ]
+    reports = reports_of(
+        LAC(data.probabilities[part[:150]], data.labels[part[:150]]) for part in parts
+    )
     calibration = robfcp.calibrate(reports, defence="none")
     monitors = [robfcp.Monitor(calibration, report=one, seed=0) for one in reports]
     history = AlarmHistory(calibration.identity, "spring", 20, 2, 0.05)

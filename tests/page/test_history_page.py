@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from makers import beta_scores, embedded, reports_of
 from typer.testing import CliRunner
 
 import robfcp
@@ -18,13 +19,6 @@ from robfcp.page import History, render, render_history
 from robfcp.page.history import MOST_LINES, MOST_SITES
 
 DIGEST = "ab" * 32
-LAC = robfcp.LAC()
-
-
-def embedded(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return json.loads(found.group(1))
 
 
 def looks(calibration: str = DIGEST, rising: int = 3, sites: int = 6) -> AlarmHistory:
@@ -33,7 +27,7 @@ def looks(calibration: str = DIGEST, rising: int = 3, sites: int = 6) -> AlarmHi
     for step in range(1, 5):
         sent = [
             EReport(
-                f"site-{k}", calibration, 0.9, 500 * step, 4.0 * step if k < rising else -0.5,
+                f"site-{k:02d}", calibration, 0.9, 500 * step, 4.0 * step if k < rising else -0.5,
                 "spring", step, 0.25 * step,
             )
             for k in range(sites)
@@ -45,16 +39,18 @@ def looks(calibration: str = DIGEST, rising: int = 3, sites: int = 6) -> AlarmHi
     return history
 
 
-def federation(seed: int) -> robfcp.Federation:
-    rng = np.random.default_rng(seed)
-    return robfcp.Federation.from_reports(
-        robfcp.Report.from_scores(f"site-{k}", rng.beta(0.6, 2.5, 300), score=LAC) for k in range(6)
-    )
+def calibrated(seed: int, **options: Any) -> robfcp.Calibration:
+    reports = reports_of(beta_scores(seed, 6, 300))
+    return robfcp.calibrate(reports, **{"defence": "none", **options})
+
+
+def shown(history: History) -> dict[str, Any]:
+    return embedded(render_history(history))["history"]
 
 
 def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
     history = looks()
-    data = embedded(render_history(History(history)))["history"]
+    data = shown(History(history))
     assert data["alarm"]
     assert data["claim"].startswith("Alarm: coverage has fallen below its floor (step 1")
     assert "Recalibrate now" in data["todo"]
@@ -62,17 +58,17 @@ def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
     coverage = evidence["kinds"][0]
     assert coverage["limit"] == pytest.approx(-math.log10(0.05), abs=1e-4)
     lines = {line["name"]: line for line in coverage["lines"]}
-    assert lines["site-0"]["state"] == "alarm"
-    assert lines["site-0"]["y"] == [round(4 * s / math.log(10), 3) for s in range(1, 5)]
-    assert lines["site-5"]["x"] == [1, 2]
+    assert lines["site-00"]["state"] == "alarm"
+    assert lines["site-00"]["y"] == [round(4 * s / math.log(10), 3) for s in range(1, 5)]
+    assert lines["site-05"]["x"] == [1, 2]
     merged = [round(one.log_mean / math.log(10), 3) for one in history.merged]
     assert lines["all sites together"]["y"] == merged
     rows = {row["name"]: row for row in evidence["sites"]}
-    assert rows["site-0"]["word"] == "alarms"
-    assert rows["site-5"]["word"] == "silent since step 2"
-    assert "ask for its e-report" in rows["site-5"]["todo"]
-    assert "counts 3 samples" in rows["site-4"]["todo"]
-    assert rows["site-3"]["todo"] == "nothing"
+    assert rows["site-00"]["word"] == "alarms"
+    assert rows["site-05"]["word"] == "silent since step 2"
+    assert "ask for its e-report" in rows["site-05"]["todo"]
+    assert "counts 3 samples" in rows["site-04"]["todo"]
+    assert rows["site-03"]["todo"] == "nothing"
     assert [look["heard"] for look in evidence["looks"]] == [6, 6, 5, 4]
     audit = dict(data["audit"])
     assert history.digest in audit.values()
@@ -87,7 +83,7 @@ def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
     ],
 )
 def test_a_quiet_history_says_so(rising: int, claim: str, todo: str) -> None:
-    data = embedded(render_history(History(looks(rising=rising))))["history"]
+    data = shown(History(looks(rising=rising)))
     assert not data["alarm"]
     assert data["claim"].startswith(claim)
     assert todo in data["todo"]
@@ -96,7 +92,7 @@ def test_a_quiet_history_says_so(rising: int, claim: str, todo: str) -> None:
 def test_drift_alone_asks_for_a_check() -> None:
     history = AlarmHistory(DIGEST, None, 3, 0, 0.05, independent=True)
     sent = [EReport(f"s{k}", DIGEST, 0.9, 500, -1.0, None, 1, 9.0) for k in range(3)]
-    data = embedded(render_history(History(history.looked(sent, 1)[1])))["history"]
+    data = shown(History(history.looked(sent, 1)[1]))
     assert data["claim"].startswith("Scores have drifted (step 1")
     assert "robfcp check" in data["todo"]
     assert data["watch"]["sites"][0]["word"] == "scores changed"
@@ -104,8 +100,8 @@ def test_drift_alone_asks_for_a_check() -> None:
 
 
 def monitor(name: str, missed: float, own: bool = True) -> robfcp.Monitor:
-    calibration = robfcp.calibrate(federation(0), defence="none")
-    report = next(r for r in federation(0) if r.client == "site-0") if own else None
+    calibration = calibrated(0)
+    report = next(iter(calibration.federation)) if own else None
     found = robfcp.Monitor(calibration, report=report, client=name, floor=0.85, seed=0)
     rng = np.random.default_rng(1)
     scores = np.where(rng.random(400) < missed, 0.99, rng.choice([0.02, 0.1, 0.3], 400))
@@ -118,33 +114,29 @@ def test_a_sites_own_monitors_have_a_page() -> None:
     states = [
         (name, monitor(name, missed).state) for name, missed in (("bad", 0.5), ("good", 0.05))
     ]
-    data = embedded(render_history(History(monitors=tuple(states))))["history"]
+    data = shown(History(monitors=tuple(states)))
     assert data["claim"] == "Alarm: coverage has fallen below its floor at bad"
-    assert [kind["key"] for kind in data["watch"]["kinds"] if kind["lines"]] == [
-        "coverage",
-        "drift",
-    ]
+    drawn = [kind["key"] for kind in data["watch"]["kinds"] if kind["lines"]]
+    assert drawn == ["coverage", "drift"]
     bad = data["watch"]["sites"][0]
     assert bad["name"] == "bad"
     assert "coverage at sample" in bad["word"]
     assert bad["covered"] == pytest.approx(1 - states[0][1].misses / 400, abs=1e-5)
-    drift_only = embedded(render_history(History(monitors=(states[1],))))["history"]
+    drift_only = shown(History(monitors=(states[1],)))
     assert drift_only["claim"].startswith("Scores have drifted at good")
     assert not drift_only["alarm"]
     quiet = monitor("quiet", 0.05, own=False).state
-    data = embedded(render_history(History(monitors=(("quiet", quiet),))))["history"]
+    data = shown(History(monitors=(("quiet", quiet),)))
     assert data["claim"] == "No alarm after 400 fresh samples"
     assert data["watch"]["kinds"][1]["lines"] == []
-    empty = robfcp.Monitor(robfcp.calibrate(federation(0), defence="none"))
-    nothing = History(monitors=(("new", empty.state),))
-    assert "no samples yet" in embedded(render_history(nothing))["history"]["watch"]["line"]
+    nothing = History(monitors=(("new", robfcp.Monitor(calibrated(0)).state),))
+    assert "no samples yet" in shown(nothing)["watch"]["line"]
 
 
 def chained() -> tuple[robfcp.Calibration, Chain]:
-    first = robfcp.calibrate(federation(0), defence="none")
+    first, second = calibrated(0), calibrated(1)
     chain = Chain.begin(first)
-    admitted = chain.admit(federation(1), 1)
-    second = robfcp.calibrate(admitted.federation, defence="none")
+    admitted = chain.admit(second.federation, 1)
     return second, chain.extended(second, first, admitted, looks(first.identity))
 
 
@@ -156,9 +148,13 @@ def test_rounds_are_shown_with_the_alarms_before_them() -> None:
     assert (newest["name"], oldest["name"]) == ("2", "1")
     assert newest["alarms"] == "coverage at step 1"
     assert oldest["alarms"] == "–"
-    assert {row["name"] for row in data["rounds"]["reputations"]} == {"site-0", "site-1", "site-2"}
+    assert {row["name"] for row in data["rounds"]["reputations"]} == {
+        "site-00",
+        "site-01",
+        "site-02",
+    }
     assert embedded(render(calibration))["history"] is None
-    alone = embedded(render_history(History(chain=chain)))["history"]
+    alone = shown(History(chain=chain))
     assert alone["claim"] == "2 rounds of calibration"
     assert alone["watch"] is None
     with pytest.raises(robfcp.RobfcpError, match="there is none"):
@@ -217,7 +213,7 @@ def test_the_page_command_takes_what_it_is_given(
         result = run(app, ["show", *words, "--html", "x.html"])
         assert refusal in str(result.exception)
     assert not (tmp_path / "x.html").exists()
-    robfcp.calibrate(federation(3), defence=robfcp.Consensus(at_most=1)).save("c.json")
+    calibrated(3).save("c.json")
     assert "is not the chain of" in str(run(app, ["show", "c.json", "--html", "x.html"]).exception)
 
 
@@ -225,7 +221,7 @@ def test_the_monitor_command_writes_its_page(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    robfcp.calibrate(federation(0), defence="none").save("c.json")
+    calibrated(0).save("c.json")
     rng = np.random.default_rng(0)
     scores = rng.choice([0.02, 0.1, 0.3], 60)
     np.savez("d.npz", probabilities=np.column_stack([1 - scores, scores]), labels=np.zeros(60, int))
