@@ -313,7 +313,8 @@ def test_a_missed_liar_is_used_but_to_be_looked_at(show: Show) -> None:
     story = stroke_story(faults=("other-class-order",), liars=0, seed=1)
     (liar,) = story.faults
     calibration = robfcp.calibrate(story.reports, defence="none")
-    opened = show(calibration)
+    opened = show(calibration, viewport={"width": 1280, "height": 700})
+    opened.page.screenshot(path=IMAGES / "page-missed.png")
     assert opened.text("message").startswith(f"All 49 sites were used, but look at {liar}: only ")
     assert opened.text("client-title") == liar
     assert opened.text("client-verdict") == "used, but look"
@@ -364,7 +365,8 @@ def test_pictures_for_the_documentation_and_what_they_are_about(
     opened.page.locator("#diagnoses-more").click()
     opened.page.locator("#diagnoses .site", has_text=re.compile(f"^{odd}$")).click()
     opened.page.wait_for_timeout(300)
-    for name, part in {"site": "client", "classes": "strata-section"}.items():
+    parts = {"left-out": "diagnoses-section", "site": "client", "classes": "strata-section"}
+    for name, part in parts.items():
         opened.page.locator(f"#{part}").screenshot(path=IMAGES / f"page-{name}.png")
-    for name in ("page", "page-site", "page-classes"):
+    for name in ("page", *(f"page-{name}" for name in parts)):
         assert (IMAGES / f"{name}.png").stat().st_size > 10_000

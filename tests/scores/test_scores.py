@@ -190,7 +190,6 @@ TWO = [[0.5, 0.5]] * 2
         (partial(named_score, "raps"), {"x": 1}, "raps"),
         (partial(named_score, "raps"), {"penalty": -1.0}, "penalty"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_scored_is_refused_with_a_reason(make, arguments, message):
     with pytest.raises(RobfcpError, match=message):
