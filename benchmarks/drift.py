@@ -15,7 +15,7 @@ from measure import into_page, markdown
 from numpy.typing import NDArray
 
 import robfcp
-from robfcp.calibration import own_floor
+from robfcp.calibration.at_site import own_floor
 from robfcp.figures import BLUE, GREY, VERMILION, new_axes, save, style
 from robfcp.lab import outputs
 from robfcp.monitoring import AlarmHistory

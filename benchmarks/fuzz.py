@@ -24,17 +24,11 @@ from typing import Any
 import numpy as np
 
 import robfcp
-from robfcp.calibration import (
-    AuditLog,
-    Letter,
-    letter_to,
-    load_calibration,
-    log_round,
-    sign_sealed,
-    verify_calibration,
-)
-from robfcp.calibration.record import decode_evidence, encode_evidence
-from robfcp.calibration.sealed import digest_of
+from robfcp.calibration import AuditLog, Letter, load_calibration, verify_calibration
+from robfcp.calibration.audit import log_round
+from robfcp.calibration.document import digest_of, sign_sealed
+from robfcp.calibration.letters import letter_to
+from robfcp.calibration.record import Record
 from robfcp.cli.tables import read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -107,7 +101,7 @@ class Samples:
                 sign_sealed(self.calibration.to_json(), self.key),
                 lambda path: load_calibration(path, self.public),
             ),
-            "evidence": ("x.json", encode_evidence(self.calibration.evidence), self.use_evidence),
+            "evidence": ("x.json", self.calibration.record.to_json(), self.use_evidence),
             "letter": ("x.json", letter, self.use_letter),
             "sizes": ("x.json", sizes.encode(), read_sizes),
             "keys": ("x.toml", keys.encode(), read_keys),
@@ -174,13 +168,13 @@ class Samples:
         loaded = robfcp.Calibration.load(path)
         with contextlib.suppress(RobfcpError):
             loaded.predict_set(np.full((4, 3), 1 / 3), 0)
-        loaded = loaded.with_evidence(self.folder / "honest.evidence.json")
+        loaded = loaded.with_record(self.folder / "honest.record.json")
         verify_calibration(loaded)
         write_page(loaded, self.folder / "page.html")
 
     def use_evidence(self, path: Path) -> None:
         """As the evidence of the honest calibration, whose digest a forger would write anew."""
-        evidence = decode_evidence(path.read_bytes(), "evidence")
+        evidence = Record.from_json(path.read_bytes(), "evidence")
         again = robfcp.calibrate(evidence.federation, defence=robfcp.Consensus(at_most=0))
         write_page(again, self.folder / "page.html")
 

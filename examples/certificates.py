@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import robfcp
 from robfcp import figures
-from robfcp.calibration import what_if
+from robfcp.calibration.what_if import what_if
 from robfcp.guarantees import fcp_index
 from robfcp.lab import outputs, partitions
 from robfcp.lab.worlds import federation_of

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from decimal import Decimal
+from fractions import Fraction
 from numbers import Real
 from typing import Any
 
@@ -184,3 +186,26 @@ def check_text(client: str, field: str, value: object) -> None:
     if value is not None and not short:
         problem, remedy = f"{field} is not a short text", f"use at most {MAX_NAME} characters"
         raise ReportError(client, field, problem, remedy)
+
+
+# Exponents of more than two digits would take gigabytes as fractions.
+_SHORT = re.compile(r"[\d./]{1,40}([eE][+-]?\d{1,2})?", re.ASCII)
+
+
+def exact_level(level: float | str | Fraction | Decimal) -> Fraction:
+    """A level as a fraction; floats are read as decimals of at most 12 places.
+
+    0.9 means 9/10 and 1 - 0.7 means 3/10, not the binary numbers next to them.
+    """
+    try:
+        if isinstance(level, (Fraction, Decimal, str)):
+            exact = Fraction(level) if _SHORT.fullmatch(str(level)) else None
+        else:
+            exact = Fraction(f"{float(str(level)):.12f}")  # as printed: float32's 0.9 is 9/10 too
+    except (ValueError, ZeroDivisionError):
+        exact = None
+    if exact is None:
+        raise RobfcpError(f"coverage: {level!r} is not a number; give 0.9, say")
+    if not 0 < exact < 1:
+        raise RobfcpError(f"coverage: {level} is not between 0 and 1; give 0.9, say")
+    return exact

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.calibration import Budgets, Calibration, covered_by_stratum, stratum_limits
+from robfcp.calibration import Calibration, by_class, what_if
 from robfcp.errors import RobfcpError
 from robfcp.files import write_atomically
 from robfcp.monitoring import Monitor
@@ -123,14 +123,14 @@ def looks(names: Iterable[str]) -> list[tuple[str, tuple[str, str]]]:
 
 @style()
 def plot_certificates(
-    outcomes: Sequence[Budgets], axes: NDArray[Any] | None = None
+    outcomes: Sequence[what_if.Budgets], axes: NDArray[Any] | None = None
 ) -> NDArray[Any]:
     """(2,) proved coverage and guaranteed thresholds against the number of liars.
 
     Parameters
     ----------
     outcomes
-        One a confidence level, as `robfcp.calibration.what_if` gives them.
+        One a confidence level, as `robfcp.calibration.what_if.what_if` gives them.
     axes
         (2,) where to draw; new ones if None.
 
@@ -138,7 +138,7 @@ def plot_certificates(
     --------
     >>> from fractions import Fraction
     >>> import robfcp
-    >>> from robfcp.calibration import what_if
+    >>> from robfcp.calibration.what_if import what_if
     >>> from robfcp.figures import plot_certificates, save
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
     >>> outcome = what_if(federation, Fraction(9, 10), index=1, budgets=(0, 1, 2))
@@ -174,7 +174,7 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     calibration
-        With its evidence.
+        With its record.
     ax
         Where to draw; new axes if None.
 
@@ -215,7 +215,7 @@ def plot_oddness(calibration: Calibration, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     calibration
-        With its evidence.
+        With its record.
     ax
         Where to draw; new axes if None.
 
@@ -399,7 +399,7 @@ def plot_by_class(
     Parameters
     ----------
     calibration
-        With its evidence: reports by class or group.
+        With its record: reports by class or group.
     axes
         (2,) where to draw; new ones if None.
     level
@@ -423,7 +423,7 @@ def plot_by_class(
     if strata is None:
         raise RobfcpError("calibration: its reports keep no classes or groups; sketch with labels")
     chosen = calibration.levels[level]
-    covered, sizes = covered_by_stratum(strata, calibration.federation.grid, chosen)
+    covered, sizes = by_class.covered_by_stratum(strata, calibration.federation.grid, chosen)
     believed = calibration.trusted_mask[strata.rows]
     held = sizes[believed].sum(axis=0)
     share = covered[believed].sum(axis=0) / np.maximum(held, 1)
@@ -443,7 +443,7 @@ def plot_by_class(
     pair[0].scatter(share[shown], places, s=26, color=BLUE, zorder=3, label="reported samples")
     wanted = float(chosen.coverage)
     pair[0].axvline(wanted, color=GREEN, linestyle="--", label=f"wanted, {wanted:g}")
-    limits = stratum_limits(strata, chosen)[shown]
+    limits = by_class.stratum_limits(strata, chosen)[shown]
     finite = np.isfinite(limits)
     pair[1].scatter(limits[finite], places[finite], s=26, color=BLUE, label="threshold")
     if not finite.all():

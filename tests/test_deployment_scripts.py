@@ -64,7 +64,7 @@ def test_a_run_without_a_calibration_fails_and_keeps_the_last_one(tmp_path, cali
     if broken == "half":
         new.write_bytes(new.read_bytes()[:-100])
     if broken == "no evidence":
-        (tmp_path / "new" / "calibration.evidence.json").unlink()
+        (tmp_path / "new" / "calibration.record.json").unlink()
     (tmp_path / "calibration.json").write_text("old")
     done = bash(tmp_path, 'keep "$STATE/new"')
     assert done.returncode == 1

@@ -14,7 +14,7 @@ from engine_promises import *  # noqa: F403
 from engine_promises import needs_opendp, reason, status
 
 import robfcp
-from robfcp.calibration import letters
+from robfcp.calibration.letters import letters
 from robfcp.engines import SiteRules, calibration_round, monitor_round, register_sizes, server
 from robfcp.engines.protocol import Participant, ReportRequest
 from robfcp.engines.site import Site, read_site, reply_to

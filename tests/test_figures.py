@@ -15,7 +15,7 @@ from makers import beta_scores, reports_of
 
 import robfcp
 from robfcp import Federation, figures
-from robfcp.calibration import what_if
+from robfcp.calibration.what_if import what_if
 from robfcp.defence import DEFAULT
 from robfcp.errors import RobfcpError
 from robfcp.figures import FORMATS

@@ -87,16 +87,7 @@ AT_A_SITE = {
     "report",
     "scores",
 }
-TO_READ_A_CALIBRATION = {
-    "calibration",
-    "certificate",
-    "defence",
-    "diagnosis",
-    "federation",
-    "guarantees",
-    "metrics",
-    "prediction",
-}
+TO_READ_A_CALIBRATION = {"calibration", "certificate", "metrics", "prediction"}
 
 
 @pytest.mark.parametrize(

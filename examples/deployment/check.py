@@ -6,7 +6,7 @@ import robfcp
 
 try:
     calibration = robfcp.Calibration.load(sys.argv[1])
-    reports = calibration.evidence.federation.n_clients
+    reports = calibration.federation.n_clients
 except robfcp.RobfcpError as error:
     sys.exit(f"no calibration: {error}")
 print(f"a calibration of {reports} reports")

@@ -70,6 +70,6 @@ keep() {
         echo "the run left no calibration; the last one is untouched; see $STATE/logs" >&2
         return 1
     }
-    mv "$1/calibration.evidence.json" "$STATE/calibration.evidence.json"
+    mv "$1/calibration.record.json" "$STATE/calibration.record.json"
     mv "$1/calibration.json" "$STATE/calibration.json"
 }

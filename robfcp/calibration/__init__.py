@@ -1,106 +1,48 @@
 """Calibration: reports in, the artefact people keep out; its record, letters, checks, what-if."""
 
-from robfcp.calibration.at_site import Localised, LocalThreshold, at_stranger
-from robfcp.calibration.audit import (
-    AuditLog,
-    Difference,
-    check_own_report,
-    log_round,
-    verify_calibration,
-)
-from robfcp.calibration.calibrating import LevelLike, calibrate
-from robfcp.calibration.calibration import MAX_CALIBRATION_BYTES, Calibration, evidence_path
-from robfcp.calibration.checking import (
-    Check,
-    Part,
-    Promise,
-    clopper_pearson,
-    own_floor,
-    promise_of,
-    samples_to_tell,
-)
-from robfcp.calibration.covered import (
-    covered_at_sites,
-    covered_by_stratum,
-    diagnose,
-    site_coverage,
-    stratum_limits,
-)
-from robfcp.calibration.document import check_signer, sign_sealed
-from robfcp.calibration.evidence import Evidence, Summary
-from robfcp.calibration.letters import (
-    Letter,
-    file_name,
-    letter_to,
-    letters,
-    load_calibration,
-    own_thresholds,
-    save_letters,
-)
-from robfcp.calibration.levels import Level
-from robfcp.calibration.sealed import digest_of, kind_of
-from robfcp.calibration.settings import Settings
-from robfcp.calibration.what_if import (
-    Budget,
-    Budgets,
-    OtherSettings,
-    StratumBudgets,
-    default_budgets,
-    other_settings,
-    what_if,
-    what_if_by,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from robfcp.calibration.at_site import Localised
+    from robfcp.calibration.audit import AuditLog, verify_calibration
+    from robfcp.calibration.by_class import diagnose
+    from robfcp.calibration.calibrating import calibrate
+    from robfcp.calibration.calibration import Calibration, Level, load_calibration
+    from robfcp.calibration.checking import Check
+    from robfcp.calibration.letters import Letter
+    from robfcp.calibration.record import Record
 
 __all__ = [
-    "MAX_CALIBRATION_BYTES",
     "AuditLog",
-    "Budget",
-    "Budgets",
     "Calibration",
     "Check",
-    "Difference",
-    "Evidence",
     "Letter",
     "Level",
-    "LevelLike",
-    "LocalThreshold",
     "Localised",
-    "OtherSettings",
-    "Part",
-    "Promise",
-    "Settings",
-    "StratumBudgets",
-    "Summary",
-    "at_stranger",
+    "Record",
     "calibrate",
-    "check_own_report",
-    "check_signer",
-    "clopper_pearson",
-    "covered_at_sites",
-    "covered_by_stratum",
-    "default_budgets",
     "diagnose",
-    "digest_of",
-    "evidence_path",
-    "file_name",
-    "kind_of",
-    "letter_to",
-    "letters",
     "load_calibration",
-    "log_round",
-    "other_settings",
-    "own_floor",
-    "own_thresholds",
-    "promise_of",
-    "samples_to_tell",
-    "save_letters",
-    "sign_sealed",
-    "site_coverage",
-    "stratum_limits",
     "verify_calibration",
-    "what_if",
-    "what_if_by",
 ]
 
+# Where each name lives. Loaded when first used, so that a site that only predicts loads no server.
+_HOMES = {
+    "at_site": ("Localised",),
+    "audit": ("AuditLog", "verify_calibration"),
+    "by_class": ("diagnose",),
+    "calibrating": ("calibrate",),
+    "calibration": ("Calibration", "Level", "load_calibration"),
+    "checking": ("Check",),
+    "letters": ("Letter",),
+    "record": ("Record",),
+}
+_HOME = {name: f"robfcp.calibration.{module}" for module, names in _HOMES.items() for name in names}
 
-Calibration.letter = letter_to  # type: ignore[assignment,method-assign]
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'robfcp.calibration' has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(_HOME[name]), name)
+    return found

@@ -10,13 +10,21 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import Rng, array
+from robfcp.arguments import Rng, array, share
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.checking import Check, check, level_of
 from robfcp.certificate import at_least
 from robfcp.errors import RobfcpError
-from robfcp.guarantees import class_counts, own_interval, stranger_threshold
+from robfcp.federation import Federation
+from robfcp.guarantees import (
+    bounds_of,
+    class_counts,
+    coverage_interval,
+    own_interval,
+    stranger_threshold,
+)
 from robfcp.prediction import predict_sets
+from robfcp.report import Report
 from robfcp.scores import ClassificationScore
 
 STRANGER = "this site"  # what a site that sent no report is called
@@ -88,7 +96,7 @@ class LocalThreshold:
 
         Examples
         --------
-        >>> from robfcp.calibration import LocalThreshold
+        >>> from robfcp.calibration.at_site import LocalThreshold
         >>> sizes = (1.5, 2.0, 1.5)
         >>> local = LocalThreshold(0.9, 0.6, 0.7, 0.6, 0.6, 0.82, 50, sizes, None, 0.0)
         >>> local.statements[0]
@@ -258,7 +266,7 @@ def at_stranger(
     --------
     >>> import numpy as np
     >>> import robfcp
-    >>> from robfcp.calibration import at_stranger
+    >>> from robfcp.calibration.at_site import at_stranger
     >>> rng = np.random.default_rng(0)
     >>> p = rng.dirichlet([0.3, 0.3], 4000)
     >>> y = (rng.random(4000) < p[:, 1]).astype(int)
@@ -279,7 +287,7 @@ def at_stranger(
     federation = calibration.federation
     counts = class_counts(federation)
     sizes = np.bincount(array("labels", labels), minlength=len(counts.names))
-    liars, alike = calibration.liars, calibration.alike_within_classes
+    liars, alike = calibration.liars, calibration.record.alike_within_classes
     edges = [
         stranger_threshold(counts, sizes, float(1 - level.coverage), liars, alike)
         for level in calibration.levels
@@ -290,3 +298,23 @@ def at_stranger(
     )
     others = Others(limits, tuple(sizes.tolist()), liars, alike, calibration.liars_stated)
     return localised(STRANGER, calibration, others, probabilities, labels, rng)
+
+
+def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> float:
+    """What a site's own report proves of its coverage at a threshold, whoever chose that.
+
+    The p with n kl(c/n, p) = ln(2 H/delta) below the share c/n: at all H edges at once. A threshold
+    between two edges has the floor of the lower one.
+    """
+    if report.privacy is not None:
+        raise RobfcpError(
+            f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "
+            "which never leaves the site"
+        )
+    grid, delta = report.grid, 1 - share("confidence", confidence, "give 0.95, say")
+    edge = int(np.searchsorted(grid.upper, threshold, side="right")) - 1
+    if edge < 0:
+        return 0.0
+    alone = bounds_of(Federation.from_reports([report]))
+    low, _ = coverage_interval(alone, np.array([edge]), 0, delta, grid.n_bins)
+    return float(low[0])

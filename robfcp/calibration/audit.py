@@ -20,8 +20,7 @@ import numpy as np
 
 from robfcp.calibration.calibrating import calibrate
 from robfcp.calibration.calibration import Calibration
-from robfcp.calibration.document import wire_level
-from robfcp.calibration.sealed import digest_of
+from robfcp.calibration.document import digest_of
 from robfcp.defence import defence_again
 from robfcp.errors import RobfcpError
 from robfcp.files import locked, read_limited
@@ -83,9 +82,9 @@ def log_round(log: AuditLog, calibration: Calibration, terms: Mapping[str, Any])
 
     Reports are named by the digest of what was accepted, refused ones by their reason.
     """
-    federation, evidence = calibration.federation, calibration.evidence
+    federation = calibration.federation
     log.write("round opened", round=federation.round, terms=dict(terms))
-    trusted = set(evidence.trusted)
+    trusted = set(calibration.trusted)
     for report in federation:
         verdict = "trusted" if report.client in trusted else "flagged"
         digest = digest_of(report.to_json())
@@ -97,7 +96,7 @@ def log_round(log: AuditLog, calibration: Calibration, terms: Mapping[str, Any])
     return log.write(
         "calibration written",
         digest=digest_of(calibration.to_json()),
-        evidence=calibration.evidence_digest,
+        record=calibration.record_digest,
         thresholds=[str(level.threshold) for level in calibration.levels],
     )
 
@@ -128,7 +127,7 @@ TOLERANCE = 1e-9  # relative; another platform's last digits
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as its evidence says."""
+    """One thing that is not as its record says."""
 
     what: str
     stated: Any
@@ -137,19 +136,19 @@ class Difference:
     @property
     def line(self) -> str:
         """The difference in words."""
-        return f"{self.what} is stated as {self.stated} but its evidence gives {self.recomputed}"
+        return f"{self.what} is stated as {self.stated} but its record gives {self.recomputed}"
 
 
 def verify_calibration(calibration: Calibration) -> list[Difference]:
-    """What differs between a calibration and what its evidence gives; nothing where it is right.
+    """What differs between a calibration and what its record gives; nothing where it is right.
 
     Thresholds, certificates, verdicts and numbers are computed again from the reports
-    in the evidence, with the settings the calibration states.
+    in the record, as the record says it was asked for.
 
     Parameters
     ----------
     calibration
-        With its evidence.
+        With its record.
 
     Returns
     -------
@@ -159,7 +158,7 @@ def verify_calibration(calibration: Calibration) -> list[Difference]:
     Raises
     ------
     RobfcpError
-        Where the evidence is missing, is another's or contradicts itself, or where the defence was
+        Where the record is missing, is another's or contradicts itself, or where the defence was
         an object that no record can make again.
 
     Examples
@@ -174,7 +173,7 @@ def verify_calibration(calibration: Calibration) -> list[Difference]:
     found = _compared("", _facts(calibration), _facts(again))
     for number, (own, other) in enumerate(zip(calibration.levels, again.levels, strict=True)):
         name = f"level {float(own.coverage):g}" if number or calibration.several else ""
-        stated, computed = (msgspec.to_builtins(wire_level(level)) for level in (own, other))
+        stated, computed = (msgspec.to_builtins(level, enc_hook=str) for level in (own, other))
         found += _compared(name, stated, computed)
     stated_scores, computed_scores = calibration.oddness, again.oddness
     if not np.allclose(stated_scores, computed_scores, rtol=1e-6, equal_nan=True):
@@ -185,7 +184,7 @@ def verify_calibration(calibration: Calibration) -> list[Difference]:
 
 
 def check_own_report(calibration: Calibration, report: Report) -> list[Difference]:
-    """What the evidence says otherwise than a site's own report; nothing where it holds it."""
+    """What the record says otherwise than a site's own report; nothing where it holds it."""
     federation = calibration.federation
     if report.client not in federation.ids:
         outside = {fault.client: fault.reason for fault in federation.faulty}
@@ -199,21 +198,21 @@ def check_own_report(calibration: Calibration, report: Report) -> list[Differenc
 
 
 def _again(calibration: Calibration) -> Calibration:
-    """The calibration that the evidence's reports give under the stated settings."""
-    settings, evidence = calibration.settings, calibration.evidence
-    for _ in evidence.federation:  # every report is valid by itself
+    """The calibration that the record's reports give."""
+    record = calibration.record
+    for _ in record.federation:  # every report is valid by itself
         pass
     levels = [level.coverage for level in calibration.levels]
-    risk = evidence.federation.risk
+    risk = record.federation.risk
     bound = None if risk is None else Fraction(str(risk.bound))
     return calibrate(
-        evidence.federation,
+        record.federation,
         levels if bound is None else 0.9,
         risk=None if bound is None else [(1 - level) * bound for level in levels],
-        by=settings.by if settings.clusters is None else settings.clusters,
-        defence=defence_again(settings.defence, settings.parameters),
-        promise=settings.promise,
-        confidence=settings.confidence,
+        by=calibration.by if record.clusters is None else record.clusters,
+        defence=defence_again(record.defence, record.parameters),
+        promise=record.promise,
+        confidence=calibration.confidence,
     )
 
 

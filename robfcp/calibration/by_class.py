@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -12,12 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
-from robfcp.calibration.settings import Settings
+from robfcp.calibration.calibration import Calibration, Level, Stratum
 from robfcp.certificate import Certificate, CurvePoint, liars_assumption
+from robfcp.diagnosis import Diagnosis
+from robfcp.diagnosis import diagnose as diagnosed
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
+from robfcp.grid import Grid
 from robfcp.guarantees import (
     FcpThreshold,
+    Promise,
     RankRule,
     certify,
     coverage_curve,
@@ -30,27 +34,6 @@ from robfcp.report import OTHER, Names
 UNPROTECTED, HARDLY = "unprotected", "hardly protected"
 FEW_STRATA = 25  # whose curves have all their points; those of more have the first few
 FIRST = 5
-
-
-@dataclass(frozen=True)
-class StratumLevel:
-    """One class or group at one level.
-
-    `holders` is the number of clients that hold it. With at most m of them lying it is
-    "unprotected" where m or fewer hold it, which nobody can protect, and "hardly protected" where
-    2m or fewer do. `curve` says where its coverage lies for each number of liars among them, all of
-    it true at once; `empty_from` is the number from which on nothing is proved, None where
-    something always is.
-    """
-
-    name: str
-    threshold: float
-    certificate: Certificate
-    holders: int
-    samples: int
-    protection: str = ""
-    curve: tuple[CurvePoint, ...] = ()
-    empty_from: int | None = None
 
 
 def strata_of(federation: Federation, by: str | None) -> Stratified:
@@ -93,6 +76,18 @@ def class_names(federation: Federation) -> Names | None:
     if isinstance(strata.names, int) or OTHER not in strata.names:
         return strata.names
     return tuple(name for name in strata.names if name != OTHER)
+
+
+class Asked(NamedTuple):
+    """What is asked of every class or group."""
+
+    by: str
+    clusters: Mapping[str, str] | None
+    promise: Promise | None
+    confidence: float
+    liars: int
+    stated: bool
+    rank: RankRule
 
 
 class Held(NamedTuple):
@@ -140,40 +135,36 @@ def stratum_levels(
     federation: Federation,
     trusted: NDArray[np.bool_],
     level: Fraction,
-    m: int,
-    settings: Settings,
-    *,
-    stated: bool,
-    rank: RankRule,
-) -> tuple[StratumLevel, ...]:
+    asked: Asked,
+) -> tuple[Stratum, ...]:
     """Threshold and certificate of every class or group, "(other)" left out.
 
     The certificates hold all at once with the stated confidence; thresholds that cover on average
     hold for all of them anyway.
     """
-    every = held_strata(federation, str(settings.by), settings.clusters)
-    confidence = confidence_of_each(settings.confidence, len(every))
+    every, m = held_strata(federation, asked.by, asked.clusters), asked.liars
+    confidence = confidence_of_each(asked.confidence, len(every))
     place = {client: k for k, client in enumerate(federation.ids)}
     points = None if len(every) <= FEW_STRATA else FIRST
 
-    def one(name: str, held: Federation) -> StratumLevel:
+    def one(name: str, held: Federation) -> Stratum:
         """One stratum from the clients that hold it."""
         holders = held.n_clients
         protection = UNPROTECTED if holders <= m else HARDLY if m and holders <= 2 * m else ""
         budgets = curve_budgets(holders, m)[:points]
         edge, certificate = None, None
-        if settings.promise is not None and m < holders:
-            edge, certificate = settings.promise.threshold(held, level, confidence)
-        elif settings.promise is None and holders:
+        if asked.promise is not None and m < holders:
+            edge, certificate = asked.promise.threshold(held, level, confidence)
+        elif asked.promise is None and holders:
             mask = trusted[[place[client] for client in held.ids]]
             if mask.any():
-                edge = FcpThreshold(held, mask, rank).index(level)
+                edge = FcpThreshold(held, mask, asked.rank).index(level)
             foresee(held, edge, (m, *budgets))
             if m < holders:
-                certificate = certify(held, edge, m, confidence, estimated=not stated)
+                certificate = certify(held, edge, m, confidence, estimated=not asked.stated)
         if certificate is None:
-            certificate = _nothing(held, m, confidence, settings)
-        return StratumLevel(
+            certificate = _nothing(held, m, confidence)
+        return Stratum(
             name,
             threshold=held.threshold_at(edge),
             certificate=certificate,
@@ -185,12 +176,16 @@ def stratum_levels(
         )
 
     found = {held.name: one(held.name, held.federation()) for held in every}
-    own = {name: replace(found[held.name], name=name) for held in every for name in held.members}
-    order = strata_of(federation, settings.by).labels
+    own = {
+        name: msgspec.structs.replace(found[held.name], name=name)
+        for held in every
+        for name in held.members
+    }
+    order = strata_of(federation, asked.by).labels
     return tuple(own[name] for name in order if name != OTHER)
 
 
-def _nothing(held: Federation, m: int, confidence: float, settings: Settings) -> Certificate:
+def _nothing(held: Federation, m: int, confidence: float) -> Certificate:
     """A certificate that proves nothing: nobody can protect what at most m clients hold."""
     found = Certificate("any-threshold", 0.0, 1.0, confidence, m, max(held.n_clients, 1))
     if held.n_clients:
@@ -203,25 +198,20 @@ def _nothing(held: Federation, m: int, confidence: float, settings: Settings) ->
     )
 
 
-def worst_of(
-    found: Sequence[StratumLevel],
-    settings: Settings,
-    federation: Federation,
-    m: int,
-    *,
-    stated: bool,
-) -> Certificate:
+def worst_of(found: Sequence[Stratum], federation: Federation, asked: Asked) -> Certificate:
     """What holds of every stratum at once: the widest of their certificates."""
-    n_clients = len(strata_of(federation, settings.by).rows)
+    n_clients = len(strata_of(federation, asked.by).rows)
     weakest = min(found, key=lambda one: one.certificate.lower).certificate
     return msgspec.structs.replace(
         weakest,
         upper=max(one.certificate.upper for one in found),
-        confidence=None if weakest.confidence is None else settings.confidence,
-        by=str(settings.by) if settings.clusters is None else "cluster",
+        confidence=None if weakest.confidence is None else asked.confidence,
+        by=asked.by if asked.clusters is None else "cluster",
         n_clients=n_clients,
         assumptions=tuple(
-            liars_assumption(m, n_clients, estimated=not stated) if one.name == "liars" else one
+            liars_assumption(asked.liars, n_clients, estimated=not asked.stated)
+            if one.name == "liars"
+            else one
             for one in weakest.assumptions
         ),
         n_outside=0,
@@ -229,10 +219,91 @@ def worst_of(
     )
 
 
-def _names(found: Sequence[StratumLevel]) -> str:
+def _names(found: Sequence[Stratum]) -> str:
     words = []
     for kind in (UNPROTECTED, HARDLY):
         named = [one.name for one in found if one.protection == kind]
         if named:
             words.append(f"{kind}: {a_few(named)}")
     return "; ".join(words)
+
+
+def covered_at_sites(calibration: Calibration) -> NDArray[np.float64]:
+    """(K, L) the share of each site's own reported scores that the calibration covers.
+
+    By class each score is held against its own class's threshold; a site that did not report by
+    class, and what a site merged, against the largest.
+    """
+    federation = calibration.federation
+    found = site_coverage(federation, [level.threshold for level in calibration.levels])
+    strata = federation.strata
+    if calibration.by is None or strata is None:
+        return found
+    for place, level in enumerate(calibration.levels):
+        covered, sizes = covered_by_stratum(strata, federation.grid, level)
+        found[strata.rows, place] = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
+    return found
+
+
+def stratum_limits(strata: Stratified, level: Level) -> NDArray[np.float64]:
+    """(C,) the threshold that each class or group is held to; the common one without its own."""
+    own = {one.name: one.threshold for one in level.strata}
+    return np.array([own.get(name, level.threshold) for name in strata.labels])
+
+
+def covered_by_stratum(
+    strata: Stratified, grid: Grid, level: Level
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(R, C) counts at or below each class's threshold, and all counts; what noise left of them."""
+    edges = grid.edge_at(stratum_limits(strata, level))
+    first = np.arange(strata.n_strata) * strata.n_bins
+    ends = np.unique(np.concatenate([first + edges, first + strata.n_bins - 1]))
+    merged = np.cumsum(strata.table.merged(ends), axis=1)
+    reached = merged[:, np.searchsorted(ends, first + edges)]
+    through = merged[:, np.searchsorted(ends, first + strata.n_bins - 1)]
+    before = np.concatenate([np.zeros((len(merged), 1), dtype=merged.dtype), through[:, :-1]], 1)
+    sizes = np.maximum(through - before, 0)
+    return np.clip(reached - before, 0, sizes), sizes
+
+
+def site_coverage(federation: Federation, thresholds: Sequence[float]) -> NDArray[np.float64]:
+    """(K, L) the share of each site's own reported scores at or below each threshold."""
+    edges = federation.grid.edge_at(thresholds)
+    below = np.stack([federation.below(int(edge)) for edge in edges], axis=1)
+    covered = np.clip(below / federation.masses[:, None], 0, 1)
+    return np.where(np.isinf(np.asarray(thresholds)), 1.0, covered)
+
+
+def diagnose(
+    calibration: Calibration, clients: Sequence[str] | None = None
+) -> Mapping[str, Diagnosis]:
+    """What is the matter with each site that was left out, and with trusted ones that look odd.
+
+    Parameters
+    ----------
+    calibration
+        With its record.
+    clients
+        Whom to diagnose, whether they look odd or not.
+
+    Returns
+    -------
+    Mapping
+        A diagnosis for every flagged site, in the order of the federation; then one for every
+        trusted site whose own coverage is far too low or whose report clearly shows a fault. Beyond
+        10,000 sites times classes only the coverage of trusted sites is looked at.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> counts = [[60, 20, 10, 10]] * 5 + [[10, 10, 30, 50]]
+    >>> calibration = robfcp.calibrate(
+    ...     robfcp.Federation.from_counts(counts), 0.8, defence="none"
+    ... )
+    >>> robfcp.diagnose(calibration)["client-5"].fact
+    'only 50% of its own cases are covered where 80% should be'
+    """
+    covered = covered_at_sites(calibration)[:, 0]
+    wanted = float(calibration.levels[0].coverage)
+    trusted = calibration.trusted_mask
+    return diagnosed(calibration.federation, trusted, covered, wanted, clients)

@@ -11,12 +11,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from robfcp.arguments import share
-from robfcp.calibration.by_class import class_names, strata_of, stratum_levels, worst_of
-from robfcp.calibration.calibration import Calibration
-from robfcp.calibration.evidence import Evidence, Summary
-from robfcp.calibration.levels import Level
-from robfcp.calibration.settings import Settings
+from robfcp.arguments import exact_level, share
+from robfcp.calibration.by_class import Asked, class_names, strata_of, stratum_levels, worst_of
+from robfcp.calibration.calibration import Calibration, Level
+from robfcp.calibration.record import Record
 from robfcp.defence import (
     DEFAULT,
     DEFENCES,
@@ -39,7 +37,6 @@ from robfcp.guarantees import (
     coverage_curve,
     curve_budgets,
     empty_from,
-    exact_level,
     foresee,
     rank_charge,
 )
@@ -145,35 +142,49 @@ def _calibrate(
         )
     confidence = share("confidence", confidence, "give 0.95, say")
     federation = _federation(reports)
-    name, parameters = recorded_defence(rule)
     clusters = {str(k): str(v) for k, v in by.items()} if isinstance(by, Mapping) else None
     kind = None if isinstance(by, Mapping) else by
-    settings = Settings(
-        defence=name,
-        parameters=parameters,
-        promise=promise,
-        by=None if by is None else strata_of(federation, kind).by,
-        clusters=clusters,
-        confidence=confidence,
-    )
-    _check_promise(promise, federation, settings)
+    chosen = None if by is None else strata_of(federation, kind).by
+    _check_promise(promise, federation, chosen)
     levels, several = _asked(federation, coverage, risk)
     assessment = _assess(federation.comparable(), rule, promise)
-    liars, stated = assessment.liars, assessment.stated
+    trusted, liars, stated = assessment.trusted, assessment.liars, assessment.stated
     if promise is not None and promise.liars is not None:
         liars, stated = promise.liars, True
     if liars is None:
-        liars = int((~assessment.trusted).sum())
-    evidence = Evidence(
+        liars = int((~trusted).sum())
+    name, parameters = recorded_defence(rule)
+    record = Record(
         federation=federation,
         oddness=assessment.oddness,
-        trusted_mask=assessment.trusted,
-        reasons=assessment.reasons,
+        flagged={
+            federation.ids[k]: assessment.reasons.get(federation.ids[k], "")
+            for k in np.flatnonzero(~trusted)
+        },
         remarks=assessment.remarks,
+        defence=name,
+        parameters=dict(parameters),
+        promise=promise,
+        clusters=clusters,
     )
+    asked = Asked(
+        by=str(chosen),
+        clusters=clusters,
+        promise=promise,
+        confidence=confidence,
+        liars=liars,
+        stated=stated,
+        rank=rank,
+    )
+    budgets = curve_budgets(federation.n_clients, liars)
+    if chosen is None and promise is None:
+        own = threshold_of(rule, federation, trusted, rank)
 
-    def whole(level: Fraction) -> Level:
-        """One threshold for everybody."""
+    def found(level: Fraction) -> Level:
+        if chosen is not None:
+            strata = stratum_levels(federation, trusted, level, asked)
+            worst = worst_of(strata, federation, asked)
+            return Level(level, max(one.threshold for one in strata), worst, strata=strata)
         if promise is not None:
             edge, certificate = promise.threshold(federation, level, confidence)
         else:
@@ -188,36 +199,27 @@ def _calibrate(
             empty_from(federation, edge, confidence),
         )
 
-    def by_class(level: Fraction) -> Level:
-        """One threshold a class or group."""
-        found = stratum_levels(
-            federation, assessment.trusted, level, liars, settings, stated=stated, rank=rank
-        )
-        worst = worst_of(found, settings, federation, liars, stated=stated)
-        return Level(level, max(one.threshold for one in found), worst, strata=found)
-
-    budgets = curve_budgets(federation.n_clients, liars)
-    if settings.by is None and promise is None:
-        own = threshold_of(rule, federation, assessment.trusted, rank)
     return Calibration(
-        levels=tuple(map(whole if settings.by is None else by_class, levels)),
-        settings=settings,
+        levels=tuple(map(found, levels)),
+        several=several,
+        by=chosen,
         score=federation.score,
         risk=federation.risk,
         classes=class_names(federation),
+        defence=name,
+        promised=promise is not None,
+        confidence=confidence,
         liars=liars,
         liars_stated=stated,
         checked=federation.checked,
-        summary=Summary.of(evidence),
-        source=evidence,
+        summary=record.summary,
         public_remarks=(
             *_nameless(assessment.remarks, federation),
             *_privacy_remarks(federation),
             *(() if promise is None else promise.remarks(federation, confidence)),
-            *_strata_remarks(federation, settings),
+            *_strata_remarks(federation, clusters),
         ),
-        several=several,
-    )
+    ).with_record(record)
 
 
 def _federation(reports: Reports) -> Federation:
@@ -241,19 +243,19 @@ def _is_json(given: object) -> bool:
     return isinstance(given, str) and given.lstrip().startswith("{")
 
 
-def _check_promise(promise: Promise | None, federation: Federation, settings: Settings) -> None:
+def _check_promise(promise: Promise | None, federation: Federation, by: str | None) -> None:
     """Refuse what is not proved: the whole of what does not go together."""
     if promise is None:
         return
     if not isinstance(promise, (Marginal, Pac, LabelShift)):
         raise RobfcpError(f"promise: {promise!r:.60} is none; use Marginal, Pac or LabelShift")
-    if isinstance(promise, Marginal) and promise.samples is not None and settings.by is not None:
+    if isinstance(promise, Marginal) and promise.samples is not None and by is not None:
         raise RobfcpError("promise: by class or group state liars, not samples")
     if not isinstance(promise, LabelShift):
         return
     if federation.risk is not None:
         raise RobfcpError("promise: LabelShift is not proved for losses; use Marginal or Pac")
-    if settings.by is not None:
+    if by is not None:
         raise RobfcpError(
             "promise: thresholds by class need no LabelShift; use Marginal or Pac, or drop by"
         )
@@ -315,7 +317,7 @@ def _privacy_remarks(federation: Federation) -> tuple[str, ...]:
     return (f"{number} are private, {often} {weakest.statement}.",)
 
 
-def _strata_remarks(federation: Federation, settings: Settings) -> tuple[str, ...]:
+def _strata_remarks(federation: Federation, clusters: Mapping[str, str] | None) -> tuple[str, ...]:
     """How many report no classes where others do, and that a cluster's promise is not a class's."""
     found = []
     strata = federation.strata
@@ -325,9 +327,9 @@ def _strata_remarks(federation: Federation, settings: Settings) -> tuple[str, ..
             f"{pooled} {'site keeps its' if pooled == 1 else 'sites keep their'} {strata.by} back: "
             f"in what is said of all samples, and in nothing by {strata.by}"
         )
-    if settings.clusters is not None:
+    if strata is not None and clusters is not None:
         found.append(
             f"thresholds are by cluster: what is proved holds for each cluster of "
-            f"{'classes' if settings.by == 'class' else 'groups'}, not for each of them by itself"
+            f"{'classes' if strata.by == 'class' else 'groups'}, not for each of them by itself"
         )
     return tuple(found)

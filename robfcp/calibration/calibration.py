@@ -6,35 +6,33 @@ import html
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec.structs import force_setattr, replace
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp import __version__
-from robfcp.arguments import Rng, array
+from robfcp.arguments import Rng, array, exact_level
 from robfcp.calibration.checking import Check, check
-from robfcp.calibration.checks import check_together
 from robfcp.calibration.document import (
-    CalibrationFields,
+    FilePath,
+    SealedFile,
     check_signer,
-    decode_calibration,
-    encode_calibration,
+    decode_body,
+    digest_of,
+    kind_of,
+    seal,
     sign_sealed,
+    unseal,
 )
-from robfcp.calibration.evidence import Evidence, Summary
-from robfcp.calibration.levels import Level
-from robfcp.calibration.record import decode_evidence, encode_evidence
-from robfcp.calibration.sealed import digest_of
-from robfcp.calibration.settings import Settings
 from robfcp.certificate import Certificate, CurvePoint
 from robfcp.errors import RobfcpError
-from robfcp.federation import Checked, Fault, Federation
 from robfcp.files import is_special, read_limited, write_atomically
-from robfcp.guarantees import LabelShift
 from robfcp.prediction import (
     in_order,
     iterate_sets,
@@ -42,19 +40,166 @@ from robfcp.prediction import (
     predict_intervals,
     predict_sets,
 )
-from robfcp.report import By, Names
+from robfcp.report import By, Names, agreement, check_strata_names, wire
 from robfcp.scores import Risk, Score
+
+if TYPE_CHECKING:
+    from robfcp.calibration.letters import Letter
+    from robfcp.calibration.record import Record
+    from robfcp.federation import Fault, Federation
+
+    Exact: TypeAlias = Fraction
+    Limit: TypeAlias = float
+else:  # what stands in a file for a fraction, and for a threshold that may be infinite
+    Exact, Limit = str, float | None
 
 T = TypeVar("T")
 Curves = Mapping[int, Certificate] | Mapping[str, Mapping[int, Certificate]]
 
 
-class Stating:
-    """Thresholds with what is proved of them."""
+class Stratum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One class or group for one coverage wanted.
+
+    `holders` is the number of sites that hold it. With at most m of them lying it is "unprotected"
+    where m or fewer hold it, which nobody can protect, and "hardly protected" where 2m or fewer do.
+    `curve` says where its coverage lies for each number of liars among them, all of it true at
+    once; `empty_from` is the number from which on nothing is proved, None where something always
+    is.
+    """
+
+    name: str
+    threshold: Limit
+    certificate: Certificate
+    holders: int
+    samples: int
+    protection: str = ""
+    curve: tuple[CurvePoint, ...] = ()
+    empty_from: int | None = None
+
+    def __post_init__(self) -> None:
+        _read_limit(self)
+
+
+class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The threshold for one coverage wanted, and its certificate.
+
+    `curve` says where coverage lies for each number of liars, all of it true at once;
+    `empty_from` is the number from which on nothing is proved, None where something always is.
+    With `strata` there is a threshold for each class or group, and `threshold` is their largest.
+    """
+
+    coverage: Exact
+    threshold: Limit
+    certificate: Certificate
+    curve: tuple[CurvePoint, ...] = ()
+    empty_from: int | None = None
+    strata: tuple[Stratum, ...] = ()
+
+    def __post_init__(self) -> None:
+        _read_limit(self)
+        if isinstance(self.coverage, str):
+            force_setattr(self, "coverage", exact_level(self.coverage))
+
+
+def _read_limit(level: Level | Stratum) -> None:
+    """An infinite threshold is null in a file."""
+    if level.threshold is None:
+        force_setattr(level, "threshold", float("inf"))
+
+
+class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many sites became what, and the context they reported in: all a site may know."""
+
+    n_clients: int
+    n_samples: int
+    n_trusted: int
+    n_flagged: int
+    n_faulty: int
+    n_missing: int
+    grid: str
+    round: str | None
+    model: str | None
+
+
+class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields=True):
+    """Thresholds, the sites they rest on and what is proved about them.
+
+    `threshold`, `certificate`, `statement`, `curve` and `coverage` are single values where one
+    coverage was asked for, and tuples in the order asked where there were several.
+
+    The reports and verdicts are the `record`, which stays in memory after `calibrate` and lies in a
+    file of its own after `save`; a site needs only the calibration to predict.
+
+    Attributes
+    ----------
+    levels
+        Threshold and certificate for every coverage asked for.
+    several
+        Whether several were asked for.
+    by
+        Whether there is a threshold for each class or group.
+    score
+        The score the reports name, if they do; sets and intervals are made with it.
+    risk
+        The loss that is controlled in place of coverage, if so.
+    classes
+        The classes the reports name, or their number; None where they do not.
+    defence
+        The defence by name; the record has its parameters.
+    promised
+        Whether the thresholds were promised whatever some sites do; the record has the promise.
+    confidence
+        With which certificates hold, over the calibration data.
+    liars
+        How many may lie: the promise's number, else the defence's, else those left out.
+    liars_stated
+        Whether that number was stated beforehand.
+    checked
+        How each part of the reports was checked.
+    summary
+        How many sites became what: all a site may know.
+    public_remarks
+        What else must be said, as far as it names no site.
+    recorded
+        SHA-256 of the record's file; empty while the record is in memory.
+    version
+        The version of robfcp that made it.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> federation = robfcp.Federation.from_counts([[80, 10, 10]] * 20, score=robfcp.LAC())
+    >>> calibration = robfcp.calibrate(federation, 0.8, defence="none")
+    >>> round(calibration.threshold, 3)
+    0.667
+    >>> calibration.predict_set([[0.6, 0.3, 0.1]])
+    array([[ True, False, False]])
+    """
+
+    kind: ClassVar[str] = "calibration"
+    remedy: ClassVar[str] = "pass a file written by robfcp calibrate"
+    most_bytes: ClassVar[int] = 2**30
 
     levels: tuple[Level, ...]
-    settings: Settings
     several: bool
+    by: By | None
+    score: wire.HeldScore | None
+    risk: Risk | None
+    classes: Names | None
+    defence: str
+    promised: bool
+    confidence: float
+    liars: int
+    liars_stated: bool
+    checked: agreement.Checked
+    summary: Summary
+    public_remarks: tuple[str, ...] = ()
+    recorded: str = ""
+    version: str = __version__
+
+    def __post_init__(self) -> None:
+        if isinstance(self.score, wire.WireScore):
+            force_setattr(self, "score", wire.read_score(self.score))
 
     @property
     def threshold(self) -> float | tuple[float, ...] | NDArray[np.float64]:
@@ -65,12 +210,7 @@ class Stating:
         if self.by is not None:
             rows = np.array([[one.threshold for one in level.strata] for level in self.levels])
             return rows if self.several else rows[0]
-        return self._single(tuple(level.threshold for level in self.levels))
-
-    @property
-    def by(self) -> By | None:
-        """Whether there is a threshold for each class or group."""
-        return self.settings.by
+        return self._single(self._limits_of_levels)
 
     @property
     def strata(self) -> tuple[str, ...]:
@@ -81,12 +221,6 @@ class Stating:
     def certificate(self) -> Certificate | tuple[Certificate, ...]:
         """What coverage is proved, with which confidence, under which assumptions."""
         return self._single(tuple(level.certificate for level in self.levels))
-
-    @property
-    def alike_within_classes(self) -> float:
-        """How far honest sites' scores may differ within a class, as declared; 0 if nothing was."""
-        promise = self.settings.promise
-        return promise.alike if isinstance(promise, LabelShift) else 0.0
 
     @property
     def statement(self) -> str | tuple[str, ...]:
@@ -108,34 +242,30 @@ class Stating:
         >>> print(curve[2].statement[:65])
         with 95% confidence, either more than 2 of the 20 sites lie or co
         """
-        return self._single(tuple(self._curves(level) for level in self.levels))
+
+        def points(one: Level | Stratum) -> dict[int, Certificate]:
+            return {p.m: one.certificate.for_liars(p, self.confidence) for p in one.curve}
+
+        return self._single(
+            tuple(
+                points(level)
+                if self.by is None
+                else {one.name: points(one) for one in level.strata}
+                for level in self.levels
+            )
+        )
 
     @property
     def coverage(self) -> float | tuple[float, ...]:
         """The coverage asked for."""
         return self._single(tuple(float(level.coverage) for level in self.levels))
 
+    @property
+    def _limits_of_levels(self) -> tuple[float, ...]:
+        return tuple(level.threshold for level in self.levels)
+
     def _single(self, values: tuple[T, ...]) -> T | tuple[T, ...]:
         return values if self.several else values[0]
-
-    def _curves(self, level: Level) -> Curves:
-        if self.by is None:
-            return self._curve(level.certificate, level.curve)
-        return {one.name: self._curve(one.certificate, one.curve) for one in level.strata}
-
-    def _curve(
-        self, stated: Certificate, points: tuple[CurvePoint, ...]
-    ) -> Mapping[int, Certificate]:
-        sure = self.settings.confidence
-        return {point.m: stated.for_liars(point, sure) for point in points}
-
-
-class Predicting(Stating):
-    """Thresholds with what is proved of them, and the sets and intervals they make."""
-
-    score: Score | None
-    risk: Risk | None
-    classes: Names | None
 
     def predict_set(
         self,
@@ -212,15 +342,6 @@ class Predicting(Stating):
         ------
         tuple
             A slice of rows and their sets, as `predict_set` gives them.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
-        >>> calibration = robfcp.calibrate(federation, 0.75, defence="none")
-        >>> for rows, sets in calibration.iterate_sets([[0.6, 0.4], [0.1, 0.9]]):
-        ...     print(rows, sets.sum(axis=1))
-        slice(0, 2, None) [2 1]
         """
         table = in_order(probabilities, self.classes)
         self.check_classes(table)
@@ -274,7 +395,7 @@ class Predicting(Stating):
             raise RobfcpError("predict_interval: an interval has no classes; calibrate without by=")
         limits = self._limits(groups, values.shape[:1])
         if self.by is None:
-            ends = predict_intervals(rule, values, self._thresholds, non_empty=non_empty)
+            ends = predict_intervals(rule, values, self._limits_of_levels, non_empty=non_empty)
             return ends if self.several else ends[:, :, 0]
         ends = np.empty((len(values), 2, len(self.levels)))
         for own in np.unique(limits[:, 0], axis=0):
@@ -290,20 +411,10 @@ class Predicting(Stating):
         ----------
         probabilities
             (n, C) one probability a label, each in [0, 1].
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> p, y = np.random.default_rng(0).random((2, 50, 3))
-        >>> reports = [robfcp.Report.from_multilabel(n, p, y < p) for n in "abc"]
-        >>> lambdas = robfcp.calibrate(reports, risk=0.1, defence="none")
-        >>> lambdas.predict_multilabel([[0.9, 0.1, 0.5]]).shape
-        (1, 3)
         """
         if self.risk is None:
             raise RobfcpError("predict_multilabel: the reports held no losses; use predict_set")
-        sets = self.risk.multilabel_sets(probabilities, self._thresholds)
+        sets = self.risk.multilabel_sets(probabilities, self._limits_of_levels)
         return sets if self.several else sets[:, :, 0]
 
     def check_classes(self, probabilities: ArrayLike) -> None:
@@ -313,13 +424,6 @@ class Predicting(Stating):
         ----------
         probabilities
             (n, C) class probabilities.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> report = robfcp.Report.from_scores("a", [0.1, 0.2], labels=[0, 1], classes=2)
-        >>> calibration = robfcp.calibrate([report], 0.5, defence="none")
-        >>> calibration.check_classes([[0.2, 0.8]])
         """
         if self.classes is None:
             return
@@ -343,13 +447,6 @@ class Predicting(Stating):
         -------
         Score
             What sets and intervals are made with.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3, score=robfcp.LAC())
-        >>> robfcp.calibrate(federation, defence="none").score_of()
-        LAC()
         """
         chosen = self.score if score is None else score
         if chosen is None:
@@ -361,7 +458,7 @@ class Predicting(Stating):
         if self.by is None:
             if groups is not None:
                 raise RobfcpError("groups: the thresholds are not by group; leave them out")
-            return np.array(self._thresholds)
+            return np.array(self._limits_of_levels)
         table = np.array([[one.threshold for one in level.strata] for level in self.levels]).T
         if self.by == "class":
             return table
@@ -377,66 +474,157 @@ class Predicting(Stating):
         return table[[place[name] for name in names.tolist()]][:, None, :]
 
     @property
-    def _thresholds(self) -> tuple[float, ...]:
-        return tuple(level.threshold for level in self.levels)
+    def place(self) -> Record | FilePath | None:
+        """The record, or the file it lies in; None where neither is known."""
+        return self.__dict__.get("place_of_record")
 
+    def with_record(self, record: Record | FilePath | None) -> Calibration:
+        """The same calibration with its record, or with the place where that lies.
 
-MAX_EVIDENCE_BYTES = 2**32
+        Parameters
+        ----------
+        record
+            The record, or its file, which is read when first asked for.
 
+        Examples
+        --------
+        >>> import os
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[90, 10]] * 3)
+        >>> robfcp.calibrate(federation, defence="none").save("calibration.json")
+        >>> os.rename("calibration.record.json", "kept.json")
+        >>> robfcp.Calibration.load("calibration.json").with_record("kept.json").trusted
+        ('client-0', 'client-1', 'client-2')
+        """
+        found = replace(self)
+        found.__dict__["place_of_record"] = record
+        return found
 
-@dataclass(frozen=True)
-class EvidenceFile:
-    """Where the evidence of a calibration that was read from a file should lie."""
+    def with_provenance(self, provenance: Mapping[str, Any]) -> Calibration:
+        """The same calibration with an engine's account of the round in its record.
 
-    path: FilePath | None
-    digest: str
+        Parameters
+        ----------
+        provenance
+            Anything JSON can hold.
+        """
+        return self.with_record(replace(self.record, provenance=dict(provenance)))
 
+    def with_remarks(self, *remarks: str) -> Calibration:
+        """The same calibration with more to say, none of which may name a site."""
+        more = (*self.public_remarks, *remarks)
+        return replace(self, public_remarks=more).with_record(self.place)
 
-class Evidenced:
-    """What knows the reports and verdicts it rests on, or where they lie."""
+    @staticmethod
+    def record_path(path: FilePath) -> Path:
+        """Where the record of the calibration at `path` lies.
 
-    levels: tuple[Level, ...]
-    public_remarks: tuple[str, ...]
-    summary: Summary
-    source: Evidence | EvidenceFile
+        Parameters
+        ----------
+        path
+            The calibration's file.
+        """
+        return Path(path).with_suffix(".record.json")
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def record(self) -> Record:
         """The reports and verdicts; read from their file where they are not in memory."""
-        if isinstance(self.source, Evidence):
-            return self.source
-        if self.source.path is None:
+        if self.place is None:
             raise RobfcpError(
-                "evidence: this calibration came without its evidence; load it from the folder "
-                "where its .evidence.json lies, or pass the reports again"
+                "record: this calibration came without its record; load it from the folder where "
+                "its .record.json lies, or pass the reports again"
             )
-        return self._read_evidence(self.source.path)
+        if not isinstance(self.place, (str, os.PathLike)):
+            return self.place
+        from robfcp.calibration.record import Record
+
+        name = os.fspath(self.place)
+        data = read_limited(self.place, Record.most_bytes)
+        if digest_of(data) != self.recorded:
+            raise RobfcpError(
+                f"{name}: is not the record of this calibration (its digest differs); "
+                "pass the file that was written with it"
+            )
+        record = Record.from_json(data, name)
+        upper = record.federation.grid.upper
+        if record.summary != self.summary:
+            raise RobfcpError(f"{name}: does not fit the calibration (it sums up to another one)")
+        if not all(np.isinf(limit) or limit in upper for limit in self._limits_of_levels):
+            raise RobfcpError(
+                f"{name}: does not fit the calibration (a threshold is not an edge of the grid)"
+            )
+        return record
 
     @cached_property
-    def evidence_digest(self) -> str:
-        """SHA-256 of the evidence file."""
-        if isinstance(self.source, EvidenceFile):
-            return self.source.digest
-        return digest_of(encode_evidence(self.source))
+    def record_digest(self) -> str:
+        """SHA-256 of the record's file."""
+        if self.place is None or isinstance(self.place, (str, os.PathLike)):
+            return self.recorded
+        return digest_of(self.place.to_json())
 
     @cached_property
     def identity(self) -> str:
-        """SHA-256 of evidence, levels and thresholds: the same sets, whatever version wrote it."""
+        """SHA-256 of record, levels and thresholds: the same sets, whatever version wrote it."""
         levels = [[str(level.coverage), repr(level.threshold)] for level in self.levels]
-        return digest_of(json.dumps([self.evidence_digest, levels]).encode())
+        return digest_of(json.dumps([self.record_digest, levels]).encode())
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What else must be said; where the record is at hand, also what names sites."""
-        named = self.evidence.remarks if self._at_hand else ()
+        named = self.record.remarks if self._at_hand else ()
         return (*(one for one in named if one not in self.public_remarks), *self.public_remarks)
 
     @property
     def _at_hand(self) -> bool:
         """Whether the record can be looked at."""
-        if isinstance(self.source, Evidence):
-            return True
-        return self.source.path is not None and Path(self.source.path).exists()
+        if isinstance(self.place, (str, os.PathLike)):
+            return Path(self.place).exists()
+        return self.place is not None
+
+    @property
+    def federation(self) -> Federation:
+        """The validated reports."""
+        return self.record.federation
+
+    @property
+    def oddness(self) -> NDArray[np.float64]:
+        """(K,) how odd the defence finds each site."""
+        return self.record.oddness
+
+    @property
+    def trusted_mask(self) -> NDArray[np.bool_]:
+        """(K,) whom the threshold rests on."""
+        return self.record.trusted_mask
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why each flagged site was left out."""
+        return self.record.flagged
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """An engine's account of the round."""
+        return self.record.provenance
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """The sites the threshold rests on."""
+        return tuple(name for name in self.federation.ids if name not in self.reasons)
+
+    @property
+    def flagged(self) -> tuple[str, ...]:
+        """The sites whose valid reports the defence left out; `reasons` says why."""
+        return tuple(name for name in self.federation.ids if name in self.reasons)
+
+    @property
+    def faulty(self) -> tuple[Fault, ...]:
+        """The sites whose reports were refused, and why."""
+        return self.federation.faulty
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The registered sites that sent nothing."""
+        return self.federation.missing
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -445,229 +633,17 @@ class Evidenced:
         found |= {fault.client: "faulty" for fault in self.faulty}
         return found | dict.fromkeys(self.missing, "missing")
 
-    @property
-    def federation(self) -> Federation:
-        """The validated reports."""
-        return self.evidence.federation
-
-    @property
-    def oddness(self) -> NDArray[np.float64]:
-        """(K,) how odd the defence finds each site."""
-        return self.evidence.oddness
-
-    @property
-    def trusted_mask(self) -> NDArray[np.bool_]:
-        """(K,) whom the threshold rests on."""
-        return self.evidence.trusted_mask
-
-    @property
-    def reasons(self) -> Mapping[str, str]:
-        """Why each flagged client was left out."""
-        return self.evidence.reasons
-
-    @property
-    def provenance(self) -> Mapping[str, Any]:
-        """An engine's record of the round."""
-        return self.evidence.provenance
-
-    @property
-    def trusted(self) -> tuple[str, ...]:
-        """The clients the threshold rests on."""
-        return self.evidence.trusted
-
-    @property
-    def flagged(self) -> tuple[str, ...]:
-        """The clients whose valid reports the defence left out; `reasons` says why."""
-        return self.evidence.flagged
-
-    @property
-    def faulty(self) -> tuple[Fault, ...]:
-        """The clients whose reports were refused, and why."""
-        return self.federation.faulty
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The registered clients that sent nothing."""
-        return self.federation.missing
-
-    def _read_evidence(self, path: FilePath) -> Evidence:
-        data = read_limited(path, MAX_EVIDENCE_BYTES)
-        name = os.fspath(path)
-        if digest_of(data) != self.evidence_digest:
-            raise RobfcpError(
-                f"{name}: is not the evidence of this calibration (its digest differs); "
-                "pass the file that was written with it"
-            )
-        evidence = decode_evidence(data, name)
-        try:
-            check_together(self.levels, self.summary, evidence)
-        except RobfcpError as error:
-            raise RobfcpError(f"{name}: does not fit the calibration ({error})") from None
-        return evidence
-
-
-if TYPE_CHECKING:
-    from robfcp.calibration.letters import Letter
-
-MAX_CALIBRATION_BYTES = 2**30
-FilePath = str | os.PathLike[str]
-
-
-@dataclass(frozen=True, eq=False)
-class Calibration(Predicting, Evidenced):
-    """Thresholds, the clients they rest on and what is proved about them.
-
-    `threshold`, `certificate`, `statement`, `curve` and `coverage` are single values where one
-    coverage was asked for, and tuples in the order asked where there were several.
-
-    The reports and verdicts are the `evidence`, which stays in memory after `calibrate` and lies
-    in a file of its own after `save`; a site needs only the calibration to predict.
-
-    Attributes
-    ----------
-    levels
-        Threshold and certificate for every coverage asked for.
-    settings
-        What `calibrate` was told.
-    score
-        The score the reports name, if they do; sets and intervals are made with it.
-    risk
-        The loss that is controlled in place of coverage, if so.
-    classes
-        The classes the reports name, or their number; None where they do not.
-    liars
-        How many may lie: the promise's number, else the defence's, else those left out.
-    liars_stated
-        Whether that number was stated beforehand.
-    checked
-        How each part of the reports was checked.
-    summary
-        How many clients became what: all a site may know.
-    source
-        The evidence, or where it lies.
-    public_remarks
-        What else must be said, as far as it names no site.
-    several
-        Whether several levels were asked for.
-    version
-        The version of robfcp that made it.
-
-    Examples
-    --------
-    >>> import robfcp
-    >>> federation = robfcp.Federation.from_counts([[80, 10, 10]] * 20, score=robfcp.LAC())
-    >>> calibration = robfcp.calibrate(federation, 0.8, defence="none")
-    >>> round(calibration.threshold, 3)
-    0.667
-    >>> calibration.predict_set([[0.6, 0.3, 0.1]])
-    array([[ True, False, False]])
-    """
-
-    levels: tuple[Level, ...]
-    settings: Settings
-    score: Score | None
-    risk: Risk | None
-    classes: Names | None
-    liars: int
-    liars_stated: bool
-    checked: Checked
-    summary: Summary
-    source: Evidence | EvidenceFile
-    public_remarks: tuple[str, ...] = ()
-    several: bool = False
-    version: str = __version__
-
-    def __repr__(self) -> str:
-        """A line: what a list of them shows."""
-        used = f"{self.summary.n_trusted} of {self.summary.n_clients} sites used"
-        return f"Calibration({', '.join(self._limits_in_words)}; {used})"
-
-    def __str__(self) -> str:
-        """Threshold, who was left out and why, what is proved, every remark: a line each."""
-        return "\n".join(self._sentences)
-
-    def _repr_html_(self) -> str:
-        """The same for a notebook."""
-        return "<br>\n".join(html.escape(line) for line in self._sentences)
-
-    @property
-    def _limits_in_words(self) -> list[str]:
-        return [
-            f"threshold {float(one.threshold):.4g} for coverage {float(one.coverage):g}"
-            if not one.strata
-            else f"{len(one.strata)} thresholds for coverage {float(one.coverage):g}"
-            for one in self.levels
-        ]
-
-    @property
-    def _sentences(self) -> list[str]:
-        summary, lines = self.summary, [f"{one}" for one in self._limits_in_words]
-        lines.append(f"{summary.n_trusted} of {summary.n_clients} sites used")
-        if self._at_hand:
-            out = "left out" if self.settings.promise is None else "flagged"
-            lines += [f"{out}: {name}: {self.reasons.get(name, '')}" for name in self.flagged]
-            lines += [f"refused: {fault.reason}" for fault in self.faulty]
-            lines += [f"missing: {name}" for name in self.missing]
-        else:
-            counts = {"left out": summary.n_flagged, "refused": summary.n_faulty}
-            counts["missing"] = summary.n_missing
-            lines += [f"{number} {word}" for word, number in counts.items() if number]
-        for one in self.levels:
-            lines.append(f"proved: {one.certificate.statement}")
-        return [*lines, *self.remarks]
-
-    def with_evidence(self, path: FilePath) -> Calibration:
-        """The same calibration with the evidence in another place.
+    def letter(self, client: str) -> Letter:
+        """What one site is told: its own verdict, and what the others' reports prove for it.
 
         Parameters
         ----------
-        path
-            Where its evidence file lies; read when first asked for.
-
-        Returns
-        -------
-        Calibration
-            Everything else is unchanged.
-
-        Examples
-        --------
-        >>> import os
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[90, 10]] * 3)
-        >>> robfcp.calibrate(federation, defence="none").save("calibration.json")
-        >>> os.rename("calibration.evidence.json", "kept.json")
-        >>> robfcp.Calibration.load("calibration.json").with_evidence("kept.json").trusted
-        ('client-0', 'client-1', 'client-2')
+        client
+            The site's name.
         """
-        return replace(self, source=EvidenceFile(path, self.evidence_digest))
+        from robfcp.calibration.letters import letter_to
 
-    def with_provenance(self, provenance: Mapping[str, Any]) -> Calibration:
-        """The same calibration with an engine's record of the round in its evidence.
-
-        Parameters
-        ----------
-        provenance
-            Anything JSON can hold.
-
-        Returns
-        -------
-        Calibration
-            Everything else is unchanged, but the evidence's digest.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
-        >>> calibration = robfcp.calibrate(federation, defence="none")
-        >>> calibration.with_provenance({"engine": "by hand"}).provenance
-        {'engine': 'by hand'}
-        """
-        return replace(self, source=replace(self.evidence, provenance=provenance))
-
-    if TYPE_CHECKING:  # a letter holds a calibration: the room's door adds this one
-
-        def letter(self, client: str) -> Letter:
-            """What one site is told: its own verdict, and what the others' reports prove for it."""
+        return letter_to(self, client)
 
     def check(
         self,
@@ -728,29 +704,78 @@ class Calibration(Predicting, Evidenced):
             score=score,
         )
 
+    def __repr__(self) -> str:
+        """A line: what a list of them shows."""
+        used = f"{self.summary.n_trusted} of {self.summary.n_clients} sites used"
+        return f"Calibration({', '.join(self._limits_in_words)}; {used})"
+
+    def __str__(self) -> str:
+        """Threshold, who was left out and why, what is proved, every remark: a line each."""
+        return "\n".join(self._sentences)
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        return "<br>\n".join(html.escape(line) for line in self._sentences)
+
+    @property
+    def _limits_in_words(self) -> list[str]:
+        return [
+            f"threshold {float(one.threshold):.4g} for coverage {float(one.coverage):g}"
+            if not one.strata
+            else f"{len(one.strata)} thresholds for coverage {float(one.coverage):g}"
+            for one in self.levels
+        ]
+
+    @property
+    def _sentences(self) -> list[str]:
+        summary, lines = self.summary, self._limits_in_words
+        lines.append(f"{summary.n_trusted} of {summary.n_clients} sites used")
+        out = "flagged" if self.promised else "left out"
+        if self._at_hand:
+            lines += [f"{out}: {name}: {self.reasons[name]}" for name in self.flagged]
+            lines += [f"refused: {fault.reason}" for fault in self.faulty]
+            lines += [f"missing: {name}" for name in self.missing]
+        else:
+            counts = {out: summary.n_flagged, "refused": summary.n_faulty}
+            counts["missing"] = summary.n_missing
+            lines += [f"{number} {word}" for word, number in counts.items() if number]
+        lines += [f"proved: {one.certificate.statement}" for one in self.levels]
+        return [*lines, *self.remarks]
+
+    def problem(self) -> str:
+        """What no calibration of so many sites can say, in words; empty where nothing is wrong."""
+        n_clients, held = self.summary.n_clients, [level.certificate for level in self.levels]
+        if not held or (len(held) > 1 and not self.several):
+            return "the parts of the file contradict each other (several levels, one threshold)"
+        if not 0 <= self.liars < n_clients or not 0 < self.confidence < 1:
+            return "the parts of the file contradict each other (liars, or the confidence)"
+        for level, one in zip(self.levels, held, strict=True):
+            shares = -1e-9 <= one.lower <= one.upper + 1e-9 <= 1 + 2e-9
+            if not shares or not (one.n_clients == n_clients or level.strata):
+                return "the parts of the file contradict each other (a certificate does not fit)"
+        if self.classes is not None:
+            check_strata_names("class", self.classes)
+        return ""
+
     def to_json(self) -> bytes:
-        """The calibration without its evidence as one JSON object, sealed by a digest.
+        """The calibration without its record as one JSON object, sealed by a digest.
 
         Returns
         -------
         bytes
-            What `from_json` reads; it names no client.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
-        >>> calibration = robfcp.calibrate(federation, defence="none")
-        >>> robfcp.Calibration.from_json(calibration.to_json()) == calibration
-        True
+            What `from_json` reads; it names no site.
         """
-        return encode_calibration(self._fields())
+        said = {
+            **msgspec.structs.asdict(self),
+            "levels": [_said_once(level) for level in self.levels],
+            "score": wire.wire_score(self.score),
+            "recorded": self.record_digest,
+        }
+        return seal(self.kind, 1, said)
 
-    @staticmethod
+    @classmethod
     def from_json(
-        data: bytes | str,
-        source: str = "calibration",
-        evidence: Evidence | FilePath | None = None,
+        cls, data: bytes | str, source: str = "", record: Record | FilePath | None = None
     ) -> Calibration:
         """A calibration from JSON, refused when it was damaged or is of a newer schema.
 
@@ -760,33 +785,23 @@ class Calibration(Predicting, Evidenced):
             What `to_json` gave.
         source
             How errors name it.
-        evidence
+        record
             What it rests on, or the file that holds it; not needed to predict.
 
         Returns
         -------
         Calibration
             Checked.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
-        >>> calibration = robfcp.calibrate(federation, defence="none")
-        >>> data = calibration.to_json()
-        >>> robfcp.Calibration.from_json(data, evidence=calibration.evidence).trusted
-        ('client-0', 'client-1', 'client-2')
         """
-        fields = decode_calibration(data, source)
-        kept = {k: v for k, v in fields._asdict().items() if k != "digest"}
-        rest = evidence if isinstance(evidence, Evidence) else EvidenceFile(evidence, fields.digest)
-        return Calibration(**kept, source=rest)
+        found = super().from_json(data, source)
+        levels = tuple(_said_again(level) for level in found.levels)
+        return replace(found, levels=levels).with_record(record)
 
     def save(self, path: FilePath, key: Any = None) -> None:
-        """Write calibration and evidence, each whole or not at all.
+        """Write calibration and record, each whole or not at all.
 
-        The evidence goes beside it: `calibration.json` and `calibration.evidence.json`. A
-        calibration read without its evidence is written without it.
+        The record goes beside it: `calibration.json` and `calibration.record.json`. A calibration
+        read without its record is written without it.
 
         Parameters
         ----------
@@ -794,25 +809,16 @@ class Calibration(Predicting, Evidenced):
             The file; an old one is replaced.
         key
             The server's private key, as `robfcp.report.load_key` reads it, to sign with.
-
-        Examples
-        --------
-        >>> import os
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
-        >>> calibration = robfcp.calibrate(federation, defence="none")
-        >>> calibration.save("calibration.json")
-        >>> sorted(os.listdir())
-        ['calibration.evidence.json', 'calibration.json']
         """
-        if isinstance(self.source, Evidence) and not is_special(path):
-            write_atomically(evidence_path(path), encode_evidence(self.source))
+        kept = self.place is not None and not isinstance(self.place, (str, os.PathLike))
+        if kept and not is_special(path):
+            write_atomically(Calibration.record_path(path), self.record.to_json())
         data = self.to_json()
         write_atomically(path, data if key is None else sign_sealed(data, key))
 
-    @staticmethod
-    def load(path: FilePath, server_key: str | None = None) -> Calibration:
-        """Read a saved calibration; its evidence is read when first asked for.
+    @classmethod
+    def load(cls, path: FilePath, server_key: str | None = None) -> Calibration:
+        """Read a saved calibration; its record is read when first asked for.
 
         Parameters
         ----------
@@ -825,45 +831,66 @@ class Calibration(Predicting, Evidenced):
         Returns
         -------
         Calibration
-            It predicts with or without its evidence.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
-        >>> calibration = robfcp.calibrate(federation, defence="none")
-        >>> calibration.save("calibration.json")
-        >>> robfcp.Calibration.load("calibration.json") == calibration
-        True
+            It predicts with or without its record.
         """
-        data = read_limited(path, MAX_CALIBRATION_BYTES)
+        data = read_limited(path, cls.most_bytes)
         if server_key is not None:
             check_signer(data, server_key, os.fspath(path))
-        return Calibration.from_json(data, os.fspath(path), evidence_path(path))
+        return cls.from_json(data, os.fspath(path), Calibration.record_path(path))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Calibration) and self.to_json() == other.to_json()
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _fields(self) -> CalibrationFields:
-        return CalibrationFields(
-            levels=self.levels,
-            settings=self.settings,
-            score=self.score,
-            risk=self.risk,
-            classes=self.classes,
-            liars=self.liars,
-            liars_stated=self.liars_stated,
-            checked=self.checked,
-            summary=self.summary,
-            public_remarks=self.public_remarks,
-            several=self.several,
-            version=self.version,
-            digest=self.evidence_digest,
-        )
+    def __reduce__(self) -> Any:
+        return _unpickled, (*msgspec.structs.astuple(self), self.place)
 
 
-def evidence_path(path: FilePath) -> Path:
-    """Where the evidence of the calibration at `path` lies."""
-    return Path(path).with_suffix(".evidence.json")
+def _unpickled(*parts: Any) -> Calibration:
+    """A pickled calibration with its record."""
+    *fields, place = parts
+    return Calibration(*fields).with_record(place)
+
+
+def _said_once(level: Level) -> Level:
+    """What all classes' certificates share with the level's own is said there alone."""
+    shared = level.certificate.assumptions
+    strata = (
+        replace(one, certificate=replace(one.certificate, assumptions=()))
+        if one.certificate.assumptions == shared
+        else one
+        for one in level.strata
+    )
+    return replace(level, strata=tuple(strata))
+
+
+def _said_again(level: Level) -> Level:
+    shared = level.certificate.assumptions
+    strata = (
+        one
+        if one.certificate.assumptions
+        else replace(one, certificate=replace(one.certificate, assumptions=shared))
+        for one in level.strata
+    )
+    return replace(level, strata=tuple(strata))
+
+
+class _InLetter(msgspec.Struct):
+    calibration: msgspec.Raw
+
+
+def load_calibration(path: FilePath, server_key: str | None = None) -> Calibration:
+    """The calibration in its own file, or the one that a site's letter holds.
+
+    server_key: the server's public key; a file that it has not signed is refused.
+    """
+    data = read_limited(path, Calibration.most_bytes)
+    if kind_of(data) != "letter":
+        return Calibration.load(path, server_key)
+    if server_key is not None:
+        check_signer(data, server_key, os.fspath(path))
+    remedy = "pass a file that robfcp calibrate --letters wrote"
+    _, raw = unseal(data, "letter", 1, os.fspath(path), remedy)
+    letter = decode_body(raw, _InLetter, "letter", os.fspath(path), remedy)
+    return Calibration.from_json(bytes(letter.calibration), os.fspath(path))

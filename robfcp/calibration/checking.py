@@ -10,107 +10,83 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import Rng, array, share
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
-from robfcp.guarantees import bounds_of, coverage_interval
 from robfcp.prediction import predict_intervals, predict_sets
-from robfcp.report import Report
 from robfcp.scores import ClassificationScore, Score, check_labels
 
 if TYPE_CHECKING:
     from robfcp.calibration.at_site import LocalThreshold
-    from robfcp.calibration.calibration import Calibration
-    from robfcp.calibration.levels import Level
+    from robfcp.calibration.calibration import Calibration, Level
 
 LOCAL_DELTA = 0.05  # the chance that a site's own threshold covers less than its floor
 
 
 @dataclass(frozen=True)
-class Promise:
+class Floor:
     """A floor for coverage, its source in words, and whether it speaks of this very calibration.
 
     A level that holds on average over calibration data does not: half of all calibrations lie
     below it, so a test against it would blame good ones.
     """
 
-    floor: float
+    value: float
     source: str
     holds: bool
 
 
-def promise_of(calibration: Calibration, level: int = 0, floor: float | None = None) -> Promise:
+def floor_of(calibration: Calibration, level: int = 0, floor: float | None = None) -> Floor:
     """The stated floor, else the certificate's lower end, else 1 - alpha, and which it is."""
     chosen = level_of(calibration, level)
     if floor is not None:
-        return Promise(share("floor", floor, "give 0.85, say"), "stated floor", True)
+        return Floor(share("floor", floor, "give 0.85, say"), "stated floor", True)
     certificate = chosen.certificate
     if certificate.lower > 0 and certificate.confidence is not None:
         source = f"certificate's lower end, {certificate.confidence:.4g} confidence"
         if certificate.estimated:
             source += f", if at most {certificate.m} lie (estimated)"
-        return Promise(certificate.lower, source, True)
+        return Floor(certificate.lower, source, True)
     words = "1 - alpha, which holds on average over calibration data"
     if certificate.lower <= 0:
         words = "1 - alpha, as nothing is certified"
-    return Promise(float(chosen.coverage), words, False)
+    return Floor(float(chosen.coverage), words, False)
 
 
-def firm_promise(
+def firm_floor(
     calibration: Calibration,
     level: int = 0,
     floor: float | None = None,
     own: LocalThreshold | None = None,
-) -> Promise:
+) -> Floor:
     """A promise that this very calibration, or the site's own threshold, makes and that a miss can
     speak against."""
     threshold = level_of(calibration, level).threshold if own is None else own.threshold
     if not np.isfinite(threshold):
         raise RobfcpError("threshold: every set is full, so nothing can be missed; no need to look")
-    promise = promise_of(calibration, level, floor) if own is None else local_promise(own, floor)
-    if not promise.holds:
+    found = floor_of(calibration, level, floor) if own is None else local_floor(own, floor)
+    if not found.holds:
         raise RobfcpError(
-            f"floor: the calibration promises {promise.source}; state a floor (--floor) that this "
+            f"floor: the calibration promises {found.source}; state a floor (--floor) that this "
             "very calibration must hold, below that level, or promise Pac "
             "(--promise pac)"
         )
-    if promise.floor >= 1:
+    if found.value >= 1:
         raise RobfcpError("floor: a promise of 1 leaves nothing to miss; state a smaller floor")
-    return promise
+    return found
 
 
-def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> float:
-    """What a site's own report proves of its coverage at a threshold, whoever chose that.
-
-    The p with n kl(c/n, p) = ln(2 H/delta) below the share c/n: at all H edges at once. A threshold
-    between two edges has the floor of the lower one.
-    """
-    if report.privacy is not None:
-        raise RobfcpError(
-            f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "
-            "which never leaves the site"
-        )
-    grid, delta = report.grid, 1 - share("confidence", confidence, "give 0.95, say")
-    edge = int(np.searchsorted(grid.upper, threshold, side="right")) - 1
-    if edge < 0:
-        return 0.0
-    alone = bounds_of(Federation.from_reports([report]))
-    low, _ = coverage_interval(alone, np.array([edge]), 0, delta, grid.n_bins)
-    return float(low[0])
-
-
-def local_promise(own: LocalThreshold, floor: float | None = None) -> Promise:
+def local_floor(own: LocalThreshold, floor: float | None = None) -> Floor:
     """The stated floor, else what the site's own samples prove of its own threshold.
 
     That is never below X_(a) of the site's n scores, and P(F(X_(a)) < q) <= P(Beta(a, n+1-a) < q)
     whatever anybody does; q is the 0.05 quantile.
     """
     if floor is not None:
-        return Promise(share("floor", floor, "give 0.85, say"), "stated floor", True)
+        return Floor(share("floor", floor, "give 0.85, say"), "stated floor", True)
     from scipy.special import betaincinv
 
     a = round(own.floor * (own.n + 1))
     proved = float(betaincinv(a, own.n + 1 - a, LOCAL_DELTA))
     words = f"what the site's own {own.n} samples prove of its own threshold, 0.95 confidence"
-    return Promise(proved, words, True)
+    return Floor(proved, words, True)
 
 
 def level_of(calibration: Calibration, level: int) -> Level:
@@ -162,8 +138,9 @@ class Check:
         Mean number of labels in a set, or mean width of the intervals.
     set_sizes
         How many sets have how many labels; empty for intervals.
-    promise
-        The floor and where it comes from; it speaks of the mixture, not of a class or group.
+    floor
+        What coverage is held against, and where that comes from; it speaks of the mixture, not
+        of a class or group.
     confidence
         Of each list of intervals.
     verdict
@@ -178,7 +155,7 @@ class Check:
     groups: tuple[Part, ...]
     set_size: float
     set_sizes: dict[int, int]
-    promise: Promise
+    floor: Floor
     confidence: float
     verdict: Verdict
     enough: int | None
@@ -186,11 +163,11 @@ class Check:
     @property
     def line(self) -> str:
         """The answer in one line."""
-        part, floor = self.overall, self.promise.floor
+        part, floor = self.overall, self.floor.value
         words = (
             f"{self.verdict}: {part.coverage:.4f} of {part.n} samples are covered "
             f"({self.confidence:.4g} interval {part.low:.4f} to {part.high:.4f}), promised is "
-            f"{floor:.4f} ({self.promise.source})"
+            f"{floor:.4f} ({self.floor.source})"
         )
         if self.verdict != "cannot tell yet":
             return words
@@ -220,12 +197,12 @@ def check(
     hit, sizes = covered_by(calibration.score_of(score), predictions, targets, limits, rng)
     if not len(hit):
         raise RobfcpError("samples: there are none; pass at least one")
-    promise = promise_of(calibration, level, floor) if own is None else local_promise(own, floor)
+    found = floor_of(calibration, level, floor) if own is None else local_floor(own, floor)
     overall = _part("all", hit, confidence)
-    verdict = _verdict(overall, promise.floor, bool(np.isfinite(threshold)))
+    verdict = _verdict(overall, found.value, bool(np.isfinite(threshold)))
     enough = None
     if verdict == "cannot tell yet":
-        enough = samples_to_tell(overall.covered, overall.n, promise.floor, confidence)
+        enough = samples_to_tell(overall.covered, overall.n, found.value, confidence)
     whole = sizes.dtype.kind in "iu"
     values, counts = np.unique(sizes, return_counts=True) if whole else ([], [])
     return Check(
@@ -234,7 +211,7 @@ def check(
         groups=() if groups is None else _parts(hit, _group_names(groups, len(hit)), confidence),
         set_size=float(sizes.mean()),
         set_sizes={int(v): int(c) for v, c in zip(values, counts, strict=True)},
-        promise=promise,
+        floor=found,
         confidence=confidence,
         verdict=verdict,
         enough=enough,

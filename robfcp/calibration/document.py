@@ -1,212 +1,196 @@
-"""The JSON form of a calibration: a few kB whatever the number of clients, sealed by a digest."""
+"""Structs that are files: JSON with a kind, a schema, a digest over the body, and a signature.
+
+The digest shows damage, not forgery: whoever alters a file can compute it anew. A signature by the
+server's key shows both.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import hashlib
+import os
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec import structs
 
-from robfcp.calibration.by_class import StratumLevel
-from robfcp.calibration.checks import check_levels
-from robfcp.calibration.evidence import Summary
-from robfcp.calibration.levels import Level
-from robfcp.calibration.sealed import Envelope, decode_body, envelope_of, seal, unseal
-from robfcp.calibration.settings import Settings
-from robfcp.certificate import Certificate, CurvePoint
 from robfcp.errors import RobfcpError
-from robfcp.federation import Checked
-from robfcp.guarantees import exact_level
-from robfcp.report import Names, check_strata_names, signing, wire
-from robfcp.scores import Risk, Score
-
-KIND = "calibration"
-SCHEMA = 1
-_REMEDY = "pass a file written by robfcp calibrate"
-
-
-class WireStratum(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One class or group at one level; an infinite threshold is null."""
-
-    name: str
-    threshold: float | None
-    certificate: Certificate
-    holders: int
-    samples: int
-    protection: str = ""
-    curve: list[CurvePoint] = []
-    empty_from: int | None = None
-
-
-class WireLevel(msgspec.Struct, forbid_unknown_fields=True):
-    """One confidence level; an infinite threshold is null."""
-
-    coverage: str
-    threshold: float | None
-    certificate: Certificate
-    curve: list[CurvePoint] = []
-    empty_from: int | None = None
-    strata: list[WireStratum] = []
-
-
-class Body(msgspec.Struct, forbid_unknown_fields=True):
-    """Everything the digest covers."""
-
-    version: str
-    settings: Settings
-    levels: list[WireLevel]
-    several: bool
-    liars: int
-    liars_stated: bool
-    remarks: list[str]
-    score: wire.WireScore | None
-    checked: Checked
-    summary: Summary
-    evidence: str
-    risk: Risk | None = None
-    classes: list[str] | int | None = None
-
-
-class CalibrationFields(NamedTuple):
-    """All that a calibration file holds, read and checked."""
-
-    levels: tuple[Level, ...]
-    settings: Settings
-    score: Score | None
-    risk: Risk | None
-    classes: Names | None
-    liars: int
-    liars_stated: bool
-    checked: Checked
-    summary: Summary
-    public_remarks: tuple[str, ...]
-    several: bool
-    version: str
-    digest: str  # of the evidence
-
-
-def encode_calibration(found: CalibrationFields) -> bytes:
-    """The calibration as sealed JSON."""
-    return seal(
-        KIND,
-        SCHEMA,
-        Body(
-            version=found.version,
-            settings=found.settings,
-            levels=[wire_level(level) for level in found.levels],
-            several=found.several,
-            liars=found.liars,
-            liars_stated=found.liars_stated,
-            remarks=list(found.public_remarks),
-            score=wire.wire_score(found.score),
-            checked=found.checked,
-            summary=found.summary,
-            evidence=found.digest,
-            risk=found.risk,
-            classes=list(found.classes) if isinstance(found.classes, tuple) else found.classes,
-        ),
-    )
-
-
-def decode_calibration(data: bytes | str, source: str) -> CalibrationFields:
-    """What a calibration file holds, or one line that says what is wrong with it."""
-    _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
-    try:
-        found = _read(decode_body(raw, Body, KIND, source, _REMEDY))
-        check_levels(found.levels, found.several, found.liars, found.summary.n_clients)
-    except RobfcpError as error:
-        if str(error).startswith(f"{source}: "):
-            raise
-        raise RobfcpError(
-            f"{source}: the parts of the file contradict each other ({error}); "
-            "calibrate again from the reports"
-        ) from None
-    return found
-
-
-def wire_level(level: Level) -> WireLevel:
-    """The level as it stands in a file."""
-    return WireLevel(
-        str(level.coverage),
-        threshold=_finite(level.threshold),
-        certificate=level.certificate,
-        curve=list(level.curve),
-        empty_from=level.empty_from,
-        strata=[
-            WireStratum(
-                name=one.name,
-                threshold=_finite(one.threshold),
-                certificate=_unlike(one.certificate, level.certificate),
-                holders=one.holders,
-                samples=one.samples,
-                protection=one.protection,
-                curve=list(one.curve),
-                empty_from=one.empty_from,
-            )
-            for one in level.strata
-        ],
-    )
-
-
-def _unlike(own: Certificate, shared: Certificate) -> Certificate:
-    """A class's certificate; what all classes share is said once, with the level's own."""
-    return structs.replace(own, assumptions=()) if own.assumptions == shared.assumptions else own
-
-
-def _finite(threshold: float) -> float | None:
-    return threshold if np.isfinite(threshold) else None
-
-
-def _class_names(names: list[str] | int) -> Names:
-    return check_strata_names("class", names if isinstance(names, int) else tuple(names))
-
-
-def _read(body: Body) -> CalibrationFields:
-    return CalibrationFields(
-        levels=tuple(_level(level) for level in body.levels),
-        settings=body.settings,
-        score=wire.read_score(body.score),
-        risk=body.risk,
-        classes=None if body.classes is None else _class_names(body.classes),
-        liars=body.liars,
-        liars_stated=body.liars_stated,
-        checked=body.checked,
-        summary=body.summary,
-        public_remarks=tuple(body.remarks),
-        several=body.several,
-        version=body.version,
-        digest=body.evidence,
-    )
-
-
-def _level(level: WireLevel) -> Level:
-    return Level(
-        exact_level(level.coverage),
-        threshold=np.inf if level.threshold is None else level.threshold,
-        certificate=level.certificate,
-        curve=tuple(level.curve),
-        empty_from=level.empty_from,
-        strata=tuple(
-            StratumLevel(
-                name=one.name,
-                threshold=np.inf if one.threshold is None else one.threshold,
-                certificate=one.certificate
-                if one.certificate.assumptions
-                else structs.replace(one.certificate, assumptions=level.certificate.assumptions),
-                holders=one.holders,
-                samples=one.samples,
-                protection=one.protection,
-                curve=tuple(one.curve),
-                empty_from=one.empty_from,
-            )
-            for one in level.strata
-        ),
-    )
-
+from robfcp.files import read_limited, what_is_wrong, write_atomically
+from robfcp.report import signing
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+T = TypeVar("T")
+F = TypeVar("F", bound="SealedFile")
+FilePath = str | os.PathLike[str]
+_CALLED = {
+    "alarms": "a record of alarms",
+    "monitor": "a monitor's state",
+    "chain": "a chain of rounds",
+    "record": "a calibration's record",
+    "report": "a site's report",
+    "signed-report": "a site's signed report",
+    "e-report": "a monitor's e-report",
+    "privacy-ledger": "a privacy ledger",
+    "letter": "a site's letter",
+    "calibration": "a calibration",
+}
+
+
+class Envelope(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Kind, schema and digest around a body, whose bytes are digested exactly as they stand.
+
+    A signed file has the server's public key and its signature beside.
+    """
+
+    kind: str
+    schema: int
+    digest: str
+    body: msgspec.Raw
+    key: str = ""
+    signature: str = ""
+
+
+class _Label(msgspec.Struct):
+    kind: str = ""
+    schema: int = 0
+
+
+def digest_of(data: bytes) -> str:
+    """SHA-256 in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _written(value: object) -> object:
+    """What stands in a file for what JSON does not know."""
+    if isinstance(value, Fraction):
+        return str(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise NotImplementedError(f"{type(value)} cannot be written")
+
+
+def seal(kind: str, schema: int, body: Any) -> bytes:
+    """The body as sealed JSON."""
+    data = msgspec.json.encode(body, enc_hook=_written)
+    return msgspec.json.encode(Envelope(kind, schema, digest_of(data), msgspec.Raw(data)))
+
+
+def kind_of(data: bytes | str) -> str:
+    """What kind of file this says it is; empty where it says nothing."""
+    try:
+        return msgspec.json.decode(data, type=_Label).kind
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return ""
+
+
+def envelope_of(data: bytes | str) -> Envelope:
+    """The envelope of a sealed file, its contents unchecked."""
+    try:
+        return msgspec.json.decode(data, type=Envelope)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise RobfcpError(
+            f"not a sealed file ({what_is_wrong(error)}); pass one that robfcp wrote"
+        ) from None
+
+
+def unseal(
+    data: bytes | str, kind: str, newest: int, source: str, remedy: str
+) -> tuple[int, msgspec.Raw]:
+    """Schema and body of a sealed file, or one line that says what is wrong with it."""
+    called = _CALLED[kind]
+    try:
+        header = msgspec.json.decode(data, type=_Label)
+        if header.kind in _CALLED and header.kind != kind:
+            raise RobfcpError(f"{source}: is {_CALLED[header.kind]}, not {called}; {remedy}")
+        if header.kind == kind and header.schema > newest:
+            raise RobfcpError(
+                f"{source}: {kind} schema {header.schema} is unknown to this version "
+                f"(it reads 1 to {newest}); update robfcp"
+            )
+        envelope = msgspec.json.decode(data, type=Envelope)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise RobfcpError(f"{source}: not {called} ({what_is_wrong(error)}); {remedy}") from None
+    if envelope.kind != kind or envelope.schema < 1:
+        found = f"kind {envelope.kind!r}, schema {envelope.schema}"
+        raise RobfcpError(f"{source}: not {called} ({found}); {remedy}")
+    if digest_of(bytes(envelope.body)) != envelope.digest:
+        raise RobfcpError(
+            f"{source}: the digest does not fit the contents: the file was altered or damaged; "
+            "calibrate again from the reports"
+        )
+    return envelope.schema, envelope.body
+
+
+def decode_body(body: msgspec.Raw, type: type[T], kind: str, source: str, remedy: str) -> T:
+    """The body as a struct, or one line that says what is wrong with it."""
+    try:
+        return msgspec.json.decode(body, type=type)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
+        why = what_is_wrong(error)
+        if isinstance(error.__cause__, RobfcpError):
+            why = str(error.__cause__)
+        raise RobfcpError(f"{source}: not {_CALLED[kind]} ({why}); {remedy}") from None
+
+
+class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A struct that is a sealed file: its fields are the body, checked whenever it is read."""
+
+    kind: ClassVar[str]
+    remedy: ClassVar[str]
+    most_bytes: ClassVar[int] = 2**28
+
+    def problem(self) -> str:
+        """What is wrong with it beyond the types of its fields; empty where nothing is."""
+        return ""
+
+    def to_json(self) -> bytes:
+        """The file."""
+        return seal(self.kind, 1, self)
+
+    @classmethod
+    def from_json(cls: type[F], data: bytes | str, source: str = "") -> F:
+        """What the file holds, or one line that says what is wrong with it.
+
+        Parameters
+        ----------
+        data
+            The file's contents.
+        source
+            How errors name it.
+        """
+        source = source or cls.kind
+        _, raw = unseal(data, cls.kind, 1, source, cls.remedy)
+        found = decode_body(raw, cls, cls.kind, source, cls.remedy)
+        problem = found.problem()
+        if problem:
+            raise RobfcpError(f"{source}: {problem}; {cls.remedy}")
+        return found
+
+    def save(self, path: FilePath) -> None:
+        """Write it whole or not at all, and never more than can be read back.
+
+        Parameters
+        ----------
+        path
+            The file; an old one is replaced.
+        """
+        data = self.to_json()
+        if len(data) > self.most_bytes:
+            raise RobfcpError(f"{path}: would be too large to be read back; begin another file")
+        write_atomically(path, data)
+
+    @classmethod
+    def load(cls: type[F], path: FilePath) -> F:
+        """What a file holds.
+
+        Parameters
+        ----------
+        path
+            A file that `save` wrote.
+        """
+        return cls.from_json(read_limited(path, cls.most_bytes), os.fspath(path))
 
 
 def sign_sealed(data: bytes, key: Ed25519PrivateKey) -> bytes:

@@ -16,10 +16,15 @@ from numpy.typing import ArrayLike
 
 from robfcp.arguments import Rng
 from robfcp.calibration.at_site import Localised, Others, localised
-from robfcp.calibration.calibration import MAX_CALIBRATION_BYTES, Calibration, FilePath
-from robfcp.calibration.covered import covered_at_sites, diagnose
-from robfcp.calibration.document import check_signer, sign_sealed
-from robfcp.calibration.sealed import SealedFile, digest_of, kind_of
+from robfcp.calibration.by_class import covered_at_sites, diagnose
+from robfcp.calibration.calibration import Calibration
+from robfcp.calibration.document import (
+    FilePath,
+    SealedFile,
+    check_signer,
+    digest_of,
+    sign_sealed,
+)
 from robfcp.errors import RobfcpError, plain
 from robfcp.files import make_folder, read_limited, write_atomically
 from robfcp.guarantees import MOST_COMPARED, class_counts, outside_of, own_interval, site_thresholds
@@ -68,7 +73,7 @@ class Letter(SealedFile, frozen=True, omit_defaults=True, dict=True):
 
     kind = "letter"
     remedy = "pass a file that robfcp calibrate --letters wrote"
-    most_bytes = MAX_CALIBRATION_BYTES
+    most_bytes = Calibration.most_bytes
 
     client: str
     verdict: Verdict
@@ -101,7 +106,7 @@ class Letter(SealedFile, frozen=True, omit_defaults=True, dict=True):
     @property
     def sentence(self) -> str:
         """The verdict in plain words: what was done, what is seen and what to check."""
-        out = "was left out" if self.calibration.settings.promise is None else "was flagged"
+        out = "was flagged" if self.calibration.promised else "was left out"
         words = {
             "trusted": "was used, but look" if self.diagnosis else "was used",
             "flagged": out,
@@ -176,7 +181,7 @@ def letter_to(calibration: Calibration, client: str) -> Letter:
     Parameters
     ----------
     calibration
-        With its evidence.
+        With its record.
     client
         The client's name.
 
@@ -210,7 +215,7 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
     Examples
     --------
     >>> import robfcp
-    >>> from robfcp.calibration import letters
+    >>> from robfcp.calibration.letters import letters
     >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
     >>> sizes = {"a": 3, "b": 3, "c": 3}
     >>> federation = robfcp.Federation.from_reports(reports, sizes=sizes)
@@ -218,18 +223,18 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
     >>> [(letter.client, letter.verdict) for letter in letters(calibration)]
     [('a', 'trusted'), ('b', 'trusted'), ('c', 'missing')]
     """
-    evidence, document = calibration.evidence, msgspec.Raw(calibration.to_json())
-    federation = evidence.federation
+    record, document = calibration.record, msgspec.Raw(calibration.to_json())
+    federation = record.federation
     covered, others = covered_at_sites(calibration), from_others(calibration, chosen)
     found = {name: one.to_site() for name, one in diagnose(calibration).items()}
     for k, client in enumerate(federation.ids):
         if chosen is None or client in chosen:
             yield Letter(
                 client,
-                verdict="trusted" if evidence.trusted_mask[k] else "flagged",
+                verdict="trusted" if record.trusted_mask[k] else "flagged",
                 document=document,
-                reason=evidence.reasons.get(client, ""),
-                oddness=float(evidence.oddness[k]),
+                reason=record.flagged.get(client, ""),
+                oddness=float(record.oddness[k]),
                 covered=tuple(covered[k].tolist()),
                 diagnosis=found[client].seen if client in found else "",
                 advice=found[client].advice if client in found else "",
@@ -260,16 +265,6 @@ def file_name(client: str) -> str:
     return f"{kept or 'site'}-{digest_of(client.encode())[:12]}"
 
 
-def load_calibration(path: FilePath, server_key: str | None = None) -> Calibration:
-    """The calibration in its own file, or the one that a site's letter holds.
-
-    server_key: the server's public key; a file that it has not signed is refused.
-    """
-    if kind_of(read_limited(path, MAX_CALIBRATION_BYTES)) == Letter.kind:
-        return Letter.load(path, server_key).calibration
-    return Calibration.load(path, server_key)
-
-
 def from_others(calibration: Calibration, chosen: set[str] | None = None) -> dict[str, Others]:
     """What the others' reports say of each site (or the chosen ones); empty without classes."""
     federation = calibration.federation
@@ -280,7 +275,7 @@ def from_others(calibration: Calibration, chosen: set[str] | None = None) -> dic
         return {}
     counts = class_counts(federation)
     wanted = [k for k, name in enumerate(counts.ids) if chosen is None or name in chosen]
-    liars, alike = calibration.liars, calibration.alike_within_classes
+    liars, alike = calibration.liars, calibration.record.alike_within_classes
     if not wanted or liars > len(counts.ids) - 1:
         return {}
     upper = [x if np.isfinite(x) else None for x in federation.grid.upper.tolist()]

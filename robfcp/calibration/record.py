@@ -1,30 +1,42 @@
-"""The JSON form of the evidence: reports in columns, sparse counts, verdicts, and a digest."""
+"""The record of a calibration: reports and verdicts, kept by the server for auditors."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
-from robfcp.calibration.checks import check_counts, check_evidence, check_names, checked_columns
-from robfcp.calibration.evidence import Evidence
-from robfcp.calibration.sealed import decode_body, seal, unseal
+from robfcp.arguments import MAX_SAMPLES, check_client
+from robfcp.calibration.calibration import Summary
+from robfcp.calibration.document import SealedFile, seal
 from robfcp.errors import RobfcpError
-from robfcp.federation import Checked, Fault, Federation, Stratified, check_extent, table
+from robfcp.federation import Fault, Federation, Stratified, check_extent, table
 from robfcp.grid import Grid
+from robfcp.guarantees import LabelShift, Promise
 from robfcp.privacy import Privacy
-from robfcp.report import By, check_strata_names, wire
+from robfcp.report import By, agreement, check_strata_names, wire
 from robfcp.scores import Risk
 
-KIND = "evidence"
-SCHEMA = 1
 _PIECE = 2**18  # numbers turned into JSON at a time
-_REMEDY = "pass the file that robfcp calibrate wrote beside the calibration"
 
 
-class WireFederation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class ByClassColumns(msgspec.Struct, forbid_unknown_fields=True):
+    """Counts by class of the sites at `rows`; row r's cells are cells[starts[r]:...]."""
+
+    by: By
+    names: tuple[str, ...] | int
+    rows: list[int]
+    starts: list[int]
+    cells: list[int]
+    counts: list[int]
+
+
+class Columns(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The accepted reports in columns; row k's bins are bins[starts[k]:starts[k + 1]].
 
     The sizes are the sums of the counts and are stated only where these hold noise.
@@ -35,185 +47,150 @@ class WireFederation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     round: str | None
     model: str | None
     registered: bool
-    ids: list[str]
+    checked: agreement.Checked
+    ids: tuple[str, ...]
     starts: list[int]
     bins: list[int]
     counts: list[int]
-    faulty: list[Fault]
-    missing: list[str]
-    privacy: list[Privacy | None] = []
+    faulty: tuple[Fault, ...]
+    missing: tuple[str, ...]
+    privacy: tuple[Privacy | None, ...] = ()
     sizes: list[int] = []
     sizes_known: bool = True
     risk: Risk | None = None
-    strata: WireStratified | None = None
-    set_sizes: WireStratified | None = None
+    strata: ByClassColumns | None = None
+    set_sizes: ByClassColumns | None = None
 
 
-class WireStratified(msgspec.Struct, forbid_unknown_fields=True):
-    """Counts by class of the clients at `rows`; row r's cells are cells[starts[r]:...]."""
-
-    by: By
-    names: list[str] | int
-    rows: list[int]
-    starts: list[int]
-    cells: list[int]
-    counts: list[int]
+if TYPE_CHECKING:
+    Reports: TypeAlias = Federation
+    Numbers: TypeAlias = NDArray[np.float64]
+else:  # what stands in a file for them: the record reads it when it is made
+    Reports, Numbers = Columns, list[float]
 
 
-class EvidenceBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Everything the digest covers."""
+class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields=True):
+    """What a calibration rests on.
 
-    federation: WireFederation
-    checked: Checked
+    Attributes
+    ----------
+    federation
+        The validated reports.
+    oddness
+        (K,) how odd the defence finds each site.
+    flagged
+        The sites whose valid reports it left out, each with the reason.
+    remarks
+        What the defence has to say, with names.
+    defence, parameters
+        They make the same defence again; one that cannot be written down is `custom:NAME`.
+    promise
+        What was promised, if anything was.
+    clusters
+        Which classes or groups share thresholds, where some do.
+    provenance
+        An engine's account of the round.
+    """
+
+    kind: ClassVar[str] = "record"
+    remedy: ClassVar[str] = "pass the file that robfcp calibrate wrote beside the calibration"
+    most_bytes: ClassVar[int] = 2**32
+
+    federation: Reports
+    oddness: Numbers
     flagged: dict[str, str]
-    oddness: list[float]
-    remarks: list[str]
-    provenance: dict[str, Any]
+    remarks: tuple[str, ...]
+    defence: str
+    parameters: dict[str, bool | int | float | str | None]
+    promise: Promise | None = None
+    clusters: dict[str, str] | None = None
+    provenance: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.federation, Columns):
+            force_setattr(self, "federation", _read(self.federation))
+        if isinstance(self.oddness, list):
+            force_setattr(self, "oddness", np.array(self.oddness, dtype=np.float64))
+
+    @cached_property
+    def trusted_mask(self) -> NDArray[np.bool_]:
+        """(K,) whom the threshold rests on."""
+        return np.array([name not in self.flagged for name in self.federation.ids], dtype=bool)
+
+    @property
+    def alike_within_classes(self) -> float:
+        """How far honest sites' scores may differ within a class, as declared; 0 if nothing was."""
+        return self.promise.alike if isinstance(self.promise, LabelShift) else 0.0
+
+    @property
+    def summary(self) -> Summary:
+        """How many sites became what."""
+        federation = self.federation
+        return Summary(
+            n_clients=federation.n_clients,
+            n_samples=federation.n_samples,
+            n_trusted=federation.n_clients - len(self.flagged),
+            n_flagged=len(self.flagged),
+            n_faulty=len(federation.faulty),
+            n_missing=len(federation.missing),
+            grid=federation.grid.digest,
+            round=federation.round,
+            model=federation.model,
+        )
+
+    def problem(self) -> str:
+        """Verdicts that cannot belong to the reports beside them."""
+        federation = self.federation
+        sizes, n_clients = federation.sizes, federation.n_clients
+        wrong = "the parts of the file contradict each other"
+        if len(sizes) != n_clients:
+            return f"{wrong} (sizes differ from the sites in number)"
+        if not (sizes.min(initial=1) > 0 and sizes.max(initial=1) <= MAX_SAMPLES):
+            return f"{wrong} (a size is impossible)"
+        if self.oddness.shape != (n_clients,):
+            return f"{wrong} (oddness is not one a site)"
+        if not set(self.flagged) <= set(federation.ids):
+            return f"{wrong} (a flagged site did not report)"
+        if not self.trusted_mask.any():
+            return f"{wrong} (nobody is trusted)"
+        return ""
+
+    def to_json(self) -> bytes:
+        """The record as sealed JSON."""
+        said = {**msgspec.structs.asdict(self), "federation": _columns(self.federation)}
+        return seal(self.kind, 1, said)
 
 
-def encode_evidence(evidence: Evidence) -> bytes:
-    """The evidence as sealed JSON."""
-    return seal(
-        KIND,
-        SCHEMA,
-        EvidenceBody(
-            federation=_columns(evidence.federation),
-            checked=evidence.federation.checked,
-            flagged={client: evidence.reasons.get(client, "") for client in evidence.flagged},
-            oddness=evidence.oddness.tolist(),
-            remarks=list(evidence.remarks),
-            provenance=dict(evidence.provenance),
-        ),
-    )
-
-
-def decode_evidence(data: bytes | str, source: str) -> Evidence:
-    """The evidence in a file, or one line that says what is wrong with it."""
-    _, raw = unseal(data, KIND, SCHEMA, source, _REMEDY)
-    body = decode_body(raw, EvidenceBody, KIND, source, _REMEDY)
-    try:
-        return _read(body)
-    except RobfcpError as error:
-        raise RobfcpError(
-            f"{source}: the parts of the file contradict each other ({error}); "
-            "calibrate again from the reports"
-        ) from None
-
-
-def _read(body: EvidenceBody) -> Evidence:
-    federation = read_federation_columns(body.federation, body.checked)
-    evidence = Evidence(
-        federation=federation,
-        oddness=np.array(body.oddness, dtype=np.float64),
-        trusted_mask=np.array([c not in body.flagged for c in federation.ids], dtype=bool),
-        reasons=body.flagged,
-        remarks=tuple(body.remarks),
-        provenance=body.provenance,
-    )
-    check_evidence(evidence)
-    return evidence
-
-
-def read_federation_columns(body: WireFederation, checked: Checked | None = None) -> Federation:
-    """The federation, its columns refused before anything is allocated for them."""
-    private = any(body.privacy)
-    if body.privacy and not private:
-        raise RobfcpError("privacy is stated though no report is private")
-    if private and len(body.privacy) != len(body.ids):
-        raise RobfcpError("privacy is not stated for every site")
-    grid = wire.read_grid(body.grid)
-    check_extent(len(body.ids), grid.n_bins)
-    check_names(body.ids, "listed")
-    check_names(body.missing, "missing")
-    columns = checked_columns(body.starts, body.bins, body.counts, len(body.ids), grid.n_bins)
-    check_counts(columns, np.array([p is None for p in body.privacy or (None,) * len(body.ids)]))
-    counts = table(*columns, grid.n_bins)
-    unit = 1 if body.risk is None else body.risk.resolution
-    totals = counts.below(grid.n_bins - 1)
-    if not private and body.sizes:
-        raise RobfcpError("sizes are stated though no report is private")
-    if not private and (totals % unit).any():
-        raise RobfcpError("the losses of a site do not fall by whole samples")
-    return Federation(
-        ids=tuple(body.ids),
-        table=counts,
-        sizes=np.array(body.sizes, dtype=np.int64) if private else totals // unit,
-        grid=grid,
-        score=wire.read_score(body.score),
-        round=body.round,
-        model=body.model,
-        faulty=tuple(body.faulty),
-        missing=tuple(body.missing),
-        registered=body.registered,
-        privacy=tuple(body.privacy),
-        sizes_known=body.sizes_known,
-        checked=Checked() if checked is None else checked,
-        risk=body.risk,
-        strata=None if body.strata is None else _read_strata(body.strata, len(body.ids), grid),
-        set_sizes=_read_set_sizes(body.set_sizes, len(body.ids), grid),
-    )
-
-
-def _columns(federation: Federation) -> WireFederation:
+def _columns(federation: Federation) -> Columns:
     starts, bins, values = (_column(column) for column in federation.entries())
-    return WireFederation(
+    return Columns(
         grid=wire.wire_grid(federation.grid),
         score=wire.wire_score(federation.score),
         round=federation.round,
         model=federation.model,
         registered=federation.registered,
-        ids=list(federation.ids),
+        checked=federation.checked,
+        ids=federation.ids,
         starts=starts,
         bins=bins,
         counts=values,
-        faulty=list(federation.faulty),
-        missing=list(federation.missing),
-        privacy=list(federation.privacy),
+        faulty=federation.faulty,
+        missing=federation.missing,
+        privacy=federation.privacy,
         sizes=federation.sizes.tolist() if federation.private else [],
         sizes_known=federation.sizes_known,
         risk=federation.risk,
-        strata=None if federation.strata is None else _wire_strata(federation.strata),
-        set_sizes=None if federation.set_sizes is None else _wire_strata(federation.set_sizes),
+        strata=_by_class(federation.strata),
+        set_sizes=_by_class(federation.set_sizes),
     )
 
 
-def _wire_strata(strata: Stratified) -> WireStratified:
-    starts, cells, counts = (_column(column) for column in strata.table.entries())
-    return WireStratified(
-        by=strata.by,
-        names=strata.names if isinstance(strata.names, int) else list(strata.names),
-        rows=strata.rows.tolist(),
-        starts=starts,
-        cells=cells,
-        counts=counts,
-    )
-
-
-def _read_strata(wire: WireStratified, n_clients: int, grid: Grid) -> Stratified:
-    """The counts by class, refused before anything is allocated for them."""
-    names = check_strata_names(
-        wire.by, wire.names if isinstance(wire.names, int) else tuple(wire.names)
-    )
-    n_strata = names if isinstance(names, int) else len(names)
-    try:
-        rows = np.array(wire.rows, dtype=np.int64)
-    except OverflowError:
-        raise RobfcpError("counts by class belong to nobody") from None
-    if rows.size and (rows[0] < 0 or rows[-1] >= n_clients or (np.diff(rows) <= 0).any()):
-        raise RobfcpError("counts by class belong to nobody")
-    width = n_strata * grid.n_bins
-    columns = checked_columns(wire.starts, wire.cells, wire.counts, len(rows), width)
-    return Stratified(wire.by, names, table(*columns, width), rows, grid.n_bins)
-
-
-def _read_set_sizes(wire: WireStratified | None, n_clients: int, grid: Grid) -> Stratified | None:
-    """The scores of all labels: one stratum of counts that are not negative."""
-    if wire is None:
+def _by_class(strata: Stratified | None) -> ByClassColumns | None:
+    if strata is None:
         return None
-    found = _read_strata(wire, n_clients, grid)
-    if found.names != 1 or min(wire.counts, default=0) < 0:
-        raise RobfcpError("sizes of sets are no counts")
-    return found
+    starts, cells, counts = (_column(column) for column in strata.table.entries())
+    rows = strata.rows.tolist()
+    return ByClassColumns(strata.by, strata.names, rows, starts, cells, counts)
 
 
 def _column(numbers: NDArray[np.integer[Any]]) -> Any:
@@ -222,3 +199,100 @@ def _column(numbers: NDArray[np.integer[Any]]) -> Any:
     return msgspec.Raw(
         b"[" + b",".join(msgspec.json.encode(piece.tolist())[1:-1] for piece in pieces) + b"]"
     )
+
+
+def _read(said: Columns) -> Federation:
+    """The federation, its columns refused before anything is allocated for them."""
+    private, n_clients = any(said.privacy), len(said.ids)
+    _need(private or not said.privacy, "privacy is stated though no report is private")
+    _need(not private or len(said.privacy) == n_clients, "privacy is not stated for every site")
+    grid = wire.read_grid(said.grid)
+    check_extent(n_clients, grid.n_bins)
+    _check_names(said.ids, "listed")
+    _check_names(said.missing, "missing")
+    columns = _checked(said.starts, said.bins, said.counts, n_clients, grid.n_bins)
+    exact = np.array([one is None for one in said.privacy or (None,) * n_clients])
+    _need(bool(np.diff(columns[0])[exact].all()), "a site has no samples")
+    positive = (columns[2] > 0) | np.repeat(~exact, np.diff(columns[0]))
+    _need(bool(positive.all()), "a count is not positive")
+    counts = table(*columns, grid.n_bins)
+    totals, unit = counts.below(grid.n_bins - 1), 1 if said.risk is None else said.risk.resolution
+    _need(private or not said.sizes, "sizes are stated though no report is private")
+    whole = private or not (totals % unit).any()
+    _need(whole, "the losses of a site do not fall by whole samples")
+    return Federation(
+        ids=said.ids,
+        table=counts,
+        sizes=np.array(said.sizes, dtype=np.int64) if private else totals // unit,
+        grid=grid,
+        score=wire.read_score(said.score),
+        round=said.round,
+        model=said.model,
+        faulty=said.faulty,
+        missing=said.missing,
+        registered=said.registered,
+        privacy=said.privacy,
+        sizes_known=said.sizes_known,
+        checked=said.checked,
+        risk=said.risk,
+        strata=None if said.strata is None else _read_by_class(said.strata, n_clients, grid),
+        set_sizes=_read_set_sizes(said.set_sizes, n_clients, grid),
+    )
+
+
+def _read_by_class(said: ByClassColumns, n_clients: int, grid: Grid) -> Stratified:
+    """The counts by class, refused before anything is allocated for them."""
+    names = check_strata_names(said.by, said.names)
+    n_strata = names if isinstance(names, int) else len(names)
+    try:
+        rows = np.array(said.rows, dtype=np.int64)
+    except OverflowError:
+        raise RobfcpError("counts by class belong to nobody") from None
+    if rows.size and (rows[0] < 0 or rows[-1] >= n_clients or (np.diff(rows) <= 0).any()):
+        raise RobfcpError("counts by class belong to nobody")
+    width = n_strata * grid.n_bins
+    columns = _checked(said.starts, said.cells, said.counts, len(rows), width)
+    return Stratified(said.by, names, table(*columns, width), rows, grid.n_bins)
+
+
+def _read_set_sizes(said: ByClassColumns | None, n_clients: int, grid: Grid) -> Stratified | None:
+    """The scores of all labels: one stratum of counts that are not negative."""
+    if said is None:
+        return None
+    found = _read_by_class(said, n_clients, grid)
+    _need(found.names == 1 and min(said.counts, default=0) >= 0, "sizes of sets are no counts")
+    return found
+
+
+def _checked(
+    starts: list[int], bins: list[int], counts: list[int], n_clients: int, n_bins: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The columns of the counts, refused before anything is allocated for them."""
+    try:
+        start, bin_, count = (np.array(one, dtype=np.int64) for one in (starts, bins, counts))
+    except OverflowError:
+        raise RobfcpError("a number exceeds 64 bits") from None
+    _need(start.size == n_clients + 1 and bin_.size == count.size, "columns differ in length")
+    _need(start[0] == 0 and start[-1] == bin_.size, "starts do not span the counts")
+    _need(start.min() >= 0 and start.max() <= bin_.size, "starts leave the counts")
+    _need(bool((np.diff(start) >= 0).all()), "starts do not rise")
+    within = bin_.min(initial=0) >= 0 and bin_.max(initial=0) < n_bins
+    _need(within, f"a bin is outside 0..{n_bins - 1}")
+    steps = np.diff(bin_) > 0
+    steps[start[(start > 0) & (start < bin_.size)] - 1] = True
+    _need(bool(steps.all()), "a site's bins do not rise")
+    _need(bool((np.abs(count) <= MAX_SAMPLES).all()), f"a count exceeds {MAX_SAMPLES}")
+    return start, bin_, count
+
+
+def _check_names(names: Iterable[str], kind: str) -> None:
+    """Refuse what cannot be a site's name, and names that come twice."""
+    seen = list(names)
+    for name in seen:
+        check_client(name)
+    _need(len(set(seen)) == len(seen), f"a site is {kind} twice")
+
+
+def _need(holds: bool, problem: str) -> None:
+    if not holds:
+        raise RobfcpError(f"the parts of the file contradict each other ({problem})")

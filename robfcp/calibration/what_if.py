@@ -203,7 +203,7 @@ def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSe
 
     `shown` are edges whose coverage is wanted too.
     """
-    federation, settings = calibration.federation, calibration.settings
+    federation, record = calibration.federation, calibration.record
     bounds, n_bins = bounds_of(federation), federation.grid.n_bins
     own = {level.coverage for level in calibration.levels}
     coarse = tuple(sorted({*COARSE_LEVELS, *own}))
@@ -212,7 +212,7 @@ def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSe
     levels = coarse if bounds.falling else tuple(sorted({*LEVELS, *own}))
     liars = few if bounds.falling else tuple(sorted({*many, *few}))
     try:
-        rule, frozen = defence_again(settings.defence, settings.parameters), ""
+        rule, frozen = defence_again(record.defence, record.parameters), ""
     except RobfcpError as error:
         rule, frozen = None, str(error)
     excluded = _excluded(calibration, liars, rule)
@@ -227,7 +227,7 @@ def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSe
         finite = index[row] != INFINITE
         edges = np.concatenate([index[row, finite], shown])
         places, where = np.unique(edges, return_inverse=True)
-        ends = coverage_interval(bounds, places, m, 1 - settings.confidence, n_bins)
+        ends = coverage_interval(bounds, places, m, 1 - calibration.confidence, n_bins)
         for of_row, curve, end in zip((lower, upper), curves, ends, strict=True):
             found = end[where]
             of_row[row, finite], curve[row] = found[: finite.sum()], found[finite.sum() :]
@@ -235,11 +235,11 @@ def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSe
         "defence": Outcomes(liars, levels, index, lower, upper),
         "marginal": _marginal(bounds, n_bins, levels, liars),
     }
-    promise = settings.promise
+    promise = record.promise
     plain = isinstance(promise, Marginal) and promise.samples is None
-    if promise is not None and not plain and settings.by is None:
+    if promise is not None and not plain and calibration.by is None:
         stated = few if isinstance(promise, Pac) else (calibration.liars,)
-        tables["stated"] = _promised(federation, promise, settings.confidence, coarse, stated)
+        tables["stated"] = _promised(federation, promise, calibration.confidence, coarse, stated)
     return OtherSettings(tables, excluded, curves[0], curves[1], frozen)
 
 
@@ -265,7 +265,7 @@ def _excluded(
 
     def left_out(m: int) -> NDArray[np.intp]:
         told = min(m, most)
-        if m == calibration.liars and calibration.settings.promise is None:
+        if m == calibration.liars and not calibration.promised:
             return recorded
         if isinstance(rule, Consensus) and finding is not None:
             number = {"at_most": told} if rule.exactly is None else {"exactly": told}

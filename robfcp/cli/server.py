@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,20 +13,20 @@ from msgspec import structs
 
 from robfcp.arguments import a_few
 from robfcp.calibration import (
-    MAX_CALIBRATION_BYTES,
     AuditLog,
     Calibration,
     Level,
-    check_own_report,
     diagnose,
-    digest_of,
-    evidence_path,
-    file_name,
-    log_round,
-    save_letters,
+    document,
     verify_calibration,
 )
+from robfcp.calibration import (
+    audit as auditing,
+)
 from robfcp.calibration import calibrate as run
+from robfcp.calibration import (
+    letters as letter_files,
+)
 from robfcp.certificate import Certificate, CurvePoint, at_least, at_most
 from robfcp.cli.console import (
     Html,
@@ -128,7 +127,7 @@ def collect(
         )
         folder = make_folder(output)
         for report in found:
-            report.save(folder / f"{file_name(report.client)}.json")
+            report.save(folder / f"{letter_files.file_name(report.client)}.json")
     signatures = found.checked.signatures
     printer.line(f"{found.n_clients} of {len(files)} files (signatures: {signatures}) -> {output}")
     _list(printer, "faulty", [fault.reason for fault in found.faulty])
@@ -276,19 +275,23 @@ def calibrate(
         if audit is not None:
             known = {"sizes": sizes, "keys": keys, **structs.asdict(stated)}
             said = {name: str(value) for name, value in known.items() if value is not None}
-            settings = msgspec.to_builtins(calibration.settings)
-            log_round(AuditLog(audit), calibration, {**said, "settings": settings})
+            settings = {
+                "defence": calibration.record.defence,
+                "parameters": calibration.record.parameters,
+                "promise": msgspec.to_builtins(calibration.record.promise),
+            }
+            auditing.log_round(AuditLog(audit), calibration, {**said, "settings": settings})
         if html is not None:
             past = None if rounds is None else History(chain=rounds.chain)
             write_page(calibration, html, past, about())
         if letters is not None:
-            save_letters(calibration, letters, key)
+            letter_files.save_letters(calibration, letters, key)
         found = diagnose(calibration)
     show_calibration(calibration, found, printer)
     if rounds is not None:
         rounds.show(printer)
     if output is not None:
-        printer.line(f"-> {output}, what it rests on in {evidence_path(output).name}")
+        printer.line(f"-> {output}, what it rests on in {Calibration.record_path(output).name}")
     for written in (html, letters):
         if written is not None:
             printer.line(f"-> {written}")
@@ -374,7 +377,7 @@ def show_calibration(
     federation = calibration.federation
     printer.table(
         f"{federation.n_clients} sites, {federation.n_samples} samples, "
-        f"defence {calibration.settings.defence}",
+        f"defence {calibration.defence}",
         ["level", "threshold", "trusted", "flagged", "faulty", "proved"],
         [
             (
@@ -443,7 +446,7 @@ def show_sites(calibration: Calibration, found: Mapping[str, Diagnosis], printer
         reason = calibration.reasons.get(one.client, "")
         return f"{one.client}: {one.seen}{perhaps}; {one.advice}{f' [{reason}]' if reason else ''}"
 
-    out = "left out" if calibration.settings.promise is None else "flagged"
+    out = "flagged" if calibration.promised else "left out"
     _list(printer, out, [diagnosed(found[client]) for client in calibration.flagged])
     _list(printer, "look at", [diagnosed(one) for one in found.values() if one.trusted])
     _list(printer, "faulty", [fault.reason for fault in calibration.faulty])
@@ -535,8 +538,7 @@ class Rounds:
 
     def close(self, calibration: Calibration) -> Calibration:
         """The calibration with the chain's notes; it becomes the last link."""
-        remarks = (*calibration.public_remarks, *self.admission.remarks)
-        noted = replace(calibration, public_remarks=remarks)
+        noted = calibration.with_remarks(*self.admission.remarks)
         self.chain = self.chain.extended(noted, self.previous, self.admission, self.alarms)
         return noted
 
@@ -609,14 +611,14 @@ def verify(
     with printer.busy("computing everything again"):
         loaded = Calibration.load(file, key)
         if record is not None:
-            loaded = loaded.with_evidence(record)
+            loaded = loaded.with_record(record)
         found = verify_calibration(loaded)
         if report is not None:
             own = Report.from_json(signing.unwrap(read_limited(report)), str(report))
-            found += check_own_report(loaded, own)
+            found += auditing.check_own_report(loaded, own)
     if audit is not None:
         result = f"{len(found)} differences" if found else "as its record gives it"
-        digest = digest_of(read_limited(file, MAX_CALIBRATION_BYTES))
+        digest = document.digest_of(read_limited(file, Calibration.most_bytes))
         AuditLog(audit).write("file verified", digest=digest, result=result)
     for difference in found:
         printer.line(difference.line)

@@ -11,18 +11,18 @@ import msgspec
 import numpy as np
 import typer
 
+from robfcp.arguments import exact_level
 from robfcp.calibration import (
-    Budgets,
     Calibration,
-    StratumBudgets,
-    covered_at_sites,
-    default_budgets,
+    by_class,
     diagnose,
-    kind_of,
-    own_thresholds,
-    site_coverage,
-    what_if,
-    what_if_by,
+    document,
+)
+from robfcp.calibration import (
+    letters as letter_files,
+)
+from robfcp.calibration import (
+    what_if as what_ifs,
 )
 from robfcp.certificate import at_least, at_most
 from robfcp.cli.console import (
@@ -47,7 +47,6 @@ from robfcp.guarantees import (
     MOST_COMPARED,
     FcpThreshold,
     estimate_heterogeneity,
-    exact_level,
     least_liars,
     least_shift,
     liars_no_rule_survives,
@@ -110,7 +109,7 @@ def show(
     printer = Printer(as_json, quiet)
     prepare(output, html)
     prepare_figure(plot)
-    if kind_of(read_limited(file, MAX_BYTES)) in HISTORIES:
+    if document.kind_of(read_limited(file, MAX_BYTES)) in HISTORIES:
         past = _read_history([file, *(history or [])])
         lines = [] if past.alarms is None else [past.alarms.line]
         lines += [f"{name}: {state.line}" for name, state in past.monitors]
@@ -124,7 +123,7 @@ def show(
     with printer.busy("computing what is proved"):
         calibration = Calibration.load(file, pinned_key(server_key))
         if record is not None:
-            calibration = calibration.with_evidence(record)
+            calibration = calibration.with_record(record)
         if html is not None:
             past = _history_of(calibration, file, history or [])
             write_page(calibration, html, past, about(title, study, run_by, date))
@@ -179,7 +178,9 @@ def show(
     _end(printer, html, output, data)
 
 
-Outcome = tuple[Fraction, tuple[StratumBudgets, ...]]  # of one level; without classes of one part
+Outcome = tuple[
+    Fraction, tuple[what_ifs.StratumBudgets, ...]
+]  # of one level; without classes of one part
 
 
 def _judged(
@@ -201,11 +202,11 @@ def _judged(
         return FcpThreshold(held, trusted).index(level) if trusted.any() else None
 
     if calibration.by is None:
-        outcome = what_if(federation, level, edge((), federation), numbers, **sure)
-        whole = StratumBudgets("", federation.n_clients, federation.n_samples, outcome)
+        outcome = what_ifs.what_if(federation, level, edge((), federation), numbers, **sure)
+        whole = what_ifs.StratumBudgets("", federation.n_clients, federation.n_samples, outcome)
         return level, (whole,)
-    clusters = calibration.settings.clusters
-    return level, what_if_by(
+    clusters = calibration.record.clusters
+    return level, what_ifs.what_if_by(
         federation, calibration.by, level, edge, numbers, clusters=clusters, **sure
     )
 
@@ -213,14 +214,14 @@ def _judged(
 def _show_level(
     printer: Printer,
     level: Fraction,
-    parts: Sequence[StratumBudgets],
+    parts: Sequence[what_ifs.StratumBudgets],
     by: str | None,
     confidence: float,
     alike: float | None,
 ) -> None:
     """One level's table, the classes of which least is proved first."""
 
-    def weakest(one: StratumBudgets) -> tuple[float, float]:
+    def weakest(one: what_ifs.StratumBudgets) -> tuple[float, float]:
         """Unheld first, then by what is proved against most liars, then against fewest."""
         rows = () if one.outcome is None else one.outcome.budgets
         return (rows[-1].certificate.lower, rows[0].certificate.lower) if rows else (-1.0, -1.0)
@@ -345,10 +346,14 @@ def _sites(calibration: Calibration, limits: list[float] | None) -> list[dict[st
     The worst ones also under the threshold that their letters come to, where these hold one.
     """
     federation, own = calibration.federation, {}
-    covered = covered_at_sites(calibration) if limits is None else site_coverage(federation, limits)
+    covered = (
+        by_class.covered_at_sites(calibration)
+        if limits is None
+        else by_class.site_coverage(federation, limits)
+    )
     order = np.argsort(covered[:, 0], kind="stable").tolist()
     if limits is None:
-        own = own_thresholds(calibration, {federation.ids[k] for k in order[:SHOWN]})
+        own = letter_files.own_thresholds(calibration, {federation.ids[k] for k in order[:SHOWN]})
     return [
         {
             "client": federation.ids[k],
@@ -380,11 +385,11 @@ def _show_sites(printer: Printer, sites: list[dict[str, Any]]) -> None:
 
 
 def _level_data(
-    calibration: Calibration, level: Fraction, parts: Sequence[StratumBudgets]
+    calibration: Calibration, level: Fraction, parts: Sequence[what_ifs.StratumBudgets]
 ) -> dict[str, Any]:
     """One level for programs."""
 
-    def rows(outcome: Budgets | None) -> dict[str, Any]:
+    def rows(outcome: what_ifs.Budgets | None) -> dict[str, Any]:
         if outcome is None:
             return {"threshold": None, "budgets": []}
         said = [
@@ -413,7 +418,7 @@ def _level_data(
 def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
     """The numbers of liars asked about."""
     if not texts:
-        return default_budgets(n_clients)
+        return what_ifs.default_budgets(n_clients)
     parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
     for part in parts:
         number = natural(part)
@@ -432,7 +437,7 @@ def _read_history(paths: Sequence[Path]) -> History:
     monitors: list[tuple[str, MonitorState]] = []
     for path in paths:
         data = read_limited(path, MAX_BYTES)
-        kind = kind_of(data)
+        kind = document.kind_of(data)
         if (kind == "alarms" and alarms) or (kind == "chain" and chain):
             raise RobfcpError(f"{path}: is the second {kind} file; pass one")
         if kind == "alarms":

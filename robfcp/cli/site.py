@@ -583,23 +583,26 @@ def localised_from(
     path: Path, data: Path, reading: FileReading, key: str | None = None, seed: int = 0
 ) -> Localised:
     """A site's own threshold: from its letter, or for a stranger from a calibration's record."""
-    from robfcp.calibration import Calibration, at_stranger
+    from robfcp.calibration import Calibration, at_site
 
     rng, letter = seed_of(seed, "localise"), read_letter(path, key)
     calibration = Calibration.load(path, key) if letter is None else letter.calibration
     found = read_for(calibration, data, reading)
     truth = cast(NDArray[Any], found.targets)
     if letter is None:
-        return at_stranger(calibration, found.predictions, truth, rng)
+        return at_site.at_stranger(calibration, found.predictions, truth, rng)
     return letter.at_site(found.predictions, truth, rng)
 
 
 def read_letter(path: Path, key: str | None = None) -> Any:
     """The letter in a file; None where it holds something else."""
-    from robfcp.calibration import MAX_CALIBRATION_BYTES, Letter, kind_of
+    from robfcp.calibration import Calibration, document
 
-    is_letter = kind_of(read_limited(path, MAX_CALIBRATION_BYTES)) == "letter"
-    return Letter.load(path, key) if is_letter else None
+    if document.kind_of(read_limited(path, Calibration.most_bytes)) != "letter":
+        return None
+    from robfcp.calibration import Letter  # with what servers have: not for those who only predict
+
+    return Letter.load(path, key)
 
 
 def letter_note(path: Path, printer: Printer) -> None:

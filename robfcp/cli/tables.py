@@ -131,7 +131,7 @@ def expanded(paths: Iterable[Path], endings: Sequence[str]) -> list[Path]:
         matches = [path]
         if path.is_dir():
             inside = (one for one in path.iterdir() if one.suffix.lower() in endings)
-            hidden = (".evidence.json", ".chain.json")
+            hidden = (".record.json", ".chain.json")
             matches = sorted(
                 one
                 for one in inside

@@ -7,18 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import msgspec
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from robfcp.calibration import (
-    Calibration,
-    Localised,
-    Part,
-    load_calibration,
-    own_floor,
-    promise_of,
-)
+from robfcp.calibration import Calibration, Localised, at_site, checking, load_calibration
 from robfcp.cli.console import (
     Html,
     Json,
@@ -144,7 +138,7 @@ def check(
         raise typer.Exit(RANG)
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: checking.Part) -> dict[str, Any]:
     return {**asdict(part), "coverage": part.coverage}
 
 
@@ -206,7 +200,7 @@ def monitor(
         bag = None if own is None else Report.from_json(signing.unwrap(read_limited(own)), str(own))
         reading = FileReading(label, logits, normalise)
         place = level_place(loaded.levels, level)
-        promise_of(loaded, place)
+        checking.floor_of(loaded, place)
         watched: Calibration | Localised = loaded
         if local is not None:
             watched = localised_from(calibration, local, reading)
@@ -265,7 +259,7 @@ def _floor(text: str | None, report: Report | None, threshold: float) -> float |
     if text == "own":
         if report is None:
             raise RobfcpError("--floor: 'own' needs the site's own report; pass --own")
-        return own_floor(report, threshold)
+        return at_site.own_floor(report, threshold)
     try:
         return float(text)
     except ValueError:
@@ -344,7 +338,8 @@ def alarms(
         if html is not None:
             write_history_page(History(alarms=known), html)
     said = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line, **kept}
-    data = {**asdict(merged), **said}
+    faulty = msgspec.to_builtins(merged.faulty)
+    data = {**asdict(merged), "faulty": faulty, **said}
     if output is not None:
         save_json(output, data)
     printer.table(

@@ -283,7 +283,7 @@ class _Workflow(ModelController):
 
 
 class CalibrationController(_Workflow):
-    """A workflow that collects reports, calibrates, and writes calibration and evidence.
+    """A workflow that collects reports, calibrates, and writes calibration and record.
 
     config: any of `robfcp.engines.DEFAULTS`, the words of Flower's run config, but `output`: both
         files go to the job's folder at the server, which whoever submitted it can download, or

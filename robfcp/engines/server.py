@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from robfcp.arguments import MAX_SAMPLES, check_client
-from robfcp.calibration import Calibration, calibrate, letters, sign_sealed
+from robfcp.calibration import Calibration, calibrate, document, letters
 from robfcp.defence import DEFAULT, named_defence
 from robfcp.engines.protocol import (
     FAILURES,
@@ -542,8 +542,8 @@ def send_letters(engine: Engine, calibration: Calibration, key: Any = None) -> l
 
     asked = engine.present()
     sent = {}
-    for letter in letters(calibration, {participant.client for participant in asked}):
-        data = letter.to_json() if key is None else sign_sealed(letter.to_json(), key)
+    for letter in letters.letters(calibration, {participant.client for participant in asked}):
+        data = letter.to_json() if key is None else document.sign_sealed(letter.to_json(), key)
         sent[letter.client] = LetterRequest(client=letter.client, letter=msgspec.Raw(data))
     to = [participant for participant in asked if participant.client in sent]
     return engine.ask(to, sent.__getitem__, read).outcomes

@@ -8,11 +8,10 @@ from robfcp.federation.counts import (
     check_extent,
     table,
 )
-from robfcp.federation.federation import Checked, Federation, numbered
+from robfcp.federation.federation import Federation, numbered
 from robfcp.federation.intake import Fault, Untrusted
 
 __all__ = [
-    "Checked",
     "Counts",
     "DenseCounts",
     "Fault",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import add
 from typing import Any, TypeVar
@@ -27,23 +27,6 @@ BLOCK_ENTRIES = 2**22  # of a table: what is worked on at a time
 Array = NDArray[np.float64]
 S = TypeVar("S")
 Add = Callable[[S, S], S]
-
-
-@dataclass(frozen=True)
-class Checked:
-    """How each part of the reports was checked, in words that stand in the record.
-
-    signatures: "not checked", "by registered keys", or what an engine vouches for.
-    sizes: "registered" beforehand, or "claimed" by the clients.
-    grid, score, round, model: "as stated" by the server, or "as most reports".
-    """
-
-    signatures: str = "not checked"
-    sizes: str = "claimed"
-    grid: str = "as most reports"
-    score: str = "as most reports"
-    round: str = "as most reports"
-    model: str = "as most reports"
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +92,7 @@ class Federation:
     registered: bool = False
     privacy: tuple[Privacy | None, ...] = ()
     sizes_known: bool = True
-    checked: Checked = Checked()
+    checked: agreement.Checked = field(default_factory=agreement.Checked)
     risk: Risk | None = None
     strata: Stratified | None = None
     set_sizes: Stratified | None = None
@@ -698,7 +681,7 @@ class Federation:
         )
         found, registered = fields.pop("signatures"), "claimed" if sizes is None else "registered"
         as_stated = {name: "as stated" for name, value in stated.items() if value is not None}
-        checked = Checked(signatures or found, registered, **as_stated)
+        checked = agreement.Checked(signatures or found, registered, **as_stated)
         federation = Federation(**fields, checked=checked)
         return federation if max_share is None else federation.capped(max_share)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, compress
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -42,8 +41,7 @@ _KEPT_HEADERS = 256
 _KEPT_BYTES = 2**16  # of a report whose header is kept
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why a client's report was left out.
 
     Parameters
@@ -68,8 +66,8 @@ class Fault:
     reason: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "client", plain(self.client, MAX_NAME))
-        object.__setattr__(self, "reason", plain(self.reason))
+        msgspec.structs.force_setattr(self, "client", plain(self.client, MAX_NAME))
+        msgspec.structs.force_setattr(self, "reason", plain(self.reason))
 
     @staticmethod
     def of(error: ReportError) -> Fault:

@@ -23,7 +23,7 @@ def read_files(paths: FilePath | Iterable[FilePath]) -> Iterator[Sent | Fault]:
         files = [path]
         if path.is_dir():
             files = sorted(path.glob("[!.]*.json"))
-            files = [file for file in files if not file.name.endswith(".evidence.json")]
+            files = [file for file in files if not file.name.endswith(".record.json")]
         for file in files:
             try:
                 yield Sent(read_limited(file), f"file:{file}")

@@ -41,7 +41,6 @@ from robfcp.guarantees.rank import (
     FcpThreshold,
     RankRule,
     conformal_rank,
-    exact_level,
     fcp_index,
     rank_charge,
 )
@@ -84,7 +83,6 @@ __all__ = [
     "empty_from",
     "envelope",
     "estimate_heterogeneity",
-    "exact_level",
     "fcp_index",
     "foresee",
     "least_liars",

@@ -1,10 +1,8 @@
-"""Levels as fractions, and what a count must have beyond its share of the samples."""
+"""FCP's threshold, and what a count must have beyond its share of the samples."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from decimal import Decimal
 from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
@@ -12,31 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees.tails import bounds_of
-
-# Exponents of more than two digits would take gigabytes as fractions.
-_SHORT = re.compile(r"[\d./]{1,40}([eE][+-]?\d{1,2})?", re.ASCII)
-
-
-def exact_level(level: float | str | Fraction | Decimal) -> Fraction:
-    """A level as a fraction; floats are read as decimals of at most 12 places.
-
-    0.9 means 9/10 and 1 - 0.7 means 3/10, not the binary numbers next to them.
-    """
-    try:
-        if isinstance(level, (Fraction, Decimal, str)):
-            exact = Fraction(level) if _SHORT.fullmatch(str(level)) else None
-        else:
-            exact = Fraction(f"{float(str(level)):.12f}")  # as printed: float32's 0.9 is 9/10 too
-    except (ValueError, ZeroDivisionError):
-        exact = None
-    if exact is None:
-        raise RobfcpError(f"coverage: {level!r} is not a number; give 0.9, say")
-    if not 0 < exact < 1:
-        raise RobfcpError(f"coverage: {level} is not between 0 and 1; give 0.9, say")
-    return exact
 
 
 class Charge(NamedTuple):

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.calibration import calibrate, letters
+from robfcp.calibration import calibrate
+from robfcp.calibration.letters import letters
 from robfcp.defence import DEFAULT
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp.arguments import exact_level
 from robfcp.defence import DEFAULT, named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.figures import new_axes, plot_heatmap
-from robfcp.guarantees import exact_level
 from robfcp.lab.attacks import ATTACKS, Adaptive, named_attack
 from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
 from robfcp.lab.simulation import Row, verdicts

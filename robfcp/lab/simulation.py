@@ -9,12 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import whole
+from robfcp.arguments import exact_level, whole
 from robfcp.calibration import Level, calibrate
 from robfcp.defence import DEFAULT, Defence, named_defence
 from robfcp.federation import Federation
 from robfcp.figures import GREY, looks, new_axes, style
-from robfcp.guarantees import exact_level
 from robfcp.lab.attacks import Attack, named_attack
 from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
 from robfcp.lab.worlds import Setting, Thresholds, World, apply_attack, make_world
@@ -149,7 +148,7 @@ def verdicts(
                 defence = named_defence(defence, told, exactly=setting.exactly)
             calibration = calibrate(attacked, setting.coverage, by=setting.by, defence=defence)
             limits = thresholds_of(calibration.levels[0])
-            name, assumed = calibration.settings.defence, calibration.liars
+            name, assumed = calibration.defence, calibration.liars
             flagged = calibration.flagged
         found = world.measured(limits)
         yield Row(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from robfcp.arguments import floats, share, whole
-from robfcp.calibration.sealed import SealedFile, digest_of
+from robfcp.calibration.document import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault
 from robfcp.monitoring.monitor import Count, Digest, EReport, FilePath, Share, Some, locked

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.arguments import share
-from robfcp.calibration.calibration import Calibration, FilePath
-from robfcp.calibration.sealed import SealedFile, digest_of
+from robfcp.calibration.calibration import Calibration
+from robfcp.calibration.document import FilePath, SealedFile, digest_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
 from robfcp.guarantees import ClientIntervals, prune

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import MAX_SAMPLES, are_clients, array, check_client, check_text, share, whole
 from robfcp.calibration.at_site import STRANGER, Localised, LocalThreshold
 from robfcp.calibration.calibration import Calibration
-from robfcp.calibration.checking import class_limits, firm_promise, level_of
-from robfcp.calibration.sealed import SealedFile, digest_of
+from robfcp.calibration.checking import class_limits, firm_floor, level_of
+from robfcp.calibration.document import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.files import lock, read_limited, reason_of, write_atomically
 from robfcp.grid import Grid
@@ -407,7 +407,7 @@ class Monitor:
                 client = calibration.client
             level_of(calibration.calibration, level)
             own, calibration = calibration.levels[level], calibration.calibration
-        promise = firm_promise(calibration, level, floor, own)
+        promise = firm_floor(calibration, level, floor, own)
         client = report.client if client is None and report is not None else client
         if client is not None:
             check_client(client)
@@ -420,7 +420,7 @@ class Monitor:
             calibration=calibration.identity,
             client=client,
             level=level,
-            floor=promise.floor,
+            floor=promise.value,
             source=promise.source,
             delta=chosen,
             run_length=None if run_length is None else float(run_length),

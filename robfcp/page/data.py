@@ -7,21 +7,12 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp import __version__
-from robfcp.calibration import (
-    Calibration,
-    Level,
-    OtherSettings,
-    covered_by_stratum,
-    diagnose,
-    digest_of,
-    other_settings,
-    own_thresholds,
-    stratum_limits,
-)
+from robfcp.calibration import Calibration, Level, by_class, diagnose, document, letters, what_if
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
@@ -83,15 +74,15 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
     strata = federation.strata
     if strata is None:
         return None
-    limits = stratum_limits(strata, calibration.levels[0])
-    covered, sizes = covered_by_stratum(strata, federation.grid, calibration.levels[0])
+    limits = by_class.stratum_limits(strata, calibration.levels[0])
+    covered, sizes = by_class.covered_by_stratum(strata, federation.grid, calibration.levels[0])
     totals = sizes.sum(axis=0)
     order = np.argsort(-totals, kind="stable")[:MOST_STRATA]
     shares = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
     sites = np.argsort(shares, kind="stable")[:MOST_SITES]
     levels = {one.name: one for one in calibration.levels[0].strata}
     worst = [federation.ids[strata.rows[r]] for r in sites[:WITH_OWN]]
-    letters = own_thresholds(calibration, set(worst))
+    own_letters = letters.own_thresholds(calibration, set(worst))
     return {
         "by": strata.by,
         "n_strata": strata.n_strata,
@@ -118,8 +109,11 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
                 "name": client,
                 "samples": int(sizes[r].sum()),
                 "covered": round(float(shares[r]), 5),
-                "own": [number(letters[client].threshold), round(letters[client].covered, 5)]
-                if client in letters
+                "own": [
+                    number(own_letters[client].threshold),
+                    round(own_letters[client].covered, 5),
+                ]
+                if client in own_letters
                 else None,
                 "mix": [_share(sizes[r, c], sizes[r].sum()) for c in order],
                 "by": [_share(covered[r, c], sizes[r, c]) for c in order],
@@ -141,7 +135,7 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
     """Everything the page shows, as JSON values."""
     federation, grid = calibration.federation, calibration.federation.grid
     view = view_edges(federation.rounded().pooled(), grid)
-    others = other_settings(calibration, view)
+    others = what_if.other_settings(calibration, view)
     looked_up = [table.index[table.index >= 0] for table in others.tables.values()]
     used = np.unique(np.concatenate([view, *looked_up]))
     first = calibration.levels[0]
@@ -167,13 +161,13 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
         "counts": np.diff(drawn[:, view], prepend=0).ravel().tolist(),
         "crowd": crowd(shares[calibration.trusted_mask]),
         "everybody": rounded(rising_shares(below[:, view].sum(axis=0), federation.masses.sum())),
-        "faulty": [asdict(fault) for fault in calibration.faulty],
+        "faulty": msgspec.to_builtins(calibration.faulty),
         "missing": list(calibration.missing),
         "whatif": _what_if(others, federation),
         "own": {
             "m": calibration.liars,
-            "guarantee": first.certificate.kind if calibration.settings.promise else None,
-            "confidence": calibration.settings.confidence,
+            "guarantee": first.certificate.kind if calibration.promised else None,
+            "confidence": calibration.confidence,
         },
         "strata": strata_data(calibration),
         "audit": audit(calibration),
@@ -220,28 +214,37 @@ def rounded(values: NDArray[np.float64]) -> list[float]:
 
 def audit(calibration: Calibration) -> list[tuple[str, str]]:
     """Names and values an auditor needs to make the same calibration again."""
-    federation, settings = calibration.federation, calibration.settings
-    names = ("defence", "promise", "by", "clusters", "confidence")
-    stated = {name: getattr(settings, name) for name in names}
-    stated |= {f"{settings.defence}: {own}": one for own, one in settings.parameters.items()}
+    federation, record = calibration.federation, calibration.record
+    stated: dict[str, object] = {
+        "defence": record.defence,
+        "promise": record.promise,
+        "by": calibration.by,
+    }
+    stated |= {"clusters": record.clusters, "confidence": calibration.confidence}
+    stated |= {f"{record.defence}: {own}": one for own, one in record.parameters.items()}
     noise = Counter(p.statement for p in federation.privacy if p is not None)
     rows = {
-        "calibration digest (SHA-256 of the file)": digest_of(calibration.to_json()),
-        "evidence digest (SHA-256 of the file)": calibration.evidence_digest,
+        "calibration digest (SHA-256 of the file)": document.digest_of(calibration.to_json()),
+        "record digest (SHA-256 of the file)": calibration.record_digest,
         "made with": f"robfcp {calibration.version}",
         "page made with": f"robfcp {__version__}, Python {platform.python_version()}",
         "coverage": ", ".join(str(level.coverage) for level in calibration.levels),
         "number of liars": calibration.liars,
         "that number was": "stated" if calibration.liars_stated else "read off the reports",
         **stated,
-        **{f"checked: {name}": value for name, value in asdict(calibration.checked).items()},
+        **{
+            f"checked: {name}": value
+            for name, value in msgspec.structs.asdict(calibration.checked).items()
+        },
         "score": "not named" if federation.score is None else repr(federation.score),
         "grid": f"{federation.grid.name}, {federation.grid.n_bins} bins",
         "grid digest": federation.grid.digest,
         "round": federation.round,
         "model": federation.model,
         "privacy": "; ".join(f"{n} reports {words}" for words, n in noise.items()) or None,
-        "reports digest": digest_of(np.ascontiguousarray(federation.counts, dtype="<i8").tobytes()),
+        "reports digest": document.digest_of(
+            np.ascontiguousarray(federation.counts, dtype="<i8").tobytes()
+        ),
     }
     return [(name, "none" if value is None else str(value)) for name, value in rows.items()]
 
@@ -276,7 +279,7 @@ def _clients(calibration: Calibration, level: Level, below: NDArray[np.int64]) -
     }
 
 
-def _what_if(others: OtherSettings, federation: Federation) -> dict[str, Any]:
+def _what_if(others: what_if.OtherSettings, federation: Federation) -> dict[str, Any]:
     """Rows by number of liars, columns by level, and the mean number of labels in a set.
 
     That is told by some sites only; those that the defence would leave out are left out.

@@ -32,7 +32,7 @@ def message(calibration: Calibration, found: Mapping[str, Diagnosis]) -> Message
     clients = calibration.federation.n_clients
     used = "The one site was used" if clients == 1 else f"All {clients} sites were used"
     also = f"Also look at {_few(looks)}, which {_was(looks)} used." if looks and out else ""
-    verdict = "left out" if calibration.settings.promise is None else "flagged"
+    verdict = "flagged" if calibration.promised else "left out"
     if len(out) == 1:
         one = out[0]
         return Message(f"{one.client} was {verdict}: {one.seen}.", f"{_advice(one)} {also}".strip())
@@ -160,7 +160,7 @@ class Headline:
 def headline(calibration: Calibration, level: Level) -> Headline:
     """The top of the page for one level: what was promised, or how much is proved up to where."""
     promise, reports = f"{_sentence(level.certificate.statement)}.", _reports(calibration)
-    if calibration.settings.promise is not None:
+    if calibration.promised:
         return Headline(_guaranteed(calibration, level), promise, reports)
     if level.empty_from is not None:
         promise += f" From {count(level.empty_from, 'liar')} on nothing is proved."
@@ -241,7 +241,7 @@ def _defended(calibration: Calibration, level: Level) -> str:
 def _reports(calibration: Calibration) -> str:
     """Who reported, and who did not."""
     federation = calibration.federation
-    out = "left out" if calibration.settings.promise is None else "flagged"
+    out = "flagged" if calibration.promised else "left out"
     words = (
         f"{count(federation.n_clients, 'valid report')} with {federation.n_samples:,} samples; "
         f"{len(calibration.trusted)} used, {len(calibration.flagged)} {out}"

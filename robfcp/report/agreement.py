@@ -149,6 +149,22 @@ class Terms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return msgspec.structs.replace(self, **stated)
 
 
+class Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How each part of the reports was checked, in words that stand in the record.
+
+    signatures: "not checked", "by registered keys", or what an engine vouches for.
+    sizes: "registered" beforehand, or "claimed" by the clients.
+    grid, score, round, model: "as stated" by the server, or "as most reports".
+    """
+
+    signatures: str = "not checked"
+    sizes: str = "claimed"
+    grid: str = "as most reports"
+    score: str = "as most reports"
+    round: str = "as most reports"
+    model: str = "as most reports"
+
+
 def read_terms(path: FilePath, server_key: str | None = None) -> Terms:
     """The terms in a file, which must be signed by the server's key where one is given."""
     data = read_limited(path, MAX_TERMS_BYTES)

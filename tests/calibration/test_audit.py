@@ -7,7 +7,8 @@ import pytest
 from test_verify import reports
 
 import robfcp
-from robfcp.calibration import AuditLog, log_round
+from robfcp.calibration import AuditLog
+from robfcp.calibration.audit import log_round
 from robfcp.errors import RobfcpError
 
 

@@ -460,7 +460,7 @@ def test_by_group_needs_groups_it_knows():
 
 
 @pytest.mark.parametrize("promise", [None, Marginal(1), Pac(1)])
-def test_the_light_file_keeps_names_and_thresholds_and_the_evidence_the_tables(tmp_path, promise):
+def test_the_light_file_keeps_names_and_thresholds_and_the_record_the_tables(tmp_path, promise):
     rare = Report.from_scores("z", [0.2, 0.3], score=LAC, labels=[3, 3], classes=(*NAMES, "fox"))
     four = [site(k, (*NAMES, "fox")) for k in range(6)]
     found = calibrate([*four, rare], [0.8, 0.9], by="class", promise=promise)
@@ -472,7 +472,7 @@ def test_the_light_file_keeps_names_and_thresholds_and_the_evidence_the_tables(t
             said = msgspec.structs.replace(
                 kept.certificate, assumptions=made.certificate.assumptions
             )
-            assert replace(kept, certificate=said) == made
+            assert msgspec.structs.replace(kept, certificate=said) == made
     assert (again.by, again.strata, again.classes) == ("class", found.strata, (*NAMES, "fox"))
     np.testing.assert_array_equal(again.threshold, found.threshold)
     kept, made = again.federation.strata, found.federation.strata
@@ -480,7 +480,7 @@ def test_the_light_file_keeps_names_and_thresholds_and_the_evidence_the_tables(t
     np.testing.assert_array_equal(kept.rows, made.rows)
     np.testing.assert_array_equal(kept.table.dense(), made.table.dense())
     assert list(again.federation) == list(found.federation)
-    (tmp_path / "c.evidence.json").unlink()
+    (tmp_path / "c.record.json").unlink()
     light = Calibration.load(tmp_path / "c.json")
     p = np.random.default_rng(3).dirichlet(np.ones(4), 10)
     np.testing.assert_array_equal(light.predict_set(p), found.predict_set(p))
@@ -501,7 +501,7 @@ def test_by_group_and_infinite_thresholds_survive_the_file(tmp_path):
     assert again.predict_set(p, groups=["rare"]).all()
 
 
-def test_a_damaged_file_or_evidence_is_refused(tmp_path):
+def test_a_damaged_file_or_record_is_refused(tmp_path):
     found = calibrate(SITES, by="class", promise=Marginal(liars=1))
     found.save(tmp_path / "c.json")
     whole = (tmp_path / "c.json").read_bytes()
@@ -512,11 +512,11 @@ def test_a_damaged_file_or_evidence_is_refused(tmp_path):
         with pytest.raises(RobfcpError, match=r"c\.json"):
             Calibration.load(tmp_path / "c.json")
     (tmp_path / "c.json").write_bytes(whole)
-    path = tmp_path / "c.evidence.json"
+    path = tmp_path / "c.record.json"
     tree = json.loads(path.read_bytes())
     tree["body"]["federation"]["strata"]["counts"][0] += 1
     path.write_text(json.dumps(tree))
-    with pytest.raises(RobfcpError, match="evidence"):
+    with pytest.raises(RobfcpError, match="record"):
         _ = Calibration.load(tmp_path / "c.json").federation
 
 

@@ -79,13 +79,13 @@ def test_save_and_load_is_the_identity(reports):
         {"promise": robfcp.Pac(1, alike=0.1)},
     ):
         calibration = robfcp.calibrate(reports, **arguments)
-        again = Calibration.from_json(calibration.to_json(), evidence=calibration.evidence)
+        again = Calibration.from_json(calibration.to_json(), record=calibration.record)
         assert again == calibration
         assert again.to_json() == calibration.to_json()
         assert again.threshold == calibration.threshold
         assert again.certificate == calibration.certificate
         assert again.trusted == calibration.trusted
-        assert again.settings == calibration.settings
+        assert again.record.promise == calibration.record.promise
         np.testing.assert_array_equal(again.oddness, calibration.oddness)
         np.testing.assert_array_equal(again.federation.counts, calibration.federation.counts)
 

@@ -1,4 +1,4 @@
-"""Calibration, evidence and letters as files: light and apart."""
+"""Calibration, record and letters as files: light and apart."""
 
 from pathlib import Path
 
@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp.calibration import (
-    Calibration,
-    Letter,
-    evidence_path,
-    letters,
-    load_calibration,
-    save_letters,
-)
-from robfcp.calibration.letters import file_name
+from robfcp.calibration import Calibration, Letter, load_calibration
+from robfcp.calibration.letters import file_name, letters, save_letters
 from robfcp.errors import RobfcpError
 
 DATA = Path(__file__).parents[1] / "data"
@@ -39,39 +32,39 @@ def test_a_calibration_is_a_few_kilobytes_whatever_the_number_of_clients(n_clien
     assert "site-" not in (tmp_path / "c.json").read_text()
 
 
-def test_predicting_reads_no_evidence(tmp_path):
+def test_predicting_reads_no_record(tmp_path):
     calibration = robfcp.calibrate(reports())
     calibration.save(tmp_path / "c.json")
-    (tmp_path / "c.evidence.json").unlink()
+    (tmp_path / "c.record.json").unlink()
     light = Calibration.load(tmp_path / "c.json")
     p = np.random.default_rng(0).dirichlet(np.ones(4), 20)
     np.testing.assert_array_equal(light.predict_set(p), calibration.predict_set(p))
     assert light.certificate.statement == calibration.certificate.statement
     assert light.summary.n_flagged == len(calibration.flagged)
-    with pytest.raises(RobfcpError, match=r"c\.evidence\.json: no such file"):
+    with pytest.raises(RobfcpError, match=r"c\.record\.json: no such file"):
         _ = light.flagged
 
 
-def test_evidence_can_lie_elsewhere_but_not_be_anothers(tmp_path):
+def test_record_can_lie_elsewhere_but_not_be_anothers(tmp_path):
     calibration = robfcp.calibrate(reports())
     calibration.save(tmp_path / "c.json")
-    moved = evidence_path(tmp_path / "c.json").rename(tmp_path / "kept.json")
+    moved = Calibration.record_path(tmp_path / "c.json").rename(tmp_path / "kept.json")
     light = Calibration.load(tmp_path / "c.json")
-    again = light.with_evidence(moved)
+    again = light.with_record(moved)
     assert again.trusted == calibration.trusted
     assert again.reasons == calibration.reasons
     robfcp.calibrate(reports(seed=1)).save(tmp_path / "other.json")
-    with pytest.raises(RobfcpError, match="is not the evidence of this calibration"):
-        _ = light.with_evidence(tmp_path / "other.evidence.json").trusted
+    with pytest.raises(RobfcpError, match="is not the record of this calibration"):
+        _ = light.with_record(tmp_path / "other.record.json").trusted
 
 
-def test_a_calibration_without_its_evidence_is_saved_without_it(tmp_path):
+def test_a_calibration_without_its_record_is_saved_without_it(tmp_path):
     calibration = robfcp.calibrate(reports())
     light = Calibration.from_json(calibration.to_json())
     light.save(tmp_path / "c.json")
-    assert not evidence_path(tmp_path / "c.json").exists()
+    assert not Calibration.record_path(tmp_path / "c.json").exists()
     assert Calibration.load(tmp_path / "c.json") == calibration
-    with pytest.raises(RobfcpError, match="came without its evidence"):
+    with pytest.raises(RobfcpError, match="came without its record"):
         _ = light.federation
 
 
@@ -101,7 +94,7 @@ def test_what_was_checked_is_recorded(tmp_path):
 def test_the_record_names_the_defence_with_its_parameters(defence, name, parameters, tmp_path):
     calibration = robfcp.calibrate(reports(), defence=defence)
     calibration.save(tmp_path / "c.json")
-    settings = Calibration.load(tmp_path / "c.json").settings
+    settings = Calibration.load(tmp_path / "c.json").record
     assert settings.defence == name
     assert parameters.items() <= dict(settings.parameters).items()
 
@@ -111,8 +104,8 @@ def test_a_defence_that_cannot_be_written_down_is_recorded_as_custom():
         """The same, but nobody can make it again from a file."""
 
     calibration = robfcp.calibrate(reports(), defence=Mine())
-    assert calibration.settings.defence == "custom:consensus"
-    assert calibration.settings.parameters == {}
+    assert calibration.record.defence == "custom:consensus"
+    assert calibration.record.parameters == {}
 
 
 def test_letters_tell_a_site_its_own_verdict_and_nobody_elses(tmp_path):
@@ -137,7 +130,7 @@ def test_letters_tell_a_site_its_own_verdict_and_nobody_elses(tmp_path):
     assert first.covered == (1.0,)
     assert first.reason == calibration.reasons[first.client]
     with pytest.raises(RobfcpError, match="neither reported nor was registered"):
-        robfcp.calibration.letter_to(calibration, "nobody")
+        calibration.letter("nobody")
 
 
 def test_a_site_predicts_with_its_letter(tmp_path):

@@ -9,7 +9,8 @@ from scipy.stats import binom, binomtest
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.calibration import clopper_pearson, own_floor, promise_of, samples_to_tell
+from robfcp.calibration.at_site import own_floor
+from robfcp.calibration.checking import clopper_pearson, floor_of, samples_to_tell
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 
@@ -82,17 +83,17 @@ def test_verdicts():
 
 
 def test_the_promise_says_where_it_comes_from():
-    assert promise_of(calibration()).source.startswith("certificate's lower end, 0.95")
-    estimated = promise_of(calibration(defence="none"))
+    assert floor_of(calibration()).source.startswith("certificate's lower end, 0.95")
+    estimated = floor_of(calibration(defence="none"))
     assert "estimated" in estimated.source
-    marginal = promise_of(calibration(promise=robfcp.Marginal(1)))
-    assert (marginal.floor, marginal.holds) == (0.9, False)
+    marginal = floor_of(calibration(promise=robfcp.Marginal(1)))
+    assert (marginal.value, marginal.holds) == (0.9, False)
     assert "on average" in marginal.source
     few = robfcp.Federation.from_counts([[0, 6], [90, 1]], score=LAC)
-    empty = promise_of(robfcp.calibrate(few, 0.5, defence=Told()))
-    assert (empty.floor, empty.holds) == (0.5, False)
+    empty = floor_of(robfcp.calibrate(few, 0.5, defence=Told()))
+    assert (empty.value, empty.holds) == (0.5, False)
     assert "nothing is certified" in empty.source
-    assert promise_of(calibration(), floor=0.7).source == "stated floor"
+    assert floor_of(calibration(), floor=0.7).source == "stated floor"
 
 
 def test_classes_groups_and_sizes_add_up():

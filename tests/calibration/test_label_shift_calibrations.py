@@ -134,7 +134,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, mix):
     found.save(tmp_path / "c.json")
     again = Calibration.load(tmp_path / "c.json")
     assert again == found
-    assert again.settings.promise == LabelShift(1, alike=0.01, mix=mix)
+    assert again.record.promise == LabelShift(1, alike=0.01, mix=mix)
     assert again.certificate == found.certificate
     assert again.threshold == found.threshold
 

@@ -10,7 +10,8 @@ import pytest
 from in_process import run
 
 import robfcp
-from robfcp.calibration import Letter, letter_to, save_letters
+from robfcp.calibration import Letter
+from robfcp.calibration.letters import letter_to, save_letters
 
 SITES = tuple(f"site-{k:02d}" for k in range(10))
 

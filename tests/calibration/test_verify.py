@@ -1,24 +1,17 @@
-"""A forged calibration is refused under a pinned key, and found out by its evidence."""
+"""A forged calibration is refused under a pinned key, and found out by its record."""
 
 import json
-from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import robfcp
-from robfcp.calibration import (
-    Letter,
-    check_own_report,
-    check_signer,
-    letter_to,
-    load_calibration,
-    save_letters,
-    sign_sealed,
-    verify_calibration,
-)
-from robfcp.calibration.sealed import digest_of, envelope_of
+from robfcp.calibration import Letter, load_calibration, verify_calibration
+from robfcp.calibration.audit import check_own_report
+from robfcp.calibration.document import check_signer, digest_of, envelope_of, sign_sealed
+from robfcp.calibration.letters import letter_to, save_letters
 from robfcp.errors import RobfcpError
 
 pytest.importorskip("cryptography")
@@ -129,12 +122,12 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_an_honest_calibration_is_what_its_evidence_gives(tmp_path, settings):
+def test_an_honest_calibration_is_what_its_record_gives(tmp_path, settings):
     robfcp.calibrate(reports(), **settings).save(tmp_path / "c.json")
     assert verify_calibration(robfcp.Calibration.load(tmp_path / "c.json")) == []
 
 
-def test_a_private_calibration_is_what_its_evidence_gives(tmp_path):
+def test_a_private_calibration_is_what_its_record_gives(tmp_path):
     pytest.importorskip("opendp.prelude")
     grid = robfcp.Grid.uniform(16)
     scores = np.random.default_rng(0).random((8, 200))
@@ -164,26 +157,22 @@ def test_every_forged_statement_is_named(tmp_path, calibration, what):
     path.write_bytes(forged(path.read_bytes(), FORGERIES[what]))
     found = verify_calibration(robfcp.Calibration.load(path))
     assert what in [difference.what for difference in found]
-    assert "but its evidence gives" in found[0].line
+    assert "but its record gives" in found[0].line
 
 
 def test_a_forged_verdict_is_found(calibration):
-    evidence = calibration.evidence
-    mask = np.ones(12, dtype=bool)
-    mask[0] = False
-    changed = replace(
-        calibration, source=replace(evidence, trusted_mask=mask, reasons={"site-00": "odd"})
-    )
+    record = calibration.record
+    changed = calibration.with_record(replace(record, flagged={"site-00": "odd"}))
     found = {difference.what: difference for difference in verify_calibration(changed)}
     assert found["flagged"].stated == ["site-00"]
     assert found["flagged"].recomputed == ["site-03"]
-    odd = evidence.oddness.copy()
+    odd = record.oddness.copy()
     odd[5] += 1
-    changed = replace(calibration, source=replace(evidence, oddness=odd))
+    changed = calibration.with_record(replace(record, oddness=odd))
     assert [d.what for d in verify_calibration(changed)] == ["the oddness of site-05"]
 
 
-def test_a_site_finds_its_own_report_in_the_evidence(calibration):
+def test_a_site_finds_its_own_report_in_the_record(calibration):
     own = reports()[4]
     assert check_own_report(calibration, own) == []
     (found,) = check_own_report(calibration, reports(seed=1)[4])

@@ -268,7 +268,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
         "cli.server.verify_calibration",
         "cli.watch.read_alarms",
         "cli.show.write_page",
-        "cli.show.what_if",
+        "calibration.what_if.what_if",
         "cli.demo.stroke_story",
         "lab.simulation.simulate",
         "lab.redteam.redteam",
@@ -345,7 +345,7 @@ def test_a_private_report_that_cannot_be_made_is_not_paid_for(
         ("predict reports/s0.json s0.npz", "is a site's report, not a calibration; pass a file"),
         ("show reports/s0.json", "is a site's report, not a calibration"),
         ("verify e.json", "is a monitor's e-report, not a calibration"),
-        ("show c.evidence.json", "is a calibration's evidence, not a calibration"),
+        ("show c.record.json", "is a calibration's record, not a calibration"),
         ("monitor c.json s0.npz --state c.json", "is a calibration, not a monitor's state"),
     ],
 )

@@ -25,7 +25,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.calibration import AuditLog, log_round, save_letters
+from robfcp.calibration import AuditLog
+from robfcp.calibration.audit import log_round
+from robfcp.calibration.letters import save_letters
 from robfcp.cli import COMMANDS, LAB, app, console, main
 from robfcp.defence.rob_fcp import METRICS
 from robfcp.lab.attacks import ATTACKS

@@ -10,7 +10,7 @@ from in_process import run
 from typer.testing import CliRunner
 
 import robfcp
-from robfcp.calibration.sealed import digest_of
+from robfcp.calibration.document import digest_of
 from robfcp.cli import app
 from robfcp.cli.server import defence_of, promise_of
 
@@ -214,7 +214,7 @@ def test_readers_with_a_pinned_key_refuse_a_forgery(signed):
         ("predict", signed / "c.json", signed / "site-0.csv"),
         ("show", signed / "c.json", "--html", signed / "p.html"),
         ("show", signed / "c.json"),
-        ("verify", signed / "c.json", signed / "c.evidence.json"),
+        ("verify", signed / "c.json", signed / "c.record.json"),
     ]
     for words in (*readers, ("predict", letter, signed / "site-0.csv"), ("verify", letter)):
         invoke(*words, *pinned)

@@ -112,7 +112,7 @@ def test_a_calibration_gives_its_own_threshold_and_what_if_levels(reports, shown
 def test_a_record_elsewhere_is_named(reports, shown, tmp_path):
     calibration = calibrate(reports)
     shown(calibration)
-    (tmp_path / "c.evidence.json").rename(tmp_path / "e.json")
+    (tmp_path / "c.record.json").rename(tmp_path / "e.json")
     words = ["show", str(tmp_path / "c.json")]
     assert "no such file" in str(CliRunner().invoke(app, words).exception)
     assert CliRunner().invoke(app, [*words, "--record", str(tmp_path / "e.json")]).exit_code == 0

@@ -214,7 +214,7 @@ def test_terms_state_what_was_agreed_and_contradict_what_was_not(tmp_path):
 def test_a_folder_stands_for_its_reports(tmp_path):
     for name in ("b", "a"):
         site(name).save(tmp_path / f"{name}.json")
-    for other in (".hidden.json", "c.evidence.json", "notes.txt"):
+    for other in (".hidden.json", "c.record.json", "notes.txt"):
         (tmp_path / other).write_text("no report")
     for where in (tmp_path, str(tmp_path), [tmp_path], sorted(tmp_path.glob("?.json"))):
         federation = Federation.read(where)

@@ -12,7 +12,7 @@ import pytest
 
 import robfcp
 from robfcp.calibration import Calibration
-from robfcp.calibration.record import decode_evidence, encode_evidence
+from robfcp.calibration.record import Record
 from robfcp.cli.console import natural
 from robfcp.cli.site import chosen_grid
 from robfcp.cli.tables import read_outputs
@@ -53,9 +53,9 @@ def test_what_a_hostile_report_says_cannot_steer_a_terminal_or_fill_a_log(text):
     assert fault.client.isprintable()
     assert len(fault.reason) <= MAX_TEXT + 50
     assert len(fault.client) <= 250
-    again = Calibration.from_json(calibration.to_json(), evidence=calibration.evidence)
+    again = Calibration.from_json(calibration.to_json(), record=calibration.record)
     assert again.faulty == calibration.faulty
-    assert decode_evidence(encode_evidence(calibration.evidence), "x").federation.faulty == (fault,)
+    assert Record.from_json(calibration.record.to_json(), "x").federation.faulty == (fault,)
 
 
 def test_folders_devices_and_pipes_are_never_replaced_by_a_file(tmp_path):
@@ -82,9 +82,9 @@ def test_folders_devices_and_pipes_are_never_replaced_by_a_file(tmp_path):
 
 def saved(calibration):
     """The calibration after its way through a file."""
-    again = Calibration.from_json(calibration.to_json(), evidence=calibration.evidence)
+    again = Calibration.from_json(calibration.to_json(), record=calibration.record)
     assert again == calibration
-    assert again.settings == calibration.settings
+    assert again.record.promise == calibration.record.promise
     return again
 
 
@@ -115,9 +115,9 @@ def test_numbers_of_other_libraries_are_saved_as_plain_ones():
         promise=robfcp.Marginal(liars=np.int8(1)),
         confidence=Fraction(19, 20),
     )
-    assert saved(calibration).settings.confidence == 0.95
+    assert saved(calibration).confidence == 0.95
     budget = robfcp.calibrate(REPORTS, promise=robfcp.Marginal(samples=np.uint16(30)))
-    assert saved(budget).settings.promise.samples == 30
+    assert saved(budget).record.promise.samples == 30
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_report_that_holds_itself_is_faulty():
 DATA = Path(__file__).parents[1] / "data"
 CALIBRATION = robfcp.calibrate(REPORTS, defence=robfcp.RobFCP(liars=1))
 LIGHT = json.loads(CALIBRATION.to_json())["body"]
-EVIDENCE = json.loads(encode_evidence(CALIBRATION.evidence))["body"]
+RECORD = json.loads(CALIBRATION.record.to_json())["body"]
 
 
 def sealed(body, schema=1, kind="calibration"):
@@ -200,8 +200,8 @@ def altered(body, changes):
     return body
 
 
-STARTS, IDS = EVIDENCE["federation"]["starts"], EVIDENCE["federation"]["ids"]
-N = len(EVIDENCE["federation"]["bins"])
+STARTS, IDS = RECORD["federation"]["starts"], RECORD["federation"]["ids"]
+N = len(RECORD["federation"]["bins"])
 
 
 def changed(cases):
@@ -222,15 +222,24 @@ OF_LEVELS = [
     {"levels__0__certificate__n_clients": 7},
     {"liars": -1},
     {"liars": 6},
-    {"settings__promise": {"type": "pac", "liars": -5}},
-    {"settings__promise": {"type": "pac", "liars": 1, "tolerance": 2}},
-    {"settings__confidence": 5},
+    {"confidence": 5},
+    {"checked__more": 1},
+    {"summary__more": 1},
+    {"levels__0__certificate__more": 1},
+    {"levels__0__certificate__assumptions__0__more": 1},
+    {"levels__0__curve__0__more": 1},
+    {"score__more": 1},
 ]
 OF_THRESHOLDS = [{"levels__0__threshold": 0.123456789}, {"levels__0__threshold": -5}]
 OF_REPORTS = [
     {"flagged": {"nobody": ""}},
     {"flagged": dict.fromkeys(IDS, "")},
     {"oddness": [1.0]},
+    {"promise": {"type": "pac", "liars": -5}},
+    {"promise": {"type": "pac", "liars": 1, "tolerance": 2}},
+    {"federation__more": 1},
+    {"federation__checked__more": 1},
+    {"federation__faulty": [{"client": "a", "field": "b", "reason": "c", "more": 1}]},
     {"federation__ids": []},
     {"federation__ids": IDS * 2},
     {"federation__ids": IDS[:1] * 6},
@@ -259,8 +268,8 @@ OF_REPORTS = [
 
 def test_files_with_a_fitting_digest_are_read():
     assert Calibration.from_json(sealed(LIGHT)) == CALIBRATION
-    again = decode_evidence(sealed(EVIDENCE, kind="evidence"), "x")
-    assert again.trusted == CALIBRATION.trusted
+    again = Record.from_json(sealed(RECORD, kind="record"), "x")
+    assert again.flagged == CALIBRATION.record.flagged
 
 
 @changed(OF_LEVELS)
@@ -272,19 +281,19 @@ def test_a_calibration_whose_parts_contradict_each_other_is_refused(changes):
 @changed(OF_REPORTS)
 def test_evidence_whose_parts_contradict_each_other_is_refused(changes):
     with pytest.raises(RobfcpError, match=r"^x\.json: .*; (calibrate again|pass the file)"):
-        decode_evidence(sealed(altered(EVIDENCE, changes), kind="evidence"), "x.json")
+        Record.from_json(sealed(altered(RECORD, changes), kind="record"), "x.json")
 
 
 @changed([*OF_THRESHOLDS, {"summary__n_trusted": 2}, {"summary__grid": "0"}])
 def test_a_calibration_that_does_not_fit_its_evidence_says_so(changes, tmp_path):
     CALIBRATION.save(tmp_path / "c.json")
     (tmp_path / "c.json").write_text(sealed(altered(LIGHT, changes)))
-    with pytest.raises(RobfcpError, match=r"c\.evidence\.json: does not fit the calibration"):
+    with pytest.raises(RobfcpError, match=r"c\.record\.json: does not fit the calibration"):
         _ = Calibration.load(tmp_path / "c.json").trusted
 
 
 def test_negative_counts_cannot_come_in_as_private_ones():
-    body = json.loads(json.dumps(EVIDENCE))
+    body = json.loads(json.dumps(RECORD))
     for marks, problem in (
         ([], "a count is not positive"),
         ([None] * 6, "privacy is stated though no report is private"),
@@ -293,7 +302,7 @@ def test_negative_counts_cannot_come_in_as_private_ones():
     ):
         body["federation"] |= {"counts": [-1] * N, "sizes": [30] * 6, "privacy": marks}
         with pytest.raises(RobfcpError, match=problem):
-            decode_evidence(sealed(body, kind="evidence"), "x")
+            Record.from_json(sealed(body, kind="record"), "x")
     message = json.loads(REPORTS[0].to_json())
     bins = [3, 4]
     for change in (

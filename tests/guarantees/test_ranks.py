@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robfcp.arguments import exact_level
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import (
     ExactCounts,
     FcpThreshold,
     conformal_rank,
-    exact_level,
     fcp_index,
     rank_charge,
 )

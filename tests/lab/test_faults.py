@@ -48,7 +48,7 @@ def test_demo_ends_with_a_page_and_the_reports(tmp_path) -> None:
     liars = [name for name, fault in told["faults"].items() if fault == LIE]
     assert all(told["said"][name] == "scores all equal" for name in liars)
     assert {path.name for path in out.iterdir()} == {
-        "calibration.evidence.json",
+        "calibration.record.json",
         "calibration.json",
         "demo.json",
         "page.html",

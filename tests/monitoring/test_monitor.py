@@ -14,8 +14,8 @@ from makers import LAC, by_class, outputs, said, table
 from scipy.special import betaincinv
 
 import robfcp
-from robfcp.calibration import LocalThreshold, at_stranger, own_floor
-from robfcp.calibration.checking import local_promise
+from robfcp.calibration.at_site import LocalThreshold, at_stranger, own_floor
+from robfcp.calibration.checking import local_floor
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import own_interval
 from robfcp.monitoring import EReport, MonitorState
@@ -313,7 +313,7 @@ def test_the_floor_of_an_own_threshold_fails_as_rarely_as_stated():
         one = LocalThreshold(
             0.9, 1.0, found.high, found.low, 1.0, found.floor, 80, (1, 1, 1), None, 0.0
         )
-        below += found.low < local_promise(one).floor
+        below += found.low < local_floor(one).value
     usual = 0.05 * number
     assert below <= usual + 3 * np.sqrt(usual)
     assert below >= usual - 4 * np.sqrt(usual)  # and not because it promises nothing
@@ -333,13 +333,13 @@ def test_a_sites_own_threshold_is_checked_and_watched(world, tmp_path, monkeypat
     checked = local.check(p, y)
     assert checked.overall.coverage == (LAC(p, y) <= local.threshold).mean()
     a = round(local.levels[0].floor * 121)
-    assert checked.promise.floor == pytest.approx(betaincinv(a, 121 - a, 0.05))
-    assert "own 120 samples" in checked.promise.source
-    assert local.check(p, y, floor=0.5).promise.floor == 0.5
+    assert checked.floor.value == pytest.approx(betaincinv(a, 121 - a, 0.05))
+    assert "own 120 samples" in checked.floor.source
+    assert local.check(p, y, floor=0.5).floor.value == 0.5
     watch = robfcp.Monitor(local, path="m.json", seed=0)
     state = watch.update(p, y)
     assert (state.floor, state.misses) == (
-        checked.promise.floor,
+        checked.floor.value,
         (LAC(p, y) > local.threshold).sum(),
     )
     assert watch.e_report().client == "site-02"

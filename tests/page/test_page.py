@@ -157,7 +157,7 @@ def test_unknown_defence_keeps_the_recorded_exclusions() -> None:
     what_if = embedded(render(calibration))["whatif"]
     assert all(out == [5] for out in what_if["excluded"])
     assert "custom:own" in what_if["frozen"]
-    assert calibration.settings.defence == "custom:own"
+    assert calibration.record.defence == "custom:own"
 
 
 def test_hostile_names_cannot_leave_the_data() -> None:
@@ -189,9 +189,7 @@ def test_page_is_self_contained_and_its_policy_allows_only_itself(page: str) -> 
 
 
 def test_same_calibration_gives_the_same_page(calibration: Calibration, page: str) -> None:
-    assert page == render(
-        Calibration.from_json(calibration.to_json(), evidence=calibration.evidence)
-    )
+    assert page == render(Calibration.from_json(calibration.to_json(), record=calibration.record))
 
 
 def test_safe_json_reads_back_as_it_was() -> None:

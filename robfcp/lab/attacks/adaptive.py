@@ -9,11 +9,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from robfcp.arguments import Rng
+from robfcp.arguments import Rng, exact_level
 from robfcp.defence import DEFAULT, Defence, named_defence, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import exact_level
 from robfcp.lab.attacks.base import Array, Indices, ScoreAttack, Stage, attackers, with_counts
 from robfcp.lab.attacks.coordinated import Clones, Decoy, Displacement, MimicHigh, MimicLow
 from robfcp.lab.attacks.simple import (
