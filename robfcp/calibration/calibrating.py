@@ -34,7 +34,10 @@ from robfcp.guarantees import (
     Promise,
     RankRule,
     certify,
-    curve,
+    coverage_curve,
+    curve_budgets,
+    empty_from,
+    foresee,
     rank_charge,
 )
 
@@ -173,7 +176,7 @@ def _calibrate(
         stated=stated,
         rank=rank,
     )
-    budgets = curve.curve_budgets(federation.n_clients, liars)
+    budgets = curve_budgets(federation.n_clients, liars)
     if chosen is None and promise is None:
         own = threshold_of(rule, federation, trusted, rank)
 
@@ -186,14 +189,14 @@ def _calibrate(
             edge, certificate = promise.threshold(federation, level, confidence)
         else:
             edge = own.index(level)
-            curve.foresee(federation, edge, (liars, *budgets))
+            foresee(federation, edge, (liars, *budgets))
             certificate = certify(federation, edge, liars, confidence, estimated=not stated)
         return Level(
             level,
             federation.threshold_at(edge),
             certificate,
-            curve.coverage_curve(federation, edge, budgets, confidence),
-            curve.empty_from(federation, edge, confidence),
+            coverage_curve(federation, edge, budgets, confidence),
+            empty_from(federation, edge, confidence),
         )
 
     return Calibration(

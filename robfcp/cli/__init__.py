@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from inspect import signature
+from inspect import Parameter, Signature, signature
 from io import TextIOWrapper
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -69,14 +70,36 @@ def _command(name: str, home: str) -> Any:
     """The command of this name, imported and built when it is first asked for."""
     if not home:
         return get_group(test_range)
-    function = getattr(import_module(f"robfcp.cli.{home}"), name)
+    function = _with_options(getattr(import_module(f"robfcp.cli.{home}"), name))
     needs = any(one.default is one.empty for one in signature(function).parameters.values())
     single = typer.Typer(add_completion=False, **STYLE)
     single.command(name, no_args_is_help=needs)(function)
-    command: Any = get_command(single)
-    for option in command.params:
-        if option.param_type_name == "option" and option.name not in ("as_json", "quiet"):
-            option.rich_help_panel = option.rich_help_panel or "Basics"
+    return get_command(single)
+
+
+def _with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The command with a dataclass among its parameters taken apart: its fields are options, which
+    several commands share, and arrive as one object."""
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    options = {kind: get_type_hints(kind, include_extras=True) for kind in groups.values()}
+    parts: dict[str, list[str]] = {
+        name: [f.name for f in fields(kind) if hasattr(options[kind][f.name], "__metadata__")]
+        for name, kind in groups.items()
+    }
+
+    def command(**given: Any) -> None:
+        whole = {n: groups[n](**{one: given.pop(one) for one in parts[n]}) for n in groups}
+        function(**given, **whole)
+
+    own = [one for one in signature(function).parameters.values() if one.name not in groups]
+    found = [one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
+    for name, kind in groups.items():
+        for one in parts[name]:
+            default, hint = getattr(kind, one), options[kind][one]
+            found.append(Parameter(one, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+    command.__doc__, command.__annotations__ = function.__doc__, {}
+    command.__signature__ = Signature(found)  # type: ignore[attr-defined]
     return command
 
 

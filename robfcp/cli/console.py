@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from hashlib import sha256
@@ -27,40 +28,41 @@ if TYPE_CHECKING:
 
     from robfcp.report import agreement
 
-agreed = partial(typer.Option, rich_help_panel="Agreement")
-private = partial(typer.Option, rich_help_panel="Privacy")
-expert = partial(typer.Option, rich_help_panel="Expert")
 
-Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON only.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the result to this file.")
-]
-Html = Annotated[Path | None, typer.Option("--html", help="Write a page to look at.")]
-Seed = Annotated[int, expert("--seed", min=0, help="The same seed gives the same result.")]
-Sign = Annotated[Path | None, agreed("--sign", help="Sign it with this key of robfcp keygen.")]
+def basic(
+    help: str, *names: str, among: Iterable[str] = (), panel: str = "Basics", **more: Any
+) -> Any:
+    """An option, its help first; its name is the parameter's unless it is stated.
+
+    among: the words it takes, which the help lists and the shell offers.
+    """
+    words = tuple(among)
+    if words:
+        help = f"{help}: {', '.join(words)}."
+        more["autocompletion"] = lambda incomplete: [w for w in words if w.startswith(incomplete)]
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+agreed = partial(basic, panel="Agreement")
+private = partial(basic, panel="Privacy")
+expert = partial(basic, panel="Expert")
+Output = Annotated[Path | None, basic("Write the result to this file.", "--output", "-o")]
+Html = Annotated[Path | None, basic("Write a page to look at.", "--html")]
+Seed = Annotated[int, expert("The same seed gives the same result.", "--seed", min=0)]
+Sign = Annotated[Path | None, agreed("Sign it with this key of robfcp keygen.", "--sign")]
 Local = Annotated[
-    Path | None,
-    typer.Option("--local", help="The site's own calibration outputs: by its own threshold."),
+    Path | None, basic("Own calibration outputs: by the site's own threshold.", "--local")
 ]
-LevelOption = Annotated[
-    str | None,
-    typer.Option("--level", help="Which of the calibration's levels: 0.95, say; else the first."),
-]
-Round = Annotated[str | None, agreed("--round", help="The round's name, the same at all sites.")]
-Model = Annotated[str | None, agreed("--model", help="The shared model's name or digest.")]
-TermsFile = Annotated[
-    Path | None, agreed("--terms", help="What was agreed for the round: round.toml.")
-]
+LevelOption = Annotated[str | None, basic("The level, 0.95 say; the first if none.", "--level")]
+Round = Annotated[str | None, agreed("The round's name, the same at all sites.", "--round")]
+Model = Annotated[str | None, agreed("The shared model's name or digest.", "--model")]
+TermsFile = Annotated[Path | None, agreed("What was agreed for the round: round.toml.", "--terms")]
 Keys = Annotated[
-    Path | None, agreed("--keys", help="registry.toml of public keys; refuse what is unsigned.")
+    Path | None, agreed("registry.toml of public keys; refuse the unsigned.", "--keys")
 ]
 ServerKey = Annotated[
     str | None,
-    agreed(
-        "--server-key",
-        help="The server's public key (ed25519:..., or its file): refuse what it has not signed.",
-    ),
+    agreed("The server's public key, or its file: refuse what it has not signed.", "--server-key"),
 ]
 FIGURES = (".png", ".svg", ".pdf")
 PATIENCE_SECONDS = 2.0
@@ -114,15 +116,6 @@ def natural(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
-def completes(*words: str) -> Callable[[str], list[str]]:
-    """What the shell offers for an option that takes one of these words."""
-
-    def offered(incomplete: str) -> list[str]:
-        return [word for word in words if word.startswith(incomplete)]
-
-    return offered
-
-
 def agreed_terms(path: Path | None, key: str | None, **options: Any) -> agreement.Terms:
     """The terms of --terms, joined with what the call states besides."""
     from robfcp.report import agreement
@@ -140,11 +133,12 @@ def pinned_key(text: str | None) -> str | None:
     return signing.read_public_key(text)
 
 
+@dataclass(frozen=True)
 class Printer:
     """Sends a command's result to people or to programs, as asked."""
 
-    def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
-        self.as_json, self.quiet = as_json, quiet
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs only.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """A table whose numbers are aligned and whose cells are plain text."""
@@ -170,6 +164,12 @@ class Printer:
             for part in text.split("\n"):
                 words = plain(part, None)
                 print(fill(words, width, break_long_words=False, break_on_hyphens=False))
+
+    def wrote(self, *paths: Path | None) -> None:
+        """Where results went."""
+        for path in paths:
+            if path is not None:
+                self.line(f"-> {path}")
 
     def json(self, value: Any) -> None:
         """The result for programs."""

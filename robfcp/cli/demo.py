@@ -6,10 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from robfcp.calibration import calibrate, diagnose
-from robfcp.cli.console import Json, Printer, Quiet, Seed, prepare, save_json
+from robfcp.cli import console
+from robfcp.cli.console import Printer, basic
 from robfcp.cli.server import about
 from robfcp.defence import DEFAULT
 from robfcp.diagnosis import Diagnosis
@@ -37,15 +36,12 @@ TITLES = {
 
 
 def demo(
+    printer: Printer,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for page, calibration and reports.")
+        Path, basic("Folder for page, calibration and reports.", "--output", "-o")
     ] = Path("out"),
-    engine: Annotated[
-        str, typer.Option(help="none, or flower: the round as messages between apps.")
-    ] = "none",
-    seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    engine: Annotated[str, basic("none, or flower: the round as messages between apps.")] = "none",
+    seed: console.Seed = 0,
 ) -> None:
     """Show what wrong and lying sites do to prediction sets, and what is done about it.
 
@@ -59,8 +55,7 @@ def demo(
         from robfcp.engines.flower import calibrate_in_process as calibrated
     elif engine != "none":
         raise RobfcpError(f"--engine: {engine!r} is unknown; use none or flower")
-    prepare(output / "page.html")
-    printer = Printer(as_json, quiet)
+    console.prepare(output / "page.html")
     with printer.busy("calibrating with 49 hospitals, five times"):
         story = stroke_story(seed=seed)
         lines = compared(story)
@@ -113,7 +108,7 @@ def demo(
     top = about("Outcome six months after a stroke", "International Stroke Trial", "robfcp demo")
     write_page(calibration, output / "page.html", about=top)
     told = {"lines": lines, "faults": story.faults}
-    save_json(output / "demo.json", told)
+    console.save_json(output / "demo.json", told)
     printer.line(
         f"Open {output / 'page.html'}: who was left out, why, and what to ask them. To calibrate "
         f"again: robfcp calibrate {output / 'reports'}"

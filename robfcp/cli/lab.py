@@ -7,25 +7,15 @@ import io
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from robfcp.cli.console import (
-    Json,
-    Output,
-    Printer,
-    Quiet,
-    Seed,
-    completes,
-    expert,
-    prepare,
-    prepare_figure,
-    save_json,
-)
+from robfcp.cli import console
+from robfcp.cli.console import Printer, basic, expert
 from robfcp.cli.site import chosen_score
 from robfcp.cli.tables import array_names, read_arrays, read_outputs
 from robfcp.defence import DEFAULT, DEFENCES
@@ -38,49 +28,12 @@ from robfcp.lab.attacks import ATTACKS
 from robfcp.scores import ClassificationScore
 
 SCORES = "lac, aps, raps, saps or ordinal-aps"
+SITES, TOLD = ("artificial", "natural"), ("known", "estimate")
 
 Data = Annotated[
     str, typer.Argument(help="Shipped outputs by name, or a .npz/.csv file with labels.")
 ]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Draw it: .png, .svg, .pdf.")]
-Beta = Annotated[
-    float | None, expert("--beta", help="Dirichlet heterogeneity; without it sites are alike.")
-]
-Liars = Annotated[
-    str,
-    expert(
-        "--liars",
-        help="Their number is told the defence, or not: known or estimate.",
-        autocompletion=completes("known", "estimate"),
-    ),
-]
-Exactly = Annotated[bool, expert("--exactly", help="Leave out exactly so many.")]
-Coverage = Annotated[float, typer.Option("--coverage", help="Wanted coverage.")]
-ScoreName = Annotated[str, expert("--score", help=f"{SCORES}.")]
-Sites = Annotated[
-    str,
-    typer.Option(
-        "--sites",
-        help="artificial: as --clients and --beta say; natural: the data's own.",
-        autocompletion=completes("artificial", "natural"),
-    ),
-]
-SiteColumn = Annotated[
-    str, expert("--site-column", help="What natural sites are: site, country or group.")
-]
-By = Annotated[
-    str | None,
-    expert(
-        "--by",
-        help="class: one threshold a class, and the worst class's coverage; else one for all.",
-        autocompletion=completes("class"),
-    ),
-]
-MinSize = Annotated[int, expert("--min-size", min=2, help="Smaller natural sites are left out.")]
-Defences = Annotated[
-    list[str] | None,
-    typer.Option("--defence", help=f"May be repeated; {', '.join(DEFENCES)}."),
-]
+Plot = Annotated[Path | None, basic("Draw it: .png, .svg, .pdf.", "--plot")]
 
 
 def _outputs(name: str, column: str | None) -> tuple[Any, Any, Any]:
@@ -113,72 +66,70 @@ def _outputs(name: str, column: str | None) -> tuple[Any, Any, Any]:
     return shipped.probabilities, shipped.labels, sites
 
 
-def _setting(
-    data: str, sites: str, site_column: str, score: str, *, liars: str, **further: Any
-) -> tuple[Any, Any, dict[str, Any]]:
-    """Probabilities, labels and the setting that `simulate` and `redteam` both take."""
-    if sites not in ("artificial", "natural"):
-        raise RobfcpError(f"--sites: {sites!r} is neither 'artificial' nor 'natural'")
-    natural = sites == "natural"
-    if natural and further["beta"] is not None:
-        raise RobfcpError("--beta: natural sites are as they are; leave --beta away")
-    rule = chosen_score(score)
-    if not isinstance(rule, ClassificationScore):
-        raise RobfcpError(f"--score: {score} is a regression score; use {SCORES}")
-    if liars not in ("known", "estimate"):
-        raise RobfcpError(f"--liars: {liars!r} is neither 'known' nor 'estimate'")
-    if further["by"] not in (None, "class"):
-        raise RobfcpError(f"--by: {further['by']!r} is unknown here; use class, or leave it away")
-    p, labels, own = _outputs(data, site_column if natural else None)
-    return p, labels, {"sites": own, "score": rule, "malicious": liars, **further}
+@dataclass(frozen=True)
+class Range:
+    """What `simulate` and `redteam` are both told of sites, liars and the level."""
+
+    sites: Annotated[str, basic("The data's own or not", among=SITES)] = "artificial"
+    coverage: Annotated[float, basic("Wanted coverage.")] = 0.9
+    output: console.Output = None
+    plot: Annotated[Path | None, basic("Draw it: .png, .svg, .pdf.")] = None
+    site_column: Annotated[str, expert("What natural sites are: site, country or group.")] = "site"
+    min_size: Annotated[int, expert("Smaller natural sites are left out.", min=2)] = 20
+    beta: Annotated[float | None, expert("Dirichlet; without it sites are alike.")] = None
+    liars: Annotated[str, expert("Whether their number is told", among=TOLD)] = "known"
+    exactly: Annotated[bool, expert("Leave out exactly so many.", "--exactly")] = False
+    score: Annotated[str, expert(f"{SCORES}.")] = "lac"
+    by: Annotated[str | None, expert("class: a threshold a class; else one for all.")] = None
+
+    def setting(self, data: str) -> tuple[Any, Any, dict[str, Any]]:
+        """Probabilities, labels and what the test range takes besides; outputs can be written."""
+        console.prepare_figure(self.plot)
+        if self.sites not in SITES:
+            raise RobfcpError(f"--sites: {self.sites!r} is neither 'artificial' nor 'natural'")
+        natural = self.sites == "natural"
+        if natural and self.beta is not None:
+            raise RobfcpError("--beta: natural sites are as they are; leave --beta away")
+        rule = chosen_score(self.score)
+        if not isinstance(rule, ClassificationScore):
+            raise RobfcpError(f"--score: {self.score} is a regression score; use {SCORES}")
+        if self.liars not in TOLD:
+            raise RobfcpError(f"--liars: {self.liars!r} is neither 'known' nor 'estimate'")
+        if self.by not in (None, "class"):
+            raise RobfcpError(f"--by: {self.by!r} is unknown here; use class, or leave it away")
+        p, labels, own = _outputs(data, self.site_column if natural else None)
+        same = ("coverage", "min_size", "beta", "exactly", "by")
+        told = {name: getattr(self, name) for name in same}
+        return p, labels, {**told, "sites": own, "score": rule, "malicious": self.liars}
+
+    def end(self, printer: Printer, draw: Callable[[], Any]) -> None:
+        """The figure, and where things went."""
+        if self.plot is not None:
+            from robfcp.figures import save
+
+            save(draw(), self.plot)
+        printer.wrote(self.output, self.plot)
 
 
 def simulate(
+    printer: Printer,
+    told: Range,
     data: Data = "pathmnist",
-    attack: Annotated[
-        str,
-        typer.Option(help=f"One of {', '.join(ATTACKS)}.", autocompletion=completes(*ATTACKS)),
-    ] = "coverage",
-    share: Annotated[float, typer.Option(help="Share of sites that attack.")] = 0.4,
-    clients: Annotated[int, typer.Option(min=1, help="Number of artificial sites.")] = 100,
-    defence: Defences = None,
-    sites: Sites = "artificial",
-    coverage: Coverage = 0.9,
-    seeds: Annotated[int, typer.Option(help="Number of runs.")] = 5,
-    output: Output = None,
-    plot: Plot = None,
-    site_column: SiteColumn = "site",
-    min_size: MinSize = 20,
-    beta: Beta = None,
-    liars: Liars = "known",
-    exactly: Exactly = False,
-    score: ScoreName = "lac",
-    by: By = None,
-    seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    attack: Annotated[str, basic("What liars do", among=ATTACKS)] = "coverage",
+    share: Annotated[float, basic("Share of sites that attack.")] = 0.4,
+    clients: Annotated[int, basic("Number of artificial sites.", min=1)] = 100,
+    defence: Annotated[list[str] | None, basic("Repeatable", among=DEFENCES)] = None,
+    seeds: Annotated[int, basic("Number of runs.")] = 5,
+    seed: console.Seed = 0,
 ) -> None:
     """Run honest, attacked and defended federations on real model outputs.
 
     [dim]Example: robfcp lab simulate mnist --attack coverage --share 0.4 --plot attack.png[/dim]
     [dim]Example: robfcp lab simulate stroke --sites natural --attack swapped-labels[/dim]
     """
-    printer = Printer(as_json, quiet)
     defences = defence or ["none", "rob-fcp", DEFAULT]
-    prepare(output, endings=(".json", ".csv"))
-    prepare_figure(plot)
-    p, labels, setting = _setting(
-        data,
-        sites,
-        site_column,
-        score,
-        liars=liars,
-        exactly=exactly,
-        coverage=coverage,
-        beta=beta,
-        by=by,
-        min_size=min_size,
-    )
+    console.prepare(told.output, endings=(".json", ".csv"))
+    p, labels, setting = told.setting(data)
     with printer.busy("simulating", seeds * len(defences)) as step:
         rows = range_.simulate(
             p,
@@ -192,12 +143,20 @@ def simulate(
             progress=lambda: step(advance=1),
             **setting,
         )
-    first, worst = rows[0], ["worst class"] if by else []
+    first, by, output = rows[0], told.by, told.output
     printer.table(
         f"{first.n_malicious} of {first.n_clients} sites attack ({attack}), number "
-        f"{'known' if liars == 'known' else 'estimated'}"
+        f"{'known' if told.liars == 'known' else 'estimated'}"
         f"{', a threshold for each class' if by else ''}",
-        ["defence", "coverage", *worst, "set size", "error", "flagged", "caught"],
+        [
+            "defence",
+            "coverage",
+            *(["worst class"] if by else []),
+            "set size",
+            "error",
+            "flagged",
+            "caught",
+        ],
         [
             (
                 mean["defence"],
@@ -219,45 +178,22 @@ def simulate(
         writer.writerows(records)
         write_atomically(output, text.getvalue())
     elif output is not None:
-        save_json(output, records)
-    if plot is not None:
-        from robfcp.figures import save
-
-        save(range_.plot_comparison(rows, coverage), plot)
-    for written in (output, plot):
-        if written is not None:
-            printer.line(f"-> {written}")
+        console.save_json(output, records)
+    told.end(printer, lambda: range_.plot_comparison(rows, told.coverage))
     printer.json({"rows": records, "summary": list(range_.summarise(rows))})
 
 
 def redteam(
+    printer: Printer,
+    told: Range,
     data: Data = "mnist",
-    attack: Annotated[
-        list[str] | None, typer.Option(help=f"May be repeated; all of {', '.join(ATTACKS)}.")
-    ] = None,
-    defence: Annotated[
-        list[str] | None, typer.Option(help=f"May be repeated; {', '.join(team.DEFENCES)}.")
-    ] = None,
-    share: Annotated[
-        list[float] | None, typer.Option(help="Share of sites that attack; may be repeated.")
-    ] = None,
-    clients: Annotated[int, typer.Option(help="Number of artificial sites.")] = 20,
-    sites: Sites = "artificial",
-    coverage: Coverage = 0.9,
-    seeds: Annotated[int, typer.Option(help="Number of runs.")] = 3,
-    output: Output = None,
-    plot: Plot = None,
-    site_column: SiteColumn = "site",
-    min_size: MinSize = 20,
-    beta: Beta = None,
-    liars: Liars = "known",
-    exactly: Exactly = False,
-    score: ScoreName = "lac",
-    by: By = None,
-    trials: Annotated[int, expert(help="Free steps of the adaptive attacker.")] = 50,
-    seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    attack: Annotated[list[str] | None, basic("May be repeated; all of", among=ATTACKS)] = None,
+    defence: Annotated[list[str] | None, basic("Repeatable", among=team.DEFENCES)] = None,
+    share: Annotated[list[float] | None, basic("Share that attacks; repeatable.")] = None,
+    clients: Annotated[int, basic("Number of artificial sites.")] = 20,
+    seeds: Annotated[int, basic("Number of runs.")] = 3,
+    trials: Annotated[int, expert("Free steps of the adaptive attacker.")] = 50,
+    seed: console.Seed = 0,
 ) -> None:
     """Run all attacks against all defences on real model outputs.
 
@@ -267,23 +203,10 @@ def redteam(
     [dim]Example: robfcp lab redteam mnist --share 0.4 --plot redteam.png[/dim]
     [dim]Example: robfcp lab redteam heart --sites natural --share 0.25 --seeds 1[/dim]
     """
-    printer = Printer(as_json, quiet)
-    prepare(output)
-    prepare_figure(plot)
+    console.prepare(told.output)
     attacks, defences = attack or tuple(ATTACKS), defence or team.DEFENCES
     shares = share or team.SHARES
-    p, labels, setting = _setting(
-        data,
-        sites,
-        site_column,
-        score,
-        liars=liars,
-        exactly=exactly,
-        coverage=coverage,
-        beta=beta,
-        by=by,
-        min_size=min_size,
-    )
+    p, labels, setting = told.setting(data)
     total, whole = len(attacks) * len(shares), True
     with printer.busy("attacking", total * len(defences) * seeds) as step:
         try:
@@ -305,15 +228,9 @@ def redteam(
             if not cells:
                 raise
     _show_cells(cells, printer)
-    if output is not None:
-        save_json(output, team.records(cells))
-    if plot is not None:
-        from robfcp.figures import save
-
-        save(team.plot_redteam(cells), plot)
-    for written in (output, plot):
-        if written is not None:
-            printer.line(f"-> {written}")
+    if told.output is not None:
+        console.save_json(told.output, team.records(cells))
+    told.end(printer, lambda: team.plot_redteam(cells))
     printer.json(team.records(cells))
     if not whole:
         done = len({(cell.attack, cell.share) for cell in cells})
@@ -353,20 +270,17 @@ def _show_cells(cells: Sequence[team.Cell], printer: Printer) -> None:
 
 
 def reproduce(
+    printer: Printer,
     names: Annotated[
         list[str] | None, typer.Argument(help="Experiments, or all; without any they are listed.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where tables and figures go.")] = (
+    output: Annotated[Path, basic("Where tables and figures go.", "--output", "-o")] = (
         Path("out/paper")
     ),
-    seeds: Annotated[int, typer.Option(help="Runs of every cell.")] = 10,
-    workers: Annotated[int | None, typer.Option(help="Processes; all cores unless told.")] = None,
-    resume: Annotated[bool, typer.Option(help="Keep what an earlier call has run.")] = True,
-    page: Annotated[
-        Path | None, typer.Option(help="Write a Markdown page of all results found in the output.")
-    ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    seeds: Annotated[int, basic("Runs of every cell.")] = 10,
+    workers: Annotated[int | None, basic("Processes; all cores unless told.")] = None,
+    resume: Annotated[bool, basic("Keep what an earlier call has run.")] = True,
+    page: Annotated[Path | None, basic("Write a Markdown page of all results.")] = None,
 ) -> None:
     """Repeat the paper's experiments on shipped model outputs.
 
@@ -375,7 +289,6 @@ def reproduce(
     [dim]Example: robfcp lab reproduce main benign -o out/paper[/dim]
     [dim]Example: robfcp lab reproduce bounds --seeds 2 --workers 1 -o out/paper[/dim]
     """
-    printer = Printer(as_json, quiet)
     known = paper.titles()
     if not names:
         printer.table("robfcp lab reproduce NAME ... (or all)", ["name", "shows"], known.items())
@@ -383,7 +296,7 @@ def reproduce(
         return
     if workers is not None and workers < 1:
         raise RobfcpError(f"--workers: {workers} is not a number of processes; give 1 or more")
-    prepare(page, output / "any")
+    console.prepare(page, output / "any")
     chosen = list(known) if "all" in names else list(dict.fromkeys(names))
     with printer.busy("running") as step:
         tables = paper.reproduce(
@@ -396,57 +309,45 @@ def reproduce(
             advance=lambda: step(advance=1),
         )
     for name, rows in tables.items():
-        _show_experiment(printer, f"{name}: {known[name]}", rows, detailed=len(chosen) == 1)
+        printer.line(f"{name}: {known[name]} ({len(rows)} rows)")
+        for line in paper.remarks(rows) if "method" in rows[0] else ():
+            printer.line(f"  {line}")
     if page is not None:
         paper.write_page(output, page)
-        printer.line(f"-> {page}")
+        printer.wrote(page)
     for name in chosen:
         printer.line(f"-> {output / name}.csv and .png")
     printer.json(tables)
 
 
-def _show_experiment(
-    printer: Printer, title: str, rows: Sequence[dict[str, Any]], *, detailed: bool
-) -> None:
-    """One experiment's table: all columns where it has its own, else ours beside the published."""
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained over simulated sites; what is None is as the shipped models were."""
 
-    def told(value: float | None, digits: int) -> str:
-        return "" if value is None else f"{value:.{digits}f}"
+    beta: Annotated[float | None, basic("Dirichlet split; without it iid.")] = None
+    rounds: Annotated[int | None, basic("Rounds of training.")] = None
+    clients: Annotated[int | None, basic("Number of sites (100).")] = None
+    fraction: Annotated[float | None, expert("Share of sites a round.")] = None
+    local_epochs: Annotated[int | None, expert("Epochs a site trains.")] = None
+    batch: Annotated[int | None, expert("Samples a step.")] = None
+    aggregation: Annotated[str | None, expert("mean, median, trimmed-mean or multi-krum.")] = None
+    malicious: Annotated[int | None, expert("Sites that poison updates.")] = None
+    poison_strength: Annotated[float | None, expert("How hard they do.")] = None
 
-    if "method" not in rows[0]:
-        for federation in dict.fromkeys(row.get("federation", "") for row in rows):
-            group = [row for row in rows if row.get("federation", "") == federation]
-            columns = [name for name in group[0] if name != "federation"]
-            values = [[row[name] for name in columns] for row in group]
-            printer.table(f"{title} {federation}".strip(), columns, values)
-        return
-    if not detailed:
-        printer.line(f"{title} ({len(rows)} rows)")
-    else:
-        printer.table(
-            title,
-            ["cell", "attack", "method", "coverage", "published", "closed form", "size",
-             "published"],
-            [
-                (
-                    " ".join(row[key] for key in ("dataset", "model", "split", "variant"))
-                    + f" {row['ratio']:.0%}",
-                    row["attack"],
-                    row["method"],
-                    f"{row['coverage']:.3f} ±{row['coverage_sd']:.3f}",
-                    told(row["published_coverage"], 3),
-                    told(row["expected"], 3),
-                    told(row["set_size"], 2),
-                    told(row["published_set_size"], 2),
-                )
-                for row in rows
-            ],
-        )  # fmt: skip
-    for line in paper.remarks(rows):
-        printer.line(f"  {line}")
+
+@dataclass(frozen=True)
+class Training:
+    """What training is told besides."""
+
+    checkpoint: Annotated[Path | None, basic("Safetensors file to save to and resume from.")] = None
+    device: Annotated[str, basic("auto, cpu or cuda.")] = "auto"
+    stop_after: Annotated[int | None, expert("End after this many rounds.")] = None
 
 
 def train(
+    printer: Printer,
+    how: Recipe,
+    where: Training,
     dataset: Annotated[
         str,
         typer.Argument(
@@ -454,40 +355,20 @@ def train(
             f"{', '.join(datasets.site_names())}."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the outputs go (npz).")],
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Where the data sets are; else $ROBFCP_DATA.")
-    ] = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch missing files.")] = False,
-    verify: Annotated[bool, typer.Option(help="Check checksums and counts.")] = True,
+    output: Annotated[Path, basic("Where the outputs go (npz).", "--output", "-o")],
+    data_dir: Annotated[Path | None, basic("Where the data sets are; else $ROBFCP_DATA.")] = None,
+    download: Annotated[bool, basic("Fetch missing files.", "--download")] = False,
+    verify: Annotated[bool, basic("Check checksums and counts.")] = True,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="cnn, resnet18 or mlp; or leave-sites-out: scikit-learn models of the data's own "
-            "sites, each site predicted by one that never saw it."
+        basic(
+            "cnn, resnet18 or mlp; or leave-sites-out: each of the data's own sites predicted by "
+            "a scikit-learn model that never saw it."
         ),
     ] = None,
-    beta: Annotated[float | None, typer.Option(help="Dirichlet split; without it iid.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of sites (100).")] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Safetensors file to save to and resume from.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    fraction: Annotated[float | None, expert(help="Share of sites a round.")] = None,
-    local_epochs: Annotated[int | None, expert(help="Epochs a site trains.")] = None,
-    batch: Annotated[int | None, expert(help="Samples a step.")] = None,
-    learning_rate: Annotated[float | None, expert(help="At the first round.")] = None,
-    aggregation: Annotated[
-        str | None, expert(help="mean, median, trimmed-mean or multi-krum.")
-    ] = None,
-    malicious: Annotated[int | None, expert(help="Sites that poison updates.")] = None,
-    poison_strength: Annotated[float | None, expert(help="How hard they do.")] = None,
-    stop_after: Annotated[int | None, expert(help="End after this many rounds.")] = None,
-    bits: Annotated[int, expert(help="16 or 8 bits a stored logit.")] = 16,
-    seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    learning_rate: Annotated[float | None, expert("At the first round.")] = None,
+    bits: Annotated[int, expert("16 or 8 bits a stored logit.")] = 16,
+    seed: console.Seed = 0,
 ) -> None:
     """Train a model over simulated sites, or leaving real sites out, and save its outputs.
 
@@ -497,23 +378,11 @@ def train(
     [dim]Example: robfcp lab train mnist --data-dir data --beta 0.5 -o mnist.npz[/dim]
     [dim]Example: robfcp lab train stroke --model leave-sites-out -o stroke.npz[/dim]
     """
-    printer = Printer(as_json, quiet)
-    prepare(output, checkpoint)
-    told: dict[str, Any] = {
-        "beta": beta,
-        "rounds": rounds,
-        "clients": clients,
-        "fraction": fraction,
-        "local_epochs": local_epochs,
-        "batch": batch,
-        "aggregation": aggregation,
-        "malicious": malicious,
-        "poison_strength": poison_strength,
-    }
+    console.prepare(output, where.checkpoint)
     found: dict[str, Any] = {"verify": verify, "fetch": download}
     natural_only = dataset in datasets.site_names() and dataset not in datasets.names()
     if model == "leave-sites-out" or (natural_only and model is None):
-        unused = {**told, "stop_after": stop_after, "checkpoint": checkpoint}
+        unused = {**vars(how), "stop_after": where.stop_after, "checkpoint": where.checkpoint}
         given = next((name for name, value in unused.items() if value is not None), None)
         if given is not None:
             option = given.replace("_", "-")
@@ -522,10 +391,10 @@ def train(
         record, rows = _leave_sites_out(data, output, learning_rate, bits, seed, printer)
     else:
         images = datasets.load(dataset, data_dir, **found)
-        told |= {"dataset": dataset, "model": model, "learning_rate": learning_rate, "seed": seed}
-        how = {"device": device, "checkpoint": checkpoint, "stop_after": stop_after}
-        record, rows = _train_over_sites(images, output, told, how, bits, printer)
-    save_json(output.with_suffix(".json"), record)
+        told = {"dataset": dataset, "model": model, "learning_rate": learning_rate, "seed": seed}
+        told |= vars(how)
+        record, rows = _train_over_sites(images, output, told, where, bits, printer)
+    console.save_json(output.with_suffix(".json"), record)
     printer.table(
         dataset, [*rows, "seconds", "outputs"], [(*rows.values(), record["seconds"], output)]
     )
@@ -533,26 +402,21 @@ def train(
 
 
 def _train_over_sites(
-    images: Any,
-    output: Path,
-    told: dict[str, Any],
-    how: dict[str, Any],
-    bits: int,
-    printer: Printer,
+    images: Any, output: Path, told: dict[str, Any], where: Training, bits: int, printer: Printer
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Train over simulated sites and save the outputs: their provenance, and what to show of it."""
     from robfcp.lab.training import Progress, recipe
     from robfcp.lab.training import train as run
 
     settings, dataset = recipe(**told), told["dataset"]
-    last = how["stop_after"] or settings.rounds
+    last = where.stop_after or settings.rounds
     with printer.busy(f"training {dataset}", last) as step:
 
         def advance(state: Progress) -> None:
             reached = "" if state.accuracy is None else f", accuracy {state.accuracy:.3f}"
             step(completed=state.round, description=f"training {dataset}{reached}")
 
-        trained = run(images, settings, on_round=advance, **how)
+        trained = run(images, settings, on_round=advance, **vars(where))
     outputs.write(output, trained.logits, images.test.y, images.test.groups, bits)
     record = {
         "dataset": dataset,
@@ -602,13 +466,12 @@ def _leave_sites_out(
 
 
 def bench(
-    clients: Annotated[int, typer.Option(help="Number of sites.")] = 1000,
-    samples: Annotated[int, typer.Option(help="Samples a site.")] = 500,
-    classes: Annotated[int, typer.Option(help="Classes.")] = 10,
-    repeat: Annotated[int, typer.Option(help="Runs a stage; the fastest counts.")] = 3,
-    seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    printer: Printer,
+    clients: Annotated[int, basic("Number of sites.")] = 1000,
+    samples: Annotated[int, basic("Samples a site.")] = 500,
+    classes: Annotated[int, basic("Classes.")] = 10,
+    repeat: Annotated[int, basic("Runs a stage; the fastest counts.")] = 3,
+    seed: console.Seed = 0,
 ) -> None:
     """Time every stage from probabilities to prediction sets on simulated data.
 
@@ -619,15 +482,10 @@ def bench(
         raise RobfcpError("bench: needs at least 1 site, 1 sample, 2 classes and 1 run")
     from robfcp import LAC, Consensus, Federation, Report, RobFCP, estimate_malicious
     from robfcp.arguments import exact_level
-    from robfcp.guarantees import certify, fcp_index, promises
+    from robfcp.guarantees import certify, fcp_index, marginal_threshold
     from robfcp.prediction import predict_sets
 
-    printer, rng, score, level = (
-        Printer(as_json, quiet),
-        np.random.default_rng(seed),
-        LAC(),
-        exact_level(0.9),
-    )
+    printer, rng, score, level = (printer, np.random.default_rng(seed), LAC(), exact_level(0.9))
     site = rng.dirichlet(np.full(classes, 0.3), samples).astype(np.float32)
     label = rng.integers(0, classes, samples)
     rows = rng.beta(0.5, 2, (clients, samples))
@@ -643,7 +501,7 @@ def bench(
         "defend: consensus": lambda: Consensus(at_most=liars)(federation),
         "count": lambda: estimate_malicious(federation),
         "quantile": lambda: fcp_index(federation, level),
-        "guaranteed threshold": lambda: promises.marginal_threshold(federation, level, liars),
+        "guaranteed threshold": lambda: marginal_threshold(federation, level, liars),
         "certify": lambda: certify(federation, index, liars),
         "predict (one site)": lambda: predict_sets(score, site, [0.9]),
     }

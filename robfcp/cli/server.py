@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,119 +13,96 @@ import typer
 from msgspec import structs
 
 from robfcp.arguments import a_few
-from robfcp.calibration import (
-    AuditLog,
-    Calibration,
-    Level,
-    diagnose,
-    document,
-    verify_calibration,
-)
-from robfcp.calibration import (
-    audit as auditing,
-)
+from robfcp.calibration import AuditLog, Calibration, Level, diagnose, document, verify_calibration
+from robfcp.calibration import audit as auditing
 from robfcp.calibration import calibrate as run
-from robfcp.calibration import (
-    letters as letter_files,
-)
+from robfcp.calibration import letters as letter_files
 from robfcp.certificate import Certificate, CurvePoint, at_least, at_most
-from robfcp.cli.console import (
-    Html,
-    Json,
-    Keys,
-    Model,
-    Output,
-    Printer,
-    Quiet,
-    Round,
-    ServerKey,
-    Sign,
-    TermsFile,
-    agreed,
-    agreed_terms,
-    completes,
-    expert,
-    pinned_key,
-    prepare,
-)
+from robfcp.cli import console
+from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.site import read_letter
 from robfcp.cli.tables import REPORTS, expanded
 from robfcp.defence import DEFAULT, DEFENCES, Consensus, Defence, RobFCP, named_defence
 from robfcp.diagnosis import Diagnosis
 from robfcp.errors import RobfcpError
-from robfcp.federation import Fault, Federation
+from robfcp.federation import Federation
 from robfcp.files import make_folder, read_limited
 from robfcp.guarantees import Promise, named_promise, outside_of
 from robfcp.monitoring import Admission, AlarmHistory, Chain, chain_path
 from robfcp.page import About, History, write_page
 from robfcp.report import Report, agreement, load_key, signing
 
+PROMISES = ("marginal", "pac", "label-shift")
+METRICS = ("l1", "l2", "linf", "cosine", "kolmogorov", "wasserstein")
 SHOWN = 12
 SHOWN_CLASSES = 20
 SHOWN_EVENTS = ("round", "client", "verdict", "reason", "result")
 
 Reports = Annotated[list[Path], typer.Argument(help="The sites' report files, or their folder.")]
-Sizes = Annotated[
-    Path | None, agreed("--sizes", help="JSON registry {site: samples}; others are refused.")
-]
-Revoked = Annotated[
-    Path | None, agreed("--revoked", help="Public keys that count no more, one a line.")
-]
-Quorum = Annotated[
-    float | None, agreed("--quorum", help="Least number of valid reports, or their share.")
-]
-ScoreName = Annotated[str | None, agreed("--score", help="Refuse reports of another score.")]
-GridName = Annotated[
-    str | None, agreed("--grid", help="Refuse reports on another grid, as report --grid names it.")
-]
-PrivacyText = Annotated[
-    str | None, agreed("--privacy", help="EPSILON or EPSILON,DELTA: refuse any other privacy.")
-]
-MaxShare = Annotated[
-    float | None, agreed("--max-share", help="Refuse a site with more than this share of samples.")
-]
-AuditFile = Annotated[
-    Path | None, expert("--audit", help="Append what happened to this log; verify reads it.")
-]
+AuditFile = Annotated[Path | None, expert("Append what happened to this log.", "--audit")]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Who may report, and what was agreed."""
+
+    keys: console.Keys = None
+    revoked: Annotated[Path | None, agreed("Public keys that count no more, one a line.")] = None
+    sizes: Annotated[Path | None, agreed("JSON registry {site: samples}; others are refused.")] = (
+        None
+    )
+    quorum: Annotated[float | None, agreed("Least number of valid reports, or their share.")] = None
+    round: console.Round = None
+    terms: console.TermsFile = None
+    model: console.Model = None
+    score: Annotated[str | None, agreed("Refuse reports of another score.")] = None
+    grid: Annotated[str | None, agreed("Refuse reports on another grid.")] = None
+    privacy: Annotated[str | None, agreed("EPSILON or EPSILON,DELTA: refuse others.")] = None
+    max_share: Annotated[float | None, agreed("Refuse a site with a larger share.")] = None
+
+    def stated(self) -> agreement.Terms:
+        """The terms, from their file and besides."""
+        own = {name: getattr(self, name) for name in ("round", "model", "score", "grid")}
+        terms = console.agreed_terms(self.terms, None, **own)
+        if self.privacy is None:
+            return terms
+        epsilon, _, delta = self.privacy.partition(",")
+        try:
+            noise = {"epsilon": float(epsilon), "delta": float(delta or 0)}
+        except ValueError:
+            raise RobfcpError(
+                f"--privacy: {self.privacy!r} is not EPSILON or EPSILON,DELTA"
+            ) from None
+        return terms.joined(**noise)
+
+    def read(self, files: Sequence[Path]) -> Federation:
+        """The reports that are as agreed; the others are its faults."""
+        return Federation.read(
+            files,
+            terms=self.stated(),
+            quorum=self.quorum if self.quorum is None or self.quorum < 1 else int(self.quorum),
+            keys=self.keys,
+            revoked=self.revoked,
+            sizes=self.sizes,
+            max_share=self.max_share,
+        )
 
 
 def collect(
+    printer: Printer,
+    agreed_on: Agreement,
     reports: Reports,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the valid reports.")],
-    keys: Keys = None,
-    revoked: Revoked = None,
-    sizes: Sizes = None,
-    quorum: Quorum = None,
-    round: Round = None,
-    terms: TermsFile = None,
-    model: Model = None,
-    score: ScoreName = None,
-    grid: GridName = None,
-    privacy: PrivacyText = None,
-    max_share: MaxShare = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    output: Annotated[Path, basic("Folder for the valid reports.", "--output", "-o")],
 ) -> None:
     """Check signatures, round and duplicates once, and keep the reports that are valid.
 
     [dim]Example: robfcp collect inbox -o clean --round r1[/dim]
     [dim]Example: robfcp collect inbox -o clean --terms round.toml --quorum 0.8[/dim]
     """
-    printer = Printer(as_json, quiet)
     files = expanded(reports, REPORTS)
-    prepare(output / "any")
+    console.prepare(output / "any")
     with printer.busy(f"reading {len(files)} reports"):
-        stated = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)
-        found = _federation(
-            files,
-            stated,
-            privacy,
-            quorum,
-            keys=keys,
-            revoked=revoked,
-            sizes=sizes,
-            max_share=max_share,
-        )
+        found = agreed_on.read(files)
         folder = make_folder(output)
         for report in found:
             report.save(folder / f"{letter_files.file_name(report.client)}.json")
@@ -136,7 +114,7 @@ def collect(
         {
             "output": str(output),
             "clients": found.ids,
-            "faulty": _faults(found.faulty),
+            "faulty": found.faulty,
             "missing": found.missing,
             "signatures": signatures,
         }
@@ -144,111 +122,45 @@ def collect(
 
 
 def calibrate(
+    printer: Printer,
+    agreed_on: Agreement,
     reports: Reports,
-    output: Output = None,
-    coverage: Annotated[
-        list[str] | None, typer.Option(help="Wanted coverage (0.9); may be repeated.")
-    ] = None,
-    promise: Annotated[
-        str | None,
-        typer.Option(
-            help="What is to hold whatever some do: marginal, pac or label-shift.",
-            autocompletion=completes("marginal", "pac", "label-shift"),
-        ),
-    ] = None,
-    liars: Annotated[
-        int | None, typer.Option(min=0, help="The most sites that may lie; estimated if not told.")
-    ] = None,
-    alike: Annotated[
-        float | None,
-        typer.Option(help="For pac: honest sites differ by at most this; label-shift: in classes."),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            help="class or group: a threshold for each of them.",
-            autocompletion=completes("class", "group"),
-        ),
-    ] = None,
-    defence: Annotated[
-        str,
-        typer.Option(
-            help=f"Whom to trust: {', '.join(DEFENCES)}.", autocompletion=completes(*DEFENCES)
-        ),
-    ] = DEFAULT,
-    html: Html = None,
-    letters: Annotated[
-        Path | None, typer.Option(help="Folder for a small file to each site: its own verdict.")
-    ] = None,
-    previous: Annotated[
-        Path | None, typer.Option(help="The calibration before: keep the chain, say what changed.")
-    ] = None,
-    keys: Keys = None,
-    revoked: Revoked = None,
-    sizes: Sizes = None,
-    quorum: Quorum = None,
-    round: Round = None,
-    terms: TermsFile = None,
-    model: Model = None,
-    score: ScoreName = None,
-    grid: GridName = None,
-    privacy: PrivacyText = None,
-    max_share: MaxShare = None,
-    sign: Sign = None,
-    confidence: Annotated[float, expert(help="With which certificates hold.")] = 0.95,
-    mix: Annotated[
-        list[str] | None,
-        expert(help="uniform, any or flu=0.1,cold=0.9: for this label mix; may be repeated."),
-    ] = None,
-    samples: Annotated[
-        int | None, expert(help="Most samples liars may hold, for --promise marginal.")
-    ] = None,
-    risk: Annotated[
-        list[str] | None,
-        expert(help="For reports of losses: the mean loss accepted; may be repeated."),
-    ] = None,
-    exactly: Annotated[int | None, expert(help="Consensus leaves out exactly so many.")] = None,
-    at_most: Annotated[int | None, expert(help="Consensus leaves out at most so many.")] = None,
-    distance: Annotated[
-        str | None,
-        expert(help="Of rob-fcp: l1, l2, linf, cosine, kolmogorov or wasserstein."),
-    ] = None,
-    alarms: Annotated[
-        Path | None,
-        expert(help="The record of alarms on --previous, as robfcp alarms --history kept."),
-    ] = None,
-    readmit: Annotated[
-        list[str] | None, expert(help="Take back a site that is out; may be repeated.")
-    ] = None,
+    output: console.Output = None,
+    coverage: Annotated[list[str] | None, basic("Wanted coverage (0.9); may be repeated.")] = None,
+    promise: Annotated[str | None, basic("To hold whatever some do", among=PROMISES)] = None,
+    liars: Annotated[int | None, basic("The most sites that may lie.", min=0)] = None,
+    alike: Annotated[float | None, basic("How much honest sites may differ.")] = None,
+    by: Annotated[str | None, basic("A threshold for each", among=("class", "group"))] = None,
+    defence: Annotated[str, basic("Whom to trust", among=DEFENCES)] = DEFAULT,
+    html: console.Html = None,
+    letters: Annotated[Path | None, basic("Folder for a small file to each site.")] = None,
+    previous: Annotated[Path | None, basic("The calibration before: keep the chain.")] = None,
+    sign: console.Sign = None,
+    confidence: Annotated[float, expert("With which certificates hold.")] = 0.95,
+    mix: Annotated[list[str] | None, expert("uniform, any or flu=0.1,cold=0.9.")] = None,
+    samples: Annotated[int | None, expert("Most samples liars may hold (marginal).")] = None,
+    risk: Annotated[list[str] | None, expert("Of losses: the mean accepted.")] = None,
+    exactly: Annotated[int | None, expert("Consensus leaves out exactly so many.")] = None,
+    at_most: Annotated[int | None, expert("Consensus leaves out at most so many.")] = None,
+    distance: Annotated[str | None, expert("Of rob-fcp", among=METRICS)] = None,
+    alarms: Annotated[Path | None, expert("What alarms --history kept of --previous.")] = None,
+    readmit: Annotated[list[str] | None, expert("Take back a site that is out.")] = None,
     audit: AuditFile = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Find whom to trust, take one threshold, and say what is proved about it.
 
     [dim]Example: robfcp calibrate reports/*.json --promise marginal --liars 5 -o c.json[/dim]
     [dim]Example: robfcp calibrate reports/*.json -o c.json --html page.html --letters letters[/dim]
     """
-    printer = Printer(as_json, quiet)
     if readmit and previous is None:
         raise RobfcpError("--readmit: nobody is out without a chain; pass --previous")
     if alarms is not None and previous is None:
         raise RobfcpError("--alarms: rang on a calibration before this one; pass it as --previous")
     key = None if sign is None else load_key(sign)
     files = expanded(reports, REPORTS)
-    prepare(output, html, audit, None if letters is None else letters / "any")
+    console.prepare(output, html, audit, None if letters is None else letters / "any")
     with printer.busy(f"calibrating {len(files)} reports"):
-        stated = agreed_terms(terms, None, round=round, model=model, score=score, grid=grid)
-        federation = _federation(
-            files,
-            stated,
-            privacy,
-            quorum,
-            keys=keys,
-            revoked=revoked,
-            sizes=sizes,
-            max_share=max_share,
-        )
+        federation = agreed_on.read(files)
         rounds = None if previous is None else Rounds(previous, alarms)
         numbers = {"liars": liars, "exactly": exactly, "at_most": at_most}
         if rounds is not None:
@@ -273,13 +185,11 @@ def calibrate(
                 rounds.chain.save(chain_path(output))
             calibration.save(output, key)
         if audit is not None:
-            known = {"sizes": sizes, "keys": keys, **structs.asdict(stated)}
+            terms = structs.asdict(agreed_on.stated())
+            known = {"sizes": agreed_on.sizes, "keys": agreed_on.keys, **terms}
             said = {name: str(value) for name, value in known.items() if value is not None}
-            settings = {
-                "defence": calibration.record.defence,
-                "parameters": calibration.record.parameters,
-                "promise": msgspec.to_builtins(calibration.record.promise),
-            }
+            record, kept = calibration.record, ("defence", "parameters", "promise")
+            settings = {name: msgspec.to_builtins(getattr(record, name)) for name in kept}
             auditing.log_round(AuditLog(audit), calibration, {**said, "settings": settings})
         if html is not None:
             past = None if rounds is None else History(chain=rounds.chain)
@@ -292,9 +202,7 @@ def calibrate(
         rounds.show(printer)
     if output is not None:
         printer.line(f"-> {output}, what it rests on in {Calibration.record_path(output).name}")
-    for written in (html, letters):
-        if written is not None:
-            printer.line(f"-> {written}")
+    printer.wrote(html, letters)
     chain = {} if rounds is None else {"chain": rounds.as_data()}
     printer.json({**_as_data(calibration, found), **chain})
 
@@ -303,26 +211,6 @@ def about(title: str = "", study: str = "", run_by: str = "", date: str | None =
     """What the page says about itself, with today's date unless another is given."""
     today = datetime.date.today()
     return About(title, study, run_by, f"{today.day} {today:%B %Y}" if date is None else date)
-
-
-def _federation(
-    files: Sequence[Path],
-    stated: agreement.Terms,
-    privacy: str | None,
-    quorum: float | None,
-    **who: Any,
-) -> Federation:
-    """The reports that are as agreed; the others are its faults."""
-    if privacy is not None:
-        epsilon, _, delta = privacy.partition(",")
-        try:
-            stated = stated.joined(epsilon=float(epsilon), delta=float(delta or 0))
-        except RobfcpError:
-            raise
-        except ValueError:
-            raise RobfcpError(f"--privacy: {privacy!r} is not EPSILON or EPSILON,DELTA") from None
-    least = quorum if quorum is None or quorum < 1 else int(quorum)
-    return Federation.read(files, terms=stated, quorum=least, **who)
 
 
 def promise_of(name: str | None, told: Mapping[str, Any]) -> Promise | None:
@@ -375,19 +263,13 @@ def show_calibration(
 ) -> None:
     """The calibration for people."""
     federation = calibration.federation
+    many = [len(who) for who in (calibration.trusted, calibration.flagged, calibration.faulty)]
     printer.table(
         f"{federation.n_clients} sites, {federation.n_samples} samples, "
         f"defence {calibration.defence}",
         ["level", "threshold", "trusted", "flagged", "faulty", "proved"],
         [
-            (
-                f"{float(level.coverage):g}",
-                float(level.threshold),
-                len(calibration.trusted),
-                len(calibration.flagged),
-                len(calibration.faulty),
-                _proved(level.certificate),
-            )
+            (f"{float(level.coverage):g}", level.threshold, *many, _proved(level.certificate))
             for level in calibration.levels
         ],
     )
@@ -409,10 +291,16 @@ def _show_classes(level: Level, printer: Printer) -> None:
     by = level.certificate.by
     more = f", {SHOWN_CLASSES} of {len(level.strata)} shown" if len(shown) < len(worst) else ""
     rows = [
-        (one.name, float(one.threshold), one.holders, one.samples, _proved(one.certificate),
-         one.protection)
+        (
+            one.name,
+            one.threshold,
+            one.holders,
+            one.samples,
+            _proved(one.certificate),
+            one.protection,
+        )
         for one in shown
-    ]  # fmt: skip
+    ]
     columns = [by, "threshold", "sites", "samples", "proved", ""]
     printer.table(f"by {by} at {float(level.coverage):g}{more}", columns, rows)
 
@@ -460,38 +348,21 @@ def _list(printer: Printer, word: str, lines: Sequence[str]) -> None:
         printer.line(f"{word}  ... and {len(lines) - SHOWN} more")
 
 
-def _faults(faults: Sequence[Fault]) -> list[dict[str, str]]:
-    return [{"client": f.client, "field": f.field, "reason": f.reason} for f in faults]
-
-
 def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, Any]:
     """The calibration for programs, without the counts."""
     federation = calibration.federation
+
+    def certificate(one: Certificate) -> dict[str, Any]:
+        said = {name: getattr(one, name) for name in ("vacuous", "statement", "at_every_site")}
+        return {**structs.asdict(one), **said}
+
     return {
         "levels": [
             {
-                "coverage": level.coverage,
-                "threshold": level.threshold,
-                "certificate": {
-                    **structs.asdict(level.certificate),
-                    "vacuous": level.certificate.vacuous,
-                    "statement": level.certificate.statement,
-                    "assumptions": [one.text for one in level.certificate.assumptions],
-                    "outside": outside_of(federation),
-                    "at_every_site": level.certificate.at_every_site,
-                },
-                "curve": level.curve,
-                "empty_from": level.empty_from,
+                **structs.asdict(level),
+                "certificate": certificate(level.certificate),
                 "strata": [
-                    {
-                        "name": one.name,
-                        "threshold": one.threshold,
-                        "lower": one.certificate.lower,
-                        "upper": one.certificate.upper,
-                        "holders": one.holders,
-                        "samples": one.samples,
-                        "protection": one.protection,
-                    }
+                    {**structs.asdict(one), "certificate": certificate(one.certificate)}
                     for one in level.strata
                 ],
             }
@@ -504,8 +375,9 @@ def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[s
         "trusted": calibration.trusted,
         "flagged": {name: calibration.reasons.get(name, "") for name in calibration.flagged},
         "diagnoses": found,
-        "faulty": _faults(calibration.faulty),
+        "faulty": calibration.faulty,
         "missing": calibration.missing,
+        "outside": outside_of(federation),
         "oddness": dict(zip(federation.ids, calibration.oddness.tolist(), strict=True)),
         "remarks": calibration.remarks,
     }
@@ -570,19 +442,16 @@ class Rounds:
 
 
 def verify(
+    printer: Printer,
     file: Annotated[
         Path, typer.Argument(help="A calibration, a site's letter, or an audit log (.jsonl).")
     ],
     record: Annotated[
         Path | None, typer.Argument(help="The calibration's record, if not beside it.")
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="A site's own report, which the record must hold.")
-    ] = None,
-    server_key: ServerKey = None,
+    report: Annotated[Path | None, basic("A site's own report, to be found in it.")] = None,
+    server_key: console.ServerKey = None,
     audit: AuditFile = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Compute threshold, verdicts and certificates again from the reports and say what differs.
 
@@ -592,12 +461,11 @@ def verify(
     [dim]Example: robfcp verify calibration.json --report reports/site-03.json[/dim]
     [dim]Example: robfcp verify audit.jsonl[/dim]
     """
-    printer = Printer(as_json, quiet)
     if file.suffix.lower() == ".jsonl":
         _verify_log(file, printer)
         return
-    prepare(audit)
-    key = pinned_key(server_key)
+    console.prepare(audit)
+    key = console.pinned_key(server_key)
     signed = "signed by the pinned key" if server_key else "signature not checked"
     signature = "by the pinned key" if server_key else "not checked"
     letter = read_letter(file, key)
@@ -624,12 +492,7 @@ def verify(
         printer.line(difference.line)
     sites = diagnose(loaded)
     printer.json(
-        {
-            "calibration": str(file),
-            "signature": signature,
-            "differences": found,
-            "diagnoses": sites,
-        }
+        {"calibration": str(file), "signature": signature, "differences": found, "diagnoses": sites}
     )
     if found:
         raise RobfcpError(

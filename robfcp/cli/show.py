@@ -7,44 +7,28 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 import typer
 
 from robfcp.arguments import exact_level
-from robfcp.calibration import (
-    Calibration,
-    by_class,
-    diagnose,
-    document,
-)
-from robfcp.calibration import (
-    letters as letter_files,
-)
-from robfcp.calibration import (
-    what_if as what_ifs,
-)
+from robfcp.calibration import Calibration, by_class, diagnose, document, what_if
+from robfcp.calibration import letters as letter_files
 from robfcp.certificate import at_least, at_most
-from robfcp.cli.console import (
-    Html,
-    Json,
-    Output,
-    Printer,
-    Quiet,
-    ServerKey,
-    expert,
-    natural,
-    pinned_key,
-    prepare,
-    prepare_figure,
-    save_json,
-)
+from robfcp.cli import console
+from robfcp.cli.console import Printer, basic, expert
 from robfcp.cli.server import about, show_calibration
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.files import read_limited
-from robfcp.guarantees import FcpThreshold, label_shift, outside_of, promises
-from robfcp.guarantees import alike as likeness
+from robfcp.guarantees import (
+    MOST_COMPARED,
+    FcpThreshold,
+    estimate_heterogeneity,
+    least_liars,
+    least_shift,
+    liars_no_rule_survives,
+    outside_of,
+)
 from robfcp.monitoring import AlarmHistory, Chain, MonitorState, chain_path
 from robfcp.page import History, write_history_page, write_page
 
@@ -54,42 +38,27 @@ HISTORIES = ("alarms", "monitor", "chain")
 
 
 def show(
+    printer: Printer,
     file: Annotated[
         Path,
         typer.Argument(help="A calibration; or a record of alarms, a monitor's state, a chain."),
     ],
-    html: Html = None,
-    title: Annotated[str, typer.Option(help="What the page is headed with.")] = "",
-    study: Annotated[str, typer.Option(help="The study or protocol, for the page.")] = "",
-    run_by: Annotated[str, typer.Option(help="Who ran it, for the page.")] = "",
-    date: Annotated[
-        str | None, typer.Option(help="The page's date; today's if not given, '' for none.")
-    ] = None,
-    history: Annotated[
-        list[Path] | None,
-        typer.Option(help="Also this record of alarms or monitor on the page; may be repeated."),
-    ] = None,
+    html: console.Html = None,
+    title: Annotated[str, basic("What the page is headed with.")] = "",
+    study: Annotated[str, basic("The study or protocol, for the page.")] = "",
+    run_by: Annotated[str, basic("Who ran it, for the page.")] = "",
+    date: Annotated[str | None, basic("The page's date; today's if not given.")] = None,
+    history: Annotated[list[Path] | None, basic("Alarms or monitors for the page.")] = None,
     liars: Annotated[
-        list[str] | None,
-        typer.Option("--liars", "-m", help="What if so many lie: 0,5,9 or repeated."),
+        list[str] | None, basic("What if so many lie: 0,5,9.", "--liars", "-m")
     ] = None,
-    coverage: Annotated[
-        list[str] | None, typer.Option(help="What if this coverage were wanted; may be repeated.")
-    ] = None,
-    alike: Annotated[
-        float | None, typer.Option(help="What if honest sites differ by at most this.")
-    ] = None,
-    output: Output = None,
-    plot: Annotated[
-        Path | None, expert(help="Draw proved coverage for each number (.png, .svg, .pdf).")
-    ] = None,
-    confidence: Annotated[float, expert(help="Of the certificates.")] = 0.95,
-    record: Annotated[
-        Path | None, expert(help="The calibration's record, if not beside it.")
-    ] = None,
-    server_key: ServerKey = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    coverage: Annotated[list[str] | None, basic("What if this were wanted.")] = None,
+    alike: Annotated[float | None, basic("What if honest sites differ by at most this.")] = None,
+    output: console.Output = None,
+    plot: Annotated[Path | None, expert("Draw it: .png, .svg, .pdf.")] = None,
+    confidence: Annotated[float, expert("Of the certificates.")] = 0.95,
+    record: Annotated[Path | None, expert("The calibration's record, if not beside it.")] = None,
+    server_key: console.ServerKey = None,
 ) -> None:
     """Say what is proved if 0, 5, 9, ... sites lie and what each promise would cost; or a page.
 
@@ -99,9 +68,8 @@ def show(
     [dim]Example: robfcp show calibration.json -m 0,2,5,9 --coverage 0.9[/dim]
     [dim]Example: robfcp show calibration.json --html page.html --title "Outcome after stroke"[/dim]
     """
-    printer = Printer(as_json, quiet)
-    prepare(output, html)
-    prepare_figure(plot)
+    console.prepare(output, html)
+    console.prepare_figure(plot)
     if document.kind_of(read_limited(file, MAX_BYTES)) in HISTORIES:
         past = _read_history([file, *(history or [])])
         lines = [] if past.alarms is None else [past.alarms.line]
@@ -114,7 +82,7 @@ def show(
         _end(printer, html, output, {"lines": lines})
         return
     with printer.busy("computing what is proved"):
-        calibration = Calibration.load(file, pinned_key(server_key))
+        calibration = Calibration.load(file, console.pinned_key(server_key))
         if record is not None:
             calibration = calibration.with_record(record)
         if html is not None:
@@ -134,7 +102,7 @@ def show(
             _judged(calibration, level, numbers, **sure)
             for level in asked or [level.coverage for level in calibration.levels]
         ]
-        alone = {m: likeness.estimate_heterogeneity(federation, m, confidence) for m in numbers}
+        alone = {m: estimate_heterogeneity(federation, m, confidence) for m in numbers}
         limits = [
             max((one.outcome.threshold for one in each if one.outcome), default=np.inf)
             for _, each in outcomes
@@ -143,7 +111,7 @@ def show(
         within = _within_classes(federation, max(numbers), confidence)
     show_calibration(calibration, diagnose(calibration), printer)
     if alike is not None:
-        unlike = likeness.least_liars(federation, alike, confidence)
+        unlike = least_liars(federation, alike, confidence)
         words = "every site is as alike as stated, as far as the reports tell"
         if unlike:
             many = "1 site is" if unlike == 1 else f"{unlike} sites are"
@@ -159,11 +127,19 @@ def show(
 
         drawn: Any = [one.outcome for _, each in outcomes for one in each]
         save(plot_by_class(calibration) if calibration.by else plot_certificates(drawn), plot)
-        printer.line(f"-> {plot}")
+        printer.wrote(plot)
     data = {
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
-        "levels": [_level_data(calibration, level, each) for level, each in outcomes],
+        "levels": [
+            {
+                "coverage": level,
+                "by": calibration.by,
+                "parts": each,
+                "no_rule_survives": liars_no_rule_survives(federation.sizes, level),
+            }
+            for level, each in outcomes
+        ],
         "alike": alone,
         "sites": sites,
         "classes": within,
@@ -171,9 +147,7 @@ def show(
     _end(printer, html, output, data)
 
 
-Outcome = tuple[
-    Fraction, tuple[what_ifs.StratumBudgets, ...]
-]  # of one level; without classes of one part
+Outcome = tuple[Fraction, tuple[what_if.StratumBudgets, ...]]  # a level; one part without classes
 
 
 def _judged(
@@ -195,11 +169,11 @@ def _judged(
         return FcpThreshold(held, trusted).index(level) if trusted.any() else None
 
     if calibration.by is None:
-        outcome = what_ifs.what_if(federation, level, edge((), federation), numbers, **sure)
-        whole = what_ifs.StratumBudgets("", federation.n_clients, federation.n_samples, outcome)
+        outcome = what_if.what_if(federation, level, edge((), federation), numbers, **sure)
+        whole = what_if.StratumBudgets("", federation.n_clients, federation.n_samples, outcome)
         return level, (whole,)
     clusters = calibration.record.clusters
-    return level, what_ifs.what_if_by(
+    return level, what_if.what_if_by(
         federation, calibration.by, level, edge, numbers, clusters=clusters, **sure
     )
 
@@ -207,14 +181,14 @@ def _judged(
 def _show_level(
     printer: Printer,
     level: Fraction,
-    parts: Sequence[what_ifs.StratumBudgets],
+    parts: Sequence[what_if.StratumBudgets],
     by: str | None,
     confidence: float,
     alike: float | None,
 ) -> None:
     """One level's table, the classes of which least is proved first."""
 
-    def weakest(one: what_ifs.StratumBudgets) -> tuple[float, float]:
+    def weakest(one: what_if.StratumBudgets) -> tuple[float, float]:
         """Unheld first, then by what is proved against most liars, then against fewest."""
         rows = () if one.outcome is None else one.outcome.budgets
         return (rows[-1].certificate.lower, rows[0].certificate.lower) if rows else (-1.0, -1.0)
@@ -278,7 +252,7 @@ def _explain(printer: Printer, calibration: Calibration, outcomes: Sequence[Outc
             printer.line(
                 f"At {float(level):g} nothing is proved from {whole.outcome.empty_from} liars on."
             )
-    limit = promises.liars_no_rule_survives(sizes, outcomes[0][0])
+    limit = liars_no_rule_survives(sizes, outcomes[0][0])
     if limit is not None:
         printer.line(
             f"Against {limit} or more of {len(sizes)}, liars can make every set full, whatever "
@@ -328,8 +302,8 @@ def _within_classes(federation: Federation, m: int, confidence: float) -> dict[s
     holders = (strata.sizes > 0).sum(axis=0)
     thin = [strata.labels[c] for c in np.flatnonzero((holders > 0) & (holders <= 2 * m))]
     shift = None
-    if federation.exact_strata is not None and m < len(strata.rows) <= label_shift.MOST_COMPARED:
-        shift = label_shift.least_shift(federation, m, confidence)
+    if federation.exact_strata is not None and m < len(strata.rows) <= MOST_COMPARED:
+        shift = least_shift(federation, m, confidence)
     return {"hardly_protected": thin, "least_shift": shift}
 
 
@@ -377,44 +351,13 @@ def _show_sites(printer: Printer, sites: list[dict[str, Any]]) -> None:
         )
 
 
-def _level_data(
-    calibration: Calibration, level: Fraction, parts: Sequence[what_ifs.StratumBudgets]
-) -> dict[str, Any]:
-    """One level for programs."""
-
-    def rows(outcome: what_ifs.Budgets | None) -> dict[str, Any]:
-        if outcome is None:
-            return {"threshold": None, "budgets": []}
-        said = [
-            {
-                **msgspec.to_builtins(row),
-                "certificate": {
-                    **msgspec.to_builtins(row.certificate),
-                    "vacuous": row.certificate.vacuous,
-                    "statement": row.certificate.statement,
-                },
-            }
-            for row in outcome.budgets
-        ]
-        return {"threshold": outcome.threshold, "empty_from": outcome.empty_from, "budgets": said}
-
-    if calibration.by is None:
-        limit = promises.liars_no_rule_survives(calibration.federation.sizes, level)
-        return {"coverage": level, "no_rule_survives": limit, **rows(parts[0].outcome)}
-    named = [
-        {"name": one.name, "sites": one.holders, "samples": one.samples, **rows(one.outcome)}
-        for one in parts
-    ]
-    return {"coverage": level, "by": calibration.by, "strata": named}
-
-
 def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
     """The numbers of liars asked about."""
     if not texts:
-        return what_ifs.default_budgets(n_clients)
+        return what_if.default_budgets(n_clients)
     parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
     for part in parts:
-        number = natural(part)
+        number = console.natural(part)
         if number is None or number >= n_clients:
             raise RobfcpError(
                 f"--liars: {part!r} is not a number below the {n_clients} sites; "
@@ -471,6 +414,6 @@ def _end(printer: Printer, html: Path | None, output: Path | None, data: dict[st
         data = {**data, "html": str(html), "bytes": html.stat().st_size}
         printer.line(f"page ({html.stat().st_size / 1000:.0f} kB) -> {html}")
     if output is not None:
-        save_json(output, data)
-        printer.line(f"-> {output}")
+        console.save_json(output, data)
+        printer.wrote(output)
     printer.json(data)

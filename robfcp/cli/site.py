@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -16,38 +16,9 @@ from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from robfcp.arguments import check_client
-from robfcp.cli.console import (
-    Json,
-    LevelOption,
-    Local,
-    Model,
-    Printer,
-    Quiet,
-    Round,
-    Seed,
-    ServerKey,
-    Sign,
-    TermsFile,
-    agreed,
-    agreed_terms,
-    completes,
-    expert,
-    level_place,
-    pinned_key,
-    prepare,
-    private,
-    seed_of,
-)
-from robfcp.cli.tables import (
-    FileOutputs,
-    FileReading,
-    IdColumn,
-    LabelColumn,
-    Logits,
-    Normalise,
-    expects,
-    read_outputs,
-)
+from robfcp.cli import console
+from robfcp.cli.console import Printer, agreed, basic, expert, private
+from robfcp.cli.tables import FileOutputs, FileReading, expects, read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.files import read_limited, write_atomically
 from robfcp.grid import Grid
@@ -58,6 +29,7 @@ from robfcp.scores import SCORES, ClassificationScore, Risk, Score
 if TYPE_CHECKING:
     from robfcp.calibration import Calibration, Localised
 
+GRIDS = ("default", "extended", "open-ended", "uniform:BINS", "logistic:BINS")
 GRID_BINS = 32  # of private reports of scores in [0, 1] unless told
 ENDINGS = (".csv", ".npy")
 _OWN = ("id", "set", "size")
@@ -65,12 +37,11 @@ _FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what spreadsheets compute, full
 
 
 def keygen(
+    printer: Printer,
     client: Annotated[str, typer.Argument(help="This site's registered name.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where the private key goes.")
-    ] = Path("robfcp.key"),
-    as_json: Json = False,
-    quiet: Quiet = False,
+    output: Annotated[Path, basic("Where the private key goes.", "--output", "-o")] = Path(
+        "robfcp.key"
+    ),
 ) -> None:
     """Make a private key for this site and print the lines the server's registry needs.
 
@@ -78,28 +49,25 @@ def keygen(
     [dim]Example: robfcp keygen server -o server.key[/dim]
     """
     check_client(client)
-    prepare(output)
+    console.prepare(output)
     public = generate_key(output)
-    printer = Printer(as_json, quiet)
     printer.line(f"# Private key -> {output} (keep it here). For the server's registry.toml:\n")
     printer.line(f"[{json.dumps(client)}]\nkey = {json.dumps(public)}")
     printer.json({"client": client, "key": public, "private_key": str(output)})
 
 
 def terms(
+    printer: Printer,
     file: Annotated[Path, typer.Argument(help="round.toml: round, model, score, grid, epsilon.")],
-    sign: Sign = None,
-    server_key: ServerKey = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    sign: console.Sign = None,
+    server_key: console.ServerKey = None,
 ) -> None:
     """Show the terms of a round; the server signs them, the sites check that it has.
 
     [dim]Example: robfcp terms round.toml --sign server.key[/dim]
     [dim]Example: robfcp terms round.toml[/dim]
     """
-    printer = Printer(as_json, quiet)
-    found = agreement.read_terms(file, pinned_key(server_key))
+    found = agreement.read_terms(file, console.pinned_key(server_key))
     stated = {name: value for name, value in asdict(found).items() if value}
     printer.table(str(file), ["what", "agreed"], list(stated.items()))
     if sign is not None:
@@ -107,125 +75,82 @@ def terms(
     printer.json(stated)
 
 
+@dataclass(frozen=True)
+class ScoreOptions:
+    """What some scores take besides."""
+
+    randomized: Annotated[bool | None, expert("Draw u; for the aps and saps.")] = None
+    penalty: Annotated[float | None, expert("For raps; 0.01 if not given.")] = None
+    k_reg: Annotated[int | None, expert("For raps; 5 if not given.")] = None
+    weight: Annotated[float | None, expert("For saps; 0.2 if not given.")] = None
+
+
+@dataclass(frozen=True)
+class NoiseOptions:
+    """The noise of a private report, beside its epsilon."""
+
+    delta: Annotated[float, private("Of (epsilon, delta); 0 takes Laplace noise.")] = 0.0
+    neighbours: Annotated[
+        str, private("substitution (the number of samples is public) or add-remove (it is hidden).")
+    ] = "substitution"
+    samples_per_patient: Annotated[int, private("Most samples of one person, protected too.")] = 1
+    rounds: Annotated[int, private("How many reports share the budget.")] = 1
+
+
 def report(
+    printer: Printer,
+    reading: FileReading,
+    special: ScoreOptions,
+    noise: NoiseOptions,
     data: Annotated[
         Path, typer.Argument(help="Model outputs with labels: .csv, .npz or .parquet.")
     ],
-    client: Annotated[str, typer.Option("--client", "-c", help="This site's registered name.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the report goes.")],
-    score: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{', '.join(SCORES)}; lac if not agreed otherwise.",
-            autocompletion=completes(*SCORES),
-        ),
-    ] = None,
-    ids: IdColumn = None,
-    label: LabelColumn = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(help="The probability columns as a,b,c; others are left out."),
-    ] = None,
-    logits: Logits = False,
-    normalise: Normalise = False,
+    client: Annotated[str, basic("This site's registered name.", "--client", "-c")],
+    output: Annotated[Path, basic("Where the report goes.", "--output", "-o")],
+    score: Annotated[str | None, basic("As agreed, or lac", among=SCORES)] = None,
+    classes: Annotated[str | None, basic("The probability columns as a,b,c.")] = None,
     by_class: Annotated[
-        bool | None,
-        typer.Option(
-            "--by-class/--pooled",
-            help="Keep counts by class (the default for classes), or withhold the labels.",
-        ),
+        bool | None, basic("Keep counts by class, or withhold the labels.", "--by-class/--pooled")
     ] = None,
-    group: Annotated[
-        str | None, typer.Option(help="Keep counts by this column (scanner, age band) instead.")
-    ] = None,
-    round: Round = None,
-    model: Model = None,
-    grid: Annotated[
-        str | None,
-        agreed(
-            help="default, extended, open-ended, uniform:BINS or logistic:BINS.",
-            autocompletion=completes(
-                "default", "extended", "open-ended", "uniform:100", "logistic:32"
-            ),
-        ),
-    ] = None,
-    terms: TermsFile = None,
-    server_key: ServerKey = None,
-    sign: Sign = None,
-    epsilon: Annotated[
-        float | None, private(help="Add noise: differential privacy (extra: privacy).")
-    ] = None,
-    delta: Annotated[float, private(help="Of (epsilon, delta); 0 takes Laplace noise.")] = 0.0,
-    neighbours: Annotated[
-        str,
-        private(
-            help="substitution (the number of samples is public) or add-remove (it is hidden)."
-        ),
-    ] = "substitution",
-    samples_per_patient: Annotated[
-        int, private(help="Most samples of one person, protected too.")
-    ] = 1,
-    rounds: Annotated[int, private(help="How many reports share the budget.")] = 1,
-    ledger: Annotated[
-        Path | None, private(help="Record of what was spent; --epsilon needs one.")
-    ] = None,
-    dataset: Annotated[
-        str | None, private(help="The data's name in the ledger; the file's name if not given.")
-    ] = None,
-    least: Annotated[
-        int, private(min=1, help="Merge classes with fewer samples into '(other)'.")
-    ] = 1,
-    bins_per_sample: Annotated[
-        float | None, private(help="Refuse a grid with more bins a sample than this.")
-    ] = None,
-    groups: Annotated[
-        str | None, expert(help="All groups there are, as a,b,c; private reports must state them.")
-    ] = None,
-    set_sizes: Annotated[
-        bool, expert(help="Also tell how large sets are at every threshold; not private.")
-    ] = False,
-    risk: Annotated[
-        str | None,
-        expert(
-            help="Report a loss in place of scores: fnr or miss-rate of several labels a sample.",
-            autocompletion=completes(*Risk.multilabel),
-        ),
-    ] = None,
-    randomized: Annotated[
-        bool | None, expert(help="Draw u, as published; for aps, raps, saps, ordinal-aps.")
-    ] = None,
-    penalty: Annotated[float | None, expert(help="For raps; 0.01 if not given.")] = None,
-    k_reg: Annotated[int | None, expert(help="For raps; 5 if not given.")] = None,
-    weight: Annotated[float | None, expert(help="For saps; 0.2 if not given.")] = None,
-    seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    group: Annotated[str | None, basic("Keep counts by this column instead.")] = None,
+    round: console.Round = None,
+    model: console.Model = None,
+    grid: Annotated[str | None, agreed("The bins of scores", among=GRIDS)] = None,
+    terms: console.TermsFile = None,
+    server_key: console.ServerKey = None,
+    sign: console.Sign = None,
+    epsilon: Annotated[float | None, private("Add noise: differential privacy.")] = None,
+    ledger: Annotated[Path | None, private("Record of what was spent.")] = None,
+    dataset: Annotated[str | None, private("The data's name in the ledger.")] = None,
+    least: Annotated[int, private("Merge classes with fewer samples into '(other)'.", min=1)] = 1,
+    bins_per_sample: Annotated[float | None, private("Refuse a finer grid than this.")] = None,
+    groups: Annotated[str | None, expert("All groups there are, as a,b,c.")] = None,
+    set_sizes: Annotated[bool, expert("Tell the size of sets too; not private.")] = False,
+    risk: Annotated[str | None, expert("A loss, not scores", among=Risk.multilabel)] = None,
+    seed: console.Seed = 0,
 ) -> None:
     """Turn one site's calibration outputs into a report file to send to the server.
 
     [dim]Example: robfcp report site-3.csv --client site-3 -o reports/site-3.json[/dim]
     [dim]Example: robfcp report site-3.csv -c site-3 --score aps --round r1 -o site-3.json[/dim]
     """
-    printer = Printer(as_json, quiet)
-    told = agreed_terms(
+    told = console.agreed_terms(
         terms, server_key, round=round, model=model, score=score, grid=grid, epsilon=epsilon
     )
-    prepare(output, ledger)
+    console.prepare(output, ledger)
     with printer.busy("making the report"):
-        rule = chosen_score(
-            told.score or "lac", randomized=randomized, penalty=penalty, k_reg=k_reg, weight=weight
-        )
-        noise = (told.delta or delta, neighbours, samples_per_patient, rounds)
-        privacy = _privacy(told.epsilon, noise)
+        rule = chosen_score(told.score or "lac", **vars(special))
+        if told.delta is not None:
+            noise = replace(noise, delta=told.delta)
+        if told.epsilon is None and noise != NoiseOptions():
+            raise RobfcpError("--delta: privacy options need --epsilon; give it or drop them")
+        stated = cast(Any, vars(noise))
+        privacy = None if told.epsilon is None else Privacy(told.epsilon, **stated)
         named = None if classes is None else tuple(name.strip() for name in classes.split(","))
         # one refused sample of a private report would tell of it: they become NaN
-        reading = FileReading(label, logits, normalise, ids, named, lenient=privacy is not None)
+        reading = replace(reading, classes=named, lenient=privacy is not None)
         outputs = read_outputs(
-            data,
-            needs_targets=True,
-            columns=[group],
-            expects=expects(rule, risk),
-            reading=reading,
+            data, needs_targets=True, columns=[group], expects=expects(rule, risk), reading=reading
         )
         edges = _default_grid(privacy, rule) if told.grid is None else chosen_grid(told.grid)
         check_client(client)
@@ -258,7 +183,7 @@ def report(
                     groups=None if group is None else outputs.columns[group],
                     by_class=by_class,
                     set_sizes=set_sizes,
-                    rng=np.random.default_rng(seed_of(seed, "report", client)),
+                    rng=np.random.default_rng(console.seed_of(seed, "report", client)),
                     grid=edges,
                     least=least,
                     bins_per_sample=bins_per_sample,
@@ -323,15 +248,6 @@ def chosen_grid(name: str) -> Grid:
         raise RobfcpError(f"--{error}") from None
 
 
-def _privacy(epsilon: float | None, noise: tuple[float, str, int, int]) -> Privacy | None:
-    """The privacy asked for, None where no epsilon is given."""
-    if epsilon is None:
-        if noise != (0.0, "substitution", 1, 1):
-            raise RobfcpError("--delta: privacy options need --epsilon; give it or drop them")
-        return None
-    return Privacy(epsilon, *cast(Any, noise))
-
-
 def _default_grid(privacy: Privacy | None, score: Score) -> Grid:
     """The grid where none is named: the score's own, a coarse one of private reports."""
     usual = score.default_grid()
@@ -356,43 +272,21 @@ def _charge(ledger: Path | None, dataset: str, privacy: Privacy | None, round: s
 
 
 def predict(
+    printer: Printer,
+    reading: FileReading,
     calibration: Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")],
     data: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Model outputs: .csv, .npz, .npy or .parquet; none shows what --local gives."
-        ),
+        Path | None, typer.Argument(help="Model outputs: .csv, .npz, .npy or .parquet.")
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Where sets go: .csv (id, set, size, classes) or .npy."
-        ),
-    ] = None,
-    level: LevelOption = None,
-    local: Local = None,
-    non_empty: Annotated[
-        bool, typer.Option("--non-empty", help="Put the likeliest label into empty sets.")
-    ] = False,
-    ids: IdColumn = None,
-    label: LabelColumn = None,
-    logits: Logits = False,
-    normalise: Normalise = False,
-    group: Annotated[
-        str | None, typer.Option(help="The column or npz array with each sample's group.")
-    ] = None,
-    clip: Annotated[
-        bool,
-        expert(
-            "--clip/--no-clip",
-            help="Never above the site's own threshold, or keep the promise on average.",
-        ),
-    ] = True,
-    model: Model = None,
-    server_key: ServerKey = None,
-    seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    output: Annotated[Path | None, basic("The sets: .csv or .npy.", "--output", "-o")] = None,
+    level: console.LevelOption = None,
+    local: console.Local = None,
+    non_empty: Annotated[bool, basic("The likeliest label where empty.", "--non-empty")] = False,
+    group: Annotated[str | None, basic("The column or npz array with each sample's group.")] = None,
+    clip: Annotated[bool, expert("At most the threshold of the own data alone.")] = True,
+    model: console.Model = None,
+    server_key: console.ServerKey = None,
+    seed: console.Seed = 0,
 ) -> None:
     """Turn model outputs into prediction sets (or intervals); with labels, say how well they cover.
 
@@ -402,27 +296,25 @@ def predict(
     [dim]Example: robfcp predict calibration.json test.csv -o sets.csv[/dim]
     [dim]Example: robfcp predict letter.json new.csv --local own.csv -o sets.csv[/dim]
     """
-    printer = Printer(as_json, quiet)
     if data is None and (local is None or output is not None or non_empty):
         raise RobfcpError("data: name the outputs to predict from, after the calibration")
-    prepare(output, endings=ENDINGS)
+    console.prepare(output, endings=ENDINGS)
     figures: dict[str, Any] = {}
     own: Localised | None = None
     notes: Sequence[str] = ()
     with printer.busy("predicting"):
         from robfcp.calibration import load_calibration
 
-        loaded = load_calibration(calibration, pinned_key(server_key))
+        loaded = load_calibration(calibration, console.pinned_key(server_key))
         made_for = loaded.summary.model
         if model is not None and made_for is not None and model != made_for:
             raise RobfcpError(
                 f"{calibration}: was made for model {made_for}, not {model}; its threshold means "
                 "nothing for another one: calibrate again"
             )
-        reading = FileReading(label, logits, normalise, ids)
         if local is not None:
-            own = localised_from(calibration, local, reading, pinned_key(server_key), seed)
-        place = level_place(loaded.levels, level)
+            own = localised_from(calibration, local, reading, console.pinned_key(server_key), seed)
+        place = console.level_place(loaded.levels, level)
         if data is not None:
             outputs = read_for(loaded, data, reading, needs_targets=False, columns=[group])
             notes = outputs.notes
@@ -430,7 +322,13 @@ def predict(
                 {"clip": clip} if own is not None else {"groups": outputs.columns.get(group or "")}
             )
             found, figures, text = _predicted(
-                own or loaded, loaded, outputs, place, non_empty, seed_of(seed, "predict"), **how
+                own or loaded,
+                loaded,
+                outputs,
+                place,
+                non_empty,
+                console.seed_of(seed, "predict"),
+                **how,
             )
             if output is not None:
                 write_atomically(output, text if output.suffix.lower() == ".csv" else _npy(found))
@@ -461,8 +359,7 @@ def predict(
             else "No set was empty: --non-empty changed nothing."
         )
     letter_note(calibration, printer)
-    if output is not None:
-        printer.line(f"-> {output}")
+    printer.wrote(output)
     if own is not None:
         levels = [{**vars(one), "statements": one.statements} for one in own.levels]
         figures |= {"client": own.client, "levels": levels, "remarks": own.remarks}
@@ -585,7 +482,7 @@ def localised_from(
     """A site's own threshold: from its letter, or for a stranger from a calibration's record."""
     from robfcp.calibration import Calibration, at_site
 
-    rng, letter = seed_of(seed, "localise"), read_letter(path, key)
+    rng, letter = console.seed_of(seed, "localise"), read_letter(path, key)
     calibration = Calibration.load(path, key) if letter is None else letter.calibration
     found = read_for(calibration, data, reading)
     truth = cast(NDArray[Any], found.targets)

@@ -17,21 +17,14 @@ from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
+from robfcp.cli.console import basic
 from robfcp.errors import RobfcpError
 from robfcp.files import unreadable
 from robfcp.report import Names
-from robfcp.scores import (
-    ClassColumns,
-    ClassificationScore,
-    Risk,
-    Score,
-    from_logits,
-    sum_tolerance,
-)
+from robfcp.scores import ClassColumns, ClassificationScore, Risk, Score, from_logits, sum_tolerance
 
 MAX_TABLE_BYTES = 2**33
 MAX_ARRAY_BYTES = 2**34
@@ -55,27 +48,16 @@ _OTHERS = {
 }
 
 Expects = Literal["classes", "values", "labels"]  # one of C classes, a number, several labels
-IdColumn = Annotated[
-    str | None,
-    typer.Option("--id", help="The column that names the samples; 'id' and the like by itself."),
-]
-LabelColumn = Annotated[
-    str | None, typer.Option("--label", help="The column with the truth, if not 'label' or 'y'.")
-]
-Logits = Annotated[bool, typer.Option("--logits", help="The columns are logits: take softmax.")]
-Normalise = Annotated[
-    bool, typer.Option("--normalise", help="Divide rows by their sums: rounded, or in percent.")
-]
 
 
 @dataclass(frozen=True)
 class FileReading:
     """How a file is to be read, as far as it does not say itself."""
 
-    label: str | None = None
-    logits: bool = False
-    normalise: bool = False
-    ids: str | None = None
+    ids: Annotated[str | None, basic("The column that names samples, if not 'id'.", "--id")] = None
+    label: Annotated[str | None, basic("The column with the truth, if not 'label' or 'y'.")] = None
+    logits: Annotated[bool, basic("Take softmax of the columns.", "--logits")] = False
+    normalise: Annotated[bool, basic("Divide rows by their sums.", "--normalise")] = False
     classes: Names | None = None
     lenient: bool = False  # one bad sample must not show by failing: it becomes NaN
 

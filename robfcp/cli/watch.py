@@ -7,43 +7,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import msgspec
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
 from robfcp.calibration import Calibration, Localised, at_site, checking, load_calibration
-from robfcp.cli.console import (
-    Html,
-    Json,
-    Keys,
-    LevelOption,
-    Local,
-    Output,
-    Printer,
-    Quiet,
-    Round,
-    Seed,
-    Sign,
-    agreed,
-    expert,
-    level_place,
-    prepare,
-    prepare_figure,
-    save_json,
-    seed_of,
-)
+from robfcp.cli import console
+from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.site import class_names, letter_note, localised_from, read_for
-from robfcp.cli.tables import (
-    REPORTS,
-    TABLES,
-    FileReading,
-    IdColumn,
-    LabelColumn,
-    Logits,
-    Normalise,
-    expanded,
-)
+from robfcp.cli.tables import REPORTS, TABLES, FileReading, expanded
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.files import read_limited
 from robfcp.monitoring import AlarmHistory, Monitor, merge, read_alarms, record_look
@@ -54,32 +26,22 @@ SHOWN = 12
 RANG = 3  # the exit status of an alarm, and of coverage that is too low
 
 Watched = Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")]
-Step = Annotated[int | None, agreed("--step", min=0, help="Number of the reporting date.")]
-Delta = Annotated[
-    float | None, expert("--delta", help="Chance of a false alarm, ever; 0.05 unless stated.")
-]
+Step = Annotated[int | None, agreed("Number of the reporting date.", "--step", min=0)]
+Delta = Annotated[float | None, expert("Chance of a false alarm, ever (0.05).", "--delta")]
 
 
 def check(
+    printer: Printer,
+    reading: FileReading,
     calibration: Watched,
     data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .csv, .npz or .parquet.")],
-    output: Output = None,
-    group: Annotated[
-        str | None, typer.Option(help="A column to split by: night, ward, scanner.")
-    ] = None,
-    floor: Annotated[
-        float | None, typer.Option(help="Hold coverage against this, not the certificate.")
-    ] = None,
-    local: Local = None,
-    level: LevelOption = None,
-    ids: IdColumn = None,
-    label: LabelColumn = None,
-    logits: Logits = False,
-    normalise: Normalise = False,
-    confidence: Annotated[float, expert(help="Of the exact intervals.")] = 0.95,
-    seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    output: console.Output = None,
+    group: Annotated[str | None, basic("A column to split by: night, ward, scanner.")] = None,
+    floor: Annotated[float | None, basic("Hold coverage against this.")] = None,
+    local: console.Local = None,
+    level: console.LevelOption = None,
+    confidence: Annotated[float, expert("Of the exact intervals.")] = 0.95,
+    seed: console.Seed = 0,
 ) -> None:
     """Say whether fresh labelled samples are covered as promised, or how many more would tell.
 
@@ -88,11 +50,9 @@ def check(
     [dim]Example: robfcp check calibration.json fresh.csv --group night[/dim]
     [dim]Example: robfcp check letter.json test.csv --floor 0.85[/dim]
     """
-    printer = Printer(as_json, quiet)
-    prepare(output)
+    console.prepare(output)
     with printer.busy("checking"):
         loaded = load_calibration(calibration)
-        reading = FileReading(label, logits, normalise, ids)
         outputs = read_for(loaded, data, reading, columns=[group])
         watched: Calibration | Localised = loaded
         if local is not None:
@@ -101,10 +61,10 @@ def check(
             outputs.predictions,
             cast(NDArray[Any], outputs.targets),
             groups=None if group is None else outputs.columns[group],
-            level=level_place(loaded.levels, level),
+            level=console.level_place(loaded.levels, level),
             floor=floor,
             confidence=confidence,
-            rng=np.random.default_rng(seed_of(seed, "check")),
+            rng=np.random.default_rng(console.seed_of(seed, "check")),
         )
         names = class_names(loaded)
         if names:
@@ -115,7 +75,7 @@ def check(
         }
         said = {**asdict(found), **parts, "coverage": found.overall.coverage, "line": found.line}
         if output is not None:
-            save_json(output, said)
+            console.save_json(output, said)
     for title, first, rows in (
         (f"{found.overall.n} fresh samples", "part", (found.overall,)),
         ("by class, all intervals together", "class", found.classes),
@@ -143,63 +103,41 @@ def _part(part: checking.Part) -> dict[str, Any]:
 
 
 def monitor(
+    printer: Printer,
+    reading: FileReading,
     calibration: Watched,
     data: Annotated[
         list[Path] | None, typer.Argument(help="Fresh labelled batches: .csv, .npz, .parquet.")
     ] = None,
-    state: Annotated[
-        Path, typer.Option("--state", "-s", help="What the monitor remembers; kept up to date.")
-    ] = Path("monitor.json"),
-    own: Annotated[
-        Path | None, typer.Option(help="This site's own report: also watch for drifting scores.")
-    ] = None,
-    local: Local = None,
-    floor: Annotated[
-        str | None, typer.Option(help="Coverage to hold; or 'own', what --own proves here.")
-    ] = None,
-    html: Html = None,
-    ids: Annotated[
-        str | None, typer.Option("--id", help="A column that names the samples; none counts twice.")
-    ] = None,
-    label: LabelColumn = None,
-    logits: Logits = False,
-    normalise: Normalise = False,
-    level: LevelOption = None,
-    client: Annotated[
-        str | None, agreed("--client", "-c", help="This site's name, for --report.")
-    ] = None,
-    report: Annotated[
-        Path | None, agreed(help="Write an e-report for the server's robfcp alarms.")
-    ] = None,
-    round: Round = None,
+    state: Annotated[Path, basic("What it remembers.", "--state", "-s")] = Path("monitor.json"),
+    own: Annotated[Path | None, basic("Its own report: watch for drift too.")] = None,
+    local: console.Local = None,
+    floor: Annotated[str | None, basic("Coverage to hold; own: what --own proves.")] = None,
+    html: console.Html = None,
+    level: console.LevelOption = None,
+    client: Annotated[str | None, agreed("This site's name.", "--client", "-c")] = None,
+    report: Annotated[Path | None, agreed("Write an e-report for robfcp alarms.")] = None,
+    round: console.Round = None,
     step: Step = None,
-    sign: Sign = None,
+    sign: console.Sign = None,
     delta: Delta = None,
-    run_length: Annotated[
-        float | None, expert(help="Ring on change too; mean samples to a false alarm.")
-    ] = None,
-    plot: Annotated[
-        Path | None, expert(help="Draw how strong the alarms are: .png, .svg, .pdf.")
-    ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    run_length: Annotated[float | None, expert("Ring on change; samples to a false one.")] = None,
+    plot: Annotated[Path | None, expert("Draw the alarms: .png, .svg, .pdf.")] = None,
 ) -> None:
     """Watch a calibration at a site: count fresh batches once each, ring when it no longer holds.
 
-    Exits with 3 while an alarm rings.
+    With --id no sample counts twice. Exits with 3 while an alarm rings.
 
     [dim]Example: robfcp monitor calibration.json monday.csv --state monitor.json[/dim]
     [dim]Example: robfcp monitor letter.json monday.csv -s 03.json -c site-03 --report e.json[/dim]
     """
-    printer = Printer(as_json, quiet)
-    prepare(state, report, html)
-    prepare_figure(plot)
+    console.prepare(state, report, html)
+    console.prepare_figure(plot)
     key = None if sign is None else load_key(sign)
     with printer.busy("watching"):
         loaded = load_calibration(calibration)
         bag = None if own is None else Report.from_json(signing.unwrap(read_limited(own)), str(own))
-        reading = FileReading(label, logits, normalise)
-        place = level_place(loaded.levels, level)
+        place = console.level_place(loaded.levels, level)
         checking.floor_of(loaded, place)
         watched: Calibration | Localised = loaded
         if local is not None:
@@ -216,8 +154,8 @@ def monitor(
         )
         new = 0
         for path in expanded(data or [], TABLES):
-            outputs = read_for(loaded, path, reading, columns=[ids])
-            names = None if ids is None else outputs.columns[ids]
+            outputs = read_for(loaded, path, reading)
+            names = None if reading.ids is None else outputs.ids
             before, truth = watch.state.n, cast(NDArray[Any], outputs.targets)
             counted = watch.update(outputs.predictions, truth, ids=names).n - before
             new += counted
@@ -236,9 +174,7 @@ def monitor(
     printer.line(f"floor: {seen.source}")
     printer.line(seen.line)
     letter_note(calibration, printer)
-    for written in (report, plot, html):
-        if written is not None:
-            printer.line(f"-> {written}")
+    printer.wrote(report, plot, html)
     told = ("n", "misses", "floor", "delta", "log_coverage", "log_change", "log_drift", "alarms")
     points = ("n", "coverage", "change", "drift")
     printer.json(
@@ -267,30 +203,21 @@ def _floor(text: str | None, report: Report | None, threshold: float) -> float |
 
 
 def alarms(
+    printer: Printer,
     reports: Annotated[
         list[Path], typer.Argument(help="The sites' e-report files, or their folder.")
     ],
-    liars: Annotated[int, typer.Option("--liars", "-m", min=0, help="The most that may lie.")],
-    sites: Annotated[
-        int | None, typer.Option(help="How many are watched; silent ones count for nothing.")
-    ] = None,
-    history: Annotated[
-        Path | None, typer.Option(help="Keep every look in this file; needs --step.")
-    ] = None,
-    html: Html = None,
-    output: Output = None,
-    independent: Annotated[
-        bool, expert("--independent", help="Sites' samples are independent: also multiply.")
-    ] = False,
+    liars: Annotated[int, basic("The most that may lie.", "--liars", "-m", min=0)],
+    sites: Annotated[int | None, basic("How many are watched, if not all.")] = None,
+    history: Annotated[Path | None, basic("Keep every look in this file; needs --step.")] = None,
+    html: console.Html = None,
+    output: console.Output = None,
+    independent: Annotated[bool, expert("Sites are independent.", "--independent")] = False,
     delta: Delta = None,
-    keys: Keys = None,
-    round: Round = None,
-    quorum: Annotated[
-        int, agreed(min=1, help="Least number of valid e-reports; fewer are refused.")
-    ] = 1,
+    keys: console.Keys = None,
+    round: console.Round = None,
+    quorum: Annotated[int, agreed("Least number of valid e-reports.", min=1)] = 1,
     step: Step = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Merge sites' e-reports into one alarm that at most so many liars cannot ring; list sites.
 
@@ -299,13 +226,12 @@ def alarms(
     [dim]Example: robfcp alarms e-*.json --liars 2[/dim]
     [dim]Example: robfcp alarms e-*.json -m 1 --step 1 --history alarms.json --html h.html[/dim]
     """
-    printer = Printer(as_json, quiet)
     if history is not None and step is None:
         raise RobfcpError("--history: needs --step, the number of the reporting date")
     if html is not None and history is None:
         raise RobfcpError("--html: shows a history; pass --history, where it is kept")
     files = expanded(reports, REPORTS)
-    prepare(output, history, html)
+    console.prepare(output, history, html)
     public = None if keys is None else agreement.read_keys(keys)
     known = AlarmHistory.load(history) if history is not None and history.exists() else None
     watched = None if known is None else known.calibration
@@ -338,10 +264,9 @@ def alarms(
         if html is not None:
             write_history_page(History(alarms=known), html)
     said = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line, **kept}
-    faulty = msgspec.to_builtins(merged.faulty)
-    data = {**asdict(merged), "faulty": faulty, **said}
+    data = {**vars(merged), **said}
     if output is not None:
-        save_json(output, data)
+        console.save_json(output, data)
     printer.table(
         f"{merged.n_sites} sites",
         ["alarm strength", "log10", "holds under"],
@@ -357,9 +282,7 @@ def alarms(
     for fault in merged.faulty[:SHOWN]:
         printer.line(f"faulty  {fault.reason}")
     printer.line(said["line"])
-    for written in (history, html):
-        if written is not None:
-            printer.line(f"-> {written}")
+    printer.wrote(history, html)
     printer.json(data)
     if merged.alarm or kept.get("rang"):
         raise typer.Exit(RANG)

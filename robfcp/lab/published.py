@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import fcp_index
-from robfcp.guarantees.rank import Charge
+from robfcp.guarantees import Charge, fcp_index
 
 
 def full_rank(level: Fraction, n_clients: int) -> Charge:

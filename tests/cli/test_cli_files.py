@@ -12,16 +12,17 @@ import shutil
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from inspect import Parameter, signature
+from inspect import signature
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import numpy as np
 import pytest
 from effort import thorough
 from in_process import Done, run
+from typer.models import OptionInfo
 
-from robfcp.cli import COMMANDS, LAB
+from robfcp.cli import COMMANDS, LAB, _with_options
 
 INPUTS = {  # the words of a call with {} where the file under test stands, and its ending
     "terms": ("terms {}", ".toml"),
@@ -179,13 +180,12 @@ def test_every_command_that_takes_files_is_tried() -> None:
 def test_every_option_that_names_a_place_is_tried() -> None:
     tried = " ".join(words for words, _ in [*INPUTS.values(), *OUTPUTS.values()]).split()
     for name, home in {**COMMANDS, **LAB}.items():
-        command = getattr(import_module(f"robfcp.cli.{home}"), name)
-        hints = get_type_hints(command)
-        for parameter in signature(command).parameters.values():
-            optional = parameter.default is not Parameter.empty
-            if optional and Path in (hints[parameter.name], *get_args(hints[parameter.name])):
-                option = f"--{parameter.name.replace('_', '-')}"
-                assert option in (*tried, "--output", "--data", "--record"), (name, option)
+        command = _with_options(getattr(import_module(f"robfcp.cli.{home}"), name))
+        for one in signature(command).parameters.values():
+            kind, info = get_args(one.annotation)
+            if Path in (kind, *get_args(kind)) and isinstance(info, OptionInfo):
+                option = f"--{one.name.replace('_', '-')}"
+                assert option in (*tried, "--output", "--record"), (name, option)
 
 
 @pytest.mark.parametrize("call", INPUTS)

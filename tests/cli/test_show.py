@@ -14,9 +14,7 @@ from robfcp.calibration.what_if import default_budgets, what_if
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import certify, fcp_index
-from robfcp.guarantees.promises import marginal_threshold
-from robfcp.guarantees.tails import pac_threshold
+from robfcp.guarantees import certify, fcp_index, marginal_threshold, pac_threshold
 
 LEVEL = Fraction(9, 10)
 NAMES = ["easy", "hard", "rare"]
@@ -99,13 +97,13 @@ def test_a_calibration_gives_its_own_threshold_and_what_if_levels(reports, shown
         *("--alike", "0.05", "-o", tmp_path / "out.json", "--plot", tmp_path / "c.svg"),
     )
     assert [level["coverage"] for level in data["levels"]] == [0.9, 0.8]
-    assert [level["threshold"] for level in data["levels"]] == [
+    whole = [level["parts"][0]["outcome"] for level in data["levels"]]
+    assert [outcome["threshold"] for outcome in whole] == [
         calibration.threshold,
         calibrate(reports, 0.8, **made).threshold,  # what calibrate would have said
     ]
-    assert [row["m"] for row in data["levels"][0]["budgets"]] == [0, 2, 5]
-    assert data["levels"][0]["empty_from"] == calibration.levels[0].empty_from
-    assert data["levels"][0]["budgets"][1]["certificate"]["statement"]
+    assert [row["m"] for row in whole[0]["budgets"]] == [0, 2, 5]
+    assert whole[0]["empty_from"] == calibration.levels[0].empty_from
     assert "estimate" in data["alike"]["5"]["label"]
     assert json.loads((tmp_path / "out.json").read_text()) == data
     assert (tmp_path / "c.svg").read_text().startswith("<?xml")
@@ -141,15 +139,16 @@ def test_a_calibration_by_class_is_judged_class_by_class(classed, shown):
     federation = calibration.federation
     for level, stored in zip(found["levels"], calibration.levels, strict=True):
         assert level["by"] == "class"
-        for c, (told, one) in enumerate(zip(level["strata"], stored.strata, strict=True)):
+        for c, (told, one) in enumerate(zip(level["parts"], stored.strata, strict=True)):
             held = federation.stratum(c)
-            assert (told["name"], told["sites"], told["samples"], told["threshold"]) == (
+            outcome = told["outcome"]
+            assert (told["name"], told["holders"], told["samples"], outcome["threshold"]) == (
                 *(one.name, one.holders, one.samples, one.threshold),
             )
             index = int(held.grid.edge_at(one.threshold))
             wanted = [m for m in (0, 1, 3) if m < one.holders]
-            assert [row["m"] for row in told["budgets"]] == wanted
-            for row in told["budgets"]:
+            assert [row["m"] for row in outcome["budgets"]] == wanted
+            for row in outcome["budgets"]:
                 exact = certify(held, index, row["m"], 1 - 0.05 / 3)
                 assert row["certificate"]["lower"] == pytest.approx(exact.lower)
                 assert row["certificate"]["upper"] == pytest.approx(exact.upper)
@@ -163,9 +162,9 @@ def test_a_calibration_by_class_is_judged_class_by_class(classed, shown):
 def test_classes_are_judged_for_other_levels_too(classed, shown, tmp_path):
     calibration = calibrate(classed, by="class", defence="none")
     other = shown(calibration, "--coverage", "0.7", "-m", "1", "--json")
-    for c, told in enumerate(other["levels"][0]["strata"]):
+    for c, told in enumerate(other["levels"][0]["parts"]):
         held = calibration.federation.stratum(c)
-        assert told["threshold"] == held.grid.upper[fcp_index(held, Fraction(7, 10))]
+        assert told["outcome"]["threshold"] == held.grid.upper[fcp_index(held, Fraction(7, 10))]
     plot = ("--plot", tmp_path / "d.png")
     assert "own thresholds are drawn" in shown(calibration, "--coverage", "0.7", *plot, code=1)
     assert not (tmp_path / "d.png").exists()
@@ -185,13 +184,13 @@ def test_a_class_that_nobody_holds_and_very_many_classes_are_shown_in_words(show
     text = shown(calibration, "-m", "0")
     assert "the 10 weakest of 15" in text
     assert "nothing" in text
-    nobody = shown(calibration, "-m", "0", "--json")["levels"][0]["strata"][14]
-    assert nobody == {"name": "14", "sites": 0, "samples": 0, "threshold": None, "budgets": []}
+    nobody = shown(calibration, "-m", "0", "--json")["levels"][0]["parts"][14]
+    assert nobody == {"name": "14", "holders": 0, "samples": 0, "outcome": None}
 
 
 def test_clusters_are_judged_as_such(classed, shown):
     joined = {"easy": "common", "hard": "serious", "rare": "serious"}
     calibration = calibrate(classed, by=joined, defence="none")
-    told = shown(calibration, "-m", "0", "--json")["levels"][0]["strata"]
+    told = shown(calibration, "-m", "0", "--json")["levels"][0]["parts"]
     assert [one["name"] for one in told] == ["common", "serious"]
-    assert [one["threshold"] for one in told] == list(calibration.threshold[:2])
+    assert [one["outcome"]["threshold"] for one in told] == list(calibration.threshold[:2])

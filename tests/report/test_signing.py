@@ -332,7 +332,7 @@ def test_the_commands_make_a_signed_federation(tmp_path, monkeypatch):
     assert "not signed" in output["faulty"][0]["reason"]
     output = calibrated(*files[:4], *signing)
     assert output["missing"] == ["site-4", "site-5"]
-    assert output["levels"][0]["certificate"]["outside"] == ["site-4", "site-5"]
+    assert output["outside"] == ["site-4", "site-5"]
     assert calibrated(*files)["n_clients"] == 6
     keyed = ["calibrate", *files, "--keys", "registry.toml"]
     assert "only 0 of" in refused(*keyed, "--round", "r2")
