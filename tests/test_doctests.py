@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import robfcp
@@ -22,26 +21,10 @@ from robfcp import figures
 from robfcp.lab import partitions, simulation
 
 ROOT = Path(robfcp.__file__).parent
-LEFT_OUT = (
-    "engines/flower",
-    "engines/nvflare",
-    "lab/training",
-    "cli",
-)  # need flwr or torch, or are no library
+# What needs flwr or torch, or is no library.
+LEFT_OUT = ("engines/flower", "engines/nvflare", "lab/training", "cli")
 EXTRAS = {"estimators.py": "sklearn", "figures": "matplotlib"}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-DEFAULTS: dict[str, Any] = {
-    "precision": 8,
-    "threshold": 1000,
-    "edgeitems": 3,
-    "linewidth": 75,
-    "suppress": False,
-    "nanstr": "nan",
-    "infstr": "inf",
-    "sign": "-",
-    "floatmode": "maxprec",
-    "formatter": None,
-}
 SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 
 
@@ -81,8 +64,7 @@ def test_examples_run_as_printed(place, tmp_path, monkeypatch):
         folder = tmp_path / str(number)
         folder.mkdir()
         monkeypatch.chdir(folder)
-        with np.printoptions(**DEFAULTS):
-            runner.run(test, out=said.append)
+        runner.run(test, out=said.append)
     assert runner.failures == 0, "".join(said)
 
 

@@ -51,7 +51,7 @@ def page(calibration: Calibration) -> str:
 SETTINGS: list[dict[str, Any]] = [
     {"defence": Consensus(at_most=3)},
     {"defence": Consensus(exactly=3)},
-    {"defence": RobFCP(liars=2)},
+    {"defence": RobFCP(2, "kolmogorov", bins=20)},
     {"defence": NoDefence()},
     {"defence": Consensus(at_most=2), "confidence": 0.9},
     {"promise": robfcp.Marginal(2)},
@@ -59,7 +59,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"promise": robfcp.Pac(2)},
     {"promise": robfcp.Marginal(samples=200)},
 ]
-QUICK_SETTINGS = [SETTINGS[k] for k in (0, 4, 7, 8)]
+QUICK_SETTINGS = [SETTINGS[k] for k in (1, 2, 4, 7, 8)]
 
 
 @pytest.mark.effort
@@ -88,6 +88,7 @@ def check_tables(reports: Federation, settings: dict[str, Any]) -> None:
     """Random entries of every table against a calibration made for them."""
     calibration = robfcp.calibrate(reports, **settings)
     what_if = embedded(render(calibration))["whatif"]
+    assert what_if["frozen"] == ""
     edges = [reports.threshold_at(k) for k in range(reports.grid.n_bins)]
     rng = np.random.default_rng(1)
     for mode, table in what_if["tables"].items():
@@ -125,24 +126,6 @@ def test_every_offered_number_of_liars_has_its_exclusions_and_what_is_proved() -
         assert set(table["liars"]) <= set(what_if["liars"])
         assert 11 in table["liars"]
     assert len(what_if["excluded"]) == len(what_if["liars"]) == len(what_if["proved"]["lower"])
-
-
-@pytest.mark.parametrize(
-    "defence",
-    [Consensus(exactly=3), RobFCP(3, "l1"), RobFCP(3, "kolmogorov", bins=20), NoDefence()],
-    ids=str,
-)
-def test_what_if_runs_the_defence_that_was_recorded(defence, tmp_path) -> None:
-    reports = federation(14)
-    calibration = robfcp.calibrate(reports, defence=defence)
-    calibration.save(tmp_path / "c.json")
-    what_if = embedded(render(Calibration.load(tmp_path / "c.json")))["whatif"]
-    assert what_if["frozen"] == ""
-    for m, out in zip(what_if["liars"], what_if["excluded"], strict=True):
-        number = "exactly" if getattr(defence, "exactly", None) else "at_most"
-        number = "liars" if isinstance(defence, RobFCP) else number
-        told = replace(defence, **({} if isinstance(defence, NoDefence) else {number: m}))
-        assert out == np.flatnonzero(~told(reports).trusted).tolist()
 
 
 def test_unknown_defence_keeps_the_recorded_exclusions() -> None:

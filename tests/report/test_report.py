@@ -54,6 +54,7 @@ def test_sparse_counts_are_used_where_they_are_shorter():
         ("counts", [1, 2, 3], "3 counts do not fit the grid's 4 bins"),
         ("counts", [-1, 2, 0, 0], r"counts\[0\] is negative"),
         ("counts", [2**41, 0, 0, 0], "exceed"),
+        ("counts", [2**39] * 4, "exceed"),
         ("counts", [2**63, 1, 0, 0], "not a vector of integers|exceed"),
         ("counts", [0] * 4, "all zero"),
         *(

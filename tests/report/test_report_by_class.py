@@ -165,22 +165,9 @@ AT_THE_SITE = {
     "no classes": ({"labels": [0, 1, 2]}, "classes: state their names"),
     "no labels": ({"classes": 3}, "classes: counts by class need the labels"),
     "both": ({"labels": [0, 1, 2], "classes": 3, "groups": list("abc")}, "one grouping"),
-    "a million classes": ({"labels": [0, 1, 2], "classes": 10**6}, "1000000 of them; give 1 to"),
-    "no class at all": ({"labels": [0, 1, 2], "classes": 0}, "0 of them"),
-    "no names": ({"labels": [0, 1, 2], "classes": []}, "0 of them"),
-    "half a class": ({"labels": [0, 1, 2], "classes": 2.5}, "2.5 is no list of names"),
-    "one text": ({"labels": [0, 1, 2], "classes": "cat"}, "'cat' is no list of names"),
-    "truth": ({"labels": [0, 1, 2], "classes": True}, "True is no list"),
-    "repeated name": ({"labels": [0, 1, 2], "classes": ["a", "b", "a"]}, "a name comes twice"),
-    "unprintable name": ({"labels": [0, 1, 2], "classes": ["a", "b\x1b[2J", "c"]}, "is no name"),
-    "empty name": ({"labels": [0, 1, 2], "classes": ["a", "", "c"]}, "is no name"),
-    "endless name": ({"labels": [0, 1, 2], "classes": ["a", "b" * 10**6, "c"]}, "is no name"),
-    "name of no text": ({"labels": [0, 1, 2], "classes": ["a", 1, "c"]}, "is no name"),
     "the name of what is merged": ({"labels": [0, 1, 0], "classes": ["a", OTHER]}, "is kept for"),
     "too few groups": ({"groups": ["a", "b"]}, "2 of them do not fit scores"),
     "groups in rows": ({"groups": [["a"], ["b"], ["c"]]}, r"groups: shape \(3, 1\)"),
-    "unprintable group": ({"groups": ["a\n", "b", "c"]}, "is no name"),
-    "empty group": ({"groups": ["", "b", "c"]}, "is no name"),
     "group of that name": ({"groups": [OTHER, "b", "c"]}, "is kept for"),
     "too many groups": (
         {"scores": np.zeros(MAX_STRATA + 1), "groups": np.arange(MAX_STRATA + 1)},
@@ -198,6 +185,19 @@ AT_THE_SITE = {
         "1000 x 500 cells would drown in noise; use a coarse",
     ),
 }
+
+
+NO_NAMES = {
+    "of them; give 1 to": (10**6, 0, []),
+    "is no list": (2.5, "cat", True),
+    "is no name": (["a", "b\x1b[2J", "c"], ["a", "", "c"], ["a", "b" * 10**6, "c"], ["a", 1, "c"]),
+    "a name comes twice": (["a", "b", "a"],),
+}
+for words, some in NO_NAMES.items():
+    for number, names in enumerate(some):
+        AT_THE_SITE[f"{words} {number}"] = ({"labels": [0, 1, 2], "classes": names}, words)
+for name in ("a\n", ""):
+    AT_THE_SITE[f"group {name!r}"] = ({"groups": [name, "b", "c"]}, "is no name")
 
 
 @pytest.mark.parametrize("case", AT_THE_SITE)
