@@ -105,23 +105,6 @@ def test_crossed_quantiles_meet_in_the_middle_when_no_interval_may_be_empty():
     np.testing.assert_allclose(ends, [[0.5, 0.5]])
 
 
-@pytest.mark.parametrize("score", [robfcp.LAC(), robfcp.APS(), robfcp.SAPS(), robfcp.OrdinalAPS()])
-def test_no_set_is_empty_when_asked_and_others_stay_as_they_are(score):
-    p, y = draw(2000)
-    for limits in ([0.1, 0.5], np.full((6, 2), 0.2), np.full((2000, 1, 2), 0.3)):
-        bare = predict_sets(score, p, limits, 0)
-        full = predict_sets(score, p, limits, 0, non_empty=True)
-        empty = ~bare.any(axis=1)
-        assert empty.any()
-        np.testing.assert_array_equal(full.sum(axis=1), bare.sum(axis=1) + empty)
-        assert (full >= bare).all()
-        least = score.all_labels(p, 0).argmin(axis=1)
-        row, level = np.nonzero(empty)
-        assert full[row, least[row], level].all()
-        hit = np.take_along_axis(full, y[:, None, None], axis=1).mean()
-        assert hit <= np.take_along_axis(bare, y[:, None, None], axis=1).mean() + empty.mean()
-
-
 LIKELY = [
     lambda rng, n, c: rng.dirichlet(np.full(c, 0.05), n),
     lambda rng, n, c: rng.dirichlet(np.full(c, 2.0), n),
@@ -142,7 +125,7 @@ def limits_of(rng, table, shape):
     return rng.choice([0.0, 0.3, 0.9, 0.97, 1.0, 1.3, np.inf, *some], shape)
 
 
-@pytest.mark.parametrize("score", RANKED)
+@pytest.mark.parametrize("score", [*RANKED, robfcp.LAC(), robfcp.OrdinalAPS()])
 @pytest.mark.parametrize("likely", range(len(LIKELY)))
 def test_sets_from_few_ranks_are_those_of_all_scores(score, likely):
     for seed, (n, c, kind) in enumerate([(30, 200, "f4"), (10, 500, "f8"), (9, 3, "f2")]):

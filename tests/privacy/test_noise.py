@@ -37,12 +37,8 @@ def test_masses_add_up_and_have_the_stated_variance(noise):
     angles = np.linspace(0, np.pi, 7)
     expected = np.cos(np.outer(angles, x)) @ mass
     np.testing.assert_allclose(noise.characteristic(angles), expected, atol=1e-12)
-
-
-def test_laplace_masses_are_scipys():
-    np.testing.assert_allclose(
-        Noise("laplace", 2.0).mass(30), dlaplace(0.5).pmf(np.arange(-30, 31)), rtol=1e-12
-    )
+    if noise.mechanism == "laplace":
+        np.testing.assert_allclose(mass, dlaplace(1 / noise.scale).pmf(x), rtol=1e-12, atol=1e-300)
 
 
 @pytest.mark.parametrize("noise", LAWS, ids=str)

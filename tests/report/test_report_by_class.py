@@ -71,11 +71,6 @@ def test_every_way_of_counting_gives_the_table_of_a_loop(n, n_classes, bins):
     np.testing.assert_array_equal(made.counts, Report.from_scores("a", scores, grid).counts)
 
 
-def test_a_class_nobody_has_keeps_its_place():
-    found = Strata.of_classes([0.1, 0.2], [3, 3], 5, GRID)
-    assert found.sizes.tolist() == [0, 0, 0, 2, 0]
-
-
 def test_labels_given_as_names_are_those_given_as_numbers():
     numbered = of(labels=LABELS, classes=NAMES)
     words = [NAMES[label] for label in LABELS]

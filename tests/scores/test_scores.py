@@ -120,14 +120,6 @@ def test_blocks_do_not_change_the_scores(monkeypatch):
         np.testing.assert_array_equal(score.all_labels(p, rng=1), whole[score])
 
 
-def test_ordinal_sets_have_no_gaps():
-    p, _ = draw(2000, concentration=0.8)
-    scores = OrdinalAPS(randomized=False).all_labels(p)
-    for threshold in (0.3, 0.6, 0.9, 0.99):
-        steps = np.diff((scores <= threshold).astype(int), axis=1, prepend=0, append=0)
-        assert ((steps == 1).sum(axis=1) <= 1).all()
-
-
 def test_regression_scores_and_their_intervals_fit():
     rng = np.random.default_rng(0)
     y, f = rng.normal(size=(2, 500))
