@@ -137,7 +137,7 @@ def test_pruned_pac_fails_at_most_at_its_stated_rate_with_almost_half_lying(n, n
         return int((coverage < 0.9).sum())
 
     assert not fails_too_often(failures(liars), 120, 0.2)
-    if n_clients == 9:
+    if n_clients == 9 and n is not None:  # of unlike sizes pruning mostly finds the fourth too
         assert fails_too_often(failures(liars - 1), 120, 0.2)
 
 
