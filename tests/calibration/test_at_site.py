@@ -5,21 +5,21 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from makers import LAC, by_class, refused, said, saved, table
 
 import robfcp
 from robfcp import Consensus
-from robfcp.calibration import Letter
+from robfcp.calibration import Letter, Record, verify_calibration
 from robfcp.calibration.at_site import at_stranger
-from robfcp.calibration.by_class import site_coverage
-from robfcp.calibration.document import digest_of
+from robfcp.calibration.by_class import covered_at_sites, site_coverage
 from robfcp.calibration.letters import own_thresholds
-from robfcp.cli import app
 from robfcp.errors import RobfcpError
+from robfcp.guarantees import class_counts, own_mixes, site_thresholds
+from robfcp.guarantees.label_shift import mix_threshold
 from robfcp.page.data import strata_data
 
-LAC = robfcp.LAC()
 NAMES = ("flu", "cold", "none")
+TWO = Consensus(at_most=2)
 
 
 def site(rng, n=300, mix=None, pull=1.5):
@@ -32,55 +32,53 @@ def site(rng, n=300, mix=None, pull=1.5):
 
 
 def reports_of(sites):
-    return [
-        robfcp.Report.from_scores(f"site-{k:02d}", LAC(p, y), score=LAC, labels=y, classes=NAMES)
-        for k, (p, y) in enumerate(sites)
-    ]
+    return by_class(sites, NAMES)
+
+
+def drawn(seed, number=11, **options):
+    rng = np.random.default_rng(seed)
+    return [site(rng, **options) for _ in range(number)]
+
+
+SITES = drawn(5)
+REPORTS = reports_of(SITES)
 
 
 @pytest.fixture(scope="module")
-def sites():
-    rng = np.random.default_rng(5)
-    return [site(rng) for _ in range(11)]
+def calibration():
+    return robfcp.calibrate(REPORTS, defence=TWO)
 
 
-@pytest.fixture(scope="module")
-def calibration(sites):
-    return robfcp.calibrate(reports_of(sites), defence=Consensus(at_most=2))
-
-
-def test_a_letter_keeps_what_the_others_prove_and_at_site_clips_it(sites, calibration, tmp_path):
+def test_a_letter_keeps_what_the_others_prove_and_at_site_clips_it(calibration, tmp_path):
     letter = calibration.letter("site-03")
     letter.save(tmp_path / "letter.json")
     again = Letter.load(tmp_path / "letter.json")
     assert again.others == letter.others
-    assert letter.others.label_counts == tuple(np.bincount(sites[3][1], minlength=3))
-    local = again.at_site(*sites[3])
+    assert letter.others.label_counts == tuple(np.bincount(SITES[3][1], minlength=3))
+    local = again.at_site(*SITES[3])
     one = local.levels[0]
-    ordered = np.sort(LAC(*sites[3]))
+    ordered = np.sort(LAC(*SITES[3]))
     low = ordered[round(one.floor * (one.n + 1)) - 1]
     assert one.threshold == max(low, min(one.federation, one.own))
     assert one.unclipped == max(low, one.federation)
     assert low <= one.threshold <= one.own
     assert local.threshold == one.threshold
     assert local.remarks == ()
-    np.testing.assert_array_equal(
-        local.predict_set(sites[4][0]), LAC.all_labels(sites[4][0]) <= one.threshold
-    )
-    np.testing.assert_array_equal(
-        local.predict_set(sites[4][0], clip=False), LAC.all_labels(sites[4][0]) <= one.unclipped
-    )
-    assert one.set_sizes[2] == pytest.approx(local.predict_set(sites[3][0]).sum(axis=1).mean())
+    fresh = SITES[4][0]
+    for clip, limit in ((True, one.threshold), (False, one.unclipped)):
+        sets = local.predict_set(fresh, clip=clip)
+        np.testing.assert_array_equal(sets, LAC.all_labels(fresh) <= limit)
+    assert one.set_sizes[2] == pytest.approx(local.predict_set(SITES[3][0]).sum(axis=1).mean())
     assert any("at most 2 other sites lie" in text for text in one.statements)
 
 
-def test_the_server_knows_each_sites_own_threshold_up_to_one_bin(sites, calibration):
+def test_the_server_knows_each_sites_own_threshold_up_to_one_bin(calibration):
     chosen = {"site-00", "site-03", "site-07"}
     found = own_thresholds(calibration, chosen)
     assert set(found) == chosen
     edges = calibration.federation.grid.edges
     for client, known in found.items():
-        own = sites[int(client[-2:])]
+        own = SITES[int(client[-2:])]
         local = calibration.letter(client).at_site(*own)
         bins = np.searchsorted(edges, [local.threshold, known.threshold], side="left")
         assert bins[0] == bins[1]
@@ -88,34 +86,28 @@ def test_the_server_knows_each_sites_own_threshold_up_to_one_bin(sites, calibrat
         assert known.covered == np.mean(LAC(*own) <= known.threshold)
 
 
-def test_certify_and_the_page_show_each_site_under_its_own_threshold(calibration, tmp_path):
+def test_the_command_and_the_page_show_each_site_under_its_own_threshold(calibration, tmp_path):
     calibration.save(tmp_path / "c.json")
-    ran = CliRunner().invoke(app, ["show", str(tmp_path / "c.json"), "-m", "2", "--json"])
-    shown = json.loads(ran.stdout)["sites"]
+    shown = json.loads(said("show", tmp_path / "c.json", "-m", "2", "--json"))["sites"]
     known = own_thresholds(calibration, set(calibration.federation.ids))
     for one in shown[:10]:
         assert one["own"] == known[one["client"]]._asdict()
     assert shown[10]["own"] is None
-    text = CliRunner().invoke(app, ["show", str(tmp_path / "c.json"), "-m", "2"]).stdout
-    assert "own threshold" in text
-    for site in strata_data(calibration)["sites"]:
-        assert site["own"][0] == known[site["name"]].threshold
-        assert site["own"][1] == round(known[site["name"]].covered, 5)
+    assert "own threshold" in said("show", tmp_path / "c.json", "-m", "2")
+    for one in strata_data(calibration)["sites"]:
+        wanted = known[one["name"]]
+        assert one["own"][:2] == [wanted.threshold, round(wanted.covered, 5)]
+    covered = site_coverage(calibration.federation, [calibration.threshold, np.inf])
+    for k, one in enumerate(SITES):
+        assert covered[k, 0] == pytest.approx((LAC(*one) <= calibration.threshold).mean())
+    assert (covered[:, 1] == 1).all()
 
 
-def test_a_sites_own_report_does_not_move_what_the_others_prove(sites, calibration):
-    scores = np.zeros(300)
-    lying = reports_of(sites)
-    lying[3] = robfcp.Report.from_scores(
-        "site-03", scores, score=LAC, labels=sites[3][1], classes=NAMES
-    )
-    told = robfcp.calibrate(lying, defence=Consensus(at_most=2)).letter("site-03").others
+def test_a_sites_own_report_does_not_move_what_the_others_prove(calibration):
+    lying = list(REPORTS)
+    lying[3] = by_class([(np.eye(3)[SITES[3][1]], SITES[3][1])] * 4, NAMES)[3]  # zeros only
+    told = robfcp.calibrate(lying, defence=TWO).letter("site-03").others
     assert told == calibration.letter("site-03").others
-
-
-def pooled(sites):
-    return [robfcp.Report.from_scores(one.client, LAC(*own), score=LAC)
-            for one, own in zip(reports_of(sites), sites, strict=True)]  # fmt: skip
 
 
 def unlike():
@@ -125,162 +117,105 @@ def unlike():
 
 
 @pytest.mark.parametrize(
-    ("sent", "own", "rule", "words"),
+    ("sites", "split", "own", "rule", "words"),
     [
-        (reports_of, 4, Consensus(at_most=2), "not the labels this site reported"),
-        (reports_of, 3, Consensus(), "estimated, not stated"),
-        (pooled, 3, Consensus(at_most=2), "no threshold from other sites"),
-        (None, 3, Consensus(at_most=1), "more than 1 of them disagree within classes"),
+        (SITES, True, 4, TWO, "not the labels this site reported"),
+        (SITES, True, 3, Consensus(), "estimated, not stated"),
+        (SITES, False, 3, TWO, "no threshold from other sites"),
+        (unlike(), True, 3, Consensus(at_most=1), "more than 1 of them disagree within classes"),
     ],
+    ids=["labels", "estimated", "pooled", "unlike"],
 )
-def test_a_site_is_told_why_the_others_prove_nothing_for_it(sites, sent, own, rule, words):
-    sites = unlike() if sent is None else sites
-    found = robfcp.calibrate((sent or reports_of)(sites), defence=rule)
+def test_a_site_is_told_why_the_others_prove_nothing_for_it(sites, split, own, rule, words):
+    found = robfcp.calibrate(by_class(sites, NAMES, by_class=split), defence=rule)
     local = found.letter("site-03").at_site(*sites[own])
     assert words in local.remarks[-1]
     assert not any("other sites lie" in text for text in local.levels[0].statements)
     assert local.levels[0].rows[0][3] == "nothing"
     if np.isinf(local.levels[0].federation):
         assert local.threshold == local.levels[0].own
-    if sent is pooled:
+    if not split:
         assert found.letter("site-03").others is None
         assert own_thresholds(found, {"site-03"}) == {}
 
 
 def test_too_few_samples_prove_nothing_by_themselves():
-    rng = np.random.default_rng(1)
-    sites = [site(rng, n=20) for _ in range(4)]
-    letter = robfcp.calibrate(reports_of(sites), [0.9, 0.8], defence=Consensus(at_most=1)).letter(
-        "site-00"
-    )
-    local = letter.at_site(*sites[0])
+    few = drawn(1, 4, n=20)
+    found = robfcp.calibrate(reports_of(few), [0.9, 0.8], defence=Consensus(at_most=1))
+    local = found.letter("site-00").at_site(*few[0])
     assert np.isinf(local.levels[0].own)
     assert local.levels[0].rows[1][3] == "nothing: too few samples"
-    assert local.predict_set(sites[1][0]).shape == (20, 3, 2)
+    assert local.predict_set(few[1][0]).shape == (20, 3, 2)
     assert len(local.threshold) == 2
 
 
-def test_a_stranger_gets_a_threshold_from_the_evidence(sites, calibration):
-    p, y = site(np.random.default_rng(9))
-    local = at_stranger(calibration, p, y)
+def test_a_stranger_gets_the_threshold_that_it_would_have_had(calibration):
+    own = site(np.random.default_rng(9))
+    local = at_stranger(calibration, *own)
     assert np.isfinite(local.levels[0].federation)
     assert local.remarks == ()
-    everybody = robfcp.calibrate(
-        [*reports_of(sites), *reports_of([(p, y)] * 12)[11:]], defence=Consensus(at_most=2)
-    )
-    told = everybody.letter("site-11").others
-    assert told.limits == (local.levels[0].federation,)
+    everybody = robfcp.calibrate(reports_of([*SITES, own]), defence=TWO)
+    assert everybody.letter("site-11").others.limits == (local.levels[0].federation,)
 
 
-def test_damaged_letters_are_refused_in_words(calibration):
-    good = json.loads(calibration.letter("site-03").to_json())
-    assert good["body"]["others"]["liars"] == 2
-    others = good["body"]["others"]
-    for change in (
-        {"others": {**others, "thresholds": [0.5, 0.6]}},
-        {"others": {**others, "label_counts": [1, -2, 3]}},
-        {"others": {**others, "liars": -1}},
-        {"others": {**others, "alike": 7.0}},
-        {"others": {**others, "more": 1}},
-        {"verdict": "perhaps"},
-        {"covered": [1.5]},
-        {"calibration": {}},
-        {"more": 1},
-    ):
-        raw = json.dumps({**good["body"], **change}, separators=(",", ":")).encode()
-        head = f'{{"kind":"letter","schema":1,"digest":"{digest_of(raw)}","body":'.encode()
-        with pytest.raises(RobfcpError, match=r"^letter: .*pass a file that robfcp calibrate"):
-            Letter.from_json(head + raw + b"}")
-
-
-def test_regression_has_no_mix_of_labels():
+def test_what_does_not_fit_a_site_is_refused(calibration):
     grid = robfcp.Grid.open_ended([0.0, 0.5, 1.0])
-    reports = [
-        robfcp.Report.from_scores(name, [0.1, 0.4], grid, score=robfcp.AbsoluteResidual())
-        for name in "ab"
-    ]
-    letter = robfcp.calibrate(reports, 0.5).letter("a")
+    residual = {"score": robfcp.AbsoluteResidual(), "grid": grid}
+    numbers = [robfcp.Report.from_scores(name, [0.1, 0.4], **residual) for name in "ab"]
     with pytest.raises(RobfcpError, match="has no classes"):
-        letter.at_site([1.0, 2.0], [0, 1])
-
-
-def test_coverage_by_site_is_each_ones_own(sites, calibration):
-    covered = site_coverage(calibration.federation, [calibration.threshold, np.inf])
-    for k, one in enumerate(sites):
-        assert covered[k, 0] == pytest.approx((LAC(*one) <= calibration.threshold).mean())
-    assert (covered[:, 1] == 1).all()
-
-
-def test_declaring_sites_alike_warns_where_label_mixes_differ(sites):
-    found = robfcp.calibrate(reports_of(sites), promise=robfcp.Pac(2, alike=0.1))
-    assert any("label mixes differ" in one for one in found.remarks)
-    rng = np.random.default_rng(2)
-    alike = [site(rng, mix=[0.3, 0.3, 0.4]) for _ in range(11)]
-    found = robfcp.calibrate(reports_of(alike), promise=robfcp.Pac(2, alike=0.1))
-    assert not any("label mixes" in one for one in found.remarks)
-
-
-def write(path, p, y=None):
-    rows = [
-        ",".join(f"{v:.9f}" for v in row) + ("" if y is None else f",{y[i]}")
-        for i, row in enumerate(p)
-    ]
-    head = ",".join(NAMES) + ("" if y is None else ",label")
-    path.write_text("\n".join([head, *rows]) + "\n")
-    return str(path)
-
-
-def run(*args):
-    return CliRunner().invoke(app, [str(arg) for arg in args])
-
-
-def test_the_command_from_sketch_to_a_sites_own_sets(tmp_path, sites):
-    files = [write(tmp_path / f"{k}.csv", *one) for k, one in enumerate(sites)]
-    for k, data in enumerate(files):
-        run("report", data, "--client", f"s{k}", "-o", tmp_path / f"r{k}.json", "-q")
-    made = run(
-        "calibrate",
-        *[tmp_path / f"r{k}.json" for k in range(len(files))],
-        *("--liars", 2, "--promise", "label-shift", "--alike", 0),
-        *("--letters", tmp_path / "letters", "-o", tmp_path / "c.json"),
+        robfcp.calibrate(numbers, 0.5).letter("a").at_site([1.0, 2.0], [0, 1])
+    letter, four, labels = (
+        calibration.letter("site-03"),
+        np.full((300, 4), 0.25),
+        np.arange(300) % 4,
     )
-    assert made.exit_code == 0, made.output
-    letter = tmp_path / "letters" / "s3.json"
-    shown = run("predict", letter, "--local", files[3])
-    assert shown.exit_code == 0, shown.output
-    assert "clipped" in shown.output
-    data = json.loads(run("predict", letter, "--local", files[3], "--json").stdout)
-    assert data["levels"][0]["liars"] == 2
-    new = write(tmp_path / "new.csv", sites[5][0])
-    sets = tmp_path / "sets.csv"
-    assert run("predict", letter, new, "--local", files[3], "-o", sets).exit_code == 0
-    with sets.open() as lines:
+    for call in (
+        lambda: letter.at_site(four, labels),
+        lambda: letter.at_site(*SITES[3]).predict_set(four),
+        lambda: at_stranger(calibration, four, labels),
+    ):
+        with pytest.raises(RobfcpError, match="4 columns, but the calibration is for 3 classes"):
+            call()
+
+
+def test_declaring_sites_alike_warns_where_label_mixes_differ():
+    alike = drawn(2, mix=[0.3, 0.3, 0.4])
+    for sites, warns in ((SITES, True), (alike, False)):
+        found = robfcp.calibrate(reports_of(sites), promise=robfcp.Pac(2, alike=0.1))
+        assert any("label mixes differ" in one for one in found.remarks) is warns
+
+
+def test_the_commands_from_reports_to_a_sites_own_sets(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = saved(tmp_path / "in", REPORTS)
+    own = [table(tmp_path / f"{k}.csv", *SITES[k], NAMES) for k in (0, 3)]
+    promise = ("--liars", 2, "--promise", "label-shift", "--alike", 0)
+    said("calibrate", *files, *promise, "--letters", "letters", "-o", "c.json")
+    words = ("predict", "letters/site-03.json", "--local", own[1])
+    assert "clipped" in said(*words)
+    data = json.loads(said(*words, "--json"))["levels"][0]
+    assert data["liars"] == 2
+    fresh = SITES[5][0]
+    said(*words, table("new.csv", fresh, names=NAMES), "-o", "sets.csv")
+    with open("sets.csv") as lines:
         sizes = [int(row["size"]) for row in csv.DictReader(lines)]
-    limit = data["levels"][0]["threshold"]
-    assert np.mean(sizes) == pytest.approx((LAC.all_labels(sites[5][0]) <= limit).sum(1).mean())
-    stranger = json.loads(run("predict", tmp_path / "c.json", "--local", files[0], "--json").stdout)
-    assert stranger["client"] == "this site"
-    certified = json.loads(run("show", tmp_path / "c.json", "-m", "0,2", "--json").stdout)
+    wanted = (LAC.all_labels(fresh) <= data["threshold"]).sum(axis=1)
+    np.testing.assert_array_equal(sizes, wanted)
+    stranger = ("predict", "c.json", "--local", own[0])
+    assert json.loads(said(*stranger, "--json"))["client"] == "this site"
+    certified = json.loads(said("show", "c.json", "-m", "0,2", "--json"))
     shares = [one["coverage"][0] for one in certified["sites"]]
     assert shares == sorted(shares)
     assert certified["classes"]["least_shift"] == 0
-    assert "Label shift" in run("show", tmp_path / "c.json", "-m", "2").output
-
-
-def test_the_commands_say_what_is_wrong(tmp_path, sites):
-    data = write(tmp_path / "a.csv", *sites[0])
-    for k in range(3):
-        own = write(tmp_path / f"{k}.csv", *sites[k])
-        run("report", own, "--client", f"s{k}", "-o", tmp_path / f"r{k}.json", "-q")
-    reports = [tmp_path / f"r{k}.json" for k in range(3)]
-    made = run("calibrate", *reports, "--mix", "flu=a lot")
-    assert "is neither uniform, any nor NAME=SHARE" in str(made.exception)
+    assert "Label shift" in said("show", "c.json", "-m", "2")
     mixed = ("--liars", 0, "--promise", "label-shift", "--mix", "uniform", "--mix", "flu=1")
-    assert run("calibrate", *reports, *mixed, "-o", tmp_path / "c.json").exit_code == 0
-    alone = run("predict", tmp_path / "c.json", "-o", "x.csv", "--local", data)
-    assert "name the outputs to predict from" in str(alone.exception)
-    level = run("predict", tmp_path / "c.json", "--local", data, "--level", 4)
-    assert "--level: '4' is none of the calibration's levels" in str(level.exception)
+    said("calibrate", *files[:3], *mixed, "-o", "d.json")
+    for line, why in (
+        (("calibrate", *files, "--mix", "flu=a lot"), "is neither uniform, any nor NAME=SHARE"),
+        ((*stranger, "-o", "x.csv"), "name the outputs to predict from"),
+        ((*stranger, "--level", 4), "--level: '4' is none of the calibration's levels"),
+    ):
+        assert why in refused(*line)
 
 
 @pytest.mark.slow
@@ -291,12 +226,11 @@ def test_a_site_is_covered_on_average_while_others_lie(lie):
     covered, floors = [], []
     for _ in range(400):
         sites = [site(rng, n=120) for _ in range(12)]
-        reports = reports_of(sites)
+        sent = list(sites)
         for k in (5, 9) if lie else ():
-            value = np.full(120, 0.001 if lie == "low" else 0.999)
-            reports[k] = robfcp.Report.from_scores(
-                f"site-{k:02d}", value, score=LAC, labels=sites[k][1], classes=NAMES
-            )
+            sure, y = 0.999 if lie == "low" else 0.001, sites[k][1]
+            sent[k] = np.where(np.eye(3)[y] > 0, sure, (1 - sure) / 2), y
+        reports = reports_of(sent)
         stated = robfcp.calibrate(reports, defence="none", promise=robfcp.Marginal(2))
         local = stated.letter("site-00").at_site(*sites[0]).levels[0]
         mix = np.bincount(sites[0][1], minlength=3) / 120
@@ -308,45 +242,31 @@ def test_a_site_is_covered_on_average_while_others_lie(lie):
     assert np.mean(covered) < 0.97  # and it says something
 
 
-def test_sites_without_classes_are_outside_what_label_shift_proves(sites):
-    pooled = [
-        robfcp.Report.from_scores(f"pooled-{k}", np.full(300, 0.95), score=LAC) for k in range(8)
-    ]
-    found = robfcp.calibrate(
-        [*reports_of(sites), *pooled], promise=robfcp.LabelShift(0)
-    ).certificate
-    assert found.n_clients == len(sites)
-    assert found.n_outside == 8
+def test_sites_without_classes_or_with_merged_ones_are_outside_what_label_shift_proves():
+    pooled = [robfcp.Report.from_scores(f"p{k}", np.full(300, 0.95), score=LAC) for k in range(8)]
+    found = robfcp.calibrate([*REPORTS, *pooled], promise=robfcp.LabelShift(0)).certificate
+    assert (found.n_clients, found.n_outside) == (len(SITES), 8)
     assert "says nothing of 8 sites" in found.note
     assert not any("of the 19" in one.text for one in found.assumptions)
-
-
-def test_sites_that_merged_classes_are_outside_too(sites):
-    reports = reports_of(sites)
-    p, y = sites[2]
+    p, y = SITES[2]
     few = np.concatenate([np.flatnonzero(y == 0)[:2], np.flatnonzero(y != 0)])
-    reports[2] = robfcp.Report.from_scores(
-        "site-02", LAC(p, y)[few], score=LAC, labels=y[few], classes=NAMES, least=5
-    )
-    found = robfcp.calibrate(reports, promise=robfcp.LabelShift(1))
+    merged = list(REPORTS)
+    merged[2] = robfcp.Report.of("site-02", p[few], y[few], classes=NAMES, least=5)
+    shift = robfcp.LabelShift(1, mix="uniform")
+    found = robfcp.calibrate(merged, promise=robfcp.LabelShift(1))
     assert found.certificate.n_outside == 1
     assert "(site-02)" in found.certificate.note
-    mixed = robfcp.calibrate(reports, promise=robfcp.LabelShift(1, mix="uniform"))
-    without = robfcp.calibrate(
-        [*reports[:2], *reports[3:]], promise=robfcp.LabelShift(1, mix="uniform")
-    )
-    assert mixed.threshold == without.threshold
     assert found.letter("site-02").others is None
+    without = robfcp.calibrate([*merged[:2], *merged[3:]], promise=shift)
+    assert robfcp.calibrate(merged, promise=shift).threshold == without.threshold
 
 
-def test_two_shifts_are_paid_for_one_site(sites):
+def test_two_shifts_are_paid_for_one_site():
     """From the others to the common distribution, and from that to this site."""
-    from robfcp.guarantees import class_counts, own_mixes, site_thresholds
-    from robfcp.guarantees.label_shift import mix_threshold
-
-    counts = class_counts(robfcp.Federation.from_reports(reports_of(sites)))
+    counts, others = (
+        class_counts(robfcp.Federation.from_reports(sent)) for sent in (REPORTS, REPORTS[1:])
+    )
     found = site_thresholds(counts, 0.2, 0, 0.03)
-    others = class_counts(robfcp.Federation.from_reports(reports_of(sites)[1:]))
     paid = 0.2 * 0.95 - 0.03  # the rule for mixes pays the other 0.03
     walk = mix_threshold(others, own_mixes(counts.sizes[0]), paid, 0, 0.01, 0.03)
     assert found[0] == walk.index
@@ -362,20 +282,17 @@ def test_two_shifts_are_paid_for_one_site(sites):
         {"promise": robfcp.LabelShift(2)},
     ],
 )
-def test_calibrations_by_class_verify_and_say_how_many_sites_there_are(sites, asked, tmp_path):
-    from robfcp.calibration import verify_calibration
-    from robfcp.calibration.by_class import covered_at_sites
-
-    made = robfcp.calibrate(reports_of(sites), defence=Consensus(at_most=2), **asked)
+def test_calibrations_by_class_verify_and_say_how_many_sites_there_are(asked, tmp_path):
+    made = robfcp.calibrate(REPORTS, defence=TWO, **asked)
     made.save(tmp_path / "c.json")
     loaded = robfcp.Calibration.load(tmp_path / "c.json")
     assert verify_calibration(loaded) == []
     certificates = made.certificate if made.several else [made.certificate]
-    assert all(one.n_clients == len(sites) for one in certificates)
+    assert all(one.n_clients == len(SITES) for one in certificates)
     if made.by is None:
         return
     covered = covered_at_sites(made)
-    for k, (p, y) in enumerate(sites):
+    for k, (p, y) in enumerate(SITES):
         for level, found in enumerate(made.levels):
             limits = np.array([one.threshold for one in found.strata])[y]
             assert covered[k, level] == pytest.approx((LAC(p, y) <= limits).mean())
@@ -384,20 +301,6 @@ def test_calibrations_by_class_verify_and_say_how_many_sites_there_are(sites, as
 @pytest.mark.parametrize(
     "mix", [["uniform", {"flu": np.float32(1)}], "any", {"flu": 1}, {"flu": np.int64(1)}]
 )
-def test_a_mix_is_the_same_once_written_and_read(sites, mix):
-    made = robfcp.calibrate(reports_of(sites), promise=robfcp.LabelShift(1, mix=mix))
-    again = robfcp.calibration.Record.from_json(made.record.to_json())
-    assert again.promise == made.record.promise
-
-
-def test_another_number_of_classes_is_refused_at_a_site(sites, calibration):
-    four = np.full((300, 4), 0.25)
-    labels = np.arange(300) % 4
-    wanted = "4 columns, but the calibration is for 3 classes"
-    letter = calibration.letter("site-03")
-    with pytest.raises(RobfcpError, match=wanted):
-        letter.at_site(four, labels)
-    with pytest.raises(RobfcpError, match=wanted):
-        letter.at_site(*sites[3]).predict_set(four)
-    with pytest.raises(RobfcpError, match=wanted):
-        at_stranger(calibration, four, labels)
+def test_a_mix_is_the_same_once_written_and_read(mix):
+    made = robfcp.calibrate(REPORTS, promise=robfcp.LabelShift(1, mix=mix))
+    assert Record.from_json(made.record.to_json()).promise == made.record.promise
