@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from effort import cases
 from makers import beta_scores, refused, reports_of, said, saved
-from typer.testing import CliRunner
 
 import robfcp
-from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.pruning import client_intervals
 from robfcp.monitoring import AlarmHistory, Chain, EReport, chain_path
@@ -111,6 +109,19 @@ def test_drift_of_a_site_is_named_and_chance_is_not():
     assert named <= 0.05 * cases(40)
 
 
+def test_drift_allows_for_every_site_and_both_reports():
+    """sqrt(log(4 K / error) / 2n) for each of the two reports."""
+    grid, n = robfcp.Grid.uniform(2), 1000
+    slack = 2 * np.sqrt(np.log(4 * 3 / 0.05) / (2 * n))
+    for beyond, named in ((-1, set()), (1, {"client-1"})):
+        moved = 300 + int(slack * n) + beyond
+        old, new = (
+            robfcp.Federation.from_counts([[300, 700], [x, n - x], [300, 700]], grid)
+            for x in (300, moved)
+        )
+        assert set(drifted(old, new, 0.05)) == named
+
+
 def test_distance_is_kolmogorovs():
     grid = robfcp.Grid.uniform(4)
     old = robfcp.Federation.from_counts([[1000, 0, 0, 0]], grid)
@@ -140,8 +151,6 @@ def test_the_chain_file_holds_together(tmp_path):
 def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    run = CliRunner(env={"COLUMNS": "80"}).invoke
-    common = ["--liars", "2"]
     rounds = [{}, {"liars": 1, "shifted": [5]}, {}, {}]
     files = [
         saved(tmp_path / f"r{number}", federation(rng, n=500, **options))
@@ -150,27 +159,22 @@ def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch
 
     def go(k, *more):
         alike = ["--alike", "0.02"] if more else []
-        words = ["calibrate", *files[k], *common, *alike, "-o", f"c{k}.json", *more]
-        result = run(app, words)
-        assert result.exit_code == 0, result.exception
-        return result.output
+        return said("calibrate", *files[k], "--liars", 2, *alike, "-o", f"c{k}.json", *more)
 
     go(0)
-    said = go(1, "--previous", "c0.json")
-    assert "no chain lies beside c0.json" in said
-    assert "left out for good: site-00, site-05" in said
-    assert "drifted since" not in said  # those that are out are compared with nobody
+    second = go(1, "--previous", "c0.json")
+    assert "no chain lies beside c0.json" in second
+    assert "left out for good: site-00, site-05" in second
+    assert "drifted since" not in second  # those that are out are compared with nobody
     assert chain_path("c1.json").exists()
     third = go(2, "--previous", "c1.json")
     assert "out since round 2" in third
     assert "no chain lies" not in third
     back = json.loads(go(3, "--previous", "c2.json", "--readmit", "site-00", "--json"))["chain"]
     assert (back["number"], back["out"]) == (4, {"site-05": 2})
-    assert back["reputations"]["site-05"] == {
-        "reported": 1, "flagged": 0, "drifted": 0, "alarmed": 0, "out_since": 2,
-    }  # fmt: skip
-    alone = run(app, ["calibrate", *files[0], "--readmit", "site-00"])
-    assert "pass --previous" in str(alone.exception)
+    known = {"reported": 1, "flagged": 0, "drifted": 0, "alarmed": 0, "out_since": 2}
+    assert back["reputations"]["site-05"] == known
+    assert "pass --previous" in refused("calibrate", *files[0], "--readmit", "site-00")
 
 
 def test_a_calibration_never_stands_without_its_chain(tmp_path, monkeypatch):
@@ -178,21 +182,20 @@ def test_a_calibration_never_stands_without_its_chain(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     files = [saved(tmp_path / str(number), federation(rng, clients=6)) for number in range(3)]
-    run = CliRunner().invoke
-    assert run(app, ["calibrate", *files[0], "-o", "c0.json"]).exit_code == 0
+    said("calibrate", *files[0], "-o", "c0.json")
     second = ["calibrate", *files[1], "-o", "c1.json", "--previous", "c0.json"]
-    assert run(app, second).exit_code == 0
+    said(*second)
 
     def stopped(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(robfcp.Calibration, "save", stopped)
-        assert run(app, ["calibrate", *files[2], *second[7:]]).exit_code
+        refused("calibrate", *files[2], *second[7:])
     third = ["calibrate", *files[2], "-o", "c2.json", "--previous", "c1.json"]
-    assert "is not the chain of" in str(run(app, third).exception)
-    assert run(app, second).exit_code == 0
-    assert run(app, third).exit_code == 0
+    assert "is not the chain of" in refused(*third)
+    said(*second)
+    said(*third)
 
 
 def test_reports_sent_again_are_named_and_small_ones_are_not():
@@ -211,32 +214,28 @@ def test_reports_sent_again_are_named_and_small_ones_are_not():
 def test_a_round_after_an_alarm_records_it_and_asks_for_fresh_samples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    run = CliRunner(env={"COLUMNS": "80"}).invoke
     first, fresh = (saved(tmp_path / folder, federation(rng, clients=8)) for folder in "ab")
     fresh = [*fresh[:7], first[7]]
-    assert run(app, ["calibrate", *first, "--liars", "1", "-o", "c1.json"]).exit_code == 0
+    said("calibrate", *first, "--liars", "1", "-o", "c1.json")
     alarms = AlarmHistory(robfcp.Calibration.load("c1.json").identity, None, 8, 1, 0.05)
     names = [f"site-{k:02d}" for k in range(8)]
     sent = [EReport(name, alarms.calibration, 0.9, 4000, 12.0, step=3) for name in names]
     _, alarms = alarms.looked(sent, 3)
     alarms.save("alarms.json")
-    more = ["--liars", "1", "-o", "c2.json", "--alarms", "alarms.json"]
-    alone = run(app, ["calibrate", *fresh, *more])
-    assert "pass it as --previous" in str(alone.exception)
-    said = run(app, ["calibrate", *fresh, *more, "--previous", "c1.json", "--html", "p.html"])
-    assert said.exit_code == 0, said.exception
-    assert "rang at step 3" in said.output
-    assert "sent the report of the round before again: site-07" in said.output
-    assert "ask site-07 for a new report" in " ".join(said.output.split())
+    words = ["calibrate", *fresh, "--liars", "1", "-o", "c2.json", "--alarms", "alarms.json"]
+    assert "pass it as --previous" in refused(*words)
+    told = said(*words, "--previous", "c1.json", "--html", "p.html")
+    assert "rang at step 3" in told
+    assert "sent the report of the round before again: site-07" in told
+    assert "ask site-07 for a new report" in " ".join(told.split())
     chain = Chain.from_json(chain_path("c2.json").read_bytes())
     link = chain.links[-1]
     assert (link.alarms, link.rang) == (alarms.digest, {"coverage": 3})
     assert (link.alarmed, link.repeated) == (names, ["site-07"])
     assert chain.reputations()["site-00"].alarmed == 1
-    other = run(app, ["calibrate", *fresh, *more, "--previous", "c2.json"])
-    assert "watches another calibration" in str(other.exception)
-    found = run(app, ["calibrate", *fresh, *more, "--previous", "c1.json", "--json"])
-    assert json.loads(found.stdout)["chain"]["rang"] == {"coverage": 3}
+    assert "watches another calibration" in refused(*words, "--previous", "c2.json")
+    found = json.loads(said(*words, "--previous", "c1.json", "--json"))
+    assert found["chain"]["rang"] == {"coverage": 3}
 
 
 SITES, LIARS = 10, 2
