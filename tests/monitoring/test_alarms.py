@@ -161,7 +161,6 @@ def test_signatures_are_of_their_own_kind_and_round_and_a_forgery_silences_nobod
     for data, round, words in (
         (good, "s", "a replay"),
         (sign(report, private["b"]), "r", "not by its registered key"),
-        (good.replace(b"1.0", b"2.0"), "r", "not by its registered key"),
         (forged, "r", "not by its registered key"),
         (report.to_json(), "r", "the e-report is not signed"),
         (json.dumps(other).encode(), "r", "not signed"),

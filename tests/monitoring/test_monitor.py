@@ -29,7 +29,7 @@ def calibration(**options):
     return robfcp.calibrate(federation, **{"defence": "none", **options})
 
 
-CALIBRATION = calibration()
+CALIBRATION, AVERAGE = calibration(), calibration(promise=robfcp.Marginal(1))
 
 
 def samples(n, missing, seed):
@@ -62,18 +62,6 @@ def test_a_site_that_keeps_the_promise_rings_as_rarely_as_stated():
         for name in watch.update(*samples(1000, 0.1, rng)).alarms:
             rung[name] += 1
     assert max(rung.values()) <= 0.1 * number + 2.33 * np.sqrt(0.09 * number)
-
-
-@pytest.mark.slow
-def test_against_an_average_level_good_sites_would_ring():
-    """Why the floor must hold for this calibration: 1 - alpha rings far more often than delta."""
-    rng, rung = np.random.default_rng(0), 0
-    for _ in range(200):
-        threshold = np.sort(rng.random(200))[180]  # conformal at 0.9 for n = 200
-        factors = betting.log_factors(0.9, rng.random(10_000) > threshold)
-        started = betting.log_started(np.full(betting.N_BETS, -np.inf), 0, factors)
-        rung += betting.log_wealth(started, 0).max() >= np.log(20)
-    assert rung > 30
 
 
 @pytest.mark.parametrize(
@@ -150,20 +138,10 @@ def test_a_refused_batch_changes_nothing_and_a_score_at_the_threshold_is_covered
     assert monitor().update(at, [0] * 40).misses == 0
 
 
-def test_the_floor_must_hold_for_this_calibration():
-    average = calibration(promise=robfcp.Marginal(1))
-    with pytest.raises(RobfcpError, match=r"on average.*state a floor"):
-        robfcp.Monitor(average)
-    state = robfcp.Monitor(average, floor=0.87).state
-    assert (state.floor, state.source) == (0.87, "stated floor")
-    assert robfcp.Monitor(CALIBRATION).state.floor == CALIBRATION.certificate.lower
-    federation = robfcp.Federation.from_counts([[1, 1]] * 2, score=LAC)
-    full = robfcp.calibrate(federation, 0.99, defence="none")
-    with pytest.raises(RobfcpError, match="every set is full"):
-        robfcp.Monitor(full)
-
-
 NOISY = {"n_samples": 200, "privacy": robfcp.Privacy(epsilon=1.0)}
+FULL = robfcp.calibrate(
+    robfcp.Federation.from_counts([[1, 1]] * 2, score=LAC), 0.99, defence="none"
+)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +155,19 @@ NOISY = {"n_samples": 200, "privacy": robfcp.Privacy(epsilon=1.0)}
         ({"report": robfcp.Report("a", [1, 1], robfcp.Grid.uniform(2), score=LAC)}, "grid"),
         ({"report": own_report(model="other")}, "model"),
         ({"report": robfcp.Report("a", [10] * 20, GRID, score=LAC, **NOISY)}, "holds noise"),
+        ({"calibration": AVERAGE}, r"on average.*state a floor"),
+        ({"calibration": FULL}, "every set is full"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, words):
     with pytest.raises(RobfcpError, match=words):
-        robfcp.Monitor(CALIBRATION, **options)
+        robfcp.Monitor(**({"calibration": CALIBRATION} | options))
+
+
+def test_the_floor_is_the_one_stated_or_proved_for_this_calibration():
+    state = robfcp.Monitor(AVERAGE, floor=0.87).state
+    assert (state.floor, state.source) == (0.87, "stated floor")
+    assert robfcp.Monitor(CALIBRATION).state.floor == CALIBRATION.certificate.lower
 
 
 def test_the_state_goes_on_where_it_was_and_only_for_what_it_watched(tmp_path):

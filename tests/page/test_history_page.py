@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from makers import beta_scores, embedded, reports_of
-from typer.testing import CliRunner
+from makers import beta_scores, embedded, refused, reports_of, said
 
 import robfcp
-from robfcp.cli import app
 from robfcp.monitoring import AlarmHistory, Chain, EReport
 from robfcp.page import History, render, render_history
 from robfcp.page.history import MOST_LINES, MOST_SITES
@@ -177,7 +175,7 @@ def test_hostile_names_and_many_sites_stay_inside() -> None:
     assert len(page) < 300_000
 
 
-def test_the_page_command_takes_what_it_is_given(
+def test_the_commands_write_a_page_of_what_they_are_given(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -187,13 +185,11 @@ def test_the_page_command_takes_what_it_is_given(
     looks(calibration.identity).save("alarms.json")
     looks().save("other.json")
     (tmp_path / "m.json").write_bytes(monitor("bad", 0.5).state.to_json())
-    run = CliRunner().invoke
 
     def go(*words: str) -> dict[str, Any]:
-        result = run(app, ["show", *words, "--html", "p.html", "--json"])
-        assert result.exit_code == 0, result.exception
+        told = json.loads(said("show", *words, "--html", "p.html", "--json"))
         page = (tmp_path / "p.html").read_text()
-        assert json.loads(result.stdout)["bytes"] == len(page.encode())
+        assert told["bytes"] == len(page.encode())
         return embedded(page)
 
     assert go("c.json")["history"]["rounds"]["links"][0]["sites"] == 6  # the chain lies beside it
@@ -210,23 +206,12 @@ def test_the_page_command_takes_what_it_is_given(
         (["alarms.json", "--history", "m.json"], "different pages"),
         (["junk.json"], "not a record of alarms"),
     ):
-        result = run(app, ["show", *words, "--html", "x.html"])
-        assert refusal in str(result.exception)
-    assert not (tmp_path / "x.html").exists()
+        assert refusal in refused("show", *words, "--html", "x.html")
     calibrated(3).save("c.json")
-    assert "is not the chain of" in str(run(app, ["show", "c.json", "--html", "x.html"]).exception)
-
-
-def test_the_monitor_command_writes_its_page(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    calibrated(0).save("c.json")
-    rng = np.random.default_rng(0)
-    scores = rng.choice([0.02, 0.1, 0.3], 60)
-    np.savez("d.npz", probabilities=np.column_stack([1 - scores, scores]), labels=np.zeros(60, int))
-    words = ["monitor", "c.json", "d.npz", "--html", "m.html", "-c", "ward"]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.exception
+    assert "is not the chain of" in refused("show", "c.json", "--html", "x.html")
+    assert not (tmp_path / "x.html").exists()
+    sure = np.tile([0.98, 0.02], (60, 1))
+    np.savez("d.npz", probabilities=sure, labels=np.zeros(60, int))
+    said("monitor", "c.json", "d.npz", "--html", "m.html", "-c", "ward")
     data = embedded((tmp_path / "m.html").read_text())["history"]
     assert data["watch"]["sites"][0]["name"] == "ward"

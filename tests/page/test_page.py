@@ -14,12 +14,10 @@ import msgspec
 import numpy as np
 import pytest
 from effort import cases, thorough
-from makers import beta_scores, embedded, reports_of
-from typer.testing import CliRunner
+from makers import beta_scores, embedded, reports_of, said, saved
 
 import robfcp
 from robfcp import Calibration, Consensus, Fault, Federation, Grid, NoDefence, Report, RobFCP
-from robfcp.cli import app
 from robfcp.defence import Assessment
 from robfcp.page import render, safe_json, write_page
 from robfcp.page.data import view_edges
@@ -267,19 +265,13 @@ def test_large_federations_get_a_bounded_page() -> None:
         render(robfcp.calibrate(many, defence="none"))
 
 
-def test_report_command_writes_the_page_calibrate_writes_too(tmp_path: Any) -> None:
-    for report in federation(8, 0):
-        report.save(tmp_path / f"{report.client}.json")
-    files = [str(path) for path in sorted(tmp_path.glob("site-*.json"))]
-    both = ["-o", str(tmp_path / "c.json"), "--html", str(tmp_path / "a.html")]
-    result = CliRunner().invoke(app, ["calibrate", *files, "--liars", "1", *both])
-    assert result.exit_code == 0, result.output
-    result = CliRunner().invoke(
-        app, ["show", str(tmp_path / "c.json"), "--html", str(tmp_path / "b.html"), "--json"]
-    )
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["bytes"] == (tmp_path / "b.html").stat().st_size
-    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+def test_show_writes_the_page_calibrate_writes_too(tmp_path: Any) -> None:
+    files, page = saved(tmp_path / "in", federation(8, 0)), tmp_path / "b.html"
+    both = ["-o", tmp_path / "c.json", "--html", tmp_path / "a.html"]
+    said("calibrate", *files, "--liars", "1", *both)
+    told = json.loads(said("show", tmp_path / "c.json", "--html", page, "--json"))
+    assert told["bytes"] == page.stat().st_size
+    assert (tmp_path / "a.html").read_bytes() == page.read_bytes()
 
 
 def test_pages_are_written_whole(calibration: Calibration, page: str, tmp_path: Any) -> None:
