@@ -16,12 +16,8 @@ from numpy.typing import NDArray
 
 from robfcp import LAC, Grid
 from robfcp.federation import Federation
-from robfcp.guarantees import (
-    Pac,
-    certify,
-    fcp_index,
-    marginal_threshold,
-)
+from robfcp.guarantees import Pac, certify, fcp_index
+from robfcp.guarantees.promises import marginal_threshold
 from robfcp.lab.published import PublishedSetting, theorem_1
 
 CLIENTS, CLASSES, LEVEL = 100, 10, Fraction(9, 10)

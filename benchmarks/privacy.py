@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robfcp import LAC, Calibration, Consensus, Grid, Marginal, Privacy, calibrate, recommend_grid
 from robfcp.federation import Federation
-from robfcp.guarantees import marginal_threshold
+from robfcp.guarantees.promises import marginal_threshold
 from robfcp.lab import outputs
 from robfcp.privacy import add_noise, logistic_grid
 

@@ -15,7 +15,10 @@ from scipy.stats import beta as beta_law
 
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import Pac, bounds_of, coverage_interval, marginal_threshold, pac_threshold
+from robfcp.guarantees import Pac
+from robfcp.guarantees.engine import coverage_interval
+from robfcp.guarantees.promises import marginal_threshold
+from robfcp.guarantees.tails import bounds_of, pac_threshold
 
 LEVEL = Fraction(9, 10)
 BINS = 200

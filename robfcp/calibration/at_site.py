@@ -16,13 +16,7 @@ from robfcp.calibration.checking import Check, check, level_of
 from robfcp.certificate import at_least
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import (
-    bounds_of,
-    class_counts,
-    coverage_interval,
-    own_interval,
-    stranger_threshold,
-)
+from robfcp.guarantees import engine, label_shift, site, tails
 from robfcp.prediction import predict_sets
 from robfcp.report import Report
 from robfcp.scores import ClassificationScore
@@ -235,7 +229,7 @@ def localised(
         )
     levels = []
     for level, limit in zip(calibration.levels, limits, strict=True):
-        own = own_interval(scores, float(1 - level.coverage))
+        own = site.own_interval(scores, float(1 - level.coverage))
         clipped = max(own.low, min(limit, own.high))
         sizes = [float((every <= one).sum(axis=1).mean()) for one in (limit, own.high, clipped)]
         levels.append(
@@ -285,11 +279,11 @@ def at_stranger(
     calibration.check_classes(probabilities)
     calibration.score_of()(probabilities, labels, rng)  # refuses what are no labels
     federation = calibration.federation
-    counts = class_counts(federation)
+    counts = label_shift.class_counts(federation)
     sizes = np.bincount(array("labels", labels), minlength=len(counts.names))
     liars, alike = calibration.liars, calibration.record.alike_within_classes
     edges = [
-        stranger_threshold(counts, sizes, float(1 - level.coverage), liars, alike)
+        site.stranger_threshold(counts, sizes, float(1 - level.coverage), liars, alike)
         for level in calibration.levels
     ]
     upper = federation.grid.upper
@@ -315,6 +309,6 @@ def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> flo
     edge = int(np.searchsorted(grid.upper, threshold, side="right")) - 1
     if edge < 0:
         return 0.0
-    alone = bounds_of(Federation.from_reports([report]))
-    low, _ = coverage_interval(alone, np.array([edge]), 0, delta, grid.n_bins)
+    alone = tails.bounds_of(Federation.from_reports([report]))
+    low, _ = engine.coverage_interval(alone, np.array([edge]), 0, delta, grid.n_bins)
     return float(low[0])

@@ -19,16 +19,7 @@ from robfcp.diagnosis import diagnose as diagnosed
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
 from robfcp.grid import Grid
-from robfcp.guarantees import (
-    FcpThreshold,
-    Promise,
-    RankRule,
-    certify,
-    coverage_curve,
-    curve_budgets,
-    empty_from,
-    foresee,
-)
+from robfcp.guarantees import FcpThreshold, Promise, RankRule, certify, curve
 from robfcp.report import OTHER, Names
 
 UNPROTECTED, HARDLY = "unprotected", "hardly protected"
@@ -151,7 +142,7 @@ def stratum_levels(
         """One stratum from the clients that hold it."""
         holders = held.n_clients
         protection = UNPROTECTED if holders <= m else HARDLY if m and holders <= 2 * m else ""
-        budgets = curve_budgets(holders, m)[:points]
+        budgets = curve.curve_budgets(holders, m)[:points]
         edge, certificate = None, None
         if asked.promise is not None and m < holders:
             edge, certificate = asked.promise.threshold(held, level, confidence)
@@ -159,7 +150,7 @@ def stratum_levels(
             mask = trusted[[place[client] for client in held.ids]]
             if mask.any():
                 edge = FcpThreshold(held, mask, asked.rank).index(level)
-            foresee(held, edge, (m, *budgets))
+            curve.foresee(held, edge, (m, *budgets))
             if m < holders:
                 certificate = certify(held, edge, m, confidence, estimated=not asked.stated)
         if certificate is None:
@@ -171,8 +162,8 @@ def stratum_levels(
             holders=holders,
             samples=int(held.sizes.sum()),
             protection=protection,
-            curve=coverage_curve(held, edge, budgets, confidence) if holders else (),
-            empty_from=empty_from(held, edge, confidence),
+            curve=curve.coverage_curve(held, edge, budgets, confidence) if holders else (),
+            empty_from=curve.empty_from(held, edge, confidence),
         )
 
     found = {held.name: one(held.name, held.federation()) for held in every}

@@ -34,10 +34,7 @@ from robfcp.guarantees import (
     Promise,
     RankRule,
     certify,
-    coverage_curve,
-    curve_budgets,
-    empty_from,
-    foresee,
+    curve,
     rank_charge,
 )
 
@@ -176,7 +173,7 @@ def _calibrate(
         stated=stated,
         rank=rank,
     )
-    budgets = curve_budgets(federation.n_clients, liars)
+    budgets = curve.curve_budgets(federation.n_clients, liars)
     if chosen is None and promise is None:
         own = threshold_of(rule, federation, trusted, rank)
 
@@ -189,14 +186,14 @@ def _calibrate(
             edge, certificate = promise.threshold(federation, level, confidence)
         else:
             edge = own.index(level)
-            foresee(federation, edge, (liars, *budgets))
+            curve.foresee(federation, edge, (liars, *budgets))
             certificate = certify(federation, edge, liars, confidence, estimated=not stated)
         return Level(
             level,
             federation.threshold_at(edge),
             certificate,
-            coverage_curve(federation, edge, budgets, confidence),
-            empty_from(federation, edge, confidence),
+            curve.coverage_curve(federation, edge, budgets, confidence),
+            curve.empty_from(federation, edge, confidence),
         )
 
     return Calibration(

@@ -27,7 +27,7 @@ from robfcp.calibration.document import (
 )
 from robfcp.errors import RobfcpError, plain
 from robfcp.files import make_folder, read_limited, write_atomically
-from robfcp.guarantees import MOST_COMPARED, class_counts, outside_of, own_interval, site_thresholds
+from robfcp.guarantees import label_shift, outside_of, site
 
 Verdict = Literal["trusted", "flagged", "faulty", "missing"]
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
@@ -271,9 +271,9 @@ def from_others(calibration: Calibration, chosen: set[str] | None = None) -> dic
     strata = federation.exact_strata
     if strata is None or strata.by != "class":
         return {}
-    if federation.risk is not None or not 2 <= len(strata.rows) <= MOST_COMPARED:
+    if federation.risk is not None or not 2 <= len(strata.rows) <= label_shift.MOST_COMPARED:
         return {}
-    counts = class_counts(federation)
+    counts = label_shift.class_counts(federation)
     wanted = [k for k, name in enumerate(counts.ids) if chosen is None or name in chosen]
     liars, alike = calibration.liars, calibration.record.alike_within_classes
     if not wanted or liars > len(counts.ids) - 1:
@@ -281,7 +281,7 @@ def from_others(calibration: Calibration, chosen: set[str] | None = None) -> dic
     upper = [x if np.isfinite(x) else None for x in federation.grid.upper.tolist()]
     upper.append(None)  # edge -1: nothing is proved
     edges = [
-        site_thresholds(counts, float(1 - level.coverage), liars, alike, wanted)
+        site.site_thresholds(counts, float(1 - level.coverage), liars, alike, wanted)
         for level in calibration.levels
     ]
     return {
@@ -316,7 +316,7 @@ def own_thresholds(calibration: Calibration, chosen: set[str]) -> dict[str, AtSi
     for client, others in from_others(calibration, chosen).items():
         counts = federation.table.rows(np.array([place[client]])).dense()[0]
         scores = np.repeat(federation.grid.upper, counts)
-        own = own_interval(scores, alpha)
+        own = site.own_interval(scores, alpha)
         limit = max(own.low, min(others.limits[0], own.high))
         found[client] = AtSite(limit, float((scores <= limit).mean()))
     return found

@@ -17,19 +17,7 @@ from robfcp.certificate import Certificate
 from robfcp.defence import Consensus, Defence, NoDefence, defence_again, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import (
-    CountBounds,
-    Marginal,
-    Pac,
-    Promise,
-    bounds_of,
-    certify,
-    check_budget,
-    coverage_interval,
-    empty_from,
-    liars_forcing_full_sets,
-    most_liars,
-)
+from robfcp.guarantees import Marginal, Pac, Promise, certify, curve, engine, promises, tails
 
 
 @dataclass(frozen=True)
@@ -81,7 +69,7 @@ def what_if(
         _budget(federation, level, m, index, confidence=confidence, alike=alike)
         for m in track(budgets)
     )
-    empty = empty_from(federation, index, confidence)
+    empty = curve.empty_from(federation, index, confidence)
     return Budgets(level, federation.threshold_at(index), rows, empty)
 
 
@@ -137,7 +125,7 @@ def _budget(
     confidence: float,
     alike: float | None,
 ) -> Budget:
-    m = check_budget(m, federation.n_clients)
+    m = engine.check_budget(m, federation.n_clients)
 
     def threshold(promise: Promise) -> float:
         return federation.threshold_at(promise.threshold(federation, level, confidence)[0])
@@ -148,7 +136,7 @@ def _budget(
         marginal=threshold(Marginal(m)),
         pac=threshold(Pac(m)),
         alike=None if alike is None else threshold(Pac(m, alike)),
-        full_sets_from=liars_forcing_full_sets(federation.sizes, level, m) if m else None,
+        full_sets_from=promises.liars_forcing_full_sets(federation.sizes, level, m) if m else None,
     )
 
 
@@ -204,7 +192,7 @@ def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSe
     `shown` are edges whose coverage is wanted too.
     """
     federation, record = calibration.federation, calibration.record
-    bounds, n_bins = bounds_of(federation), federation.grid.n_bins
+    bounds, n_bins = tails.bounds_of(federation), federation.grid.n_bins
     own = {level.coverage for level in calibration.levels}
     coarse = tuple(sorted({*COARSE_LEVELS, *own}))
     few, many = (_numbers(federation.n_clients, calibration.liars, most) for most in (FEW, MANY))
@@ -227,10 +215,10 @@ def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSe
         finite = index[row] != INFINITE
         edges = np.concatenate([index[row, finite], shown])
         places, where = np.unique(edges, return_inverse=True)
-        ends = coverage_interval(bounds, places, m, 1 - calibration.confidence, n_bins)
-        for of_row, curve, end in zip((lower, upper), curves, ends, strict=True):
+        ends = engine.coverage_interval(bounds, places, m, 1 - calibration.confidence, n_bins)
+        for of_row, drawn, end in zip((lower, upper), curves, ends, strict=True):
             found = end[where]
-            of_row[row, finite], curve[row] = found[: finite.sum()], found[finite.sum() :]
+            of_row[row, finite], drawn[row] = found[: finite.sum()], found[finite.sum() :]
     tables = {
         "defence": Outcomes(liars, levels, index, lower, upper),
         "marginal": _marginal(bounds, n_bins, levels, liars),
@@ -294,7 +282,7 @@ def _defended(
 
 
 def _marginal(
-    bounds: CountBounds, n_bins: int, levels: tuple[Fraction, ...], liars: tuple[int, ...]
+    bounds: tails.CountBounds, n_bins: int, levels: tuple[Fraction, ...], liars: tuple[int, ...]
 ) -> Outcomes:
     """The threshold guaranteed against each m: the first edge that holds against so many."""
     index = np.empty((len(liars), len(levels)), dtype=np.int64)
@@ -302,7 +290,9 @@ def _marginal(
         low, high = np.zeros(len(liars), dtype=np.intp), np.full(len(liars), n_bins)
         while (open_ := low < high).any():
             middle = (low + high) // 2
-            holds = most_liars(bounds, np.minimum(middle, n_bins - 1), level) >= np.array(liars)
+            holds = promises.most_liars(bounds, np.minimum(middle, n_bins - 1), level) >= np.array(
+                liars
+            )
             high = np.where(open_ & holds, middle, high)
             low = np.where(open_ & ~holds, middle + 1, low)
         index[:, column] = np.where(high == n_bins, INFINITE, high)

@@ -482,7 +482,7 @@ def bench(
         raise RobfcpError("bench: needs at least 1 site, 1 sample, 2 classes and 1 run")
     from robfcp import LAC, Consensus, Federation, Report, RobFCP, estimate_malicious
     from robfcp.arguments import exact_level
-    from robfcp.guarantees import certify, fcp_index, marginal_threshold
+    from robfcp.guarantees import certify, fcp_index, promises
     from robfcp.prediction import predict_sets
 
     printer, rng, score, level = (printer, np.random.default_rng(seed), LAC(), exact_level(0.9))
@@ -501,7 +501,7 @@ def bench(
         "defend: consensus": lambda: Consensus(at_most=liars)(federation),
         "count": lambda: estimate_malicious(federation),
         "quantile": lambda: fcp_index(federation, level),
-        "guaranteed threshold": lambda: marginal_threshold(federation, level, liars),
+        "guaranteed threshold": lambda: promises.marginal_threshold(federation, level, liars),
         "certify": lambda: certify(federation, index, liars),
         "predict (one site)": lambda: predict_sets(score, site, [0.9]),
     }

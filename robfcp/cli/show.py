@@ -20,15 +20,8 @@ from robfcp.cli.server import about, show_calibration
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.files import read_limited
-from robfcp.guarantees import (
-    MOST_COMPARED,
-    FcpThreshold,
-    estimate_heterogeneity,
-    least_liars,
-    least_shift,
-    liars_no_rule_survives,
-    outside_of,
-)
+from robfcp.guarantees import FcpThreshold, label_shift, outside_of, promises
+from robfcp.guarantees import alike as likeness
 from robfcp.monitoring import AlarmHistory, Chain, MonitorState, chain_path
 from robfcp.page import History, write_history_page, write_page
 
@@ -102,7 +95,7 @@ def show(
             _judged(calibration, level, numbers, **sure)
             for level in asked or [level.coverage for level in calibration.levels]
         ]
-        alone = {m: estimate_heterogeneity(federation, m, confidence) for m in numbers}
+        alone = {m: likeness.estimate_heterogeneity(federation, m, confidence) for m in numbers}
         limits = [
             max((one.outcome.threshold for one in each if one.outcome), default=np.inf)
             for _, each in outcomes
@@ -111,7 +104,7 @@ def show(
         within = _within_classes(federation, max(numbers), confidence)
     show_calibration(calibration, diagnose(calibration), printer)
     if alike is not None:
-        unlike = least_liars(federation, alike, confidence)
+        unlike = likeness.least_liars(federation, alike, confidence)
         words = "every site is as alike as stated, as far as the reports tell"
         if unlike:
             many = "1 site is" if unlike == 1 else f"{unlike} sites are"
@@ -136,7 +129,7 @@ def show(
                 "coverage": level,
                 "by": calibration.by,
                 "parts": each,
-                "no_rule_survives": liars_no_rule_survives(federation.sizes, level),
+                "no_rule_survives": promises.liars_no_rule_survives(federation.sizes, level),
             }
             for level, each in outcomes
         ],
@@ -252,7 +245,7 @@ def _explain(printer: Printer, calibration: Calibration, outcomes: Sequence[Outc
             printer.line(
                 f"At {float(level):g} nothing is proved from {whole.outcome.empty_from} liars on."
             )
-    limit = liars_no_rule_survives(sizes, outcomes[0][0])
+    limit = promises.liars_no_rule_survives(sizes, outcomes[0][0])
     if limit is not None:
         printer.line(
             f"Against {limit} or more of {len(sizes)}, liars can make every set full, whatever "
@@ -302,8 +295,8 @@ def _within_classes(federation: Federation, m: int, confidence: float) -> dict[s
     holders = (strata.sizes > 0).sum(axis=0)
     thin = [strata.labels[c] for c in np.flatnonzero((holders > 0) & (holders <= 2 * m))]
     shift = None
-    if federation.exact_strata is not None and m < len(strata.rows) <= MOST_COMPARED:
-        shift = least_shift(federation, m, confidence)
+    if federation.exact_strata is not None and m < len(strata.rows) <= label_shift.MOST_COMPARED:
+        shift = label_shift.least_shift(federation, m, confidence)
     return {"hardly_protected": thin, "least_shift": shift}
 
 

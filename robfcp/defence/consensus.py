@@ -694,8 +694,8 @@ class VotedThreshold:
         """FCP's edge with these weights; exact where they are the sizes."""
         if not self._uneven:
             return self._plain.index(level)
-        n_samples, n_clients, rank = self._rank
-        wanted = conformal_rank(level, n_samples, n_clients, rank) / n_samples
+        n_samples, n_clients, rule = self._rank
+        wanted = conformal_rank(level, n_samples, n_clients, rule) / n_samples
         if wanted > 1:
             return None
         least, last = wanted * self._weights.sum() * (1 - 1e-12), self._kept.grid.n_bins - 1

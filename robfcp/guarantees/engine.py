@@ -7,18 +7,50 @@ are exact the allowance is 0 and no chance is spent on it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Protocol
+from math import log
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees.budgets import check_budget
+
+if TYPE_CHECKING:
+    from robfcp.guarantees.tails import CountBounds
 
 _SAFE = 2**62
+NOISE_SHARE = 0.2  # of a certificate's chance of failure, where reports hold noise
+
+
+def check_budget(m: int, n_clients: int) -> int:
+    """The number of liars guarded against, if it leaves at least one benign client."""
+    if isinstance(m, bool) or int(m) != m or m < 0:
+        raise RobfcpError(f"liars: {m!r} is not a number of sites; give 0 or more")
+    if m >= n_clients:
+        raise RobfcpError(
+            f"liars: nothing can be guaranteed against {m} of {n_clients} sites; "
+            "state a smaller bound or wait for more reports"
+        )
+    return int(m)
+
+
+def check_delta(delta: float) -> float:
+    """A chance of failure strictly between 0 and 1."""
+    if not 0 < delta < 1:
+        raise RobfcpError(f"delta: {delta} is not between 0 and 1; give 0.05, say")
+    return float(delta)
+
+
+def check_sigma(sigma: float) -> float:
+    """A stated bound on how far honest clients differ."""
+    if not 0 <= sigma <= 1:
+        raise RobfcpError(f"alike: {sigma} is not between 0 and 1; give 0.02, say")
+    return float(sigma)
 
 
 def integers(values: NDArray[Any], largest: int) -> NDArray[Any]:
@@ -45,11 +77,7 @@ def first_edge(n_edges: int, holds: Callable[[int], bool]) -> int | None:
     """The first edge at which a condition that stays true once true holds; None if none."""
     if not n_edges or not holds(n_edges - 1):
         return None
-    low, high = 0, n_edges - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
+    return bisect_left(range(n_edges - 1), True, key=holds)
 
 
 _BLOCK = 2**17  # counts worked on at a time, so that they stay in the cache
@@ -280,87 +308,6 @@ Shares = NDArray[np.float64]
 KEPT = 2**21  # counts that are kept of the edges asked for last
 
 
-class CountBounds(Protocol):
-    """Counts of K clients at edges, in `parts` of a sample, and how far noise may have moved them.
-
-    `sizes` are the n_k; where these are hidden they are noisy too and `sizes_known` is False.
-    `falling` says that counts may fall from one edge to the next.
-    """
-
-    parts: int
-    sizes: Whole
-    sizes_known: bool
-    falling: bool
-
-    def require_sizes(self, what: str) -> None:
-        """Refuse what cannot do without n_k."""
-        ...
-
-    def split(self, chance: float, share: float) -> tuple[float, float]:
-        """A chance of failure, divided into the noise's part and the samples' part."""
-        ...
-
-    def level_share(self, level: Fraction) -> Fraction:
-        """What noise takes off the miss rate of a threshold that covers on average."""
-        ...
-
-    def least(self, edges: Edges) -> Whole:
-        """(E, K) counts from below."""
-        ...
-
-    def greatest(self, edges: Edges) -> Whole:
-        """(E, K) counts from above."""
-        ...
-
-    def allowance(self, edges: Edges, chance: float) -> Whole:
-        """(E,) what the noise of any S exceeds with this chance, at any one edge."""
-        ...
-
-    def scaled_allowance(self, edges: Edges, level: Fraction, chance: float) -> NDArray[Any]:
-        """(E,) the same for sum_S (c_k - level n_k), times parts and the level's denominator."""
-        ...
-
-    def client_counts(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
-        """(E, K) least and greatest count of every client by itself, each wrong with the chance."""
-        ...
-
-    def benign_shares(
-        self, edges: Edges, m: int, chance: float, extra: int = 0
-    ) -> tuple[Shares, Shares]:
-        """(E,) least and greatest share over S without m clients, of n_k + extra each.
-
-        At any one edge noise makes either end wrong with at most the chance.
-        """
-        ...
-
-    def foresee(self, edges: Edges, budgets: Sequence[int]) -> None:
-        """Be told of which numbers of liars `benign_shares` is asked next, at these edges."""
-        ...
-
-    def nearly_worst(self, edge: int) -> tuple[Shares, Shares, Whole] | None:
-        """(K,) shares inside the envelopes of m = 0, 1, ... and the samples left; None if unknown.
-
-        Close to the envelopes where these are close to 0 and 1.
-        """
-        ...
-
-    def smallest_total(self, m: int, chance: float) -> float:
-        """The samples left when the m largest clients are removed."""
-        ...
-
-    def search(self, holds: Callable[[Edges], NDArray[np.bool_]]) -> int | None:
-        """The first edge from which on a condition holds; None where it fails at the top."""
-        ...
-
-    def edges_from(self, index: int) -> Edges:
-        """The edges at which a condition must hold for a threshold at `index`."""
-        ...
-
-    def first_reaching(self, rank: int) -> int | None:
-        """The first edge at which the pooled count reaches the rank; None if none does."""
-        ...
-
-
 class _Edge:
     """One edge: the (K,) counts up to it and their envelope."""
 
@@ -506,3 +453,90 @@ def scaled_margins(
     weights = bounds.parts * (bounds.sizes + extra)
     largest = q * int(np.abs(counts).sum(axis=1).max(initial=0) + np.abs(weights).sum())
     return np.asarray(q * integers(counts, 2 * largest) - p * integers(weights, 2 * largest))
+
+
+STEPS = 50  # of bisection
+
+
+def coverage_interval(
+    bounds: CountBounds, edges: Edges, m: int, delta: float, n_edges: int
+) -> tuple[Shares, Shares]:
+    """(E,) lower and upper benign coverage, at all n_edges edges at once with chance 1 - delta.
+
+    The p with N_min kl(L_m, p) <= ln(2 H/delta) below L_m, likewise above U_m: never wider than
+    L_m - e, U_m + e with e = sqrt(ln(2 H/delta) / (2 N_min)). Where reports hold noise, a fifth
+    of delta is shared by the noise at all edges.
+    """
+    m = check_budget(m, len(bounds.sizes))
+    noise, sampling = bounds.split(check_delta(delta), NOISE_SHARE)
+    ends = 2 * n_edges + (0 if bounds.sizes_known else 0.5)  # a hidden total counts as half an end
+    one_end = noise / ends
+    total = bounds.smallest_total(m, one_end / 2)
+    if total < 1:
+        return np.zeros(len(edges)), np.ones(len(edges))
+    low, high = bounds.benign_shares(edges, m, one_end)
+    radius = float(np.log(2 * n_edges / sampling) / total)
+    return kl_lower(low, radius), 1 - kl_lower(1 - high, radius)
+
+
+def first_vacuous(bounds: CountBounds, edge: int, delta: float, n_edges: int) -> int | None:
+    """A guess of the least number of liars that leaves nothing to say; None where there is none.
+
+    From removals that are nearly the worst where shares are nearly 0 and 1.
+    """
+    found = bounds.nearly_worst(edge)
+    if found is None:
+        return None
+    low, high, total = found
+    _, sampling = bounds.split(delta, NOISE_SHARE)
+    radius = np.log(2 * n_edges / sampling) / np.maximum(total, 1)
+    empty = (total < 1) | (_reaches_zero(low, radius) & _reaches_zero(1 - high, radius))
+    guess = int(empty.argmax()) if empty.any() else None
+    if guess is not None:
+        bounds.foresee(np.array([edge]), [m for m in (guess - 1, guess) if m >= 0])
+    return guess
+
+
+def _reaches_zero(share: Shares, radius: Shares) -> NDArray[np.bool_]:
+    """Whether `kl_lower` is 0, as far as the last step of its bisection tells."""
+    rest = np.maximum(1 - share, 1e-300)
+    return np.asarray(share * (STEPS * log(2)) + rest * np.log(rest) <= radius)
+
+
+def kl_lower(share: NDArray[np.float64], radius: float | Shares) -> NDArray[np.float64]:
+    """The least p <= share with kl(share, p) <= radius, from below, by bisection."""
+    share = np.asarray(share, dtype=float)
+    if share.size == 1 and isinstance(
+        radius, float
+    ):  # what certificates of one threshold ask, often
+        return np.full(share.shape, _kl_lower_one(float(share.reshape(())), radius))
+    low, high = np.zeros_like(share), share.copy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = _xlog(share, share) + _xlog(1 - share, 1 - share)
+        for _ in range(STEPS):
+            middle = (low + high) / 2
+            far = entropy - _xlog(share, middle) - _xlog(1 - share, 1 - middle) > radius
+            low, high = np.where(far, middle, low), np.where(far, high, middle)
+    return np.asarray(np.where(share > 0, low, 0.0))
+
+
+def _kl_lower_one(share: float, radius: float) -> float:
+    """The same of one number, without arrays."""
+    if share <= 0:
+        return 0.0
+    low, high, rest = 0.0, share, 1 - share
+    entropy = share * log(share) + (rest * log(rest) if rest > 0 else 0.0)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        if middle <= 0:
+            break
+        beyond = rest * log(1 - middle) if rest > 0 else 0.0
+        if entropy - share * log(middle) - beyond > radius:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _xlog(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.where(x > 0, x * np.log(y), 0.0))

@@ -7,7 +7,7 @@ one edge, over the classes both hold, so that label mixes may differ at will.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -18,8 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
-from robfcp.guarantees.engine import envelope, first_edge, sum_of_largest
+from robfcp.guarantees.engine import (
+    check_budget,
+    check_delta,
+    check_sigma,
+    envelope,
+    first_edge,
+    sum_of_largest,
+)
 from robfcp.guarantees.tails import PacCondition
 from robfcp.report import OTHER
 
@@ -195,11 +201,10 @@ def pruned(doubtful: Mask, m: int, j: int) -> Mask | None:
 
 def kl_divergence(a: Floats, p: Floats) -> Floats:
     """a ln(a/p) + (1-a) ln((1-a)/(1-p)), 0 where a is 0 or 1 as it should be."""
+    from scipy.special import rel_entr
+
     a, p = np.clip(a, 0, 1), np.clip(p, 1e-15, 1 - 1e-15)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        low = np.where(a > 0, a * np.log(a / p), 0.0)
-        high = np.where(a < 1, (1 - a) * np.log((1 - a) / (1 - p)), 0.0)
-    return np.maximum(low + high, 0.0)
+    return np.maximum(rel_entr(a, p) + rel_entr(1 - a, 1 - p), 0.0)
 
 
 MOST_COMPARED = 300  # sites that letters and diagnostics compare pair by pair
@@ -325,45 +330,26 @@ def pruned_pac(
 
 
 Vector = NDArray[np.float64]
-Mix = Mapping[str, float] | str | Sequence[float] | NDArray[np.float64]
+Mix = dict[str, float] | str | list[dict[str, float] | str]
 
 
-def read_mixes(mix: Mix | Sequence[Mix], names: tuple[str, ...]) -> Vector:
+def read_mixes(mix: Mix, names: tuple[str, ...]) -> Vector:
     """(R, C) label mixes: by name, "uniform", "any" (every class by itself), or a list of them."""
-    if isinstance(mix, str):
-        if mix == "uniform":
-            return np.full((1, len(names)), 1 / len(names))
-        if mix == "any":
-            return np.eye(len(names))
-        raise RobfcpError(f"mix: {mix!r} is unknown; use 'uniform', 'any' or {{class: share}}")
-    if isinstance(mix, Mapping):
-        return _of_mapping(mix, names)[None, :]
-    if isinstance(mix, Sequence) and any(isinstance(one, (str, Mapping)) for one in mix):
-        return np.concatenate([read_mixes(one, names) for one in mix])  # type: ignore[arg-type]
-    return _checked(np.atleast_2d(_shares(mix)), len(names))
-
-
-def _of_mapping(mix: Mapping[str, float], names: tuple[str, ...]) -> Vector:
-    unknown = sorted(set(map(str, mix)) - set(names))
+    if mix == "uniform":
+        return np.full((1, len(names)), 1 / len(names))
+    if mix == "any":
+        return np.eye(len(names))
+    if isinstance(mix, list) and mix:
+        return np.concatenate([read_mixes(one, names) for one in mix])
+    if not isinstance(mix, dict):
+        raise RobfcpError(f"mix: {mix!r:.60} is unknown; use 'uniform', 'any' or {{class: share}}")
+    unknown = sorted(set(mix) - set(names))
     if unknown:
         raise RobfcpError(f"mix: {unknown[0]!r:.60} is none of the classes; check the names")
-    shares = dict(zip(map(str, mix), _shares(list(mix.values())), strict=True))
-    return _checked(np.array([[shares.get(name, 0.0) for name in names]]), len(names))[0]
-
-
-def _shares(values: object) -> Vector:
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise RobfcpError("mix: shares are numbers, one a class; give {class: share}") from None
-
-
-def _checked(mixes: Vector, n_classes: int) -> Vector:
-    if mixes.ndim != 2 or mixes.shape[1] != n_classes or not mixes.size:
-        raise RobfcpError(f"mix: need a share for each of the {n_classes} classes")
-    if not (mixes >= 0).all() or not np.allclose(mixes.sum(axis=1), 1, atol=1e-6):
+    shares = np.array([[mix.get(name, 0.0) for name in names]])
+    if not (shares >= 0).all() or not np.isclose(shares.sum(), 1, atol=1e-6):
         raise RobfcpError("mix: shares are not negative and add up to 1; check them")
-    return mixes / mixes.sum(axis=1, keepdims=True)
+    return shares / shares.sum()
 
 
 def small_enough(share: Vector, effective: Vector, alpha: float, delta: float) -> NDArray[np.bool_]:

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
-from robfcp.guarantees.binomials import least_count
-from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
+from robfcp.guarantees.engine import check_budget, check_delta, check_sigma
 from robfcp.guarantees.label_shift import (
     PRUNING_SHARE,
     ClassCounts,
@@ -22,6 +21,7 @@ from robfcp.guarantees.label_shift import (
     pruned,
     witnesses,
 )
+from robfcp.guarantees.tails import least_count
 
 DELTA_SHARE = 0.05  # of alpha: the chance that the federation's threshold fails, paid from it
 HIGH_DELTA = 0.025  # of the site's own upper end

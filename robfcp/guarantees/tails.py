@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees.binomials import least_count
-from robfcp.guarantees.budgets import check_budget, check_delta
 from robfcp.guarantees.engine import (
-    CountBounds,
+    NOISE_SHARE,
     Edges,
     ExactCounts,
     Shares,
     Whole,
+    check_budget,
+    check_delta,
     first_edge,
     integers,
     scaled_margins,
@@ -30,6 +30,9 @@ from robfcp.privacy import Terms, noise_bound
 LEVEL_SHARE = Fraction(1, 50)  # of 1 - level, for thresholds that cover on average
 _ROUNDING = 1e-12
 _STEPS = 50
+
+
+CountBounds: TypeAlias = "ExactCounts | NoisyCounts"  # with the same methods
 
 
 def bounds_of(federation: Federation) -> CountBounds:
@@ -230,9 +233,22 @@ def _least_shares(counts: Whole, sizes: Whole, m: int, left: Whole, right: Whole
     return np.where(possible, low, 0.0)
 
 
-NOISE_SHARE = 0.2  # of a certificate's chance of failure, where reports hold noise
 _TOTALS = 4096  # how many benign totals N_S are looked at one by one
 _SLOPE = 1024  # the slope of the slack is rounded to a multiple of 1/1024
+
+
+def least_count(totals: Whole, probability: float, delta: float, low: Whole) -> Whole:
+    """The least c in low..N + 1 with P(Bin(N, probability) >= c) <= delta, by bisection."""
+    from scipy.special import betainc
+
+    low, high = low.copy(), totals + 1
+    while (open_ := low < high).any():
+        middle = (low + high) // 2
+        rare = betainc(np.maximum(middle, 1), totals - middle + 1, probability) <= delta
+        rare &= middle > 0
+        high = np.where(open_ & rare, middle, high)
+        low = np.where(open_ & ~rare, middle + 1, low)
+    return high
 
 
 def critical_counts(totals: NDArray[np.int64], level: Fraction, delta: float) -> NDArray[np.int64]:

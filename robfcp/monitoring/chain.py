@@ -22,8 +22,7 @@ from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.document import FilePath, SealedFile, digest_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
-from robfcp.guarantees import ClientIntervals, prune
-from robfcp.guarantees.pruning import client_intervals
+from robfcp.guarantees.alike import ClientIntervals, client_intervals, prune
 from robfcp.monitoring.alarms import AlarmHistory
 from robfcp.monitoring.monitor import Digest, Share
 

@@ -14,8 +14,8 @@ from robfcp.calibration.at_site import at_stranger
 from robfcp.calibration.by_class import covered_at_sites, site_coverage
 from robfcp.calibration.letters import own_thresholds
 from robfcp.errors import RobfcpError
-from robfcp.guarantees import class_counts, own_mixes, site_thresholds
-from robfcp.guarantees.label_shift import mix_threshold
+from robfcp.guarantees.label_shift import class_counts, mix_threshold
+from robfcp.guarantees.site import own_mixes, site_thresholds
 from robfcp.page.data import strata_data
 
 NAMES = ("flu", "cold", "none")

@@ -20,7 +20,8 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
 from robfcp.federation.counts import DenseCounts
 from robfcp.grid import Grid
-from robfcp.guarantees import marginal_threshold, pac_threshold
+from robfcp.guarantees.promises import marginal_threshold
+from robfcp.guarantees.tails import pac_threshold
 from robfcp.privacy import Privacy
 from robfcp.report import Report, Strata
 

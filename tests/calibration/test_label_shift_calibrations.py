@@ -12,8 +12,7 @@ from robfcp import LabelShift, Pac
 from robfcp.calibration import Calibration, calibrate
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import class_counts, least_shift
-from robfcp.guarantees.label_shift import mix_threshold, read_mixes
+from robfcp.guarantees.label_shift import class_counts, least_shift, mix_threshold, read_mixes
 from robfcp.privacy import Privacy
 from robfcp.report import Report
 

@@ -14,7 +14,9 @@ from robfcp.calibration.what_if import default_budgets, what_if
 from robfcp.cli import app
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import certify, fcp_index, marginal_threshold, pac_threshold
+from robfcp.guarantees import certify, fcp_index
+from robfcp.guarantees.promises import marginal_threshold
+from robfcp.guarantees.tails import pac_threshold
 
 LEVEL = Fraction(9, 10)
 NAMES = ["easy", "hard", "rare"]

@@ -11,18 +11,10 @@ from scipy.special import rel_entr
 
 from robfcp.certificate import Certificate
 from robfcp.federation import Fault, Federation
-from robfcp.guarantees import (
-    Marginal,
-    Pac,
-    bounds_of,
-    certify,
-    coverage_interval,
-    outside_of,
-    pac_threshold,
-    prune,
-)
-from robfcp.guarantees.coverage import kl_lower
-from robfcp.guarantees.engine import envelope
+from robfcp.guarantees import Marginal, Pac, certify, outside_of
+from robfcp.guarantees.alike import prune
+from robfcp.guarantees.engine import coverage_interval, envelope, kl_lower
+from robfcp.guarantees.tails import bounds_of, pac_threshold
 
 LEVEL = Fraction(9, 10)
 

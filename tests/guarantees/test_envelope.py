@@ -11,8 +11,8 @@ from effort import cases
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import bounds_of
 from robfcp.guarantees.engine import EdgeEnvelope, envelope
+from robfcp.guarantees.tails import bounds_of
 
 
 def removals(n_clients: int, m: int):

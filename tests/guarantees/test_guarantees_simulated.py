@@ -26,8 +26,10 @@ from scipy.spatial.distance import cdist
 from scipy.stats import binom
 
 from robfcp.federation import Federation
-from robfcp.guarantees import Pac, certify, marginal_threshold, prune
+from robfcp.guarantees import Pac, certify
+from robfcp.guarantees.alike import prune
 from robfcp.guarantees.engine import envelope
+from robfcp.guarantees.promises import marginal_threshold
 
 
 def mean_is_below(coverage: np.ndarray, level: float) -> bool:

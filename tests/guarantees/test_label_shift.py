@@ -22,7 +22,7 @@ from scipy.stats import binom, chi2_contingency, hypergeom
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import LabelShift, least_shift, mixes_differ, pac_threshold
+from robfcp.guarantees import LabelShift
 from robfcp.guarantees import label_shift as rules
 from robfcp.guarantees.label_shift import (
     Pairs,
@@ -30,9 +30,12 @@ from robfcp.guarantees.label_shift import (
     fixed_edges,
     kl_divergence,
     least_exponent,
+    least_shift,
+    mixes_differ,
     pruned_pac,
     witnesses,
 )
+from robfcp.guarantees.tails import pac_threshold
 from robfcp.report import Report
 
 LEVEL = Fraction(9, 10)

@@ -13,19 +13,16 @@ from effort import cases
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import (
-    LabelShift,
-    Marginal,
-    Pac,
-    Promise,
-    bounds_of,
+from robfcp.guarantees import LabelShift, Marginal, Pac, Promise
+from robfcp.guarantees.engine import scaled_margins
+from robfcp.guarantees.promises import (
     liars_forcing_full_sets,
     liars_no_rule_survives,
     marginal_threshold,
     most_liars,
+    slack,
 )
-from robfcp.guarantees.engine import scaled_margins
-from robfcp.guarantees.marginal import slack
+from robfcp.guarantees.tails import bounds_of
 
 EIGHT = Federation.from_counts([[5, 5]] * 8)
 LEVELS = [Fraction(9, 10), Fraction(1, 2), Fraction(3, 4), Fraction(19, 20), Fraction(1, 3)]

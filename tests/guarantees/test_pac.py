@@ -13,8 +13,7 @@ from scipy.stats import binom
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import pac_threshold
-from robfcp.guarantees.tails import PacCondition, critical_counts
+from robfcp.guarantees.tails import PacCondition, critical_counts, pac_threshold
 
 LEVEL = Fraction(4, 5)
 

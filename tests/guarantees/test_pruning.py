@@ -8,8 +8,7 @@ from scipy.stats import binomtest
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import estimate_heterogeneity, prune
-from robfcp.guarantees.pruning import agreeing, client_intervals
+from robfcp.guarantees.alike import agreeing, client_intervals, estimate_heterogeneity, prune
 
 
 def attacked(rng: np.random.Generator, liars: int, n: int = 500, n_clients: int = 40):

@@ -12,13 +12,9 @@ from hypothesis import strategies as st
 from robfcp.arguments import exact_level
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import (
-    ExactCounts,
-    FcpThreshold,
-    conformal_rank,
-    fcp_index,
-    rank_charge,
-)
+from robfcp.guarantees import FcpThreshold, fcp_index, rank_charge
+from robfcp.guarantees.engine import ExactCounts
+from robfcp.guarantees.rank import conformal_rank
 from robfcp.lab.published import full_rank, published_rank
 
 

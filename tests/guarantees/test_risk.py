@@ -10,7 +10,7 @@ import pytest
 import robfcp
 from robfcp import Federation, Privacy, Report, Risk
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.guarantees import marginal_threshold
+from robfcp.guarantees.promises import marginal_threshold
 from robfcp.guarantees.tails import critical_gains
 
 LAMBDAS = np.linspace(0, 1, 21)

@@ -14,8 +14,8 @@ from plain_shift import (
 from scipy.stats import binom
 
 from robfcp.errors import RobfcpError
-from robfcp.guarantees import own_interval, own_mixes, site_thresholds, stranger_threshold
 from robfcp.guarantees.label_shift import ClassCounts, class_counts
+from robfcp.guarantees.site import own_interval, own_mixes, site_thresholds, stranger_threshold
 
 
 def federation(seed, n_sites, n_classes, n, bins, liars=0, attack="bottom"):

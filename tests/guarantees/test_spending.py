@@ -11,7 +11,10 @@ from scipy.stats import binomtest
 import robfcp
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import Marginal, bounds_of, coverage_interval, label_shift, pruning, tails
+from robfcp.guarantees import Marginal, label_shift, tails
+from robfcp.guarantees import alike as pruning
+from robfcp.guarantees.engine import coverage_interval
+from robfcp.guarantees.tails import bounds_of
 from robfcp.privacy import Privacy
 
 LEVEL, DELTA, BINS, K = Fraction(9, 10), 0.05, 24, 12

@@ -13,7 +13,7 @@ from makers import beta_scores, refused, reports_of, said, saved
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.guarantees.pruning import client_intervals
+from robfcp.guarantees.alike import client_intervals
 from robfcp.monitoring import AlarmHistory, Chain, EReport, chain_path
 from robfcp.monitoring.chain import FixedIntervals, drifted, repeated, spent
 

@@ -17,7 +17,7 @@ import robfcp
 from robfcp.calibration.at_site import LocalThreshold, at_stranger, own_floor
 from robfcp.calibration.checking import local_floor
 from robfcp.errors import RobfcpError
-from robfcp.guarantees import own_interval
+from robfcp.guarantees.site import own_interval
 from robfcp.monitoring import EReport, MonitorState
 from robfcp.monitoring import monitor as betting
 

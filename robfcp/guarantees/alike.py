@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation import Federation
-from robfcp.guarantees.budgets import check_budget, check_delta, check_sigma
-from robfcp.guarantees.coverage import kl_lower
+from robfcp.guarantees.engine import check_budget, check_delta, check_sigma, kl_lower
 from robfcp.guarantees.tails import bounds_of
 
 _CLIENTS = 4096  # whose median CDF places them

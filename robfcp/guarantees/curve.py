@@ -17,9 +17,13 @@ from robfcp.certificate import (
     liars_assumption,
 )
 from robfcp.federation import Federation
-from robfcp.guarantees.budgets import check_budget, check_delta
-from robfcp.guarantees.coverage import coverage_interval, first_vacuous
-from robfcp.guarantees.engine import first_edge
+from robfcp.guarantees.engine import (
+    check_budget,
+    check_delta,
+    coverage_interval,
+    first_edge,
+    first_vacuous,
+)
 from robfcp.guarantees.tails import bounds_of
 
 ALL_UP_TO = 24  # numbers of liars shown one by one
@@ -80,13 +84,9 @@ def assumptions_of(
         text = "each site's number of samples is its own claim; liars may inflate theirs"
         found.append(Assumption("sizes", "claimed", text))
     if alike is not None:
-        what = "scores" if federation.risk is None else "losses"
-        text = (
-            f"honest sites' {what} are distributed alike: their CDFs are within "
-            f"{alike:g} of a common one"
-        )
-        if federation.risk is not None:
-            text = f"honest sites are alike: their mean losses are within {alike:g} of a common one"
+        what = "scores are distributed alike: their CDFs"
+        what = what if federation.risk is None else "losses are alike: their means"
+        text = f"honest sites' {what} are within {alike:g} of a common one"
         found.append(Assumption("alike", float(alike), text))
     if label_shift is not None:
         text = (
