@@ -112,7 +112,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     def at_every_site(self) -> float | None:
         """Where sites are declared alike up to s: coverage at each honest one, lower - 2 s."""
         declared = (one.value for one in self.assumptions if one.name == "alike")
-        return next((max(0.0, self.lower - 2 * float(s)) for s in declared), None)
+        return next((max(0.0, self.lower - 2 * abs(float(s))) for s in declared), None)
 
     def for_liars(self, point: CurvePoint, confidence: float) -> Certificate:
         """What the curve's point says of the same threshold in the same round.

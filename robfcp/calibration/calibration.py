@@ -750,8 +750,12 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         if not 0 <= self.liars < n_clients or not 0 < self.confidence < 1:
             return "the parts of the file contradict each other (liars, or the confidence)"
         for level, one in zip(self.levels, held, strict=True):
-            shares = -1e-9 <= one.lower <= one.upper + 1e-9 <= 1 + 2e-9
-            if not shares or not (one.n_clients == n_clients or level.strata):
+            parts: tuple[Level | Stratum, ...] = (level, *level.strata)
+            said = [part.certificate for part in parts]
+            ends = [*said, *(point for part in parts for point in part.curve)]
+            shares = all(-1e-9 <= end.lower <= end.upper + 1e-9 <= 1 + 2e-9 for end in ends)
+            sure = all(c.confidence is None or 0 < c.confidence < 1 for c in said)
+            if not shares or not sure or not (one.n_clients == n_clients or level.strata):
                 return "the parts of the file contradict each other (a certificate does not fit)"
         if self.classes is not None:
             check_strata_names("class", self.classes)
