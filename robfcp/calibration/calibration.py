@@ -744,18 +744,18 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
 
     def problem(self) -> str:
         """What no calibration of so many sites can say, in words; empty where nothing is wrong."""
-        n_clients, held = self.summary.n_clients, [level.certificate for level in self.levels]
-        if not held or (len(held) > 1 and not self.several):
+        n_clients = self.summary.n_clients
+        if not self.levels or (len(self.levels) > 1 and not self.several):
             return "the parts of the file contradict each other (several levels, one threshold)"
         if not 0 <= self.liars < n_clients or not 0 < self.confidence < 1:
             return "the parts of the file contradict each other (liars, or the confidence)"
-        for level, one in zip(self.levels, held, strict=True):
+        for level in self.levels:
             parts: tuple[Level | Stratum, ...] = (level, *level.strata)
             said = [part.certificate for part in parts]
-            ends = [*said, *(point for part in parts for point in part.curve)]
+            ends: list[Certificate | CurvePoint] = [*said, *(p for q in parts for p in q.curve)]
             shares = all(-1e-9 <= end.lower <= end.upper + 1e-9 <= 1 + 2e-9 for end in ends)
             sure = all(c.confidence is None or 0 < c.confidence < 1 for c in said)
-            if not shares or not sure or not (one.n_clients == n_clients or level.strata):
+            if not shares or not sure or not (said[0].n_clients == n_clients or level.strata):
                 return "the parts of the file contradict each other (a certificate does not fit)"
         if self.classes is not None:
             check_strata_names("class", self.classes)
