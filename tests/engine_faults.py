@@ -102,6 +102,16 @@ CASES = {  # what is done, the status, what its reason holds, and how often the 
     "a broken report in another's name": (raw(BROKEN), "faulty", "'grid' is missing", 1),
     "a size of its own": (altered(n_samples=61), "faulty", "n_samples says 61", 1),
     "negative counts": (altered(strata=negative), "faulty", "negative", 1),
+    "noise that nobody agreed on": (
+        altered(
+            counts=[100_000, *[0] * 998, 60 - 100_000],
+            privacy={"epsilon": 2e-5, "mechanism": "laplace", "scale": 1e5},
+            strata=None,
+        ),
+        "faulty",
+        "claims more noise than most reports hold",
+        1,
+    ),
     "50 MB": (raw(bytes(50 * 2**20)), "rejected", "52428800 bytes", 2),
     "50 MB beside the reply": (beside, "rejected", "the reply ", 2),
     "an odd record": (record(nonce=7, body=b""), "rejected", "not of this protocol", 2),

@@ -163,18 +163,20 @@ def test_exceptions_at_a_site_become_codes(engine, tmp_path):
 
 @needs_opendp
 def test_a_site_sets_its_own_privacy_and_no_server_can_ask_for_more(engine, tmp_path):
-    ledger = tmp_path / "ledger.json"
-    own = {"epsilon": 0.5, "delta": 1e-6, "rounds": 2, "privacy-ledger": str(ledger)}
+    ledger, own = tmp_path / "ledger.json", {"epsilon": 0.5, "delta": 1e-6, "rounds": 2}
     for number in range(3):
-        calibration, _, _ = engine.play(
-            tmp_path / str(number), configs={"site-2": own}, grid="uniform:16"
-        )
+        configs = {  # most hold the same noise; all but one pay for it afresh
+            f"site-{k}": own | {"privacy-ledger": str(tmp_path / f"ledger-{k}-{number}.json")}
+            for k in range(5)
+        }
+        configs["site-2"]["privacy-ledger"] = str(ledger)
+        calibration, _, _ = engine.play(tmp_path / str(number), configs=configs, grid="uniform:16")
         if number < 2:
-            expected = [Privacy(0.5, 1e-6, rounds=2) if k == 2 else None for k in range(8)]
+            expected = [Privacy(0.5, 1e-6, rounds=2) if k < 5 else None for k in range(8)]
             assert list(calibration.federation.privacy) == expected
             assert len(Ledger(ledger).releases()) == number + 1
             assert clients_of(calibration)["site-2"]["claims"] is None  # test data are its own
-            assert clients_of(calibration)["site-3"]["claims"]["n_samples"] == 60
+            assert clients_of(calibration)["site-6"]["claims"]["n_samples"] == 60
     assert "privacy budget" in reason(calibration)
 
 

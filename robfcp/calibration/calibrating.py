@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from robfcp.arguments import exact_level, share
+from robfcp.arguments import a_few, exact_level, share
 from robfcp.calibration.by_class import Asked, class_names, strata_of, stratum_levels, worst_of
 from robfcp.calibration.calibration import Calibration, Level
 from robfcp.calibration.record import Record
@@ -158,7 +158,7 @@ def _calibrate(
             federation.ids[k]: assessment.reasons.get(federation.ids[k], "")
             for k in np.flatnonzero(~trusted)
         },
-        remarks=assessment.remarks,
+        remarks=(*assessment.remarks, *_noise_remarks(federation)),
         defence=name,
         parameters=dict(parameters),
         promise=promise,
@@ -312,6 +312,16 @@ def _privacy_remarks(federation: Federation) -> tuple[str, ...]:
     often = "each" if len(set(stated)) == 1 else "at least"
     number = f"{len(stated)} of {federation.n_clients} reports"
     return (f"{number} are private, {often} {weakest.statement}.",)
+
+
+def _noise_remarks(federation: Federation) -> tuple[str, ...]:
+    """Who holds how much noise, where not all hold the same."""
+    held: dict[str, list[str]] = {}
+    for client, law in zip(federation.ids, federation.noises, strict=True):
+        noise = "none" if law is None else f"{law.mechanism} of scale {law.scale:g}"
+        held.setdefault(noise, []).append(client)
+    told = "; ".join(f"{noise} in {a_few(sites)}" for noise, sites in sorted(held.items()))
+    return (f"noise: {told}",) if len(held) > 1 else ()
 
 
 def _strata_remarks(federation: Federation, clusters: Mapping[str, str] | None) -> tuple[str, ...]:

@@ -611,8 +611,7 @@ class Federation:
         max_share
             Sites that claim a larger share of all samples are refused.
         privacy
-            The agreed privacy; if None and sizes are not registered either, no report may claim
-            more noise than most private ones hold.
+            The agreed privacy; if None no report may claim more noise than most reports hold.
         revoked
             A file of public keys that count no more, one a line.
         terms

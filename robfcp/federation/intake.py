@@ -374,6 +374,11 @@ class Intake:
         """The clients of the chosen reports."""
         return compress(self.clients, mask.tolist())
 
+    def ballot(self) -> majority.Votes:
+        """The votes of those who sent one report; of all where nobody did."""
+        alone = self.alone()
+        return self.votes(alone if alone.any() else None)
+
     def votes(self, mask: Mask | None = None) -> majority.Votes:
         """How many valid reports have each header."""
         kinds = self.kinds[self.valid if mask is None else mask]
@@ -539,12 +544,11 @@ def take_in(
         intake.check_sizes(sizes)
     for name, value in expected.items():
         value = GridDigest.of(value) if isinstance(value, Grid) else value
-        alone = intake.alone()  # who sent several reports has no vote, unless all have
-        intake.keep(majority.same(name, value, intake.votes(alone if alone.any() else None)))
-    common = majority.common_strata(intake.votes())
+        intake.keep(majority.same(name, value, intake.ballot()))
+    common = majority.common_strata(intake.ballot())
     if common is not None:
         intake.keep(majority.same_strata(*common))
-    intake.keep(majority.agreed_noise(intake.votes(), privacy, sizes is not None))
+    intake.keep(majority.agreed_noise(intake.ballot(), privacy, sizes is not None))
     intake.check_conflicts()
     votes = intake.votes()
     known = sizes is not None or not any(header.hides_size for header in votes)

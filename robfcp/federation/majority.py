@@ -115,26 +115,36 @@ def same(name: str, expected: Any, votes: Votes) -> Check:
 
 
 def agreed_noise(votes: Votes, stated: Privacy | None, registered: bool) -> Check:
-    """A check that reports are as private as agreed, so that nobody's claimed noise blurs a round.
+    """A check that reports are as private as agreed, or without a budget no more than most are.
 
-    Where nothing is stated, sizes are the clients' claims and most private reports hold the same
-    noise, none may claim more: a large size with noise to match would weigh without being checked.
+    Noise hides lies, so no variance may exceed the upper median over all reports, whatever they
+    hold; and nobody hides a size that is neither registered nor hidden by most.
     """
-    laws = _tally(votes, lambda header: header.privacy and header.privacy.noise)
-    limit = float("inf")
-    if laws and not registered:
-        law, most = laws.most_common(1)[0]
-        limit = law.variance * (1 + 1e-9) if 2 * most > laws.total() else limit
+    variances = _tally(votes, lambda header: header.privacy and header.privacy.noise.variance)
+    heard, hidden = sum(votes.values()), sum(n for h, n in votes.items() if h.hides_size)
+    variances[0.0] += heard - variances.total()
+    limit = 0.0
+    for limit, number in sorted(variances.items()):  # noqa: B007
+        heard -= 2 * number
+        if heard < 0:
+            break
+    may_hide = registered or 2 * hidden >= sum(votes.values())
 
     def check(header: Header) -> Objection | None:
-        if stated is not None and header.privacy != stated:
-            found = "not private" if header.privacy is None else header.privacy.statement
+        own, remedy = header.privacy, "agree on a budget for all sites, or use less noise"
+        if stated is not None and own != stated:
+            found = "not private" if own is None else own.statement
             problem = f"is {found}, but agreed was: {stated.statement}"
-        elif header.privacy is not None and header.privacy.noise.variance > limit:
-            problem = "claims more noise than most private reports hold"
-        else:
+            return Objection("privacy", problem, "use the round's privacy")
+        if stated is not None or own is None:
             return None
-        return Objection("privacy", problem, "use the round's privacy")
+        if own.noise.variance > limit * (1 + 1e-9):
+            problem = "claims more noise than most reports hold, and none was agreed on"
+            return Objection("privacy", problem, remedy)
+        if own.hides_size and not may_hide:
+            problem = "hides its size, which most reports state"
+            return Objection("privacy", problem, "register the sizes, or agree on a budget")
+        return None
 
     return check
 

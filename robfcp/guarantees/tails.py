@@ -27,6 +27,7 @@ from robfcp.guarantees.engine import (
 )
 from robfcp.privacy import Terms, noise_bound
 
+DEVIATIONS = 3  # of noise that a count may lie outside [0, n_k] where counts are pooled
 LEVEL_SHARE = Fraction(1, 50)  # of 1 - level, for thresholds that cover on average
 _ROUNDING = 1e-12
 _STEPS = 50
@@ -77,16 +78,22 @@ class NoisyCounts:
             middle = 4 * shorter > n_bins
             one_side = 2 * np.where(2 * up_to <= n_bins, left, right)
             self._halves = np.where(middle, left + right, one_side)
-            self._draws = federation.noise_draws * np.where(middle, n_bins, shorter)
+            draws = np.where(middle, n_bins, shorter)
+            self._draws = federation.noise_draws * draws
             self._step = np.where(middle, 1, 2)
-            spread = federation.variances[:, None] * self._draws * (self._step / 2) ** 2
+            spread = federation.variances[:, None] * draws * (self._step / 2) ** 2
             self._silent = spread > masses.astype(np.float64) ** 2
+            below = above = np.sqrt(spread)
         else:
             self.sizes = left[:, -1].copy()
             self._halves = 2 * left
             self._draws = federation.noise_draws * up_to
             self._step = np.full(n_bins, 2)
             self._silent = np.zeros(left.shape, dtype=bool)
+            below = np.sqrt(federation.variances[:, None] * up_to)
+            above = np.sqrt(federation.variances[:, None] * (n_bins - up_to))
+        self._least_told = -DEVIATIONS * below
+        self._most_told = self.parts / 2 * self.sizes[:, None] + DEVIATIONS * above
         self._distinct = sorted({law for law in self._laws if law is not None})
         self._heard = np.zeros((len(self._distinct), n_bins), dtype=np.int64)
         for row, law in enumerate(self._distinct):
@@ -182,9 +189,13 @@ class NoisyCounts:
         return np.arange(index, len(self._draws))
 
     def first_reaching(self, rank: int) -> int | None:
-        """By the pooled counts, made to rise; noise is as likely to move it down as up."""
+        """By the pooled counts, made to rise; noise is as likely to move it down as up.
+
+        Each client's count is held within [0, n_k] and a few standard deviations of its own noise,
+        which honest ones hardly ever leave: what a liar adds is bounded by what it claims to hold.
+        """
         total = max(1, int(self.sizes.sum()) * self.parts // 2)
-        pooled = rising(self._halves.sum(axis=0) / 2)
+        pooled = rising(np.clip(self._halves / 2, self._least_told, self._most_told).sum(axis=0))
         reached = np.flatnonzero(pooled >= rank - _ROUNDING * total)
         return int(reached[0]) if rank <= total and reached.size else None
 

@@ -112,43 +112,6 @@ def test_where_the_grid_is_stated_no_other_is_built(monkeypatch):
     assert "grid is uniform" in federation.faulty[0].reason
 
 
-def private(name, epsilon=1.0, n=200, counts=None, scale=None, seed=0):
-    privacy = robfcp.Privacy(epsilon) if scale is None else robfcp.Privacy(epsilon, scale=scale)
-    rng = np.random.default_rng(seed)
-    if counts is None:
-        counts = np.bincount(rng.integers(0, 16, n), minlength=16)
-    return robfcp.Report(name, counts, Grid.uniform(16), LAC, n_samples=n, privacy=privacy)
-
-
-def test_no_claimed_noise_moves_the_threshold():
-    honest = [private(f"s{k}", seed=k) for k in range(20)]
-    counts = np.zeros(16, dtype=int)
-    counts[0] = 10**6
-    liar = private("x", n=10**6, counts=counts, scale=1e5)
-    wanted = robfcp.calibrate(honest, defence=robfcp.Consensus(at_most=1))
-    found = robfcp.calibrate([*honest, liar], defence=robfcp.Consensus(at_most=1))
-    assert found.threshold == wanted.threshold
-    assert "claims more noise" in found.faulty[0].reason
-
-
-def test_a_little_more_noise_than_most_is_refused_and_less_is_not():
-    honest = [private(f"s{k}", seed=k) for k in range(5)]
-    more, less = private("more", 0.95, seed=7), private("less", 1.05, seed=8)
-    federation = robfcp.Federation.from_reports([*honest, more, less])
-    assert set(federation.ids) == {*(one.client for one in honest), "less"}
-    assert "claims more noise" in federation.faulty[0].reason
-
-
-def test_privacy_can_be_agreed():
-    reports = [private("a"), private("b", 2.0), site("c")]
-    federation = robfcp.Federation.from_reports(
-        [*reports[:2], robfcp.Report("c", [5] * 16, Grid.uniform(16), LAC)],
-        privacy=robfcp.Privacy(2.0),
-    )
-    assert federation.ids == ("b",)
-    assert "is not private, but agreed was" in federation.faulty[1].reason
-
-
 LOOKALIKES = [" a", "a ", "a\u00a0", "sit\u0435-3", "ѕite", "si\u3164te", "ｓite", "a\ufe0f"]
 LOOKALIKES += ["file:x", "report #3", "\u2800", "e\u0301"]
 

@@ -115,10 +115,11 @@ def test_counts_are_refused_where_noise_makes_them_once_in_ten_thousand_million_
 def test_hidden_sizes_are_registered_or_estimated_and_then_need_the_same_noise():
     hidden = Privacy(1, neighbours="add-remove")
     reports = [Report.from_scores(c, SCORES, GRID, privacy=hidden) for c in "abc"]
-    reports.append(Report.from_scores("d", SCORES, GRID, privacy=Privacy(0.01)))
+    reports.append(Report.from_scores("d", SCORES, GRID, privacy=Privacy(4)))
     unknown = Federation.from_reports(reports)
     assert not unknown.sizes_known
     assert [fault.client for fault in unknown.faulty] == ["d"]
+    assert "other noise than most reports" in unknown.faulty[0].reason
     assert list(unknown) == reports[:3]
     known = Federation.from_reports(reports, sizes=dict.fromkeys("abcd", 200))
     assert known.sizes_known
@@ -237,18 +238,3 @@ def test_what_cannot_be_private_is_refused(make, options, words):
 
 def test_as_many_samples_of_a_patient_as_stated_are_taken():
     Report.from_scores(**SENT, privacy=Privacy(1, samples_per_patient=2), patients=PATIENTS)
-
-
-def test_a_federation_knows_who_is_private_and_a_calibration_names_the_weakest_budget():
-    stated = {"a": Privacy(1), "b": None, "c": Privacy(4)}
-    reports = [Report.from_scores(c, SCORES, GRID, privacy=p) for c, p in stated.items()]
-    federation = Federation.from_reports(reports)
-    assert federation.private
-    assert federation.sizes_known
-    assert federation.sizes.tolist() == [200, 200, 200]
-    wanted = [Privacy(1).noise.variance, 0, Privacy(4).noise.variance]
-    np.testing.assert_allclose(federation.variances, wanted)
-    assert list(federation) == reports
-    assert not federation.subset(np.array([False, True, False])).private
-    (note,) = robfcp.calibrate(reports, defence="none").remarks
-    assert note == f"2 of 3 reports are private, at least {Privacy(4).statement}."

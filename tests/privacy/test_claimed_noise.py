@@ -1,0 +1,146 @@
+"""Claimed noise is a place to hide: nobody holds more than most, and no count weighs beyond it."""
+
+import numpy as np
+import pytest
+from makers import reports_of, saved
+from noises import draw
+
+import robfcp
+from robfcp import LAC, Federation, Grid, Privacy, Report
+from robfcp.guarantees.rank import fcp_index
+from robfcp.guarantees.tails import NoisyCounts
+
+GRID = Grid.uniform(200)
+SITES, N = 40, 500
+FRESH = np.random.default_rng(1).beta(1, 3, 100_000)
+HONEST = np.random.default_rng(0).beta(1, 3, (SITES, N))
+SIZES = {f"site-{k:02d}": N for k in range(SITES)}
+
+
+def private(name, epsilon=1.0, counts=None, n=N, scale=0.0, seed=0, **more):
+    """A report that claims noise; without counts it holds the noise."""
+    privacy = Privacy(epsilon, scale=scale, **more)
+    if counts is None:
+        rng = np.random.default_rng(seed)
+        counts = GRID.counts(rng.beta(1, 3, n)) + draw(rng, privacy.noise, (GRID.n_bins,))
+    stated = None if privacy.hides_size else n
+    return Report(name, counts, GRID, LAC(), n_samples=stated, privacy=privacy)
+
+
+def ends(n=N, size=100_000):
+    """Far more than there is in the first bin, as much taken off the last."""
+    counts = np.zeros(GRID.n_bins, dtype=np.int64)
+    counts[[0, -1]] = size, n - size
+    return counts
+
+
+def coverage(calibration):
+    return float(np.mean(calibration.threshold >= FRESH))
+
+
+@pytest.mark.parametrize("among", ["plain", "private", "various"])
+@pytest.mark.parametrize("registered", [False, True])
+def test_one_liar_hides_behind_no_noise_that_nobody_else_holds(tmp_path, among, registered):
+    budgets = {"plain": None, "private": [1.0], "various": [0.8, 1.0, 1.2, 1.4]}[among]
+    honest = reports_of(HONEST, grid=GRID)
+    if budgets:
+        honest = [
+            private(r.client, budgets[k % len(budgets)], seed=k) for k, r in enumerate(honest)
+        ]
+    liar = private("site-00", 2e-5, ends())
+    files = saved(tmp_path, [liar, *honest[1:]])
+    found = robfcp.calibrate(Federation.read(files, sizes=SIZES if registered else None))
+    refused = {fault.client: fault.reason for fault in found.faulty}
+    assert "claims more noise than most reports hold, and none was agreed on" in refused["site-00"]
+    assert "agree on a budget" in refused["site-00"]
+    assert 0.88 < coverage(found) < 0.93
+
+
+@pytest.mark.parametrize("neighbours", ["substitution", "add-remove"])
+@pytest.mark.parametrize("end", ["bottom", "top"])
+def test_a_liar_with_the_noise_of_all_moves_no_more_than_its_samples_and_a_little(neighbours, end):
+    honest = [private(f"site-{k:02d}", seed=k, neighbours=neighbours) for k in range(1, SITES)]
+    step = np.where(np.arange(GRID.n_bins) < 100, 40, -40)
+    counts = ends(size=N) + (step if end == "bottom" else -step)
+    liar = private("site-00", counts=counts, neighbours=neighbours)
+    without, found = (robfcp.calibrate(r, defence="none") for r in (honest, [liar, *honest]))
+    assert abs(coverage(found) - coverage(without)) < (N + 3 * 10 * 2.9) / (SITES * N) + 0.01
+
+
+def test_counts_held_within_their_noise_stay_unbiased():
+    rng = np.random.default_rng(4)
+    shares = np.diff(GRID.edges**0.3)
+    for epsilon in (0.1, 1.0):
+        privacy, moved, edges = Privacy(epsilon), [], []
+        for _ in range(30):
+            true = rng.multinomial(N, shares, SITES)
+            sent = true + draw(rng, privacy.noise, true.shape)
+            federation = Federation.from_counts(sent, GRID, privacy=privacy, sizes=[N] * SITES)
+            bounds = NoisyCounts(federation)
+            raw = bounds._halves / 2
+            held = np.clip(raw, bounds._least_told, bounds._most_told)
+            moved.append((held - raw).sum(axis=0))
+            edges.append(fcp_index(federation, 0.9) - fcp_index(Federation.from_counts(true), 0.9))
+        spread = np.sqrt(federation.variances.sum() * np.minimum(bounds._draws, GRID.n_bins / 4))
+        assert (np.abs(np.mean(moved, axis=0)) <= 0.05 * spread).all()
+        assert (np.mean(moved, axis=0) != 0).any()
+        assert abs(np.mean(edges)) < 4 * np.std(edges) / np.sqrt(30) + 0.5
+
+
+@pytest.mark.parametrize(
+    ("stated", "kept"),
+    [
+        ((None, None, 1), "ab"),
+        ((None, 1, 1), "abc"),
+        ((None, 1, 4), "ac"),  # the upper median: more noise than that is refused
+        ((None, None, 1, 1), "abcd"),
+        ((None, None, 1e6), "abc"),  # noise that never moves a count
+        ((0.95, 1, 1, 1.05), "bcd"),
+    ],
+)
+def test_no_report_claims_more_noise_than_most_hold(stated, kept):
+    reports = [
+        Report(c, GRID.counts(HONEST[0]), GRID) if e is None
+        else Report(c, GRID.counts(HONEST[0]), GRID, n_samples=N, privacy=Privacy(e))
+        for c, e in zip("abcd", stated, strict=False)
+    ]  # fmt: skip
+    for sizes in (None, dict.fromkeys("abcd", N)):
+        assert "".join(Federation.from_reports(reports, sizes=sizes).ids) == kept
+
+
+def test_who_sends_many_reports_has_no_vote_on_the_noise():
+    crowd = [private("x", 2e-5, ends(size=10**4 + k)) for k in range(9)]
+    honest = reports_of(HONEST[:4], grid=GRID)
+    assert Federation.from_reports([*crowd, *honest]).n_clients == 4
+
+
+def test_nobody_hides_the_size_that_most_state():
+    honest = reports_of(HONEST[:4], grid=GRID)
+    liar = private("x", 1e6, GRID.counts(HONEST[0]), neighbours="add-remove")
+    found = Federation.from_reports([*honest, liar])
+    assert found.sizes_known
+    assert "hides its size, which most reports state" in found.faulty[0].reason
+    known = Federation.from_reports([*honest, liar], sizes={**SIZES, "x": N})
+    assert known.n_clients == 5
+
+
+def test_privacy_can_be_agreed():
+    reports = [private("a"), private("b", 2.0), *reports_of(HONEST[:1], grid=GRID)]
+    federation = Federation.from_reports(reports, privacy=Privacy(2.0))
+    assert federation.ids == ("b",)
+    assert "is not private, but agreed was" in federation.faulty[1].reason
+
+
+def test_a_remark_names_who_holds_how_much_noise(tmp_path):
+    stated = {"a": Privacy(1), "b": Privacy(1), "c": Privacy(4), "d": None}
+    counts = GRID.counts(HONEST[0])
+    reports = [Report(c, counts, GRID, n_samples=N, privacy=p) for c, p in stated.items()]
+    found = robfcp.calibrate(reports, defence="none")
+    named = "noise: laplace of scale 0.5 in c; laplace of scale 2 in a, b; none in d"
+    public = f"3 of 4 reports are private, at least {Privacy(4).statement}."
+    assert found.remarks == (named, public)
+    found.save(tmp_path / "c.json")
+    assert named not in (tmp_path / "c.json").read_text()
+    np.testing.assert_allclose(
+        found.federation.variances, [0 if p is None else p.noise.variance for p in stated.values()]
+    )
