@@ -13,7 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from robfcp import LAC, Consensus, Report, calibrate
-from robfcp.engines.flower import calibrate_in_process
+from robfcp.engines import calibration_round
+from robfcp.engines.flower import Flower, InProcessNetwork, client_app
 
 SAMPLES, CLASSES, REPEATS = 100, 10, 5
 BUDGET = 5.0  # seconds for 100 clients
@@ -47,7 +48,10 @@ def main() -> None:
             return calibrate(reports, **options).threshold
 
         def flower(data=data, options=options) -> float:
-            return calibrate_in_process(data, **options).threshold
+            pairs = list(data.values())
+            app = client_app(lambda part, arrays, node: pairs[node.node_id - 1])
+            network = InProcessNetwork(app, [{}] * len(data), names=list(data))
+            return calibration_round(Flower(network), check=False, **options).threshold
 
         assert core() == flower()
         plain, engine = best(core), best(flower)

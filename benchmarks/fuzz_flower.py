@@ -23,7 +23,8 @@ from flower_faults import FaultyNetwork
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from fuzz import mutate_bytes, mutate_json
 
-from robfcp.engines.flower import calibration_round
+from robfcp.engines import calibration_round
+from robfcp.engines.flower import Flower
 from robfcp.engines.protocol import RECORD
 from robfcp.errors import RobfcpError
 
@@ -117,9 +118,8 @@ def main(rounds: int, seed: int) -> int:
         honest = set(data) - set(chosen)
         started = time.monotonic()
         try:
-            found = calibration_round(
-                network, deadline=DEADLINE, poll=0.02, check=bool(number % 4 == 0)
-            )
+            engine = Flower(network, deadline=DEADLINE, poll=0.02)
+            found = calibration_round(engine, check=bool(number % 4 == 0))
             statuses = {c: e["status"] for c, e in found.provenance["clients"].items()}
             seen.update(statuses.values())
             lost = [client for client in honest if statuses.get(client) != "ok"]

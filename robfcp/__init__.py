@@ -15,22 +15,13 @@ if TYPE_CHECKING:
     from robfcp import metrics
     from robfcp.calibration import Calibration, calibrate, diagnose
     from robfcp.certificate import Certificate
-    from robfcp.defence import (
-        Consensus,
-        NoDefence,
-        RobFCP,
-        RobFCPReleased,
-        estimate_malicious,
-    )
+    from robfcp.defence import Consensus, RobFCP
     from robfcp.diagnosis import Diagnosis
     from robfcp.errors import QuorumError, ReportError, RobfcpError
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
-    from robfcp.federation import (
-        Fault,
-        Federation,
-    )
+    from robfcp.federation import Federation
     from robfcp.grid import Grid
-    from robfcp.guarantees import LabelShift, Marginal, Pac, certify
+    from robfcp.guarantees import LabelShift, Marginal, Pac
     from robfcp.monitoring import Monitor
     from robfcp.privacy import Ledger, Privacy, recommend_grid
     from robfcp.report import Report
@@ -45,7 +36,6 @@ if TYPE_CHECKING:
         OrdinalAPS,
         Risk,
         Score,
-        check_score,
         from_logits,
     )
 
@@ -61,7 +51,6 @@ __all__ = [
     "ClassificationScore",
     "Consensus",
     "Diagnosis",
-    "Fault",
     "FederatedConformalClassifier",
     "FederatedConformalRegressor",
     "Federation",
@@ -70,7 +59,6 @@ __all__ = [
     "Ledger",
     "Marginal",
     "Monitor",
-    "NoDefence",
     "OrdinalAPS",
     "Pac",
     "Privacy",
@@ -79,15 +67,11 @@ __all__ = [
     "ReportError",
     "Risk",
     "RobFCP",
-    "RobFCPReleased",
     "RobfcpError",
     "Score",
     "__version__",
     "calibrate",
-    "certify",
-    "check_score",
     "diagnose",
-    "estimate_malicious",
     "from_logits",
     "metrics",
     "recommend_grid",
@@ -98,22 +82,13 @@ _HOMES = {
     "calibration": ("Calibration", "calibrate", "diagnose"),
     "diagnosis": ("Diagnosis",),
     "monitoring": ("Monitor",),
-    "defence": (
-        "Consensus",
-        "NoDefence",
-        "RobFCP",
-        "RobFCPReleased",
-        "estimate_malicious",
-    ),
+    "defence": ("Consensus", "RobFCP"),
     "errors": ("QuorumError", "ReportError", "RobfcpError"),
     "estimators": ("FederatedConformalClassifier", "FederatedConformalRegressor"),
-    "federation": (
-        "Fault",
-        "Federation",
-    ),
+    "federation": ("Federation",),
     "grid": ("Grid",),
     "certificate": ("Certificate",),
-    "guarantees": ("LabelShift", "Marginal", "Pac", "certify"),
+    "guarantees": ("LabelShift", "Marginal", "Pac"),
     "privacy": ("Ledger", "Privacy", "recommend_grid"),
     "report": ("Report",),
     "scores": (
@@ -127,7 +102,6 @@ _HOMES = {
         "OrdinalAPS",
         "Risk",
         "Score",
-        "check_score",
         "from_logits",
     ),
 }

@@ -26,7 +26,7 @@ class Loopback(server.Engine):
     """Sites answer when they are asked, unless a fault does it for them."""
 
     def __init__(self, sites, faults=None, only="report", deadline=20.0, poll=0.02):
-        super().__init__("loopback", "none", None, deadline, poll)
+        super().__init__("loopback", "none", deadline, poll)
         self.sites, self.faults, self.only = sites, faults or {}, only
         self.replies, self.held, self.asked = {}, [], {name: [] for name in sites}
 
@@ -93,12 +93,10 @@ class Driver:
         options = {"liars": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
         config = {**server.DEFAULTS, **options, "output": output}
         started = time.monotonic()
-        meant = server.round_options(config)
         engine = Loopback(
             self.sites(configs, data), faults, only, config["deadline"], config["poll"]
         )
-        sizes = server.sizes_as_configured(engine, config)
-        server.calibrate_as_configured(engine, config, sizes=sizes, **meant)
+        server.configured_round(engine, config)
         seconds = time.monotonic() - started
         return robfcp.Calibration.load(output), engine.asked, seconds
 
@@ -447,4 +445,4 @@ def test_a_sites_file_that_is_not_clear_is_refused(text, tmp_path):
 
 def test_an_output_must_say_where():
     with pytest.raises(robfcp.RobfcpError, match="not absolute"):
-        server.round_options({**server.DEFAULTS, "output": "c.json"})
+        server.configured_round(loopback(), {**server.DEFAULTS, "output": "c.json"})

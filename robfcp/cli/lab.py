@@ -480,8 +480,9 @@ def bench(
     """
     if min(clients, samples, classes - 1, repeat) < 1:
         raise RobfcpError("bench: needs at least 1 site, 1 sample, 2 classes and 1 run")
-    from robfcp import LAC, Consensus, Federation, Report, RobFCP, estimate_malicious
+    from robfcp import LAC, Consensus, Federation, Report, RobFCP
     from robfcp.arguments import exact_level
+    from robfcp.defence import estimate_malicious
     from robfcp.guarantees import certify, fcp_index, promises
     from robfcp.prediction import predict_sets
 

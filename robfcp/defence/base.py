@@ -71,7 +71,7 @@ class NoDefence(Defence):
     --------
     >>> import robfcp
     >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
-    >>> robfcp.calibrate(reports, 0.5, defence=robfcp.NoDefence()).flagged
+    >>> robfcp.calibrate(reports, 0.5, defence=robfcp.defence.NoDefence()).flagged
     ()
     """
 

@@ -35,7 +35,7 @@ def estimate_malicious(federation: Federation) -> int:
     >>> import robfcp
     >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
     >>> counts[3] = [200] + [0] * 19
-    >>> robfcp.estimate_malicious(robfcp.Federation.from_counts(counts))
+    >>> robfcp.defence.estimate_malicious(robfcp.Federation.from_counts(counts))
     1
     """
     left_out = set(np.array(federation.ids)[stand_out(federation).stands_out].tolist())

@@ -232,7 +232,7 @@ class RobFCPReleased(Defence):
     --------
     >>> import robfcp
     >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
-    >>> robfcp.calibrate(federation, defence=robfcp.RobFCPReleased(liars=1)).flagged
+    >>> robfcp.calibrate(federation, defence=robfcp.defence.RobFCPReleased(liars=1)).flagged
     ('client-3',)
     """
 
@@ -267,7 +267,7 @@ class RobFCPReleased(Defence):
         --------
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
-        >>> robfcp.RobFCPReleased().estimate(federation)
+        >>> robfcp.defence.RobFCPReleased().estimate(federation)
         1
         """
         vectors = wrapped(federation, self.bins)

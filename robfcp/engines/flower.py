@@ -1,15 +1,20 @@
 """Calibration rounds on Flower. A thin adapter, no mathematics in it.
 
-`add_calibration` teaches any ClientApp to answer, `calibration_round` asks after any strategy;
-`client_app` and `server_app` are ready ones, and `InProcessNetwork` runs them without Ray.
+`add_calibration` teaches any ClientApp to answer; `robfcp.engines.calibration_round` asks over a
+`Flower` after any strategy. `client_app` and `server_app` are ready ones, and `InProcessNetwork`
+runs them without Ray.
 Flower's own `Grid` is called `network` here, so that `grid` keeps one meaning.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
@@ -20,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.errors import RobfcpError
 
 try:
-    from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid as Network
     from flwr.serverapp import ServerApp
@@ -29,22 +34,17 @@ except ModuleNotFoundError as error:
 
 from robfcp.calibration import Calibration
 from robfcp.engines import server
-from robfcp.engines.flower_network import RUN_ID, TROUBLE, InProcessNetwork, nodes_of
-from robfcp.engines.protocol import RECORD, Outcome, Participant, ReportRequest, read_request
+from robfcp.engines.protocol import RECORD, Participant, ReportRequest, read_request
 from robfcp.engines.site import Part, Site, SiteRules, reply_to
 from robfcp.federation import Federation
-from robfcp.monitoring import Merged
 
 __all__ = [
+    "Flower",
     "InProcessNetwork",
     "add_calibration",
     "calibrate_in_process",
-    "calibration_round",
     "client_app",
-    "monitor_round",
-    "register_sizes",
     "run_in_process",
-    "send_letters",
     "server_app",
 ]
 
@@ -54,15 +54,20 @@ NodeAttack = Callable[[NDArray[np.float64], Context], ArrayLike]
 
 ARRAYS = "arrays"
 GONE = (3, 4, 5)  # Flower's codes for messages and nodes that are unavailable
-PAUSE = 0.5  # seconds between two tries to list the nodes
 DEFAULTS: Mapping[str, Any] = {
     **server.DEFAULTS,
     "strategy": "fedavg",  # fedmedian, fedtrimmedavg, krum, multikrum
     "num-server-rounds": 3,
     "training-timeout": 600.0,
-    "min-nodes": 2,  # wait for so many before the start, at most `deadline` seconds
 }
 STRATEGIES = ("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum")
+
+APP_RAISED = 2  # Flower's code for a ClientApp that raised
+RUN_ID = 1
+TROUBLE: tuple[type[Exception], ...] = (OSError,)  # a network that may work again a moment later
+for _module, _error in (("httpx", "HTTPError"), ("grpc", "RpcError")):
+    with suppress(ModuleNotFoundError):
+        TROUBLE += (getattr(import_module(_module), _error),)
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +107,9 @@ def add_calibration(
             empty = ConfigRecord({"request": b"", "report": b""})
             return Site(
                 said.with_config(context.node_config),
-                lambda part: outputs(part, arrays, context),
-                None if fresh is None else lambda: fresh(arrays, context),
+                outputs,
+                fresh,
+                (arrays, context),
                 model=digest_of(arrays),
                 memory=context.state.setdefault(RECORD, empty),
                 seed=None if rng is None else [rng, context.node_id],
@@ -162,22 +168,21 @@ def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> Serve
     def main(network: Network, context: Context) -> None:
         arrays = None if initial is None else initial(context)
         config = {**DEFAULTS, **context.run_config}
-        options = server.round_options(config)
-        waiting = {"deadline": float(config["deadline"]), "poll": float(config["poll"])}
-        engine = Flower(network, arrays, **waiting)
-        _wait_for_nodes(engine, int(config["min-nodes"]))
-        options["sizes"] = server.sizes_as_configured(engine, config)
         rounds = int(config["num-server-rounds"])
-        if arrays is not None and rounds > 0:
-            result = named_strategy(config).start(
-                grid=network,
-                initial_arrays=arrays,
-                num_rounds=rounds,
-                timeout=float(config["training-timeout"]),
-            )
-            engine = Flower(network, result.arrays, **waiting)
-        options["run_id"] = context.run_id
-        server.calibrate_as_configured(engine, config, **options)
+        deadline, poll = float(config["deadline"]), float(config["poll"])
+        engine = Flower(network, arrays, deadline=deadline, poll=poll)
+
+        def train() -> None:
+            if arrays is not None and rounds > 0:
+                result = named_strategy(config).start(
+                    grid=network,
+                    initial_arrays=arrays,
+                    num_rounds=rounds,
+                    timeout=float(config["training-timeout"]),
+                )
+                engine.load(result.arrays)
+
+        server.configured_round(engine, config, context.run_id, train)
 
     return app
 
@@ -198,18 +203,12 @@ def named_strategy(config: Mapping[str, Any]) -> Any:
     return getattr(strategy, known[name])(**options)
 
 
-def _wait_for_nodes(engine: Flower, wanted: int) -> None:
-    """Return when enough nodes are there; go on with those there are when the time is up."""
-    end = time.monotonic() + engine.deadline
-    while (found := len(engine.present())) < wanted:
-        if time.monotonic() >= end:
-            log.warning("%d of %d nodes; going on without the rest", found, wanted)
-            return
-        time.sleep(PAUSE)
-
-
 class Flower(server.Engine):
-    """Flower during a round, with the model that goes with every request."""
+    """Flower during a round; `network` is what Flower calls `grid`.
+
+    arrays: the model the nodes score with, e.g. `result.arrays` of a strategy; None for their own.
+    deadline: seconds for every question to all of them. poll: seconds between two looks.
+    """
 
     def __init__(
         self,
@@ -220,8 +219,13 @@ class Flower(server.Engine):
         poll: float = 1.0,
     ) -> None:
         name, signatures = f"flower {version('flwr')}", "node and nonce by Flower"
-        super().__init__(name, signatures, digest_of(arrays), deadline, poll)
-        self.network, self.arrays = network, arrays
+        super().__init__(name, signatures, deadline, poll)
+        self.network = network
+        self.load(arrays)
+
+    def load(self, arrays: ArrayRecord | None) -> None:
+        """Let this model go with the requests from now on."""
+        self.arrays, self.model = arrays, digest_of(arrays)
 
     def present(self) -> list[Participant]:
         """The nodes that are there; a network in trouble is asked again until the deadline."""
@@ -229,16 +233,25 @@ class Flower(server.Engine):
         while True:
             try:
                 left = max(0.1, end - time.monotonic())
-                return server.named_participants(
-                    server.bounded(lambda: nodes_of(self.network), left)
-                )
+                return server.named_participants(server.bounded(self._nodes, left))
             except Exception as error:
-                if not isinstance(error, TROUBLE) or time.monotonic() + PAUSE >= end:
+                if not isinstance(error, TROUBLE) or time.monotonic() + server.PAUSE >= end:
                     raise RobfcpError(
                         f"network: cannot list its nodes ({type(error).__name__}); "
                         "check that the SuperLink is running"
                     ) from error
-            time.sleep(PAUSE)
+            time.sleep(server.PAUSE)
+
+    def _nodes(self) -> list[tuple[int, str, bytes]]:
+        """Number, registered name and public key, as far as this version of flwr tells."""
+        if not hasattr(self.network, "get_nodes"):
+            return [(int(node_id), "", b"") for node_id in self.network.get_node_ids()]
+        found = []
+        for node in self.network.get_nodes():
+            key = getattr(node, "public_key", b"")
+            key = key.encode() if isinstance(key, str) else bytes(key)
+            found.append((int(node.node_id), str(getattr(node, "name", "") or ""), key))
+        return found
 
     def send(self, participant: Participant, record: dict[str, Any], ttl: float) -> str | None:
         """The message's id; None where it was not taken."""
@@ -274,63 +287,100 @@ class Flower(server.Engine):
         return record
 
 
-def register_sizes(
-    network: Network, arrays: ArrayRecord | None = None, **waiting: float
-) -> dict[str, int]:
-    """How many calibration samples each node says it has, to be fixed before calibration.
+@dataclass(frozen=True)
+class Node:
+    """A node as a network lists it."""
 
-    waiting: deadline and poll, in seconds.
+    node_id: int
+    name: str = ""
+    public_key: bytes = b""
+
+
+class InProcessNetwork:
+    """Runs one ClientApp for every node in this process; messages are answered when pushed.
+
+    node_configs: what each node's `context.node_config` holds. names: the registered names.
     """
-    return server.register_sizes(Flower(network, arrays, **waiting))
 
+    def __init__(
+        self,
+        app: ClientApp,
+        node_configs: Sequence[Mapping[str, Any]],
+        run_config: Mapping[str, Any] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self._app = app
+        self._names = [""] * len(node_configs) if names is None else list(names)
+        self._contexts = {
+            node_id: Context(RUN_ID, node_id, dict(config), RecordDict(), dict(run_config or {}))
+            for node_id, config in enumerate(node_configs, start=1)
+        }
+        self._replies: dict[str, Message] = {}
+        self._sent = 0
+        self._lock = threading.Lock()
+        self.run = import_module("flwr.supercore.run").Run.create_empty(RUN_ID)
+        with suppress(ModuleNotFoundError):  # flwr from 1.34 on wants to know whose process it is
+            identity = import_module("flwr.supercore.task_identity").TaskIdentity
+            if identity._run_id is None:
+                identity.run_id, identity.task_id, identity.node_id = RUN_ID, 1, 1
 
-def calibration_round(
-    network: Network,
-    arrays: ArrayRecord | None = None,
-    *,
-    deadline: float = 60.0,
-    poll: float = 1.0,
-    **options: Any,
-) -> Calibration:
-    """Collect the nodes' reports, calibrate, and tell the nodes the threshold.
+    def set_run(self, run: Any) -> None:
+        """Set the run information."""
+        self.run = run
 
-    arrays: the trained model the nodes score with, e.g. `result.arrays`; None for their own.
-    deadline: seconds for the reports and again for the nodes' own check of the threshold.
-    options: those of `robfcp.engines.calibration_round` (score, grid, sizes, quorum, check, keys,
-        round, run_id, invited), and with them those of `robfcp.calibrate`.
-    """
-    return server.calibration_round(
-        Flower(network, arrays, deadline=deadline, poll=poll), **options
-    )
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """A message to a node."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
+    def get_node_ids(self) -> list[int]:
+        """All nodes' ids."""
+        return list(self._contexts)
 
-def send_letters(
-    network: Network, calibration: Calibration, *, key: Any = None, **waiting: float
-) -> list[Outcome[str]]:
-    """Send every node its letter, which it keeps in `letter-folder` of its node config.
+    def get_nodes(self) -> list[Node]:
+        """All nodes, with the names they were registered under."""
+        return [Node(*pair) for pair in zip(self._contexts, self._names, strict=True)]
 
-    key: the server's private key to sign the letters with, if any. waiting: deadline and poll.
-    """
-    return server.send_letters(Flower(network, **waiting), calibration, key)
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Answer each message; the ids to pull the replies by."""
+        identifiers = []
+        for message in messages:
+            with self._lock:  # two rounds at once must not share an id
+                self._sent += 1
+                identifier = f"message-{self._sent}"
+            message.metadata.__dict__["_message_id"] = identifier
+            identifiers.append(identifier)
+            self.deliver(message)
+        return identifiers
 
+    def deliver(self, message: Message) -> None:
+        """Run the app on a message and keep its reply."""
+        try:
+            reply = self._app(message, self._contexts[message.metadata.dst_node_id])
+        except Exception as error:
+            reply = Message(Error(APP_RAISED, str(error)), reply_to=message)
+        self.answer(message.metadata.message_id, reply)
 
-def monitor_round(
-    network: Network,
-    calibration: Calibration,
-    liars: int,
-    arrays: ArrayRecord | None = None,
-    *,
-    deadline: float = 60.0,
-    poll: float = 1.0,
-    **options: Any,
-) -> Merged:
-    """Ask all nodes how strong their alarms are and merge them, when at most `liars` lie.
+    def answer(self, message_id: str, reply: Message) -> None:
+        """Keep a reply; a second one is dropped."""
+        self._replies.setdefault(message_id, reply)
 
-    options: those of `robfcp.engines.monitor_round`: round (a name), step (the number of the date,
-        fixed beforehand), level, floor, delta, independent, history.
-    """
-    engine = Flower(network, arrays, deadline=deadline, poll=poll)
-    return server.monitor_round(engine, calibration, liars, **options)
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies to these messages that are there."""
+        found = (self._replies.pop(message_id, None) for message_id in list(message_ids))
+        return [reply for reply in found if reply is not None]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Push and pull: everybody answers at once."""
+        return self.pull_messages(self.push_messages(messages))
 
 
 def run_in_process(
@@ -345,34 +395,21 @@ def run_in_process(
     app(network, Context(RUN_ID, 0, {}, RecordDict(), dict(run_config or {})))
 
 
-def calibrate_in_process(
-    data: Mapping[str, tuple[ArrayLike, ArrayLike]] | Federation,
-    *,
-    rng: int | None = None,
-    **options: Any,
-) -> Calibration:
-    """The calibration of clients' (predictions, targets), through the apps a deployment runs.
+def calibrate_in_process(federation: Federation, **options: Any) -> Calibration:
+    """The calibration of a federation of which each report is sent again by a node of its own.
 
-    data: or a federation, of which each report is sent again by a node of its own.
-    options: those of `calibration_round`, and with them those of `robfcp.calibrate`.
+    options: those of `robfcp.engines.calibration_round`, and with them those of `robfcp.calibrate`.
     """
-    if isinstance(data, Federation):
-        names, reports = list(data.ids), list(data)
-        options = {"grid": data.grid, "score": data.score, **options}
-        app = ClientApp()
+    reports, app = list(federation), ClientApp()
 
-        @app.query(RECORD)
-        def again(message: Message, context: Context) -> Message:
-            record = message.content[RECORD]
-            asked = read_request(record["body"])
-            assert isinstance(asked, ReportRequest)
-            report = replace(reports[context.node_id - 1], round=asked.round, model=asked.model)
-            return _reply(message, {"nonce": record["nonce"], "body": report.to_json()})
+    @app.query(RECORD)
+    def again(message: Message, context: Context) -> Message:
+        record = message.content[RECORD]
+        asked = read_request(record["body"])
+        assert isinstance(asked, ReportRequest)
+        report = replace(reports[context.node_id - 1], round=asked.round, model=asked.model)
+        return _reply(message, {"nonce": record["nonce"], "body": report.to_json()})
 
-    else:
-        names = list(data)
-        sizes = {name: len(np.asarray(targets)) for name, (_, targets) in data.items()}
-        options = {"sizes": sizes, **options}
-        app = client_app(lambda part, arrays, node: data[names[node.node_id - 1]], rng=rng)
-    network: Any = InProcessNetwork(app, [{}] * len(names), names=names)
-    return calibration_round(network, **{"check": False, **options})
+    network: Any = InProcessNetwork(app, [{}] * len(reports), names=federation.ids)
+    known = {"grid": federation.grid, "score": federation.score, "check": False}
+    return server.calibration_round(Flower(network), **{**known, **options})

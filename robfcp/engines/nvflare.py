@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from functools import partial
 from importlib.metadata import version
 from math import ceil
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 import msgspec
@@ -45,7 +47,7 @@ except ModuleNotFoundError as error:
 from robfcp.calibration import Calibration
 from robfcp.engines import server
 from robfcp.engines.protocol import RECORD, Participant
-from robfcp.engines.site import CODE, Attack, Part, Site, SiteRules, own_code, read_site, reply_to
+from robfcp.engines.site import CODE, Attack, Part, Site, SiteRules, read_site, reply_to
 from robfcp.files import make_folder, write_atomically
 
 __all__ = [
@@ -75,8 +77,9 @@ MONITOR_DEFAULTS: Mapping[str, Any] = {
     "independent": False,
     "deadline": 60.0,
     "poll": 1.0,
-    "history": "",  # absolute path of a file that keeps every date
+    "history": None,  # absolute path of a file that keeps every date
 }
+OWN = ("calibration", "liars", "deadline", "poll")  # not of `monitor_round` itself
 
 
 def digest_of(params: Params | None) -> str | None:
@@ -113,15 +116,8 @@ def calibrate_client(
     seed = None if rng is None else [rng, *flare.get_site_name().encode()]
 
     def site(params: Params | None) -> Site:
-        return Site(
-            said.with_config(read_site(CONFIG)),
-            lambda part: outputs(part, params),
-            None if fresh is None else lambda: fresh(params),
-            model=digest_of(params),
-            memory=memory,
-            seed=seed,
-            attack=attack,
-        )
+        own, model = said.with_config(read_site(CONFIG)), digest_of(params)
+        return Site(own, outputs, fresh, (params,), model, memory, seed=seed, attack=attack)
 
     while flare.is_running():
         received = flare.receive()
@@ -158,14 +154,11 @@ class CalibrationExecutor(Executor):
 
         def site(params: Params | None) -> Site:
             config = read_site(local / CONFIG.name)
-            outputs, fresh = (own_code(config.get(word), local / "custom") for word in CODE)
-            return Site(
-                SiteRules().with_config(config),
-                None if outputs is None else lambda part: outputs(part, params),
-                None if fresh is None else lambda: fresh(params),
-                model=digest_of(params),
-                memory=self._memory,
-            )
+            if str(local / "custom") not in sys.path:
+                sys.path.append(str(local / "custom"))
+            outputs, fresh = (resolve_name(config[w]) if config.get(w) else None for w in CODE)
+            own, model = SiteRules().with_config(config), digest_of(params)
+            return Site(own, outputs, fresh, (params,), model, self._memory)
 
         def answer() -> None:
             received = FLModelUtils.from_shareable(shareable)
@@ -186,7 +179,8 @@ class NVFlare(server.Engine):
         self, controller: ModelController, params: Params | None, deadline: float, poll: float
     ) -> None:
         name, signatures = f"nvflare {version('nvflare')}", "client by NVFlare's server"
-        super().__init__(name, signatures, digest_of(params), deadline, poll)
+        super().__init__(name, signatures, deadline, poll)
+        self.model = digest_of(params)
         self.controller, self.params = controller, dict(params or {})
         self.names: list[str] = []  # a participant's number is its place here
         self.found: dict[str, Shareable | server.Failed] = {}
@@ -297,9 +291,7 @@ class CalibrationController(_Workflow):
     def ask(self, engine: NVFlare, config: dict[str, Any], place: Path) -> None:
         """Sizes, reports, calibration, letters."""
         config["output"] = str(place / "calibration.json")
-        options = {**server.round_options(config), "run_id": self.fl_ctx.get_job_id()}
-        options["sizes"] = server.sizes_as_configured(engine, config)
-        server.calibrate_as_configured(engine, config, **options)
+        server.configured_round(engine, config, self.fl_ctx.get_job_id())
 
 
 class MonitorController(_Workflow):
@@ -313,14 +305,9 @@ class MonitorController(_Workflow):
 
     def ask(self, engine: NVFlare, config: dict[str, Any], place: Path) -> None:
         """One date."""
-        words = ("round", "step", "level", "floor", "delta", "independent")
-        merged = server.monitor_round(
-            engine,
-            Calibration.load(str(config["calibration"])),
-            int(config["liars"]),
-            **{word: config[word] for word in words},
-            history=str(config["history"]) or None,
-        )
+        calibration = Calibration.load(str(config["calibration"]))
+        rest = {word: config[word] for word in MONITOR_DEFAULTS if word not in OWN}
+        merged = server.monitor_round(engine, calibration, int(config["liars"]), **rest)
         found = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line}
         write_atomically(place / "monitor.json", msgspec.json.encode({**found, **asdict(merged)}))
         server.log.warning("%s", merged.line)

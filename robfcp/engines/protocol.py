@@ -59,10 +59,9 @@ class ReportRequest(Request, tag="report"):
 
 
 class CheckRequest(Request, tag="check"):
-    """The thresholds, an infinite one as null; by class a list for each level."""
+    """How do your test data fare with this calibration? Answered by claims."""
 
-    score: wire.WireScore
-    thresholds: list[float | list[float | None] | None]
+    calibration: msgspec.Raw
 
 
 class LetterRequest(Request, tag="letter"):
@@ -83,35 +82,31 @@ class MonitorRequest(Request, tag="monitor"):
 
 
 class Claims(msgspec.Struct, forbid_unknown_fields=True):
-    """For every threshold how many test samples were covered and the total size of their sets."""
+    """For every level how many test samples were covered and the total size of their sets."""
 
     n_samples: int
     covered: list[int]
     total_size: list[float]
 
 
+def read_body(body: bytes, kind: Any) -> Any:
+    """A body of this kind, or one line that says why it is none."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise RobfcpError(f"not of this protocol ({what_is_wrong(error)}); update robfcp") from None
+
+
 def read_request(body: bytes) -> Request:
     """A request of this protocol."""
     kinds = SizeRequest | ReportRequest | CheckRequest | LetterRequest | MonitorRequest
     try:
-        request: Request = msgspec.json.decode(body, type=kinds)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Refused(
-            1, f"the request cannot be read ({what_is_wrong(error)}); update robfcp"
-        ) from None
+        request: Request = read_body(body, kinds)
+    except RobfcpError as error:
+        raise Refused(1, str(error)) from None
     if request.protocol != PROTOCOL:
         raise Refused(1, f"protocol {request.protocol} is not {PROTOCOL}; update robfcp")
     return request
-
-
-def read_reply(body: bytes, kind: type[T]) -> T:
-    """An answer of this protocol, or one line that says why it is none."""
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RobfcpError(
-            f"not a valid reply ({what_is_wrong(error)}); update robfcp at the client"
-        ) from None
 
 
 def open_reply(record: Mapping[str, Any], limit: int) -> tuple[str, bytes | int]:

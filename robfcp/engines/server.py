@@ -16,8 +16,8 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from math import inf
 from pathlib import Path
@@ -25,7 +25,6 @@ from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 
 import msgspec
-import numpy as np
 
 from robfcp.arguments import MAX_SAMPLES, check_client
 from robfcp.calibration import Calibration, calibrate, document, letters
@@ -44,7 +43,7 @@ from robfcp.engines.protocol import (
     Status,
     T,
     open_reply,
-    read_reply,
+    read_body,
 )
 from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.federation import Fault, Federation
@@ -59,6 +58,7 @@ PATIENCE = 0.25  # seconds without any result after which as many threads again 
 ATTEMPTS = 2
 GRACE = 2.0  # seconds beyond the deadline for the last look at everybody
 TTL_GRACE = 5.0  # seconds beyond the deadline in which a reply still counts as late
+PAUSE = 0.5  # seconds between two looks at who is there
 SLICE = 1.0  # seconds at least that one look at everybody may take where one of them hangs
 MAX_REPLY = 65_536  # bytes of a reply, beside a report's counts
 BYTES_PER_BIN = 48  # two numbers of at most 20 digits, with room to spare
@@ -150,14 +150,14 @@ class Engine(ABC):
     digest of the model that goes with every request. Each of its methods may raise, and may hang.
     """
 
-    def __init__(
-        self, name: str, signatures: str, model: str | None, deadline: float, poll: float
-    ) -> None:
+    model: str | None = None
+
+    def __init__(self, name: str, signatures: str, deadline: float, poll: float) -> None:
         if not 0 < deadline < inf:
             raise RobfcpError(
                 f"deadline: {deadline:g} s is no time to wait; give seconds above zero"
             )
-        self.name, self.signatures, self.model = name, signatures, model
+        self.name, self.signatures = name, signatures
         self.deadline, self.poll = deadline, poll
 
     @abstractmethod
@@ -172,49 +172,33 @@ class Engine(ABC):
     def receive(self, identifier: str) -> Mapping[str, Any] | Failed | None:
         """The reply's record; None where there is none yet, or the network is in trouble."""
 
-    def ask(
-        self,
-        asked: Sequence[Participant],
-        request: Callable[[str], Request],
-        read: Callable[[bytes, str], T],
-        limit: int = MAX_REPLY,
-    ) -> Asking[T]:
-        """Ask everybody; request(client) is what, read(reply, client) the answer, or it raises."""
-        asking = Asking(self, request, read, limit)
-        asking.run(asked)
-        for one in asking.outcomes:
-            if one.status != "ok":
-                log.warning("%s: %s: %s", one.participant.client, one.status, one.reason)
-        return asking
 
+@dataclass(eq=False)
+class _Turn:
+    """One question to one site, until it is answered."""
 
-@dataclass(frozen=True)
-class _Asked:
     participant: Participant
-    nonce: str
-    attempts: int
+    attempts: int = 1
     before: Outcome[Any] | None = None  # what the attempt before this one ended with
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+    message: str = ""  # the number of what was sent; empty until it was
 
 
+@dataclass
 class Asking(Generic[T]):
     """One round of questions: everybody is asked once, and again after a reply not its own.
 
-    Ends at the latest GRACE seconds after the deadline, with everybody who had answered by then.
+    request(client) is what is asked, read(reply, client) the answer, or it raises. Ends at the
+    latest GRACE seconds after the deadline, with everybody who had answered by then.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        request: Callable[[str], Request],
-        read: Callable[[bytes, str], T],
-        limit: int,
-    ) -> None:
-        self.engine, self.request, self.read, self.limit = engine, request, read, limit
-        self.end = monotonic() + engine.deadline
-        self.waiting: dict[str, _Asked] = {}  # by the message's identifier
-        self.sending: dict[str, _Asked] = {}  # by its nonce
-        self.done: dict[Participant, Outcome[T]] = {}
-        self.workers: Workers[tuple[str, str]] = Workers()
+    engine: Engine
+    request: Callable[[str], Request]
+    read: Callable[[bytes, str], T]
+    limit: int = MAX_REPLY
+    open: dict[_Turn, None] = field(default_factory=dict)  # in the order they were begun
+    done: dict[Participant, Outcome[T]] = field(default_factory=dict)
+    workers: Workers[_Turn] = field(default_factory=lambda: Workers())
 
     @property
     def outcomes(self) -> list[Outcome[T]]:
@@ -226,81 +210,74 @@ class Asking(Generic[T]):
         """The valid answers."""
         return {o.participant.client: o.answer for o in self.outcomes if o.answer is not None}
 
-    def run(self, asked: Sequence[Participant]) -> None:
+    def run(self, asked: Iterable[Participant]) -> Asking[T]:
         """Ask, look until all have answered or the time is up, and look once more."""
-        poll = self.engine.poll
+        poll, self.end = self.engine.poll, monotonic() + self.engine.deadline
         for participant in asked:
-            self._ask(participant)
-        while True:
+            self._ask(_Turn(participant))
+        while self.open and monotonic() < self.end:
             before = monotonic()
             self._look(min(self.end, before + max(poll, SLICE)))
-            if not (self.waiting or self.sending) or monotonic() >= self.end:
-                break
-            sleep(max(0.0, min(poll - monotonic() + before, self.end - monotonic())))
-        if self.waiting or self.sending:
-            self._look(monotonic() + GRACE)
+            if self.open:
+                sleep(max(0.0, min(before + poll, self.end) - monotonic()))
+        self._look(monotonic() + GRACE)
         self.workers.close()
-        for number, entry in (*self.sending.items(), *self.waiting.items()):
-            self.done[entry.participant] = self._silent(number, entry)
+        for turn in self.open:
+            self.done[turn.participant] = self._silent(turn)
+        for one in self.outcomes:
+            if one.status != "ok":
+                log.warning("%s: %s: %s", one.participant.client, one.status, one.reason)
+        return self
 
     def note_late(self) -> None:
         """Look again: who answered after the deadline was late, not missing."""
         self.workers = Workers()
-        for identifier in self.waiting:
-            self._receive(identifier)
-        for (_, identifier), found in self.workers.results(monotonic() + GRACE):
-            entry = self.waiting[identifier]
-            if self._judge(found, entry)[1]:
-                outcome = self.done[entry.participant]
-                self.done[entry.participant] = replace(
-                    outcome, status="late", reason="answered after the deadline"
-                )
+        for turn in self.open:
+            if turn.message:
+                self._receive(turn)
+        for turn, found in self.workers.results(monotonic() + GRACE):
+            if self._judge(found, turn)[1]:
+                late, reason = self.done[turn.participant], "answered after the deadline"
+                self.done[turn.participant] = replace(late, status="late", reason=reason)
         self.workers.close()
 
-    def _ask(
-        self, participant: Participant, attempts: int = 1, before: Outcome[T] | None = None
-    ) -> None:
-        nonce = secrets.token_hex(16)
-        self.sending[nonce] = _Asked(participant, nonce, attempts, before)
+    def _ask(self, turn: _Turn) -> None:
+        self.open[turn] = None
         ttl = max(1.0, self.end - monotonic()) + TTL_GRACE
-        body = msgspec.json.encode(self.request(participant.client))
-        record = {"nonce": nonce, "body": body}
-        self.workers.submit(("send", nonce), lambda: self.engine.send(participant, record, ttl))
+        body = msgspec.json.encode(self.request(turn.participant.client))
+        record = {"nonce": turn.nonce, "body": body}
+        self.workers.submit(turn, lambda: self.engine.send(turn.participant, record, ttl))
 
-    def _receive(self, identifier: str) -> None:
-        if ("receive", identifier) not in self.workers.open:
-            self.workers.submit(("receive", identifier), lambda: self.engine.receive(identifier))
+    def _receive(self, turn: _Turn) -> None:
+        if turn not in self.workers.open:
+            self.workers.submit(turn, lambda: self.engine.receive(turn.message))
 
     def _look(self, end: float) -> None:
         """Look once at everybody whose last look has come back, until `end` where one hangs."""
-        for identifier in self.waiting:
-            self._receive(identifier)
-        for (kind, number), found in self.workers.results(end):
-            if kind == "send":
-                self._sent(self.sending.pop(number), found)
-            elif found is not None:
-                self._received(self.waiting.pop(number), found)
+        for turn in self.open:
+            self._receive(turn)
+        for turn, found in self.workers.results(end):
+            if turn.message and found is not None:
+                self._settle(turn, *self._judge(found, turn))
+            elif not turn.message and isinstance(found, str) and found:
+                turn.message = found
+                self._receive(turn)
+            elif not turn.message:
+                if isinstance(found, Exception):
+                    log.warning("sending failed (%s)", type(found).__name__)
+                lost: Outcome[T] = Outcome(turn.participant, "missing", "could not be reached")
+                self._settle(turn, replace(lost, attempts=turn.attempts), True)
 
-    def _sent(self, entry: _Asked, found: Any) -> None:
-        if isinstance(found, str) and found:
-            self.waiting[found] = entry
-            self._receive(found)
-            return
-        if isinstance(found, Exception):
-            log.warning("sending failed (%s)", type(found).__name__)
-        self.done[entry.participant] = Outcome(
-            entry.participant, "missing", "could not be reached", attempts=entry.attempts
-        )
-
-    def _received(self, entry: _Asked, found: Any) -> None:
-        outcome, authentic = self._judge(found, entry)
-        if not authentic and entry.attempts < ATTEMPTS and monotonic() < self.end:
-            log.warning("%s: %s; asking again", entry.participant.client, outcome.reason)
-            self._ask(entry.participant, entry.attempts + 1, outcome)
+    def _settle(self, turn: _Turn, outcome: Outcome[T], authentic: bool) -> None:
+        """Keep the outcome, or ask again where the reply was not the site's own."""
+        del self.open[turn]
+        if not authentic and turn.attempts < ATTEMPTS and monotonic() < self.end:
+            log.warning("%s: %s; asking again", turn.participant.client, outcome.reason)
+            self._ask(_Turn(turn.participant, turn.attempts + 1, outcome))
         else:
-            self.done[entry.participant] = outcome
+            self.done[turn.participant] = outcome
 
-    def _judge(self, found: Any, asked: _Asked) -> tuple[Outcome[T], bool]:
+    def _judge(self, found: Any, asked: _Turn) -> tuple[Outcome[T], bool]:
         """The outcome of a reply and whether the nonce proves that the site sent it."""
 
         def outcome(status: Status, reason: str, answer: T | None = None) -> Outcome[T]:
@@ -325,16 +302,16 @@ class Asking(Generic[T]):
             reason = plain(f"the reply cannot be read ({type(error).__name__})")
             return outcome("rejected", reason), authentic
 
-    def _silent(self, number: str, entry: _Asked) -> Outcome[T]:
+    def _silent(self, turn: _Turn) -> Outcome[T]:
         """What is said of a site that has not answered: what its first reply was, if it had one."""
-        deadline = self.engine.deadline
-        reason = f"no answer within {deadline:g} s"
-        if ("send", number) in self.workers.open:
-            reason = f"could not be reached within {deadline:g} s"
-        elif ("receive", number) in self.workers.open:
-            reason = f"its reply was not there as a whole after {deadline:g} s"
-        silent: Outcome[T] = Outcome(entry.participant, "missing", reason)
-        return replace(entry.before or silent, attempts=entry.attempts)
+        reason = "no answer within"
+        if turn in self.workers.open:
+            reason = "its reply was not there as a whole after"
+            if not turn.message:
+                reason = "could not be reached within"
+        reason += f" {self.engine.deadline:g} s"
+        silent: Outcome[T] = Outcome(turn.participant, "missing", reason)
+        return replace(turn.before or silent, attempts=turn.attempts)
 
 
 def named_participants(nodes: Iterable[tuple[int, str, bytes]]) -> list[Participant]:
@@ -380,12 +357,13 @@ def register_sizes(engine: Engine) -> dict[str, int]:
     """How many calibration samples each site says it has."""
 
     def read(body: bytes, client: str) -> int:
-        n_samples = read_reply(body, int)
+        n_samples: int = read_body(body, int)
         if not 0 < n_samples <= MAX_SAMPLES:
             raise ReportError(client, "n_samples", f"{n_samples} samples cannot be", "fix the data")
         return n_samples
 
-    return engine.ask(engine.present(), lambda client: SizeRequest(client=client), read).answers
+    asking = Asking(engine, lambda client: SizeRequest(client=client), read)
+    return asking.run(engine.present()).answers
 
 
 def calibration_round(
@@ -434,7 +412,7 @@ def calibration_round(
             raise ReportError(client, "client", "reports under another name", "use the given name")
         return report
 
-    found = engine.ask(asked, request, read, BYTES_PER_BIN * grid.n_bins + MAX_REPLY)
+    found = Asking(engine, request, read, BYTES_PER_BIN * grid.n_bins + MAX_REPLY).run(asked)
     federation = Federation.from_reports(
         list(found.answers.values()),
         sizes=sizes,
@@ -448,7 +426,7 @@ def calibration_round(
         signatures=engine.signatures + (", reports by registered keys" if keys else ""),
     )
     calibration = calibrate(federation, **options)
-    claims = _claims(engine, asked, calibration, said) if check else {}
+    claims = _claims(engine, asked, calibration) if check else {}
     found.note_late()
     return calibration.with_provenance(
         {
@@ -463,30 +441,20 @@ def calibration_round(
 
 
 def _claims(
-    engine: Engine, asked: list[Participant], calibration: Calibration, said: wire.WireScore
+    engine: Engine, asked: list[Participant], calibration: Calibration
 ) -> dict[str, Claims]:
     """What the clients with valid reports claim to see on their test data."""
-
-    def finite(threshold: float) -> float | None:
-        return threshold if np.isfinite(threshold) else None
+    text, reported = msgspec.Raw(calibration.to_json()), set(calibration.federation.ids)
 
     def read(body: bytes, client: str) -> Claims:
-        claims = read_reply(body, Claims)
+        claims: Claims = read_body(body, Claims)
         fits = len(claims.covered) == len(claims.total_size) == len(calibration.levels)
         if not fits or not all(0 <= count <= claims.n_samples for count in claims.covered):
             raise ReportError(client, "covered", "counts cannot be", "update robfcp")
         return claims
 
-    thresholds: Any = [
-        [finite(one.threshold) for one in level.strata] or finite(level.threshold)
-        for level in calibration.levels
-    ]
-    reported = set(calibration.federation.ids)
-    return engine.ask(
-        [participant for participant in asked if participant.client in reported],
-        lambda client: CheckRequest(client=client, score=said, thresholds=thresholds),
-        read,
-    ).answers
+    asking = Asking(engine, lambda client: CheckRequest(client=client, calibration=text), read)
+    return asking.run(one for one in asked if one.client in reported).answers
 
 
 def _records(
@@ -496,36 +464,37 @@ def _records(
     claims: Mapping[str, Claims],
 ) -> dict[str, dict[str, Any]]:
     """Every client's node, public key, status and claims; also of those that came later."""
-    faults = {fault.client: fault.reason for fault in calibration.faulty}
-    found = {one.participant.client: one for one in outcomes}
-    for client, one in found.items():
-        if one.status == "ok" and client in faults:
-            found[client] = replace(one, status="faulty", reason=faults[client])
+
+    def entry(
+        node: Participant | None, status: Status, reason: str, attempts: int = 0
+    ) -> dict[str, Any]:
+        return {
+            "node_id": None if node is None else str(node.node_id),
+            "public_key": None if node is None else node.public_key.hex(),
+            "status": status,
+            "reason": reason,
+            "attempts": attempts,
+            "claims": None if node is None else msgspec.to_builtins(claims.get(node.client)),
+        }
+
     missing = set(calibration.missing)
+    found = {name: entry(None, "missing", "registered but not connected") for name in missing}
+    asked = {one.participant.node_id for one in outcomes}
     try:  # nobody waits for a network that hangs
         now = bounded(engine.present, 2.0)
     except Exception:
         now = []
-    asked = {one.participant.node_id for one in outcomes}
     for node in now:
         if node.node_id not in asked:
             status: Status = "missing" if node.client in missing else "not asked"
-            came = Outcome[Report](node, status, "joined after the round had begun", attempts=0)
-            found.setdefault(node.client, came)
-    clients = {
-        client: {
-            "node_id": str(one.participant.node_id),
-            "public_key": one.participant.public_key.hex(),
-            "status": one.status,
-            "reason": one.reason,
-            "attempts": one.attempts,
-            "claims": msgspec.to_builtins(claims.get(client)),
-        }
-        for client, one in found.items()
-    }
-    never = {"status": "missing", "reason": "registered but not connected", "attempts": 0}
-    nobody = {"node_id": None, "public_key": None, "claims": None, **never}
-    return dict(sorted({**dict.fromkeys(missing, nobody), **clients}.items()))
+            found[node.client] = entry(node, status, "joined after the round had begun")
+    faults = {fault.client: fault.reason for fault in calibration.faulty}
+    for one in outcomes:
+        client, status, reason = one.participant.client, one.status, one.reason
+        if status == "ok" and client in faults:
+            status, reason = "faulty", faults[client]
+        found[client] = entry(one.participant, status, reason, one.attempts)
+    return dict(sorted(found.items()))
 
 
 def send_letters(engine: Engine, calibration: Calibration, key: Any = None) -> list[Outcome[str]]:
@@ -535,7 +504,7 @@ def send_letters(engine: Engine, calibration: Calibration, key: Any = None) -> l
     """
 
     def read(body: bytes, client: str) -> str:
-        kept = read_reply(body, str)
+        kept: str = read_body(body, str)
         if kept != calibration.identity:
             raise ReportError(client, "calibration", "keeps another letter", "update robfcp")
         return kept
@@ -545,8 +514,8 @@ def send_letters(engine: Engine, calibration: Calibration, key: Any = None) -> l
     for letter in letters.letters(calibration, {participant.client for participant in asked}):
         data = letter.to_json() if key is None else document.sign_sealed(letter.to_json(), key)
         sent[letter.client] = LetterRequest(client=letter.client, letter=msgspec.Raw(data))
-    to = [participant for participant in asked if participant.client in sent]
-    return engine.ask(to, sent.__getitem__, read).outcomes
+    asking = Asking(engine, sent.__getitem__, read)
+    return asking.run(one for one in asked if one.client in sent).outcomes
 
 
 def monitor_round(
@@ -586,7 +555,7 @@ def monitor_round(
                 )
         return report
 
-    found = engine.ask(engine.present(), request, read)
+    found = Asking(engine, request, read).run(engine.present())
     reports, total = list(found.answers.values()), len(found.outcomes)
     how: dict[str, Any] = {
         "delta": delta,
@@ -622,6 +591,7 @@ DEFAULTS: Mapping[str, Any] = {  # of a run's configuration, in the same words o
     "quorum": 0.5,
     "deadline": 60.0,
     "poll": 1.0,
+    "min-nodes": 2,  # wait for so many before the start, at most `deadline` seconds
     "invited": "",  # all registered sites' names, with blanks between: who is offline is missing
     "check": True,  # tell the sites the threshold and note what they claim to cover
     "letters": False,  # send each site its letter afterwards
@@ -629,47 +599,55 @@ DEFAULTS: Mapping[str, Any] = {  # of a run's configuration, in the same words o
 }
 
 
-def round_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of `calibration_round` that a configuration means, before anybody is asked."""
-    if config["output"] and not Path(str(config["output"])).is_absolute():
-        raise RobfcpError(
-            f"output: {config['output']} is not absolute; nobody knows where this app runs"
-        )
+def configured_round(
+    engine: Engine,
+    config: Mapping[str, Any],
+    run_id: int | str | None = None,
+    train: Callable[[], object] | None = None,
+) -> Calibration:
+    """A run as its configuration has it: sizes, training, the round, its file and the letters.
+
+    config: all of `DEFAULTS`; what it cannot mean is refused before anybody is asked.
+    train: what comes between the sizes, which are fixed before, and the reports.
+    """
+    output, sizes, name = (str(config[word]) for word in ("output", "sizes", "promise"))
+    if output and not Path(output).is_absolute():
+        raise RobfcpError(f"output: {output} is not absolute; nobody knows where this app runs")
     if config["liars"] != "unknown" and not isinstance(config["liars"], int):
         raise RobfcpError("liars: neither a number nor 'unknown'; fix the run config")
-    words, name = ("liars", "alike", "mix"), str(config["promise"])
+    words = ("liars", "alike", "mix")
     stated = {word: config[word] for word in words if config[word] not in ("", "unknown")}
     promise = named_promise(name, **stated) if name else None
-    return {
+    options = {
         "score": named_score(str(config["score"])),
         "grid": grid_from_text(str(config["grid"])) if config["grid"] else None,
         "keys": agreement.read_keys(str(config["keys"])) if config["keys"] else None,
-        "quorum": config["quorum"],
-        "check": bool(config["check"]),
         "invited": str(config["invited"]).split(),
-        "coverage": config["coverage"],
         "defence": named_defence(str(config["defence"]), None if promise else stated.get("liars")),
         "promise": promise,
-        "confidence": config["confidence"],
+        **{word: config[word] for word in ("quorum", "check", "coverage", "confidence")},
     }
-
-
-def sizes_as_configured(engine: Engine, config: Mapping[str, Any]) -> Mapping[str, int] | None:
-    """The numbers of samples: asked for, from a registry, or none."""
-    if config["sizes"] == "ask":
-        return register_sizes(engine)
-    return None if config["sizes"] == "none" else agreement.read_sizes(Path(str(config["sizes"])))
-
-
-def calibrate_as_configured(
-    engine: Engine, config: Mapping[str, Any], **options: Any
-) -> Calibration:
-    """The round, its calibration written and the letters sent, where the configuration says so."""
-    calibration = calibration_round(engine, **options)
-    if config["output"]:
-        calibration.save(Path(str(config["output"])))
+    _wait_for(engine, int(config["min-nodes"]))
+    fixed: Mapping[str, int] | None = None
+    if sizes != "none":
+        fixed = register_sizes(engine) if sizes == "ask" else agreement.read_sizes(Path(sizes))
+    if train is not None:
+        train()
+    calibration = calibration_round(engine, sizes=fixed, run_id=run_id, **options)
+    if output:
+        calibration.save(Path(output))
     for level in calibration.levels:
         log.warning("threshold %.6g: %s", level.threshold, level.certificate.statement)
     if config["letters"]:
         send_letters(engine, calibration)
     return calibration
+
+
+def _wait_for(engine: Engine, wanted: int) -> None:
+    """Return when enough sites are there; go on with those there are when the time is up."""
+    end = monotonic() + engine.deadline
+    while (found := len(engine.present())) < wanted:
+        if monotonic() >= end:
+            log.warning("%d of %d sites; going on without the rest", found, wanted)
+            return
+        sleep(min(PAUSE, engine.poll))

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +32,6 @@ from robfcp.errors import RobfcpError
 from robfcp.files import make_folder, read_limited, what_is_wrong, write_atomically
 from robfcp.grid import Grid
 from robfcp.monitoring import Monitor
-from robfcp.prediction import iterate_sets, predict_intervals
 from robfcp.privacy import Ledger, Privacy, grid_from_text
 from robfcp.report import Report, load_key, signing, wire
 from robfcp.scores import ClassificationScore, Score, named_score, scores_or_nan
@@ -124,30 +121,21 @@ def read_site(path: Path) -> dict[str, Any]:
     return found
 
 
-def own_code(place: str | None, folder: Path) -> Callable[..., Any] | None:
-    """The function that a site names, of an installed module or one in the folder."""
-    if place is None:
-        return None
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
-
-
 @dataclass(frozen=True)
 class Site:
     """A site while it answers one request.
 
-    outputs(part): predictions and targets of its calibration or test data, by the model that came
-    with the request or its own. fresh(): predictions, targets and names of the samples labelled
-    since. model: the digest of the model that came; None where none did. memory: kept between
-    requests. seed: of randomised scores; fresh entropy where None. attack(scores): what is
-    reported instead, in simulations.
+    outputs(part, *given): predictions and targets of its calibration or test data, by the model
+    that came with the request or its own. fresh(*given): predictions, targets and names of the
+    samples labelled since. given: what the engine hands to both, the model among it. model: its
+    digest; None where none came. memory: kept between requests. seed: of randomised scores; fresh
+    entropy where None. attack(scores): what is reported instead, in simulations.
     """
 
     rules: SiteRules
-    outputs: Callable[[Part], tuple[ArrayLike, ArrayLike]] | None = None
-    fresh: Callable[[], tuple[ArrayLike, ArrayLike, ArrayLike]] | None = None
+    outputs: Callable[..., tuple[ArrayLike, ArrayLike]] | None = None
+    fresh: Callable[..., tuple[ArrayLike, ArrayLike, ArrayLike]] | None = None
+    given: tuple[Any, ...] = ()
     model: str | None = None
     memory: MutableMapping[str, Any] = field(default_factory=dict)
     seed: Sequence[int] | None = None
@@ -163,21 +151,13 @@ class Site:
             MonitorRequest: self._watch,
         }
         request = read_request(body)
-        try:
-            found = answers[type(request)](request)
-            return found if isinstance(found, bytes) else msgspec.json.encode(found)
-        except Refused:
-            raise
-        except Exception as error:
-            if self.rules.privacy is None:
-                raise
-            log.exception("robfcp: failed at a private site")
-            raise Refused(2, "which failure it was might tell of the data") from error
+        found = answers[type(request)](request)
+        return found if isinstance(found, bytes) else msgspec.json.encode(found)
 
     def _data(self, part: Part) -> tuple[ArrayLike, ArrayLike]:
         if self.outputs is None:
             raise RobfcpError("outputs: this site has none; say where they come from")
-        return self.outputs(part)
+        return self.outputs(part, *self.given)
 
     def _size(self, request: SizeRequest) -> int:
         if self.rules.privacy is not None and self.rules.privacy.hides_size:
@@ -192,9 +172,8 @@ class Site:
         if rules.grid is not None and request.grid.digest != rules.grid.digest:
             raise Refused(5, "another grid than this site takes was asked for")
         score = wire.read_score(request.score)
-        if score is None or (rules.score is not None and score != rules.score):
+        if score is None or rules.score not in (None, score):
             raise Refused(5, "another score than this site takes was asked for")
-        grid = wire.read_grid(request.grid) if rules.grid is None else rules.grid
         body = msgspec.json.encode(request)
         if rules.privacy is not None:
             if self.memory.get("request") == body:
@@ -203,7 +182,7 @@ class Site:
                 Ledger(str(rules.ledger), rules.dataset).charge(rules.privacy, request.round)
             except RobfcpError as error:
                 raise Refused(6, str(error)) from error
-        report = self._made(request, grid, score)
+        report = self._made(request, rules.grid or wire.read_grid(request.grid), score)
         key = rules.signing_key
         found = report.to_json() if key is None else signing.sign(report, load_key(key))
         if rules.privacy is not None:
@@ -235,25 +214,23 @@ class Site:
         )
 
     def _claims(self, request: CheckRequest) -> Claims:
-        """Covered samples and total set size (labels, or width of intervals) at every threshold."""
+        """Covered samples and total set size (labels, or width of intervals) at every level."""
         self.rules.protect("test data are protected")
-        score = wire.read_score(request.score)
-        assert score is not None
+        calibration = Calibration.from_json(bytes(request.calibration))
         predictions, targets = self._data("test")
-        stated = np.array(request.thresholds, dtype=np.float64)  # None becomes NaN
-        limits = np.where(np.isnan(stated), np.inf, stated).T  # (L,), or (C, L) by class
-        truth = np.asarray(targets)
-        if isinstance(score, ClassificationScore):
+        truth, levels = np.asarray(targets), len(calibration.levels)
+        covered, total = np.zeros((2, levels))
+        if isinstance(calibration.score_of(), ClassificationScore):
             rng = np.random.default_rng(self.seed)
-            covered, total = np.zeros((2, limits.shape[-1]))
-            for rows, members in iterate_sets(score, predictions, limits, rng):
-                label = truth[rows]
-                covered += members[np.arange(len(label)), label].sum(axis=0)
+            for rows, sets in calibration.iterate_sets(predictions, rng):
+                members = sets.reshape(*sets.shape[:2], levels)
+                covered += members[np.arange(len(sets)), truth[rows]].sum(axis=0)
                 total += members.sum(axis=(0, 1))
         else:
-            ends = predict_intervals(score, predictions, limits.tolist())
-            inside = (ends[:, 0] <= truth[:, None]) & (truth[:, None] <= ends[:, 1])
-            covered, total = inside.sum(axis=0), np.maximum(ends[:, 1] - ends[:, 0], 0).sum(axis=0)
+            low, high = np.moveaxis(calibration.predict_interval(predictions), 1, 0)
+            low, high = low.reshape(-1, levels), high.reshape(-1, levels)
+            covered = ((low <= truth[:, None]) & (truth[:, None] <= high)).sum(axis=0)
+            total = np.maximum(high - low, 0).sum(axis=0)
         return Claims(len(truth), [int(count) for count in covered], total.tolist())
 
     def _keep(self, request: LetterRequest) -> str:
@@ -280,7 +257,7 @@ class Site:
             delta=request.delta,
             path=_folder("monitor-folder", self.rules.monitor_folder) / name,
         )
-        predictions, targets, ids = self.fresh()
+        predictions, targets, ids = self.fresh(*self.given)
         monitor.update(predictions, targets, ids=ids)
         return monitor.e_report(request.round, request.step).to_json()
 
@@ -296,20 +273,19 @@ def reply_to(record: Any, site: Callable[[], Site]) -> dict[str, Any]:
 
     No exception leaves the site: its text might hold data, and stays in the site's log.
     """
-    nonce = ""
+    nonce, private = "", False
     try:
         found, body = (record.get("nonce"), record.get("body")) if record else (None, None)
         if not isinstance(found, str) or not isinstance(body, bytes):
             raise Refused(1, "the request is not of this protocol; update robfcp")
         nonce = found
-        return {"nonce": nonce, "body": site().answer(body)}
+        asked = site()
+        private = asked.rules.privacy is not None
+        return {"nonce": nonce, "body": asked.answer(body)}
     except Refused as refusal:
         log.warning("robfcp: %s", refusal)
         code = refusal.code
-    except RobfcpError:
-        log.exception("robfcp: refused")
-        code = 3
-    except Exception:
-        log.exception("robfcp: the outputs failed")
-        code = 2
+    except Exception as error:  # of a private site, which one it was might tell of the data
+        log.exception("robfcp: no answer")
+        code = 3 if isinstance(error, RobfcpError) and not private else 2
     return {"nonce": nonce, "code": code}

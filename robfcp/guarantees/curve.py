@@ -149,7 +149,7 @@ def certify(
     --------
     >>> import robfcp
     >>> federation = robfcp.Federation.from_counts([[90, 10]] * 20)
-    >>> certificate = robfcp.certify(federation, index=0, m=1)
+    >>> certificate = robfcp.guarantees.certify(federation, index=0, m=1)
     >>> round(certificate.lower, 3), round(certificate.upper, 3)
     (0.878, 0.919)
     """

@@ -88,7 +88,7 @@ class ClassificationScore(ABC):
 
     Extend it for a score of your own: a frozen dataclass with a `name` and `of_all`, the formula
     for all labels of some rows. With a field `randomized` that is True, `of_all` gets a uniform
-    number u for every row; otherwise u is 1. `robfcp.check_score` tries a score on everything the
+    number u for every row; otherwise u is 1. `check_score` tries a score on everything the
     library relies on.
 
     Attributes

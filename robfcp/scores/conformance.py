@@ -39,7 +39,7 @@ def check_score(score: Score) -> tuple[str, ...]:
     Examples
     --------
     >>> import robfcp
-    >>> for held in robfcp.check_score(robfcp.LAC()):
+    >>> for held in robfcp.scores.check_score(robfcp.LAC()):
     ...     print(held)
     it is a frozen dataclass with a name
     its parameters can stand in a report

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp import LAC, Calibration, Fault, Federation, Grid, Report
+from robfcp import LAC, Calibration, Federation, Grid, Report
+from robfcp.federation import Fault
 from robfcp.lab import outputs, partitions
 from robfcp.lab.faults import stroke_story
 from robfcp.page import About

@@ -143,12 +143,12 @@ def test_the_number_of_liars_is_the_promises_else_the_defences_else_those_left_o
         ({"defence": told, "promise": promise}, 3, True, 5),
         ({"defence": "none"}, 0, False, 0),
         ({"defence": robfcp.RobFCP(liars=4)}, 4, True, 4),
-        ({"defence": robfcp.RobFCPReleased(liars=4)}, 4, True, 4),
+        ({"defence": robfcp.defence.RobFCPReleased(liars=4)}, 4, True, 4),
     ]:
         found = robfcp.calibrate(reports, **arguments)
         assert (found.liars, found.liars_stated, len(found.flagged)) == (liars, stated, out)
         assert found.certificate.m == liars
-    for rule in (robfcp.RobFCP(), robfcp.RobFCPReleased()):
+    for rule in (robfcp.RobFCP(), robfcp.defence.RobFCPReleased()):
         found = robfcp.calibrate(reports, defence=rule)
         assert found.liars == len(found.flagged) > 0
         assert not found.liars_stated

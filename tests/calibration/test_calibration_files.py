@@ -86,7 +86,7 @@ def test_what_was_checked_is_recorded(tmp_path):
     [
         (robfcp.Consensus(exactly=2), "consensus", {"exactly": 2, "at_most": None}),
         (robfcp.RobFCP(2, "l1"), "rob-fcp", {"liars": 2, "distance": "l1", "bins": 100}),
-        (robfcp.NoDefence(), "none", {}),
+        (robfcp.defence.NoDefence(), "none", {}),
         ("consensus", "consensus", {"exactly": None, "at_most": None}),
     ],
     ids=str,

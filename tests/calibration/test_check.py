@@ -17,7 +17,7 @@ from robfcp.errors import RobfcpError
 LAC = robfcp.LAC()
 
 
-class Told(robfcp.NoDefence):
+class Told(robfcp.defence.NoDefence):
     """Trusts everybody, though so many were said to lie."""
 
     def __call__(self, federation):

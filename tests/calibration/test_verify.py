@@ -182,7 +182,7 @@ def test_a_site_finds_its_own_report_in_the_record(calibration):
 
 
 def test_what_was_an_object_cannot_be_made_again():
-    class Mine(robfcp.NoDefence):
+    class Mine(robfcp.defence.NoDefence):
         name = "mine"
 
     calibration = robfcp.calibrate(reports(), defence=Mine())

@@ -148,7 +148,7 @@ def test_a_registry_decides_who_may_report(sites):
             robfcp.Consensus(),
         ),
         ({"defence": "rob-fcp", "liars": 2, "distance": "l1"}, None, robfcp.RobFCP(2, "l1")),
-        ({"defence": "none", "liars": 2}, None, robfcp.NoDefence()),
+        ({"defence": "none", "liars": 2}, None, robfcp.defence.NoDefence()),
     ],
 )
 def test_words_are_the_objects_of_python(words, promise, defence):

@@ -494,7 +494,7 @@ def test_honest_private_sites_are_not_flagged_for_their_noise(marks, n, runs, mo
 @pytest.mark.parametrize("end", [0, -1])
 def test_liars_are_found_through_the_noise(defence, end) -> None:
     sent = private(np.random.default_rng(2), 500, [Privacy(1)] * 40, liars=8, end=end)
-    assert robfcp.estimate_malicious(sent) == 8
+    assert robfcp.defence.estimate_malicious(sent) == 8
     calibration = robfcp.calibrate(sent, defence=named_defence(defence, 8))
     assert calibration.flagged == (() if defence == "none" else sent.ids[:8])
     reached = np.mean(calibration.threshold >= SCORES)

@@ -153,7 +153,7 @@ def test_copies_are_found_without_comparing_every_pair(monkeypatch):
 @pytest.mark.parametrize("number", [1000, pytest.param(3000, marks=pytest.mark.slow)])
 def test_nobody_is_flagged_among_many_honest_clients(number):
     honest = Federation.from_counts(counts_of(scores(number, seed=1)), GRID)
-    assert robfcp.estimate_malicious(honest) == 0
+    assert robfcp.defence.estimate_malicious(honest) == 0
 
 
 def test_prediction_sets_are_built_a_block_at_a_time(tmp_path):

@@ -11,13 +11,8 @@ from engine_faults import Turn
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 import robfcp
-from robfcp.engines.flower import (
-    InProcessNetwork,
-    client_app,
-    monitor_round,
-    server_app,
-)
-from robfcp.engines.flower_network import RUN_ID
+from robfcp.engines import monitor_round
+from robfcp.engines.flower import RUN_ID, Flower, InProcessNetwork, client_app, server_app
 from robfcp.engines.protocol import RECORD
 
 
@@ -98,8 +93,8 @@ class FlowerDriver:
             return told(fresh.get(names[node.node_id - 1], OSError("nothing")))
 
         network = FaultyNetwork(DATA, configs=configs, fresh=samples if fresh else None)
-        options = {"deadline": 20.0, "poll": 0.02, **options}
-        merged = monitor_round(network, watched(), liars, **options)
+        engine = Flower(network, deadline=20.0, poll=0.02)
+        merged = monitor_round(engine, watched(), liars, **options)
         faulty = {fault.client for fault in merged.faulty}
         return {**asdict(merged), "alarm": merged.alarm, "line": merged.line, "faulty": faulty}
 

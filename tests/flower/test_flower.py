@@ -20,17 +20,15 @@ from engine_promises import check_case, status  # noqa: E402
 from flower_faults import FaultyNetwork, FlowerDriver  # noqa: E402
 from flwr.app import RecordDict  # noqa: E402
 
+from robfcp.engines import calibration_round, register_sizes, send_letters  # noqa: E402
 from robfcp.engines.flower import (  # noqa: E402
     DEFAULTS,
     Flower,
     InProcessNetwork,
     calibrate_in_process,
-    calibration_round,
     client_app,
     named_strategy,
-    register_sizes,
     run_in_process,
-    send_letters,
     server_app,
 )
 from robfcp.report import generate_key, load_key  # noqa: E402
@@ -137,8 +135,10 @@ def test_reports_sent_again_by_nodes_give_the_same_calibration():
 
 
 def test_local_models_need_no_arrays_and_a_seed_repeats():
-    options = {"score": robfcp.APS(), "defence": robfcp.Consensus(at_most=1), "rng": 3}
-    first, again = (calibrate_in_process(client_data(5), **options) for _ in range(2))
+    options = {"score": robfcp.APS(), "defence": robfcp.Consensus(at_most=1)}
+    first, again = (
+        calibration_round(Flower(FaultyNetwork(DATA, rng=3), **QUICK), **options) for _ in range(2)
+    )
     assert first.threshold == again.threshold
     assert first.federation.model is None
 
@@ -159,12 +159,11 @@ def test_the_demo_runs_its_round_through_flower(tmp_path):
 def test_letters_are_signed_by_the_server_and_kept_by_nodes_that_have_a_place(tmp_path):
     configs = {f"site-{k}": {"letter-folder": str(tmp_path / str(k))} for k in range(7)}
     network = FaultyNetwork(DATA, configs=configs)
-    calibration = calibration_round(
-        network, defence=robfcp.Consensus(at_most=1), check=False, **QUICK
-    )
+    engine = Flower(network, **QUICK)
+    calibration = calibration_round(engine, defence=robfcp.Consensus(at_most=1), check=False)
     public = generate_key(tmp_path / "server.key")
     key = load_key(tmp_path / "server.key")
-    outcomes = send_letters(network, calibration, key=key, **QUICK)
+    outcomes = send_letters(engine, calibration, key)
     assert [outcome.status for outcome in outcomes] == ["ok"] * 7 + ["faulty"]
     (file,) = (tmp_path / "3").iterdir()
     assert robfcp.calibration.Letter.load(file, public).client == "site-3"
@@ -207,7 +206,7 @@ def test_the_network_has_the_methods_of_flowers_grid():
     message = network.create_message(RecordDict(), "query.robfcp", 1, "g")
     (reply,) = network.send_and_receive([message])
     assert dict(reply.content["robfcp"]) == {"nonce": "", "code": 1}
-    assert register_sizes(network, **QUICK) == {"node-1": 60, "node-2": 60}
+    assert register_sizes(Flower(network, **QUICK)) == {"node-1": 60, "node-2": 60}
 
 
 def test_names_that_cannot_serve_are_replaced_by_node_numbers():
@@ -236,10 +235,9 @@ class Restarting(FaultyNetwork):
 
 def test_a_restarted_superlink_only_delays_the_round():
     network = Restarting(DATA)
-    calibration = calibration_round(
-        network, defence=robfcp.Consensus(at_most=1), check=False, **QUICK
-    )
+    engine = Flower(network, **QUICK)
+    calibration = calibration_round(engine, defence=robfcp.Consensus(at_most=1), check=False)
     assert set(status(calibration).values()) == {"ok"}
     network.get_nodes = lambda: told(ValueError("no"))
     with pytest.raises(robfcp.RobfcpError, match="cannot list its nodes"):
-        calibration_round(network, defence=robfcp.Consensus(at_most=1), deadline=1.0)
+        calibration_round(Flower(network, deadline=1.0), defence=robfcp.Consensus(at_most=1))

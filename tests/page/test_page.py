@@ -17,8 +17,9 @@ from effort import cases, thorough
 from makers import beta_scores, embedded, reports_of, said, saved
 
 import robfcp
-from robfcp import Calibration, Consensus, Fault, Federation, Grid, NoDefence, Report, RobFCP
-from robfcp.defence import Assessment
+from robfcp import Calibration, Consensus, Federation, Grid, Report, RobFCP
+from robfcp.defence import Assessment, NoDefence
+from robfcp.federation import Fault
 from robfcp.page import render, safe_json, write_page
 from robfcp.page.data import view_edges
 from robfcp.page.sentences import headline

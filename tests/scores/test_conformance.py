@@ -15,9 +15,9 @@ from robfcp.scores import SCORES
 @pytest.mark.parametrize("name", sorted(SCORES))
 def test_every_score_we_ship_passes(name):
     kind = SCORES[name]
-    assert len(robfcp.check_score(kind())) >= 7
+    assert len(robfcp.scores.check_score(kind())) >= 7
     if "randomized" in kind.__dataclass_fields__:
-        robfcp.check_score(kind(randomized=False))
+        robfcp.scores.check_score(kind(randomized=False))
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Margin(robfcp.ClassificationScore):
 
 def test_a_score_of_ones_own_goes_from_reports_to_sets():
     (p, y), score = outputs(0, 1500, 4), Margin()
-    assert "float16 and float32 are taken" in robfcp.check_score(score)
+    assert "float16 and float32 are taken" in robfcp.scores.check_score(score)
     parts = np.array_split(score(p[:1000], y[:1000]), 10)
     reports = [robfcp.Report.from_scores(f"site-{k}", part) for k, part in enumerate(parts)]
     sets = robfcp.calibrate(reports).predict_set(p[1000:], score=score)
@@ -120,4 +120,4 @@ Residual = robfcp.AbsoluteResidual
 )
 def test_what_is_wrong_with_a_score_is_said(score, message):
     with pytest.raises(RobfcpError, match=message):
-        robfcp.check_score(score)
+        robfcp.scores.check_score(score)

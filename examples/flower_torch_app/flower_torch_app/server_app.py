@@ -6,7 +6,8 @@ from flwr.serverapp.strategy import FedAvg
 
 import robfcp
 from flower_torch_app.task import make_model
-from robfcp.engines.flower import calibration_round, register_sizes
+from robfcp.engines import calibration_round, register_sizes
+from robfcp.engines.flower import Flower
 
 app = ServerApp()
 
@@ -17,19 +18,17 @@ def main(network: Grid, context: Context) -> None:
     config = context.run_config
     arrays = ArrayRecord(make_model().state_dict())
     patience = {"deadline": config["deadline"], "poll": config["poll"]}
-    sizes = register_sizes(network, arrays, **patience)
+    sizes = register_sizes(Flower(network, arrays, **patience))
 
     strategy = FedAvg(fraction_evaluate=0.0)
     result = strategy.start(network, arrays, num_rounds=config["num-server-rounds"])
 
     calibration = calibration_round(
-        network,
-        result.arrays,
+        Flower(network, result.arrays, **patience),
         sizes=sizes,
         coverage=config["coverage"],
         defence=robfcp.Consensus(at_most=None if config["liars"] == "unknown" else config["liars"]),
         run_id=context.run_id,
-        **patience,
     )
     if config["output"]:
         calibration.save(config["output"])
