@@ -27,7 +27,6 @@ import robfcp
 from robfcp.calibration import AuditLog, Letter, load_calibration, verify_calibration
 from robfcp.calibration.audit import log_round
 from robfcp.calibration.document import digest_of, sign_sealed
-from robfcp.calibration.letters import letter_to
 from robfcp.calibration.record import Record
 from robfcp.cli.tables import read_outputs
 from robfcp.errors import RobfcpError
@@ -81,7 +80,7 @@ class Samples:
 
     def kinds(self) -> dict[str, tuple[str, bytes, Reader]]:
         """Each kind's file name, a valid file, and what is done with it."""
-        letter = letter_to(self.calibration, "s1").to_json()
+        letter = self.calibration.letter("s1").to_json()
         Ledger(self.folder / "ledger", "d").charge(Privacy(1.0, rounds=3), "r")
         log_round(AuditLog(self.folder / "log"), self.calibration, {})
         keys = f'["s1"]\nsamples = 30\nkey = "{self.public}"\nnot-after = "2099-01-01"\n'

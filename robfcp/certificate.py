@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from robfcp.errors import RobfcpError
+
 Kind = Literal["any-threshold", "marginal", "pac", "mix"]
 FULL = "every set is full"
 INDEPENDENT = (
@@ -35,6 +37,9 @@ class CurvePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     m: int
     lower: float
     upper: float
+
+    def __post_init__(self) -> None:
+        _check_shares(self.lower, self.upper, self.m)
 
     @property
     def vacuous(self) -> bool:
@@ -98,6 +103,14 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     bound: float | None = None
     by: str = ""
 
+    def __post_init__(self) -> None:
+        _check_shares(self.lower, self.upper, self.m)
+        if self.n_clients < 1 or not (self.confidence is None or 0 < self.confidence < 1):
+            raise RobfcpError("a certificate's confidence, or its number of sites, cannot be")
+        for one in self.assumptions:
+            if one.name == "alike" and not (isinstance(one.value, float | int) and one.value >= 0):
+                raise RobfcpError(f"sites cannot be alike up to {one.value!r:.60}")
+
     @property
     def vacuous(self) -> bool:
         """Whether nothing is said: every coverage is allowed."""
@@ -111,8 +124,8 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     @property
     def at_every_site(self) -> float | None:
         """Where sites are declared alike up to s: coverage at each honest one, lower - 2 s."""
-        declared = (one.value for one in self.assumptions if one.name == "alike")
-        return next((max(0.0, self.lower - 2 * abs(float(s))) for s in declared), None)
+        declared = (float(one.value) for one in self.assumptions if one.name == "alike")
+        return next((max(0.0, self.lower - 2 * s) for s in declared), None)
 
     def for_liars(self, point: CurvePoint, confidence: float) -> Certificate:
         """What the curve's point says of the same threshold in the same round.
@@ -195,6 +208,12 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         if self.upper < 1:
             return f"{where} is between {at_least(self.lower)} and {at_most(self.upper)}"
         return f"{where} is at least {at_least(self.lower)}"
+
+
+def _check_shares(lower: float, upper: float, m: int) -> None:
+    """Refuse what no coverage can be; the last digits may be rounding."""
+    if not -1e-9 <= lower <= upper + 1e-9 <= 1 + 2e-9 or m < 0:
+        raise RobfcpError(f"coverage cannot lie in [{lower}, {upper}] with {m} liars")
 
 
 def at_least(share: float) -> str:

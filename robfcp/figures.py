@@ -431,7 +431,7 @@ def plot_by_class(
     shown = some[np.argsort(share[some], kind="stable")][:MOST][::-1]  # the first one on top
     pair = new_axes(2) if axes is None else axes
     places = np.arange(len(shown))
-    known = {one.name: one for one in chosen.strata}
+    known = {one.name: one for one in chosen.parts}
     look: dict[str, Any] = {"alpha": 0.35, "linewidth": 6, "solid_capstyle": "butt"}
     words = {GREY: "proved", VERMILION: "proved, held by few"}  # each once
     for place, c in enumerate(shown):

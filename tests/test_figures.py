@@ -131,7 +131,7 @@ def test_classes_are_shown_with_what_is_reported_proved_and_set() -> None:
     names = [tick.get_text() for tick in coverage.get_yticklabels()]
     assert sorted(names) == ["easy", "hard", "rare"]
     shares = dict(zip(names, coverage.collections[0].get_offsets()[:, 0], strict=True))
-    limit = dict(zip(calibration.strata, calibration.threshold, strict=True))
+    limit = dict(zip(calibration.parts, calibration.threshold, strict=True))
     grid = calibration.federation.grid
     for c, name in enumerate(("easy", "hard", "rare")):
         tables = [report.strata.dense()[c] for report in labelled_sites()]

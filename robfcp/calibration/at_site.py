@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 from msgspec import Meta
+from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import Rng, array, share
-from robfcp.calibration.calibration import Calibration
+from robfcp.calibration.calibration import Calibration, Limit
 from robfcp.calibration.checking import Check, check, level_of
 from robfcp.certificate import at_least
 from robfcp.errors import RobfcpError
@@ -27,22 +28,21 @@ STRANGER = "this site"  # what a site that sent no report is called
 class Others(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the other sites' reports prove for one site's own label mix.
 
-    `thresholds`: one a level, for whatever mix the site's next patient makes; None where nothing is
-    proved. `label_counts`: the site's own labels by class, as it reported them. `liars`: how many
-    of the others may lie, and whether that was stated beforehand; an estimate proves nothing.
-    `alike`: how much honest sites may differ within a class.
+    `thresholds`: one a level, for whatever mix the site's next patient makes; infinite where
+    nothing is proved. `label_counts`: the site's own labels by class, as it reported them. `liars`:
+    how many of the others may lie, and whether that was stated beforehand; an estimate proves
+    nothing. `alike`: how much honest sites may differ within a class.
     """
 
-    thresholds: tuple[float | None, ...]
+    thresholds: tuple[Limit, ...]
     label_counts: tuple[Annotated[int, Meta(ge=0)], ...]
     liars: Annotated[int, Meta(ge=0)]
     alike: Annotated[float, Meta(ge=0, le=1)]
     stated: bool
 
-    @property
-    def limits(self) -> tuple[float, ...]:
-        """The thresholds, infinite where nothing is proved."""
-        return tuple(np.inf if limit is None else limit for limit in self.thresholds)
+    def __post_init__(self) -> None:
+        limits = tuple(np.inf if limit is None else limit for limit in self.thresholds)
+        force_setattr(self, "thresholds", limits)
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def localised(
             "nothing; calibrate with a number"
         )
     liars = None if others is None or remarks else others.liars
-    limits = (np.inf,) * len(calibration.levels) if others is None else others.limits
+    limits = (np.inf,) * len(calibration.levels) if others is None else others.thresholds
     if others is not None and np.inf in limits:
         remarks.append(
             "the other sites' reports prove nothing for this site's label mix at some level: too "
@@ -255,26 +255,6 @@ def at_stranger(
     """Thresholds of a site that sent no report, from the record and its own labelled outputs.
 
     Takes and gives what `Letter.at_site` does; the calibration's reports must be by class.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import robfcp
-    >>> from robfcp.calibration.at_site import at_stranger
-    >>> rng = np.random.default_rng(0)
-    >>> p = rng.dirichlet([0.3, 0.3], 4000)
-    >>> y = (rng.random(4000) < p[:, 1]).astype(int)
-    >>> lac = robfcp.LAC()
-    >>> reports = [
-    ...     robfcp.Report.from_scores(
-    ...         f"site-{k}", lac(p[k::8], y[k::8]), score=lac, labels=y[k::8], classes=2
-    ...     )
-    ...     for k in range(7)
-    ... ]
-    >>> calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=1))
-    >>> local = at_stranger(calibration, p[7::8], y[7::8])
-    >>> local.client, local.levels[0].federation <= 1
-    ('this site', True)
     """
     calibration.check_classes(probabilities)
     calibration.score_of()(probabilities, labels, rng)  # refuses what are no labels
@@ -282,14 +262,11 @@ def at_stranger(
     counts = label_shift.class_counts(federation)
     sizes = np.bincount(array("labels", labels), minlength=len(counts.names))
     liars, alike = calibration.liars, calibration.record.alike_within_classes
-    edges = [
+    edges = (
         site.stranger_threshold(counts, sizes, float(1 - level.coverage), liars, alike)
         for level in calibration.levels
-    ]
-    upper = federation.grid.upper
-    limits = tuple(
-        None if edge is None or np.isinf(upper[edge]) else float(upper[edge]) for edge in edges
     )
+    limits = tuple(map(federation.threshold_at, edges))
     others = Others(limits, tuple(sizes.tolist()), liars, alike, calibration.liars_stated)
     return localised(STRANGER, calibration, others, probabilities, labels, rng)
 

@@ -12,18 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
-from robfcp.calibration.calibration import Calibration, Level, Stratum
+from robfcp.calibration.calibration import Calibration, Level, Part
 from robfcp.certificate import Certificate, CurvePoint, liars_assumption
 from robfcp.diagnosis import Diagnosis
 from robfcp.diagnosis import diagnose as diagnosed
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
 from robfcp.grid import Grid
-from robfcp.guarantees import FcpThreshold, Promise, RankRule, certify, curve
-from robfcp.report import OTHER, Names
+from robfcp.guarantees import FcpThreshold, Promise, certify, curve
+from robfcp.report import OTHER
 
-UNPROTECTED, HARDLY = "unprotected", "hardly protected"
-FEW_STRATA = 25  # whose curves have all their points; those of more have the first few
+FEW = 25  # classes, whose curves have all their points; those of more have the first few
 FIRST = 5
 
 
@@ -39,46 +38,6 @@ def strata_of(federation: Federation, by: str | None) -> Stratified:
     if by is not None and found.by != by:
         raise RobfcpError(f"by: the reports keep counts by {found.by}, not by {by}; use that")
     return found
-
-
-def clusters_of(
-    strata: Stratified, clusters: Mapping[str, str] | None
-) -> tuple[list[int], tuple[str, ...]]:
-    """Each stratum's cluster and the clusters' names: themselves where none are given."""
-    labels = strata.labels
-    if clusters is None:
-        return list(range(len(labels))), labels
-    missing = [name for name in labels if name not in clusters and name != OTHER]
-    if missing:
-        raise RobfcpError(f"by: {missing[0]!r} has no cluster; give every class one")
-    unknown = sorted(set(map(str, clusters)) - set(labels) - {OTHER})
-    if unknown:
-        raise RobfcpError(f"by: {unknown[0]!r:.60} is none of the {strata.by} names")
-    wanted = [str(clusters.get(name, OTHER)) for name in labels]
-    names = tuple(dict.fromkeys(wanted))
-    return [names.index(name) for name in wanted], names
-
-
-def class_names(federation: Federation) -> Names | None:
-    """The classes the reports name, "(other)" left out; None where they do not."""
-    strata = federation.strata
-    if strata is None or strata.by != "class":
-        return None
-    if isinstance(strata.names, int) or OTHER not in strata.names:
-        return strata.names
-    return tuple(name for name in strata.names if name != OTHER)
-
-
-class Asked(NamedTuple):
-    """What is asked of every class or group."""
-
-    by: str
-    clusters: Mapping[str, str] | None
-    promise: Promise | None
-    confidence: float
-    liars: int
-    stated: bool
-    rank: RankRule
 
 
 class Held(NamedTuple):
@@ -99,124 +58,115 @@ def held_strata(
 ) -> tuple[Held, ...]:
     """Every class or group, or every cluster of them; "(other)" left out."""
     strata = strata_of(federation, by)
-    cluster, names = clusters_of(strata, clusters)
+    labels = wanted = strata.labels
+    if clusters is not None:
+        missing = [name for name in labels if name not in clusters and name != OTHER]
+        if missing:
+            raise RobfcpError(f"by: {missing[0]!r} has no cluster; give every class one")
+        unknown = sorted(set(map(str, clusters)) - set(labels) - {OTHER})
+        if unknown:
+            raise RobfcpError(f"by: {unknown[0]!r:.60} is none of the {strata.by} names")
+        wanted = tuple(str(clusters.get(name, OTHER)) for name in labels)
+    names = tuple(dict.fromkeys(wanted))
     private = federation.noisy and any(federation.privacy[k] for k in strata.rows)
-    if private and len(names) < len(cluster):
+    if private and len(names) < len(labels):
         raise RobfcpError(
             "by: private reports hold noise for every class; let the sites report by cluster"
         )
+    cluster = [names.index(name) for name in wanted]
     members: dict[int, list[str]] = {}
-    for c, name in zip(cluster, strata.labels, strict=True):
+    for c, name in zip(cluster, labels, strict=True):
         if name != OTHER:
             members.setdefault(c, []).append(name)
     if not members:
         raise RobfcpError(f"by: no {by} has a name; every site merged all of them")
-    joined = federation
     if clusters is not None:
-        joined = replace(federation, strata=strata.clustered(cluster, names))
-    return tuple(Held(names[c], tuple(members[c]), c, joined) for c in sorted(members))
+        federation = replace(federation, strata=strata.clustered(cluster, names))
+    return tuple(Held(names[c], tuple(members[c]), c, federation) for c in sorted(members))
 
 
-def confidence_of_each(confidence: float, parts: int) -> float:
-    """Of every one of so many certificates, where all are to hold at once."""
-    return 1 - (1 - confidence) / parts
-
-
-def stratum_levels(
+def level_by_class(
     federation: Federation,
     trusted: NDArray[np.bool_],
     level: Fraction,
-    asked: Asked,
-) -> tuple[Stratum, ...]:
-    """Threshold and certificate of every class or group, "(other)" left out.
+    by: str,
+    clusters: Mapping[str, str] | None,
+    promise: Promise | None,
+    confidence: float,
+    liars: int,
+    stated: bool,
+) -> Level:
+    """Threshold and certificate of every class or group, "(other)" left out, and the widest.
 
     The certificates hold all at once with the stated confidence; thresholds that cover on average
     hold for all of them anyway.
     """
-    every, m = held_strata(federation, asked.by, asked.clusters), asked.liars
-    confidence = confidence_of_each(asked.confidence, len(every))
+    every, m = held_strata(federation, by, clusters), liars
+    sure = 1 - (1 - confidence) / len(every)
     place = {client: k for k, client in enumerate(federation.ids)}
-    points = None if len(every) <= FEW_STRATA else FIRST
+    points = None if len(every) <= FEW else FIRST
 
-    def one(name: str, held: Federation) -> Stratum:
-        """One stratum from the clients that hold it."""
+    def part(name: str, held: Federation) -> Part:
+        """One of them from the clients that hold it."""
         holders = held.n_clients
-        protection = UNPROTECTED if holders <= m else HARDLY if m and holders <= 2 * m else ""
         budgets = curve.curve_budgets(holders, m)[:points]
         edge, certificate = None, None
-        if asked.promise is not None and m < holders:
-            edge, certificate = asked.promise.threshold(held, level, confidence)
-        elif asked.promise is None and holders:
+        if promise is not None and m < holders:
+            edge, certificate = promise.threshold(held, level, sure)
+        elif promise is None and holders:
             mask = trusted[[place[client] for client in held.ids]]
             if mask.any():
-                edge = FcpThreshold(held, mask, asked.rank).index(level)
+                edge = FcpThreshold(held, mask).index(level)
             curve.foresee(held, edge, (m, *budgets))
             if m < holders:
-                certificate = certify(held, edge, m, confidence, estimated=not asked.stated)
-        if certificate is None:
-            certificate = _nothing(held, m, confidence)
-        return Stratum(
-            name,
+                certificate = certify(held, edge, m, sure, estimated=not stated)
+        return Part(
+            name=name,
             threshold=held.threshold_at(edge),
-            certificate=certificate,
+            certificate=_nothing(held, m, sure) if certificate is None else certificate,
             holders=holders,
             samples=int(held.sizes.sum()),
-            protection=protection,
-            curve=curve.coverage_curve(held, edge, budgets, confidence) if holders else (),
-            empty_from=curve.empty_from(held, edge, confidence),
+            curve=curve.coverage_curve(held, edge, budgets, sure) if holders else (),
+            empty_from=curve.empty_from(held, edge, sure),
         )
 
-    found = {held.name: one(held.name, held.federation()) for held in every}
-    own = {
-        name: msgspec.structs.replace(found[held.name], name=name)
-        for held in every
-        for name in held.members
+    own: dict[str, Part] = {}
+    for held in every:
+        found = part(held.name, held.federation())
+        own |= {name: msgspec.structs.replace(found, name=name) for name in held.members}
+    strata = strata_of(federation, by)
+    parts = tuple(own[name] for name in strata.labels if name != OTHER)
+    weakest = min(parts, key=lambda one: one.certificate.lower).certificate
+    n_clients = len(strata.rows)
+    few = {
+        kind: [one.name for one in parts if one.protection == kind]
+        for kind in ("unprotected", "hardly protected")
     }
-    order = strata_of(federation, asked.by).labels
-    return tuple(own[name] for name in order if name != OTHER)
+    certificate = msgspec.structs.replace(
+        weakest,
+        upper=max(one.certificate.upper for one in parts),
+        confidence=None if weakest.confidence is None else confidence,
+        by=by if clusters is None else "cluster",
+        n_clients=n_clients,
+        assumptions=tuple(
+            liars_assumption(liars, n_clients, estimated=not stated) if one.name == "liars" else one
+            for one in weakest.assumptions
+        ),
+        n_outside=0,
+        note="; ".join(f"{kind}: {a_few(names)}" for kind, names in few.items() if names),
+    )
+    threshold = max(one.threshold for one in parts)
+    return Level(coverage=level, threshold=threshold, certificate=certificate, parts=parts)
 
 
 def _nothing(held: Federation, m: int, confidence: float) -> Certificate:
     """A certificate that proves nothing: nobody can protect what at most m clients hold."""
     found = Certificate("any-threshold", 0.0, 1.0, confidence, m, max(held.n_clients, 1))
     if held.n_clients:
-        stated = msgspec.structs.replace(
-            certify(held, None, 0, confidence), lower=0.0, upper=1.0, m=m
-        )
-        found = stated.for_liars(CurvePoint(m, 0.0, 1.0), confidence)
+        found = certify(held, None, 0, confidence).for_liars(CurvePoint(m, 0.0, 1.0), confidence)
     return msgspec.structs.replace(
         found, note=f"held by {held.n_clients} sites, so that {m} liars decide it"
     )
-
-
-def worst_of(found: Sequence[Stratum], federation: Federation, asked: Asked) -> Certificate:
-    """What holds of every stratum at once: the widest of their certificates."""
-    n_clients = len(strata_of(federation, asked.by).rows)
-    weakest = min(found, key=lambda one: one.certificate.lower).certificate
-    return msgspec.structs.replace(
-        weakest,
-        upper=max(one.certificate.upper for one in found),
-        confidence=None if weakest.confidence is None else asked.confidence,
-        by=asked.by if asked.clusters is None else "cluster",
-        n_clients=n_clients,
-        assumptions=tuple(
-            liars_assumption(asked.liars, n_clients, estimated=not asked.stated)
-            if one.name == "liars"
-            else one
-            for one in weakest.assumptions
-        ),
-        n_outside=0,
-        note=_names(found),
-    )
-
-
-def _names(found: Sequence[Stratum]) -> str:
-    words = []
-    for kind in (UNPROTECTED, HARDLY):
-        named = [one.name for one in found if one.protection == kind]
-        if named:
-            words.append(f"{kind}: {a_few(named)}")
-    return "; ".join(words)
 
 
 def covered_at_sites(calibration: Calibration) -> NDArray[np.float64]:
@@ -238,7 +188,7 @@ def covered_at_sites(calibration: Calibration) -> NDArray[np.float64]:
 
 def stratum_limits(strata: Stratified, level: Level) -> NDArray[np.float64]:
     """(C,) the threshold that each class or group is held to; the common one without its own."""
-    own = {one.name: one.threshold for one in level.strata}
+    own = {one.name: one.threshold for one in level.parts}
     return np.array([own.get(name, level.threshold) for name in strata.labels])
 
 

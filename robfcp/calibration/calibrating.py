@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from robfcp.arguments import a_few, exact_level, share
-from robfcp.calibration.by_class import Asked, class_names, strata_of, stratum_levels, worst_of
+from robfcp.calibration.by_class import level_by_class, strata_of
 from robfcp.calibration.calibration import Calibration, Level
 from robfcp.calibration.record import Record
 from robfcp.defence import (
@@ -27,16 +27,8 @@ from robfcp.defence import (
 )
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Untrusted
-from robfcp.guarantees import (
-    LabelShift,
-    Marginal,
-    Pac,
-    Promise,
-    RankRule,
-    certify,
-    curve,
-    rank_charge,
-)
+from robfcp.guarantees import LabelShift, Marginal, Pac, Promise, certify, curve
+from robfcp.report import OTHER
 
 LevelLike = float | str | Fraction
 Reports = Federation | Iterable[Untrusted | os.PathLike[str]] | str | os.PathLike[str]
@@ -109,29 +101,6 @@ def calibrate(
     >>> calibration.predict_set([[0.7, 0.25, 0.05]])
     array([[ True,  True, False]])
     """
-    return _calibrate(
-        reports,
-        coverage,
-        risk=risk,
-        by=by,
-        defence=defence,
-        promise=promise,
-        confidence=confidence,
-    )
-
-
-def _calibrate(
-    reports: Reports,
-    coverage: LevelLike | Sequence[LevelLike] = 0.9,
-    *,
-    risk: LevelLike | Sequence[LevelLike] | None = None,
-    by: str | Mapping[str, str] | None = None,
-    defence: str | Defence = DEFAULT,
-    promise: Promise | None = None,
-    confidence: float = 0.95,
-    rank: RankRule = rank_charge,
-) -> Calibration:
-    """The same with another rank for the defence's own threshold, for comparisons."""
     rule = named_defence(defence) if isinstance(defence, str) else defence
     if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "name"):
         raise RobfcpError(
@@ -164,24 +133,14 @@ def _calibrate(
         promise=promise,
         clusters=clusters,
     )
-    asked = Asked(
-        by=str(chosen),
-        clusters=clusters,
-        promise=promise,
-        confidence=confidence,
-        liars=liars,
-        stated=stated,
-        rank=rank,
-    )
     budgets = curve.curve_budgets(federation.n_clients, liars)
     if chosen is None and promise is None:
-        own = threshold_of(rule, federation, trusted, rank)
+        own = threshold_of(rule, federation, trusted)
 
     def found(level: Fraction) -> Level:
         if chosen is not None:
-            strata = stratum_levels(federation, trusted, level, asked)
-            worst = worst_of(strata, federation, asked)
-            return Level(level, max(one.threshold for one in strata), worst, strata=strata)
+            told = (level, chosen, clusters, promise, confidence, liars, stated)
+            return level_by_class(federation, trusted, *told)
         if promise is not None:
             edge, certificate = promise.threshold(federation, level, confidence)
         else:
@@ -189,20 +148,25 @@ def _calibrate(
             curve.foresee(federation, edge, (liars, *budgets))
             certificate = certify(federation, edge, liars, confidence, estimated=not stated)
         return Level(
-            level,
-            federation.threshold_at(edge),
-            certificate,
-            curve.coverage_curve(federation, edge, budgets, confidence),
-            curve.empty_from(federation, edge, confidence),
+            coverage=level,
+            threshold=federation.threshold_at(edge),
+            certificate=certificate,
+            curve=curve.coverage_curve(federation, edge, budgets, confidence),
+            empty_from=curve.empty_from(federation, edge, confidence),
         )
 
+    strata, classes = federation.strata, None
+    if strata is not None and strata.by == "class":
+        classes = strata.names
+        if not isinstance(classes, int):
+            classes = tuple(one for one in classes if one != OTHER)
     return Calibration(
         levels=tuple(map(found, levels)),
         several=several,
         by=chosen,
         score=federation.score,
         risk=federation.risk,
-        classes=class_names(federation),
+        classes=classes,
         defence=name,
         promised=promise is not None,
         confidence=confidence,
@@ -210,11 +174,11 @@ def _calibrate(
         liars_stated=stated,
         checked=federation.checked,
         summary=record.summary,
-        public_remarks=(
-            *_nameless(assessment.remarks, federation),
+        public_remarks=(  # a calibration goes to everybody: names stay with the record
+            *(one for one in assessment.remarks if not any(name in one for name in federation.ids)),
             *_privacy_remarks(federation),
             *(() if promise is None else promise.remarks(federation, confidence)),
-            *_strata_remarks(federation, clusters),
+            *_class_remarks(federation, clusters),
         ),
     ).with_record(record)
 
@@ -298,11 +262,6 @@ def _asked(
     return [read(value) for value in wanted], several
 
 
-def _nameless(remarks: Sequence[str], federation: Federation) -> tuple[str, ...]:
-    """Those that name no site: a calibration goes to everybody, names stay with the record."""
-    return tuple(one for one in remarks if not any(name in one for name in federation.ids))
-
-
 def _privacy_remarks(federation: Federation) -> tuple[str, ...]:
     """How private the reports are, in words: nothing, one budget, or the weakest of several."""
     stated = [privacy for privacy in federation.privacy if privacy is not None]
@@ -324,7 +283,7 @@ def _noise_remarks(federation: Federation) -> tuple[str, ...]:
     return (f"noise: {told}",) if len(held) > 1 else ()
 
 
-def _strata_remarks(federation: Federation, clusters: Mapping[str, str] | None) -> tuple[str, ...]:
+def _class_remarks(federation: Federation, clusters: Mapping[str, str] | None) -> tuple[str, ...]:
     """How many report no classes where others do, and that a cluster's promise is not a class's."""
     found = []
     strata = federation.strata

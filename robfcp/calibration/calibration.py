@@ -19,17 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp import __version__
 from robfcp.arguments import Rng, array, exact_level
 from robfcp.calibration.checking import Check, check
-from robfcp.calibration.document import (
-    FilePath,
-    SealedFile,
-    check_signer,
-    decode_body,
-    digest_of,
-    kind_of,
-    seal,
-    sign_sealed,
-    unseal,
-)
+from robfcp.calibration.document import FilePath, SealedFile, digest_of, kind_of
 from robfcp.certificate import Certificate, CurvePoint
 from robfcp.errors import RobfcpError
 from robfcp.files import is_special, read_limited, write_atomically
@@ -57,54 +47,56 @@ T = TypeVar("T")
 Curves = Mapping[int, Certificate] | Mapping[str, Mapping[int, Certificate]]
 
 
-class Stratum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One class or group for one coverage wanted.
-
-    `holders` is the number of sites that hold it. With at most m of them lying it is "unprotected"
-    where m or fewer hold it, which nobody can protect, and "hardly protected" where 2m or fewer do.
-    `curve` says where its coverage lies for each number of liars among them, all of it true at
-    once; `empty_from` is the number from which on nothing is proved, None where something always
-    is.
-    """
-
-    name: str
-    threshold: Limit
-    certificate: Certificate
-    holders: int
-    samples: int
-    protection: str = ""
-    curve: tuple[CurvePoint, ...] = ()
-    empty_from: int | None = None
-
-    def __post_init__(self) -> None:
-        _read_limit(self)
-
-
-class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The threshold for one coverage wanted, and its certificate.
+class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A threshold and its certificate.
 
     `curve` says where coverage lies for each number of liars, all of it true at once;
     `empty_from` is the number from which on nothing is proved, None where something always is.
-    With `strata` there is a threshold for each class or group, and `threshold` is their largest.
     """
 
-    coverage: Exact
     threshold: Limit
     certificate: Certificate
     curve: tuple[CurvePoint, ...] = ()
     empty_from: int | None = None
-    strata: tuple[Stratum, ...] = ()
 
     def __post_init__(self) -> None:
-        _read_limit(self)
+        if self.threshold is None:
+            force_setattr(self, "threshold", float("inf"))
+
+
+class Part(Threshold, frozen=True, kw_only=True):
+    """The threshold of one class or group, about the sites that hold it.
+
+    With at most m of them lying it is "unprotected" where m or fewer hold it, which nobody can
+    protect, and "hardly protected" where 2m or fewer do.
+    """
+
+    name: str
+    holders: int
+    samples: int
+
+    @property
+    def protection(self) -> str:
+        """How well the number of its holders protects it; empty where it does."""
+        m = self.certificate.m
+        if self.holders <= m:
+            return "unprotected"
+        return "hardly protected" if m and self.holders <= 2 * m else ""
+
+
+class Level(Threshold, frozen=True, kw_only=True):
+    """The threshold for one coverage wanted.
+
+    With `parts` there is one for each class or group, and `threshold` is the largest of them.
+    """
+
+    coverage: Exact
+    parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.coverage, str):
             force_setattr(self, "coverage", exact_level(self.coverage))
-
-
-def _read_limit(level: Level | Stratum) -> None:
-    """An infinite threshold is null in a file."""
-    if level.threshold is None:
-        force_setattr(level, "threshold", float("inf"))
 
 
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -208,14 +200,13 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         By class or group an array: (C,), or (L, C) for several levels.
         """
         if self.by is not None:
-            rows = np.array([[one.threshold for one in level.strata] for level in self.levels])
-            return rows if self.several else rows[0]
+            return self._limits_of_parts if self.several else self._limits_of_parts[0]
         return self._single(self._limits_of_levels)
 
     @property
-    def strata(self) -> tuple[str, ...]:
+    def parts(self) -> tuple[str, ...]:
         """The names of the classes or groups that have thresholds of their own."""
-        return tuple(one.name for one in self.levels[0].strata)
+        return tuple(one.name for one in self.levels[0].parts)
 
     @property
     def certificate(self) -> Certificate | tuple[Certificate, ...]:
@@ -243,14 +234,12 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         with 95% confidence, either more than 2 of the 20 sites lie or co
         """
 
-        def points(one: Level | Stratum) -> dict[int, Certificate]:
+        def points(one: Threshold) -> dict[int, Certificate]:
             return {p.m: one.certificate.for_liars(p, self.confidence) for p in one.curve}
 
         return self._single(
             tuple(
-                points(level)
-                if self.by is None
-                else {one.name: points(one) for one in level.strata}
+                points(level) if self.by is None else {one.name: points(one) for one in level.parts}
                 for level in self.levels
             )
         )
@@ -263,6 +252,10 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
     @property
     def _limits_of_levels(self) -> tuple[float, ...]:
         return tuple(level.threshold for level in self.levels)
+
+    @property
+    def _limits_of_parts(self) -> NDArray[np.float64]:
+        return np.array([[one.threshold for one in level.parts] for level in self.levels])
 
     def _single(self, values: tuple[T, ...]) -> T | tuple[T, ...]:
         return values if self.several else values[0]
@@ -459,19 +452,18 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
             if groups is not None:
                 raise RobfcpError("groups: the thresholds are not by group; leave them out")
             return np.array(self._limits_of_levels)
-        table = np.array([[one.threshold for one in level.strata] for level in self.levels]).T
         if self.by == "class":
-            return table
+            return self._limits_of_parts.T
         if groups is None:
             raise RobfcpError("groups: the thresholds are by group; pass each sample's group")
         names = array("groups", groups).astype(str)
         if names.shape != shape:
             raise RobfcpError(f"groups: need one a sample {shape}, not shape {names.shape}")
-        place = {name: k for k, name in enumerate(self.strata)}
+        place = {name: k for k, name in enumerate(self.parts)}
         unknown = sorted(set(names.tolist()) - set(place))
         if unknown:
             raise RobfcpError(f"groups: {unknown[0]!r:.60} had no report; it has no threshold")
-        return table[[place[name] for name in names.tolist()]][:, None, :]
+        return self._limits_of_parts.T[[place[name] for name in names.tolist()]][:, None, :]
 
     @property
     def place(self) -> Record | FilePath | None:
@@ -641,9 +633,11 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         client
             The site's name.
         """
-        from robfcp.calibration.letters import letter_to
+        from robfcp.calibration.letters import letters
 
-        return letter_to(self, client)
+        for letter in letters(self, {client}):
+            return letter
+        raise RobfcpError(f"{client}: neither reported nor was registered; check the name")
 
     def check(
         self,
@@ -721,8 +715,8 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
     def _limits_in_words(self) -> list[str]:
         return [
             f"threshold {float(one.threshold):.4g} for coverage {float(one.coverage):g}"
-            if not one.strata
-            else f"{len(one.strata)} thresholds for coverage {float(one.coverage):g}"
+            if not one.parts
+            else f"{len(one.parts)} thresholds for coverage {float(one.coverage):g}"
             for one in self.levels
         ]
 
@@ -750,56 +744,22 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         if not 0 <= self.liars < n_clients or not 0 < self.confidence < 1:
             return "the parts of the file contradict each other (liars, or the confidence)"
         for level in self.levels:
-            parts: tuple[Level | Stratum, ...] = (level, *level.strata)
-            said = [part.certificate for part in parts]
-            ends: list[Certificate | CurvePoint] = [*said, *(p for q in parts for p in q.curve)]
-            shares = all(-1e-9 <= end.lower <= end.upper + 1e-9 <= 1 + 2e-9 for end in ends)
-            sure = all(c.confidence is None or 0 < c.confidence < 1 for c in said)
-            if not shares or not sure or not (said[0].n_clients == n_clients or level.strata):
+            names = tuple(part.name for part in level.parts)
+            if names != self.parts or (self.by is None) != (names == ()):
+                return "the parts of the file contradict each other (thresholds by class or group)"
+            if level.certificate.n_clients != n_clients and not names:
                 return "the parts of the file contradict each other (a certificate does not fit)"
         if self.classes is not None:
             check_strata_names("class", self.classes)
+            n_classes = self.classes if isinstance(self.classes, int) else len(self.classes)
+            if self.by == "class" and len(self.parts) != n_classes:
+                return "the parts of the file contradict each other (a class has no threshold)"
         return ""
 
-    def to_json(self) -> bytes:
-        """The calibration without its record as one JSON object, sealed by a digest.
-
-        Returns
-        -------
-        bytes
-            What `from_json` reads; it names no site.
-        """
-        said = {
-            **msgspec.structs.asdict(self),
-            "levels": [_said_once(level) for level in self.levels],
-            "score": wire.wire_score(self.score),
-            "recorded": self.record_digest,
-        }
-        return seal(self.kind, 1, said)
-
-    @classmethod
-    def from_json(
-        cls, data: bytes | str, source: str = "", record: Record | FilePath | None = None
-    ) -> Calibration:
-        """A calibration from JSON, refused when it was damaged or is of a newer schema.
-
-        Parameters
-        ----------
-        data
-            What `to_json` gave.
-        source
-            How errors name it.
-        record
-            What it rests on, or the file that holds it; not needed to predict.
-
-        Returns
-        -------
-        Calibration
-            Checked.
-        """
-        found = super().from_json(data, source)
-        levels = tuple(_said_again(level) for level in found.levels)
-        return replace(found, levels=levels).with_record(record)
+    def body(self) -> dict[str, Any]:
+        """What the file holds: everything but the record, whose digest it names; no site."""
+        said = {"score": wire.wire_score(self.score), "recorded": self.record_digest}
+        return {**msgspec.structs.asdict(self), **said}
 
     def save(self, path: FilePath, key: Any = None) -> None:
         """Write calibration and record, each whole or not at all.
@@ -817,8 +777,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         kept = self.place is not None and not isinstance(self.place, (str, os.PathLike))
         if kept and not is_special(path):
             write_atomically(Calibration.record_path(path), self.record.to_json())
-        data = self.to_json()
-        write_atomically(path, data if key is None else sign_sealed(data, key))
+        super().save(path, key)
 
     @classmethod
     def load(cls, path: FilePath, server_key: str | None = None) -> Calibration:
@@ -837,10 +796,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         Calibration
             It predicts with or without its record.
         """
-        data = read_limited(path, cls.most_bytes)
-        if server_key is not None:
-            check_signer(data, server_key, os.fspath(path))
-        return cls.from_json(data, os.fspath(path), Calibration.record_path(path))
+        return super().load(path, server_key).with_record(Calibration.record_path(path))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Calibration) and self.to_json() == other.to_json()
@@ -857,44 +813,13 @@ def _unpickled(*parts: Any) -> Calibration:
     return Calibration(*fields).with_record(place)
 
 
-def _said_once(level: Level) -> Level:
-    """What all classes' certificates share with the level's own is said there alone."""
-    shared = level.certificate.assumptions
-    strata = (
-        replace(one, certificate=replace(one.certificate, assumptions=()))
-        if one.certificate.assumptions == shared
-        else one
-        for one in level.strata
-    )
-    return replace(level, strata=tuple(strata))
-
-
-def _said_again(level: Level) -> Level:
-    shared = level.certificate.assumptions
-    strata = (
-        one
-        if one.certificate.assumptions
-        else replace(one, certificate=replace(one.certificate, assumptions=shared))
-        for one in level.strata
-    )
-    return replace(level, strata=tuple(strata))
-
-
-class _InLetter(msgspec.Struct):
-    calibration: msgspec.Raw
-
-
 def load_calibration(path: FilePath, server_key: str | None = None) -> Calibration:
     """The calibration in its own file, or the one that a site's letter holds.
 
     server_key: the server's public key; a file that it has not signed is refused.
     """
-    data = read_limited(path, Calibration.most_bytes)
-    if kind_of(data) != "letter":
+    if kind_of(read_limited(path, Calibration.most_bytes)) != "letter":
         return Calibration.load(path, server_key)
-    if server_key is not None:
-        check_signer(data, server_key, os.fspath(path))
-    remedy = "pass a file that robfcp calibrate --letters wrote"
-    _, raw = unseal(data, "letter", 1, os.fspath(path), remedy)
-    letter = decode_body(raw, _InLetter, "letter", os.fspath(path), remedy)
-    return Calibration.from_json(bytes(letter.calibration), os.fspath(path))
+    from robfcp.calibration.letters import Letter
+
+    return Letter.load(path, server_key).calibration

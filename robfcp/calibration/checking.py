@@ -33,11 +33,27 @@ class Floor:
     holds: bool
 
 
-def floor_of(calibration: Calibration, level: int = 0, floor: float | None = None) -> Floor:
-    """The stated floor, else the certificate's lower end, else 1 - alpha, and which it is."""
+def floor_of(
+    calibration: Calibration,
+    level: int = 0,
+    floor: float | None = None,
+    own: LocalThreshold | None = None,
+) -> Floor:
+    """The stated floor, else the certificate's lower end, else 1 - alpha, and which it is.
+
+    Of a site's own threshold it is what its own n samples prove: that is never below X_(a), and
+    P(F(X_(a)) < q) <= P(Beta(a, n+1-a) < q) whatever anybody does; q is the 0.05 quantile.
+    """
     chosen = level_of(calibration, level)
     if floor is not None:
         return Floor(share("floor", floor, "give 0.85, say"), "stated floor", True)
+    if own is not None:
+        from scipy.special import betaincinv
+
+        a = round(own.floor * (own.n + 1))
+        proved = float(betaincinv(a, own.n + 1 - a, LOCAL_DELTA))
+        words = f"what the site's own {own.n} samples prove of its own threshold, 0.95 confidence"
+        return Floor(proved, words, True)
     certificate = chosen.certificate
     if certificate.lower > 0 and certificate.confidence is not None:
         source = f"certificate's lower end, {certificate.confidence:.4g} confidence"
@@ -58,35 +74,17 @@ def firm_floor(
 ) -> Floor:
     """A promise that this very calibration, or the site's own threshold, makes and that a miss can
     speak against."""
-    threshold = level_of(calibration, level).threshold if own is None else own.threshold
-    if not np.isfinite(threshold):
+    found = floor_of(calibration, level, floor, own)
+    if not np.isfinite((own or calibration.levels[level]).threshold):
         raise RobfcpError("threshold: every set is full, so nothing can be missed; no need to look")
-    found = floor_of(calibration, level, floor) if own is None else local_floor(own, floor)
     if not found.holds:
         raise RobfcpError(
             f"floor: the calibration promises {found.source}; state a floor (--floor) that this "
-            "very calibration must hold, below that level, or promise Pac "
-            "(--promise pac)"
+            "very calibration must hold, below that level, or promise Pac (--promise pac)"
         )
     if found.value >= 1:
         raise RobfcpError("floor: a promise of 1 leaves nothing to miss; state a smaller floor")
     return found
-
-
-def local_floor(own: LocalThreshold, floor: float | None = None) -> Floor:
-    """The stated floor, else what the site's own samples prove of its own threshold.
-
-    That is never below X_(a) of the site's n scores, and P(F(X_(a)) < q) <= P(Beta(a, n+1-a) < q)
-    whatever anybody does; q is the 0.05 quantile.
-    """
-    if floor is not None:
-        return Floor(share("floor", floor, "give 0.85, say"), "stated floor", True)
-    from scipy.special import betaincinv
-
-    a = round(own.floor * (own.n + 1))
-    proved = float(betaincinv(a, own.n + 1 - a, LOCAL_DELTA))
-    words = f"what the site's own {own.n} samples prove of its own threshold, 0.95 confidence"
-    return Floor(proved, words, True)
 
 
 def level_of(calibration: Calibration, level: int) -> Level:
@@ -98,16 +96,13 @@ def level_of(calibration: Calibration, level: int) -> Level:
     return calibration.levels[level]
 
 
-if TYPE_CHECKING:
-    from robfcp.calibration.calibration import Calibration
-
 Verdict = Literal["within", "below", "cannot tell yet"]
 MOST_SAMPLES = 200_000  # beyond which no number of samples is looked for
 _PIECE = 65_536
 
 
 @dataclass(frozen=True)
-class Part:
+class Interval:
     """Coverage of some of the samples, and the exact interval that holds the true one."""
 
     name: str
@@ -150,9 +145,9 @@ class Check:
         there already or 200,000 would not do.
     """
 
-    overall: Part
-    classes: tuple[Part, ...]
-    groups: tuple[Part, ...]
+    overall: Interval
+    classes: tuple[Interval, ...]
+    groups: tuple[Interval, ...]
     set_size: float
     set_sizes: dict[int, int]
     floor: Floor
@@ -192,23 +187,28 @@ def check(
     """How the calibration, or a site's own threshold, covers fresh labelled samples; see
     `Calibration.check`."""
     share("confidence", confidence, "give 0.95, say")
-    threshold = level_of(calibration, level).threshold if own is None else own.threshold
-    limits = class_limits(calibration, level) if own is None else np.array([own.threshold])
+    limits = limits_of(calibration, level, own)
     hit, sizes = covered_by(calibration.score_of(score), predictions, targets, limits, rng)
     if not len(hit):
         raise RobfcpError("samples: there are none; pass at least one")
-    found = floor_of(calibration, level, floor) if own is None else local_floor(own, floor)
+    found = floor_of(calibration, level, floor, own)
     overall = _part("all", hit, confidence)
-    verdict = _verdict(overall, found.value, bool(np.isfinite(threshold)))
+    verdict: Verdict = "within"
     enough = None
+    if np.isfinite(limits).all() and overall.low < found.value:
+        verdict = "below" if overall.high < found.value else "cannot tell yet"
     if verdict == "cannot tell yet":
         enough = samples_to_tell(overall.covered, overall.n, found.value, confidence)
     whole = sizes.dtype.kind in "iu"
     values, counts = np.unique(sizes, return_counts=True) if whole else ([], [])
+    names = np.zeros(len(hit), int) if groups is None else array("groups", groups)
+    if names.shape != hit.shape:
+        raise RobfcpError(f"groups: need one group a sample ({len(hit)})")
+    names = names if names.dtype.kind in "iu" else names.astype(str)
     return Check(
         overall=overall,
         classes=_parts(hit, targets, confidence) if whole else (),
-        groups=() if groups is None else _parts(hit, _group_names(groups, len(hit)), confidence),
+        groups=() if groups is None else _parts(hit, names, confidence),
         set_size=float(sizes.mean()),
         set_sizes={int(v): int(c) for v, c in zip(values, counts, strict=True)},
         floor=found,
@@ -218,14 +218,18 @@ def check(
     )
 
 
-def class_limits(calibration: Calibration, level: int) -> NDArray[np.float64]:
-    """(1,) the threshold of a level, or (C, 1) those of its classes."""
+def limits_of(
+    calibration: Calibration, level: int, own: LocalThreshold | None = None
+) -> NDArray[np.float64]:
+    """(1,) the threshold of a level or the site's own, or (C, 1) those of the level's classes."""
+    if own is not None:
+        return np.array([own.threshold])
     chosen = level_of(calibration, level)
     if calibration.by == "group":
         raise RobfcpError("groups: thresholds by group are checked group by group; use predict_set")
     if calibration.by is None:
         return np.array([chosen.threshold])
-    return np.array([[one.threshold] for one in chosen.strata])
+    return np.array([[one.threshold] for one in chosen.parts])
 
 
 def covered_by(
@@ -279,26 +283,13 @@ def samples_to_tell(covered: int, n: int, floor: float, confidence: float) -> in
     return None
 
 
-def _verdict(part: Part, floor: float, finite: bool) -> Verdict:
-    if not finite or part.low >= floor:
-        return "within"
-    return "below" if part.high < floor else "cannot tell yet"
-
-
-def _part(name: str, hit: NDArray[np.bool_], confidence: float) -> Part:
+def _part(name: str, hit: NDArray[np.bool_], confidence: float) -> Interval:
     covered = int(hit.sum())
-    return Part(name, len(hit), covered, *clopper_pearson(covered, len(hit), confidence))
+    return Interval(name, len(hit), covered, *clopper_pearson(covered, len(hit), confidence))
 
 
-def _parts(hit: NDArray[np.bool_], by: ArrayLike, confidence: float) -> tuple[Part, ...]:
+def _parts(hit: NDArray[np.bool_], by: ArrayLike, confidence: float) -> tuple[Interval, ...]:
     """One part a distinct value; each interval has its share of 1 - confidence."""
     values, which = np.unique(np.asarray(by), return_inverse=True)
     each = 1 - (1 - confidence) / len(values)
     return tuple(_part(str(value), hit[which == k], each) for k, value in enumerate(values))
-
-
-def _group_names(groups: ArrayLike, n: int) -> NDArray[np.generic]:
-    names = array("groups", groups)
-    if names.shape != (n,):
-        raise RobfcpError(f"groups: need one group a sample ({n})")
-    return names if names.dtype.kind in "iu" else names.astype(str)

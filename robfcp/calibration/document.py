@@ -21,7 +21,6 @@ from robfcp.report import signing
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-T = TypeVar("T")
 F = TypeVar("F", bound="SealedFile")
 FilePath = str | os.PathLike[str]
 _CALLED = {
@@ -71,12 +70,6 @@ def _written(value: object) -> object:
     raise NotImplementedError(f"{type(value)} cannot be written")
 
 
-def seal(kind: str, schema: int, body: Any) -> bytes:
-    """The body as sealed JSON."""
-    data = msgspec.json.encode(body, enc_hook=_written)
-    return msgspec.json.encode(Envelope(kind, schema, digest_of(data), msgspec.Raw(data)))
-
-
 def kind_of(data: bytes | str) -> str:
     """What kind of file this says it is; empty where it says nothing."""
     try:
@@ -95,45 +88,6 @@ def envelope_of(data: bytes | str) -> Envelope:
         ) from None
 
 
-def unseal(
-    data: bytes | str, kind: str, newest: int, source: str, remedy: str
-) -> tuple[int, msgspec.Raw]:
-    """Schema and body of a sealed file, or one line that says what is wrong with it."""
-    called = _CALLED[kind]
-    try:
-        header = msgspec.json.decode(data, type=_Label)
-        if header.kind in _CALLED and header.kind != kind:
-            raise RobfcpError(f"{source}: is {_CALLED[header.kind]}, not {called}; {remedy}")
-        if header.kind == kind and header.schema > newest:
-            raise RobfcpError(
-                f"{source}: {kind} schema {header.schema} is unknown to this version "
-                f"(it reads 1 to {newest}); update robfcp"
-            )
-        envelope = msgspec.json.decode(data, type=Envelope)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RobfcpError(f"{source}: not {called} ({what_is_wrong(error)}); {remedy}") from None
-    if envelope.kind != kind or envelope.schema < 1:
-        found = f"kind {envelope.kind!r}, schema {envelope.schema}"
-        raise RobfcpError(f"{source}: not {called} ({found}); {remedy}")
-    if digest_of(bytes(envelope.body)) != envelope.digest:
-        raise RobfcpError(
-            f"{source}: the digest does not fit the contents: the file was altered or damaged; "
-            "calibrate again from the reports"
-        )
-    return envelope.schema, envelope.body
-
-
-def decode_body(body: msgspec.Raw, type: type[T], kind: str, source: str, remedy: str) -> T:
-    """The body as a struct, or one line that says what is wrong with it."""
-    try:
-        return msgspec.json.decode(body, type=type)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
-        why = what_is_wrong(error)
-        if isinstance(error.__cause__, RobfcpError):
-            why = str(error.__cause__)
-        raise RobfcpError(f"{source}: not {_CALLED[kind]} ({why}); {remedy}") from None
-
-
 class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A struct that is a sealed file: its fields are the body, checked whenever it is read."""
 
@@ -145,9 +99,20 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What is wrong with it beyond the types of its fields; empty where nothing is."""
         return ""
 
+    def body(self) -> Any:
+        """What the file holds: the fields, where some are not written otherwise."""
+        return self
+
     def to_json(self) -> bytes:
-        """The file."""
-        return seal(self.kind, 1, self)
+        """The file: one JSON object, sealed by a digest.
+
+        Returns
+        -------
+        bytes
+            What `from_json` reads.
+        """
+        data = msgspec.json.encode(self.body(), enc_hook=_written)
+        return msgspec.json.encode(Envelope(self.kind, 1, digest_of(data), msgspec.Raw(data)))
 
     @classmethod
     def from_json(cls: type[F], data: bytes | str, source: str = "") -> F:
@@ -160,37 +125,67 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         source
             How errors name it.
         """
-        source = source or cls.kind
-        _, raw = unseal(data, cls.kind, 1, source, cls.remedy)
-        found = decode_body(raw, cls, cls.kind, source, cls.remedy)
-        problem = found.problem()
+        source, kind, called = source or cls.kind, cls.kind, _CALLED[cls.kind]
+        try:
+            header = msgspec.json.decode(data, type=_Label)
+            if header.kind in _CALLED and header.kind != kind:
+                called = f"{_CALLED[header.kind]}, not {called}"
+                raise RobfcpError(f"{source}: is {called}; {cls.remedy}")
+            if header.kind == kind and header.schema > 1:
+                raise RobfcpError(
+                    f"{source}: {kind} schema {header.schema} is unknown to this version "
+                    "(it reads 1); update robfcp"
+                )
+            envelope = msgspec.json.decode(data, type=Envelope)
+            if envelope.kind != kind or envelope.schema != 1:
+                found = f"kind {envelope.kind!r}, schema {envelope.schema}"
+                raise RobfcpError(f"{source}: not {called} ({found}); {cls.remedy}")
+            if digest_of(bytes(envelope.body)) != envelope.digest:
+                raise RobfcpError(
+                    f"{source}: the digest does not fit the contents: the file was altered or "
+                    "damaged; calibrate again from the reports"
+                )
+            read = msgspec.json.decode(envelope.body, type=cls)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
+            cause = error.__cause__
+            why = str(cause) if isinstance(cause, RobfcpError) else what_is_wrong(error)
+            raise RobfcpError(f"{source}: not {called} ({why}); {cls.remedy}") from None
+        problem = read.problem()
         if problem:
             raise RobfcpError(f"{source}: {problem}; {cls.remedy}")
-        return found
+        return read
 
-    def save(self, path: FilePath) -> None:
+    def save(self, path: FilePath, key: Any = None) -> None:
         """Write it whole or not at all, and never more than can be read back.
 
         Parameters
         ----------
         path
             The file; an old one is replaced.
+        key
+            The server's private key, as `robfcp.report.load_key` reads it, to sign with.
         """
-        data = self.to_json()
+        data = self.to_json() if key is None else sign_sealed(self.to_json(), key)
         if len(data) > self.most_bytes:
             raise RobfcpError(f"{path}: would be too large to be read back; begin another file")
         write_atomically(path, data)
 
     @classmethod
-    def load(cls: type[F], path: FilePath) -> F:
+    def load(cls: type[F], path: FilePath, server_key: str | None = None) -> F:
         """What a file holds.
 
         Parameters
         ----------
         path
             A file that `save` wrote.
+        server_key
+            The server's public key: a file that it has not signed is refused. Without it whoever
+            can write the file can make it say anything; its digest shows accidents only.
         """
-        return cls.from_json(read_limited(path, cls.most_bytes), os.fspath(path))
+        data = read_limited(path, cls.most_bytes)
+        if server_key is not None:
+            check_signer(data, server_key, os.fspath(path))
+        return cls.from_json(data, os.fspath(path))
 
 
 def sign_sealed(data: bytes, key: Ed25519PrivateKey) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -18,15 +17,9 @@ from robfcp.arguments import Rng
 from robfcp.calibration.at_site import Localised, Others, localised
 from robfcp.calibration.by_class import covered_at_sites, diagnose
 from robfcp.calibration.calibration import Calibration
-from robfcp.calibration.document import (
-    FilePath,
-    SealedFile,
-    check_signer,
-    digest_of,
-    sign_sealed,
-)
+from robfcp.calibration.document import FilePath, SealedFile, digest_of
 from robfcp.errors import RobfcpError, plain
-from robfcp.files import make_folder, read_limited, write_atomically
+from robfcp.files import make_folder
 from robfcp.guarantees import label_shift, outside_of, site
 
 Verdict = Literal["trusted", "flagged", "faulty", "missing"]
@@ -161,51 +154,6 @@ class Letter(SealedFile, frozen=True, omit_defaults=True, dict=True):
         """
         return localised(self.client, self.calibration, self.others, probabilities, labels, rng)
 
-    def save(self, path: FilePath, key: Any = None) -> None:
-        """Write it whole or not at all; signed where the server's private key is given."""
-        data = self.to_json()
-        write_atomically(path, data if key is None else sign_sealed(data, key))
-
-    @classmethod
-    def load(cls, path: FilePath, server_key: str | None = None) -> Letter:
-        """A saved letter; with the server's public key, only one that it has signed."""
-        data = read_limited(path, cls.most_bytes)
-        if server_key is not None:
-            check_signer(data, server_key, os.fspath(path))
-        return cls.from_json(data, os.fspath(path))
-
-
-def letter_to(calibration: Calibration, client: str) -> Letter:
-    """The letter of one client that reported or should have.
-
-    Parameters
-    ----------
-    calibration
-        With its record.
-    client
-        The client's name.
-
-    Returns
-    -------
-    Letter
-        Its own verdict and nobody else's.
-
-    Raises
-    ------
-    RobfcpError
-        Where the round knows nobody of that name.
-
-    Examples
-    --------
-    >>> import robfcp
-    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
-    >>> robfcp.calibrate(reports, 0.5, defence="none").letter("b").verdict
-    'trusted'
-    """
-    for letter in letters(calibration, {client}):
-        return letter
-    raise RobfcpError(f"{client}: neither reported nor was registered; check the name")
-
 
 def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterator[Letter]:
     """The letters of all clients that reported or should have, or of the chosen ones.
@@ -278,8 +226,7 @@ def from_others(calibration: Calibration, chosen: set[str] | None = None) -> dic
     liars, alike = calibration.liars, calibration.record.alike_within_classes
     if not wanted or liars > len(counts.ids) - 1:
         return {}
-    upper = [x if np.isfinite(x) else None for x in federation.grid.upper.tolist()]
-    upper.append(None)  # edge -1: nothing is proved
+    upper = [*federation.grid.upper.tolist(), np.inf]  # edge -1: nothing is proved
     edges = [
         site.site_thresholds(counts, float(1 - level.coverage), liars, alike, wanted)
         for level in calibration.levels
@@ -317,6 +264,6 @@ def own_thresholds(calibration: Calibration, chosen: set[str]) -> dict[str, AtSi
         counts = federation.table.rows(np.array([place[client]])).dense()[0]
         scores = np.repeat(federation.grid.upper, counts)
         own = site.own_interval(scores, alpha)
-        limit = max(own.low, min(others.limits[0], own.high))
+        limit = max(own.low, min(others.thresholds[0], own.high))
         found[client] = AtSite(limit, float((scores <= limit).mean()))
     return found

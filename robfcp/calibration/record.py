@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from robfcp.arguments import MAX_SAMPLES, check_client
 from robfcp.calibration.calibration import Summary
-from robfcp.calibration.document import SealedFile, seal
+from robfcp.calibration.document import SealedFile
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation, Stratified, check_extent, table
 from robfcp.grid import Grid
@@ -155,10 +155,9 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
             return f"{wrong} (nobody is trusted)"
         return ""
 
-    def to_json(self) -> bytes:
-        """The record as sealed JSON."""
-        said = {**msgspec.structs.asdict(self), "federation": _columns(self.federation)}
-        return seal(self.kind, 1, said)
+    def body(self) -> dict[str, Any]:
+        """What the file holds: the reports in columns."""
+        return {**msgspec.structs.asdict(self), "federation": _columns(self.federation)}
 
 
 def _columns(federation: Federation) -> Columns:

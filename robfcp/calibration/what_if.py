@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, cast
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.calibration.by_class import Held, confidence_of_each, held_strata
+from robfcp.calibration.by_class import held_strata
 from robfcp.calibration.calibration import Calibration
 from robfcp.certificate import Certificate
 from robfcp.defence import Consensus, Defence, NoDefence, defence_again, threshold_of
@@ -39,14 +39,19 @@ class Budget:
 
 @dataclass(frozen=True)
 class Budgets:
-    """One level: the threshold in use and a row for every budget.
+    """One level, of all sites or of those that hold the class or group of this name.
 
-    The certificates of all budgets are true at once; `empty_from` is the number of liars from which
-    on nothing is proved, None where something always is.
+    The threshold in use and a row for every budget: of a class, those below the number of its
+    holders, since as many as hold it can make anything of it. The certificates of all budgets are
+    true at once; `empty_from` is the number of liars from which on nothing is proved, None where
+    something always is.
     """
 
+    name: str
     level: Fraction
     threshold: float
+    holders: int
+    samples: int
     budgets: tuple[Budget, ...]
     empty_from: int | None
 
@@ -59,32 +64,33 @@ def what_if(
     *,
     confidence: float = 0.95,
     alike: float | None = None,
-    track: Callable[[Sequence[int]], Iterable[int]] = iter,
+    name: str = "",
 ) -> Budgets:
-    """Every certificate at one level for each budget, of the threshold at this edge.
+    """Every certificate at one level for each budget, of the threshold at this edge."""
 
-    `track` wraps the budgets while they are worked through, for a progress bar.
-    """
-    rows = tuple(
-        _budget(federation, level, m, index, confidence=confidence, alike=alike)
-        for m in track(budgets)
+    def threshold(promise: Promise) -> float:
+        return federation.threshold_at(promise.threshold(federation, level, confidence)[0])
+
+    def budget(m: int) -> Budget:
+        m, sizes = engine.check_budget(m, federation.n_clients), federation.sizes
+        return Budget(
+            m=m,
+            certificate=certify(federation, index, m, confidence),
+            marginal=threshold(Marginal(m)),
+            pac=threshold(Pac(m)),
+            alike=None if alike is None else threshold(Pac(m, alike)),
+            full_sets_from=promises.liars_forcing_full_sets(sizes, level, m) if m else None,
+        )
+
+    return Budgets(
+        name=name,
+        level=level,
+        threshold=federation.threshold_at(index),
+        holders=federation.n_clients,
+        samples=int(federation.sizes.sum()),
+        budgets=tuple(map(budget, budgets)),
+        empty_from=curve.empty_from(federation, index, confidence),
     )
-    empty = curve.empty_from(federation, index, confidence)
-    return Budgets(level, federation.threshold_at(index), rows, empty)
-
-
-@dataclass(frozen=True)
-class StratumBudgets:
-    """The same of one class or group, about the clients that hold it.
-
-    `outcome` has rows for the numbers of liars below that of its holders: as many as hold it can
-    make anything of it. None where there is no such row.
-    """
-
-    name: str
-    holders: int
-    samples: int
-    outcome: Budgets | None
 
 
 def what_if_by(
@@ -97,47 +103,19 @@ def what_if_by(
     confidence: float = 0.95,
     alike: float | None = None,
     clusters: Mapping[str, str] | None = None,
-    track: Callable[[Sequence[Held]], Iterable[Held]] = iter,
-) -> tuple[StratumBudgets, ...]:
+) -> tuple[Budgets, ...]:
     """Every certificate of every class or group, of the threshold at each one's own edge.
 
     `edge_of` is told the names that share a threshold (one, or those of a cluster) and the round of
     those who hold them. All hold at once with the stated confidence.
     """
-    every = held_strata(federation, by, clusters)
-    sure = confidence_of_each(confidence, len(every))
-    found = []
-    for held in track(every):
+    every, found = held_strata(federation, by, clusters), []
+    sure = 1 - (1 - confidence) / len(every)
+    for held in every:
         own = held.federation()
-        below = [m for m in budgets if m < own.n_clients]
-        edge = edge_of(held.members, own)
-        outcome = what_if(own, level, edge, below, confidence=sure, alike=alike) if below else None
-        found.append(StratumBudgets(held.name, own.n_clients, int(own.sizes.sum()), outcome))
+        below, edge = [m for m in budgets if m < own.n_clients], edge_of(held.members, own)
+        found.append(what_if(own, level, edge, below, confidence=sure, alike=alike, name=held.name))
     return tuple(found)
-
-
-def _budget(
-    federation: Federation,
-    level: Fraction,
-    m: int,
-    index: int | None,
-    *,
-    confidence: float,
-    alike: float | None,
-) -> Budget:
-    m = engine.check_budget(m, federation.n_clients)
-
-    def threshold(promise: Promise) -> float:
-        return federation.threshold_at(promise.threshold(federation, level, confidence)[0])
-
-    return Budget(
-        m=m,
-        certificate=certify(federation, index, m, confidence),
-        marginal=threshold(Marginal(m)),
-        pac=threshold(Pac(m)),
-        alike=None if alike is None else threshold(Pac(m, alike)),
-        full_sets_from=promises.liars_forcing_full_sets(federation.sizes, level, m) if m else None,
-    )
 
 
 def default_budgets(n_clients: int) -> tuple[int, ...]:

@@ -274,7 +274,7 @@ def show_calibration(
         ],
     )
     for level in calibration.levels:
-        if level.strata:
+        if level.parts:
             _show_classes(level, printer)
         printer.line(f"At {float(level.coverage):g}: {level.certificate.statement}.")
         if len(level.curve) > 1:
@@ -286,10 +286,10 @@ def show_calibration(
 
 def _show_classes(level: Level, printer: Printer) -> None:
     """The thresholds by class or group; of many, those that are least protected and worst."""
-    worst = sorted(level.strata, key=lambda one: (not one.protection, one.certificate.lower))
-    shown = [one for one in level.strata if one in worst[:SHOWN_CLASSES]]
+    worst = sorted(level.parts, key=lambda one: (not one.protection, one.certificate.lower))
+    shown = [one for one in level.parts if one in worst[:SHOWN_CLASSES]]
     by = level.certificate.by
-    more = f", {SHOWN_CLASSES} of {len(level.strata)} shown" if len(shown) < len(worst) else ""
+    more = f", {SHOWN_CLASSES} of {len(level.parts)} shown" if len(shown) < len(worst) else ""
     rows = [
         (
             one.name,
@@ -363,7 +363,7 @@ def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[s
                 "certificate": certificate(level.certificate),
                 "strata": [
                     {**structs.asdict(one), "certificate": certificate(one.certificate)}
-                    for one in level.strata
+                    for one in level.parts
                 ],
             }
             for level in calibration.levels

@@ -97,7 +97,7 @@ def show(
         ]
         alone = {m: likeness.estimate_heterogeneity(federation, m, confidence) for m in numbers}
         limits = [
-            max((one.outcome.threshold for one in each if one.outcome), default=np.inf)
+            max((one.threshold for one in each if one.budgets), default=np.inf)
             for _, each in outcomes
         ]
         sites = _sites(calibration, limits if asked else None)
@@ -118,7 +118,7 @@ def show(
     if plot is not None:
         from robfcp.figures import plot_by_class, plot_certificates, save
 
-        drawn: Any = [one.outcome for _, each in outcomes for one in each]
+        drawn: Any = [one for _, each in outcomes for one in each]
         save(plot_by_class(calibration) if calibration.by else plot_certificates(drawn), plot)
         printer.wrote(plot)
     data = {
@@ -140,7 +140,7 @@ def show(
     _end(printer, html, output, data)
 
 
-Outcome = tuple[Fraction, tuple[what_if.StratumBudgets, ...]]  # a level; one part without classes
+Outcome = tuple[Fraction, tuple[what_if.Budgets, ...]]  # a level; one part without classes
 
 
 def _judged(
@@ -155,16 +155,14 @@ def _judged(
         if stored is not None:
             limit = stored.threshold
             if members:
-                limit = next(one.threshold for one in stored.strata if one.name in members)
+                limit = next(one.threshold for one in stored.parts if one.name in members)
             return int(held.grid.edge_at(limit)) if np.isfinite(limit) else None
         place = {client: k for k, client in enumerate(federation.ids)}
         trusted = mask[[place[client] for client in held.ids]] if members else mask
         return FcpThreshold(held, trusted).index(level) if trusted.any() else None
 
     if calibration.by is None:
-        outcome = what_if.what_if(federation, level, edge((), federation), numbers, **sure)
-        whole = what_if.StratumBudgets("", federation.n_clients, federation.n_samples, outcome)
-        return level, (whole,)
+        return level, (what_if.what_if(federation, level, edge((), federation), numbers, **sure),)
     clusters = calibration.record.clusters
     return level, what_if.what_if_by(
         federation, calibration.by, level, edge, numbers, clusters=clusters, **sure
@@ -174,32 +172,31 @@ def _judged(
 def _show_level(
     printer: Printer,
     level: Fraction,
-    parts: Sequence[what_if.StratumBudgets],
+    parts: Sequence[what_if.Budgets],
     by: str | None,
     confidence: float,
     alike: float | None,
 ) -> None:
     """One level's table, the classes of which least is proved first."""
 
-    def weakest(one: what_if.StratumBudgets) -> tuple[float, float]:
+    def weakest(one: what_if.Budgets) -> tuple[float, float]:
         """Unheld first, then by what is proved against most liars, then against fewest."""
-        rows = () if one.outcome is None else one.outcome.budgets
+        rows = one.budgets
         return (rows[-1].certificate.lower, rows[0].certificate.lower) if rows else (-1.0, -1.0)
 
     rows: list[list[object]] = []
     for one in sorted(parts, key=weakest)[:SHOWN]:
         first: list[object] = [one.name, one.holders]
-        outcome = one.outcome
-        if outcome is None:
+        if not one.budgets:
             blank = ["-"] * (3 if alike is None else 4)
             rows.append([*first, "-", "", "nothing", "", *blank])
             continue
-        for row in outcome.budgets:
+        for row in one.budgets:
             bound = row.certificate
             rows.append(
                 [
                     *(first or ["", ""]),
-                    outcome.threshold if first else "",
+                    one.threshold if first else "",
                     row.m,
                     "nothing" if bound.vacuous else at_least(bound.lower),
                     "" if bound.vacuous else at_most(bound.upper),
@@ -241,10 +238,8 @@ def _explain(printer: Printer, calibration: Calibration, outcomes: Sequence[Outc
         )
         return
     for level, (whole,) in outcomes:
-        if whole.outcome is not None and whole.outcome.empty_from is not None:
-            printer.line(
-                f"At {float(level):g} nothing is proved from {whole.outcome.empty_from} liars on."
-            )
+        if whole.empty_from is not None:
+            printer.line(f"At {float(level):g} nothing is proved from {whole.empty_from} liars on.")
     limit = promises.liars_no_rule_survives(sizes, outcomes[0][0])
     if limit is not None:
         printer.line(

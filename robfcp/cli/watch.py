@@ -98,7 +98,7 @@ def check(
         raise typer.Exit(RANG)
 
 
-def _part(part: checking.Part) -> dict[str, Any]:
+def _part(part: checking.Interval) -> dict[str, Any]:
     return {**asdict(part), "coverage": part.coverage}
 
 

@@ -184,9 +184,9 @@ def _fedcp_qq(federation: Federation, setting: Setting) -> Thresholds:
 
 def thresholds_of(level: Level) -> Thresholds:
     """The one threshold, or (C,) those of the classes where each has its own."""
-    if not level.strata:
+    if not level.parts:
         return float(level.threshold)
-    return np.array([one.threshold for one in level.strata])
+    return np.array([one.threshold for one in level.parts])
 
 
 def summarise(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import MAX_SAMPLES, are_clients, array, check_client, check_text, share, whole
 from robfcp.calibration.at_site import STRANGER, Localised, LocalThreshold
 from robfcp.calibration.calibration import Calibration
-from robfcp.calibration.checking import class_limits, firm_floor, level_of
+from robfcp.calibration.checking import firm_floor, level_of, limits_of
 from robfcp.calibration.document import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.files import lock, read_limited, reason_of, write_atomically
@@ -412,9 +412,7 @@ class Monitor:
         if client is not None:
             check_client(client)
         self._calibration, self._path = calibration, path
-        self._limits = (
-            class_limits(calibration, level) if own is None else np.array([own.threshold])
-        )
+        self._limits = limits_of(calibration, level, own)
         self._grid = None if report is None else report.grid
         self.state = MonitorState(
             calibration=calibration.identity,

@@ -80,7 +80,7 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
     order = np.argsort(-totals, kind="stable")[:MOST_STRATA]
     shares = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
     sites = np.argsort(shares, kind="stable")[:MOST_SITES]
-    levels = {one.name: one for one in calibration.levels[0].strata}
+    levels = {one.name: one for one in calibration.levels[0].parts}
     worst = [federation.ids[strata.rows[r]] for r in sites[:WITH_OWN]]
     own_letters = letters.own_thresholds(calibration, set(worst))
     return {

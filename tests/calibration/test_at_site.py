@@ -155,7 +155,7 @@ def test_a_stranger_gets_the_threshold_that_it_would_have_had(calibration):
     assert np.isfinite(local.levels[0].federation)
     assert local.remarks == ()
     everybody = robfcp.calibrate(reports_of([*SITES, own]), defence=TWO)
-    assert everybody.letter("site-11").others.limits == (local.levels[0].federation,)
+    assert everybody.letter("site-11").others.thresholds == (local.levels[0].federation,)
 
 
 def test_what_does_not_fit_a_site_is_refused(calibration):
@@ -294,7 +294,7 @@ def test_calibrations_by_class_verify_and_say_how_many_sites_there_are(asked, tm
     covered = covered_at_sites(made)
     for k, (p, y) in enumerate(SITES):
         for level, found in enumerate(made.levels):
-            limits = np.array([one.threshold for one in found.strata])[y]
+            limits = np.array([one.threshold for one in found.parts])[y]
             assert covered[k, level] == pytest.approx((LAC(p, y) <= limits).mean())
 
 

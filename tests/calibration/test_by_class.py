@@ -133,7 +133,7 @@ def check_against_brute_force(number, seed):
             federation_of(tables), level, by="class", defence="none", promise=Marginal(liars=m)
         )
         edges = as_edges(found.threshold, tables.shape[2])
-        for c, one in enumerate(found.levels[0].strata):
+        for c, one in enumerate(found.levels[0].parts):
             held = [row for row in tables[:, c].tolist() if any(row)]
             assert one.holders == len(held)
             assert one.samples == tables[:, c].sum()
@@ -207,8 +207,8 @@ def test_every_class_has_its_certificates_for_every_number_of_liars_among_its_ho
         found = calibrate(federation_of(tables), level, by="class", defence="none", promise=promise)
         bins = tables.shape[2]
         edges = as_edges(found.threshold, bins)
-        assert tuple(found.curve) == found.strata
-        for c, one in enumerate(found.levels[0].strata):
+        assert tuple(found.curve) == found.parts
+        for c, one in enumerate(found.levels[0].parts):
             held = [row for row in tables[:, c].tolist() if any(row)]
             curve = found.curve[one.name]
             empty = []
@@ -287,7 +287,7 @@ def test_pac_thresholds_hold_jointly_at_delta_over_the_number_of_classes():
             wanted.append(np.inf if hopeless else pac_by_hand(held, level, m, delta, bins))
         assert as_edges(found.threshold, bins) == wanted
         finite += np.isfinite(wanted).sum()
-        for one in found.levels[0].strata:
+        for one in found.levels[0].parts:
             assert one.certificate.confidence == pytest.approx(1 - delta)
         overall = found.certificate.confidence
         assert overall == pytest.approx(0.9)
@@ -313,7 +313,7 @@ def test_classes_held_by_few_are_marked_and_those_held_by_m_or_fewer_are_infinit
     words = ["", "", "hardly protected", "unprotected", "unprotected"]
     for kind in (Marginal, Pac):
         found = calibrate(federation, by="class", defence="none", promise=kind(2))
-        strata = found.levels[0].strata
+        strata = found.levels[0].parts
         assert [one.protection for one in strata] == words
         assert [one.holders for one in strata] == [9, 5, 4, 2, 0]
         assert np.isinf(found.threshold[3:]).all()
@@ -323,10 +323,10 @@ def test_classes_held_by_few_are_marked_and_those_held_by_m_or_fewer_are_infinit
         assert "unprotected: d, e; hardly protected: c" in found.certificate.note
     plain = calibrate(federation, by="class", defence=Consensus(at_most=2))
     assert np.isfinite(plain.threshold).tolist() == [True, True, True, True, False]
-    assert plain.levels[0].strata[3].protection == "unprotected"
-    assert plain.levels[0].strata[3].certificate.lower == 0.0
+    assert plain.levels[0].parts[3].protection == "unprotected"
+    assert plain.levels[0].parts[3].certificate.lower == 0.0
     nobody = calibrate(federation, by="class", defence="none", promise=Marginal(liars=0))
-    assert [one.protection for one in nobody.levels[0].strata] == ["", "", "", "", "unprotected"]
+    assert [one.protection for one in nobody.levels[0].parts] == ["", "", "", "", "unprotected"]
 
 
 def test_clients_that_report_pooled_hold_no_class():
@@ -334,7 +334,7 @@ def test_clients_that_report_pooled_hold_no_class():
     alone = calibrate(SITES, by="class", defence="none", promise=Marginal(liars=1))
     beside = calibrate([*SITES, pooled], by="class", defence="none", promise=Marginal(liars=1))
     np.testing.assert_array_equal(beside.threshold, alone.threshold)
-    assert [one.holders for one in beside.levels[0].strata] == [8, 8, 8]
+    assert [one.holders for one in beside.levels[0].parts] == [8, 8, 8]
     assert beside.summary.n_clients == 9
 
 
@@ -382,13 +382,13 @@ def relabelled(report, cluster, names):
 def test_clusters_share_a_threshold_that_equals_the_one_of_relabelled_reports(promise):
     asked = {"defence": "none", "promise": promise}
     mapped = calibrate(SITES, by={"eel": "fish", "cat": "pet", "dog": "pet"}, **asked)
-    assert mapped.strata == NAMES
+    assert mapped.parts == NAMES
     sent = [relabelled(r, [0, 0, 1], ("pet", "fish")) for r in SITES]
     again = calibrate(sent, by="class", **asked)
     np.testing.assert_array_equal(mapped.threshold, again.threshold[[0, 0, 1]])
     assert mapped.certificate.lower == again.certificate.lower
     assert mapped.predict_set([[0.6, 0.3, 0.1]]).shape == (1, 3)
-    assert Calibration.from_json(mapped.to_json()).strata == NAMES
+    assert Calibration.from_json(mapped.to_json()).parts == NAMES
 
 
 def test_clusters_need_every_class_and_no_other():
@@ -401,7 +401,7 @@ def test_clusters_need_every_class_and_no_other():
 def test_clusters_are_for_the_classes_even_where_a_site_merged_its_thin_ones():
     thin = [*SITES, site(9, n=30, least=25)]
     found = calibrate(thin, by=dict(zip(NAMES, "aab", strict=True)), defence="none")
-    assert found.strata == NAMES
+    assert found.parts == NAMES
     assert found.threshold[0] == found.threshold[1]
 
 
@@ -433,14 +433,14 @@ def grouped(k, names=("f", "m", "x")):
 def test_by_group_each_sample_is_held_against_its_own_groups_threshold():
     reports = [grouped(k) for k in range(6)]
     found = calibrate(reports, by="group", promise=Marginal(liars=1))
-    assert found.strata == ("f", "m", "x")
+    assert found.parts == ("f", "m", "x")
     federation = Federation.from_reports(reports)
-    for c, one in enumerate(found.levels[0].strata):
+    for c, one in enumerate(found.levels[0].parts):
         alone = calibrate(federation.stratum(c), defence="none", promise=Marginal(liars=1))
         assert one.threshold == alone.threshold
     p = np.random.default_rng(2).dirichlet(np.ones(4), 30)
     groups = np.array(["x", "f", "m"])[np.arange(30) % 3]
-    own = found.threshold[[found.strata.index(g) for g in groups]]
+    own = found.threshold[[found.parts.index(g) for g in groups]]
     np.testing.assert_array_equal(found.predict_set(p, groups=groups), 1 - p <= own[:, None])
 
 
@@ -469,12 +469,12 @@ def test_the_light_file_keeps_names_and_thresholds_and_the_record_the_tables(tmp
     again = Calibration.load(tmp_path / "c.json")
     assert again == found
     for one, other in zip(again.levels, found.levels, strict=True):
-        for kept, made in zip(one.strata, other.strata, strict=True):
+        for kept, made in zip(one.parts, other.parts, strict=True):
             said = msgspec.structs.replace(
                 kept.certificate, assumptions=made.certificate.assumptions
             )
             assert msgspec.structs.replace(kept, certificate=said) == made
-    assert (again.by, again.strata, again.classes) == ("class", found.strata, (*NAMES, "fox"))
+    assert (again.by, again.parts, again.classes) == ("class", found.parts, (*NAMES, "fox"))
     np.testing.assert_array_equal(again.threshold, found.threshold)
     kept, made = again.federation.strata, found.federation.strata
     assert (kept.by, kept.names) == (made.by, made.names)
@@ -493,11 +493,11 @@ def test_by_group_and_infinite_thresholds_survive_the_file(tmp_path):
     reports = [grouped(k) for k in range(5)]
     odd = Report.from_scores("odd", [0.5], score=LAC, groups=["rare"])
     found = calibrate([*reports, odd], by="group", promise=Marginal(liars=1))
-    assert np.isinf(found.threshold[found.strata.index("rare")])
+    assert np.isinf(found.threshold[found.parts.index("rare")])
     found.save(tmp_path / "c.json")
     again = Calibration.load(tmp_path / "c.json")
     assert again == found
-    assert again.strata == ("f", "m", "rare", "x")
+    assert again.parts == ("f", "m", "rare", "x")
     p = [[0.2, 0.3, 0.5]]
     assert again.predict_set(p, groups=["rare"]).all()
 
@@ -828,7 +828,7 @@ def test_intervals_by_group_are_each_groups_own():
             Report.from_scores(name, scores, grid, score=robfcp.AbsoluteResidual(), groups=groups)
         )
     found = calibrate(reports, by="group", defence="none")
-    wide = dict(zip(found.strata, found.threshold, strict=True))
+    wide = dict(zip(found.parts, found.threshold, strict=True))
     ends = found.predict_interval([1.0, 2.0, 3.0], groups=["new", "old", "new"])
     half = [wide["new"], wide["old"], wide["new"]]
     np.testing.assert_allclose(ends[:, 1] - ends[:, 0], 2 * np.array(half))
@@ -836,7 +836,7 @@ def test_intervals_by_group_are_each_groups_own():
     with pytest.raises(RobfcpError, match="pass each sample's group"):
         found.predict_interval([1.0])
     again = Calibration.from_json(found.to_json())
-    for own, loaded in zip(found.levels[0].strata, again.levels[0].strata, strict=True):
+    for own, loaded in zip(found.levels[0].parts, again.levels[0].parts, strict=True):
         assert own.certificate == loaded.certificate
 
 

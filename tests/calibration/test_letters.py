@@ -11,7 +11,7 @@ from makers import by_class, outputs, refused, said
 
 import robfcp
 from robfcp.calibration import Letter
-from robfcp.calibration.letters import letter_to, save_letters
+from robfcp.calibration.letters import save_letters
 
 SITES = tuple(f"site-{k:02d}" for k in range(10))
 
@@ -30,7 +30,7 @@ def swapped() -> robfcp.Calibration:
 
 
 def test_a_site_that_was_left_out_reads_the_pages_diagnosis(swapped: robfcp.Calibration) -> None:
-    letter = letter_to(swapped, SITES[-1])
+    letter = swapped.letter(SITES[-1])
     one = robfcp.diagnose(swapped)[SITES[-1]]
     assert (letter.verdict, letter.diagnosis, letter.advice) == ("flagged", one.seen, one.advice)
     assert 'the labels "grave" and "dead" look swapped' in letter.diagnosis
@@ -40,14 +40,14 @@ def test_a_site_that_was_left_out_reads_the_pages_diagnosis(swapped: robfcp.Cali
     )
     again = Letter.from_json(letter.to_json())
     assert (again.diagnosis, again.advice) == (letter.diagnosis, letter.advice)
-    assert letter_to(swapped, SITES[0]).sentence == "site-00 was used."
+    assert swapped.letter(SITES[0]).sentence == "site-00 was used."
 
 
 def test_a_letter_names_no_other_site() -> None:
     calibration = robfcp.calibrate(federation(copy=True), defence=robfcp.Consensus(at_most=2))
-    said = letter_to(calibration, SITES[-1])
+    said = calibration.letter(SITES[-1])
     assert "its report is the same as that of another site" in said.sentence
-    for letter in (said, letter_to(calibration, SITES[0])):
+    for letter in (said, calibration.letter(SITES[0])):
         others = [name for name in SITES if name != letter.client]
         assert not [name for name in others if name in letter.to_json().decode()]
     assert not [name for name in SITES if name in calibration.to_json().decode()]
@@ -61,10 +61,10 @@ def test_silent_refused_and_flagged_sites_read_that_too() -> None:
         robfcp.Federation.from_reports([*federation(), bad], sizes=sizes),
         defence=robfcp.Consensus(at_most=2),
     )
-    assert letter_to(calibration, "away").sentence == "away sent no report."
-    assert letter_to(calibration, "odd").sentence.startswith("odd sent a report that was refused (")
+    assert calibration.letter("away").sentence == "away sent no report."
+    assert calibration.letter("odd").sentence.startswith("odd sent a report that was refused (")
     stated = robfcp.calibrate(federation(), promise=robfcp.Marginal(liars=2))
-    assert letter_to(stated, SITES[-1]).sentence.startswith("site-09 was flagged: ")
+    assert stated.letter(SITES[-1]).sentence.startswith("site-09 was flagged: ")
 
 
 def test_commands_say_what_a_letter_says(
@@ -75,7 +75,7 @@ def test_commands_say_what_a_letter_says(
     save_letters(swapped, "letters")
     p, _ = outputs(1, 60, 3, 0.2)
     np.savez("new.npz", probabilities=p, labels=p.argmax(axis=1))
-    sentence = letter_to(swapped, SITES[-1]).sentence
+    sentence = swapped.letter(SITES[-1]).sentence
 
     def words_of(*words: str) -> str:
         return " ".join(said(*words, code=None).split())
@@ -91,7 +91,7 @@ def test_commands_say_what_a_letter_says(
     assert "was used" not in words_of("predict", "letters/site-00.json", "new.npz")
     assert "site-00 was used." in words_of("verify", "letters/site-00.json")
     told = json.loads(words_of("verify", "letters/site-09.json", "--json"))
-    assert (told["verdict"], told["advice"]) == ("flagged", letter_to(swapped, SITES[-1]).advice)
+    assert (told["verdict"], told["advice"]) == ("flagged", swapped.letter(SITES[-1]).advice)
     whole = words_of("verify", "c.json")
     assert "left out site-09: only" in whole
     assert "look swapped" in whole
@@ -136,7 +136,7 @@ def test_what_a_notebook_shows_is_a_line(swapped: robfcp.Calibration) -> None:
 
 def test_what_is_printed_is_a_sentence(swapped: robfcp.Calibration) -> None:
     assert str(swapped.certificate) == swapped.certificate.statement
-    letter, one = letter_to(swapped, SITES[-1]), robfcp.diagnose(swapped)[SITES[-1]]
+    letter, one = swapped.letter(SITES[-1]), robfcp.diagnose(swapped)[SITES[-1]]
     assert str(letter) == letter.sentence == str(one)
     p, _ = outputs(3, 50, 3, 0.2)
     reading = robfcp.Monitor(swapped).update(p, p.argmax(axis=1))

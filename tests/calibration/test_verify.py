@@ -11,7 +11,7 @@ import robfcp
 from robfcp.calibration import Letter, load_calibration, verify_calibration
 from robfcp.calibration.audit import check_own_report
 from robfcp.calibration.document import check_signer, digest_of, envelope_of, sign_sealed
-from robfcp.calibration.letters import letter_to, save_letters
+from robfcp.calibration.letters import save_letters
 from robfcp.errors import RobfcpError
 
 pytest.importorskip("cryptography")
@@ -91,7 +91,7 @@ def test_letters_are_signed_as_a_whole(tmp_path, calibration, server):
     path.write_bytes(forged(path.read_bytes(), lambda body: body.update(verdict="flagged")))
     with pytest.raises(RobfcpError, match="not signed by the pinned key"):
         load_calibration(path, public)
-    letter_to(calibration, "site-00").save(path)
+    calibration.letter("site-00").save(path)
     with pytest.raises(RobfcpError, match="is not signed;"):
         load_calibration(path, public)
 

@@ -8,8 +8,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import robfcp
-from robfcp.calibration.calibrating import _calibrate
-from robfcp.defence import RobFCP, RobFCPReleased, named_defence
+from robfcp.defence import RobFCP, RobFCPReleased, named_defence, threshold_of
 from robfcp.defence import rob_fcp as module
 from robfcp.defence.base import trust_lowest
 from robfcp.defence.rob_fcp import (
@@ -54,13 +53,14 @@ def test_published_method_equals_brute_force_on_thousands_of_federations(number,
         uppers = federation.grid.upper.tolist()
         for defence in ("none", "rob-fcp"):
             told = named_defence(defence, n_malicious)
-            calibration = _calibrate(federation, level, defence=told, rank=RANKS[rule])
+            calibration = robfcp.calibrate(federation, level, defence=told)
             kept = list(range(n_clients))
             if defence == "rob-fcp":
                 kept = brute.trusted(counts.tolist(), federation.ids, n_clients - n_malicious)
             assert calibration.trusted == tuple(federation.ids[k] for k in kept)
             expected = brute.threshold([counts[k] for k in kept], uppers, level, rule)
-            assert calibration.threshold == expected
+            own = threshold_of(told, federation, calibration.trusted_mask, RANKS[rule])
+            assert federation.threshold_at(own.index(level)) == expected
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -207,7 +207,7 @@ def test_other_from_one_site_does_not_hurt_the_rest():
     assert by_name(federation) == {r.client: held(r) for r in [*plain, thin]}
     alone = calibrate(plain, by="class", defence="none")
     beside = calibrate(federation, by="class", defence="none")
-    assert beside.strata == alone.strata == NAMES
+    assert beside.parts == alone.parts == NAMES
     empty = [c for c in range(3) if thin.strata.sizes[c] == 0]
     np.testing.assert_array_equal(beside.threshold[empty], alone.threshold[empty])
 
@@ -265,7 +265,7 @@ def test_a_private_report_without_a_single_cell_does_not_stop_the_round():
         assert client in federation.ids
         for c in range(3):
             assert federation.stratum(c).ids == ("s0", "s1", "s2", "s3")
-        assert calibrate(federation, by="class", promise=Marginal(liars=1)).strata == NAMES
+        assert calibrate(federation, by="class", promise=Marginal(liars=1)).parts == NAMES
 
 
 def test_a_subset_keeps_the_classes_of_those_it_keeps():

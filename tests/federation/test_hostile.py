@@ -53,7 +53,7 @@ def test_what_a_hostile_report_says_cannot_steer_a_terminal_or_fill_a_log(text):
     assert fault.client.isprintable()
     assert len(fault.reason) <= MAX_TEXT + 50
     assert len(fault.client) <= 250
-    again = Calibration.from_json(calibration.to_json(), record=calibration.record)
+    again = Calibration.from_json(calibration.to_json()).with_record(calibration.record)
     assert again.faulty == calibration.faulty
     assert Record.from_json(calibration.record.to_json(), "x").federation.faulty == (fault,)
 
@@ -82,7 +82,7 @@ def test_folders_devices_and_pipes_are_never_replaced_by_a_file(tmp_path):
 
 def saved(calibration):
     """The calibration after its way through a file."""
-    again = Calibration.from_json(calibration.to_json(), record=calibration.record)
+    again = Calibration.from_json(calibration.to_json()).with_record(calibration.record)
     assert again == calibration
     assert again.record.promise == calibration.record.promise
     return again

@@ -80,7 +80,7 @@ def test_private_reports_of_sites_alike_spend_delta_thrice_over_nothing(spent):
 def test_classes_share_delta_equally(spent):
     found = robfcp.calibrate(CLASSED, by="class", promise=robfcp.Pac(2), confidence=1 - DELTA)
     assert spent == pytest.approx({"samples": DELTA / 3})
-    assert len(found.strata) == 3
+    assert len(found.parts) == 3
 
 
 def test_both_ends_at_every_edge_share_the_delta_of_a_certificate():

@@ -219,8 +219,8 @@ def test_class_capture_moves_only_the_captured_class_when_classes_have_threshold
     attack: Attack = ATTACKS["class-capture"]
     attacked = apply_attack(attack, world, np.random.default_rng(0))
     own = world.federation.subset(world.benign)
-    honest = robfcp.calibrate(own, by="class", defence="none").levels[0].strata
-    found = robfcp.calibrate(attacked, by="class", defence="none").levels[0].strata
+    honest = robfcp.calibrate(own, by="class", defence="none").levels[0].parts
+    found = robfcp.calibrate(attacked, by="class", defence="none").levels[0].parts
     (captured,) = {
         c for k in world.malicious for c in np.flatnonzero(attacked.strata.sizes[k]).tolist()
     }

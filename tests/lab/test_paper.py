@@ -11,10 +11,10 @@ import pytest
 from scipy.stats import norm
 from typer.testing import CliRunner
 
+import robfcp
 from robfcp import LAC
-from robfcp.calibration.calibrating import _calibrate
 from robfcp.cli import app
-from robfcp.defence import DEFAULT, Assessment, RobFCP, RobFCPReleased, named_defence
+from robfcp.defence import DEFAULT, Assessment, RobFCP, RobFCPReleased, named_defence, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
@@ -95,8 +95,8 @@ def test_thresholds_are_those_of_calibrate(attack: str) -> None:
         trusted = None if rule is None else rule(federation).trusted
         edge = table_edge(federation, LEVEL, trusted)
         assert edge is not None
-        calibration = _calibrate(federation, defence=rule or "none", rank=full_rank)
-        assert calibration.threshold == federation.grid.upper[edge]
+        kept = robfcp.calibrate(federation, defence=rule or "none").trusted_mask
+        assert threshold_of(rule, federation, kept, full_rank).index(LEVEL) == edge
 
 
 @pytest.mark.parametrize("told", [0.3, None])
@@ -105,11 +105,12 @@ def test_our_defence_is_run_as_calibrate_runs_it(told: float | None) -> None:
     noise = [2, *b"coverage", 300, *runs.world_key(SMALL)]
     federation = trial.attacked("coverage", 30, np.random.default_rng(noise))
     number = None if told is None else 30
-    calibration = _calibrate(federation, defence=named_defence(OURS, number), rank=full_rank)
+    rule = named_defence(OURS, number)
+    kept = robfcp.calibrate(federation, defence=rule).trusted_mask
     verdict = ours(federation, number, look(federation))
     assert verdict.edge is not None
-    assert calibration.threshold == federation.grid.upper[verdict.edge]
-    assert np.array_equal(np.isin(federation.ids, calibration.trusted), verdict.trusted)
+    assert threshold_of(rule, federation, kept, full_rank).index(LEVEL) == verdict.edge
+    assert np.array_equal(kept, verdict.trusted)
     (outcome,) = run_seed(SMALL, [Run("coverage", 0.3, OURS, told)], 2)
     assert (outcome.coverage, outcome.set_size) == trial.measure(verdict.edge, trial.benign(30))
     assert (outcome.assumed, outcome.flagged) == (verdict.assumed, int((~verdict.trusted).sum()))

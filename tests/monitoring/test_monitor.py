@@ -15,7 +15,7 @@ from scipy.special import betaincinv
 
 import robfcp
 from robfcp.calibration.at_site import LocalThreshold, at_stranger, own_floor
-from robfcp.calibration.checking import local_floor
+from robfcp.calibration.checking import floor_of
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.site import own_interval
 from robfcp.monitoring import EReport, MonitorState
@@ -292,14 +292,14 @@ def world():
 @pytest.mark.effort
 def test_the_floor_of_an_own_threshold_fails_as_rarely_as_stated():
     """Sites of 80 uniform scores: X_(a) itself covers less than the floor in 5% of them."""
-    rng, below = np.random.default_rng(0), 0
+    rng, below, known = np.random.default_rng(0), 0, calibration()
     number = cases(4000)
     for _ in range(number):
         found = own_interval(rng.random(80), 0.1)
         one = LocalThreshold(
             0.9, 1.0, found.high, found.low, 1.0, found.floor, 80, (1, 1, 1), None, 0.0
         )
-        below += found.low < local_floor(one).value
+        below += found.low < floor_of(known, own=one).value
     usual = 0.05 * number
     assert below <= usual + 3 * np.sqrt(usual)
     assert below >= usual - 4 * np.sqrt(usual)  # and not because it promises nothing

@@ -171,7 +171,9 @@ def test_page_is_self_contained_and_its_policy_allows_only_itself(page: str) -> 
 
 
 def test_same_calibration_gives_the_same_page(calibration: Calibration, page: str) -> None:
-    assert page == render(Calibration.from_json(calibration.to_json(), record=calibration.record))
+    assert page == render(
+        Calibration.from_json(calibration.to_json()).with_record(calibration.record)
+    )
 
 
 def test_safe_json_reads_back_as_it_was() -> None:
