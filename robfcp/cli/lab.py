@@ -192,6 +192,7 @@ def redteam(
     share: Annotated[list[float] | None, basic("Share that attacks; repeatable.")] = None,
     clients: Annotated[int, basic("Number of artificial sites.")] = 20,
     seeds: Annotated[int, basic("Number of runs.")] = 3,
+    search: Annotated[int, basic("Instead: seek the worst lies in so many steps.", min=0)] = 0,
     trials: Annotated[int, expert("Free steps of the adaptive attacker.")] = 50,
     seed: console.Seed = 0,
 ) -> None:
@@ -199,14 +200,38 @@ def redteam(
 
     Each cell holds coverage minus that of the honest sites alone, and the set size over theirs;
     a star marks the worst of each defence. With --by class it ends with the worst class's coverage.
+    With --search a liar who knows the rule and all honest reports seeks the lies that do most harm.
 
     [dim]Example: robfcp lab redteam mnist --share 0.4 --plot redteam.png[/dim]
     [dim]Example: robfcp lab redteam heart --sites natural --share 0.25 --seeds 1[/dim]
+    [dim]Example: robfcp lab redteam mnist --search 150 --clients 10 --beta 0.1 --share 0.4[/dim]
     """
     console.prepare(told.output)
-    attacks, defences = attack or tuple(ATTACKS), defence or team.DEFENCES
-    shares = share or team.SHARES
+    attacks, shares = attack or tuple(ATTACKS), share or team.SHARES
     p, labels, setting = told.setting(data)
+    same: dict[str, Any] = {"n_clients": clients, "seeds": seeds, "rng": seed, **setting}
+    if search:
+        if attack or told.plot:
+            raise RobfcpError("--search: seeks its own attack and draws nothing; leave the other")
+        rules = defence or [DEFAULT]
+        with printer.busy("searching", len(rules) * len(shares) * seeds) as step:
+            same |= {"trials": search, "progress": lambda: step(advance=1)}
+            found = team.search(p, labels, defences=rules, shares=shares, **same)
+        printer.table(
+            f"coverage - honest in the worst of {len(found)} worlds, {search} steps each",
+            ["defence", "world", "error", "undefended", "honest out", "lies"],
+            [
+                (one["defence"], f"{one['share']:.0%} {one['seed']}", f"{one['error']:+.3f}",
+                 f"{one['undefended']:+.3f}", one["honest_left_out"], one["lies"])
+                for one in found[:10]
+            ],
+        )  # fmt: skip
+        if told.output is not None:
+            console.save_json(told.output, found)
+        printer.wrote(told.output)
+        printer.json(found)
+        return
+    defences = defence or team.DEFENCES
     total, whole = len(attacks) * len(shares), True
     with printer.busy("attacking", total * len(defences) * seeds) as step:
         try:
@@ -216,12 +241,9 @@ def redteam(
                 attacks=attacks,
                 defences=defences,
                 shares=shares,
-                n_clients=clients,
                 trials=trials,
-                seeds=seeds,
-                rng=seed,
                 progress=lambda: step(advance=1),
-                **setting,
+                **same,
             )
         except team.Stopped as stopped:
             cells, whole = stopped.cells, False

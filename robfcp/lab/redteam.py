@@ -107,12 +107,49 @@ def redteam(
 
 
 def worst(cells: Sequence[Cell]) -> dict[str, Cell]:
-    """Each defence's cell with the greatest error of coverage, either way."""
+    """Each defence's cell with the greatest error of coverage, either way; of equals, the one whose
+    sets grow or shrink most."""
     found: dict[str, Cell] = {}
     for cell in cells:
-        if cell.defence not in found or abs(cell.error) > abs(found[cell.defence].error):
+        last = found.setdefault(cell.defence, cell)
+        if _harm(cell) > _harm(last):
             found[cell.defence] = cell
     return found
+
+
+def _harm(cell: Cell) -> tuple[float, float]:
+    return round(abs(cell.error), 9), abs(cell.set_size - cell.honest_set_size)
+
+
+def search(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    defences: Sequence[str] = (DEFAULT,),
+    shares: Sequence[float] = SHARES,
+    n_clients: int = 20,
+    trials: int = 150,
+    seeds: int = 3,
+    rng: int = 0,
+    progress: Callable[[], None] = lambda: None,
+    **setting: Any,
+) -> list[dict[str, Any]]:
+    """A record a defence and world (share and seed), the worst first: what a liar who knows the
+    rule and all honest reports finds in `trials` steps to lower coverage with, beyond what the same
+    reports do to FCP, undefended."""
+    found = []
+    for share, seed, defence in product(shares, range(seeds), defences):
+        given = Setting(share=share, n_clients=n_clients, **setting)
+        world = make_world(probabilities, labels, given, np.random.default_rng([rng, seed]))
+        known = replace(_knowing(Adaptive(), defence, world, given, trials), beyond=True)
+        seen = known.search(world.federation, world.malicious, np.random.default_rng([rng, seed]))
+        sides = (defence, "none")
+        own, plain = verdicts(world, seen.federation, sides, given, attack=seen.family, seed=seed)
+        record = {"defence": defence, "share": share, "seed": seed, "error": own.error}
+        record |= {"undefended": plain.error, "harm": own.error - min(plain.error, 0.0)}
+        found.append(record | {"honest_left_out": own.flagged - own.caught, "lies": seen.family})
+        progress()
+    return sorted(found, key=lambda record: record["harm"])
 
 
 def records(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -165,11 +202,19 @@ def _attacked(
         yield apply_attack(rule, world, np.random.default_rng(seed)), defences
         return
     for defence in defences:
-        against: Any = partial(fedcp_qq_index, level=exact_level(setting.coverage))
-        if defence != FEDCP_QQ:
-            against = named_defence(defence, len(world.malicious), exactly=setting.exactly)
-        known = replace(rule, against=against, coverage=setting.coverage, trials=trials)
+        known = _knowing(rule, defence, world, setting, trials)
         yield apply_attack(known, world, np.random.default_rng(seed)), [defence]
+
+
+def _knowing(
+    attack: Adaptive, defence: str, world: World, setting: Setting, trials: int
+) -> Adaptive:
+    """The attack by somebody who knows the defence and what it is told."""
+    against: Any = partial(fedcp_qq_index, level=exact_level(setting.coverage))
+    if defence != FEDCP_QQ:
+        told = len(world.malicious) if setting.malicious == "known" else None
+        against = named_defence(defence, told, exactly=setting.exactly)
+    return replace(attack, against=against, coverage=setting.coverage, trials=trials)
 
 
 def _cells(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import exact_level, whole
 from robfcp.calibration import Level, calibrate
 from robfcp.defence import DEFAULT, Defence, named_defence
+from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.figures import GREY, looks, new_axes, style
 from robfcp.lab.attacks import Attack, named_attack
@@ -131,7 +133,10 @@ def verdicts(
     attack: str,
     seed: int,
 ) -> Iterator[Row]:
-    """One row a defence: what it makes of the attacked federation, beside the honest clients."""
+    """One row a defence: what it makes of the attacked federation, beside the honest clients.
+
+    A round that is refused is lost: nothing is left but to give every label.
+    """
     alone = calibrate(
         world.federation.subset(world.benign), setting.coverage, by=setting.by, defence="none"
     )
@@ -146,11 +151,12 @@ def verdicts(
         else:
             if isinstance(defence, str):
                 defence = named_defence(defence, told, exactly=setting.exactly)
-            calibration = calibrate(attacked, setting.coverage, by=setting.by, defence=defence)
-            limits = thresholds_of(calibration.levels[0])
-            name, assumed = calibration.defence, calibration.liars
-            flagged = calibration.flagged
-        found = world.measured(limits)
+            name, assumed, limits = defence.name, 0, np.inf
+            with suppress(RobfcpError):
+                found = calibrate(attacked, setting.coverage, by=setting.by, defence=defence)
+                limits = thresholds_of(found.levels[0])
+                name, assumed, flagged = found.defence, found.liars, found.flagged
+        measured = world.measured(limits)
         yield Row(
             attack=attack,
             defence=name,
@@ -158,8 +164,8 @@ def verdicts(
             n_clients=world.federation.n_clients,
             n_malicious=len(world.malicious),
             seed=seed,
-            coverage=found.coverage,
-            set_size=found.set_size,
+            coverage=measured.coverage,
+            set_size=measured.set_size,
             threshold=float(np.max(limits)),
             honest_coverage=honest.coverage,
             honest_set_size=honest.set_size,
@@ -167,7 +173,7 @@ def verdicts(
             flagged=len(flagged),
             caught=len(world.liars.intersection(flagged)),
             by=setting.by,
-            worst_class_coverage=found.worst_class_coverage,
+            worst_class_coverage=measured.worst_class_coverage,
             honest_worst_class_coverage=honest.worst_class_coverage,
         )
 

@@ -1,21 +1,23 @@
-"""`robfcp redteam`: every attack against every defence, the worst marked, the same every time."""
+"""`robfcp lab redteam`: every attack against every defence, the worst marked, worlds searched."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from effort import EFFORT
-from typer.testing import CliRunner
+from makers import outputs as calibrated
+from makers import refused, said
 
 from robfcp import RobfcpError
-from robfcp.cli import app
 from robfcp.defence import DEFAULT
 from robfcp.lab import outputs
-from robfcp.lab.redteam import DEFENCES, plot_redteam, records, redteam, worst
+from robfcp.lab.redteam import DEFENCES, Cell, plot_redteam, records, redteam, search, worst
 
 SHARES = (0.4,) if EFFORT == 1 else (0.2, 0.4)
 SMALL = {"n_clients": 8, "seeds": 1, "trials": 1, "shares": SHARES}
 ATTACKED = ("coverage", "label-poisoning", "malformed", "adaptive")
+COMMAND = ("lab", "redteam", "mnist", "--seeds", "1", "--trials", "1")
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +32,12 @@ def cells(data):
 
 
 @pytest.mark.effort
-def test_there_is_a_cell_for_every_attack_share_and_defence(cells):
-    assert len(cells) == 4 * len(SHARES) * len(DEFENCES)
+def test_there_is_a_cell_for_every_attack_share_and_defence_the_same_every_time(data, cells):
     assert len({(cell.attack, cell.share, cell.defence) for cell in cells}) == len(cells)
+    assert len(cells) == 4 * len(SHARES) * len(DEFENCES)
     assert all(cell.runs == 1 for cell in cells)
+    again = redteam(*data, **SMALL, attacks=ATTACKED[:3])
+    assert again == tuple(cell for cell in cells if cell.attack != "adaptive")
 
 
 @pytest.mark.effort
@@ -49,25 +53,66 @@ def test_the_default_holds_where_others_break(cells):
 
 
 @pytest.mark.effort
-def test_the_worst_cell_of_each_defence_is_the_greatest_error(cells):
+def test_the_worst_cell_of_each_defence_is_the_greatest_error_and_framed(cells):
     for defence, cell in worst(cells).items():
         errors = [abs(other.error) for other in cells if other.defence == defence]
         assert abs(cell.error) == max(errors)
     assert sum(record["worst"] for record in records(cells)) == len(DEFENCES)
-
-
-@pytest.mark.effort
-def test_the_same_seed_gives_the_same_cells(data, cells):
-    again = redteam(*data, **SMALL, attacks=ATTACKED[:3])
-    assert again == tuple(cell for cell in cells if cell.attack != "adaptive")
-
-
-@pytest.mark.effort
-def test_the_heat_map_frames_each_defences_worst(cells):
     axes = plot_redteam(cells)
     assert [label.get_text() for label in axes[0].get_xticklabels()] == list(DEFENCES)
     for axis in axes:
         assert sum(patch.get_edgecolor()[0] > 0.8 for patch in axis.patches) == len(DEFENCES)
+
+
+def test_of_equal_errors_the_larger_change_of_the_sets_is_worst_in_any_order():
+    mild = Cell("mild", 0.4, "none", 1.0, 0.9, 2.0, 1.5, 0, 0, 1, None, 0.9, 0.9)
+    others = (replace(mild, attack="full", set_size=10.0), replace(mild, coverage=0.95))
+    for order in ((mild, *others), (*others, mild)):
+        assert worst(order)["none"].attack == "full"
+
+
+def test_a_search_tells_the_worst_worlds_first_and_by_its_seed():
+    data = calibrated(0, 1500, 5)
+    options = {"n_clients": 10, "seeds": 2, "trials": 20, "shares": (0.2, 0.4), "beta": 0.3}
+    found = search(*data, defences=("rob-fcp", "none"), **options)
+    assert len(found) == 8
+    harms = [one["harm"] for one in found]
+    assert harms == sorted(harms)
+    assert harms[0] == found[0]["error"] - min(found[0]["undefended"], 0) < -0.01
+    assert all(one["harm"] >= 0 for one in found if one["defence"] == "none")
+    again = search(*data, defences=("rob-fcp",), **{**options, "shares": (found[0]["share"],)})
+    assert found[0] in again
+
+
+def test_the_command_searches_and_prints_and_writes_what_it_found(tmp_path):
+    words = ("--search", 3, "--share", 0.4, "--clients", 8)
+    told = said(*COMMAND, *words, "-o", tmp_path / "worlds.json")
+    assert "the worst of 1 worlds, 3 steps each" in " ".join(told.split())
+    (one,) = json.loads(said(*COMMAND, *words, "--json"))
+    assert [one] == json.loads((tmp_path / "worlds.json").read_text())
+    assert {"defence", "seed", "error", "undefended", "honest_left_out", "lies"} <= set(one)
+    assert "--search" in refused(*COMMAND, *words, "--attack", "coverage")
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table_writes_json_and_draws(tmp_path):
+    out, figure = tmp_path / "cells.json", tmp_path / "map.png"
+    words = ("--attack", "class-capture", "--attack", "adaptive-up", "--share", 0.4)
+    told = said(*COMMAND, *words, "--clients", 10, "-o", out, "--plot", figure, "--by", "class")
+    assert "worst under" in told
+    assert "worst class" in told
+    saved = json.loads(out.read_text())
+    assert {cell["attack"] for cell in saved} == {"class-capture", "adaptive-up"}
+    assert sum(cell["worst"] for cell in saved) == len(DEFENCES)
+    assert all(0 <= cell["worst_class_coverage"] <= cell["coverage"] for cell in saved)
+    assert figure.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_command_prints_json_only_when_asked():
+    words = ("--attack", "coverage", "--share", "0.4", "--defence", "rob-fcp")
+    (cell,) = json.loads(said(*COMMAND, *words, "--json"))
+    assert cell["defence"] == "rob-fcp"
+    assert np.isclose(cell["error"], cell["coverage"] - cell["honest_coverage"])
 
 
 def test_wrong_requests_are_refused(data):
@@ -75,41 +120,5 @@ def test_wrong_requests_are_refused(data):
         redteam(*data, attacks=("bribery",))
     with pytest.raises(RobfcpError, match="at least one"):
         redteam(*data, shares=())
-
-
-def command(*arguments):
-    return CliRunner().invoke(
-        app, ["lab", "redteam", "mnist", "--seeds", "1", "--trials", "1", *arguments]
-    )
-
-
-@pytest.mark.slow
-def test_the_command_prints_a_table_writes_json_and_draws(tmp_path):
-    out, figure = tmp_path / "cells.json", tmp_path / "map.png"
-    result = command(
-        "--attack", "coverage", "--attack", "adaptive-up", "--share", "0.4", "--clients", "10",
-        "-o", str(out), "--plot", str(figure),
-    )  # fmt: skip
-    assert result.exit_code == 0, result.output
-    assert "worst under" in result.output
-    saved = json.loads(out.read_text())
-    assert {cell["attack"] for cell in saved} == {"coverage", "adaptive-up"}
-    assert sum(cell["worst"] for cell in saved) == len(DEFENCES)
-    assert figure.read_bytes()[:4] == b"\x89PNG"
-
-
-def test_the_command_prints_json_only_when_asked():
-    result = command("--attack", "coverage", "--share", "0.4", "--defence", "rob-fcp", "--json")
-    (cell,) = json.loads(result.stdout)
-    assert cell["defence"] == "rob-fcp"
-    assert np.isclose(cell["error"], cell["coverage"] - cell["honest_coverage"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [(("--liars", "many"), "--liars"), (("--score", "absolute-residual"), "--score")],
-)
-def test_the_command_refuses_in_one_line(arguments, word):
-    result = command(*arguments)
-    assert result.exit_code == 1
-    assert word in str(result.exception)
+    for option, value in (("--liars", "many"), ("--score", "absolute-residual"), ("--by", "group")):
+        assert option in refused(*COMMAND, option, value)

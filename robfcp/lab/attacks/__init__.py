@@ -55,6 +55,7 @@ ATTACKS: dict[str, Attack] = {
     "decoy": coordinated.Decoy(),
     "size-inflation": simple.SizeInflation(),
     "partial": simple.Partial(),
+    "keep-30": simple.Partial(0.7, simple.Efficiency()),
     "label-poisoning": simple.LabelPoisoning(),
     "malformed": coordinated.Malformed(),
     **EVERYDAY,
@@ -66,6 +67,9 @@ ATTACKS: dict[str, Attack] = {
     "stairs": coordinated.Stairs(),
     "push": coordinated.Push(),
     "ghost": coordinated.Ghost(),
+    "squeeze": coordinated.Squeeze(),
+    "hub": coordinated.Hub(),
+    "class-claim": coordinated.ClassClaim(),
 }
 
 

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import Rng, exact_level
 from robfcp.defence import DEFAULT, Defence, named_defence, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.lab.attacks.base import Array, Indices, ScoreAttack, Stage, attackers, with_counts
-from robfcp.lab.attacks.coordinated import Clones, Decoy, Displacement, MimicHigh, MimicLow
+from robfcp.guarantees import fcp_index
+from robfcp.lab.attacks.base import (
+    Array,
+    Indices,
+    ScoreAttack,
+    Stage,
+    attackers,
+    upper_edges,
+    with_pairs,
+    with_scores,
+)
+from robfcp.lab.attacks.coordinated import (
+    Clones,
+    Decoy,
+    Displacement,
+    MimicHigh,
+    MimicLow,
+    Squeeze,
+)
 from robfcp.lab.attacks.simple import (
     Coverage,
     Efficiency,
@@ -27,8 +44,10 @@ from robfcp.lab.attacks.simple import (
 )
 
 Rule = Callable[[Federation], int | None]
-FREE_BINS = 12
-STEP = 0.7
+LEVELS = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.82, 0.88, 0.92, 0.96)
+STEPS = (0.4, 1.0, 2.0)
+STALE = 40  # steps without success after which a search goes on from another start
+EXPELLED = 0.15  # what having all honest clients left out counts for, in coverage
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +57,7 @@ class Found:
     federation: Federation
     coverage: float
     family: str
+    value: float  # what the attacker has of it: the less the better
 
 
 @dataclass(frozen=True)
@@ -47,15 +67,16 @@ class Adaptive:
     against: a defence, by name or itself, told the true number of attackers; or any rule that
         gives the threshold's bin for a federation.
     direction: "down" seeks the least coverage of the honest clients, "up" the greatest.
-    trials: steps of the free search, in which all attackers draw from one distribution
-        q ~ p exp(theta) on the honest clients' quantile bins (p their pooled shares), theta moves
-        at random and is kept when coverage gets worse; a share of attackers stays honest.
+    trials: steps of the free search, over the `Shape` of what the attackers send. It moves at
+        random and is kept when coverage gets worse or more honest clients are left out.
+    beyond: whether only what is lost beyond FCP, undefended, on the same reports counts.
     """
 
     against: str | Defence | Rule = DEFAULT
     direction: Literal["down", "up"] = "down"
     coverage: float = 0.9
     trials: int = 100
+    beyond: bool = False
     name: ClassVar[str] = "adaptive"
     on: ClassVar[Stage] = "counts"
 
@@ -69,44 +90,60 @@ class Adaptive:
             raise RobfcpError(f"direction: {self.direction!r} is neither 'down' nor 'up'")
         generator = np.random.default_rng(rng)
         bad = attackers(malicious, data.n_clients)
-        rule = self._rule(len(bad))
-        benign = np.setdiff1d(np.arange(data.n_clients), bad)
-        cdf = np.cumsum(data.counts[benign].sum(axis=0)) / data.sizes[benign].sum()
+        honest = np.setdiff1d(np.arange(data.n_clients), bad)
+        cdf = np.append(np.cumsum(data.counts[honest].sum(axis=0)), 0) / data.sizes[honest].sum()
+        cdf[-1], level = 1.0, exact_level(self.coverage)
         sign = 1.0 if self.direction == "down" else -1.0
+        alone = cdf[_place(fcp_index(data, level, np.isin(np.arange(data.n_clients), honest)))]
 
-        def judged(federation: Federation, family: str) -> Found:
-            index = rule(federation)
-            return Found(federation, 1.0 if index is None else float(cdf[index]), family)
+        def judged(federation: Federation, family: str) -> tuple[Found, float]:
+            index, trusted = self._judge(federation, len(bad))
+            coverage = float(cdf[_place(index)])
+            value = sign * coverage
+            if self.beyond:
+                value -= min(sign * alone, sign * cdf[_place(fcp_index(federation, level))])
+            expelled = float((~trusted[honest]).mean())
+            return Found(federation, coverage, family, float(value)), value - EXPELLED * expelled
 
-        best = judged(data, "honest")
+        best, _ = judged(data, "honest")
         if not len(bad):
             return best
         for attack, family in families(self.direction):
-            found = judged(attack(data, bad, generator), family)
-            best = min(best, found, key=lambda one: sign * one.coverage)
-        search = _FreeSearch(data, bad, cdf, generator)
-        for _ in range(self.trials):
-            found = judged(search.proposal(), "free")
-            better = search.report(sign * found.coverage)
-            if better and sign * found.coverage < sign * best.coverage:
-                best = found
+            found, _ = judged(attack(data, bad, generator), family)
+            best = min(best, found, key=lambda one: one.value)
+        forge = _Forge(data, bad, generator)
+        ends: list[tuple[float, Shape]] = []  # how far each start has come
+        at, stale, starts = 0, 0, forge.starts(self.direction == "up")
+        for trial in range(self.trials):
+            shape = starts[trial] if trial < len(starts) else forge.moved(ends[at][1])
+            found, value = judged(forge.sent(shape), f"free: {shape}")
+            best = min(best, found, key=lambda one: one.value)
+            if trial < len(starts):
+                ends.append((value, shape))
+                at = min(range(len(ends)), key=lambda k: ends[k][0])
+            elif value < ends[at][0]:
+                ends[at], stale = (value, shape), 0
+            else:
+                stale += 1
+                if stale > STALE:
+                    at, stale = (at + 1) % len(ends), 0
         return best
 
-    def _rule(self, n_malicious: int) -> Rule:
-        """The bin of the threshold the defence gives when told the number."""
-        if callable(self.against) and not hasattr(self.against, "name"):
-            return self.against
-        defence: Defence = (
-            named_defence(self.against, n_malicious)
-            if isinstance(self.against, str)
-            else self.against  # type: ignore[assignment]
-        )
-        level = exact_level(self.coverage)
+    def _judge(self, federation: Federation, liars: int) -> tuple[int | None, NDArray[np.bool_]]:
+        """The bin of the threshold the rule gives when told the number, and whom it trusts."""
+        against: Any = self.against
+        if isinstance(against, str):
+            against = named_defence(against, liars)
+        if not hasattr(against, "name"):
+            return against(federation), np.ones(federation.n_clients, bool)
+        trusted = against(federation).trusted
+        index = threshold_of(against, federation, trusted).index(exact_level(self.coverage))
+        return index, trusted
 
-        def rule(federation: Federation) -> int | None:
-            return threshold_of(defence, federation, defence(federation).trusted).index(level)
 
-        return rule
+def _place(index: int | None) -> int:
+    """Where a threshold's coverage stands; that of none at all is last."""
+    return -1 if index is None else index
 
 
 def families(direction: str) -> Iterator[tuple[ScoreAttack, str]]:
@@ -131,43 +168,112 @@ def families(direction: str) -> Iterator[tuple[ScoreAttack, str]]:
     for copy in ("exact", "resampled", "jittered"):
         twin: ScoreAttack = MimicLow(copy) if down else MimicHigh(copy)
         yield twin, f"{twin.name} {copy}"
+    yield Squeeze(), "squeeze"
     for share in (0.05, 0.1, 0.2, 0.35, 0.5):
         yield Displacement(share, upwards=not down), f"displacement {share:g}"
 
 
-class _FreeSearch:
-    """A random walk over the distribution the attackers draw from, uphill only."""
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """What attackers who act together send, relative to the honest clients' pool p(c, h).
 
-    def __init__(
-        self, data: Federation, bad: Indices, cdf: Array, rng: np.random.Generator
-    ) -> None:
-        self.data, self.bad, self.rng = data, bad, rng
-        levels = np.arange(1, FREE_BINS) / FREE_BINS
+    Attacker k draws from q(c, h) ~ m_k(c) exp(claim_c) p(h | c) exp(tilt_c,b(h)), b(h) the block of
+    honest quantiles that bin h is in, m_k its own mix of classes or, by 1 - own, that of the pool.
+
+    tilt: (C, B) which scores of which class.
+    claim: (C,) which classes.
+    loyal: the share of the attackers that stay honest.
+    own: how much of its own mix of classes each keeps.
+    tight: whether what they expect is sent, rounded, instead of a draw.
+    size: log of how many times the samples they have are claimed.
+    """
+
+    tilt: Array
+    claim: Array
+    loyal: float = 0.0
+    own: float = 1.0
+    tight: bool = False
+    size: float = 0.0
+
+    def __str__(self) -> str:
+        tilt = self.tilt.mean(axis=0).round().astype(int).tolist()
+        words = f"scores {' '.join(map(str, tilt))}, a class by {np.ptp(self.claim):.0f}"
+        return f"{words}, {self.loyal:.0%} loyal, {np.exp(self.size):.1f} n{', exact' * self.tight}"
+
+
+class _Forge:
+    """Makes shapes, and reports of them; by class where all reports are."""
+
+    def __init__(self, data: Federation, bad: Indices, rng: np.random.Generator) -> None:
+        self.data, self.bad, self.rng, strata = data, bad, rng, data.strata
+        counts, self.by_class = data.counts[:, None], False
+        if strata is not None and strata.by == "class" and len(strata.rows) == data.n_clients:
+            counts, self.by_class = strata.table.dense(), True
+            counts = counts.reshape(data.n_clients, strata.n_strata, strata.n_bins)
+        pool = np.delete(counts, bad, axis=0).sum(axis=0)
+        cdf = pool.sum(axis=0).cumsum() / pool.sum()
         last = len(cdf) - 1
-        reached = np.searchsorted(cdf, levels - 1e-12)
-        ends = np.unique(np.append(np.minimum(reached, last), last))
-        self.block = np.searchsorted(ends, np.arange(data.grid.n_bins))
-        self.shares = np.diff(cdf, prepend=0)
-        self.theta = np.zeros(len(ends))
-        self.loyal = 0.0
-        self.best = np.inf
-        self.tried = (self.theta, self.loyal)
+        ends = np.unique(np.append(np.minimum(np.searchsorted(cdf, LEVELS), last), last))
+        self.block = np.searchsorted(ends, np.arange(len(cdf)))
+        self.n_blocks, self.occurs = len(ends), pool.sum(axis=1) > 0
+        self.given_class = pool / np.maximum(pool.sum(axis=1, keepdims=True), 1)
+        self.mix = pool.sum(axis=1) / pool.sum()
+        self.own = counts[bad].sum(axis=2) / data.sizes[bad, None]
 
-    def proposal(self) -> Federation:
-        """Counts drawn from a tilted honest distribution by all but a share of the attackers."""
-        theta = self.theta + STEP * self.rng.normal(size=len(self.theta))
-        loyal = float(np.clip(self.loyal + 0.1 * self.rng.normal(), 0, 0.9))
-        self.tried = (theta, loyal)
-        weights = self.shares * np.exp(theta)[self.block]
-        counts = self.data.counts.copy()
-        active = self.bad[round(loyal * len(self.bad)) :]
-        counts[active] = self.rng.multinomial(self.data.sizes[active], weights / weights.sum())
-        return with_counts(self.data, counts)
+    def starts(self, upwards: bool) -> list[Shape]:
+        """Shapes to start from: nothing, one end, cut tails, squeezed, claimed classes."""
+        n, rarest = len(self.mix), int(np.argmin(np.where(self.occurs, self.mix, 2)))
+        heights = [(0, 0), (12, 0), (0, -8), (-8, -8), (0, -3), (-3, -6), (1, -2)]
+        shapes = []
+        for low, high in heights:
+            tilt = np.zeros(self.n_blocks)
+            tilt[: self.n_blocks // 4], tilt[-(self.n_blocks // 3) :] = low, high
+            tilt = tilt[::-1] if upwards else tilt
+            shapes.append(Shape(np.tile(tilt, (n, 1)), np.zeros(n), tight=abs(high) in (3, 6)))
+        claims = (8 * (np.arange(n) == rarest), 2 * self.rng.normal(size=n))
+        shapes += [replace(shapes[2], claim=np.asarray(claim, float)) for claim in claims]
+        return shapes
 
-    def report(self, value: float) -> bool:
-        """Keep the last proposal if it is the best yet."""
-        if value >= self.best:
-            return False
-        self.best = value
-        self.theta, self.loyal = self.tried
-        return True
+    def moved(self, shape: Shape) -> Shape:
+        """A random step away."""
+        rng = self.rng
+        step, (n, blocks) = rng.choice(STEPS), shape.tilt.shape
+        chance = rng.random(6)
+        tilt = shape.tilt + 0.0
+        if chance[0] < 0.7:
+            tilt += step * rng.normal(size=blocks) * (rng.random(blocks) < 0.5)
+        if chance[1] < 0.2:
+            tilt[rng.integers(n)] += 2 * step * rng.normal(size=blocks)
+        claim = shape.claim + step * rng.normal(size=n) * (rng.random(n) < 0.4) * (chance[2] < 0.3)
+        loyal, own, size = rng.normal(size=3) * (0.2, 0.4, 0.5) * (chance[3:] < (0.3, 0.2, 0.15))
+        return Shape(
+            tilt=tilt,
+            claim=claim,
+            loyal=float(np.clip(shape.loyal + loyal, 0, 0.8)),
+            own=float(np.clip(shape.own + own, 0, 1)),
+            tight=shape.tight ^ (rng.random() < 0.1),
+            size=float(np.clip(shape.size + size, -1, 1.2)),
+        )
+
+    def sent(self, shape: Shape) -> Federation:
+        """The federation with the reports of all but the loyal attackers of this shape."""
+        first = round(shape.loyal * len(self.bad))
+        scores = self.given_class * np.exp(shape.tilt)[:, self.block]
+        scores /= np.maximum(scores.sum(axis=1, keepdims=True), 1e-300)
+        edges, forged = upper_edges(self.data.grid), []
+        for k, own in zip(self.bad[first:], self.own[first:], strict=True):
+            mix = shape.own * own + (1 - shape.own) * self.mix + 1e-12
+            mix = mix * np.exp(shape.claim) * self.occurs
+            share = (mix[:, None] * scores).ravel() / mix.sum()
+            size = max(1, round(float(self.data.sizes[k] * np.exp(shape.size))))
+            if shape.tight:
+                below = np.floor(share.cumsum() * size + self.rng.random())
+                counts = np.diff(np.minimum(below, size), prepend=0).astype(np.int64)
+                counts[np.argmax(share)] += size - counts.sum()
+            else:
+                counts = self.rng.multinomial(size, share / share.sum())
+            label, bins = np.divmod(np.repeat(np.arange(len(counts)), counts), len(edges))
+            forged.append((edges[bins], label))
+        if self.by_class:
+            return with_pairs(self.data, self.bad[first:], forged)
+        return with_scores(self.data, self.bad[first:], [scores for scores, _ in forged])

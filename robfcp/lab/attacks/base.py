@@ -43,10 +43,14 @@ class Scene:
     grid: Grid | None = None
 
     @cached_property
+    def scores(self) -> list[Array]:
+        """Everybody's scores."""
+        return [part[0] if isinstance(part, tuple) else part for part in self.everybody]
+
+    @cached_property
     def bounds(self) -> tuple[float, float]:
         """The ends of the grid, or of the scores where it is open; without one [0, 1] and them."""
-        parts = [part[0] if isinstance(part, tuple) else part for part in self.everybody]
-        least, most = min(part.min() for part in parts), max(part.max() for part in parts)
+        least, most = min(part.min() for part in self.scores), max(map(np.max, self.scores))
         if self.grid is None:
             return min(0.0, float(least)), max(1.0, float(most))
         low, high = self.grid.edges[0], self.grid.edges[-1]
@@ -65,13 +69,11 @@ class Scene:
     @cached_property
     def pool(self) -> Array:
         """All honest scores."""
-        return np.concatenate([self.everybody[k] for k in self.honest])
+        return np.concatenate([self.scores[k] for k in self.honest])
 
     def by_quantile(self, level: float) -> Indices:
         """The honest clients from the lowest to the highest `level` quantile of their scores."""
-        parts = [self.everybody[k] for k in self.honest]
-        scores = [part[0] if isinstance(part, tuple) else part for part in parts]
-        quantiles = [quantile(part, level) for part in scores]
+        quantiles = [quantile(self.scores[k], level) for k in self.honest]
         return self.honest[np.argsort(quantiles, kind="stable")]
 
 
@@ -143,7 +145,7 @@ def attackers(malicious: ArrayLike, n_clients: int) -> Indices:
 
 def scores_of(federation: Federation) -> list[Array]:
     """Each client's scores rounded up to the upper edges of their bins; binning restores them."""
-    upper = _upper(federation.grid)
+    upper = upper_edges(federation.grid)
     return [np.repeat(upper, counts) for counts in federation.counts]
 
 
@@ -158,7 +160,7 @@ def pairs_of(federation: Federation) -> list[Pair]:
     owner, label, bins = samples_by_class(strata)
     order = np.lexsort((label, bins, owner))
     cuts = np.cumsum(federation.sizes)[:-1]
-    scores = np.split(_upper(federation.grid)[bins[order]], cuts)
+    scores = np.split(upper_edges(federation.grid)[bins[order]], cuts)
     return list(zip(scores, np.split(label[order], cuts), strict=True))
 
 
@@ -200,7 +202,7 @@ def with_pairs(federation: Federation, malicious: Indices, forged: list[Pair]) -
     return replace(federation, table=DenseCounts(counts), sizes=counts.sum(axis=1), strata=strata)
 
 
-def _upper(grid: Grid) -> Array:
+def upper_edges(grid: Grid) -> Array:
     """(H,) the bins' upper edges, the last one finite."""
     upper = grid.upper.copy()
     if np.isinf(upper[-1]):

@@ -167,6 +167,47 @@ class Push(ScoreAttack):
 
 
 @dataclass(frozen=True)
+class Squeeze(ScoreAttack):
+    """Neither easy nor hard: scores outside the honest `low` and `high` quantiles are redrawn from
+    honest scores between them, beside which diverse clients look easier and harder at once."""
+
+    low: float = 0.3
+    high: float = 0.85
+    name = "squeeze"
+
+    def forge(self, scene: Scene) -> list[Array]:
+        low, high = quantile(scene.pool, self.low), quantile(scene.pool, self.high)
+        middle = scene.pool[(scene.pool >= low) & (scene.pool <= high)]
+        return [
+            np.where((own < low) | (own > high), scene.rng.choice(middle, len(own)), own)
+            for own in scene.own
+        ]
+
+
+@dataclass(frozen=True)
+class Hub(PairAttack):
+    """Half of the attackers each send the exact mean of `of` honest reports, the others s' = low.
+
+    A mean is closer to its parts than chance allows, and neighbouring hubs share a part: who joins
+    close reports into one makes one of all honest clients.
+    """
+
+    of: int = 4
+    name = "hub"
+
+    def forge(self, scene: Scene) -> list[Pair]:
+        forged = [(np.full(len(own), scene.bounds[0]), labels) for own, labels in scene.own]
+        for number, (own, _) in enumerate(scene.own[: len(forged) // 2]):
+            parts = np.arange(self.of) + number * (self.of - 1)
+            chosen = [scene.everybody[k] for k in np.take(scene.honest, parts, mode="wrap")]
+            scores, labels = (np.concatenate(part) for part in zip(*chosen, strict=True))
+            places = (np.arange(len(own)) + 0.5) * len(scores) / len(own)
+            order = np.lexsort((labels, scores))[places.astype(np.intp)]
+            forged[number] = scores[order], labels[order]
+        return forged
+
+
+@dataclass(frozen=True)
 class Ghost(PairAttack):
     """Near copies of the hardest honest clients, tails moved down: the copied look like liars.
 
@@ -229,6 +270,24 @@ class ClassCapture(PairAttack):
         label = _rarest_class(scene) if self.target is None else self.target
         score, sizes = scene.bounds[self.scores == "top"], [len(own) for own, _ in scene.own]
         return [(np.full(size, score), np.full(size, label, np.intp)) for size in sizes]
+
+
+@dataclass(frozen=True)
+class ClassClaim(PairAttack):
+    """A share of the samples is said to be of the rarest class (of `ClassCapture`), all easy: their
+    scores are redrawn from the easier half of the honest ones."""
+
+    share: float = 0.9
+    name = "class-claim"
+
+    def forge(self, scene: Scene) -> list[Pair]:
+        easy = scene.pool[scene.pool <= quantile(scene.pool, 0.5)]
+        label, forged = _rarest_class(scene), []
+        for own, labels in scene.own:
+            claimed = scene.rng.random(len(own)) < self.share
+            scores = np.where(claimed, scene.rng.choice(easy, len(own)), own)
+            forged.append((scores, np.where(claimed, label, labels)))
+        return forged
 
 
 def _rarest_class(scene: Scene) -> int:
