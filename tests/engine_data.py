@@ -1,10 +1,13 @@
 """Clients whom all engines' tests calibrate, each compared with the core on the same reports."""
 
+from dataclasses import asdict
+
 import numpy as np
 
 import robfcp
 
 CLASSES = 5
+QUICK = {"liars": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none"}  # of a configuration
 
 
 def client_data(n_clients, n_samples=60, seed=0):
@@ -49,3 +52,9 @@ def watched():
     """A calibration to be watched."""
     federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
     return robfcp.calibrate(federation, defence="none")
+
+
+def looked(merged):
+    """A merged look, as the file of a workflow has it."""
+    faulty = {fault.client for fault in merged.faulty}
+    return {**asdict(merged), "alarm": merged.alarm, "line": merged.line, "faulty": faulty}

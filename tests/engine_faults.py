@@ -3,6 +3,7 @@
 A fault is a function of a `Turn`: one request that came to a site, and its honest reply.
 """
 
+import threading
 from operator import methodcaller
 
 import msgspec
@@ -10,19 +11,45 @@ import msgspec
 import robfcp
 
 
+class Stage:
+    """Who misbehaves when asked for one kind of reply, and the nonces everybody was asked with."""
+
+    def __init__(self, names, faults=None, only="report"):
+        self.faults, self.only, self.held = faults or {}, only, []
+        self.asked = {name: [] for name in names}
+
+    def act(self, turn, client, request):
+        """Let the client have its turn, when held replies are out where the threshold is."""
+        kind = msgspec.json.decode(request["body"])["kind"]
+        while kind == "check" and self.held:
+            self.held.pop()()
+        if kind == self.only:
+            self.asked[client].append(request["nonce"])
+            turn.attempt = len(self.asked[client])
+        fault = self.faults.get(client) if kind == self.only else None
+        (fault or honest)(turn)
+
+
 class Turn:
-    """What a driver lets a site do: its `record` is the honest reply, `attempt` counts from 1.
+    """What an engine lets a site do: its `record` is the honest reply, `attempt` counts from 1.
 
     send(record): reply with this record; without one, honestly. beside(): the honest record with
-    something large beside it. fail(): the engine says that the site's code failed. hold(): reply
-    honestly when the deadline is past and the threshold goes out. later(seconds): after a while.
+    something large beside it. fail(): the engine says that the site's code failed.
     """
 
-    def __init__(self, record, attempt):
-        self.record, self.attempt = dict(record), attempt
+    def __init__(self, stage, record):
+        self.stage, self.record, self.attempt = stage, dict(record), 0
 
     def vanish(self):
         """Never reply."""
+
+    def hold(self):
+        """Reply honestly when the deadline is past and the threshold goes out."""
+        self.stage.held.append(self.send)
+
+    def later(self, seconds):
+        """Reply honestly after a while."""
+        threading.Timer(seconds, self.send).start()
 
 
 honest, silent, late = methodcaller("send"), methodcaller("vanish"), methodcaller("hold")

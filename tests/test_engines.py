@@ -1,119 +1,33 @@
-"""What both engines share, over an engine of no more than two dictionaries in this process."""
+"""What both engines share, over an engine of no more than two dictionaries."""
 
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 
 import msgspec
 import numpy as np
 import pytest
 from engine_data import DATA, client_data, core_reports, told, watched
-from engine_faults import Turn
+from engine_loopback import Loopback, LoopbackDriver, sites_of
 from engine_promises import *  # noqa: F403
 from engine_promises import needs_opendp, reason, status
 
 import robfcp
 from robfcp.calibration.letters import letters
 from robfcp.engines import SiteRules, calibration_round, monitor_round, register_sizes, server
-from robfcp.engines.protocol import Participant, ReportRequest
+from robfcp.engines.protocol import ReportRequest
 from robfcp.engines.site import Site, read_site, reply_to
 from robfcp.privacy import Ledger, Privacy
 from robfcp.report.wire import wire_grid, wire_score
 
 
-class Loopback(server.Engine):
-    """Sites answer when they are asked, unless a fault does it for them."""
-
-    def __init__(self, sites, faults=None, only="report", deadline=20.0, poll=0.02):
-        super().__init__("loopback", "none", deadline, poll)
-        self.sites, self.faults, self.only = sites, faults or {}, only
-        self.replies, self.held, self.asked = {}, [], {name: [] for name in sites}
-
-    def present(self):
-        return [Participant(k, name) for k, name in enumerate(self.sites)]
-
-    def send(self, participant, record, ttl):
-        client, nonce = participant.client, record["nonce"]
-        kind = msgspec.json.decode(record["body"])["kind"]
-        reply = reply_to(record, self.sites[client])
-        while kind == "check" and self.held:
-            self.held.pop()()
-        if kind == self.only:
-            self.asked[client].append(nonce)
-        if kind == self.only and client in self.faults:
-            self.faults[client](Play(self, nonce, reply, len(self.asked[client])))
-        else:
-            self.replies[nonce] = reply
-        return nonce
-
-    def receive(self, identifier):
-        return self.replies.pop(identifier, None)
-
-
-class Play(Turn):
-    """A turn of a site in this process."""
-
-    def __init__(self, engine, nonce, record, attempt):
-        super().__init__(record, attempt)
-        self.engine, self.nonce = engine, nonce
-
-    def send(self, record=None):
-        self.engine.replies.setdefault(self.nonce, self.record if record is None else record)
-
-    def beside(self):
-        self.send({**self.record, "arrays": bytes(50 * 2**20)})
-
-    def fail(self):
-        self.engine.replies[self.nonce] = server.Failed("faulty", "the site failed (42)")
-
-    def hold(self):
-        self.engine.held.append(self.send)
-
-    def later(self, seconds):
-        threading.Timer(seconds, self.send).start()
-
-
-class Driver:
-    """Rounds as configured, over the loopback."""
-
-    name = "loopback"
-
-    def sites(self, configs, data=None, fresh=None):
-        def site(name):
-            watches = None if fresh is None or name not in fresh else lambda: told(fresh[name])
-            rules = SiteRules().with_config((configs or {}).get(name, {}))
-            return Site(rules, lambda part: told(data[name]), watches)
-
-        return {name: lambda name=name: site(name) for name in (DATA if data is None else data)}
-
-    def play(self, folder, data=DATA, faults=None, configs=None, only="report", **config):
-        output = str(folder / "calibration.json")
-        folder.mkdir(exist_ok=True)
-        options = {"liars": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
-        config = {**server.DEFAULTS, **options, "output": output}
-        started = time.monotonic()
-        engine = Loopback(
-            self.sites(configs, data), faults, only, config["deadline"], config["poll"]
-        )
-        server.configured_round(engine, config)
-        seconds = time.monotonic() - started
-        return robfcp.Calibration.load(output), engine.asked, seconds
-
-    def monitor(self, folder, fresh, configs, liars, **options):
-        engine = Loopback(self.sites(configs, None, fresh))
-        merged = monitor_round(engine, watched(), liars, **options)
-        faulty = {fault.client for fault in merged.faulty}
-        return {**asdict(merged), "alarm": merged.alarm, "line": merged.line, "faulty": faulty}
-
-
 @pytest.fixture
 def engine():
-    return Driver()
+    return LoopbackDriver()
 
 
 def loopback(data=DATA, **options):
-    return Loopback(Driver().sites({}, data), **options)
+    return Loopback(sites_of(data), **options)
 
 
 def test_a_reply_replayed_from_an_earlier_round_is_rejected():
@@ -136,9 +50,9 @@ def test_a_site_that_answers_for_another_cannot_speak_for_it():
     engine = loopback()
 
     def intrude(turn):
-        turn.send({**turn.record, "nonce": engine.asked["site-1"][0]})
+        turn.send({**turn.record, "nonce": engine.stage.asked["site-1"][0]})
 
-    engine.faults = {"site-2": intrude}
+    engine.stage.faults["site-2"] = intrude
     found = status(calibration_round(engine, defence=robfcp.Consensus(at_most=1)))
     assert (found["site-1"], found["site-2"]) == ("ok", "rejected")
 
@@ -147,7 +61,7 @@ class Hooked(Loopback):
     """Something happens to whoever sends to these sites, or receives from them."""
 
     def __init__(self, hook, victims=("site-3",), when="receive", **options):
-        super().__init__(Driver().sites({}, DATA), **options)
+        super().__init__(sites_of(), **options)
         self.hook, self.victims, self.when = hook, victims, when
 
     def send(self, participant, record, ttl):
@@ -157,7 +71,7 @@ class Hooked(Loopback):
         return super().send(participant, record, ttl)
 
     def receive(self, identifier):
-        names = [name for name in self.victims if identifier in self.asked[name]]
+        names = [name for name in self.victims if identifier in self.stage.asked[name]]
         if self.when == "receive" and names:
             self.hook()
         return super().receive(identifier)
@@ -225,7 +139,7 @@ def test_later_ones_were_not_asked_and_a_network_that_hangs_then_is_no_matter():
             return super().send(*request)
 
     invited = [name for name in DATA if name != "site-5"]
-    engine = Joining(Driver().sites({}, DATA))
+    engine = Joining(sites_of())
     calibration = calibration_round(
         engine, defence=robfcp.Consensus(at_most=1), check=False, invited=invited
     )
@@ -242,7 +156,7 @@ def test_later_ones_were_not_asked_and_a_network_that_hangs_then_is_no_matter():
             self.looks += 1
             return super().present() if self.looks == 1 else told(OSError("down"))
 
-    engine = Leaving(Driver().sites({}, DATA))
+    engine = Leaving(sites_of())
     assert set(
         status(calibration_round(engine, defence=robfcp.Consensus(at_most=1), check=False)).values()
     ) == {"ok"}

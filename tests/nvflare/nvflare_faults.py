@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 import nvflare_sites
-from engine_data import DATA, watched
-from engine_faults import Turn
+from engine_data import DATA, QUICK, watched
+from engine_faults import Stage, Turn
 from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
@@ -29,6 +29,8 @@ from nvflare.fuel.utils import fobs
 import robfcp
 from robfcp.engines.nvflare import CalibrationController, CalibrationExecutor, MonitorController
 from robfcp.engines.protocol import RECORD
+
+STAGED = ("data", "faults", "only", "configs")
 
 flare_decomposers.register()
 common_decomposers.register()
@@ -71,40 +73,24 @@ class Server:
 
 
 class Site(threading.Thread):
-    """A client that fetches its tasks, and has a fault where it is asked for one kind of reply."""
+    """A client that fetches its tasks, and takes its turn on the stage."""
 
-    def __init__(self, name, folder, config, fault=None, only="report"):
+    def __init__(self, name, folder, config, stage=None):
         super().__init__(daemon=True)
-        self.client = Client(name, "token")
-        self.fault, self.only, self.asked = fault, only, []
+        self.client, self.stage, self.over = Client(name, "token"), stage, False
         self.executor = CalibrationExecutor()
         self.fl_ctx = FLContext()
         self.fl_ctx.set_prop(FLContextKey.WORKSPACE_OBJECT, workspace(folder, name, config))
-        self.over, self.waits, self.released = False, False, threading.Event()
 
     def run(self):
         while not self.over:
             fl_ctx = self.server.new_context()
             task, number, data = self.comm.process_task_request(self.client, fl_ctx)
             if task:
-                self.act(task, number, fobs.loads(fobs.dumps(data)))
+                data = fobs.loads(fobs.dumps(data))
+                request = FLModelUtils.from_shareable(data).meta[RECORD]
+                self.stage.act(NVFlareTurn(self, task, number, data), self.client.name, request)
             time.sleep(0.02)
-
-    def act(self, task, number, data):
-        request = FLModelUtils.from_shareable(data).meta[RECORD]
-        kind = msgspec.json.decode(request["body"])["kind"]
-        turn = NVFlareTurn(self, task, number, data)
-        for other in self.others if kind == "check" else ():
-            other.released.set()
-            while other.waits:
-                time.sleep(0.01)
-        if kind == self.only:
-            self.asked.append(request["nonce"])
-            turn.attempt = len(self.asked)
-            if self.fault is not None:
-                self.fault(turn)
-                return
-        turn.send()
 
 
 class NVFlareTurn(Turn):
@@ -113,7 +99,7 @@ class NVFlareTurn(Turn):
     def __init__(self, site, task, number, data):
         self.site, self.task, self.number = site, task, number
         reply = site.executor.execute(task, data, site.fl_ctx, Signal())
-        super().__init__(FLModelUtils.from_shareable(reply).metrics, 0)
+        super().__init__(site.stage, FLModelUtils.from_shareable(reply).metrics)
 
     def submit(self, reply, client=None):
         """Reply with anything, as anybody."""
@@ -133,10 +119,11 @@ class NVFlareTurn(Turn):
         self.submit(make_reply(code))
 
     def hold(self):
-        self.site.waits = True
-        self.site.released.wait(30)
+        released, sent = threading.Event(), threading.Event()
+        self.stage.held.append(lambda: released.set() or sent.wait(30))
+        released.wait(30)
         self.send()
-        self.site.waits = False
+        sent.set()
 
     def later(self, seconds):
         time.sleep(seconds)
@@ -149,19 +136,14 @@ class NVFlareTurn(Turn):
 def run(
     controller, folder, *, data=DATA, faults=None, only="report", configs=None, components=None
 ):
-    """Run a workflow with one thread a site; the sites and the server afterwards."""
+    """Run a workflow with one thread a site; the stage and the server afterwards."""
     nvflare_sites.DATA.clear()
     nvflare_sites.DATA.update(data)
-    sites = [
-        Site(
-            name,
-            folder,
-            {"outputs": f"nvflare_sites:{name.replace('-', '_')}", **(configs or {}).get(name, {})},
-            (faults or {}).get(name),
-            only,
-        )
-        for name in data
-    ]
+    stage, sites = Stage(data, faults, only), []
+    for name in data:
+        own = (configs or {}).get(name, {})
+        outputs = f"nvflare_sites:{name.replace('-', '_')}"
+        sites.append(Site(name, folder, {"outputs": outputs, **own}, stage))
     server = Server(folder, data, components)
     comm = WFCommServer(task_check_period=0.05)
     controller.set_communicator(comm)
@@ -170,7 +152,7 @@ def run(
     controller.initialize(fl_ctx)
     controller.fl_ctx, controller.abort_signal = fl_ctx, Signal()
     for site in sites:
-        site.server, site.comm, site.others = server, comm, sites
+        site.server, site.comm = server, comm
         site.start()
     try:
         controller.run()
@@ -179,7 +161,7 @@ def run(
             site.over = True
         controller.stop_controller(fl_ctx)
         comm.finalize_run(fl_ctx)
-    return sites, server
+    return stage, server
 
 
 class NVFlareDriver:
@@ -187,34 +169,20 @@ class NVFlareDriver:
 
     name = "nvflare 2."
 
-    def play(self, folder, persistor="", only="report", data=DATA, faults=None, configs=None,
-             components=None, **config):  # fmt: skip
-        options = {"liars": 1, "deadline": 20.0, "poll": 0.02, "sizes": "none", **config}
-        started = time.monotonic()
-        sites, server = run(
-            CalibrationController(options, persistor),
-            folder,
-            data=data,
-            faults=faults,
-            only=only,
-            configs=configs,
-            components=components,
-        )
+    def play(self, folder, persistor="", components=None, **config):
+        stage = {word: config.pop(word) for word in STAGED if word in config}
+        started, workflow = time.monotonic(), CalibrationController({**QUICK, **config}, persistor)
+        found, server = run(workflow, folder, components=components, **stage)
         calibration = robfcp.Calibration.load(server.run_dir / "calibration.json")
         assert calibration.provenance["run_id"] == "job"
-        asked = {site.client.name: site.asked for site in sites}
-        return calibration, asked, time.monotonic() - started
+        return calibration, found.asked, time.monotonic() - started
 
     def monitor(self, folder, fresh, configs, **options):
         watched().save(folder / "watched.json")
         nvflare_sites.FRESH.clear()
         nvflare_sites.FRESH.update(fresh)
-        own = {
-            name: {"fresh": f"nvflare_sites:fresh_{name[5:]}", **configs[name]}
-            if name in fresh
-            else configs[name]
-            for name in DATA
-        }
+        watch = {name: {"fresh": f"nvflare_sites:fresh_{name[5:]}"} for name in fresh}
+        own = {name: {**configs[name], **watch.get(name, {})} for name in DATA}
         words = {"calibration": str(folder / "watched.json"), "deadline": 20.0, "poll": 0.02}
         _, server = run(MonitorController({**words, **options}), folder, configs=own)
         found = msgspec.json.decode((server.run_dir / "monitor.json").read_bytes())

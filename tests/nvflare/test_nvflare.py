@@ -17,6 +17,7 @@ import nvflare_faults  # noqa: E402
 from engine_data import DATA  # noqa: E402
 from engine_promises import *  # noqa: E402, F403
 from engine_promises import check_case, reason  # noqa: E402
+from nvflare.apis.client import Client  # noqa: E402
 from nvflare.apis.fl_constant import ReturnCode  # noqa: E402
 from nvflare.apis.shareable import Shareable  # noqa: E402
 from nvflare.apis.signal import Signal  # noqa: E402
@@ -45,8 +46,7 @@ def nested(turn):
 
 def stolen(turn):
     """Another client answers this one's task first, with the right nonce even."""
-    thief = next(other for other in turn.site.others if other.client.name == "site-5")
-    turn.submit(FLModel(metrics={**turn.record, "body": b"{}"}), thief.client)
+    turn.submit(FLModel(metrics={**turn.record, "body": b"{}"}), Client("site-5", "token"))
     turn.send()
 
 

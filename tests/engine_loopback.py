@@ -1,0 +1,79 @@
+"""An engine of two dictionaries in this process, and the driver of the shared tests."""
+
+import time
+
+from engine_data import DATA, QUICK, looked, told, watched
+from engine_faults import Stage, Turn
+
+import robfcp
+from robfcp.engines import SiteRules, monitor_round, server
+from robfcp.engines.protocol import Participant
+from robfcp.engines.site import Site, reply_to
+
+
+class Loopback(server.Engine):
+    """Sites answer when they are asked, unless a fault does it for them."""
+
+    def __init__(self, sites, faults=None, only="report", deadline=20.0, poll=0.02):
+        super().__init__("loopback", "none", deadline, poll)
+        self.sites, self.replies, self.stage = sites, {}, Stage(sites, faults, only)
+
+    def present(self):
+        return [Participant(k, name) for k, name in enumerate(self.sites)]
+
+    def send(self, participant, record, ttl):
+        turn = LoopbackTurn(self, record, self.sites[participant.client])
+        self.stage.act(turn, participant.client, record)
+        return record["nonce"]
+
+    def receive(self, identifier):
+        return self.replies.pop(identifier, None)
+
+
+class LoopbackTurn(Turn):
+    """A turn of a site in this process."""
+
+    def __init__(self, engine, request, site):
+        super().__init__(engine.stage, reply_to(request, site))
+        self.engine, self.nonce = engine, request["nonce"]
+
+    def send(self, record=None):
+        self.engine.replies.setdefault(self.nonce, self.record if record is None else record)
+
+    def beside(self):
+        self.send({**self.record, "arrays": bytes(50 * 2**20)})
+
+    def fail(self, code=42):
+        self.engine.replies[self.nonce] = server.Failed("faulty", f"the site failed ({code})")
+
+
+def sites_of(data=DATA, configs=None, fresh=None):
+    """A site for each name, made when it is asked."""
+
+    def site(name):
+        watches = None if fresh is None or name not in fresh else lambda: told(fresh[name])
+        rules = SiteRules().with_config((configs or {}).get(name, {}))
+        return Site(rules, lambda part: told(data[name]), watches)
+
+    return {name: lambda name=name: site(name) for name in data}
+
+
+class LoopbackDriver:
+    """Rounds as configured, over the loopback."""
+
+    name = "loopback"
+
+    def play(self, folder, data=DATA, faults=None, configs=None, only="report", **config):
+        folder.mkdir(exist_ok=True)
+        output = str(folder / "calibration.json")
+        config = {**server.DEFAULTS, **QUICK, **config, "output": output}
+        started = time.monotonic()
+        waiting = {word: config[word] for word in ("deadline", "poll")}
+        engine = Loopback(sites_of(data, configs), faults, only, **waiting)
+        server.configured_round(engine, config)
+        seconds = time.monotonic() - started
+        return robfcp.Calibration.load(output), engine.stage.asked, seconds
+
+    def monitor(self, folder, fresh, configs, liars, **options):
+        engine = Loopback(sites_of(DATA, configs, fresh))
+        return looked(monitor_round(engine, watched(), liars, **options))
