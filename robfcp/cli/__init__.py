@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from robfcp import __version__
+from robfcp.cli.console import nothing_left_behind
 from robfcp.errors import RobfcpError, plain
 from robfcp.files import reason_of
 
@@ -90,7 +91,8 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         whole = {n: groups[n](**{one: given.pop(one) for one in parts[n]}) for n in groups}
-        function(**given, **whole)
+        with nothing_left_behind():
+            function(**given, **whole)
 
     own = [one for one in signature(function).parameters.values() if one.name not in groups]
     found = [one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]

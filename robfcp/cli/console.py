@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -47,13 +47,10 @@ agreed = partial(basic, panel="Agreement")
 private = partial(basic, panel="Privacy")
 expert = partial(basic, panel="Expert")
 Output = Annotated[Path | None, basic("Write the result to this file.", "--output", "-o")]
+Plot = Annotated[Path | None, expert("Draw it: .png, .svg, .pdf.", "--plot")]
 Html = Annotated[Path | None, basic("Write a page to look at.", "--html")]
 Seed = Annotated[int, expert("The same seed gives the same result.", "--seed", min=0)]
 Sign = Annotated[Path | None, agreed("Sign it with this key of robfcp keygen.", "--sign")]
-Local = Annotated[
-    Path | None, basic("Own calibration outputs: by the site's own threshold.", "--local")
-]
-LevelOption = Annotated[str | None, basic("The level, 0.95 say; the first if none.", "--level")]
 Round = Annotated[str | None, agreed("The round's name, the same at all sites.", "--round")]
 Model = Annotated[str | None, agreed("The shared model's name or digest.", "--model")]
 TermsFile = Annotated[Path | None, agreed("What was agreed for the round: round.toml.", "--terms")]
@@ -66,6 +63,20 @@ ServerKey = Annotated[
 ]
 FIGURES = (".png", ".svg", ".pdf")
 PATIENCE_SECONDS = 2.0
+_MADE: list[Path] = []  # folders, inner ones first
+
+
+@contextmanager
+def nothing_left_behind() -> Iterator[None]:
+    """Takes the empty folders away that were made for the outputs of a command that fails."""
+    _MADE.clear()
+    try:
+        yield
+    except BaseException:
+        for folder in _MADE:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def prepare(*paths: Path | None, endings: Sequence[str] = ()) -> None:
@@ -76,6 +87,7 @@ def prepare(*paths: Path | None, endings: Sequence[str] = ()) -> None:
         if endings and path.suffix.lower() not in endings:
             known = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
             raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use {known}")
+        _MADE.extend(folder for folder in path.parents if not folder.exists())
         prepare_output(path)
 
 
@@ -93,22 +105,6 @@ def seed_of(seed: int, *words: str) -> int:
     """A seed for one use: the same seed gives others at another site or for another task."""
     digest = sha256("\0".join([str(seed), *words]).encode()).digest()
     return int.from_bytes(digest[:8], "big")
-
-
-def level_place(levels: Iterable[Any], text: str | None) -> int:
-    """The place of the level that is called by its coverage, or by its number from 0."""
-    known = [Fraction(str(one.coverage)) for one in levels]
-    number = natural(text or "0")
-    if number is not None and number < len(known):
-        return number
-    try:
-        return known.index(Fraction(text or "0"))
-    except (ValueError, ZeroDivisionError):
-        raise RobfcpError(
-            f"--level: {text!r} is none of the calibration's levels "
-            f"{', '.join(f'{float(level):g}' for level in known)}; take one of them, or calibrate "
-            "with --coverage"
-        ) from None
 
 
 def natural(text: str) -> int | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ import typer
 from robfcp.cli import console
 from robfcp.cli.console import Printer, basic, expert
 from robfcp.cli.site import chosen_score
-from robfcp.cli.tables import array_names, read_arrays, read_outputs
+from robfcp.cli.tables import read_arrays, read_outputs
 from robfcp.defence import DEFAULT, DEFENCES
 from robfcp.errors import RobfcpError
 from robfcp.files import write_atomically
@@ -25,6 +24,7 @@ from robfcp.lab import datasets, outputs, paper
 from robfcp.lab import redteam as team
 from robfcp.lab import simulation as range_
 from robfcp.lab.attacks import ATTACKS
+from robfcp.lab.paper.tables import to_csv
 from robfcp.scores import ClassificationScore
 
 SCORES = "lac, aps, raps, saps or ordinal-aps"
@@ -33,13 +33,23 @@ SITES, TOLD = ("artificial", "natural"), ("known", "estimate")
 Data = Annotated[
     str, typer.Argument(help="Shipped outputs by name, or a .npz/.csv file with labels.")
 ]
-Plot = Annotated[Path | None, basic("Draw it: .png, .svg, .pdf.", "--plot")]
+MEASURES = {  # of simulations, and how they are written
+    "coverage": ".3f",
+    "worst_class_coverage": ".3f",
+    "set_size": ".2f",
+    "error": "+.3f",
+    "flagged": ".1f",
+    "caught": ".1f",
+}
 
 
 def _outputs(name: str, column: str | None) -> tuple[Any, Any, Any]:
     """Probabilities, labels and, where a column of them is named, sites: of shipped outputs by
     name, or of a file."""
     path = Path(name)
+    arrays: list[str] = []
+    with suppress(RobfcpError, OSError):  # of what is no such file the table's reader says why
+        arrays, _ = read_arrays(path)
     if name in outputs.names():
         if column is not None and name not in outputs.natural_names():
             known = ", ".join(outputs.natural_names())
@@ -48,20 +58,11 @@ def _outputs(name: str, column: str | None) -> tuple[Any, Any, Any]:
     elif not path.suffix:
         known = ", ".join(outputs.names())
         raise RobfcpError(f"{name}: no outputs of that name ship; use one of {known}, or a file")
-    elif "depth" in array_names(path):
+    elif "depth" in arrays:
         shipped = outputs.read(name)
     else:
-        beside = column if path.suffix.lower() != ".npz" else None
-        found = read_outputs(path, needs_targets=True, columns=[beside], expects="classes")
-        sites = None if beside is None else found.columns[beside]
-        if column is not None and beside is None:
-            if column not in array_names(path):
-                raise RobfcpError(
-                    f"{path}: holds no {column!r}; save an npz with an array {column!r}, one name "
-                    "a sample"
-                )
-            sites = read_arrays(path, [column])[column]
-        return found.predictions, found.targets, sites
+        found = read_outputs(path, needs_targets=True, columns=[column], expects="classes")
+        return found.predictions, found.targets, found.columns.get(column or "")
     sites = None if column is None else shipped.column(column)
     return shipped.probabilities, shipped.labels, sites
 
@@ -73,7 +74,7 @@ class Range:
     sites: Annotated[str, basic("The data's own or not", among=SITES)] = "artificial"
     coverage: Annotated[float, basic("Wanted coverage.")] = 0.9
     output: console.Output = None
-    plot: Annotated[Path | None, basic("Draw it: .png, .svg, .pdf.")] = None
+    plot: console.Plot = None
     site_column: Annotated[str, expert("What natural sites are: site, country or group.")] = "site"
     min_size: Annotated[int, expert("Smaller natural sites are left out.", min=2)] = 20
     beta: Annotated[float | None, expert("Dirichlet; without it sites are alike.")] = None
@@ -84,6 +85,7 @@ class Range:
 
     def setting(self, data: str) -> tuple[Any, Any, dict[str, Any]]:
         """Probabilities, labels and what the test range takes besides; outputs can be written."""
+        console.prepare(self.output, endings=(".json", ".csv"))
         console.prepare_figure(self.plot)
         if self.sites not in SITES:
             raise RobfcpError(f"--sites: {self.sites!r} is neither 'artificial' nor 'natural'")
@@ -102,9 +104,13 @@ class Range:
         told = {name: getattr(self, name) for name in same}
         return p, labels, {**told, "sites": own, "score": rule, "malicious": self.liars}
 
-    def end(self, printer: Printer, draw: Callable[[], Any]) -> None:
-        """The figure, and where things went."""
-        if self.plot is not None:
+    def end(self, printer: Printer, records: Any, draw: Callable[[], Any] | None = None) -> None:
+        """What was found as a file, the figure, and where things went."""
+        if self.output is not None and self.output.suffix.lower() == ".csv":
+            write_atomically(self.output, to_csv(records))
+        elif self.output is not None:
+            console.save_json(self.output, records)
+        if self.plot is not None and draw is not None:
             from robfcp.figures import save
 
             save(draw(), self.plot)
@@ -128,7 +134,6 @@ def simulate(
     [dim]Example: robfcp lab simulate stroke --sites natural --attack swapped-labels[/dim]
     """
     defences = defence or ["none", "rob-fcp", DEFAULT]
-    console.prepare(told.output, endings=(".json", ".csv"))
     p, labels, setting = told.setting(data)
     with printer.busy("simulating", seeds * len(defences)) as step:
         rows = range_.simulate(
@@ -143,44 +148,18 @@ def simulate(
             progress=lambda: step(advance=1),
             **setting,
         )
-    first, by, output = rows[0], told.by, told.output
+    first, means = rows[0], list(range_.summarise(rows))
+    shown = [name for name in MEASURES if told.by or name != "worst_class_coverage"]
     printer.table(
         f"{first.n_malicious} of {first.n_clients} sites attack ({attack}), number "
         f"{'known' if told.liars == 'known' else 'estimated'}"
-        f"{', a threshold for each class' if by else ''}",
-        [
-            "defence",
-            "coverage",
-            *(["worst class"] if by else []),
-            "set size",
-            "error",
-            "flagged",
-            "caught",
-        ],
-        [
-            (
-                mean["defence"],
-                f"{mean['coverage']:.3f}",
-                *([f"{mean['worst_class_coverage']:.3f}"] if by else []),
-                f"{mean['set_size']:.2f}",
-                f"{mean['error']:+.3f}",
-                f"{mean['flagged']:.1f}",
-                f"{mean['caught']:.1f}",
-            )
-            for mean in range_.summarise(rows)
-        ],
+        f"{', a threshold for each class' if told.by else ''}",
+        ["defence", *(name.replace("_", " ").removesuffix(" coverage") for name in shown)],
+        [(one["defence"], *(format(one[name], MEASURES[name]) for name in shown)) for one in means],
     )
     records = range_.records(rows)
-    if output is not None and output.suffix.lower() == ".csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-        write_atomically(output, text.getvalue())
-    elif output is not None:
-        console.save_json(output, records)
-    told.end(printer, lambda: range_.plot_comparison(rows, told.coverage))
-    printer.json({"rows": records, "summary": list(range_.summarise(rows))})
+    told.end(printer, records, lambda: range_.plot_comparison(rows, told.coverage))
+    printer.json({"rows": records, "summary": means})
 
 
 def redteam(
@@ -206,7 +185,6 @@ def redteam(
     [dim]Example: robfcp lab redteam heart --sites natural --share 0.25 --seeds 1[/dim]
     [dim]Example: robfcp lab redteam mnist --search 150 --clients 10 --beta 0.1 --share 0.4[/dim]
     """
-    console.prepare(told.output)
     attacks, shares = attack or tuple(ATTACKS), share or team.SHARES
     p, labels, setting = told.setting(data)
     same: dict[str, Any] = {"n_clients": clients, "seeds": seeds, "rng": seed, **setting}
@@ -226,9 +204,7 @@ def redteam(
                 for one in found[:10]
             ],
         )  # fmt: skip
-        if told.output is not None:
-            console.save_json(told.output, found)
-        printer.wrote(told.output)
+        told.end(printer, found)
         printer.json(found)
         return
     defences = defence or team.DEFENCES
@@ -250,10 +226,9 @@ def redteam(
             if not cells:
                 raise
     _show_cells(cells, printer)
-    if told.output is not None:
-        console.save_json(told.output, team.records(cells))
-    told.end(printer, lambda: team.plot_redteam(cells))
-    printer.json(team.records(cells))
+    records = team.records(cells)
+    told.end(printer, records, lambda: team.plot_redteam(cells))
+    printer.json(records)
     if not whole:
         done = len({(cell.attack, cell.share) for cell in cells})
         print(
@@ -357,19 +332,9 @@ class Recipe:
     poison_strength: Annotated[float | None, expert("How hard they do.")] = None
 
 
-@dataclass(frozen=True)
-class Training:
-    """What training is told besides."""
-
-    checkpoint: Annotated[Path | None, basic("Safetensors file to save to and resume from.")] = None
-    device: Annotated[str, basic("auto, cpu or cuda.")] = "auto"
-    stop_after: Annotated[int | None, expert("End after this many rounds.")] = None
-
-
 def train(
     printer: Printer,
     how: Recipe,
-    where: Training,
     dataset: Annotated[
         str,
         typer.Argument(
@@ -390,6 +355,11 @@ def train(
     ] = None,
     learning_rate: Annotated[float | None, expert("At the first round.")] = None,
     bits: Annotated[int, expert("16 or 8 bits a stored logit.")] = 16,
+    checkpoint: Annotated[
+        Path | None, basic("Safetensors file to save to and resume from.")
+    ] = None,
+    device: Annotated[str, basic("auto, cpu or cuda.")] = "auto",
+    stop_after: Annotated[int | None, expert("End after this many rounds.")] = None,
     seed: console.Seed = 0,
 ) -> None:
     """Train a model over simulated sites, or leaving real sites out, and save its outputs.
@@ -400,47 +370,46 @@ def train(
     [dim]Example: robfcp lab train mnist --data-dir data --beta 0.5 -o mnist.npz[/dim]
     [dim]Example: robfcp lab train stroke --model leave-sites-out -o stroke.npz[/dim]
     """
-    console.prepare(output, where.checkpoint)
+    console.prepare(output, checkpoint)
     found: dict[str, Any] = {"verify": verify, "fetch": download}
+    own: dict[str, Any] = {"learning_rate": learning_rate, "seed": seed}
+    where = {"checkpoint": checkpoint, "stop_after": stop_after}
     natural_only = dataset in datasets.site_names() and dataset not in datasets.names()
     if model == "leave-sites-out" or (natural_only and model is None):
-        unused = {**vars(how), "stop_after": where.stop_after, "checkpoint": where.checkpoint}
-        given = next((name for name, value in unused.items() if value is not None), None)
+        told = {**vars(how), **where}
+        given = next((name for name, value in told.items() if value is not None), None)
         if given is not None:
             option = given.replace("_", "-")
             raise RobfcpError(f"--{option}: says nothing to leave-sites-out; leave it away")
         data = datasets.load_sites(dataset, data_dir, **found)
-        record, rows = _leave_sites_out(data, output, learning_rate, bits, seed, printer)
+        record = _leave_sites_out(data, output, own, bits, printer)
     else:
         images = datasets.load(dataset, data_dir, **found)
-        told = {"dataset": dataset, "model": model, "learning_rate": learning_rate, "seed": seed}
-        told |= vars(how)
-        record, rows = _train_over_sites(images, output, told, where, bits, printer)
+        own |= {"dataset": dataset, "model": model, **vars(how)}
+        record = _train_over_sites(images, output, own, {**where, "device": device}, bits, printer)
     console.save_json(output.with_suffix(".json"), record)
-    printer.table(
-        dataset, [*rows, "seconds", "outputs"], [(*rows.values(), record["seconds"], output)]
-    )
+    shown = {name: value for name, value in record.items() if isinstance(value, (int, float, str))}
+    printer.table(str(output), [name.replace("_", " ") for name in shown], [list(shown.values())])
     printer.json(record)
 
 
 def _train_over_sites(
-    images: Any, output: Path, told: dict[str, Any], where: Training, bits: int, printer: Printer
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train over simulated sites and save the outputs: their provenance, and what to show of it."""
+    images: Any, output: Path, told: dict[str, Any], where: Any, bits: int, printer: Printer
+) -> dict[str, Any]:
+    """Train over simulated sites and save the outputs: their provenance."""
     from robfcp.lab.training import Progress, recipe
     from robfcp.lab.training import train as run
 
     settings, dataset = recipe(**told), told["dataset"]
-    last = where.stop_after or settings.rounds
-    with printer.busy(f"training {dataset}", last) as step:
+    with printer.busy(f"training {dataset}", where["stop_after"] or settings.rounds) as step:
 
         def advance(state: Progress) -> None:
             reached = "" if state.accuracy is None else f", accuracy {state.accuracy:.3f}"
             step(completed=state.round, description=f"training {dataset}{reached}")
 
-        trained = run(images, settings, on_round=advance, **vars(where))
+        trained = run(images, settings, on_round=advance, **where)
     outputs.write(output, trained.logits, images.test.y, images.test.groups, bits)
-    record = {
+    return {
         "dataset": dataset,
         "accuracy": trained.accuracy,
         "history": trained.history,
@@ -449,42 +418,30 @@ def _train_over_sites(
         "test_samples": len(images.test),
         "settings": asdict(settings),
     }
-    split = "iid" if settings.beta is None else f"Dirichlet({settings.beta:g})"
-    shown = {"model": settings.model, "sites": settings.clients, "split": split, "rounds": last}
-    return record, {**shown, "accuracy": trained.accuracy}
 
 
 def _leave_sites_out(
-    data: datasets.SiteTable,
-    output: Path,
-    learning_rate: float | None,
-    bits: int,
-    seed: int,
-    printer: Printer,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    data: datasets.SiteTable, output: Path, told: dict[str, Any], bits: int, printer: Printer
+) -> dict[str, Any]:
     """The same where every site is predicted by a model that never saw it."""
     from robfcp.lab.natural import leave_out_recipe, leave_sites_out
 
-    settings = leave_out_recipe(data.name, learning_rate=learning_rate, seed=seed)
+    settings = leave_out_recipe(data.name, **told)
     with printer.busy(f"training {data.name}", settings.folds) as step:
         found = leave_sites_out(data, settings, lambda: step(advance=1))
     outputs.write(output, found.logits, found.table.y, None, bits, found.table.columns)
-    shown = {
+    return {
+        "dataset": data.name,
         "sites": len(set(found.table.sites.tolist())),
         "samples": len(found.table),
         "accuracy": found.accuracy,
         "commonest_class": found.commonest,
-    }
-    record = {
-        "dataset": data.name,
-        **shown,
         "seconds": found.seconds,
         "features": list(data.features) or data.x.shape[1],
         "class_names": list(data.classes),
         "library": found.library,
         "settings": asdict(settings),
     }
-    return record, shown
 
 
 def bench(
@@ -508,7 +465,7 @@ def bench(
     from robfcp.guarantees import certify, fcp_index, promises
     from robfcp.prediction import predict_sets
 
-    printer, rng, score, level = (printer, np.random.default_rng(seed), LAC(), exact_level(0.9))
+    rng, score, level = np.random.default_rng(seed), LAC(), exact_level(0.9)
     site = rng.dirichlet(np.full(classes, 0.3), samples).astype(np.float32)
     label = rng.integers(0, classes, samples)
     rows = rng.beta(0.5, 2, (clients, samples))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 import typer
 from msgspec import structs
 
@@ -26,9 +27,9 @@ from robfcp.defence import DEFAULT, DEFENCES, Consensus, Defence, RobFCP, named_
 from robfcp.diagnosis import Diagnosis
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.files import make_folder, read_limited
+from robfcp.files import read_limited, write_atomically
 from robfcp.guarantees import Promise, named_promise, outside_of
-from robfcp.monitoring import Admission, AlarmHistory, Chain, chain_path
+from robfcp.monitoring import AlarmHistory, Chain, chain_path
 from robfcp.page import About, History, write_page
 from robfcp.report import Report, agreement, load_key, signing
 
@@ -87,6 +88,27 @@ class Agreement:
             max_share=self.max_share,
         )
 
+    def as_sent(self, files: Sequence[Path], found: Federation) -> dict[str, bytes]:
+        """The files of the valid reports by their sites, signatures and all."""
+        keys = None if self.keys is None else agreement.read_keys(self.keys, self.revoked)
+        valid, sent = {report.client: report for report in found}, dict[str, bytes]()
+        for path in files:
+            try:
+                data = read_limited(path)
+                own = Report.from_json(signing.unwrap(data), str(path))
+                if keys is not None:
+                    signing.verify(data, Report, keys, found.round or "", str(path))
+                signed = signing.check_named_key(data, str(path))
+            except RobfcpError:
+                continue
+            kept = valid.get(own.client)
+            same = ("round", "model", "score", "grid", "privacy")
+            if kept is None or any(getattr(own, name) != getattr(kept, name) for name in same):
+                continue
+            if np.array_equal(own.counts, kept.counts) and (signed or own.client not in sent):
+                sent[own.client] = data
+        return sent
+
 
 def collect(
     printer: Printer,
@@ -94,7 +116,7 @@ def collect(
     reports: Reports,
     output: Annotated[Path, basic("Folder for the valid reports.", "--output", "-o")],
 ) -> None:
-    """Check signatures, round and duplicates once, and keep the reports that are valid.
+    """Check signatures, round and duplicates once, and keep the reports that are valid, as sent.
 
     [dim]Example: robfcp collect inbox -o clean --round r1[/dim]
     [dim]Example: robfcp collect inbox -o clean --terms round.toml --quorum 0.8[/dim]
@@ -103,22 +125,14 @@ def collect(
     console.prepare(output / "any")
     with printer.busy(f"reading {len(files)} reports"):
         found = agreed_on.read(files)
-        folder = make_folder(output)
-        for report in found:
-            report.save(folder / f"{letter_files.file_name(report.client)}.json")
-    signatures = found.checked.signatures
+        for client, data in agreed_on.as_sent(files, found).items():
+            write_atomically(output / f"{letter_files.file_name(client)}.json", data)
+    said: dict[str, Any] = {"faulty": found.faulty, "missing": found.missing}
+    said["signatures"] = signatures = found.checked.signatures
     printer.line(f"{found.n_clients} of {len(files)} files (signatures: {signatures}) -> {output}")
     _list(printer, "faulty", [fault.reason for fault in found.faulty])
     _list(printer, "missing", found.missing)
-    printer.json(
-        {
-            "output": str(output),
-            "clients": found.ids,
-            "faulty": found.faulty,
-            "missing": found.missing,
-            "signatures": signatures,
-        }
-    )
+    printer.json({"output": str(output), "clients": found.ids, **said})
 
 
 def calibrate(
@@ -161,12 +175,19 @@ def calibrate(
     console.prepare(output, html, audit, None if letters is None else letters / "any")
     with printer.busy(f"calibrating {len(files)} reports"):
         federation = agreed_on.read(files)
-        rounds = None if previous is None else Rounds(previous, alarms)
         numbers = {"liars": liars, "exactly": exactly, "at_most": at_most}
-        if rounds is not None:
-            federation, numbers = rounds.admit(federation, numbers, alike, readmit or [])
+        chain, admission = None, None
+        if previous is not None:
+            begun, (before, chain) = chain_path(previous).exists(), Chain.of(previous)
+            rung = None if alarms is None else AlarmHistory.load(alarms)
+            stated = next((number for number in numbers.values() if number is not None), None)
+            many = "estimate" if stated is None else stated
+            admission = chain.admit(federation, many, alike, readmit or [])
+            federation = admission.federation
+            gone = 0 if stated is None else stated - int(admission.malicious)
+            numbers = {k: None if n is None else max(0, n - gone) for k, n in numbers.items()}
         told = {"liars": numbers["liars"], "samples": samples, "mix": _mix(mix)}
-        if promise is not None or rounds is None:  # a chain leaves out who is not alike by itself
+        if promise is not None or chain is None:  # a chain leaves out who is not alike by itself
             told["alike"] = alike
         held = promise_of(promise, told)
         calibration = run(
@@ -178,11 +199,12 @@ def calibrate(
             promise=held,
             confidence=confidence,
         )
-        if rounds is not None:
-            calibration = rounds.close(calibration)
+        if chain is not None and admission is not None:
+            calibration = calibration.with_remarks(*admission.remarks)
+            chain = chain.extended(calibration, before, admission, rung)
+            if output is not None:  # first: a calibration whose chain was lost would begin another
+                chain.save(chain_path(output))
         if output is not None:
-            if rounds is not None:  # first: a calibration whose chain was lost would begin another
-                rounds.chain.save(chain_path(output))
             calibration.save(output, key)
         if audit is not None:
             terms = structs.asdict(agreed_on.stated())
@@ -192,19 +214,20 @@ def calibrate(
             settings = {name: msgspec.to_builtins(getattr(record, name)) for name in kept}
             auditing.log_round(AuditLog(audit), calibration, {**said, "settings": settings})
         if html is not None:
-            past = None if rounds is None else History(chain=rounds.chain)
-            write_page(calibration, html, past, about())
+            write_page(calibration, html, History(chain=chain), about())
         if letters is not None:
             letter_files.save_letters(calibration, letters, key)
         found = diagnose(calibration)
     show_calibration(calibration, found, printer)
-    if rounds is not None:
-        rounds.show(printer)
+    data = _as_data(calibration, found)
+    if chain is not None:
+        if not begun:
+            printer.line(f"no chain lies beside {previous}: it begins with that calibration")
+        data["chain"] = _round(chain, printer)
     if output is not None:
         printer.line(f"-> {output}, what it rests on in {Calibration.record_path(output).name}")
     printer.wrote(html, letters)
-    chain = {} if rounds is None else {"chain": rounds.as_data()}
-    printer.json({**_as_data(calibration, found), **chain})
+    printer.json(data)
 
 
 def about(title: str = "", study: str = "", run_by: str = "", date: str | None = None) -> About:
@@ -383,62 +406,25 @@ def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[s
     }
 
 
-class Rounds:
-    """The rounds before this one, and what this one adds to them."""
-
-    def __init__(self, previous: Path, alarms: Path | None = None) -> None:
-        self.begun = chain_path(previous).exists()
-        self.path = previous
-        self.previous, self.chain = Chain.of(previous)
-        self.alarms = None if alarms is None else AlarmHistory.load(alarms)
-        self.admission: Admission
-
-    def admit(
-        self,
-        federation: Federation,
-        numbers: Mapping[str, int | None],
-        alike: float | None,
-        readmit: list[str],
-    ) -> tuple[Federation, dict[str, int | None]]:
-        """The federation without those that stay out, and how many liars may remain."""
-        stated = next((number for number in numbers.values() if number is not None), None)
-        malicious = "estimate" if stated is None else stated
-        self.admission = found = self.chain.admit(federation, malicious, alike, readmit)
-        gone = 0 if stated is None else stated - int(found.malicious)
-        left = {k: None if n is None else max(0, n - gone) for k, n in numbers.items()}
-        return found.federation, left
-
-    def close(self, calibration: Calibration) -> Calibration:
-        """The calibration with the chain's notes; it becomes the last link."""
-        noted = calibration.with_remarks(*self.admission.remarks)
-        self.chain = self.chain.extended(noted, self.previous, self.admission, self.alarms)
-        return noted
-
-    def show(self, printer: Printer) -> None:
-        """What changed, for people."""
-        link = self.chain.links[-1]
-        if not self.begun:
-            printer.line(f"no chain lies beside {self.path}: it begins with that calibration")
-        printer.line(f"round {link.number} of its chain; since the one before:")
-        for line in self.chain.changes():
-            printer.line(f"  {line}")
-        stale = [name for name in link.repeated if link.rang or name in link.alarmed]
-        if stale:
-            printer.line(
-                "  an alarm is answered by fresh samples only: ask "
-                f"{a_few(stale)} for a new report, then calibrate again"
-            )
-
-    def as_data(self) -> dict[str, Any]:
-        """What changed, for programs."""
-        link = self.chain.links[-1]
-        told = ("number", "out", "drifted", "repeated", "rang", "alarmed", "error")
-        return {
-            **{name: getattr(link, name) for name in told},
-            "previous": self.chain.links[-2].calibration,
-            "changes": self.chain.changes(),
-            "reputations": self.chain.reputations(),
-        }
+def _round(chain: Chain, printer: Printer) -> dict[str, Any]:
+    """What the newest round of a chain changed: for people, and for programs."""
+    link, changes = chain.links[-1], chain.changes()
+    printer.line(f"round {link.number} of its chain; since the one before:")
+    for line in changes:
+        printer.line(f"  {line}")
+    stale = [name for name in link.repeated if link.rang or name in link.alarmed]
+    if stale:
+        printer.line(
+            "  an alarm is answered by fresh samples only: ask "
+            f"{a_few(stale)} for a new report, then calibrate again"
+        )
+    told = ("number", "out", "drifted", "repeated", "rang", "alarmed", "error")
+    return {
+        **{name: getattr(link, name) for name in told},
+        "previous": chain.links[-2].calibration,
+        "changes": changes,
+        "reputations": chain.reputations(),
+    }
 
 
 def verify(

@@ -27,7 +27,11 @@ from robfcp.page import History, write_history_page, write_page
 
 MAX_BYTES = 2**28
 SHOWN = 10
-HISTORIES = ("alarms", "monitor", "chain")
+HISTORIES: dict[str, type[Any]] = {
+    "alarms": AlarmHistory,
+    "chain": Chain,
+    "monitor": MonitorState,
+}
 
 
 def show(
@@ -48,7 +52,7 @@ def show(
     coverage: Annotated[list[str] | None, basic("What if this were wanted.")] = None,
     alike: Annotated[float | None, basic("What if honest sites differ by at most this.")] = None,
     output: console.Output = None,
-    plot: Annotated[Path | None, expert("Draw it: .png, .svg, .pdf.")] = None,
+    plot: console.Plot = None,
     confidence: Annotated[float, expert("Of the certificates.")] = 0.95,
     record: Annotated[Path | None, expert("The calibration's record, if not beside it.")] = None,
     server_key: console.ServerKey = None,
@@ -68,8 +72,7 @@ def show(
         lines = [] if past.alarms is None else [past.alarms.line]
         lines += [f"{name}: {state.line}" for name, state in past.monitors]
         lines += [] if past.chain is None else past.chain.changes()
-        for line in lines:
-            printer.line(line)
+        printer.line("\n".join(lines))
         if html is not None:
             write_history_page(past, html)
         _end(printer, html, output, {"lines": lines})
@@ -188,36 +191,28 @@ def _show_level(
     for one in sorted(parts, key=weakest)[:SHOWN]:
         first: list[object] = [one.name, one.holders]
         if not one.budgets:
-            blank = ["-"] * (3 if alike is None else 4)
-            rows.append([*first, "-", "", "nothing", "", *blank])
+            rows.append([*first, "-", "", "nothing", "", "-", "-", "-", "-"])
             continue
+        first.append(one.threshold)
         for row in one.budgets:
-            bound = row.certificate
-            rows.append(
-                [
-                    *(first or ["", ""]),
-                    one.threshold if first else "",
-                    row.m,
-                    "nothing" if bound.vacuous else at_least(bound.lower),
-                    "" if bound.vacuous else at_most(bound.upper),
-                    row.marginal,
-                    row.pac,
-                    *([] if alike is None else [row.alike]),
-                    "-" if row.full_sets_from is None else row.full_sets_from,
-                ]
-            )
-            first = []
-    columns = ["threshold", "m", "from", "to", "marginal", "pac"]
-    columns += [] if alike is None else ["alike"]
-    columns += ["full at"]
-    more = f", the {SHOWN} weakest of {len(parts)}" if len(parts) > SHOWN else ""
-    once = " at once" if len(parts) > 1 else ""
+            bound, full = row.certificate, row.full_sets_from
+            proved = [at_least(bound.lower), at_most(bound.upper)]
+            proved = ["nothing", ""] if bound.vacuous else proved
+            promised = row.marginal, row.pac, row.alike
+            rows.append([*first, row.m, *proved, *promised, "-" if full is None else full])
+            first = ["", "", ""]
+    columns = [by or "", "sites", "threshold", "m", "from", "to", "marginal", "pac", "alike"]
+    columns.append("full at")
+    hidden = {"alike"} if alike is None else set()
+    head = f"what if coverage {float(level):g} and m liars, {confidence:.0%} sure"
     if by is None:
-        head = f"what if coverage {float(level):g} and m liars"
-        printer.table(f"{head}, {confidence:.0%} sure", columns, [row[2:] for row in rows])
-        return
-    head = f"by {by} at {float(level):g}{more}, {confidence:.0%} sure{once}"
-    printer.table(head, [by, "sites", *columns], rows)
+        hidden |= {"", "sites"}
+    else:
+        more = f", the {SHOWN} weakest of {len(parts)}" if len(parts) > SHOWN else ""
+        once = " at once" if len(parts) > 1 else ""
+        head = f"by {by} at {float(level):g}{more}, {confidence:.0%} sure{once}"
+    shown = [k for k, name in enumerate(columns) if name not in hidden]
+    printer.table(head, [columns[k] for k in shown], [[row[k] for k in shown] for row in rows])
 
 
 def _explain(printer: Printer, calibration: Calibration, outcomes: Sequence[Outcome]) -> None:
@@ -334,16 +329,14 @@ def _show_sites(printer: Printer, sites: list[dict[str, Any]]) -> None:
     printer.table(f"coverage each site reports of its own samples{more}", columns, rows)
     if own:
         printer.line(
-            "own threshold: what the site's letter comes to (robfcp predict --local), up to one "
+            "own threshold: what the site's letter comes to (robfcp predict --letter), up to one "
             "bin: the others' reports for its label mix, clipped by its own samples."
         )
 
 
 def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
     """The numbers of liars asked about."""
-    if not texts:
-        return what_if.default_budgets(n_clients)
-    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    parts = [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
     for part in parts:
         number = console.natural(part)
         if number is None or number >= n_clients:
@@ -351,36 +344,30 @@ def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
                 f"--liars: {part!r} is not a number below the {n_clients} sites; "
                 f"give numbers from 0 to {n_clients - 1}, separated by commas"
             )
-    return tuple(sorted({int(part) for part in parts}))
+    return tuple(sorted({*map(int, parts)})) or what_if.default_budgets(n_clients)
 
 
 def _read_history(paths: Sequence[Path]) -> History:
     """Records of alarms, states of monitors and chains, in any order; one of each but monitors."""
-    alarms: AlarmHistory | None = None
-    chain: Chain | None = None
-    monitors: list[tuple[str, MonitorState]] = []
+    found: dict[str, list[Any]] = {kind: [] for kind in HISTORIES}
     for path in paths:
         data = read_limited(path, MAX_BYTES)
         kind = document.kind_of(data)
-        if (kind == "alarms" and alarms) or (kind == "chain" and chain):
-            raise RobfcpError(f"{path}: is the second {kind} file; pass one")
-        if kind == "alarms":
-            alarms = AlarmHistory.from_json(data, str(path))
-        elif kind == "chain":
-            chain = Chain.from_json(data, str(path))
-        elif kind == "monitor":
-            state = MonitorState.from_json(data, str(path))
-            monitors.append((state.client or path.stem, state))
-        else:
+        if kind not in found:
             raise RobfcpError(
                 f"{path}: is no history; pass what alarms --history, monitor --state or calibrate "
                 "--previous wrote"
             )
-    if alarms is not None and monitors:
+        if found[kind] and kind != "monitor":
+            raise RobfcpError(f"{path}: is the second {kind} file; pass one")
+        one = HISTORIES[kind].from_json(data, str(path))
+        found[kind].append((one.client or path.stem, one) if kind == "monitor" else one)
+    if found["alarms"] and found["monitor"]:
         raise RobfcpError(
             "history: a server's record and sites' monitors go on different pages; pass one kind"
         )
-    return History(alarms, tuple(monitors), chain)
+    alarms, chain = (next(iter(found[kind]), None) for kind in ("alarms", "chain"))
+    return History(alarms, tuple(found["monitor"]), chain)
 
 
 def _history_of(calibration: Calibration, path: Path, paths: Sequence[Path]) -> History:

@@ -27,7 +27,7 @@ from robfcp.report import Report, agreement, generate_key, load_key
 from robfcp.scores import SCORES, ClassificationScore, Risk, Score
 
 if TYPE_CHECKING:
-    from robfcp.calibration import Calibration, Localised
+    from robfcp.calibration import Calibration, Letter, Localised
 
 GRIDS = ("default", "extended", "open-ended", "uniform:BINS", "logistic:BINS")
 GRID_BINS = 32  # of private reports of scores in [0, 1] unless told
@@ -152,32 +152,27 @@ def report(
         outputs = read_outputs(
             data, needs_targets=True, columns=[group], expects=expects(rule, risk), reading=reading
         )
-        edges = _default_grid(privacy, rule) if told.grid is None else chosen_grid(told.grid)
+        edges = _default_grid(privacy, rule) if told.grid is None else grid_from_text(told.grid)
         check_client(client)
-        of_classes = isinstance(rule, ClassificationScore)
-        if by_class and not of_classes:
-            raise RobfcpError(f"--by-class: {rule.name} has no classes; leave it out")
         if groups is not None and group is None:
             raise RobfcpError("--groups: names go with a column; pass --group COLUMN too")
-        if set_sizes and (risk is not None or not of_classes):
+        if set_sizes and risk is not None:
             raise RobfcpError("--set-sizes: only scores of classes make sets; leave it out")
-        if set_sizes and privacy is not None:
-            raise RobfcpError(
-                "--set-sizes: they would tell what the noise hides; leave them out of private "
-                "reports"
-            )
-        names: Any = outputs.classes if of_classes else None
+        if privacy is None and ledger is not None:
+            raise RobfcpError("--ledger: only private reports are recorded; give --epsilon")
+        if privacy is not None and ledger is None:
+            raise RobfcpError("--epsilon: needs --ledger FILE, where a site records its spending")
+        names: Any = outputs.classes if isinstance(rule, ClassificationScore) else None
         if group is not None:
             names = None if groups is None else [name.strip() for name in groups.split(",")]
-        _charge(ledger, dataset or data.name, privacy, told.round)
         context: Any = {"round": told.round, "model": told.model, "privacy": privacy}
-        truth = cast(NDArray[Any], outputs.targets)
+        sample = client, outputs.predictions, cast(NDArray[Any], outputs.targets)
         try:
-            if risk is None:
+            if risk is not None:
+                made = Report.from_multilabel(*sample, edges, risk=risk, **context)
+            else:
                 made = Report.of(
-                    client,
-                    outputs.predictions,
-                    truth,
+                    *sample,
                     score=rule,
                     classes=names,
                     groups=None if group is None else outputs.columns[group],
@@ -189,42 +184,34 @@ def report(
                     bins_per_sample=bins_per_sample,
                     **context,
                 )
-            else:
-                made = Report.from_multilabel(
-                    client, outputs.predictions, truth, edges, risk=risk, **context
-                )
         except RobfcpError as error:
             raise RobfcpError(f"{data}: {error}") from error
+        if privacy is not None and ledger is not None:  # what is not written is not paid for
+            Ledger(ledger, dataset or data.name).charge(privacy, told.round)
         made.save(output, None if sign is None else load_key(sign))
     printer.line(
         f"{client}: {made.n_samples} {'scores' if risk is None else 'samples'} in "
         f"{int((made.counts > 0).sum())} of {made.grid.n_bins} bins "
         f"({output.stat().st_size} bytes) -> {output}"
     )
-    for note in outputs.notes:
-        printer.line(note)
+    notes = [*outputs.notes]
     if made.strata is not None:
         kept = f"{int((made.strata.sizes > 0).sum())} of {made.strata.n_strata}"
-        printer.line(
-            f"Counts are kept for each {made.strata.by} ({kept} occur); --pooled withholds them."
+        notes.append(
+            f"Counts by {made.strata.by} are kept ({kept} occur); --pooled withholds them."
         )
     elif by_class is False:
-        printer.line(
+        notes.append(
             "Labels are withheld: the server cannot give thresholds by class or for your label "
             "mix, nor compare you with other sites class by class."
         )
     if privacy is not None:
-        printer.line(f"The report is {privacy.statement}.")
-    printer.json(
-        {
-            "client": client,
-            "n_samples": made.n_samples,
-            "grid": made.grid.digest,
-            **({"score": rule.name} if risk is None else {"risk": risk}),
-            "output": str(output),
-            **({} if privacy is None else {"privacy": privacy}),
-        }
-    )
+        notes.append(f"The report is {privacy.statement}.")
+    for note in notes:
+        printer.line(note)
+    said = {"client": client, "n_samples": made.n_samples, "grid": made.grid.digest}
+    said |= {"score": rule.name} if risk is None else {"risk": risk}
+    printer.json({**said, "output": str(output), "privacy": privacy})
 
 
 def chosen_score(name: str, **options: Any) -> Score:
@@ -240,14 +227,6 @@ def chosen_score(name: str, **options: Any) -> Score:
     return score
 
 
-def chosen_grid(name: str) -> Grid:
-    """The grid named on the command line: a fixed one, uniform:BINS or logistic:BINS."""
-    try:
-        return grid_from_text(name)
-    except RobfcpError as error:
-        raise RobfcpError(f"--{error}") from None
-
-
 def _default_grid(privacy: Privacy | None, score: Score) -> Grid:
     """The grid where none is named: the score's own, a coarse one of private reports."""
     usual = score.default_grid()
@@ -261,26 +240,72 @@ def _default_grid(privacy: Privacy | None, score: Score) -> Grid:
     return logistic_grid(GRID_BINS)
 
 
-def _charge(ledger: Path | None, dataset: str, privacy: Privacy | None, round: str | None) -> None:
-    """Enter the report into the site's ledger before anything is computed from the data."""
-    if privacy is None and ledger is not None:
-        raise RobfcpError("--ledger: only private reports are recorded; give --epsilon")
-    if privacy is not None and ledger is None:
-        raise RobfcpError("--epsilon: needs --ledger FILE, where this site records what it spends")
-    if privacy is not None and ledger is not None:
-        Ledger(ledger, dataset).charge(privacy, round)
+@dataclass(frozen=True)
+class Threshold:
+    """The threshold that a site uses: of which level, and the federation's or its own."""
+
+    level: Annotated[str | None, basic("The level, 0.95 say; the first if none.", "--level")] = None
+    local: Annotated[
+        Path | None, basic("Own calibration outputs: by the site's own threshold.", "--local")
+    ] = None
+
+    def read(
+        self, path: Path, reading: FileReading, key: str | None = None, seed: int = 0
+    ) -> tuple[Calibration, Calibration | Localised, int, Letter | None]:
+        """The calibration in a file or a site's letter, what holds the threshold that is used, the
+        level's place, and the letter."""
+        from robfcp.calibration import at_site, load_calibration
+
+        loaded, letter = load_calibration(path, key), read_letter(path, key)
+        known = [float(one.coverage) for one in loaded.levels]
+        try:
+            place = 0 if self.level is None else known.index(float(self.level))
+        except ValueError:
+            raise RobfcpError(
+                f"--level: {self.level!r} is none of the calibration's levels "
+                f"{', '.join(map(str, known))}; take one of them, or calibrate with --coverage"
+            ) from None
+        if self.local is None:
+            return loaded, loaded, place, letter
+        found, rng = read_for(loaded, self.local, reading), console.seed_of(seed, "localise")
+        own = found.predictions, cast(NDArray[Any], found.targets), rng
+        if letter is not None:
+            return loaded, letter.at_site(*own), place, letter
+        return loaded, at_site.at_stranger(loaded, *own), place, None
+
+
+def read_letter(path: Path, key: str | None = None) -> Letter | None:
+    """The letter in a file; None where it holds something else."""
+    from robfcp.calibration import Calibration, document
+
+    if document.kind_of(read_limited(path, Calibration.most_bytes)) != "letter":
+        return None
+    from robfcp.calibration import Letter  # with what servers have: not for those who only predict
+
+    return Letter.load(path, key)
+
+
+def read_for(
+    calibration: Calibration, data: Path, reading: FileReading, **asked: Any
+) -> FileOutputs:
+    """Outputs for a calibration, in its order of classes; with their truth unless told."""
+    kind = expects(calibration.score, calibration.risk)
+    how = replace(reading, classes=calibration.classes)
+    return read_outputs(data, **{"needs_targets": True, **asked}, expects=kind, reading=how)
 
 
 def predict(
     printer: Printer,
     reading: FileReading,
-    calibration: Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")],
+    used: Threshold,
+    calibration: Annotated[
+        Path | None, typer.Argument(help="A calibration; none with --letter.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Argument(help="Model outputs: .csv, .npz, .npy or .parquet.")
     ] = None,
     output: Annotated[Path | None, basic("The sets: .csv or .npy.", "--output", "-o")] = None,
-    level: console.LevelOption = None,
-    local: console.Local = None,
+    letter: Annotated[Path | None, basic("The site's letter, with --local.")] = None,
     non_empty: Annotated[bool, basic("The likeliest label where empty.", "--non-empty")] = False,
     group: Annotated[str | None, basic("The column or npz array with each sample's group.")] = None,
     clip: Annotated[bool, expert("At most the threshold of the own data alone.")] = True,
@@ -290,49 +315,51 @@ def predict(
 ) -> None:
     """Turn model outputs into prediction sets (or intervals); with labels, say how well they cover.
 
-    With --local, by the site's own threshold: the federation's for its label mix, from its letter,
-    clipped to its own samples.
+    With --letter and --local by the site's own threshold: the federation's for its label mix, from
+    the letter that the server wrote it, clipped to its own samples.
 
     [dim]Example: robfcp predict calibration.json test.csv -o sets.csv[/dim]
-    [dim]Example: robfcp predict letter.json new.csv --local own.csv -o sets.csv[/dim]
+    [dim]Example: robfcp predict new.csv --letter letter.json --local own.csv -o sets.csv[/dim]
     """
-    if data is None and (local is None or output is not None or non_empty):
+    if letter is not None:
+        if data is not None:
+            raise RobfcpError("--letter: holds its calibration; name no other one, only outputs")
+        if used.local is None:
+            raise RobfcpError("--letter: a site's own threshold needs its samples; pass --local")
+        calibration, data = letter, calibration
+    if calibration is None:
+        raise RobfcpError("calibration: name one, or this site's letter with --letter")
+    if data is None and (used.local is None or output is not None or non_empty):
         raise RobfcpError("data: name the outputs to predict from, after the calibration")
     console.prepare(output, endings=ENDINGS)
     figures: dict[str, Any] = {}
-    own: Localised | None = None
-    notes: Sequence[str] = ()
+    notes: list[str] = []
     with printer.busy("predicting"):
-        from robfcp.calibration import load_calibration
-
-        loaded = load_calibration(calibration, console.pinned_key(server_key))
+        key = console.pinned_key(server_key)
+        loaded, watched, place, told = used.read(calibration, reading, key, seed)
+        if told is not None and letter is None and used.local is not None:
+            raise RobfcpError(f"{calibration}: is a site's letter; pass it as --letter")
         made_for = loaded.summary.model
         if model is not None and made_for is not None and model != made_for:
             raise RobfcpError(
                 f"{calibration}: was made for model {made_for}, not {model}; its threshold means "
                 "nothing for another one: calibrate again"
             )
-        if local is not None:
-            own = localised_from(calibration, local, reading, console.pinned_key(server_key), seed)
-        place = console.level_place(loaded.levels, level)
         if data is not None:
             outputs = read_for(loaded, data, reading, needs_targets=False, columns=[group])
-            notes = outputs.notes
-            how = (
-                {"clip": clip} if own is not None else {"groups": outputs.columns.get(group or "")}
-            )
-            found, figures, text = _predicted(
-                own or loaded,
-                loaded,
-                outputs,
-                place,
-                non_empty,
-                console.seed_of(seed, "predict"),
-                **how,
-            )
-            if output is not None:
-                write_atomically(output, text if output.suffix.lower() == ".csv" else _npy(found))
-    if own is not None:
+            notes += outputs.notes
+            how: Any = {"groups": outputs.columns.get(group or "")}
+            how = how if used.local is None else {"clip": clip}
+            rng = console.seed_of(seed, "predict")
+            found, figures, text = _predicted(watched, loaded, outputs, place, non_empty, rng, how)
+            if output is not None and output.suffix.lower() == ".npy":
+                buffer = io.BytesIO()
+                np.save(buffer, found, allow_pickle=False)
+                write_atomically(output, buffer.getvalue())
+            elif output is not None:
+                write_atomically(output, text)
+    if used.local is not None:
+        own: Any = watched
         for one in own.levels:
             printer.table(
                 f"{own.client} at {one.coverage:g}, {one.n} samples of its own",
@@ -341,13 +368,15 @@ def predict(
             )
             for statement in one.statements:
                 printer.line(f"- {statement}")
-        for note in own.remarks:
-            printer.line(note)
+        notes = [*own.remarks, *notes]
+        levels = [{**vars(one), "statements": one.statements} for one in own.levels]
+        figures |= {"client": own.client, "levels": levels, "remarks": own.remarks}
     if data is not None:
+        shown = {name: value for name, value in figures.items() if isinstance(value, float)}
         printer.table(
             f"{len(found)} samples at {float(loaded.levels[place].coverage):g}",
-            [name.replace("_", " ") for name in figures],
-            [list(figures.values())],
+            [name.replace("_", " ") for name in shown],
+            [list(shown.values())],
         )
     for note in notes:
         printer.line(note)
@@ -358,12 +387,15 @@ def predict(
             if figures["filled"]
             else "No set was empty: --non-empty changed nothing."
         )
-    letter_note(calibration, printer)
+    say_verdict(told, printer)
     printer.wrote(output)
-    if own is not None:
-        levels = [{**vars(one), "statements": one.statements} for one in own.levels]
-        figures |= {"client": own.client, "levels": levels, "remarks": own.remarks}
     printer.json(figures)
+
+
+def say_verdict(letter: Letter | None, printer: Printer) -> None:
+    """What a site's letter says of it, where it is more than that it was used."""
+    if letter is not None and (letter.verdict != "trusted" or letter.diagnosis):
+        printer.line(letter.sentence)
 
 
 def _predicted(
@@ -373,17 +405,13 @@ def _predicted(
     level: int,
     non_empty: bool,
     seed: int,
-    **how: Any,
+    how: dict[str, Any],
 ) -> tuple[NDArray[Any], dict[str, Any], str]:
     """Sets or intervals at one level, how good they are, and the same as CSV."""
     from robfcp import metrics
 
-    p, truth, ids, score = (
-        outputs.predictions,
-        outputs.targets,
-        outputs.sample_ids,
-        calibration.score,
-    )
+    p, truth, ids = outputs.predictions, outputs.targets, outputs.sample_ids
+    score = calibration.score
 
     def at_level(found: NDArray[Any]) -> NDArray[Any]:
         return found[:, :, level] if calibration.several else found
@@ -433,12 +461,6 @@ def sets_as_csv(sets: NDArray[np.bool_], ids: Sequence[str], names: tuple[str, .
     return _csv([*_OWN, *heads], lines)
 
 
-def _npy(result: NDArray[Any]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, result, allow_pickle=False)
-    return buffer.getvalue()
-
-
 def _csv(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -456,54 +478,3 @@ def _harmless(cell: object) -> object:
     except ValueError:
         return "'" + cell
     return cell
-
-
-def read_for(
-    calibration: Calibration,
-    data: Path,
-    reading: FileReading,
-    *,
-    needs_targets: bool = True,
-    columns: Sequence[str | None] = (),
-) -> FileOutputs:
-    """Outputs for a calibration, in its order of classes."""
-    return read_outputs(
-        data,
-        needs_targets=needs_targets,
-        columns=columns,
-        expects=expects(calibration.score, calibration.risk),
-        reading=replace(reading, classes=calibration.classes),
-    )
-
-
-def localised_from(
-    path: Path, data: Path, reading: FileReading, key: str | None = None, seed: int = 0
-) -> Localised:
-    """A site's own threshold: from its letter, or for a stranger from a calibration's record."""
-    from robfcp.calibration import Calibration, at_site
-
-    rng, letter = console.seed_of(seed, "localise"), read_letter(path, key)
-    calibration = Calibration.load(path, key) if letter is None else letter.calibration
-    found = read_for(calibration, data, reading)
-    truth = cast(NDArray[Any], found.targets)
-    if letter is None:
-        return at_site.at_stranger(calibration, found.predictions, truth, rng)
-    return letter.at_site(found.predictions, truth, rng)
-
-
-def read_letter(path: Path, key: str | None = None) -> Any:
-    """The letter in a file; None where it holds something else."""
-    from robfcp.calibration import Calibration, document
-
-    if document.kind_of(read_limited(path, Calibration.most_bytes)) != "letter":
-        return None
-    from robfcp.calibration import Letter  # with what servers have: not for those who only predict
-
-    return Letter.load(path, key)
-
-
-def letter_note(path: Path, printer: Printer) -> None:
-    """What a site's letter says of it, where it is more than that it was used."""
-    letter = read_letter(path)
-    if letter is not None and (letter.verdict != "trusted" or letter.diagnosis):
-        printer.line(letter.sentence)

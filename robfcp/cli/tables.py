@@ -9,12 +9,10 @@ import csv
 import glob
 import io
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +25,6 @@ from robfcp.report import Names
 from robfcp.scores import ClassColumns, ClassificationScore, Risk, Score, from_logits, sum_tolerance
 
 MAX_TABLE_BYTES = 2**33
-MAX_ARRAY_BYTES = 2**34
 REPORTS = (".json",)
 TABLES = (".csv", ".npz", ".parquet")
 TARGETS = ("labels", "label", "targets", "target", "y", "y_true", "truth")
@@ -156,84 +153,75 @@ def read_outputs(
         raise RobfcpError(f"{path}: is a folder; name a file in it")
     if not path.is_file():
         raise RobfcpError(f"{path}: no such file; check the path")
-    if not path.stat().st_size:
-        raise RobfcpError(f"{path}: is empty; write it again")
     suffix = path.suffix.lower()
     try:
-        if suffix in (".csv", ".tsv", ".txt"):
-            found = _of_table(read_csv(path), aside, expects, how)
-        elif suffix == ".parquet":
-            found = _of_table(_read_parquet(path), aside, expects, how)
-        elif suffix in (".npz", ".npy"):
+        if not path.stat().st_size:
+            raise RobfcpError("is empty; write it again")
+        if suffix in (".npz", ".npy"):
             found = _of_arrays(path, aside, expects, how)
+        elif suffix in (".csv", ".tsv", ".txt", ".parquet"):
+            table = _read_parquet(path) if suffix == ".parquet" else read_csv(path)
+            found = _of_table(table, aside, expects, how)
         else:
             remedy = _OTHERS.get(suffix, "use .csv, .npz, .npy or .parquet")
             raise RobfcpError(f"cannot read {suffix or 'a file without an ending'}; {remedy}")
+        if needs_targets and found.targets is None:
+            raise RobfcpError(
+                "holds no labels; call the column with the truth 'label', or name it with --label"
+            )
     except OSError as error:
         raise RobfcpError(unreadable(path, error)) from None
     except RobfcpError as error:
         raise RobfcpError(f"{path}: {error}") from None
-    if needs_targets and found.targets is None:
-        raise RobfcpError(
-            f"{path}: holds no labels; call the column with the truth 'label', or name it with "
-            "--label"
-        )
     return found
 
 
-# Tables: named columns, as spreadsheets write them. Numbers are read when used.
+# Tables: named columns of text, as spreadsheets write them. Numbers are read when used.
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Named columns, as text or as numbers, and the row each record has in a spreadsheet."""
+    """Named columns of text without blanks around it, and each record's row in a spreadsheet."""
 
     names: tuple[str, ...]
-    columns: tuple[Sequence[str] | NDArray[Any], ...]
+    columns: tuple[Sequence[str], ...]
     rows: Sequence[int]
-    decimal_comma: bool = False
     notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def place(self, name: str) -> int:
         """The place of the column of this name, exact or but for capitals; refused without one."""
-        alike = [k for k, own in enumerate(self.names) if own.lower() == name.lower()]
         if name in self.names:
             return self.names.index(name)
+        alike = [k for k, own in enumerate(self.names) if own.lower() == name.lower()]
         if len(alike) != 1:
             raise RobfcpError(f"has no column {name!r}; it has {a_few(self.names)}")
         return alike[0]
 
     def text(self, place: int) -> NDArray[np.str_]:
-        """A column as text without blanks around it."""
-        return np.array([str(cell).strip() for cell in self.columns[place]], dtype=str)
+        """A column as it stands."""
+        return np.array(self.columns[place], dtype=str)
 
     def words(self, place: int) -> list[int]:
         """Where a column holds something that is neither a number nor missing."""
         column = self.columns[place]
-        if isinstance(column, np.ndarray):
-            return [] if column.dtype.kind in "fiub" else list(range(len(column)))
         try:
-            self._floats(column)
+            np.array(column, dtype=np.float64)
         except ValueError:
-            return [k for k, cell in enumerate(column) if self._number(cell) is None]
+            known = [cell.lower() in _MISSING or _is_number(cell) for cell in column]
+            return [k for k, one in enumerate(known) if not one]
         return []
 
     def numbers(self, place: int, *, lenient: bool = False) -> NDArray[np.float64]:
         """A column as numbers; a cell that is none is refused by its place, or is NaN."""
         column = self.columns[place]
-        if isinstance(column, np.ndarray):
-            return column.astype(np.float64)
         try:
-            return self._floats(column)
+            return np.array(column, dtype=np.float64)
         except ValueError:
-            found = [self._number(cell) for cell in column]
-        for k, cell in enumerate(column):
-            if not lenient and (found[k] is None or cell.strip().lower() in _MISSING):
-                raise RobfcpError(self.no_number(k, place))
-        return np.array([np.nan if value is None else value for value in found])
+            known = [_is_number(cell) and cell.lower() not in _MISSING for cell in column]
+        if not lenient:
+            raise RobfcpError(self.no_number(known.index(False), place))
+        cells = zip(column, known, strict=True)
+        return np.array([float(cell) if number else np.nan for cell, number in cells])
 
     def cell(self, row: int, place: int) -> str:
         """What a spreadsheet calls the place of a cell."""
@@ -241,37 +229,46 @@ class Table:
 
     def no_number(self, row: int, place: int) -> str:
         """What to say of a cell that is no number."""
-        cell = str(self.columns[place][row]).strip()
+        cell = self.columns[place][row]
         if cell.lower() in _MISSING:
             return f"{self.cell(row, place)}: is missing; fill it in or drop the row"
         remedy = "write a number with a point"
-        if "," in cell and not self.decimal_comma:
+        if "," in cell:
             remedy = "write decimals with a point, or put semicolons between columns"
         return f"{self.cell(row, place)}: {cell!r:.40} is no number; {remedy}"
 
-    def _floats(self, column: Sequence[str]) -> NDArray[np.float64]:
-        cells = [self._point(cell) for cell in column] if self.decimal_comma else column
-        return np.array(cells, dtype=np.float64)
+    def with_points(self) -> Table:
+        """With decimal commas as points; refused where some cells have the one, some the other."""
+        seen: dict[str, str] = {}
+        for place, column in enumerate(self.columns):
+            for row, cell in enumerate(column):
+                for sign in ",.":
+                    if sign in cell and sign not in seen and _is_number(_point(cell)):
+                        seen[sign] = self.cell(row, place)
+        if len(seen) == 2:
+            problem = f"{seen[',']} has a decimal comma, {seen['.']} a point"
+            raise RobfcpError(f"{problem}; use one of them")
+        return replace(self, columns=tuple([*map(_point, column)] for column in self.columns))
 
-    def _point(self, cell: str) -> str:
-        return cell.replace(",", ".") if self.decimal_comma and "." not in cell else cell
 
-    def _number(self, cell: str) -> float | None:
-        """The number in a cell, NaN where it is missing, None where it is something else."""
-        try:
-            return float(self._point(cell))
-        except ValueError:
-            return np.nan if cell.strip().lower() in _MISSING else None
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _point(cell: str) -> str:
+    """A number with a decimal comma as one with a point; anything else as it is."""
+    found = cell.replace(",", ".", 1)
+    return found if _is_number(found) else cell
 
 
 def letters(place: int) -> str:
     """How a spreadsheet calls the column at this place, counted from 0: A, B, ... Z, AA."""
-    text = ""
-    place += 1
-    while place:
-        place, rest = divmod(place - 1, 26)
-        text = chr(ord("A") + rest) + text
-    return text
+    before, rest = divmod(place, 26)
+    return (letters(before - 1) if before else "") + chr(ord("A") + rest)
 
 
 def read_csv(path: Path) -> Table:
@@ -292,15 +289,16 @@ def read_csv(path: Path) -> Table:
     bare = "".join(text.partition("\n")[0].split('"')[::2])  # what stands outside quotes
     separator = separator or max((",", ";", "\t"), key=bare.count)
     try:
-        records = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+        records = [[cell.strip() for cell in record] for record in reader]
     except csv.Error:
         raise RobfcpError(
             "a cell is too long or its quotes do not end; write the table again"
         ) from None
-    if not records or not any(cell.strip() for cell in records[0]):
+    if not records or not any(records[0]):
         raise RobfcpError("row 1 is empty; write the columns' names there")
-    names = _checked_names([name.strip() for name in records[0]])
-    rows = [k for k, record in enumerate(records) if k and any(cell.strip() for cell in record)]
+    names = _checked_names(records[0])
+    rows = [k for k, record in enumerate(records) if k and any(record)]
     if not rows:
         raise RobfcpError("holds names and no samples; write one row a sample")
     for k in rows:
@@ -311,23 +309,8 @@ def read_csv(path: Path) -> Table:
             problem = f"row {k + 1} has {len(records[k])} cells, the names in row 1 are"
             raise RobfcpError(f"{problem} {len(names)}; {remedy}")
     columns = tuple(zip(*(records[k] for k in rows), strict=True))
-    table = Table(names, columns, [k + 1 for k in rows], notes=notes)
-    return replace(table, decimal_comma=separator != "," and _commas(table))
-
-
-def _commas(table: Table) -> bool:
-    """Whether numbers are written with commas; a table that mixes both signs is refused."""
-    seen: dict[str, str] = {}
-    for place, column in enumerate(table.columns):
-        for row, cell in enumerate(column):
-            for sign in ",.":
-                if sign in cell and sign not in seen and _is_number(cell):
-                    seen[sign] = table.cell(row, place)
-        if len(seen) == 2:
-            raise RobfcpError(
-                f"{seen[',']} has a decimal comma, {seen['.']} a point; use one of them"
-            )
-    return "," in seen
+    table = Table(names, columns, [k + 1 for k in rows], notes)
+    return table if separator == "," else table.with_points()
 
 
 def _read_parquet(path: Path) -> Table:
@@ -349,22 +332,20 @@ def _read_parquet(path: Path) -> Table:
         raise RobfcpError("is damaged or no parquet file; write it again") from None
     if content is None:
         raise RobfcpError(f"is larger than {MAX_TABLE_BYTES} bytes; split it")
-    names = ["" if name.startswith("__index_") else name for name in content.column_names]
     if not content.num_rows:
         raise RobfcpError("holds no samples; write one row a sample")
-    columns: list[Sequence[str] | NDArray[Any]] = []
-    for k in range(len(names)):
-        values = content.column(k).to_pylist()
-        if all(isinstance(value, (int, float)) or value is None for value in values):
-            columns.append(np.array([np.nan if v is None else v for v in values], np.float64))
-        else:
-            columns.append(["" if value is None else str(value) for value in values])
-    return Table(_checked_names(names), tuple(columns), range(2, content.num_rows + 2))
+    names = ["" if name.startswith("__index_") else name for name in content.column_names]
+    columns = tuple(
+        ["" if v is None else str(int(v) if v in (True, False) else v) for v in one.to_pylist()]
+        for one in content.columns
+    )
+    return Table(_checked_names(names), columns, range(2, content.num_rows + 2))
 
 
 def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
     """The columns' names, refused where they are numbers or two are alike."""
-    if all(_is_number(name) for name in names) and not all(name.isdigit() for name in names):
+    numbers = all(_is_number(_point(name)) for name in names)
+    if numbers and not all(name.isdigit() for name in names):
         raise RobfcpError("row 1 holds numbers; write the columns' names there")
     lowered = [name.lower() for name in names]
     for place, name in enumerate(lowered):
@@ -377,14 +358,6 @@ def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell.replace(",", ".", 1))
-    except ValueError:
-        return False
-    return True
-
-
 # Which column is what.
 
 
@@ -392,20 +365,19 @@ def _of_table(
     table: Table, aside: Sequence[str], kind: Expects | None, how: FileReading
 ) -> FileOutputs:
     """The parts of a table by the names of its columns."""
-    further = {name: table.text(table.place(name)) for name in aside}
-    taken = {table.place(name) for name in aside}
-    label, notes = _label_place(table, how, taken)
+    taken = {name: table.place(name) for name in aside}
+    free = [k for k in range(len(table.names)) if k not in taken.values()]
+    label, notes = _label_place(table, how, free)
     ids = None if how.ids is None else table.place(how.ids)
     if ids is None:
-        free = set(range(len(table.names))) - taken - {label}
-        named = (k for k in sorted(free) if table.names[k] not in how.named)
+        named = (k for k in free if k != label and table.names[k] not in how.named)
         ids = next((k for k in named if _AN_ID.fullmatch(table.names[k])), None)
     truths = [k for k, name in enumerate(table.names) if name.lower().startswith(MULTILABEL)]
-    places = [k for k in range(len(table.names)) if k not in {*taken, *truths, label, ids}]
+    places = [k for k in free if k not in {*truths, label, ids}]
     found = FileOutputs(
-        np.zeros((len(table), 0)),
+        np.zeros((len(table.rows), 0)),
         None,
-        further,
+        {name: table.text(place) for name, place in taken.items()},
         ids=None if ids is None else table.text(ids),
         rows=table.rows,
         notes=(*table.notes, *notes),
@@ -415,7 +387,17 @@ def _of_table(
         targets = np.stack(truth, axis=1).astype(np.int64) if truths else None
         return replace(found, predictions=_matrix(table, places, how), targets=targets)
     if kind == "classes":
-        return _classified_columns(table, places, label, found, how)
+        raw = None
+        if label is not None:
+            text = bool(table.words(label))
+            raw = table.text(label) if text else _whole(table.numbers(label, lenient=True))
+        return _by_class(
+            replace(found, targets=raw),
+            [table.names[k] for k in places],
+            lambda order: _matrix(table, [places[k] for k in order], how),
+            how,
+            lambda row, k: table.cell(row, label or 0 if k is None else places[k]),
+        )
     called = {table.names[k].lower(): k for k in places}
     for low, high in _ENDS:
         if set(called) == {low, high}:
@@ -428,16 +410,19 @@ def _of_table(
     return replace(found, predictions=predictions, targets=_whole(values), names=names)
 
 
-def _classified_columns(
-    table: Table, there: list[int], label: int | None, found: FileOutputs, how: FileReading
+def _by_class(
+    found: FileOutputs,
+    names: Sequence[str],
+    take: Callable[[Sequence[int]], NDArray[Any]],
+    how: FileReading,
+    cell: Callable[[int, int | None], str],
 ) -> FileOutputs:
-    """Class probabilities in the order of the classes, and each label's number."""
-    names = [table.names[k] for k in there]
-    raw = None
-    if label is not None:
-        text = bool(table.words(label))
-        raw = table.text(label) if text else _whole(table.numbers(label, lenient=True))
-    columns = ClassColumns.called(names, raw)
+    """Class probabilities in the order of the classes, and each label's number.
+
+    names: of the columns; take: the (n, C) numbers of some of them; cell: what the place of one,
+    or of a row's label, is called.
+    """
+    raw, columns = found.targets, ClassColumns.called(names, found.targets)
     numbered = not columns.names
     if how.classes is not None:
         order = ClassColumns.of_classes(names, how.classes)
@@ -448,24 +433,21 @@ def _classified_columns(
                 f"the columns {a_few(names)}; rename the columns"
             )
         columns = ClassColumns(tuple(order), how.named)
-    chosen = [there[k] for k in columns.order]
-    p = _matrix(table, chosen, how)
-    targets = None
-    if raw is not None and label is not None:
+    p, targets = take(columns.order), raw
+    if raw is not None and raw.ndim == 1:
         by_number = numbered and raw.dtype.kind not in "US"
         targets = (ClassColumns(columns.order, ()) if by_number else columns).numbers(raw)
         if not how.lenient and (targets < 0).any():
             row = int(np.argmax(targets < 0))
-            shown, where = str(table.text(label)[row]), table.cell(row, label)
-            if not shown:
+            shown, where = str(raw[row]), cell(row, None)
+            if shown in ("", "nan"):
                 raise RobfcpError(f"{where}: the label is missing; fill it in or drop the row")
             known = f"0 to {len(columns.order) - 1}, as the columns are counted"
             known = a_few(columns.names) if columns.names else known
             raise RobfcpError(
                 f"{where}: {shown!r:.40} is none of the classes {known}; fix it or rename a column"
             )
-    called = [table.names[k] for k in chosen]
-    p = _probabilities(p, table.rows, how, lambda row, k: table.cell(row, chosen[k]), called)
+    p = _probabilities(p, found.rows, how, columns.order, cell, names)
     return replace(found, predictions=p, targets=targets, names=columns.names)
 
 
@@ -481,34 +463,34 @@ def _matrix(table: Table, places: Sequence[int], how: FileReading) -> NDArray[np
     if not places:
         raise RobfcpError("holds no predictions; add a column a class, or one of predictions")
     for place in places if not how.lenient else ():
-        wrong, name = table.words(place), table.names[place]
-        if not wrong:
-            continue
-        first = str(table.text(place)[0])
-        if len(wrong) < len(table) or first.replace(",", "", 1).isdigit():
+        wrong, name, first = table.words(place), table.names[place], table.columns[place][0]
+        if len(wrong) == len(table.rows) and not first.replace(",", "", 1).isdigit():
+            raise RobfcpError(
+                f"{table.cell(0, place)}: {first!r:.40} is no number; pass --id {name:.40} if it "
+                f"names samples, --label {name:.40} if it is the truth, or the probabilities' "
+                "names as --classes"
+            )
+        if wrong:
             raise RobfcpError(table.no_number(wrong[0], place))
-        raise RobfcpError(
-            f"{table.cell(0, place)}: {first!r:.40} is no number; pass --id {name:.40} if it names "
-            f"samples, --label {name:.40} if it is the truth, or the probabilities' names as "
-            "--classes"
-        )
     return np.stack([table.numbers(k, lenient=how.lenient) for k in places], axis=1)
 
 
-def _label_place(table: Table, how: FileReading, taken: set[int]) -> tuple[int | None, list[str]]:
+def _label_place(
+    table: Table, how: FileReading, free: Sequence[int]
+) -> tuple[int | None, list[str]]:
     """Where the truth is, by its name or as the one column of text whose words are the names of
     other columns; and that it was taken for the truth, where its name does not say so."""
     if how.label is not None:
         return table.place(how.label), []
     lowered = [name.lower() for name in table.names]
     for name in TARGETS:
-        if lowered.count(name) == 1 and lowered.index(name) not in taken:
+        if lowered.count(name) == 1 and lowered.index(name) in free:
             return lowered.index(name), []
-    texts = [k for k in range(len(table.names)) if k not in taken and table.words(k)]
+    texts = [k for k in free if table.words(k)]
     others = [name for k, name in enumerate(table.names) if k not in texts]
     found = []
     for place in texts:
-        words = sorted(set(table.text(place).tolist()) - {""})
+        words = sorted(set(table.columns[place]) - {""})
         if len(words) > 1 and ClassColumns.named(others, words) is not None:
             found.append(place)
     if len(found) != 1:
@@ -521,22 +503,25 @@ def _probabilities(
     p: NDArray[Any],
     rows: Sequence[int],
     how: FileReading,
-    cell: Callable[[int, int], str],
-    names: Sequence[str] = (),
+    order: Sequence[int],
+    cell: Callable[[int, int | None], str],
+    names: Sequence[str],
 ) -> NDArray[Any]:
     """Rows that are probabilities, by softmax or division where asked; else refused by place."""
+
+    def first(wrong: NDArray[np.bool_]) -> tuple[int, int]:
+        """The first cell of the first row in which one is wrong."""
+        row = int(np.argmax(wrong.any(axis=1)))
+        return row, int(np.argmax(wrong[row]))
+
     if how.logits:
         p = p.astype(np.float64)
         wrong = np.isnan(p) | (p == np.inf) | (p == -np.inf).all(axis=1, keepdims=True)
-        bad = wrong.any(axis=1)
-        if bad.any() and not how.lenient:
-            row = int(np.argmax(bad))
-            raise RobfcpError(
-                f"{cell(row, int(np.argmax(wrong[row])))}: is no finite logit; fix it"
-            )
-        p = from_logits(np.where(bad[:, None], 0.0, p))
-        p[bad] = np.nan
-        return p
+        if wrong.any() and not how.lenient:
+            row, k = first(wrong)
+            raise RobfcpError(f"{cell(row, order[k])}: is no finite logit; fix it")
+        bad = wrong.any(axis=1, keepdims=True)
+        return np.where(bad, np.nan, from_logits(np.where(bad, 0.0, p)))
     total = p.sum(axis=1, dtype=np.float64)
     if how.normalise:
         bad = ~((total > 0) & np.isfinite(total))
@@ -550,48 +535,40 @@ def _probabilities(
         return p
     wrong = ~(p >= 0)
     if wrong.any():
-        row = int(np.argmax(wrong.any(axis=1)))
-        column = int(np.argmax(wrong[row]))
-        place, value = cell(row, column), float(p[row, column])
+        row, k = first(wrong)
+        place, value = cell(row, order[k]), float(p[row, k])
         if np.isnan(value):
             raise RobfcpError(f"{place}: is missing or NaN; fill it in or drop the row")
         raise RobfcpError(
             f"{place}: {value:.4g} is negative and no probability; pass --logits for logits"
         )
-    off = ~(np.abs(total - 1) <= sum_tolerance(p.shape[1]))
-    if off.any():
-        row = int(np.argmax(off))
-        problem = f"row {rows[row]}: the probabilities sum to {total[row]:.6g}, not 1"
-        raise RobfcpError(problem + _remedy(p, total, names))
-    return p
+    within = sum_tolerance(p.shape[1])
+    off = ~(np.abs(total - 1) <= within)
+    if not off.any():
+        return p
+    row = int(np.argmax(off))
+    remedy = "; pass --logits if these are logits, --normalise if they need dividing"
+    spare = np.flatnonzero((np.abs(total[:, None] - p - 1) <= within).all(axis=0))
+    if len(spare):
+        name = names[order[spare[0]]]
+        remedy = f", but do without column {name:.40}; pass --id {name:.40} if it is an index, else"
+        remedy += " the others as --classes"
+    elif abs(np.median(total) - 100) < 5:
+        remedy = "; if these are percentages, pass --normalise"
+    elif np.abs(total - 1).max() <= 0.01 * p.shape[1]:
+        remedy = "; if they were rounded, pass --normalise"
+    raise RobfcpError(f"row {rows[row]}: the probabilities sum to {total[row]:.6g}, not 1{remedy}")
 
 
-def _remedy(p: NDArray[Any], total: NDArray[np.float64], names: Sequence[str]) -> str:
-    """Why rows do not sum to 1, as far as the table shows it."""
-    without = np.abs(total[:, None] - p - 1) <= sum_tolerance(p.shape[1])
-    for name, alone in zip(names, without.all(axis=0), strict=False):
-        if alone:
-            return (
-                f", but do without column {name:.40}; pass --id {name:.40} if it is an index, else "
-                "the others as --classes"
-            )
-    if abs(np.median(total) - 100) < 5:
-        return "; if these are percentages, pass --normalise"
-    if np.abs(total - 1).max() <= 0.01 * p.shape[1]:
-        return "; if they were rounded, pass --normalise"
-    return "; pass --logits if these are logits, --normalise if they need dividing"
-
-
-# Arrays: within memory for their size, never a pickle.
+# Arrays: never a pickle.
 
 
 def _of_arrays(
     path: Path, aside: Sequence[str], kind: Expects | None, how: FileReading
 ) -> FileOutputs:
     """The parts of an npz archive by the names of its arrays, or the array of an npy file."""
-    there = array_names(path)
     asked = [name for name in (how.ids, how.label, *aside) if name is not None]
-    arrays = read_arrays(path, [*asked, "classes", *IDS, *TARGETS, *PREDICTIONS])
+    there, arrays = read_arrays(path, [*asked, "classes", *IDS, *TARGETS, *PREDICTIONS])
     for name in asked:
         if name not in arrays:
             raise RobfcpError(f"has no array {name!r}; it has {a_few(there) or 'none with a name'}")
@@ -602,91 +579,45 @@ def _of_arrays(
             "save it with numpy.savez(path, probabilities=..., labels=...)"
         )
     p = arrays[called]
-    truth = [how.label] if how.label is not None else TARGETS
+    truth, names = [how.label] if how.label else TARGETS, [how.ids] if how.ids else IDS
     targets = next((arrays[name] for name in truth if name in arrays), None)
-    ids = next((arrays[name] for name in ([how.ids] if how.ids else IDS) if name in arrays), None)
+    ids = next((arrays[name] for name in names if name in arrays), None)
     rows = range(1, (len(p) if p.ndim else 0) + 1)
     found = FileOutputs(p, targets, {name: arrays[name] for name in aside}, ids=ids, rows=rows)
     if kind != "classes" or p.ndim != 2 or p.dtype.kind not in "fiu":
         return found
-    named = arrays["classes"].astype(str).tolist() if "classes" in arrays else []
-    if named and len(named) != p.shape[1]:
+    named = arrays.get("classes", np.arange(p.shape[1])).astype(str).tolist()
+    if len(named) != p.shape[1]:
         raise RobfcpError(f"{len(named)} classes are named, but there are {p.shape[1]} columns")
-    columns = ClassColumns(tuple(range(p.shape[1])), tuple(named))
-    if named and how.named:
-        order = ClassColumns.of_classes(named, how.named)
-        if order is None:
-            raise RobfcpError(f"the classes {a_few(named)} are not {a_few(how.named)}; rename them")
-        columns = ClassColumns(tuple(order), how.named)
-        p = p[:, list(order)]
-    if targets is not None and targets.ndim == 1 and targets.dtype.kind in "US":
-        kept = how.named or columns.names
-        number = ClassColumns(columns.order, kept).numbers(targets)
-        if not how.lenient and (number < 0).any():
-            row = int(np.argmax(number < 0))
-            known = kept or [str(k) for k in range(p.shape[1])]
-            raise RobfcpError(
-                f"row {row + 1}: the label {targets[row]!s:.40} is none of the classes "
-                f"{a_few(known)}; save their names as an array 'classes'"
-            )
-        targets = number
     how = replace(how, logits=how.logits or called == "logits")
-    p = _probabilities(p, rows, how, lambda row, k: f"row {row + 1}, column {k + 1}")
-    return replace(found, predictions=p, targets=targets, names=columns.names)
+    return _by_class(
+        found,
+        named,
+        lambda order: p[:, list(order)],
+        how,
+        lambda row, k: f"row {row + 1}" + ("" if k is None else f", column {k + 1}"),
+    )
 
 
-def array_names(path: Path) -> list[str]:
-    """The names of the arrays in an npz file; none where it is no such file."""
-    if path.suffix.lower() != ".npz" or not zipfile.is_zipfile(path):
-        return []
-    try:
-        with zipfile.ZipFile(path) as content:
-            return [name.removesuffix(".npy") for name in content.namelist()]
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError):
-        return []
-
-
-def read_arrays(path: Path, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Those of the wanted arrays that an npz file holds; the one of an npy file."""
+def read_arrays(
+    path: Path, wanted: Iterable[str] = ()
+) -> tuple[list[str], dict[str, NDArray[Any]]]:
+    """The names of all arrays in an npz file, and those that are wanted; the one of an npy file."""
     kind = path.suffix.lower()
     try:
         with path.open("rb") as stream:
-            if kind == ".npy":
-                return {"probabilities": _array(stream, path.stat().st_size)}
-            found = {}
-            with zipfile.ZipFile(stream) as archive:
-                members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
-                for name in {*wanted} & {*members}:
-                    with archive.open(members[name]) as member:
-                        found[name] = _array(member, members[name].file_size)
-            return found
-    except RobfcpError as error:
-        raise RobfcpError(f"cannot be read ({error}); write it again") from None
+            content = np.load(stream, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return [], {"probabilities": content}
+            found = {name: content[name] for name in {*wanted} & {*content.files}}
+            if not all(isinstance(one, np.ndarray) for one in found.values()):
+                raise ValueError  # a member that is no array comes as its bytes
+            return content.files, found
     except PermissionError:
         raise
     except Exception as error:  # zlib, tokenize, zipfile, numpy: each has its own
-        secret = isinstance(error, RuntimeError) and "encrypted" in str(error)
-        problem = "is encrypted" if secret else f"is damaged or no {kind} file"
+        problem = f"is damaged or no {kind} file"
+        for word, known in (("encrypted", "is encrypted"), ("Object", "holds Python objects")):
+            problem = known if word in str(error) else problem
         save = "save" if kind == ".npy" else "savez"
         raise RobfcpError(f"{problem}; save it with numpy.{save}") from error
-
-
-def _array(stream: IO[bytes], size: int) -> NDArray[Any]:
-    """The array in a stream of so many bytes; what its header claims beyond them is refused."""
-    version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:
-        raise RobfcpError(f"npy version {version} is not known")
-    if dtype.hasobject:
-        raise RobfcpError("it holds Python objects")
-    wanted = prod(shape) * dtype.itemsize
-    if not 0 <= wanted <= min(size, MAX_ARRAY_BYTES):
-        raise RobfcpError(f"shape {shape} needs {wanted} bytes but the file has {size}")
-    data = stream.read(wanted)
-    if len(data) < wanted:
-        raise RobfcpError("it ends too early")
-    array = np.frombuffer(data, dtype=dtype)
-    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)

@@ -11,10 +11,10 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from robfcp.calibration import Calibration, Localised, at_site, checking, load_calibration
+from robfcp.calibration import at_site, checking
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
-from robfcp.cli.site import class_names, letter_note, localised_from, read_for
+from robfcp.cli.site import Threshold, class_names, read_for, say_verdict
 from robfcp.cli.tables import REPORTS, TABLES, FileReading, expanded
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.files import read_limited
@@ -33,13 +33,12 @@ Delta = Annotated[float | None, expert("Chance of a false alarm, ever (0.05).", 
 def check(
     printer: Printer,
     reading: FileReading,
+    used: Threshold,
     calibration: Watched,
     data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .csv, .npz or .parquet.")],
     output: console.Output = None,
     group: Annotated[str | None, basic("A column to split by: night, ward, scanner.")] = None,
     floor: Annotated[float | None, basic("Hold coverage against this.")] = None,
-    local: console.Local = None,
-    level: console.LevelOption = None,
     confidence: Annotated[float, expert("Of the exact intervals.")] = 0.95,
     seed: console.Seed = 0,
 ) -> None:
@@ -52,16 +51,13 @@ def check(
     """
     console.prepare(output)
     with printer.busy("checking"):
-        loaded = load_calibration(calibration)
+        loaded, watched, place, letter = used.read(calibration, reading)
         outputs = read_for(loaded, data, reading, columns=[group])
-        watched: Calibration | Localised = loaded
-        if local is not None:
-            watched = localised_from(calibration, local, reading)
         found = watched.check(
             outputs.predictions,
             cast(NDArray[Any], outputs.targets),
             groups=None if group is None else outputs.columns[group],
-            level=console.level_place(loaded.levels, level),
+            level=place,
             floor=floor,
             confidence=confidence,
             rng=np.random.default_rng(console.seed_of(seed, "check")),
@@ -70,10 +66,10 @@ def check(
         if names:
             called = (replace(part, name=names[int(part.name)]) for part in found.classes)
             found = replace(found, classes=tuple(called))
-        parts = {
-            name: [_part(one) for one in getattr(found, name)] for name in ("classes", "groups")
-        }
-        said = {**asdict(found), **parts, "coverage": found.overall.coverage, "line": found.line}
+        said = {**asdict(found), "coverage": found.overall.coverage, "line": found.line}
+        for name in ("classes", "groups"):
+            parts = getattr(found, name)
+            said[name] = [{**asdict(one), "coverage": one.coverage} for one in parts]
         if output is not None:
             console.save_json(output, said)
     for title, first, rows in (
@@ -89,32 +85,25 @@ def check(
             )
     sizes = ", ".join(f"{size}: {count}" for size, count in found.set_sizes.items())
     printer.line(f"mean set size {found.set_size:.4g}" + (f" (sets of {sizes})" if sizes else ""))
-    printer.line(found.line)
-    for note in outputs.notes:
-        printer.line(note)
-    letter_note(calibration, printer)
+    printer.line("\n".join([found.line, *outputs.notes]))
+    say_verdict(letter, printer)
     printer.json(said)
     if found.verdict == "below":
         raise typer.Exit(RANG)
 
 
-def _part(part: checking.Interval) -> dict[str, Any]:
-    return {**asdict(part), "coverage": part.coverage}
-
-
 def monitor(
     printer: Printer,
     reading: FileReading,
+    used: Threshold,
     calibration: Watched,
     data: Annotated[
         list[Path] | None, typer.Argument(help="Fresh labelled batches: .csv, .npz, .parquet.")
     ] = None,
     state: Annotated[Path, basic("What it remembers.", "--state", "-s")] = Path("monitor.json"),
     own: Annotated[Path | None, basic("Its own report: watch for drift too.")] = None,
-    local: console.Local = None,
     floor: Annotated[str | None, basic("Coverage to hold; own: what --own proves.")] = None,
     html: console.Html = None,
-    level: console.LevelOption = None,
     client: Annotated[str | None, agreed("This site's name.", "--client", "-c")] = None,
     report: Annotated[Path | None, agreed("Write an e-report for robfcp alarms.")] = None,
     round: console.Round = None,
@@ -122,7 +111,7 @@ def monitor(
     sign: console.Sign = None,
     delta: Delta = None,
     run_length: Annotated[float | None, expert("Ring on change; samples to a false one.")] = None,
-    plot: Annotated[Path | None, expert("Draw the alarms: .png, .svg, .pdf.")] = None,
+    plot: console.Plot = None,
 ) -> None:
     """Watch a calibration at a site: count fresh batches once each, ring when it no longer holds.
 
@@ -135,13 +124,9 @@ def monitor(
     console.prepare_figure(plot)
     key = None if sign is None else load_key(sign)
     with printer.busy("watching"):
-        loaded = load_calibration(calibration)
+        loaded, watched, place, letter = used.read(calibration, reading)
         bag = None if own is None else Report.from_json(signing.unwrap(read_limited(own)), str(own))
-        place = console.level_place(loaded.levels, level)
         checking.floor_of(loaded, place)
-        watched: Calibration | Localised = loaded
-        if local is not None:
-            watched = localised_from(calibration, local, reading)
         watch = Monitor(
             watched,
             report=bag,
@@ -173,7 +158,7 @@ def monitor(
     printer.line(f"{new} new samples -> {state}")
     printer.line(f"floor: {seen.source}")
     printer.line(seen.line)
-    letter_note(calibration, printer)
+    say_verdict(letter, printer)
     printer.wrote(report, plot, html)
     told = ("n", "misses", "floor", "delta", "log_coverage", "log_change", "log_drift", "alarms")
     points = ("n", "coverage", "change", "drift")

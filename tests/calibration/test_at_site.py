@@ -191,7 +191,7 @@ def test_the_commands_from_reports_to_a_sites_own_sets(tmp_path, monkeypatch):
     own = [table(tmp_path / f"{k}.csv", *SITES[k], NAMES) for k in (0, 3)]
     promise = ("--liars", 2, "--promise", "label-shift", "--alike", 0)
     said("calibrate", *files, *promise, "--letters", "letters", "-o", "c.json")
-    words = ("predict", "letters/site-03.json", "--local", own[1])
+    words = ("predict", "--letter", "letters/site-03.json", "--local", own[1])
     assert "clipped" in said(*words)
     data = json.loads(said(*words, "--json"))["levels"][0]
     assert data["liars"] == 2

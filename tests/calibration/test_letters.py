@@ -84,7 +84,7 @@ def test_commands_say_what_a_letter_says(
         ("verify", "letters/site-09.json"),
         ("predict", "letters/site-09.json", "new.npz"),
         ("check", "letters/site-09.json", "new.npz"),
-        ("predict", "letters/site-09.json", "--local", "new.npz"),
+        ("predict", "--letter", "letters/site-09.json", "--local", "new.npz"),
         ("monitor", "letters/site-09.json", "new.npz"),
     ):
         assert sentence in words_of(*words), words
@@ -109,7 +109,7 @@ def test_localise_fills_empty_sets_and_says_what_it_did(
     np.savez("own.npz", probabilities=p, labels=p.argmax(axis=1))  # easy: its own threshold is low
     np.savez("flat.npz", probabilities=np.full((4, 3), 1 / 3))
     np.savez("sharp.npz", probabilities=np.eye(3))
-    words = ("predict", "site-00.json", "--local", "own.npz")
+    words = ("predict", "--letter", "site-00.json", "--local", "own.npz")
     for more, told, empty in (
         (["flat.npz", "-o", "sets.csv"], "", True),
         (["flat.npz", "-o", "sets.csv", "--non-empty"], "100.0% of the sets were empty", False),

@@ -46,8 +46,9 @@ INPUTS = {  # the words of a call with {} where the file under test stands, and 
     "calibrate --previous": ("calibrate reports -o o.json --previous {}", ".json"),
     "calibrate --alarms": ("calibrate reports -o o.json --previous c.json --alarms {}", ".json"),
     "calibrate --sign": ("calibrate reports -o o.json --sign {}", ".key"),
-    "predict --local": ("predict letters/s0.json --local {}", ".npz"),
-    "predict letter": ("predict letters/s0.json {} --local s0.npz -o o.csv", ".csv"),
+    "predict --letter": ("predict s0.npz --letter {} --local s0.npz", ".json"),
+    "predict --local": ("predict --letter letters/s0.json --local {}", ".npz"),
+    "predict letter": ("predict {} --letter letters/s0.json --local s0.npz -o o.csv", ".csv"),
     "predict": ("predict {} s0.npz", ".json"),
     "predict data": ("predict c.json {} -o o.csv", ".csv"),
     "predict --server-key": ("predict c.json s0.npz --server-key {}", ".pub"),
@@ -65,7 +66,7 @@ INPUTS = {  # the words of a call with {} where the file under test stands, and 
     "show --history": ("show c.json --html o.html --history {}", ".json"),
     "show --record": ("show c.json --record {}", ".json"),
     "verify": ("verify {}", ".json"),
-    "verify evidence": ("verify c.json {}", ".json"),
+    "verify record": ("verify c.json {}", ".json"),
     "verify --report": ("verify c.json --report {}", ".json"),
     "verify log": ("verify {}", ".jsonl"),
     "train": ("lab train heart -o o.npz --data-dir {}", ""),
@@ -81,7 +82,7 @@ OUTPUTS = {  # the same with {} where a result would go
     "calibrate --html": ("calibrate reports --html {}", ".html"),
     "calibrate --letters": ("calibrate reports --letters {}", ""),
     "calibrate --audit": ("calibrate reports --audit {}", ".jsonl"),
-    "predict --local": ("predict letters/s0.json s0.npz --local s0.npz -o {}", ".csv"),
+    "predict --local": ("predict s0.npz --letter letters/s0.json --local s0.npz -o {}", ".csv"),
     "predict": ("predict c.json s0.npz -o {}", ".csv"),
     "check": ("check c.json s0.npz -o {}", ".json"),
     "monitor --state": ("monitor c.json s0.npz --state {}", ".json"),
@@ -296,7 +297,7 @@ def test_what_the_system_refuses_anywhere_is_one_line(
     def gone(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error", "share/x.json")
 
-    monkeypatch.setattr("robfcp.cli.watch.load_calibration", gone)
+    monkeypatch.setattr("robfcp.cli.watch.Threshold.read", gone)
     line = refused("check {} s0.npz", "c.json", folder)
     assert line.startswith("robfcp: share/x.json: cannot be used (the disk does not answer); ")
 

@@ -42,7 +42,7 @@ CALLS = {  # one of each command, and of what it does besides
     "collect": "collect reports -o clean",
     "calibrate": "calibrate reports --exactly 2",
     "predict": "predict calibration.json site.npz",
-    "predict --local": f"predict letters/{NAME}-1.json --local site.npz",
+    "predict --letter": f"predict --letter letters/{NAME}-1.json --local site.npz",
     "check": "check calibration.json site.npz",
     "monitor": "monitor calibration.json site.npz -c site --report e.json",
     "alarms": "alarms e-0.json -m 0",

@@ -13,6 +13,7 @@ import robfcp
 from robfcp.calibration.document import digest_of
 from robfcp.cli import app
 from robfcp.cli.server import defence_of, promise_of
+from robfcp.report import signing
 
 RUNNER = CliRunner()
 
@@ -90,7 +91,7 @@ def test_json_says_what_the_file_says(sites):
     assert [level["coverage"] for level in data["levels"]] == [0.8, 0.9]
     assert data["levels"][0]["certificate"]["lower"] == 0.8
     assert data["trusted"] == list(calibration.trusted)
-    out = invoke("predict", sites / "c.json", sites / "site-0.csv", "--level", "1", "--json")
+    out = invoke("predict", sites / "c.json", sites / "site-0.csv", "--level", "0.9", "--json")
     assert json.loads(out)["coverage"] > 0.8
 
 
@@ -119,7 +120,7 @@ def test_collected_reports_are_the_valid_ones_and_calibrate_alike(sites):
     first, second = (json.loads(invoke("calibrate", one, "--json")) for one in (reports, clean))
     assert first == second
     assert "quorum" in refused("collect", reports, "-o", sites / "none", "--round", "r9")
-    assert not list((sites / "none").iterdir())
+    assert not (sites / "none").exists()
 
 
 def test_a_registry_decides_who_may_report(sites):
@@ -242,3 +243,24 @@ def test_calibrate_and_verify_write_a_log_that_verify_checks(signed):
     assert "the chain holds" in invoke("verify", log)
     log.write_text(log.read_text().replace("trusted", "flagged", 1))
     assert "was altered" in refused("verify", log)
+
+
+def test_collected_reports_keep_their_signatures_and_a_forgery_silences_nobody(sites):
+    pytest.importorskip("cryptography")
+    registry, agreed = sites / "registry.toml", ["--round", "r", "--keys", sites / "registry.toml"]
+    lines = []
+    for k in range(3):
+        lines.append(invoke("keygen", f"site-{k}", "-o", sites / f"{k}.key"))
+        words = "--round", "r", "--sign", sites / f"{k}.key", "-o", sites / "in" / f"{k}.json"
+        invoke("report", sites / f"site-{k}.csv", "-c", f"site-{k}", *words)
+    registry.write_text("".join(lines))
+    shutil.copytree(sites / "in", sites / "inbox")
+    genuine = (sites / "in" / "0.json").read_bytes()
+    (sites / "inbox" / "a.json").write_bytes(signing.unwrap(genuine))
+    (sites / "inbox" / "z.json").write_bytes(genuine.replace(b'"key":"', b'"key":"x', 1))
+    found = json.loads(invoke("collect", sites / "inbox", "-o", sites / "clean", *agreed, "--json"))
+    assert found["clients"] == [f"site-{k}" for k in range(3)]
+    for k in range(3):
+        sent = (sites / "in" / f"{k}.json").read_bytes()
+        assert (sites / "clean" / f"site-{k}.json").read_bytes() == sent
+    invoke("calibrate", sites / "clean", *agreed, "--quorum", 3)

@@ -47,7 +47,7 @@ def test_words_that_do_not_fit_are_one_line(tmp_path):
     words = report(tmp_path, 0)
     for options, said in (
         (["--score", "x"], "--score: 'x' is unknown"),
-        (["--grid", "x"], "--grid"),
+        (["--grid", "x"], "grid: 'x' is unknown"),
         (["--groups", "a,b"], "pass --group COLUMN too"),
         (["--logits", "--normalise"], "sums to 1 already"),
         (["--penalty", "0.1"], "--penalty: lac has none; it goes with raps"),
