@@ -159,7 +159,9 @@ class Printer:
             width = get_terminal_size((80, 24)).columns
             for part in text.split("\n"):
                 words = plain(part, None)
-                print(fill(words, width, break_long_words=False, break_on_hyphens=False))
+                mark = "# " if words.startswith("# ") else ""  # every line of a comment is one
+                kept = {"break_long_words": False, "break_on_hyphens": False}
+                print(fill(words, width, subsequent_indent=mark, **kept))  # type: ignore[arg-type]
 
     def wrote(self, *paths: Path | None) -> None:
         """Where results went."""
