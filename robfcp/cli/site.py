@@ -241,7 +241,7 @@ def _default_grid(privacy: Privacy | None, score: Score) -> Grid:
 
 
 @dataclass(frozen=True)
-class Threshold:
+class ThresholdOptions:
     """The threshold that a site uses: of which level, and the federation's or its own."""
 
     level: Annotated[str | None, basic("The level, 0.95 say; the first if none.", "--level")] = None
@@ -254,7 +254,7 @@ class Threshold:
     ) -> tuple[Calibration, Calibration | Localised, int, Letter | None]:
         """The calibration in a file or a site's letter, what holds the threshold that is used, the
         level's place, and the letter."""
-        from robfcp.calibration import at_site, load_calibration
+        from robfcp.calibration import load_calibration
 
         loaded, letter = load_calibration(path, key), read_letter(path, key)
         known = [float(one.coverage) for one in loaded.levels]
@@ -271,6 +271,8 @@ class Threshold:
         own = found.predictions, cast(NDArray[Any], found.targets), rng
         if letter is not None:
             return loaded, letter.at_site(*own), place, letter
+        from robfcp.calibration import at_site
+
         return loaded, at_site.at_stranger(loaded, *own), place, None
 
 
@@ -297,7 +299,7 @@ def read_for(
 def predict(
     printer: Printer,
     reading: FileReading,
-    used: Threshold,
+    used: ThresholdOptions,
     calibration: Annotated[
         Path | None, typer.Argument(help="A calibration; none with --letter.")
     ] = None,
@@ -350,8 +352,8 @@ def predict(
             notes += outputs.notes
             how: Any = {"groups": outputs.columns.get(group or "")}
             how = how if used.local is None else {"clip": clip}
-            rng = console.seed_of(seed, "predict")
-            found, figures, text = _predicted(watched, loaded, outputs, place, non_empty, rng, how)
+            how |= {"level": place, "non_empty": non_empty, "rng": console.seed_of(seed, "predict")}
+            found, figures, text = _predicted(watched, loaded, outputs, **how)
             if output is not None and output.suffix.lower() == ".npy":
                 buffer = io.BytesIO()
                 np.save(buffer, found, allow_pickle=False)
@@ -402,10 +404,11 @@ def _predicted(
     watched: Calibration | Localised,
     calibration: Calibration,
     outputs: FileOutputs,
+    *,
     level: int,
     non_empty: bool,
-    seed: int,
-    how: dict[str, Any],
+    rng: int,
+    **how: Any,
 ) -> tuple[NDArray[Any], dict[str, Any], str]:
     """Sets or intervals at one level, how good they are, and the same as CSV."""
     from robfcp import metrics
@@ -429,7 +432,7 @@ def _predicted(
             figures["coverage"] = metrics.interval_coverage(ends, truth)
         lines = zip(ids, *(map(repr, end.tolist()) for end in ends.T), strict=True)
         return ends, figures, _csv(["id", "low", "high"], lines)
-    sets = at_level(watched.predict_set(p, seed, non_empty=non_empty, **how))
+    sets = at_level(watched.predict_set(p, rng, non_empty=non_empty, **how))
     figures = {
         "set_size": metrics.set_size(sets),
         "singletons": metrics.singleton_share(sets),
@@ -438,7 +441,7 @@ def _predicted(
     if truth is not None:
         figures = dict(metrics.summary(sets, truth))
     if non_empty:
-        figures["filled"] = metrics.empty_share(at_level(watched.predict_set(p, seed, **how)))
+        figures["filled"] = metrics.empty_share(at_level(watched.predict_set(p, rng, **how)))
     return sets, figures, sets_as_csv(sets, ids, class_names(calibration))
 
 

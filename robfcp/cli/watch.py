@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from robfcp.calibration import at_site, checking
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
-from robfcp.cli.site import Threshold, class_names, read_for, say_verdict
+from robfcp.cli.site import ThresholdOptions, class_names, read_for, say_verdict
 from robfcp.cli.tables import REPORTS, TABLES, FileReading, expanded
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.files import read_limited
@@ -33,7 +33,7 @@ Delta = Annotated[float | None, expert("Chance of a false alarm, ever (0.05).", 
 def check(
     printer: Printer,
     reading: FileReading,
-    used: Threshold,
+    used: ThresholdOptions,
     calibration: Watched,
     data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .csv, .npz or .parquet.")],
     output: console.Output = None,
@@ -95,7 +95,7 @@ def check(
 def monitor(
     printer: Printer,
     reading: FileReading,
-    used: Threshold,
+    used: ThresholdOptions,
     calibration: Watched,
     data: Annotated[
         list[Path] | None, typer.Argument(help="Fresh labelled batches: .csv, .npz, .parquet.")

@@ -297,7 +297,7 @@ def test_what_the_system_refuses_anywhere_is_one_line(
     def gone(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error", "share/x.json")
 
-    monkeypatch.setattr("robfcp.cli.watch.Threshold.read", gone)
+    monkeypatch.setattr("robfcp.cli.watch.ThresholdOptions.read", gone)
     line = refused("check {} s0.npz", "c.json", folder)
     assert line.startswith("robfcp: share/x.json: cannot be used (the disk does not answer); ")
 

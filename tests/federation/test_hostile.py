@@ -14,12 +14,12 @@ import robfcp
 from robfcp.calibration import Calibration
 from robfcp.calibration.record import Record
 from robfcp.cli.console import natural
-from robfcp.privacy import grid_from_text
 from robfcp.cli.tables import read_outputs
 from robfcp.errors import MAX_TEXT, RobfcpError
 from robfcp.files import make_folder, write_atomically
 from robfcp.grid import Grid
 from robfcp.lab import partitions, simulate
+from robfcp.privacy import grid_from_text
 from robfcp.privacy.budget import Privacy
 from robfcp.report.agreement import read_sizes
 

@@ -197,7 +197,7 @@ def test_the_commands_take_natural_sites(tmp_path: Path) -> None:
         (("lab", "simulate", "heart", *words, "--beta", 1), "--beta"),
         (("lab", "simulate", "heart", *words, "--site-column", "x"), "no column 'x'"),
         (("lab", "simulate", "heart", "--sites", "wild"), "neither 'artificial' nor 'natural'"),
-        (("lab", "simulate", path, *words), "save an npz with an array 'site'"),
+        (("lab", "simulate", path, *words), "has no array 'site'"),
     ):
         with pytest.raises(RobfcpError, match=word):
             invoke(*bad)
