@@ -100,7 +100,7 @@ class Samples:
                 sign_sealed(self.calibration.to_json(), self.key),
                 lambda path: load_calibration(path, self.public),
             ),
-            "evidence": ("x.json", self.calibration.record.to_json(), self.use_evidence),
+            "record": ("x.json", self.calibration.record.to_json(), self.use_record),
             "letter": ("x.json", letter, self.use_letter),
             "sizes": ("x.json", sizes.encode(), read_sizes),
             "keys": ("x.toml", keys.encode(), read_keys),
@@ -171,10 +171,10 @@ class Samples:
         verify_calibration(loaded)
         write_page(loaded, self.folder / "page.html")
 
-    def use_evidence(self, path: Path) -> None:
-        """As the evidence of the honest calibration, whose digest a forger would write anew."""
-        evidence = Record.from_json(path.read_bytes(), "evidence")
-        again = robfcp.calibrate(evidence.federation, defence=robfcp.Consensus(at_most=0))
+    def use_record(self, path: Path) -> None:
+        """As the record of the honest calibration, whose digest a forger would write anew."""
+        record = Record.from_json(path.read_bytes(), "record")
+        again = robfcp.calibrate(record.federation, defence=robfcp.Consensus(at_most=0))
         write_page(again, self.folder / "page.html")
 
     def use_letter(self, path: Path) -> None:

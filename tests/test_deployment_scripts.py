@@ -55,7 +55,7 @@ def test_a_whole_calibration_takes_the_last_ones_place(tmp_path, calibration):
     assert robfcp.Calibration.load(tmp_path / "calibration.json").trusted == calibration.trusted
 
 
-@pytest.mark.parametrize("broken", thorough(["nothing", "half", "no evidence"], "half"))
+@pytest.mark.parametrize("broken", thorough(["nothing", "half", "no record"], "half"))
 def test_a_run_without_a_calibration_fails_and_keeps_the_last_one(tmp_path, calibration, broken):
     (tmp_path / "new").mkdir()
     new = tmp_path / "new" / "calibration.json"
@@ -63,7 +63,7 @@ def test_a_run_without_a_calibration_fails_and_keeps_the_last_one(tmp_path, cali
         calibration.save(new)
     if broken == "half":
         new.write_bytes(new.read_bytes()[:-100])
-    if broken == "no evidence":
+    if broken == "no record":
         (tmp_path / "new" / "calibration.record.json").unlink()
     (tmp_path / "calibration.json").write_text("old")
     done = bash(tmp_path, 'keep "$STATE/new"')

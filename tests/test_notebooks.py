@@ -31,6 +31,7 @@ def test_a_notebooks_page_is_up_to_date(path: Path) -> None:
         assert (ROOT / "docs" / "notebooks" / file).read_bytes() == data
 
 
+@pytest.mark.filterwarnings("default")  # `run` makes errors of our own warnings
 @pytest.mark.parametrize("path", thorough(PATHS, *RUN_QUICKLY), ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path) -> None:
     pytest.importorskip("matplotlib")

@@ -1,4 +1,4 @@
-"""Exit 0 if a calibration is whole and fits its evidence; else say why not, in one line."""
+"""Exit 0 if a calibration is whole and fits its record; else say why not, in one line."""
 
 import sys
 

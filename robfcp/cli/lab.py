@@ -100,9 +100,9 @@ class Range:
         if self.by not in (None, "class"):
             raise RobfcpError(f"--by: {self.by!r} is unknown here; use class, or leave it away")
         p, labels, own = _outputs(data, self.site_column if natural else None)
-        same = ("coverage", "min_size", "beta", "exactly", "by")
+        same = ("coverage", "min_size", "beta", "liars", "exactly", "by")
         told = {name: getattr(self, name) for name in same}
-        return p, labels, {**told, "sites": own, "score": rule, "malicious": self.liars}
+        return p, labels, {**told, "sites": own, "score": rule}
 
     def end(self, printer: Printer, records: Any, draw: Callable[[], Any] | None = None) -> None:
         """What was found as a file, the figure, and where things went."""

@@ -152,7 +152,7 @@ def lies(
             defences=("none", *COMPARED),
             sites=sites,
             min_size=MIN_SIZE,
-            malicious="estimate",
+            liars="estimate",
             seeds=seeds,
         )
         for defence in ("none", *COMPARED):

@@ -212,7 +212,7 @@ def _knowing(
     """The attack by somebody who knows the defence and what it is told."""
     against: Any = partial(fedcp_qq_index, level=exact_level(setting.coverage))
     if defence != FEDCP_QQ:
-        told = len(world.malicious) if setting.malicious == "known" else None
+        told = len(world.malicious) if setting.liars == "known" else None
         against = named_defence(defence, told, exactly=setting.exactly)
     return replace(attack, against=against, coverage=setting.coverage, trials=trials)
 

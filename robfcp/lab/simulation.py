@@ -142,7 +142,7 @@ def verdicts(
     )
     honest = world.measured(thresholds_of(alone.levels[0]))
     told = None
-    if setting.malicious == "known":
+    if setting.liars == "known":
         told = sum(client in world.liars for client in attacked.ids)
     for defence in defences:
         flagged: tuple[str, ...] = ()

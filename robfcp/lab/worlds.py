@@ -44,7 +44,7 @@ class Setting:
         The score, and its own bins.
     coverage
         The coverage asked for.
-    malicious
+    liars
         "known" tells defences the number of attackers, "estimate" does not.
     exactly
         Whether a defence of ours that is told the number leaves out so many whatever they look
@@ -60,7 +60,7 @@ class Setting:
     min_size: int = 20
     score: ClassificationScore = field(default_factory=LAC)
     coverage: float = 0.9
-    malicious: Literal["known", "estimate"] = "known"
+    liars: Literal["known", "estimate"] = "known"
     exactly: bool = False
     by: Literal["class"] | None = None
 

@@ -124,7 +124,7 @@ def test_pac_threshold_without_liars_fails_close_to_its_stated_rate():
 @pytest.mark.parametrize("n", [50, 500, None])
 @pytest.mark.parametrize(("n_clients", "liars"), [(9, 4), (20, 8)])
 def test_pruned_pac_fails_at_most_at_its_stated_rate_with_almost_half_lying(n, n_clients, liars):
-    def failures(budget: int) -> int:
+    def failures(budget: int, trials: int) -> int:
         coverage = worst_coverage(
             np.random.default_rng([5, n_clients, n or 0]),
             pruned,
@@ -134,13 +134,14 @@ def test_pruned_pac_fails_at_most_at_its_stated_rate_with_almost_half_lying(n, n
             liars=liars,
             budget=budget,
             extra=0,
-            trials=120,
+            trials=trials,
         )
         return int((coverage < 0.9).sum())
 
-    assert not fails_too_often(failures(liars), 120, 0.2)
-    if n_clients == 9 and n is not None:  # of unlike sizes pruning mostly finds the fourth too
-        assert fails_too_often(failures(liars - 1), 120, 0.2)
+    assert not fails_too_often(failures(liars, 120), 120, 0.2)
+    if n_clients == 9:  # of unlike sizes pruning often finds the fourth too: a third fail
+        trials = 200 if n is None else 120
+        assert fails_too_often(failures(liars - 1, trials), trials, 0.2)
 
 
 @pytest.mark.slow

@@ -151,7 +151,7 @@ def test_simulate_refuses_sites_that_do_not_fit(stroke: outputs.Outputs) -> None
 def test_gross_lies_are_found_among_real_hospitals(stroke: outputs.Outputs) -> None:
     rows = simulate(
         stroke.probabilities, stroke.labels, sites=stroke.column("site"), min_size=50, share=0.2,
-        attack="efficiency", malicious="estimate", defences=["none", DEFAULT], seeds=2,
+        attack="efficiency", liars="estimate", defences=["none", DEFAULT], seeds=2,
     )  # fmt: skip
     for row in rows:
         assert row.n_clients == 118
