@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test coverage test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-browser test-wheel lint docs notebooks release benchmark benchmark-check clean
+.PHONY: demo test coverage test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range fuzz test-browser test-wheel lint docs notebooks release benchmark benchmark-check clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -36,7 +36,7 @@ test-train: .venv/train  ## a short real federated training run
 
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
 	COVERAGE_WITHOUT_ENGINES="robfcp/engines/nvflare.py" \
-	.venv-flower/bin/python -m pytest tests/flower tests/test_engines.py tests/test_fuzz.py::test_some_hostile_rounds \
+	.venv-flower/bin/python -m pytest tests/flower tests/test_engines.py "tests/test_fuzz.py::test_nothing_escapes[flower-60-3]" \
 		"tests/test_notebooks.py::test_a_notebook_runs[flower]" \
 		--cov=robfcp/engines --cov-report=term --cov-fail-under=85
 
@@ -52,6 +52,7 @@ test-flower-range:  ## rounds in this process on the lowest and the highest flwr
 test-nvflare: .venv-nvflare/installed  ## NVFlare: faults, simulator, local and secured deployments
 	COVERAGE_WITHOUT_ENGINES="robfcp/engines/flower*.py" \
 	.venv-nvflare/bin/python -m pytest tests/nvflare tests/test_engines.py \
+		"tests/test_fuzz.py::test_nothing_escapes[nvflare-40-3]" \
 		--cov=robfcp/engines --cov-report=term --cov-fail-under=85
 
 NVFLARE_RANGE ?= 2.8.0
@@ -62,6 +63,13 @@ test-nvflare-range:  ## rounds in this process on the other nvflare of the range
 			"nvflare==$$version" -e ".[nvflare,sklearn,privacy,demo]" && \
 		.venv-nvflare-$$version/bin/python -m pytest tests/nvflare -m "not slow" || exit 1; \
 	done
+
+MINUTES ?= 60
+SEED ?= $(shell date +%j)
+fuzz: .venv/dev .venv-flower/installed .venv-nvflare/installed  ## every night: hostile files, rounds and requests
+	$(BIN)/python benchmarks/fuzz.py files loopback --seed $(SEED) --seconds $$(( $(MINUTES) * 30 ))
+	.venv-flower/bin/python benchmarks/fuzz.py flower --seed $(SEED) --seconds $$(( $(MINUTES) * 15 ))
+	.venv-nvflare/bin/python benchmarks/fuzz.py nvflare --seed $(SEED) --seconds $$(( $(MINUTES) * 15 ))
 
 test-browser: .venv/browser  ## the calibration page in a real headless Chromium
 	$(BIN)/python -m pytest tests/browser

@@ -1,13 +1,17 @@
-"""Hostile files of every kind: valid ones, broken where it hurts, read and used as people do.
+"""Hostile files of every kind, hostile rounds and requests on every engine that is installed.
 
-python benchmarks/fuzz.py [CASES] [SEED]      counts, the slowest case, the most memory; 1 on escape
+python benchmarks/fuzz.py [WHAT ...] [--cases N | --seconds T] [--seed S]   1 on escape
+
+WHAT: files (valid ones, broken where it hurts, read and used as people do), loopback, flower,
+nvflare (see fuzz_engines.py). Printed: outcomes, the slowest case, the most memory.
 """
 
 from __future__ import annotations
 
-import base64
+import argparse
 import contextlib
 import copy
+import importlib
 import io
 import json
 import resource
@@ -18,10 +22,12 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 import robfcp
 from robfcp.calibration import AuditLog, Letter, load_calibration, verify_calibration
@@ -31,14 +37,14 @@ from robfcp.calibration.record import Record
 from robfcp.cli.tables import read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.page import write_page
+from robfcp.monitoring import AlarmHistory, Chain, EReport, merge
+from robfcp.page import History, write_history_page, write_page
 from robfcp.privacy import Ledger, Privacy
 from robfcp.report import generate_key, load_key
 from robfcp.report.agreement import read_keys, read_sizes, read_terms
 from robfcp.report.signing import read_public_key, sign
 
-SECONDS, BYTES = 2.0, 2**30
-Maker = Callable[[], bytes]
+BYTES = 2**30
 Reader = Callable[[Path], object]
 
 
@@ -46,8 +52,10 @@ class TooSlow(BaseException):
     """A case took too long; no reader may swallow it."""
 
 
-class Samples:
+class Files:
     """Valid files of every kind, and what people do with each."""
+
+    seconds, clock = 2.0, staticmethod(time.process_time)
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,10 +85,39 @@ class Samples:
         self.public = read_public_key(str(folder / "k.pub"))
         for k, report in enumerate(self.reports):
             (folder / f"r{k}").write_bytes(sign(report, self.key))
+        (folder / "reg.toml").write_text(f'["s1"]\nkey = "{self.public}"\n', encoding="utf-8")
+        labels = rng.integers(0, 3, 60)
+        self.own = np.eye(3)[labels] * 0.7 + 0.1, labels
+        split = [robfcp.Report.of(f"s{k}", *self.own) for k in range(6)]
+        self.split = robfcp.calibrate(split, promise=robfcp.LabelShift(liars=1))
+        self.split.save(folder / "split.json")
+        self.watching = {"floor": 0.9, "report": split[1], "client": "s1", "seed": 1}
+        self.all = self.kinds()
+        self.names = list(self.all)
+        for name, data, use in self.all.values():  # as they are, all of them pass
+            (folder / name).write_bytes(data)
+            use(folder / name)
+
+    def case(self, number: int, rng: np.random.Generator) -> str:
+        """Break a file and use it; its kind."""
+        kind = self.names[number % len(self.names)]
+        name, data, use = self.all[kind]
+        (self.folder / name).write_bytes(mutated(kind, data, rng))
+        use(self.folder / name)
+        return kind
 
     def kinds(self) -> dict[str, tuple[str, bytes, Reader]]:
         """Each kind's file name, a valid file, and what is done with it."""
-        letter = self.calibration.letter("s1").to_json()
+        letter = self.split.letter("s1").to_json()
+        begun, self.later = Chain.begin(self.calibration), robfcp.calibrate(self.reports[:5])
+        admitted = begun.admit(self.later.federation, 1)
+        chain = begun.extended(self.later, self.calibration, admitted)
+        state = self.folder / "state"
+        watch = robfcp.Monitor(self.split, path=state, **self.watching)
+        watch.update(*self.own, ids=range(60))
+        history = AlarmHistory(self.split.identity, "r", 6, 1, 0.05)
+        for step in (1, 2):
+            _, history = history.looked([watch.e_report("r", step)], step)
         Ledger(self.folder / "ledger", "d").charge(Privacy(1.0, rounds=3), "r")
         log_round(AuditLog(self.folder / "log"), self.calibration, {})
         keys = f'["s1"]\nsamples = 30\nkey = "{self.public}"\nnot-after = "2099-01-01"\n'
@@ -102,6 +139,20 @@ class Samples:
             ),
             "record": ("x.json", self.calibration.record.to_json(), self.use_record),
             "letter": ("x.json", letter, self.use_letter),
+            "calibration by class": (
+                "x.json",
+                self.split.to_json(),
+                partial(self.use_calibration, honest="split"),
+            ),
+            "report by class": (
+                "x.json",
+                list(self.split.federation)[1].to_json(),
+                self.use_report,
+            ),
+            "chain": ("x.json", chain.to_json(), self.use_chain),
+            "history": ("x.json", history.to_json(), self.use_history),
+            "monitor state": ("x", state.read_bytes(), self.use_state),
+            "e-report": ("x.json", watch.e_report("r", 3).to_json(), self.use_e_report),
             "sizes": ("x.json", sizes.encode(), read_sizes),
             "keys": ("x.toml", keys.encode(), read_keys),
             "terms": (
@@ -162,12 +213,12 @@ class Samples:
         Federation.read([path, *others])
         Federation.read([path, others[0]], keys={"s0": self.public, "s1": self.public}, round="r")
 
-    def use_calibration(self, path: Path) -> None:
+    def use_calibration(self, path: Path, honest: str = "honest") -> None:
         """Load, predict, verify and draw."""
         loaded = robfcp.Calibration.load(path)
         with contextlib.suppress(RobfcpError):
             loaded.predict_set(np.full((4, 3), 1 / 3), 0)
-        loaded = loaded.with_record(self.folder / "honest.record.json")
+        loaded = loaded.with_record(self.folder / f"{honest}.record.json")
         verify_calibration(loaded)
         write_page(loaded, self.folder / "page.html")
 
@@ -179,7 +230,34 @@ class Samples:
 
     def use_letter(self, path: Path) -> None:
         """As a site would."""
-        Letter.load(path).calibration.predict_set(np.full((4, 3), 1 / 3), 0)
+        letter = Letter.load(path)
+        letter.at_site(*self.own)
+        letter.calibration.predict_set(self.own[0], 0)
+
+    def use_chain(self, path: Path) -> None:
+        """Judge the next round by it, add that round, and draw all of them."""
+        chain, new = Chain.load(path), self.calibration
+        later = chain.extended(new, self.later, chain.admit(new.federation, 1))
+        write_history_page(History(chain=later), self.folder / "page.html")
+
+    def use_history(self, path: Path) -> None:
+        """One more look, and draw it."""
+        alarms = AlarmHistory.load(path)
+        with contextlib.suppress(RobfcpError):
+            sent = [EReport("s2", alarms.calibration, 0.9, 9, 0.5, alarms.round, 9)]
+            _, alarms = alarms.looked(sent, 9)
+        write_history_page(History(alarms=alarms), self.folder / "page.html")
+
+    def use_state(self, path: Path) -> None:
+        """Go on from it."""
+        watch = robfcp.Monitor(self.split, path=path, **self.watching)
+        watch.update(*self.own, ids=range(30, 90))
+        watch.e_report("r", 9)
+
+    def use_e_report(self, path: Path) -> None:
+        """Merge it with others."""
+        report = EReport.load(path)
+        merge([report, *(replace(report, client=f"o{k}") for k in range(3))], 1)
 
     def use_ledger(self, path: Path) -> None:
         """Charge it."""
@@ -294,56 +372,69 @@ def alarm(*_: object) -> None:
     raise TooSlow
 
 
-def main(cases: int, seed: int) -> int:
-    """Run the cases; the exit status."""
-    signal.signal(signal.SIGALRM, alarm)
-    resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
+def attempt(part: Any, number: int, rng: np.random.Generator) -> tuple[str, str]:
+    """What came of one case: its kind, and read, refused or what escaped."""
+    before, started = memory(), part.clock()
+    signal.setitimer(signal.ITIMER_REAL, 30)
+    kind, outcome = "", "read"
+    try:
+        kind = part.case(number, rng)
+    except RobfcpError as error:
+        outcome = "refused" if str(error).isprintable() else "unprintable"
+    except BaseException as error:
+        outcome = f"ESCAPE {type(error).__name__}: {str(error)[:200]}"
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    seconds, grown = part.clock() - started, memory() - before
+    if seconds > part.seconds or grown > BYTES:
+        outcome = f"COST {seconds:.1f} s, {grown / 2**20:.0f} MiB"
+    return kind or part.names[number % len(part.names)], outcome
+
+
+def play(what: str, part: Any, cases: int, limit: float, seed: int) -> int:
+    """Run a part's cases, or as many as the seconds allow; how many escaped."""
     outcomes: Counter[tuple[str, str]] = Counter()
-    slowest, escapes = (0.0, ""), []
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        samples = Samples(folder)
-        (folder / "reg.toml").write_text(f'["s1"]\nkey = "{samples.public}"\n', encoding="utf-8")
-        kinds = samples.kinds()
-        for name, data, use in kinds.values():  # as they are, all of them pass
-            (folder / name).write_bytes(data)
-            use(folder / name)
-        start, names = memory(), list(kinds)
-        for number in range(cases):
-            rng = np.random.default_rng([seed, number])
-            kind = names[number % len(names)]
-            name, data, use = kinds[kind]
-            hostile = mutated(kind, data, rng)
-            (folder / name).write_bytes(hostile)
-            before, started = memory(), time.monotonic()
-            signal.setitimer(signal.ITIMER_REAL, 30)
-            try:
-                use(folder / name)
-                outcome = "read"
-            except RobfcpError as error:
-                outcome = "refused" if str(error).isprintable() else "unprintable"
-            except BaseException as error:
-                outcome = f"ESCAPE {type(error).__name__}: {str(error)[:80]}"
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            seconds, grown = time.monotonic() - started, memory() - before
-            if seconds > SECONDS or grown > BYTES:
-                outcome = f"COST {seconds:.1f} s, {grown / 2**20:.0f} MiB"
-            slowest = max(slowest, (seconds, f"{kind} {number}"))
-            if outcome not in ("read", "refused"):
-                escapes.append((kind, number, outcome, base64.b64encode(hostile[:200]).decode()))
-            outcomes[kind, outcome.split(" ")[0]] += 1
-    for kind in names:
+    escapes, slowest, start, number = [], (0.0, ""), memory(), 0
+    end = time.monotonic() + limit
+    while number < cases if not limit else time.monotonic() < end:
+        started = time.monotonic()
+        kind, outcome = attempt(part, number, np.random.default_rng([seed, number]))
+        slowest = max(slowest, (time.monotonic() - started, f"{kind} {number}"))
+        outcomes[kind, outcome.split(" ")[0]] += 1
+        if outcome not in ("read", "refused"):
+            escapes.append(f"{what} {kind} {number}, seed {seed}: {outcome}")
+        number += 1
+    for kind in sorted({kind for kind, _ in outcomes}):
         found = {word: count for (k, word), count in outcomes.items() if k == kind}
-        print(f"{kind:20s} {found}")
+        print(f"{kind:24s} {found}")
     print(
-        f"{cases} cases, seed {seed}: {len(escapes)} escapes; slowest {slowest[0]:.2f} s "
+        f"{what}: {number} cases, seed {seed}: {len(escapes)} escapes; slowest {slowest[0]:.2f} s "
         f"({slowest[1]}); memory grew by {(memory() - start) / 2**20:.0f} MiB"
     )
-    for escape in escapes[:10]:
-        print(*escape)
+    print(*escapes[:10], sep="\n")
+    return len(escapes)
+
+
+def main() -> int:
+    """Run what was asked for; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", nargs="*", default=["files"])
+    parser.add_argument("--cases", type=int, default=30_000)
+    parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    told = parser.parse_args()
+    signal.signal(signal.SIGALRM, alarm)
+    escapes = 0
+    for what in told.what:
+        with tempfile.TemporaryDirectory() as place:
+            part: Any
+            if what == "files":
+                resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
+                part = Files(Path(place))
+            else:
+                part = importlib.import_module("fuzz_engines").Hostile(what, Path(place))
+            escapes += play(what, part, told.cases, told.seconds / len(told.what), told.seed)
     return 1 if escapes else 0
 
 
 if __name__ == "__main__":
-    words = [int(word) for word in sys.argv[1:]]
-    sys.exit(main(words[0] if words else 30_000, words[1] if len(words) > 1 else 0))
+    sys.exit(main())

@@ -16,7 +16,7 @@ class Stage:
 
     def __init__(self, names, faults=None, only="report"):
         self.faults, self.only, self.held = faults or {}, only, []
-        self.asked = {name: [] for name in names}
+        self.asked, self.spoilt = {name: [] for name in names}, {}
 
     def act(self, turn, client, request):
         """Let the client have its turn, when held replies are out where the threshold is."""
@@ -34,7 +34,8 @@ class Turn:
     """What an engine lets a site do: its `record` is the honest reply, `attempt` counts from 1.
 
     send(record): reply with this record; without one, honestly. beside(): the honest record with
-    something large beside it. fail(): the engine says that the site's code failed.
+    something large beside it. fail(code): the engine says that the site's code failed. number: of
+    the message, for the engine.
     """
 
     def __init__(self, stage, record):
@@ -46,6 +47,11 @@ class Turn:
     def hold(self):
         """Reply honestly when the deadline is past and the threshold goes out."""
         self.stage.held.append(self.send)
+
+    def spoil(self, hook):
+        """Reply with what does this to whoever reads it."""
+        self.stage.spoilt[self.number] = hook
+        self.send()
 
     def later(self, seconds):
         """Reply honestly after a while."""

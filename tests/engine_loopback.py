@@ -27,6 +27,7 @@ class Loopback(server.Engine):
         return record["nonce"]
 
     def receive(self, identifier):
+        self.stage.spoilt.get(identifier, int)()
         return self.replies.pop(identifier, None)
 
 
@@ -35,16 +36,16 @@ class LoopbackTurn(Turn):
 
     def __init__(self, engine, request, site):
         super().__init__(engine.stage, reply_to(request, site))
-        self.engine, self.nonce = engine, request["nonce"]
+        self.engine, self.number = engine, request["nonce"]
 
     def send(self, record=None):
-        self.engine.replies.setdefault(self.nonce, self.record if record is None else record)
+        self.engine.replies.setdefault(self.number, self.record if record is None else record)
 
     def beside(self):
         self.send({**self.record, "arrays": bytes(50 * 2**20)})
 
     def fail(self, code=42):
-        self.engine.replies[self.nonce] = server.Failed("faulty", f"the site failed ({code})")
+        self.engine.replies[self.number] = server.Failed("faulty", f"the site failed ({code})")
 
 
 def sites_of(data=DATA, configs=None, fresh=None):
@@ -73,6 +74,11 @@ class LoopbackDriver:
         server.configured_round(engine, config)
         seconds = time.monotonic() - started
         return robfcp.Calibration.load(output), engine.stage.asked, seconds
+
+    def answer(self, folder, record, fresh):
+        """What the first site replies to a request."""
+        own = {"letter-folder": str(folder), "monitor-folder": str(folder)}
+        return reply_to(record, sites_of(DATA, {"site-0": own}, {"site-0": fresh})["site-0"])
 
     def monitor(self, folder, fresh, configs, liars, **options):
         engine = Loopback(sites_of(DATA, configs, fresh))

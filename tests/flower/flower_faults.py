@@ -28,6 +28,11 @@ class FaultyNetwork(InProcessNetwork):
         turn = FlowerTurn(self, message, reply)
         self.stage.act(turn, self._names[node - 1], message.content[RECORD])
 
+    def pull_messages(self, message_ids):
+        for number in message_ids:
+            self.stage.spoilt.get(number, int)()
+        return super().pull_messages(message_ids)
+
 
 class FlowerTurn(Turn):
     """A turn of a node."""
@@ -35,11 +40,11 @@ class FlowerTurn(Turn):
     def __init__(self, network, message, reply):
         super().__init__(network.stage, reply.content[RECORD])
         self.network, self.message = network, message
+        self.number = message.metadata.message_id
 
     def content(self, content):
         """Reply with any content."""
-        number = self.message.metadata.message_id
-        self.network.answer(number, Message(content, reply_to=self.message))
+        self.network.answer(self.number, Message(content, reply_to=self.message))
 
     def send(self, record=None):
         self.content(RecordDict({RECORD: ConfigRecord(self.record if record is None else record)}))
@@ -64,6 +69,14 @@ class FlowerDriver:
         server_app()(network, Context(RUN_ID, 0, {}, RecordDict(), config))
         seconds = time.monotonic() - started
         return robfcp.Calibration.load(config["output"]), network.stage.asked, seconds
+
+    def answer(self, folder, record, fresh):
+        """What the first node replies to a request."""
+        own = {"letter-folder": str(folder), "monitor-folder": str(folder)}
+        network = FaultyNetwork(DATA, configs={"site-0": own}, fresh=lambda *_: fresh)
+        content = RecordDict({RECORD: ConfigRecord(record)})
+        message = network.create_message(content, f"query.{RECORD}", 1, "")
+        return dict(network._app(message, network._contexts[1]).content[RECORD])
 
     def monitor(self, folder, fresh, configs, liars, **options):
         names = list(DATA)

@@ -17,7 +17,7 @@ from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.impl.wf_comm_server import WFCommServer
-from nvflare.apis.shareable import make_reply
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.apis.utils.decomposers import flare_decomposers
 from nvflare.apis.workspace import Workspace
@@ -112,6 +112,11 @@ class NVFlareTurn(Turn):
     def send(self, record=None):
         self.submit(FLModel(metrics=self.record if record is None else record))
 
+    def spoil(self, hook):
+        lie = Shareable()
+        lie["DXO"] = {"kind": "METRICS", "data": [[]], "meta": 7}
+        self.submit(lie)
+
     def beside(self):
         self.submit(FLModel(params={"weights": bytes(2**20)}, metrics=self.record))
 
@@ -176,6 +181,17 @@ class NVFlareDriver:
         calibration = robfcp.Calibration.load(server.run_dir / "calibration.json")
         assert calibration.provenance["run_id"] == "job"
         return calibration, found.asked, time.monotonic() - started
+
+    def answer(self, folder, record, fresh):
+        """What the first site replies to a request."""
+        nvflare_sites.DATA.update(DATA)
+        nvflare_sites.FRESH["site-0"] = fresh
+        own = {"outputs": "nvflare_sites:site_0", "fresh": "nvflare_sites:fresh_0"}
+        own |= {"letter-folder": str(folder), "monitor-folder": str(folder)}
+        site = Site("site-0", folder, own)
+        task = FLModelUtils.to_shareable(FLModel(params={}, meta={RECORD: record}))
+        reply = site.executor.execute("calibrate", task, site.fl_ctx, Signal())
+        return FLModelUtils.from_shareable(reply).metrics
 
     def monitor(self, folder, fresh, configs, **options):
         watched().save(folder / "watched.json")
