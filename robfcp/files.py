@@ -170,23 +170,24 @@ def locked(path: str | os.PathLike[str]) -> Iterator[int]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
     except OSError as error:
         raise RobfcpError(
-            f"{os.fspath(path)}: cannot be opened ({reason_of(error)}); choose another place"
+            f"{os.fspath(path)}: cannot be written ({reason_of(error)}); choose another place"
         ) from None
     try:
-        lock(handle)
+        try:
+            if os.name == "nt":
+                windows = import_module("msvcrt")
+                windows.locking(handle, windows.LK_LOCK, 1)  # its first byte, which is never read
+            else:
+                unix = import_module("fcntl")
+                unix.flock(handle, unix.LOCK_EX)
+        except OSError as error:
+            raise RobfcpError(
+                f"{os.fspath(path)}: cannot be locked ({reason_of(error)}); keep it on a disk that "
+                "knows locks"
+            ) from None
         yield handle
     finally:
         os.close(handle)
-
-
-def lock(handle: int) -> None:
-    """Wait until nobody else holds the open file; it is let go when it is closed."""
-    if os.name == "nt":
-        windows = import_module("msvcrt")
-        windows.locking(handle, windows.LK_LOCK, 1)  # by its first byte, which is never read
-    else:
-        unix = import_module("fcntl")
-        unix.flock(handle, unix.LOCK_EX)
 
 
 _WORDS = {

@@ -53,9 +53,21 @@ class AuditLog:
 
     def write(self, event: str, **details: Any) -> str:
         """Append an event; the digest of its line, which the next one will hold."""
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         with locked(self.path) as handle:
-            line = _line(_last_digest(handle, os.fspath(self.path)), event, details)
-            os.lseek(handle, 0, os.SEEK_END)
+            size = os.lseek(handle, 0, os.SEEK_END)
+            os.lseek(handle, max(0, size - _TAIL - 1), os.SEEK_SET)
+            tail = os.read(handle, _TAIL + 1)
+            if size and not tail.endswith(b"\n"):
+                raise RobfcpError(
+                    f"{os.fspath(self.path)}: its last line is cut short; move the log away and "
+                    "note why"
+                )
+            previous = digest_of(tail[:-1].rsplit(b"\n", 1)[-1]) if size else FIRST
+            entry = {"time": now, "event": event, **details, "previous": previous}
+            line = json.dumps(entry, ensure_ascii=True, allow_nan=False, default=str).encode()
+            if len(line) >= _TAIL:
+                raise RobfcpError(f"audit: an event of {len(line)} bytes is too long for the log")
             os.write(handle, line + b"\n")
             os.fsync(handle)
         return digest_of(line)
@@ -99,27 +111,6 @@ def log_round(log: AuditLog, calibration: Calibration, terms: Mapping[str, Any])
         record=calibration.record_digest,
         thresholds=[str(level.threshold) for level in calibration.levels],
     )
-
-
-def _line(previous: str, event: str, details: Mapping[str, Any]) -> bytes:
-    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    entry = {"time": now, "event": event, **details, "previous": previous}
-    line = json.dumps(entry, ensure_ascii=True, allow_nan=False, default=str).encode()
-    if len(line) >= _TAIL:
-        raise RobfcpError(f"audit: an event of {len(line)} bytes is too long for the log")
-    return line
-
-
-def _last_digest(handle: int, path: str) -> str:
-    """The digest of the last line; a line cut short by a crash is refused."""
-    size = os.lseek(handle, 0, os.SEEK_END)
-    if not size:
-        return FIRST
-    os.lseek(handle, max(0, size - _TAIL - 1), os.SEEK_SET)
-    tail = os.read(handle, _TAIL + 1)
-    if not tail.endswith(b"\n"):
-        raise RobfcpError(f"{path}: its last line is cut short; move the log away and note why")
-    return digest_of(tail[:-1].rsplit(b"\n", 1)[-1])
 
 
 TOLERANCE = 1e-9  # relative; another platform's last digits
@@ -169,8 +160,30 @@ def verify_calibration(calibration: Calibration) -> list[Difference]:
     >>> verify_calibration(robfcp.calibrate(federation))
     []
     """
-    again = _again(calibration)
-    found = _compared("", _facts(calibration), _facts(again))
+    record = calibration.record
+    for _ in record.federation:  # every report is valid by itself
+        pass
+    levels, risk = [level.coverage for level in calibration.levels], record.federation.risk
+    bound = None if risk is None else Fraction(str(risk.bound))
+    again = calibrate(
+        record.federation,
+        levels if bound is None else 0.9,
+        risk=None if bound is None else [(1 - level) * bound for level in levels],
+        by=calibration.by if record.clusters is None else record.clusters,
+        defence=defence_again(record.defence, record.parameters),
+        promise=record.promise,
+        confidence=calibration.confidence,
+    )
+    facts = (
+        {
+            "liars": one.liars,
+            "score": repr(one.score),
+            "summary": msgspec.to_builtins(one.summary),
+            "flagged": list(one.flagged),
+        }
+        for one in (calibration, again)
+    )
+    found = _compared("", *facts)
     for number, (own, other) in enumerate(zip(calibration.levels, again.levels, strict=True)):
         name = f"level {float(own.coverage):g}" if number or calibration.several else ""
         stated, computed = (msgspec.to_builtins(level, enc_hook=str) for level in (own, other))
@@ -195,35 +208,6 @@ def check_own_report(calibration: Calibration, report: Report) -> list[Differenc
     if found == report:
         return []
     return [Difference(f"the report of {report.client}", "another one", "the one given")]
-
-
-def _again(calibration: Calibration) -> Calibration:
-    """The calibration that the record's reports give."""
-    record = calibration.record
-    for _ in record.federation:  # every report is valid by itself
-        pass
-    levels = [level.coverage for level in calibration.levels]
-    risk = record.federation.risk
-    bound = None if risk is None else Fraction(str(risk.bound))
-    return calibrate(
-        record.federation,
-        levels if bound is None else 0.9,
-        risk=None if bound is None else [(1 - level) * bound for level in levels],
-        by=calibration.by if record.clusters is None else record.clusters,
-        defence=defence_again(record.defence, record.parameters),
-        promise=record.promise,
-        confidence=calibration.confidence,
-    )
-
-
-def _facts(calibration: Calibration) -> dict[str, Any]:
-    """What a calibration says besides its levels."""
-    return {
-        "liars": calibration.liars,
-        "score": repr(calibration.score),
-        "summary": msgspec.to_builtins(calibration.summary),
-        "flagged": list(calibration.flagged),
-    }
 
 
 def _compared(name: str, stated: Any, computed: Any) -> list[Difference]:

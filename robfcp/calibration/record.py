@@ -62,6 +62,9 @@ class Columns(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     set_sizes: ByClassColumns | None = None
 
 
+_OTHERWISE = {"grid", "score", "starts", "bins", "counts", "sizes", "strata", "set_sizes"}
+_AS_THEY_ARE = set(Columns.__struct_fields__) - _OTHERWISE  # fields that need no other form
+
 if TYPE_CHECKING:
     Reports: TypeAlias = Federation
     Numbers: TypeAlias = NDArray[np.float64]
@@ -161,24 +164,15 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
 
 
 def _columns(federation: Federation) -> Columns:
-    starts, bins, values = (_column(column) for column in federation.entries())
+    starts, bins, counts = (_column(column) for column in federation.entries())
     return Columns(
+        **{name: getattr(federation, name) for name in _AS_THEY_ARE},
         grid=wire.wire_grid(federation.grid),
         score=wire.wire_score(federation.score),
-        round=federation.round,
-        model=federation.model,
-        registered=federation.registered,
-        checked=federation.checked,
-        ids=federation.ids,
         starts=starts,
         bins=bins,
-        counts=values,
-        faulty=federation.faulty,
-        missing=federation.missing,
-        privacy=federation.privacy,
+        counts=counts,
         sizes=federation.sizes.tolist() if federation.private else [],
-        sizes_known=federation.sizes_known,
-        risk=federation.risk,
         strata=_by_class(federation.strata),
         set_sizes=_by_class(federation.set_sizes),
     )
@@ -219,23 +213,21 @@ def _read(said: Columns) -> Federation:
     _need(private or not said.sizes, "sizes are stated though no report is private")
     whole = private or not (totals % unit).any()
     _need(whole, "the losses of a site do not fall by whole samples")
+    strata, set_sizes = (
+        None if one is None else _read_by_class(one, n_clients, grid)
+        for one in (said.strata, said.set_sizes)
+    )
+    if set_sizes is not None and said.set_sizes is not None:  # the scores of all labels
+        counted = set_sizes.names == 1 and min(said.set_sizes.counts, default=0) >= 0
+        _need(counted, "sizes of sets are no counts")
     return Federation(
-        ids=said.ids,
+        **{name: getattr(said, name) for name in _AS_THEY_ARE},
         table=counts,
         sizes=np.array(said.sizes, dtype=np.int64) if private else totals // unit,
         grid=grid,
         score=wire.read_score(said.score),
-        round=said.round,
-        model=said.model,
-        faulty=said.faulty,
-        missing=said.missing,
-        registered=said.registered,
-        privacy=said.privacy,
-        sizes_known=said.sizes_known,
-        checked=said.checked,
-        risk=said.risk,
-        strata=None if said.strata is None else _read_by_class(said.strata, n_clients, grid),
-        set_sizes=_read_set_sizes(said.set_sizes, n_clients, grid),
+        strata=strata,
+        set_sizes=set_sizes,
     )
 
 
@@ -243,24 +235,12 @@ def _read_by_class(said: ByClassColumns, n_clients: int, grid: Grid) -> Stratifi
     """The counts by class, refused before anything is allocated for them."""
     names = check_strata_names(said.by, said.names)
     n_strata = names if isinstance(names, int) else len(names)
-    try:
-        rows = np.array(said.rows, dtype=np.int64)
-    except OverflowError:
-        raise RobfcpError("counts by class belong to nobody") from None
-    if rows.size and (rows[0] < 0 or rows[-1] >= n_clients or (np.diff(rows) <= 0).any()):
-        raise RobfcpError("counts by class belong to nobody")
+    nobody = [row for row in said.rows if not 0 <= row < n_clients]
+    _need(not nobody and said.rows == sorted(set(said.rows)), "counts by class belong to nobody")
+    rows = np.array(said.rows, dtype=np.int64)
     width = n_strata * grid.n_bins
     columns = _checked(said.starts, said.cells, said.counts, len(rows), width)
     return Stratified(said.by, names, table(*columns, width), rows, grid.n_bins)
-
-
-def _read_set_sizes(said: ByClassColumns | None, n_clients: int, grid: Grid) -> Stratified | None:
-    """The scores of all labels: one stratum of counts that are not negative."""
-    if said is None:
-        return None
-    found = _read_by_class(said, n_clients, grid)
-    _need(found.names == 1 and min(said.counts, default=0) >= 0, "sizes of sets are no counts")
-    return found
 
 
 def _checked(

@@ -181,10 +181,9 @@ def calibrate(
             begun, (before, chain) = chain_path(previous).exists(), Chain.of(previous)
             rung = None if alarms is None else AlarmHistory.load(alarms)
             stated = next((number for number in numbers.values() if number is not None), None)
-            many = "estimate" if stated is None else stated
-            admission = chain.admit(federation, many, alike, readmit or [])
+            admission = chain.admit(federation, stated, alike, readmit or [])
             federation = admission.federation
-            gone = 0 if stated is None else stated - int(admission.malicious)
+            gone = (stated or 0) - (admission.liars or 0)
             numbers = {k: None if n is None else max(0, n - gone) for k, n in numbers.items()}
         told = {"liars": numbers["liars"], "samples": samples, "mix": _mix(mix)}
         if promise is not None or chain is None:  # a chain leaves out who is not alike by itself

@@ -127,16 +127,20 @@ def prune(
 class ClientIntervals:
     """(E, K) interval ends for every client's share, at the edges looked at.
 
-    All hold at once with probability >= 1 - beta; taken once, they serve every m and sigma.
+    All hold at once with probability >= 1 - beta; taken once, they serve every m and sigma. Edges
+    that were fixed before the reports are paid for alone.
     """
 
-    def __init__(self, federation: Federation, beta: float) -> None:
+    def __init__(
+        self, federation: Federation, beta: float, edges: NDArray[np.intp] | None = None
+    ) -> None:
         self.ids = federation.ids
         self.beta = check_delta(beta)
-        self.edges = _informative_edges(federation)
+        self.edges = _informative_edges(federation) if edges is None else edges
         bounds = bounds_of(federation)
         bounds.require_sizes("alike")
-        miss = self.beta / (federation.n_clients * max(1, federation.grid.n_bins - 1))
+        looked_at = federation.grid.n_bins - 1 if edges is None else len(edges)
+        miss = self.beta / (federation.n_clients * max(1, looked_at))
         noise, sampling = bounds.split(miss, 0.5)
         lowest, highest = bounds.client_counts(self.edges, noise / 2)
         if federation.unit > 1:  # losses: P(mean gain <= x) <= exp(-n kl(x, its expectation))

@@ -20,7 +20,8 @@ from robfcp.arguments import floats, share, whole
 from robfcp.calibration.document import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault
-from robfcp.monitoring.monitor import Count, Digest, EReport, FilePath, Share, Some, locked
+from robfcp.files import locked
+from robfcp.monitoring.monitor import Count, Digest, EReport, FilePath, Share, Some
 from robfcp.report import agreement
 
 WEIGHT = 0.1  # of a site's alarm in the product for independent sites
@@ -433,7 +434,7 @@ def record_look(
     that sent something. A look that finds no valid e-report is refused: a wrong step must not
     move the clock.
     """
-    with locked(path):
+    with locked(f"{path}.lock"):
         if Path(path).exists():
             history = AlarmHistory.load(path)
             stated = {"liars": liars, "round": round, "n_sites": n_sites, "delta": delta}

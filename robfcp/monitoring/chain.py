@@ -22,22 +22,12 @@ from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.document import FilePath, SealedFile, digest_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
-from robfcp.guarantees.alike import ClientIntervals, client_intervals, prune
+from robfcp.guarantees.alike import ClientIntervals, prune
 from robfcp.monitoring.alarms import AlarmHistory
 from robfcp.monitoring.monitor import Digest, Share
 
 N_EDGES = 32
 LEAST = 30  # samples of a report that does not come twice by chance
-
-
-class FixedIntervals(ClientIntervals):
-    """Clopper-Pearson ends at edges fixed before the reports; all hold with chance 1 - beta."""
-
-    def __init__(self, federation: Federation, beta: float, edges: NDArray[np.intp]) -> None:
-        self.ids, self.beta, self.edges = federation.ids, beta, edges
-        miss = beta / (federation.n_clients * len(edges))
-        low, high = client_intervals(federation.cumulative(edges), federation.sizes, miss)
-        self.low, self.high = np.ascontiguousarray(low.T), np.ascontiguousarray(high.T)
 
 
 def spent(number: int, delta: float) -> float:
@@ -139,12 +129,12 @@ class Admission:
     its link says of it."""
 
     federation: Federation
-    malicious: int | str
+    liars: int | None
     alike: float | None
     out: dict[str, int]
     left_out: dict[str, str]
     readmitted: list[str]
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
 
 
 class Chain(SealedFile, frozen=True):
@@ -177,7 +167,7 @@ class Chain(SealedFile, frozen=True):
     def admit(
         self,
         federation: Federation,
-        malicious: int | str,
+        liars: int | None,
         alike: float | None = None,
         readmit: Iterable[str] = (),
     ) -> Admission:
@@ -197,18 +187,17 @@ class Chain(SealedFile, frozen=True):
             for client, number in out.items()
         }
         kept, remarks, left = _without(federation, why), [], dict[str, str]()
-        bound = malicious
-        if isinstance(bound, int):
-            bound = max(0, bound - (federation.n_clients - kept.n_clients))
-            if alike is not None and bound > 0:
-                if federation.exact_digest != self.grid:
-                    remarks.append(
-                        "nobody was left out for good: the grid changed or reports hold noise"
-                    )
-                else:
-                    left = self._refuted(kept, bound, alike)
-                    why = {name: f"{left[name]}; it stays out until --readmit" for name in left}
-                    kept, bound = _without(kept, why), bound - len(left)
+        if liars is not None:
+            liars = max(0, liars - (federation.n_clients - kept.n_clients))
+        if liars and alike is not None:
+            if federation.exact_digest != self.grid:
+                remarks.append(
+                    "nobody was left out for good: the grid changed or reports hold noise"
+                )
+            else:
+                left = self._refuted(kept, liars, alike)
+                why = {name: f"{left[name]}; it stays out until --readmit" for name in left}
+                kept, liars = _without(kept, why), liars - len(left)
         out |= dict.fromkeys(left, len(self.links) + 1)
         if out:
             remarks.append(
@@ -216,19 +205,12 @@ class Chain(SealedFile, frozen=True):
                 f"with {100 * (1 - self.delta):.4g}% confidence over all rounds, beside each "
                 "round's own"
             )
-        return Admission(
-            kept,
-            malicious=bound,
-            alike=alike,
-            out=out,
-            left_out=left,
-            readmitted=back,
-            remarks=tuple(remarks),
-        )
+        found = Admission(kept, liars, alike, out, left_out=left, readmitted=back)
+        return replace(found, remarks=tuple(remarks))
 
     def _refuted(self, federation: Federation, m: int, alike: float) -> dict[str, str]:
         """The sites that cannot be honest at the fixed edges, and why."""
-        known = FixedIntervals(federation, self.error, np.array(self.edges))
+        known = ClientIntervals(federation, self.error, np.array(self.edges))
         found = prune(federation, m, alike, self.error, known)
         upper = federation.grid.upper
         return {

@@ -6,8 +6,8 @@ import hashlib
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -22,7 +22,7 @@ from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.checking import firm_floor, level_of, limits_of
 from robfcp.calibration.document import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.files import lock, read_limited, reason_of, write_atomically
+from robfcp.files import locked, read_limited, write_atomically
 from robfcp.grid import Grid
 from robfcp.report import Report, signing, wire
 from robfcp.scores import Score
@@ -321,22 +321,6 @@ def _thinned(curve: list[Point], kept: set[int]) -> tuple[Point, ...]:
     return tuple(curve)
 
 
-@contextmanager
-def locked(path: FilePath) -> Iterator[None]:
-    """Nobody else writes this file meanwhile; a killed process holds nothing."""
-    place = Path(path)
-    try:
-        stream = place.with_name(place.name + ".lock").open("ab")
-    except OSError as error:
-        raise RobfcpError(
-            f"{path}: cannot be written ({reason_of(error)}); choose another place"
-        ) from None
-    with stream:
-        with suppress(OSError):  # a file system without locks
-            lock(stream.fileno())
-        yield
-
-
 class Monitor:
     """An alarm for one site that may be looked at after every sample.
 
@@ -472,7 +456,7 @@ class Monitor:
         rule = self._calibration.score_of(score)
         predictions, targets = array("predictions", predictions), array("targets", targets)
         key = _batch_key(predictions, targets, ids, batch)
-        with nullcontext() if self._path is None else locked(self._path):
+        with nullcontext() if self._path is None else locked(f"{os.fspath(self._path)}.lock"):
             self._resume()
             self._count(rule, predictions, targets, ids, key)
             if self._path is not None:

@@ -120,20 +120,6 @@ def test_localise_fills_empty_sets_and_says_what_it_did(
     assert "name the outputs to predict from" in refused(*words, "--non-empty")
 
 
-def test_what_a_notebook_shows_is_a_line(swapped: robfcp.Calibration) -> None:
-    assert repr(swapped) == ("Calibration(threshold 0.7087 for coverage 0.9; 9 of 10 sites used)")
-    assert repr(swapped.federation) == "Federation(10 sites, 3000 samples)"
-    report = repr(federation()[0])
-    assert report.startswith("Report('site-00', 300 samples, Grid(default, 1000 bins")
-    assert report.endswith("by class)")
-    several = robfcp.calibrate(
-        federation(), [0.8, 0.9], by="class", defence=robfcp.Consensus(at_most=0)
-    )
-    assert repr(several).startswith(
-        "Calibration(3 thresholds for coverage 0.8, 3 thresholds for coverage 0.9; "
-    )
-
-
 def test_what_is_printed_is_a_sentence(swapped: robfcp.Calibration) -> None:
     assert str(swapped.certificate) == swapped.certificate.statement
     letter, one = swapped.letter(SITES[-1]), robfcp.diagnose(swapped)[SITES[-1]]

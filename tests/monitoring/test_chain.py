@@ -13,9 +13,9 @@ from makers import beta_scores, refused, reports_of, said, saved
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.guarantees.alike import client_intervals
+from robfcp.guarantees.alike import ClientIntervals, client_intervals
 from robfcp.monitoring import AlarmHistory, Chain, EReport, chain_path
-from robfcp.monitoring.chain import FixedIntervals, drifted, repeated, spent
+from robfcp.monitoring.chain import drifted, repeated, spent
 
 
 def federation(rng, n=200, clients=12, liars=0, shifted=()):
@@ -40,7 +40,7 @@ def test_the_error_spent_over_all_rounds_is_delta():
 def test_intervals_at_fixed_edges_are_clopper_and_pearsons():
     found = federation(np.random.default_rng(0), liars=1)
     edges = np.array([3, 200, 500, 998])
-    known = FixedIntervals(found, 0.01, edges)
+    known = ClientIntervals(found, 0.01, edges)
     below = np.stack([found.below(int(e)) for e in edges], axis=1)
     low, high = client_intervals(below, found.sizes, 0.01 / (12 * 4))
     np.testing.assert_allclose(known.low, low.T)
@@ -54,16 +54,16 @@ def test_a_site_that_cannot_be_honest_stays_out_until_readmitted():
     now = federation(rng, liars=1)
     admitted = chain.admit(now, 2, alike=0.02)
     assert list(admitted.left_out) == ["site-00"]
-    assert (admitted.malicious, admitted.federation.n_clients) == (1, 11)
+    assert (admitted.liars, admitted.federation.n_clients) == (1, 11)
     second = calibration(admitted.federation, defence=robfcp.Consensus(at_most=1))
     chain = chain.extended(second, previous, admitted)
     honest_now = federation(rng)
     third = chain.admit(honest_now, 2, alike=0.02)
     assert third.federation.n_clients == 11
-    assert third.malicious == 1
+    assert third.liars == 1
     assert "out since round 2" in third.federation.faulty[0].reason
     back = chain.admit(honest_now, 2, alike=0.02, readmit=["site-00"])
-    assert (back.federation.n_clients, back.malicious, back.out) == (12, 2, {})
+    assert (back.federation.n_clients, back.liars, back.out) == (12, 2, {})
     chain = chain.extended(calibration(back.federation), second, back)
     assert chain.links[-1].readmitted == ["site-00"]
     assert chain.reputations()["site-00"].out_since is None
@@ -74,9 +74,9 @@ def test_a_site_that_cannot_be_honest_stays_out_until_readmitted():
 def test_without_a_stated_sigma_nobody_is_left_out_for_good():
     rng = np.random.default_rng(0)
     chain = Chain.begin(calibration(federation(rng)))
-    for malicious, sigma in ((2, None), ("estimate", 0.02), (0, 0.02)):
-        admitted = chain.admit(federation(rng, liars=2), malicious, sigma)
-        assert (admitted.out, admitted.malicious) == ({}, malicious)
+    for liars, sigma in ((2, None), (None, 0.02), (0, 0.02)):
+        admitted = chain.admit(federation(rng, liars=2), liars, sigma)
+        assert (admitted.out, admitted.liars) == ({}, liars)
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_a_ledger_that_is_gone_or_old_refuses(tmp_path):
     (tmp_path / "l.json.lock").write_bytes(b" what\n")
     with pytest.raises(RobfcpError, match="is damaged"):
         ledger.charge(TWO)
-    with pytest.raises(RobfcpError, match="cannot be opened"):
+    with pytest.raises(RobfcpError, match="cannot be written"):
         Ledger(tmp_path / "no" / "l.json").charge(TWO)
 
 
