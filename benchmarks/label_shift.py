@@ -22,6 +22,7 @@ from robfcp.guarantees.label_shift import (
     Pairs,
     mix_threshold,
     pruned_pac,
+    read_mixes,
 )
 
 ALPHA, DELTA, SHORT = 0.1, 0.05, 1e-4
@@ -78,8 +79,7 @@ def accepted(round: Round, rule: str, told: int) -> bool:
     counts = ClassCounts(round.below[None], round.sizes, np.zeros(1, dtype=np.intp), ids, names)
     if rule == "PC":
         return pruned_pac(counts, 1 - Fraction(str(ALPHA)), told, DELTA).index is not None
-    mixes = np.full((1, len(names)), 1 / len(names))
-    return mix_threshold(counts, mixes, ALPHA, told, DELTA).index is not None
+    return mix_threshold(counts, read_mixes("uniform", names), ALPHA, told, DELTA).index is not None
 
 
 # Attacks: what the liars report at the critical edge

@@ -33,7 +33,7 @@ def strata_of(federation: Federation, by: str | None) -> Stratified:
     found = federation.strata
     if found is None:
         raise RobfcpError(
-            f"by: no report keeps counts by {by or 'class'}; make them with labels, not pooled"
+            f"by: most reports keep no counts by {by or 'class'}; make them with labels, not pooled"
         )
     if by is not None and found.by != by:
         raise RobfcpError(f"by: the reports keep counts by {found.by}, not by {by}; use that")
@@ -73,7 +73,8 @@ def held_strata(
         raise RobfcpError(
             "by: private reports hold noise for every class; let the sites report by cluster"
         )
-    cluster = [names.index(name) for name in wanted]
+    place = {name: c for c, name in enumerate(names)}
+    cluster = [place[name] for name in wanted]
     members: dict[int, list[str]] = {}
     for c, name in zip(cluster, labels, strict=True):
         if name != OTHER:

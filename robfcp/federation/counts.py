@@ -258,6 +258,11 @@ def listed(names: Names) -> tuple[str, ...]:
     return tuple(map(str, range(names))) if isinstance(names, int) else names
 
 
+def number_of(names: Names) -> int:
+    """C, how many classes or groups there are."""
+    return names if isinstance(names, int) else len(names)
+
+
 @dataclass(frozen=True, eq=False)
 class Stratified:
     """(R, C H) counts of the R clients that reported by class; column c H + h is class c, bin h.
@@ -274,7 +279,7 @@ class Stratified:
     @property
     def n_strata(self) -> int:
         """C, the number of classes or groups."""
-        return self.names if isinstance(self.names, int) else len(self.names)
+        return number_of(self.names)
 
     @property
     def labels(self) -> tuple[str, ...]:

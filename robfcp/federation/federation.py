@@ -386,7 +386,7 @@ class Federation:
         2
         """
         if self.strata is None:
-            raise RobfcpError("by: no report keeps counts by class; sketch them with labels")
+            raise RobfcpError("by: most reports keep no counts by class; make them with labels")
         rows, counts = self.strata.stratum(number)
         totals = counts.below(self.grid.n_bins - 1) if len(rows) else np.zeros(0, dtype=np.int64)
         privacy = self._stated(rows)

@@ -546,8 +546,7 @@ def take_in(
         value = GridDigest.of(value) if isinstance(value, Grid) else value
         intake.keep(majority.same(name, value, intake.ballot()))
     common = majority.common_strata(intake.ballot())
-    if common is not None:
-        intake.keep(majority.same_strata(*common))
+    intake.keep(majority.same_strata(common))
     intake.keep(majority.agreed_noise(intake.ballot(), privacy, sizes is not None))
     intake.check_conflicts()
     votes = intake.votes()

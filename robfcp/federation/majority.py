@@ -14,13 +14,14 @@ import numpy as np
 
 from robfcp.arguments import share, whole
 from robfcp.errors import QuorumError, RobfcpError
-from robfcp.federation.counts import listed
+from robfcp.federation.counts import listed, number_of
 from robfcp.grid import Grid, named
 from robfcp.privacy import Privacy
 from robfcp.report import MAX_STRATA, OTHER, By, Names
 from robfcp.scores import Risk, Score
 
 KEPT_BINS = 10_000
+MAX_ROUND_CELLS = 2**24  # classes times bins of a round: what a few bytes can name
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,12 @@ class Header(NamedTuple):
     @property
     def n_strata(self) -> int:
         """C, the number of classes or groups; 1 without them."""
-        if self.strata is None:
-            return 1
-        names = self.strata[1]
-        return names if isinstance(names, int) else len(names)
+        return 1 if self.strata is None else number_of(self.strata[1])
+
+    @property
+    def variance(self) -> float:
+        """Of the noise on each of its counts of all samples."""
+        return 0.0 if self.privacy is None else self.privacy.noise.variance * self.n_strata
 
     @property
     def hides_size(self) -> bool:
@@ -120,9 +123,8 @@ def agreed_noise(votes: Votes, stated: Privacy | None, registered: bool) -> Chec
     Noise hides lies, so no variance may exceed the upper median over all reports, whatever they
     hold; and nobody hides a size that is neither registered nor hidden by most.
     """
-    variances = _tally(votes, lambda header: header.privacy and header.privacy.noise.variance)
+    variances = _tally(votes, lambda header: header.variance)
     heard, hidden = sum(votes.values()), sum(n for h, n in votes.items() if h.hides_size)
-    variances[0.0] += heard - variances.total()
     limit = 0.0
     for limit, number in sorted(variances.items()):  # noqa: B007
         heard -= 2 * number
@@ -138,7 +140,7 @@ def agreed_noise(votes: Votes, stated: Privacy | None, registered: bool) -> Chec
             return Objection("privacy", problem, "use the round's privacy")
         if stated is not None or own is None:
             return None
-        if own.noise.variance > limit * (1 + 1e-9):
+        if header.variance > limit * (1 + 1e-9):
             problem = "claims more noise than most reports hold, and none was agreed on"
             return Objection("privacy", problem, remedy)
         if own.hides_size and not may_hide:
@@ -167,14 +169,25 @@ def same_noise(votes: Votes) -> Check:
 
 
 def common_strata(votes: Votes) -> tuple[By, Names] | None:
-    """What most reports by class agree on: the grouping, and its names; groups join theirs."""
-    kinds = _tally(votes, lambda header: header.strata)
-    if not kinds:
-        return None
+    """The grouping that most of all reports have, and its names; groups join theirs.
+
+    None where most keep none: a few reports do not make the round pay for their classes.
+    """
     groupings = _tally(votes, lambda header: header.strata and header.strata[0])
+    if 2 * groupings.total() <= sum(votes.values()):
+        return None
+    kinds = _tally(votes, lambda header: header.strata)
     by: By = max(groupings, key=lambda one: (groupings[one], one))
     own = {names: number for (one, names), number in kinds.items() if one == by}
-    return by, _common_groups(own) if by == "group" else _common_classes(own)
+    most = MAX_ROUND_CELLS // next(iter(votes)).grid.n_bins
+    if by == "group":
+        return by, _common_groups(own, min(MAX_STRATA, most))
+    if (found := number_of(names := _common_classes(own))) > most:
+        raise RobfcpError(
+            f"classes: {found} of them on this grid are too many for a round; use a grid of at "
+            f"most {MAX_ROUND_CELLS // found} bins, or merge classes"
+        )
+    return by, names
 
 
 def _common_classes(own: Mapping[Names, int]) -> Names:
@@ -206,24 +219,32 @@ def _common_classes(own: Mapping[Names, int]) -> Names:
     return (*order, OTHER) if chosen in merged else order
 
 
-def _common_groups(own: Mapping[Names, int]) -> Names:
-    """All groups; where that is more than a round can have, those that most reports name."""
-    votes: Counter[str] = Counter()
-    for names, number in own.items():
-        for name in listed(names):
-            votes[name] += number
-    return tuple(sorted(sorted(votes, key=lambda name: (-votes[name], name))[:MAX_STRATA]))
+def _common_groups(own: Mapping[Names, int], most: int) -> Names:
+    """All groups of the reports that a round has room for, those with few groups first."""
+    found: set[str] = set()
+    for names in sorted(map(listed, own), key=lambda one: (len(one), one)):
+        if len(joined := found.union(names)) <= most:
+            found = joined
+    return tuple(sorted(found))
 
 
-def same_strata(by: By, names: Names) -> Check:
-    """A check that a report by class has the round's classes, in any order, or none at all."""
+def same_strata(common: tuple[By, Names] | None) -> Check:
+    """A check that a report by class has the round's classes, in any order, or none at all.
+
+    Where the round has none they are not looked at, but noise on each is more than on all together.
+    """
+    by, names = common or ("class", ())
     wanted = set(listed(names))
 
     def check(header: Header) -> Objection | None:
-        if header.strata is None or header.strata == (by, names):
+        if header.strata is None or header.strata == common:
             return None
         own_by, own = header.strata
-        if own_by != by:
+        if common is None:
+            if header.privacy is None:
+                return None
+            problem = f"holds noise for every {own_by}, and most reports have none"
+        elif own_by != by:
             problem = f"counts are by {own_by}, not by {by} as most reports'"
         elif isinstance(own, int) and own == len(wanted - {OTHER}):
             return None
@@ -231,7 +252,7 @@ def same_strata(by: By, names: Names) -> Check:
             number = len(set(listed(own)) - {OTHER})
             problem = f"its {number} classes are not the round's {len(wanted - {OTHER})}"
         elif by == "group" and not wanted.issuperset(listed(own)):
-            problem = f"with its {len(listed(own))} groups there are more than {MAX_STRATA}"
+            problem = f"with its {len(listed(own))} groups there are too many for a round"
         else:
             return None
         return Objection("classes", problem, "use this round's classes")

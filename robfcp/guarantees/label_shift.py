@@ -209,6 +209,7 @@ def kl_divergence(a: Floats, p: Floats) -> Floats:
 
 MOST_COMPARED = 300  # sites that letters and diagnostics compare pair by pair
 PRUNING_SHARE = 0.2  # of delta
+MOST_CELLS = 2**25  # of sites, classes and edges looked at
 MOST_EDGES = 256  # looked at, fixed before the counts are: spread over the grid's bins
 
 
@@ -234,7 +235,7 @@ def class_counts(federation: Federation) -> ClassCounts:
     if federation.noisy:
         raise RobfcpError("label shift: is not proved for private reports; leave it out")
     n_bins, n_strata = strata.n_bins, strata.n_strata
-    edges = fixed_edges(n_bins)
+    edges = fixed_edges(n_bins, MOST_CELLS // (len(strata.rows) * n_strata))
     ends = (np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1)[None, :]).ravel()
     ends = np.unique(ends)
     merged = strata.table.merged(ends).reshape(len(strata.rows), n_strata, -1)
@@ -253,11 +254,10 @@ def class_counts(federation: Federation) -> ClassCounts:
     )
 
 
-def fixed_edges(n_bins: int) -> NDArray[np.intp]:
-    """At most MOST_EDGES edges spread evenly over the bins; the top edge among them."""
-    if n_bins <= MOST_EDGES:
-        return np.arange(n_bins)
-    return np.unique(np.linspace(0, n_bins - 1, MOST_EDGES).round().astype(np.intp))
+def fixed_edges(n_bins: int, room: int = MOST_EDGES) -> NDArray[np.intp]:
+    """At most MOST_EDGES edges, and no more than there is room for; the top edge among them."""
+    most = max(2, min(MOST_EDGES, room, n_bins))
+    return np.unique(np.linspace(0, n_bins - 1, most).round().astype(np.intp))
 
 
 @dataclass(frozen=True)
@@ -333,14 +333,55 @@ Vector = NDArray[np.float64]
 Mix = dict[str, float] | str | list[dict[str, float] | str]
 
 
-def read_mixes(mix: Mix, names: tuple[str, ...]) -> Vector:
-    """(R, C) label mixes: by name, "uniform", "any" (every class by itself), or a list of them."""
+class LabelMixes(NamedTuple):
+    """(R, C) stated label mixes; with a `base` also C more: that and `step` of each class alone.
+
+    These are never spelled out: C x C numbers would be too many.
+    """
+
+    stated: Vector
+    base: Vector | None = None
+    step: float = 1.0
+
+    @staticmethod
+    def around(base: Vector, step: float) -> LabelMixes:
+        """Base and so much of each class alone."""
+        return LabelMixes(np.zeros((0, len(base))), base, step)
+
+    @property
+    def used(self) -> Mask:
+        """(C,) which classes are in any of them."""
+        some = np.any(self.stated > 0, axis=0)
+        return some if self.base is None else np.ones(len(some), dtype=bool)
+
+    def means(self, values: Vector) -> Vector:
+        """(..., R + C) of (..., C) numbers of the classes, in every mix."""
+        found = values @ self.stated.T
+        if self.base is None:
+            return found
+        more = (values @ self.base)[..., None] + self.step * values
+        return np.concatenate([found, more], axis=-1)
+
+    def scarcest(self, sizes: Vector) -> Vector:
+        """(R + C,) the least size over share in each of them."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.where(self.stated > 0, sizes / self.stated, np.inf).min(axis=1)
+            if self.base is None:
+                return found
+            common = np.where(self.base > 0, sizes / self.base, np.inf).min()
+        return np.concatenate([found, np.minimum(common, sizes / (self.base + self.step))])
+
+
+def read_mixes(mix: Mix, names: tuple[str, ...]) -> LabelMixes:
+    """The label mixes: by name, "uniform", "any" (every class by itself), or a list of them."""
     if mix == "uniform":
-        return np.full((1, len(names)), 1 / len(names))
+        return LabelMixes(np.full((1, len(names)), 1 / len(names)))
     if mix == "any":
-        return np.eye(len(names))
+        return LabelMixes.around(np.zeros(len(names)), 1.0)
     if isinstance(mix, list) and mix:
-        return np.concatenate([read_mixes(one, names) for one in mix])
+        found = [read_mixes(one, names) for one in mix]
+        base = next((one.base for one in found if one.base is not None), None)
+        return LabelMixes(np.concatenate([one.stated for one in found]), base)
     if not isinstance(mix, dict):
         raise RobfcpError(f"mix: {mix!r:.60} is unknown; use 'uniform', 'any' or {{class: share}}")
     unknown = sorted(set(mix) - set(names))
@@ -349,7 +390,7 @@ def read_mixes(mix: Mix, names: tuple[str, ...]) -> Vector:
     shares = np.array([[mix.get(name, 0.0) for name in names]])
     if not (shares >= 0).all() or not np.isclose(shares.sum(), 1, atol=1e-6):
         raise RobfcpError("mix: shares are not negative and add up to 1; check them")
-    return shares / shares.sum()
+    return LabelMixes(shares / shares.sum())
 
 
 def small_enough(share: Vector, effective: Vector, alpha: float, delta: float) -> NDArray[np.bool_]:
@@ -366,7 +407,7 @@ def accepted(
     below: NDArray[np.int64],
     sizes: NDArray[np.int64],
     left: int,
-    mixes: Vector,
+    mixes: LabelMixes,
     alpha: float,
     delta: float,
 ) -> NDArray[np.bool_]:
@@ -378,19 +419,16 @@ def accepted(
     miss = (sizes - below).astype(np.float64)
     total = sizes.sum(axis=0).astype(np.float64)
     least = total - sum_of_largest(np.ascontiguousarray(sizes.T), left)
-    used = mixes > 0
-    possible = ~(used & (least <= 0)[None, :]).any(axis=1)
     share = miss.sum(axis=0) / np.maximum(total, 1)
     excess = -(miss - share * sizes)
     worst = np.maximum(excess / np.maximum(total, 1), excess / np.maximum(least, 1))
-    together = mixes @ share + sum_of_largest(np.maximum(worst @ mixes.T, 0).T.copy(), left)
-    with np.errstate(divide="ignore"):
-        effective = np.where(used, least[None, :] / np.where(used, mixes, 1.0), np.inf).min(axis=1)
-    found = possible & small_enough(together, effective, alpha, delta)
-    hoped = possible & small_enough(mixes @ share, effective, alpha, delta)  # if nobody lied
+    plain, effective = mixes.means(share), mixes.scarcest(least)
+    together = plain + sum_of_largest(np.maximum(mixes.means(worst), 0).T.copy(), left)
+    found = small_enough(together, effective, alpha, delta)
+    hoped = small_enough(plain, effective, alpha, delta)  # if nobody lied
     if (found == hoped).all():
         return found
-    apart = mixes @ _class_envelopes(sizes - below, sizes, left, least)
+    apart = mixes.means(_class_envelopes(sizes - below, sizes, left, least))
     return found | (hoped & small_enough(apart, effective, alpha, delta))
 
 
@@ -407,7 +445,7 @@ def _class_envelopes(
 
 def mix_threshold(
     counts: ClassCounts,
-    mixes: Vector,
+    mixes: LabelMixes,
     alpha: float,
     m: int,
     delta: float,
@@ -438,12 +476,11 @@ def mix_threshold(
 
 
 def _too_few(
-    counts: ClassCounts, kept: NDArray[np.bool_], left: int, mixes: Vector
+    counts: ClassCounts, kept: NDArray[np.bool_], left: int, mixes: LabelMixes
 ) -> tuple[str, ...]:
     """The classes of the mixes that at most m' of those kept hold."""
     holders = (counts.sizes[kept] > 0).sum(axis=0)
-    wanted = (mixes > 0).any(axis=0)
-    return tuple(counts.names[c] for c in np.flatnonzero(wanted & (holders <= left)))
+    return tuple(counts.names[c] for c in np.flatnonzero(mixes.used & (holders <= left)))
 
 
 _STEPS = 128  # of the least sigma

@@ -14,6 +14,7 @@ from robfcp.guarantees.engine import check_budget, check_delta, check_sigma
 from robfcp.guarantees.label_shift import (
     PRUNING_SHARE,
     ClassCounts,
+    LabelMixes,
     Pairs,
     accepted,
     least_exponent,
@@ -28,9 +29,9 @@ HIGH_DELTA = 0.025  # of the site's own upper end
 STEPS = 1.645  # standard deviations below the level at which the site's own lower end lies
 
 
-def own_mixes(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(C, C) the mixes that n labels and one more can have: (n_c + 1[c = y]) / (n + 1)."""
-    return (sizes + np.eye(len(sizes))) / (sizes.sum() + 1)
+def own_mixes(sizes: NDArray[np.int64]) -> LabelMixes:
+    """The mixes that n labels and one more can have: (n_c + 1[c = y]) / (n + 1)."""
+    return LabelMixes.around(sizes / (sizes.sum() + 1), 1 / (sizes.sum() + 1))
 
 
 def site_thresholds(

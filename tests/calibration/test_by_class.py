@@ -149,7 +149,7 @@ def test_classes_held_by_few_are_named():
 @pytest.mark.parametrize(
     ("by", "reports", "promise", "words"),
     [
-        ("class", "pooled", None, "no report keeps counts by class"),
+        ("class", "pooled", None, "most reports keep no counts by class"),
         ("group", "classes", None, "keep counts by class, not by group"),
         ("ward", "classes", None, "by: 'ward' is unknown"),
         ("class", "classes", Marginal(samples=100), "by class or group state liars, not samples"),

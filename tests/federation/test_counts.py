@@ -1,6 +1,7 @@
 """A federation by class: one table whatever order, number or grouping the sites report in."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 from time import perf_counter
 
@@ -16,10 +17,10 @@ from robfcp.federation import Federation
 from robfcp.federation.counts import DenseCounts, SparseCounts
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.report import OTHER, Report
+from robfcp.report import OTHER, Report, Strata
 from robfcp.report.by_class import MAX_STRATA
 
-GRID = Grid.uniform(10)
+GRID, GRID_1000 = Grid.uniform(10), Grid.uniform(1000)
 NAMES = ("cat", "dog", "eel")
 
 
@@ -153,7 +154,7 @@ def test_a_pooled_report_joins_the_pooled_counts_only():
 def test_pooled_reports_alone_have_no_strata():
     federation = Federation.from_reports([Report.from_scores("a", [0.1], GRID)])
     assert federation.strata is None
-    with pytest.raises(RobfcpError, match="no report keeps counts by class"):
+    with pytest.raises(RobfcpError, match="most reports keep no counts by class"):
         federation.stratum(0)
 
 
@@ -178,12 +179,60 @@ def test_more_groups_than_a_round_can_have_cost_those_their_place_who_bring_them
         for j in range(2)
     ]
     federation = Federation.from_reports([*honest, *flood])
-    assert federation.ids[-3:] == ("s0", "s1", "s2")
     assert [fault.client for fault in federation.faulty] == ["liar-1"]
-    assert "there are more than 20000" in federation.faulty[0].reason
-    assert federation.strata.n_strata <= MAX_STRATA
+    assert "groups there are too many" in federation.faulty[0].reason
+    assert federation.strata.n_strata == MAX_STRATA - 8
     honest_only = federation.subset(np.array([c.startswith("s") for c in federation.ids]))
     assert by_name(honest_only) == {r.client: held(r) for r in honest}
+
+
+MANY = {"labels": [0, 19_999], "classes": 20_000}
+
+
+def test_one_report_of_many_classes_costs_a_round_of_pooled_ones_nothing():
+    pooled = [Report.from_scores(f"s{k}", np.linspace(0, 1, 50), GRID_1000) for k in range(9)]
+    many = Report.from_scores("many", [0.1, 0.2], GRID_1000, **MANY)
+    assert len(many.to_json()) < 330
+    tracemalloc.start()
+    found = robfcp.calibrate([*pooled, many])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**24
+    assert found.federation.n_clients == 10
+    assert found.federation.strata is None
+    with pytest.raises(RobfcpError, match="most reports keep no counts by class"):
+        robfcp.calibrate([*pooled, many], by="class")
+
+
+def test_classes_times_bins_of_a_round_are_bounded():
+    reports = [Report.from_scores(f"s{k}", [0.1, 0.2], GRID_1000, **MANY) for k in range(3)]
+    with pytest.raises(RobfcpError, match="20000 of them on this grid are too many for a round"):
+        Federation.from_reports(reports)
+
+
+def test_noise_on_every_class_is_refused_where_most_report_none():
+    privacy = {"n_samples": 2, "privacy": Privacy(9.0)}
+    pooled = [Report(f"s{k}", [1, 1], Grid.uniform(2), **privacy) for k in range(3)]
+    split = Strata("class", 3, np.arange(6), np.array([1, 0, 0, 1, 0, 0]), 2)
+    own = Report("x", None, Grid.uniform(2), strata=split, **privacy)
+    for agreed in (None, Privacy(9.0)):
+        federation = Federation.from_reports([*pooled, own], privacy=agreed)
+        assert federation.noise_draws == 1
+        assert "holds noise for every class" in federation.faulty[0].reason
+
+
+def test_letters_for_many_classes_hold_no_table_of_classes_by_classes():
+    rng, n = np.random.default_rng(0), 4_000
+    reports = [
+        Report.from_scores(f"s{k}", rng.random(n), GRID, labels=rng.integers(0, n, n), classes=n)
+        for k in range(3)
+    ]
+    calibration = robfcp.calibrate(reports, promise=robfcp.LabelShift(0, mix="any"))
+    tracemalloc.start()
+    calibration.letter("s1")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < n * n * 8 / 4
 
 
 def test_the_grouping_of_the_minority_is_refused():

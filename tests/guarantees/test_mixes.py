@@ -21,6 +21,7 @@ from plain_shift import (
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import LabelShift
 from robfcp.guarantees.label_shift import (
+    LabelMixes,
     accepted,
     class_counts,
     mix_threshold,
@@ -35,12 +36,15 @@ NAMES = ("cat", "dog", "eel")
 
 
 def test_mixes_are_read_by_name_by_word_and_in_lists():
-    assert read_mixes("uniform", NAMES).tolist() == [[1 / 3] * 3]
-    assert read_mixes("any", NAMES).tolist() == np.eye(3).tolist()
-    assert read_mixes({"eel": 0.25, "cat": 0.75}, NAMES).tolist() == [[0.75, 0, 0.25]]
-    several = read_mixes([{"cat": 1}, "uniform", "any"], NAMES)
-    assert several.shape == (5, 3)
-    assert several.sum(axis=1) == pytest.approx(1)
+    every = np.eye(3).tolist()
+    wanted = {
+        "uniform": ("uniform", [[1 / 3] * 3]),
+        "any": ("any", every),
+        "by name": ({"eel": 0.25, "cat": 0.75}, [[0.75, 0, 0.25]]),
+        "a list": ([{"cat": 1}, "any", "uniform"], [[1, 0, 0], [1 / 3] * 3, *every]),
+    }
+    for mix, rows in wanted.values():
+        assert read_mixes(mix, NAMES).means(np.eye(3)).T.tolist() == rows
     assert LabelShift(0, mix={0: 0.5, 1: 0.5}).mix == {"0": 0.5, "1": 0.5}
 
 
@@ -84,9 +88,12 @@ def check_tables(number, seed):
             continue
         left = m - (len(sizes) - len(kept))
         n_classes = sizes.shape[1]
-        mixes = np.concatenate([rng.dirichlet(np.ones(n_classes), 2), np.eye(n_classes)])
+        base, step = ((np.zeros(n_classes), 1.0), (rng.dirichlet(np.ones(n_classes)) / 2, 0.5))[
+            trial % 2
+        ]
+        mixes = LabelMixes(rng.dirichlet(np.ones(n_classes), 2), base, step)
         found = accepted(below[kept], sizes[kept], left, mixes, 0.4 - sigma, 0.08)
-        for mix, mine in zip(mixes, found, strict=True):
+        for mix, mine in zip(mixes.means(np.eye(n_classes)).T, found, strict=True):
             wanted = accepts(below[kept], sizes[kept], left, mix, 0.4 - sigma, 0.08)
             assert mine == wanted
             seen[wanted] += 1
@@ -133,7 +140,7 @@ def test_thresholds_are_those_of_plain_loops():
         mixes = read_mixes([{"0": 1}, "uniform"], counts.names)
         sigma = 0.03 * (trial % 2)
         found = mix_threshold(counts, mixes, 0.3, m, 0.1, sigma)
-        assert found.index == mix_edge(counts, mixes, 0.3, m, 0.1, sigma)
+        assert found.index == mix_edge(counts, mixes.stated, 0.3, m, 0.1, sigma)
         seen.add(found.index)
     assert len(seen) > 2
 
@@ -159,7 +166,7 @@ def test_classes_that_too_few_sites_hold_are_named():
     tables[2:, 2] = 0
     federation = by_class(tables, NAMES)
     level = Fraction(4, 5)
-    walk = mix_threshold(class_counts(federation), np.eye(3), 0.2, 2, 0.05)
+    walk = mix_threshold(class_counts(federation), read_mixes("any", NAMES), 0.2, 2, 0.05)
     assert walk.index is None
     assert walk.too_few == ("eel",)
     index, certificate = LabelShift(2, mix="any").threshold(federation, level, 0.95)
@@ -176,7 +183,7 @@ def test_classes_that_too_few_sites_hold_are_named():
 def test_reports_that_contradict_the_declaration_certify_nothing_and_say_so():
     rng, tables, _ = drawn(5, n=400)
     federation = by_class(lie(rng, tables, 5, "bottom"), NAMES)
-    walk = mix_threshold(class_counts(federation), np.full((1, 3), 1 / 3), 0.1, 2, 0.05)
+    walk = mix_threshold(class_counts(federation), read_mixes("uniform", NAMES), 0.1, 2, 0.05)
     assert walk.contradiction
     assert walk.index is None
     _, certificate = LabelShift(2, mix="uniform").threshold(federation, Fraction(9, 10), 0.95)
@@ -196,7 +203,7 @@ def test_dropped_sites_are_named_and_only_five():
 def test_sigma_is_paid_from_alpha():
     _, tables, _ = drawn(7)
     counts = class_counts(by_class(tables))
-    mixes = np.full((1, 3), 1 / 3)
+    mixes = read_mixes("uniform", NAMES)
     edges = [mix_threshold(counts, mixes, 0.2, 1, 0.1, sigma).index for sigma in (0, 0.05, 0.1)]
     assert edges == sorted(edges)
     assert edges[0] < edges[-1]
@@ -217,7 +224,7 @@ def test_every_mix_of_a_list_is_covered_whatever_the_liars_report(attack):
         rng, tables, cdfs = drawn([8, run], n_sites=16, n=100, bins=150)
         counts = class_counts(by_class(lie(rng, tables, 4, attack)))
         for told in (4, 0):
-            index = mix_threshold(counts, mixes, 1 - level, told, delta).index
+            index = mix_threshold(counts, LabelMixes(mixes), 1 - level, told, delta).index
             missed = index is not None and (mixes @ cdfs[:, index]).min() < level
             low, broken = low + (told > 0 and missed), broken + (not told and missed)
             finite += told > 0 and index is not None and index < 149
