@@ -7,40 +7,14 @@ import msgspec
 import numpy as np
 import pytest
 from in_process import run
-from typer.testing import CliRunner
+from makers import outputs, refused, said, table
 
 import robfcp
 from robfcp.calibration.document import digest_of
-from robfcp.cli import app
 from robfcp.cli.server import defence_of, promise_of
 from robfcp.report import signing
 
-RUNNER = CliRunner()
-
-
-def write_csv(path, n, seed, c=4, broken=False):
-    rng = np.random.default_rng(seed)
-    p = rng.dirichlet(np.full(c, 0.3), n)
-    y = (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
-    if broken:  # a site that claims to be certain and always right
-        p = np.eye(c)[y]
-    header = ",".join([f"p{j}" for j in range(c)] + ["label"])
-    np.savetxt(path, np.column_stack([p, y]), delimiter=",", header=header, comments="")
-    return p, y
-
-
-def invoke(*words):
-    result = RUNNER.invoke(app, [str(word) for word in words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def refused(*words):
-    """The one line of a refused call."""
-    result = RUNNER.invoke(app, [str(word) for word in words])
-    assert isinstance(result.exception, robfcp.RobfcpError), result.output
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
+NAMES = ["p0", "p1", "p2", "p3"]
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +22,10 @@ def reported(tmp_path_factory):
     """Seven sites' tables and their reports, made once."""
     folder = tmp_path_factory.mktemp("sites")
     for k in range(7):
-        table, report = folder / f"site-{k}.csv", folder / "reports" / f"{k}.json"
-        write_csv(table, 300, k, broken=k == 2)
-        invoke("report", table, "--client", f"site-{k}", "--model", "m1", "-o", report)
+        p, y = outputs(k, 300, 4, 0.3)  # the third claims to be certain and always right
+        written = table(folder / f"site-{k}.csv", np.eye(4)[y] if k == 2 else p, y, NAMES)
+        report = folder / "reports" / f"{k}.json"
+        said("report", written, "--client", f"site-{k}", "--model", "m1", "-o", report)
     return folder
 
 
@@ -61,37 +36,36 @@ def sites(reported, tmp_path):
 
 
 def test_sites_report_the_server_calibrates_a_site_predicts(sites):
-    out = invoke("calibrate", sites / "reports", "-o", sites / "c.json")
+    out = said("calibrate", sites / "reports", "-o", sites / "c.json")
     assert "left out  site-2" in out
-    _, y = write_csv(sites / "test.csv", 500, 99)
-    words = "predict", sites / "c.json", sites / "test.csv"
-    figures = json.loads(invoke(*words, "-o", sites / "sets.csv", "--json"))
-    calibration = robfcp.Calibration.load(sites / "c.json")
-    sets = calibration.predict_set(np.loadtxt(sites / "test.csv", delimiter=",", skiprows=1)[:, :4])
+    p, y = outputs(99, 500, 4, 0.3)
+    words = "predict", sites / "c.json", table(sites / "test.csv", p, y, NAMES)
+    figures = json.loads(said(*words, "-o", sites / "sets.csv", "--json"))
+    sets = robfcp.Calibration.load(sites / "c.json").predict_set(p)
     assert figures["coverage"] == robfcp.metrics.coverage(sets, y)
     assert figures["set_size"] == robfcp.metrics.set_size(sets)
     lines = (sites / "sets.csv").read_text().splitlines()[1:]
     assert [int(line.split(",")[2]) for line in lines] == sets.sum(axis=1).tolist()
     assert [line.split(",")[0] for line in lines] == [str(row) for row in range(2, 502)]
-    invoke(*words, "-o", sites / "sets.npy", "-q")
+    said(*words, "-o", sites / "sets.npy", "-q")
     np.testing.assert_array_equal(np.load(sites / "sets.npy"), sets)
-    invoke(*words, "--model", "m1")
+    said(*words, "--model", "m1")
     assert "was made for model m1, not m2" in refused(*words, "--model", "m2")
     assert "is none of the calibration's levels" in refused(*words, "--level", "3")
     np.save(sites / "p.npy", np.array([[0.5, 0.25, 0.25, 0.0]]))
-    assert "coverage" not in json.loads(invoke(*words[:2], sites / "p.npy", "--json"))
+    assert "coverage" not in json.loads(said(*words[:2], sites / "p.npy", "--json"))
 
 
 def test_json_says_what_the_file_says(sites):
     words = "--liars", 2, "--promise", "marginal", "--coverage", 0.8, "--coverage", 0.9
-    out = invoke("calibrate", sites / "reports", *words, "--json", "-o", sites / "c.json")
+    out = said("calibrate", sites / "reports", *words, "--json", "-o", sites / "c.json")
     data = json.loads(out)
     calibration = robfcp.Calibration.load(sites / "c.json")
     assert [level["threshold"] for level in data["levels"]] == list(calibration.threshold)
     assert [level["coverage"] for level in data["levels"]] == [0.8, 0.9]
     assert data["levels"][0]["certificate"]["lower"] == 0.8
     assert data["trusted"] == list(calibration.trusted)
-    out = invoke("predict", sites / "c.json", sites / "site-0.csv", "--level", "0.9", "--json")
+    out = said("predict", sites / "c.json", sites / "site-0.csv", "--level", "0.9", "--json")
     assert json.loads(out)["coverage"] > 0.8
 
 
@@ -101,7 +75,7 @@ def test_faulty_reports_are_listed_and_the_round_goes_on(sites):
     with open(reports / "y.json", "wb") as stream:
         stream.truncate(400 * 2**20)
     (reports / "z.json").write_bytes((reports / "0.json").read_bytes())
-    data = json.loads(invoke("calibrate", reports, reports / "absent.json", "--json"))
+    data = json.loads(said("calibrate", reports, reports / "absent.json", "--json"))
     assert len(data["faulty"]) == 3  # the copy of a report is that report
     assert data["n_clients"] == 7
     assert {fault["field"] for fault in data["faulty"]} == {"report", "file"}
@@ -111,13 +85,13 @@ def test_collected_reports_are_the_valid_ones_and_calibrate_alike(sites):
     reports, clean = sites / "reports", sites / "clean"
     (reports / "x.json").write_text("{broken")
     (reports / "z.json").write_bytes((reports / "0.json").read_bytes())
-    data = json.loads(invoke("collect", reports, "-o", clean, "--json"))
+    data = json.loads(said("collect", reports, "-o", clean, "--json"))
     assert data["clients"] == [f"site-{k}" for k in range(7)]
     assert [fault["field"] for fault in data["faulty"]] == ["report"]
     assert sorted(path.name for path in clean.iterdir()) == [f"site-{k}.json" for k in range(7)]
-    assert "7 of 9 files" in invoke("collect", reports, "-o", clean)
+    assert "7 of 9 files" in said("collect", reports, "-o", clean)
     (reports / "x.json").unlink()
-    first, second = (json.loads(invoke("calibrate", one, "--json")) for one in (reports, clean))
+    first, second = (json.loads(said("calibrate", one, "--json")) for one in (reports, clean))
     assert first == second
     assert "quorum" in refused("collect", reports, "-o", sites / "none", "--round", "r9")
     assert not (sites / "none").exists()
@@ -126,7 +100,7 @@ def test_collected_reports_are_the_valid_ones_and_calibrate_alike(sites):
 def test_a_registry_decides_who_may_report(sites):
     (sites / "sizes.json").write_text(json.dumps({f"site-{k}": 300 for k in range(1, 9)}))
     words = "calibrate", sites / "reports", "--sizes", sites / "sizes.json"
-    data = json.loads(invoke(*words, "--json"))
+    data = json.loads(said(*words, "--json"))
     assert data["missing"] == ["site-7", "site-8"]
     assert [fault["client"] for fault in data["faulty"]] == ["site-0"]
     for text in ("{", "[]", '{"a": "x"}', '{"a": -1}'):
@@ -161,7 +135,7 @@ def test_words_are_the_objects_of_python(words, promise, defence):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "why"),
     [
         ("--alike 0.1", "--alike: belongs to a promise"),
         ("--mix any", "--mix: belongs to a promise"),
@@ -181,8 +155,8 @@ def test_words_are_the_objects_of_python(words, promise, defence):
         ("--max-share 0.1", "every site holds more than 0.1"),
     ],
 )
-def test_words_that_do_not_fit_are_one_line(reported, words, said):
-    assert said in refused("calibrate", reported / "reports", *words.split())
+def test_words_that_do_not_fit_are_one_line(reported, words, why):
+    assert why in refused("calibrate", reported / "reports", *words.split())
 
 
 def test_numbers_that_are_none_are_wrong_usage(reported):
@@ -195,9 +169,9 @@ def test_numbers_that_are_none_are_wrong_usage(reported):
 @pytest.fixture
 def signed(sites):
     pytest.importorskip("cryptography")
-    invoke("keygen", "server", "-o", sites / "server.key")
+    said("keygen", "server", "-o", sites / "server.key")
     words = "--sign", sites / "server.key", "--letters", sites / "letters"
-    invoke("calibrate", sites / "reports", "--liars", 1, "-o", sites / "c.json", *words)
+    said("calibrate", sites / "reports", "--liars", 1, "-o", sites / "c.json", *words)
     return sites
 
 
@@ -218,29 +192,29 @@ def test_readers_with_a_pinned_key_refuse_a_forgery(signed):
         ("verify", signed / "c.json", signed / "c.record.json"),
     ]
     for words in (*readers, ("predict", letter, signed / "site-0.csv"), ("verify", letter)):
-        invoke(*words, *pinned)
+        said(*words, *pinned)
     forge(signed / "c.json")
     for words in readers:
         assert "not signed by the pinned key" in refused(*words, *pinned)
 
 
 def test_verify_says_what_differs(signed):
-    text = invoke("verify", signed / "c.json", "--report", signed / "reports" / "2.json")
+    text = said("verify", signed / "c.json", "--report", signed / "reports" / "2.json")
     assert "Everything is as the 7 reports" in " ".join(text.split())
     forge(signed / "c.json")
     assert "threshold is stated as" in refused("verify", signed / "c.json")
-    data = json.loads(RUNNER.invoke(app, ["verify", str(signed / "c.json"), "--json"]).stdout)
+    data = json.loads(run("verify", signed / "c.json", "--json").stdout)
     assert "threshold" in [d["what"] for d in data["differences"]]
     assert data["signature"] == "not checked"
 
 
 def test_calibrate_and_verify_write_a_log_that_verify_checks(signed):
     log = signed / "audit.jsonl"
-    invoke("calibrate", signed / "reports", "-o", signed / "d.json", "--audit", log)
-    invoke("verify", signed / "d.json", "--audit", log)
-    events = json.loads(invoke("verify", log, "--json"))
+    said("calibrate", signed / "reports", "-o", signed / "d.json", "--audit", log)
+    said("verify", signed / "d.json", "--audit", log)
+    events = json.loads(said("verify", log, "--json"))
     assert [event["event"] for event in events][-2:] == ["calibration written", "file verified"]
-    assert "the chain holds" in invoke("verify", log)
+    assert "the chain holds" in said("verify", log)
     log.write_text(log.read_text().replace("trusted", "flagged", 1))
     assert "was altered" in refused("verify", log)
 
@@ -250,17 +224,17 @@ def test_collected_reports_keep_their_signatures_and_a_forgery_silences_nobody(s
     registry, agreed = sites / "registry.toml", ["--round", "r", "--keys", sites / "registry.toml"]
     lines = []
     for k in range(3):
-        lines.append(invoke("keygen", f"site-{k}", "-o", sites / f"{k}.key"))
+        lines.append(said("keygen", f"site-{k}", "-o", sites / f"{k}.key"))
         words = "--round", "r", "--sign", sites / f"{k}.key", "-o", sites / "in" / f"{k}.json"
-        invoke("report", sites / f"site-{k}.csv", "-c", f"site-{k}", *words)
+        said("report", sites / f"site-{k}.csv", "-c", f"site-{k}", *words)
     registry.write_text("".join(lines))
     shutil.copytree(sites / "in", sites / "inbox")
     genuine = (sites / "in" / "0.json").read_bytes()
     (sites / "inbox" / "a.json").write_bytes(signing.unwrap(genuine))
     (sites / "inbox" / "z.json").write_bytes(genuine.replace(b'"key":"', b'"key":"x', 1))
-    found = json.loads(invoke("collect", sites / "inbox", "-o", sites / "clean", *agreed, "--json"))
+    found = json.loads(said("collect", sites / "inbox", "-o", sites / "clean", *agreed, "--json"))
     assert found["clients"] == [f"site-{k}" for k in range(3)]
     for k in range(3):
         sent = (sites / "in" / f"{k}.json").read_bytes()
         assert (sites / "clean" / f"site-{k}.json").read_bytes() == sent
-    invoke("calibrate", sites / "clean", *agreed, "--quorum", 3)
+    said("calibrate", sites / "clean", *agreed, "--quorum", 3)

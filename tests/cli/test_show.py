@@ -1,18 +1,14 @@
 """`robfcp show` and the numbers it lays side by side."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from makers import LAC, refused, reports_of, said
 
-from robfcp import LAC, Consensus, Grid, Marginal, Report, calibrate
+from robfcp import Consensus, Marginal, Report, calibrate
 from robfcp.calibration.what_if import default_budgets, what_if
-from robfcp.cli import app
-from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import certify, fcp_index
 from robfcp.guarantees.promises import marginal_threshold
@@ -25,15 +21,7 @@ NAMES = ["easy", "hard", "rare"]
 @pytest.fixture(scope="module")
 def reports():
     rng = np.random.default_rng(0)
-    return [
-        Report.from_scores(
-            f"site-{k:02d}",
-            rng.beta(1, 5, int(rng.integers(100, 300))),
-            Grid.default(),
-            score=LAC(),
-        )
-        for k in range(20)
-    ]
+    return reports_of([rng.beta(1, 5, int(rng.integers(100, 300))) for _ in range(20)])
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +32,8 @@ def classed():
     for k in range(10):
         labels = rng.choice(3, 200, p=[0.5, 0.3, 0.2] if k < 2 else [0.6, 0.4, 0.0])
         scores = rng.random(200) ** np.array([3.0, 1.0, 1.5])[labels]
-        found.append(
-            Report.from_scores(f"site-{k}", scores, score=LAC(), labels=labels, classes=NAMES)
-        )
+        held = {"score": LAC, "labels": labels, "classes": NAMES}
+        found.append(Report.from_scores(f"site-{k}", scores, **held))
     return found
 
 
@@ -56,13 +43,8 @@ def shown(tmp_path):
 
     def run(calibration, *options, code=0):
         calibration.save(tmp_path / "c.json")
-        words = ["show", str(tmp_path / "c.json"), *map(str, options)]
-        result = CliRunner().invoke(app, words)
-        if code:
-            assert isinstance(result.exception, RobfcpError)
-            return str(result.exception)
-        assert result.exit_code == 0, result.output
-        return json.loads(result.stdout) if "--json" in options else result.stdout
+        found = (refused if code else said)("show", tmp_path / "c.json", *options)
+        return json.loads(found) if "--json" in options else found
 
     return run
 
@@ -112,12 +94,10 @@ def test_a_calibration_gives_its_own_threshold_and_what_if_levels(reports, shown
 
 
 def test_a_record_elsewhere_is_named(reports, shown, tmp_path):
-    calibration = calibrate(reports)
-    shown(calibration)
+    shown(calibrate(reports))
     (tmp_path / "c.record.json").rename(tmp_path / "e.json")
-    words = ["show", str(tmp_path / "c.json")]
-    assert "no such file" in str(CliRunner().invoke(app, words).exception)
-    assert CliRunner().invoke(app, [*words, "--record", str(tmp_path / "e.json")]).exit_code == 0
+    assert "no such file" in refused("show", tmp_path / "c.json")
+    said("show", tmp_path / "c.json", "--record", tmp_path / "e.json")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +157,7 @@ def test_a_class_that_nobody_holds_and_very_many_classes_are_shown_in_words(show
     rng = np.random.default_rng(4)
     reports = [
         Report.from_scores(
-            f"s{k}", rng.random(300), score=LAC(), labels=rng.integers(0, 14, 300), classes=15
+            f"s{k}", rng.random(300), score=LAC, labels=rng.integers(0, 14, 300), classes=15
         )
         for k in range(4)
     ]

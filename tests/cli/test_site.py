@@ -6,46 +6,47 @@ import json
 
 import numpy as np
 import pytest
-from test_server import invoke, refused, write_csv
+from makers import outputs, refused, said, table
 
 import robfcp
 
 
 def report(folder, k, *options, n=300):
     """The words of a call that makes site k's report."""
-    write_csv(folder / f"{k}.csv", n, k)
+    table(folder / f"{k}.csv", *outputs(k, n, 4, 0.3), ["p0", "p1", "p2", "p3"])
     return "report", folder / f"{k}.csv", "-c", f"s{k}", "-o", folder / f"{k}.json", *options
 
 
 def test_regression_runs_from_files_too(tmp_path):
-    table = np.random.default_rng(0).normal(size=(200, 2))
-    np.savetxt(tmp_path / "a.csv", table, delimiter=",", header="prediction,target", comments="")
+    drawn = np.random.default_rng(0).normal(size=(200, 2))
+    table(tmp_path / "a.csv", drawn, names=["prediction", "target"])
     words = "report", tmp_path / "a.csv", "-c", "a", "-o", tmp_path / "r.json"
     words = *words, "--score", "absolute-residual"
     assert "noise would drown" in refused(*words, "--epsilon", 1)
     assert "has no classes" in refused(*words, "--by-class")
-    invoke(*words)
-    invoke("calibrate", tmp_path / "r.json", "-o", tmp_path / "c.json", "-q")
+    said(*words)
+    said("calibrate", tmp_path / "r.json", "-o", tmp_path / "c.json", "-q")
     words = "predict", tmp_path / "c.json", tmp_path / "a.csv", "-o", tmp_path / "i.csv"
-    assert 0.88 < json.loads(invoke(*words, "--json"))["coverage"] < 0.95
+    assert 0.88 < json.loads(said(*words, "--json"))["coverage"] < 0.95
     assert (tmp_path / "i.csv").read_text().startswith("id,low,high\n2,")
 
 
 @pytest.mark.parametrize("score", ["aps", "raps", "lac", "saps", "ordinal-aps"])
 def test_every_score_and_grid_can_be_chosen(tmp_path, score):
-    p, y = write_csv(tmp_path / "a.csv", 50, 0)
+    p, y = outputs(0, 50, 4, 0.3)
+    table(tmp_path / "a.csv", p, y, ["p0", "p1", "p2", "p3"])
     np.savez(tmp_path / "a.npz", probabilities=p.astype(np.float16), labels=y)
     plain = ["--no-randomized"] if score != "lac" else []
     for grid in ([], ["--grid", "extended" if score in ("raps", "saps") else "uniform:50"]):
         for name in ("a.csv", "a.npz"):
             words = "report", tmp_path / name, "-c", "a", "-o", tmp_path / "r.json"
-            invoke(*words, "--score", score, *plain, "--round", 3, "--model", "m", *grid)
+            said(*words, "--score", score, *plain, "--round", 3, "--model", "m", *grid)
             assert robfcp.Report.load(tmp_path / "r.json").round == "3"
 
 
 def test_words_that_do_not_fit_are_one_line(tmp_path):
     words = report(tmp_path, 0)
-    for options, said in (
+    for options, why in (
         (["--score", "x"], "--score: 'x' is unknown"),
         (["--grid", "x"], "grid: 'x' is unknown"),
         (["--groups", "a,b"], "pass --group COLUMN too"),
@@ -58,7 +59,7 @@ def test_words_that_do_not_fit_are_one_line(tmp_path):
         (["--epsilon", "0"], "epsilon is 0"),
         (["--epsilon", "1", "--grid", "logistic:2"], "8 to 10000 bins"),
     ):
-        assert said in refused(*words, *options)
+        assert why in refused(*words, *options)
         assert not (tmp_path / "0.json").exists()
 
 
@@ -75,36 +76,36 @@ def test_private_files_give_a_guaranteed_threshold(tmp_path, neighbours):
     pytest.importorskip("opendp")
     options = "--epsilon", 1, "--delta", 1e-6, "--neighbours", neighbours
     for k in range(8):
-        invoke(*private(tmp_path, k, *options))
+        said(*private(tmp_path, k, *options))
     paths = [tmp_path / f"{k}.json" for k in range(8)]
     made = robfcp.Report.load(paths[0])
     assert made.privacy == robfcp.Privacy(1, 1e-6, neighbours)
     assert made.grid.n_bins == 32
-    data = json.loads(invoke("calibrate", *paths, "--liars", 1, "--promise", "marginal", "--json"))
+    data = json.loads(said("calibrate", *paths, "--liars", 1, "--promise", "marginal", "--json"))
     certificate = data["levels"][0]["certificate"]
     assert certificate["lower"] == 0.9
     assert "noise of 8 private reports is allowed for" in certificate["statement"]
-    invoke("calibrate", *paths, "-o", tmp_path / "c.json", "--html", tmp_path / "page.html")
-    invoke("show", tmp_path / "c.json")
+    said("calibrate", *paths, "-o", tmp_path / "c.json", "--html", tmp_path / "page.html")
+    said("show", tmp_path / "c.json")
     assert (tmp_path / "page.html").stat().st_size > 1000
 
 
 def test_the_statement_of_privacy_is_printed_and_in_the_json(tmp_path):
     pytest.importorskip("opendp")
-    printed = " ".join(invoke(*private(tmp_path, 0, "--epsilon", 2)).split())
+    printed = " ".join(said(*private(tmp_path, 0, "--epsilon", 2)).split())
     assert "(2, 0)-differentially private under substituting one sample" in printed
     words = private(tmp_path, 0, "--epsilon", 2, "--json", "--samples-per-patient", 5)
-    assert json.loads(invoke(*words))["privacy"]["samples_per_patient"] == 5
+    assert json.loads(said(*words))["privacy"]["samples_per_patient"] == 5
 
 
 def test_a_ledger_stops_a_site_that_has_spent_its_budget_and_is_bound_to_its_data(tmp_path):
     pytest.importorskip("opendp")
     spent = "--epsilon", 1, "--rounds", 2, "--ledger", tmp_path / "ledger.json"
     words = private(tmp_path, 0, *spent)
-    invoke(*words)
+    said(*words)
     other = private(tmp_path, 1, *spent)
     assert "is the ledger of '0.csv', not of '1.csv'" in refused(*other)
-    invoke(*other, "--dataset", "0.csv")
+    said(*other, "--dataset", "0.csv")
     before = (tmp_path / "0.json").read_bytes()
     assert "have spent epsilon 1 of 1" in refused(*words)
     assert (tmp_path / "0.json").read_bytes() == before
@@ -116,11 +117,11 @@ def test_a_ledger_stops_a_site_that_has_spent_its_budget_and_is_bound_to_its_dat
 @pytest.fixture
 def place(tmp_path):
     pytest.importorskip("cryptography")
-    invoke("keygen", "server", "-o", tmp_path / "server.key")
+    said("keygen", "server", "-o", tmp_path / "server.key")
     (tmp_path / "round.toml").write_text(
         'round = "r1"\nmodel = "m1"\nscore = "lac"\ngrid = "uniform:50"\n'
     )
-    invoke("terms", tmp_path / "round.toml", "--sign", tmp_path / "server.key")
+    said("terms", tmp_path / "round.toml", "--sign", tmp_path / "server.key")
     return tmp_path
 
 
@@ -128,13 +129,13 @@ def test_sites_and_server_keep_to_the_terms(place):
     terms = "--terms", place / "round.toml"
     pinned = *terms, "--server-key", place / "server.key.pub"
     for k in range(3):
-        invoke(*report(place, k, *pinned, n=60))
+        said(*report(place, k, *pinned, n=60))
     made = robfcp.Report.load(place / "0.json")
     assert (made.round, made.model, made.grid) == ("r1", "m1", robfcp.Grid.uniform(50))
     other = "--round", "r1", "--model", "m2", "--grid", "uniform:50"
-    invoke(*report(place, 3, *other, n=60))
+    said(*report(place, 3, *other, n=60))
     paths = [place / f"{k}.json" for k in range(4)]
-    invoke("calibrate", *paths, *terms, "--liars", 0, "-o", place / "c.json")
+    said("calibrate", *paths, *terms, "--liars", 0, "-o", place / "c.json")
     calibration = robfcp.Calibration.load(place / "c.json")
     assert calibration.trusted == ("s0", "s1", "s2")
     assert calibration.checked.model == calibration.checked.grid == "as stated"
@@ -146,7 +147,7 @@ def test_altered_terms_are_refused_by_whoever_pins_the_key(place):
     words = report(place, 0, "--terms", place / "round.toml")
     pinned = "--server-key", place / "server.key.pub"
     (place / "round.toml").write_text('round = "r1"\ngrid = "uniform:3"\n')
-    invoke(*words)
+    said(*words)
     assert "not signed by the pinned key" in refused(*words, *pinned)
     (place / "round.toml.sig").unlink()
     assert "no such file" in refused(*words, *pinned)
@@ -165,8 +166,8 @@ def test_agreed_privacy_binds_too(place):
     (place / "round.toml").write_text('round = "r1"\ngrid = "uniform:16"\nepsilon = 2.0\n')
     terms = "--terms", place / "round.toml"
     for k in range(3):
-        invoke(*report(place, k, *terms, "--ledger", place / f"l{k}"))
-    invoke(*report(place, 3, "--round", "r1", "--grid", "uniform:16"))
+        said(*report(place, k, *terms, "--ledger", place / f"l{k}"))
+    said(*report(place, 3, "--round", "r1", "--grid", "uniform:16"))
     paths = [place / f"{k}.json" for k in range(4)]
-    invoke("calibrate", *paths, *terms, "--liars", 0, "-o", place / "c.json")
+    said("calibrate", *paths, *terms, "--liars", 0, "-o", place / "c.json")
     assert robfcp.Calibration.load(place / "c.json").federation.n_private == 3
