@@ -344,7 +344,6 @@ def train(
     ],
     output: Annotated[Path, basic("Where the outputs go (npz).", "--output", "-o")],
     data_dir: Annotated[Path | None, basic("Where the data sets are; else $ROBFCP_DATA.")] = None,
-    download: Annotated[bool, basic("Fetch missing files.", "--download")] = False,
     verify: Annotated[bool, basic("Check checksums and counts.")] = True,
     model: Annotated[
         str | None,
@@ -371,7 +370,6 @@ def train(
     [dim]Example: robfcp lab train stroke --model leave-sites-out -o stroke.npz[/dim]
     """
     console.prepare(output, checkpoint)
-    found: dict[str, Any] = {"verify": verify, "fetch": download}
     own: dict[str, Any] = {"learning_rate": learning_rate, "seed": seed}
     where = {"checkpoint": checkpoint, "stop_after": stop_after}
     natural_only = dataset in datasets.site_names() and dataset not in datasets.names()
@@ -381,10 +379,10 @@ def train(
         if given is not None:
             option = given.replace("_", "-")
             raise RobfcpError(f"--{option}: says nothing to leave-sites-out; leave it away")
-        data = datasets.load_sites(dataset, data_dir, **found)
+        data = datasets.load_sites(dataset, data_dir, verify=verify)
         record = _leave_sites_out(data, output, own, bits, printer)
     else:
-        images = datasets.load(dataset, data_dir, **found)
+        images = datasets.load(dataset, data_dir, verify=verify)
         own |= {"dataset": dataset, "model": model, **vars(how)}
         record = _train_over_sites(images, output, own, {**where, "device": device}, bits, printer)
     console.save_json(output.with_suffix(".json"), record)

@@ -1,105 +1,87 @@
 """Loaders give back exactly what official files hold, and name what is missing or wrong."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
+import io
 import struct
-import zipfile
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from robfcp.errors import RobfcpError
 from robfcp.lab import datasets
-from robfcp.lab.datasets.files import Remote, Source
+from robfcp.lab.datasets import people
+from robfcp.lab.datasets.files import data_directory
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "official_formats.py"
 
 
-def script() -> ModuleType:
-    path = Path(__file__).parents[2] / "scripts" / "official_formats.py"
-    spec = importlib.util.spec_from_file_location("official_formats", path)
-    assert spec is not None
-    assert spec.loader is not None
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("official_formats", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def images(n: int, size: int, channels: int = 3, seed: int = 0) -> np.ndarray:
+def images(n, size, channels=3, seed=0):
     shape = (n, size, size, channels)
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-def write_mnist(folder: Path) -> dict[str, np.ndarray]:
-    folder.mkdir(parents=True)
+def refuses(word, name, directory, verify=False, load=datasets.load):
+    with pytest.raises(RobfcpError, match=word):
+        load(name, directory, verify=verify)
+
+
+def test_mnist_reads_idx_files_compressed_or_not_and_refuses_others(tmp_path, monkeypatch):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
     arrays = {}
     for prefix, n in (("train", 7), ("t10k", 5)):
-        x, y = images(n, 28, 1)[..., 0], np.arange(n, dtype=np.uint8)
+        arrays[prefix] = x = images(n, 28, 1)[..., 0]
         header = b"\x00\x00\x08\x03" + struct.pack(">3I", *x.shape)
         (folder / f"{prefix}-images-idx3-ubyte").write_bytes(header + x.tobytes())
-        label = b"\x00\x00\x08\x01" + struct.pack(">I", n) + y.tobytes()
-        with gzip.open(folder / f"{prefix}-labels-idx1-ubyte.gz", "wb") as stream:
-            stream.write(label)
-        arrays[prefix] = x
-    return arrays
-
-
-def test_mnist_reads_idx_files_compressed_or_not(tmp_path: Path) -> None:
-    arrays = write_mnist(tmp_path / "mnist")
-    data = datasets.load("mnist", tmp_path, verify=False)
+        label = b"\x00\x00\x08\x01" + struct.pack(">I", n) + bytes(range(n))
+        (folder / f"{prefix}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(label))
+    monkeypatch.setenv("ROBFCP_DATA", str(tmp_path))
+    data = datasets.load("mnist", verify=False)
     assert np.array_equal(data.train.x[..., 0], arrays["train"])
     assert np.array_equal(data.test.x[..., 0], arrays["t10k"])
     assert data.test.y.tolist() == [0, 1, 2, 3, 4]
+    refuses(r"train-labels.*MD5.*--no-verify", "mnist", None, verify=True)
+    path = folder / "train-images-idx3-ubyte"
+    whole = path.read_bytes()
+    for broken, word in ((whole[:-1], "do not fill"), (b"PK" + whole, "not an idx file")):
+        path.write_bytes(broken)
+        refuses(word, "mnist", None)
+    monkeypatch.delenv("ROBFCP_DATA")
+    refuses("ROBFCP_DATA", "mnist", None)
+    refuses("not a directory", "mnist", tmp_path / "nowhere")
+    refuses("no such data set", "imagenet", tmp_path)
 
 
-def test_mnist_refuses_a_file_that_is_not_the_official_one(tmp_path: Path) -> None:
-    write_mnist(tmp_path / "mnist")
-    with pytest.raises(RobfcpError, match=r"train-labels.*MD5.*--no-verify"):
-        datasets.load("mnist", tmp_path)
-
-
-def test_mnist_refuses_truncated_files(tmp_path: Path) -> None:
-    write_mnist(tmp_path / "mnist")
-    path = tmp_path / "mnist" / "train-images-idx3-ubyte"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(RobfcpError, match="do not fill"):
-        datasets.load("mnist", tmp_path, verify=False)
-
-
-def test_missing_files_are_named_with_their_home(tmp_path: Path) -> None:
-    for name, what in (
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
         ("mnist", "train-images-idx3-ubyte.gz"),
         ("cifar10", "data_batch_1.bin"),
         ("pathmnist", "pathmnist.npz"),
         ("tinyimagenet", "wnids.txt"),
         ("sleep", "parquet"),
-    ):
-        with pytest.raises(RobfcpError, match=what) as error:
-            datasets.load(name, tmp_path)
-        assert datasets.source(name).home in str(error.value)
+        ("stroke", "IST.csv"),
+        ("heart", "processed.cleveland.data"),
+    ],
+)
+def test_missing_files_are_named_with_their_home(tmp_path, name, what):
+    load = datasets.load if name in datasets.names() else datasets.load_sites
+    with pytest.raises(RobfcpError, match=what) as error:
+        load(name, tmp_path)
+    assert datasets.source(name).home in str(error.value)
 
 
-def test_the_data_directory_comes_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_mnist(tmp_path / "mnist")
-    monkeypatch.setenv("ROBFCP_DATA", str(tmp_path))
-    assert len(datasets.load("mnist", verify=False).train) == 7
-    monkeypatch.delenv("ROBFCP_DATA")
-    with pytest.raises(RobfcpError, match="ROBFCP_DATA"):
-        datasets.load("mnist")
-    with pytest.raises(RobfcpError, match="not a directory"):
-        datasets.load("mnist", tmp_path / "nowhere")
-    with pytest.raises(RobfcpError, match="no such data set"):
-        datasets.load("imagenet", tmp_path)
-
-
-def test_re_encoded_images_become_the_official_cifar10(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tool = script()
+def test_re_encoded_images_become_the_official_cifar10(tmp_path, monkeypatch, tool):
     x = {f"train_{number}": images(3, 32, seed=number) for number in range(1, 6)}
     x["test"] = images(4, 32, seed=9)
     folder = tmp_path / "source" / "cifar10"
@@ -114,57 +96,38 @@ def test_re_encoded_images_become_the_official_cifar10(
     assert np.array_equal(data.train.x, np.concatenate([x[f"train_{k}"] for k in range(1, 6)]))
     assert np.array_equal(data.train.y, y)
     assert np.array_equal(data.test.x, x["test"])
-    with pytest.raises(RobfcpError, match="not the official"):
-        datasets.load("cifar10", tmp_path / "target")
+    refuses("not the official", "cifar10", tmp_path / "target", verify=True)
 
 
-def test_pathmnist_trains_on_training_and_validation_images(tmp_path: Path) -> None:
-    tool = script()
-    folder = tmp_path / "source"
+def test_medmnist_trains_on_training_and_validation_images(tmp_path, tool):
+    folder, target = tmp_path / "source", tmp_path / "target"
     folder.mkdir()
-    parts = {
-        "train_00000_00004": images(4, 28, seed=1),
-        "val": images(3, 28),
-        "test": images(2, 28),
-    }
-    for name, array in parts.items():
+    train, val, test = images(4, 28, seed=1), images(3, 28), images(2, 28)
+    for name, array in (("train_00000_00004", train), ("val", val), ("test", test)):
         (folder / f"pathmnist_{name}.d2.npy.xz").write_bytes(tool.encode(array))
     y = np.arange(9, dtype=np.uint8)
     np.savez(folder / "pathmnist_labels.npz", train=y, val=y[:3], test=y[5:7])
-    tool.pathmnist(folder, tmp_path / "target" / "medmnist")
-    data = datasets.load("pathmnist", tmp_path / "target", verify=False)
-    assert np.array_equal(data.train.x, np.concatenate([parts["train_00000_00004"], parts["val"]]))
-    assert data.train.y.tolist() == [0, 1, 2, 3, 0, 1, 2]
-    assert data.test.y.tolist() == [5, 6]
-    with pytest.raises(RobfcpError, match="MD5"):
-        datasets.load("pathmnist", tmp_path / "target")
-    (tmp_path / "target" / "medmnist" / "pathmnist.npz").write_bytes(b"PK no")
-    with pytest.raises(RobfcpError, match="damaged or not the official one"):
-        datasets.load("pathmnist", tmp_path / "target", verify=False)
-
-
-def test_grey_medmnist_images_get_a_channel(tmp_path: Path) -> None:
-    arrays = {f"{part}_images": images(3, 28, 1)[..., 0] for part in ("train", "val", "test")}
-    arrays |= {f"{part}_labels": np.array([[0], [1], [1]]) for part in ("train", "val", "test")}
-    np.savez(tmp_path / "breastmnist.npz", **arrays)
+    tool.pathmnist(folder, target / "medmnist")
+    data = datasets.load("pathmnist", target, verify=False)
+    assert np.array_equal(data.train.x, np.concatenate([train, val]))
+    assert (data.train.y.tolist(), data.test.y.tolist()) == ([0, 1, 2, 3, 0, 1, 2], [5, 6])
+    refuses("MD5", "pathmnist", target, verify=True)
+    (target / "medmnist" / "pathmnist.npz").write_bytes(b"PK no")
+    refuses("damaged or not the official one", "pathmnist", target)
+    parts = ("train", "val", "test")
+    grey = {f"{part}_images": images(3, 28, 1)[..., 0] for part in parts}
+    grey |= {f"{part}_labels": np.array([[0], [1], [1]]) for part in parts}
+    np.savez(tmp_path / "breastmnist.npz", **grey)
     data = datasets.load("breastmnist", tmp_path, verify=False)
-    assert data.test.x.shape == (3, 28, 28, 1)
-    assert data.classes == ("0", "1")
+    assert (data.test.x.shape, data.classes) == ((3, 28, 28, 1), ("0", "1"))
 
 
-def test_tiny_imagenet_reads_the_official_tree(tmp_path: Path) -> None:
-    import io
-
+def test_tiny_imagenet_reads_the_official_tree(tmp_path, tool):
     from PIL import Image
 
-    tool = script()
-    folder = tmp_path / "source"
-    folder.mkdir()
-    x = images(4, 64)
     files = []
-    for array in x:
-        buffer = io.BytesIO()
-        Image.fromarray(array).save(buffer, "JPEG")
+    for array in images(4, 64):
+        Image.fromarray(array).save(buffer := io.BytesIO(), "JPEG")
         files.append(buffer.getvalue())
     stored = {
         "jpeg": np.frombuffer(b"".join(files), np.uint8),
@@ -173,114 +136,263 @@ def test_tiny_imagenet_reads_the_official_tree(tmp_path: Path) -> None:
         "wnid": np.array(["n2", "n1"]),
         "words": np.array(["cat", "dog"]),
     }
-    np.savez(folder / "tiny_val_jpeg.npz", **stored)
-    np.savez(folder / "tiny_train_part1of5_jpeg.npz", **stored)
-    tool.tinyimagenet(folder, tmp_path / "tinyimagenet")
+    for name in ("val", "train_part1of5"):
+        np.savez(tmp_path / f"tiny_{name}_jpeg.npz", **stored)
+    tool.tinyimagenet(tmp_path, tmp_path / "tinyimagenet")
     data = datasets.load("tinyimagenet", tmp_path, verify=False)
-    expected = [np.asarray(Image.open(io.BytesIO(file))) for file in files]
+    expected = np.stack([np.asarray(Image.open(io.BytesIO(file))) for file in files])
     assert data.classes == ("dog", "cat")
-    assert data.test.y.tolist() == [0, 1, 0, 0]
-    assert np.array_equal(data.test.x, np.stack(expected))
-    assert data.train.y.tolist() == [0, 0, 0, 1]
-    assert np.array_equal(data.train.x, np.stack(expected)[[0, 2, 3, 1]])
-    with pytest.raises(RobfcpError, match="4 images, not the official 1000"):
-        datasets.load("tinyimagenet", tmp_path)
+    assert (data.test.y.tolist(), data.train.y.tolist()) == ([0, 1, 0, 0], [0, 0, 0, 1])
+    assert np.array_equal(data.test.x, expected)
+    assert np.array_equal(data.train.x, expected[[0, 2, 3, 1]])
+    refuses("4 images, not the official 1000", "tinyimagenet", tmp_path, verify=True)
     (tmp_path / "tinyimagenet/tiny-imagenet-200/val/images/val_0.JPEG").write_bytes(b"")
-    with pytest.raises(RobfcpError, match=r"val_0\.JPEG is missing or broken"):
-        datasets.load("tinyimagenet", tmp_path, verify=False)
+    refuses(r"val_0\.JPEG is missing or broken", "tinyimagenet", tmp_path)
 
 
-def sleep_table(n: int = 60) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {
-        "x": rng.normal(size=(n, 4)).astype(np.float16),
-        "y": rng.integers(0, 5, n),
-        "subject": np.repeat(np.arange(6), n // 6) + 10,
-    }
-
-
-def test_sleep_splits_by_subject_and_scales_by_the_training_subjects(tmp_path: Path) -> None:
+@pytest.fixture
+def sleep(tmp_path):
     (tmp_path / "sleep").mkdir()
-    table = sleep_table()
-    np.savez(tmp_path / "sleep" / "a.npz", **table)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 4)).astype(np.float16), rng.integers(0, 5, 60)
+    table = {"x": x, "y": y, "subject": np.repeat(np.arange(6), 10) + 10}
+
+    def save(name="a", **changes):
+        np.savez(tmp_path / "sleep" / f"{name}.npz", **{**table, **changes})
+        return table
+
+    return save
+
+
+def test_sleep_splits_by_subject_and_scales_by_the_training_subjects(tmp_path, sleep):
+    table = sleep()
     data = datasets.load("sleep", tmp_path)
-    assert data.train.groups is not None
-    assert data.test.groups is not None
     assert set(data.train.groups) == {0, 2, 4}
     assert set(data.test.groups) == {1, 3, 5}
     assert np.allclose(np.median(data.train.x, axis=0), 0, atol=1e-3)
     assert np.array_equal(data.test.y, table["y"][table["subject"] % 2 == 1])
+    sites = datasets.load_sites("sleep", tmp_path)
+    names = [f"subject {k:02d}" for k in range(1, 7)]
+    assert list(dict.fromkeys(sites.sites.tolist())) == names
+    assert np.array_equal(sites.x, table["x"].astype(np.float32))
+    assert list(sites.columns) == ["site"]
+    night = np.arange(60)
+    sleep(night=night, age=night + 20)
+    columns = datasets.load_sites("sleep", tmp_path).columns
+    assert columns["age"].tolist() == (night + 20).astype(str).tolist()
+    sleep("b", night=night)
+    assert list(datasets.load_sites("sleep", tmp_path).columns) == ["site", "night"]
 
 
-def test_sleep_reads_parquet_as_it_reads_npz(tmp_path: Path) -> None:
+def test_sleep_reads_parquet_as_it_reads_npz(tmp_path, sleep):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    table = sleep_table()
-    for folder in ("one", "two"):
-        (tmp_path / folder / "sleep").mkdir(parents=True)
-    np.savez(tmp_path / "one" / "sleep" / "a.npz", **table)
+    table = sleep(night=np.arange(60))
+    first = datasets.load("sleep", tmp_path)
+    (tmp_path / "sleep" / "a.npz").unlink()
     columns = {f"f{k}": table["x"][:, k].astype(np.float32) for k in range(4)}
-    columns |= {"subject": table["subject"], "stage": table["y"], "night": table["y"]}
-    parquet.write_table(pyarrow.table(columns), tmp_path / "two" / "sleep" / "a.parquet")
-    first = datasets.load("sleep", tmp_path / "one")
-    second = datasets.load("sleep", tmp_path / "two")
+    columns |= {"subject": table["subject"], "stage": table["y"], "night": np.arange(60)}
+    path = tmp_path / "sleep" / "a.parquet"
+    parquet.write_table(pyarrow.table(columns), path)
+    second = datasets.load("sleep", tmp_path)
     assert np.allclose(first.train.x, second.train.x)
     assert np.array_equal(first.test.y, second.test.y)
-    by_subject = datasets.load_sites("sleep", tmp_path / "two")
-    assert by_subject.columns["night"].tolist() == table["y"].astype(str).tolist()
+    nights = datasets.load_sites("sleep", tmp_path).columns["night"]
+    assert nights.tolist() == np.arange(60).astype(str).tolist()
+    parquet.write_table(pyarrow.table(columns).drop_columns(["stage"]), path)
+    refuses("needs x, y and subject", "sleep", tmp_path)
 
 
-def test_sleep_refuses_tables_it_cannot_use(tmp_path: Path) -> None:
-    (tmp_path / "sleep").mkdir()
-    table = sleep_table()
+def test_sleep_refuses_tables_it_cannot_use(tmp_path, sleep):
+    table = sleep()
+    for changes, word in (
+        ({"y": table["y"] + 3}, "do not fit 5 classes"),
+        ({"x": table["x"] * np.inf}, "not finite"),
+        ({"y": table["y"][:-1]}, "60 samples but 59 labels"),
+    ):
+        sleep(**changes)
+        refuses(word, "sleep", tmp_path, verify=True)
     np.savez(tmp_path / "sleep" / "a.npz", x=table["x"])
-    with pytest.raises(RobfcpError, match="needs x, y and subject"):
-        datasets.load("sleep", tmp_path)
-    np.savez(tmp_path / "sleep" / "a.npz", **{**table, "y": table["y"] + 3})
-    with pytest.raises(RobfcpError, match="do not fit 5 classes"):
-        datasets.load("sleep", tmp_path)
-    np.savez(tmp_path / "sleep" / "a.npz", **{**table, "x": table["x"] * np.inf})
-    with pytest.raises(RobfcpError, match="not finite"):
-        datasets.load("sleep", tmp_path)
-    np.savez(tmp_path / "sleep" / "a.npz", **table)
-    np.savez(tmp_path / "sleep" / "b.npz", **{**table, "x": table["x"][:, :2]})
-    with pytest.raises(RobfcpError, match="make them agree"):
-        datasets.load("sleep", tmp_path)
+    refuses("needs x, y and subject", "sleep", tmp_path)
+    sleep()
+    sleep("b", x=table["x"][:, :2])
+    refuses("make them agree", "sleep", tmp_path)
 
 
-def test_samples_and_labels_must_belong_together() -> None:
-    with pytest.raises(RobfcpError, match="3 samples but 2 labels"):
-        datasets.Split(images(3, 28), np.zeros(2, np.int64))
+# Natural federations: the official formats, with every sample's site
+
+PATIENT = {
+    "HOSPNUM": "1", "RDELAY": "17", "RCONSC": "D", "SEX": "M", "AGE": "69", "RSLEEP": "Y",
+    "RATRIAL": "", "RCT": "Y", "RVISINF": "n", "RHEP24": "", "RASP3": "", "RSBP": "140",
+    **{f"RDEF{k}": "C" if k == 5 else "N" for k in range(1, 9)}, "STYPE": "PACS",
+    "RDATE": "pa?-91", "FDEAD": "N", "COUNTRY": "UK", "EXPD6": "0.7", "OCCODE": "2",
+}  # fmt: skip
 
 
-def archive_source(folder: Path, md5: str | None) -> Source:
-    path = folder / "set.zip"
-    with zipfile.ZipFile(path, "w") as content:
-        content.writestr("set/list.txt", "one")
-    remote = Remote(path.as_uri(), md5, unpack=True)
-    return Source("set", "https://example.org", "set", (remote,), present="set/list.txt")
+def write_stroke(path, *changes):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [",".join(PATIENT), *(",".join({**PATIENT, **one}.values()) for one in changes)]
+    path.write_text("\n".join(lines) + "\n", encoding="latin-1")
 
 
-def test_download_fetches_checks_and_unpacks_once(tmp_path: Path) -> None:
-    source = archive_source(tmp_path, None)
-    target = tmp_path / "data"
-    target.mkdir()
-    source.download(target)
-    assert (target / "set" / "set" / "list.txt").read_text() == "one"
-    (tmp_path / "set.zip").unlink()
-    source.download(target)  # nothing is missing, so nothing is fetched
+@pytest.mark.parametrize("place", ["IST.csv", "ist/IST.csv", "natural/ist/IST.csv"])
+def test_stroke_is_found_in_every_place_and_keeps_hospital_country_and_syndrome(tmp_path, place):
+    changes = ({}, {"HOSPNUM": "7", "COUNTRY": "ITAL", "OCCODE": "4", "RDATE": ""}, {"OCCODE": "9"})
+    write_stroke(tmp_path / place, *changes)
+    table = datasets.load_sites("stroke", tmp_path, verify=False)
+    assert table.y.tolist() == [1, 3]
+    assert {name: column.tolist() for name, column in table.columns.items()} == {
+        "site": ["hospital 1", "hospital 7"],
+        "country": ["UK", "ITAL"],
+        "group": ["PACS", "PACS"],
+        "year": ["1991", ""],
+    }
+    row = dict(zip(table.features, table.x[0].tolist(), strict=True))
+    assert (row["AGE"], row["RSLEEP"], row["RVISINF"], row["SEX=M"]) == (69, 1, 0, 1)
+    assert np.isnan([row["RATRIAL"], row["RDEF5"]]).all()
 
 
-def test_download_leaves_nothing_behind_when_it_fails(tmp_path: Path) -> None:
-    source = archive_source(tmp_path, "0" * 32)
-    target = tmp_path / "data"
-    target.mkdir()
-    with pytest.raises(RobfcpError, match="not the official"):
-        source.download(target)
-    assert list((target / "set").iterdir()) == []
-    (tmp_path / "set.zip").unlink()
-    with pytest.raises(RobfcpError, match=r"cannot be fetched; .* put it at"):
-        source.download(target)
-    with pytest.raises(RobfcpError, match="ask for access"):
-        datasets.source("sleep").download(target)
+def test_stroke_features_are_known_at_randomisation():
+    """In the trial's table D and F columns are of the follow-up, RX of treatment, EXP fitted."""
+    allowed = {"SEX", "AGE", "STYPE"}
+    assert all(name in allowed or name.startswith("R") for name in people.STROKE_BASELINE)
+    assert not any(name.startswith("RX") for name in people.STROKE_BASELINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ({"OCCODE": "7"}, "OCCODE '7'"),
+        ({"AGE": "old"}, "AGE holds 'old', which is no number"),
+        ({"RSLEEP": "X"}, "RSLEEP holds 'X'"),
+        ({"AGE": "1,2"}, "line 2 has"),
+        ("HOSPNUM,AGE\n1,2\n", "no column RDELAY"),
+        (",".join(PATIENT) + "\n", "no rows"),
+    ],
+)
+def test_stroke_refuses_tables_that_are_not_the_trial(tmp_path, text, word):
+    path, sites = tmp_path / "IST.csv", datasets.load_sites
+    write_stroke(path, {})
+    official = r"1 patients, not the official 19435.*--no-verify"
+    refuses(official, "stroke", tmp_path, verify=True, load=sites)
+    if isinstance(text, str):
+        path.write_text(text)
+    else:
+        write_stroke(path, text)
+    refuses(word, "stroke", tmp_path, load=sites)
+
+
+def write_heart(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for k, (file, _, _) in enumerate(people.HEART_SITES.values()):
+        rows = [f"{60 + k},1,4,140,260,0,1,112,1,3,2,?,NaN,{k}", "50,0,3,?,209,0,0,127,0,0,?,?,?,0"]
+        (folder / file).write_text("\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize("place", ["", "heart_disease", "natural/heart_disease"])
+def test_heart_reads_four_hospitals_with_missing_values(tmp_path, place):
+    write_heart(tmp_path / place)
+    table = datasets.load_sites("heart", tmp_path, verify=False)
+    assert table.y.tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
+    assert list(dict.fromkeys(table.sites.tolist())) == list(people.HEART_SITES)
+    assert table.columns["country"].tolist()[::2] == ["USA", "Hungary", "Switzerland", "USA"]
+    assert table.columns["group"].tolist()[:2] == ["male", "female"]
+    assert np.isnan(table.x[1, 3])
+    assert table.x[2, 0] == 61
+
+
+def test_heart_refuses_files_that_are_not_the_official_ones(tmp_path):
+    write_heart(tmp_path)
+    sites = datasets.load_sites
+    refuses("2 patients, not the official 303", "heart", tmp_path, verify=True, load=sites)
+    for text, word in (("1,2\n", "line 1 has 2"), ("1," * 13 + "?\n", "lacks a diagnosis")):
+        (tmp_path / "processed.va.data").write_text(text)
+        refuses(word, "heart", tmp_path, load=sites)
+
+
+def test_fed_heart_drops_what_flamby_drops(tmp_path):
+    write_heart(tmp_path / "fed_heart_disease")
+    table = datasets.load_sites("fed-heart", tmp_path, verify=False)
+    assert table.sites.tolist() == [f"centre {k}" for k in range(4)]
+    assert not np.isnan(table.x).any()
+    assert {"slope", "ca", "thal"}.isdisjoint(table.features)
+
+
+def test_fed_isic_reads_images_centres_and_folds(tmp_path):
+    from PIL import Image
+
+    folder, sites = tmp_path / "fed_isic2019", datasets.load_sites
+    pictures = folder / people.ISIC_IMAGES
+    pictures.mkdir(parents=True)
+    rows = ["image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"]
+    for k, fold in enumerate(("train", "test", "train")):
+        rows.append(f"ISIC_{k},0.0,1.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,{k},{k % 2},{fold},{fold}_0")
+        Image.new("RGB", (90, 70), (10 * k, 0, 0)).save(pictures / f"ISIC_{k}.jpg")
+    (folder / "train_test_split").write_text("\n".join(rows) + "\n")
+    table = datasets.load_sites("fed-isic2019", tmp_path)
+    assert table.x.shape == (3, 64, 64, 3)
+    assert table.sites.tolist() == ["centre 0", "centre 1", "centre 0"]
+    assert table.columns["group"].tolist() == ["train", "test", "train"]
+    assert table.y.tolist() == [0, 1, 2]
+    (pictures / "ISIC_1.jpg").unlink()
+    refuses(r"ISIC_1\.jpg and 0 more", "fed-isic2019", tmp_path, verify=True, load=sites)
+    assert datasets.load_sites("fed-isic2019", tmp_path, verify=False).y.tolist() == [0, 2]
+    (pictures / "ISIC_0.jpg").write_bytes(b"")
+    refuses(r"ISIC_0\.jpg is missing or broken", "fed-isic2019", tmp_path, load=sites)
+
+
+def test_wisdm_makes_windows_of_one_user_and_activity(tmp_path):
+    reading = "{user},{activity},49105962326000,{x},12.68,0.5;"
+    lines = [reading.format(user=33, activity="Jogging", x=k % 2) for k in range(450)]
+    lines += [reading.format(user=7, activity="Walking", x=1.5) for _ in range(200)]
+    lines[10] += lines[10].rstrip(";") + ",;"  # two readings on a line, as in the official file
+    lines[20] = "33,Jogging,49105962326000,0.1,;"
+    (tmp_path / people.WISDM_FILE).write_text("\n".join(lines) + "\n")
+    table = datasets.load_sites("wisdm", tmp_path)
+    assert table.sites.tolist() == ["user 33", "user 33", "user 07"]
+    assert [table.classes[k] for k in table.y] == ["Jogging", "Jogging", "Walking"]
+    walk = dict(zip(table.features, table.x[2].tolist(), strict=True))
+    assert walk["mean x"] == walk["least x"] == walk["most x"] == 1.5
+    assert walk["sd x"] == walk["step x"] == 0
+    (tmp_path / people.WISDM_FILE).write_text("no readings")
+    refuses("no 200 readings", "wisdm", tmp_path, load=datasets.load_sites)
+
+
+def test_ptbxl_keeps_the_site_and_the_likeliest_superclass(tmp_path):
+    header = "ecg_id,patient_id,age,sex,height,weight,nurse,site,device,scp_codes,filename_lr"
+    rows = [
+        "1,9,56.0,1,,63.0,2.0,0.0,CS-12,\"{'NORM': 100.0, 'SR': 0.0}\",records100/00001_lr",
+        "2,8,19.0,0,170,70.0,2.0,12.0,AT-6,\"{'NDT': 50.0, 'IMI': 100.0}\",records100/00002_lr",
+        "3,7,37.0,1,,,2.0,,CS-12,\"{'NORM': 100.0}\",records100/00003_lr",
+        "4,6,24.0,0,,,2.0,1.0,CS-12,\"{'SR': 0.0}\",records100/00004_lr",
+    ]
+    (tmp_path / "ptbxl_database.csv").write_text("\n".join([header, *rows]) + "\n")
+    (tmp_path / "scp_statements.csv").write_text(
+        ",description,diagnostic,diagnostic_class\nNORM,normal ECG,1.0,NORM\n"
+        "IMI,inferior infarction,1.0,MI\nNDT,non-diagnostic T,1.0,STTC\nSR,sinus rhythm,,\n"
+    )
+    table, sites = datasets.load_sites("ptbxl", tmp_path, verify=False), datasets.load_sites
+    assert table.sites.tolist() == ["site 0", "site 12"]
+    assert [table.classes[k] for k in table.y] == ["NORM", "MI"]
+    assert table.columns["record"].tolist() == ["records100/00001_lr", "records100/00002_lr"]
+    refuses("4 records, not the official 21799", "ptbxl", tmp_path, verify=True, load=sites)
+    (tmp_path / "ptbxl_database.csv").write_text(f"{header}\n1,9,5,1,,6,2,0,CS,NORM,r\n")
+    refuses("scp_codes 'NORM'", "ptbxl", tmp_path, load=sites)
+
+
+def test_columns_must_be_as_long_as_the_labels():
+    with pytest.raises(RobfcpError, match="1 values of site but 2 labels"):
+        datasets.SiteTable("x", np.zeros((2, 1)), np.arange(2), ("a", "b"), {"site": np.array([1])})
+    refuses("choose one of stroke", "mnist", ".", load=datasets.load_sites)
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "sites"), [("stroke", 19285, 464), ("heart", 920, 4), ("sleep", 195469, 78)]
+)
+def test_the_official_files_hold_what_is_stated(name, samples, sites):
+    try:
+        table = datasets.load_sites(name, data_directory())
+    except RobfcpError as error:
+        pytest.skip(f"set ROBFCP_DATA to a directory with the data: {error}")
+    assert (len(table), len(set(table.sites.tolist()))) == (samples, sites)

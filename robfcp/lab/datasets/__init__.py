@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import os
 import struct
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from robfcp.lab.datasets.files import Dataset, SiteTable, Source, Split, data_di
 
 __all__ = ["Dataset", "SiteTable", "Split", "load", "load_sites", "names", "site_names", "source"]
 
-_FOREIGN = (zlib.error, struct.error, csv.Error, zipfile.BadZipFile, tarfile.TarError)
+_FOREIGN = (zlib.error, struct.error, csv.Error, zipfile.BadZipFile)
 _WRONG = (ValueError, KeyError, IndexError, EOFError, ArithmeticError, *_FOREIGN)
 _LOADERS: dict[str, tuple[Source, Callable[[Path, bool], Dataset]]] = {
     **images.LOADERS,
@@ -44,25 +43,17 @@ def source(name: str) -> Source:
 
 
 def load(
-    name: str,
-    data_dir: str | os.PathLike[str] | None = None,
-    *,
-    verify: bool = True,
-    fetch: bool = False,
+    name: str, data_dir: str | os.PathLike[str] | None = None, *, verify: bool = True
 ) -> Dataset:
-    """The data set read from `data_dir` (or $ROBFCP_DATA); `fetch` downloads what is missing."""
-    return _load(_LOADERS, name, data_dir, verify, fetch)
+    """The data set read from `data_dir` (or $ROBFCP_DATA)."""
+    return _load(_LOADERS, name, data_dir, verify)
 
 
 def load_sites(
-    name: str,
-    data_dir: str | os.PathLike[str] | None = None,
-    *,
-    verify: bool = True,
-    fetch: bool = False,
+    name: str, data_dir: str | os.PathLike[str] | None = None, *, verify: bool = True
 ) -> SiteTable:
     """The samples of the data's own sites, read from `data_dir` (or $ROBFCP_DATA)."""
-    return _load(people.SITE_LOADERS, name, data_dir, verify, fetch)
+    return _load(people.SITE_LOADERS, name, data_dir, verify)
 
 
 def _load(
@@ -70,15 +61,12 @@ def _load(
     name: str,
     data_dir: str | os.PathLike[str] | None,
     verify: bool,
-    fetch: bool,
 ) -> Data:
     """One clear line for whatever a damaged or foreign file makes a library say."""
     if name not in loaders:
         raise RobfcpError(f"{name}: no such data set; choose one of {', '.join(loaders)}")
     home, loader = loaders[name]
     directory = data_directory(data_dir)
-    if fetch:
-        home.download(directory)
     try:
         return loader(directory, verify)
     except RobfcpError:

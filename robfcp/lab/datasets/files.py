@@ -5,10 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-import shutil
-import tarfile
-import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -102,23 +98,12 @@ class SiteTable:
 
 
 @dataclass(frozen=True)
-class Remote:
-    """One downloadable file; archives are unpacked where they land."""
-
-    url: str
-    md5: str | None = None
-    unpack: bool = False
-
-
-@dataclass(frozen=True)
 class Source:
-    """A data set's home page, its folder in the data directory, and its files if public."""
+    """A data set's home page and its folder in the data directory."""
 
     name: str
     home: str
     folder: str
-    remotes: tuple[Remote, ...] = ()
-    present: str = ""  # a path inside the folder that shows the set is already unpacked
 
     def wrong(self, what: str) -> RobfcpError:
         """What is wrong with a file of the set, and where the right one is."""
@@ -140,58 +125,16 @@ class Source:
         raise RobfcpError(
             f"{self.name}: {' or '.join(alternatives)} is missing from {folders[0]} and "
             f"{directory}; get it from {self.home}"
-            + (" or run with --download" if self.remotes else "")
         )
 
     def check_md5(self, path: Path, expected: str) -> None:
         """Refuse a file whose MD5 is not the official one."""
-        digest = hashlib.md5(usedforsecurity=False)
-        with path.open("rb") as stream:
-            for block in iter(lambda: stream.read(1 << 20), b""):
-                digest.update(block)
-        if digest.hexdigest() != expected:
+        digest = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+        if digest != expected:
             raise RobfcpError(
-                f"{self.name}: {path} has MD5 {digest.hexdigest()}, not the official {expected}; "
+                f"{self.name}: {path} has MD5 {digest}, not the official {expected}; "
                 "fetch it again, or pass --no-verify to use it as it is"
             )
-
-    def download(self, directory: Path) -> None:
-        """Fetch the set's missing files into its folder, check them and unpack archives."""
-        if not self.remotes:
-            raise RobfcpError(
-                f"{self.name}: cannot be downloaded from here; get it, or ask for access, at "
-                f"{self.home}"
-            )
-        folder = directory / self.folder
-        if self.present and (folder / self.present).exists():
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        for remote in self.remotes:
-            target = folder / remote.url.split("?")[0].rsplit("/", 1)[-1]
-            if not target.exists():
-                self._fetch(remote, target)
-            if remote.unpack:
-                _unpack(target, folder)
-
-    def _fetch(self, remote: Remote, target: Path) -> None:
-        from urllib.error import URLError
-        from urllib.request import urlopen
-
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as stream, urlopen(remote.url, timeout=60) as reply:
-                shutil.copyfileobj(reply, stream, 1 << 20)
-            if remote.md5 is not None:
-                self.check_md5(temporary, remote.md5)
-            os.replace(temporary, target)
-        except (URLError, TimeoutError, ConnectionError) as error:
-            raise RobfcpError(
-                f"{self.name}: {remote.url} cannot be fetched; check the network, or get the file "
-                f"elsewhere and put it at {target}"
-            ) from error
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def read_columns(self, path: Path, needed: Sequence[str]) -> dict[str, list[str]]:
         """The needed columns of a CSV file with a header line, as text without blanks around it."""
@@ -253,14 +196,3 @@ def data_directory(path: str | os.PathLike[str] | None = None) -> Path:
     if not directory.is_dir():
         raise RobfcpError(f"data: {directory} is not a directory; create it or name another")
     return directory
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as content:
-            content.extractall(folder)  # zipfile itself refuses to leave the folder
-        return
-    with tarfile.open(archive) as content:
-        if not hasattr(tarfile, "data_filter"):
-            raise RobfcpError(f"{archive}: this Python cannot unpack safely; unpack it by hand")
-        content.extractall(folder, filter="data")

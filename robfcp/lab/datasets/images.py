@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.lab.datasets.files import Dataset, Remote, Source, Split
+from robfcp.lab.datasets.files import Dataset, Source, Split
 
 MNIST_MD5 = {
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -152,43 +152,12 @@ def load_medmnist(source: Source, directory: Path, verify: bool) -> Dataset:
     return Dataset(name, split("train", "val"), split("test"), classes)
 
 
-TINY = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
-CIFAR10 = "https://www.cs.toronto.edu/~kriz/"
-MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-ZENODO = "https://zenodo.org/record/6496656/files/"
 _LOADERS: dict[Source, Callable[[Source, Path, bool], Dataset]] = {
+    Source("mnist", "http://yann.lecun.com/exdb/mnist/", "mnist"): load_mnist,
+    Source("cifar10", "https://www.cs.toronto.edu/~kriz/cifar.html", "cifar10"): load_cifar10,
     Source(
-        name="mnist",
-        home="http://yann.lecun.com/exdb/mnist/",
-        folder="mnist",
-        remotes=tuple(Remote(MIRROR + name, md5) for name, md5 in MNIST_MD5.items()),
-    ): load_mnist,
-    Source(
-        name="cifar10",
-        home=f"{CIFAR10}cifar.html",
-        folder="cifar10",
-        remotes=(
-            Remote(
-                f"{CIFAR10}cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", unpack=True
-            ),
-        ),
-        present="cifar-10-batches-bin",
-    ): load_cifar10,
-    Source(
-        name="tinyimagenet",
-        home=TINY,
-        folder="tinyimagenet",
-        remotes=(Remote(TINY, "90528d7ca1a48142e341f4ef8d21d0de", unpack=True),),
-        present="tiny-imagenet-200/wnids.txt",
+        "tinyimagenet", "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "tinyimagenet"
     ): load_tinyimagenet,
-    **{
-        Source(
-            name=name,
-            home="https://medmnist.com",
-            folder="medmnist",
-            remotes=(Remote(f"{ZENODO}{name}.npz", md5),),
-        ): load_medmnist
-        for name, (md5, _) in MEDMNIST.items()
-    },
+    **{Source(name, "https://medmnist.com", "medmnist"): load_medmnist for name in MEDMNIST},
 }
 LOADERS = {source.name: (source, partial(load, source)) for source, load in _LOADERS.items()}

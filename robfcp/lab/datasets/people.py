@@ -303,9 +303,7 @@ def load_wisdm(directory: Path, verify: bool) -> SiteTable:
 
 
 SLEEP_STAGES = ("W", "N1", "N2", "N3", "REM")
-_SUBJECT_AND_STAGE = {"subject": "subject", "stage": "y", "y": "y"}
 _KEPT = ("night", "age")  # columns of sites, where all tables have them
-_IGNORED = {*_KEPT, "epoch", "sex"}  # columns that describe an epoch but are no features
 Epochs = dict[str, NDArray[Any]]  # x, y, subject and what is kept
 
 
@@ -346,7 +344,7 @@ def _epochs(directory: Path, verify: bool) -> Epochs:
             f"sleep: no table of epochs (*.npz or *.parquet) in {folder}; make one from "
             f"{SLEEP.home}: x or feature columns, y or stage in 0..4, subject"
         )
-    tables = [_read_parquet(p) if p.suffix == ".parquet" else _read_npz(p) for p in paths]
+    tables = [_epochs_of(path) for path in paths]
     widths = {table["x"].shape[1] for table in tables}
     if len(widths) > 1:
         raise RobfcpError(
@@ -360,30 +358,23 @@ def _epochs(directory: Path, verify: bool) -> Epochs:
     return {name: values.astype(kinds.get(name, values.dtype)) for name, values in found.items()}
 
 
-def _read_npz(path: Path) -> Epochs:
-    with np.load(path, allow_pickle=False) as content:
-        missing = {"x", "y", "subject"} - set(content.files)
-        if missing:
-            raise RobfcpError(f"sleep: {path} needs x, y and subject (no {missing}); rebuild it")
-        names = ("x", "y", "subject", *_KEPT)
-        return {key: content[key] for key in names if key in content.files}
-
-
-def _read_parquet(path: Path) -> Epochs:
-    try:
+def _epochs_of(path: Path) -> Epochs:
+    """One table's x, y, subject and what is kept."""
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as content:
+            column = {key: content[key] for key in content.files}
+    else:
         from pyarrow import parquet
-    except ImportError as error:
-        raise RobfcpError(
-            f"sleep: {path} needs pyarrow; install it or save the table as npz"
-        ) from error
-    table = parquet.read_table(path)
-    column = {name: table[name].to_numpy() for name in table.column_names}
-    found = {new: column[old] for old, new in _SUBJECT_AND_STAGE.items() if old in column}
-    if len(found) != 2:
-        raise RobfcpError(f"sleep: {path} needs the columns subject and stage; rename them")
-    features = [column[n] for n in column if n not in _SUBJECT_AND_STAGE and n not in _IGNORED]
-    kept = {name: column[name] for name in _KEPT if name in column}
-    return {"x": np.column_stack(features), **found, **kept}
+
+        table = parquet.read_table(path)
+        column = {name: table[name].to_numpy() for name in table.column_names}
+        column["y"] = column.pop("stage", column.get("y"))
+        known = {*_KEPT, "y", "subject", "epoch", "sex"}
+        column["x"] = np.column_stack([column[name] for name in column if name not in known])
+    missing = [name for name in ("x", "y", "subject") if column.get(name) is None]
+    if missing:
+        raise RobfcpError(f"sleep: {path} needs x, y and subject (no {missing[0]}); rebuild it")
+    return {key: column[key] for key in ("x", "y", "subject", *_KEPT) if key in column}
 
 
 LOADERS = {"sleep": (SLEEP, load_sleep)}
