@@ -14,11 +14,14 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import pytest
+from click import Context
 from effort import thorough
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import robfcp
@@ -148,23 +151,19 @@ def test_every_example_makes_its_figure(
     assert (tmp_path / f"{example.stem}.png").stat().st_size > 5_000
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
-        if not re.match(r"[a-z]+:", target):
-            assert (page.parent / target).exists(), target
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            assert re.match(r"[a-z]+:", target) or (page.parent / target).exists(), (page, target)
 
 
-def test_every_page_is_in_the_navigation() -> None:
-    listed = (ROOT / "mkdocs.yml").read_text()
-    for page in (ROOT / "docs").rglob("*.md"):
-        assert page.relative_to(ROOT / "docs").as_posix() in listed
-
-
-def test_navigation_names_only_pages_there_are() -> None:
-    listed = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().split("nav:")[1])
-    for name in listed:
-        assert (ROOT / "docs" / name).exists(), name
+def test_the_navigation_holds_every_page_and_at_most_a_dozen_at_once() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text().split("nav:\n")[1]
+    docs = ROOT / "docs"
+    pages = {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
+    assert set(re.findall(r"[\w/-]+\.md", listed)) == pages
+    sections = re.split(r"^  - .*\n", listed, flags=re.MULTILINE)[1:]
+    assert max(len(sections), *(section.count("- ") for section in sections)) <= 12
 
 
 def test_the_documentation_stays_small() -> None:
@@ -174,6 +173,65 @@ def test_the_documentation_stays_small() -> None:
     assert sum(words.values()) <= 55_000
     assert words.pop("theory.md") <= 8_500
     assert {name for name, number in words.items() if number > 2_500} == set()
+
+
+STALE = re.compile(
+    r"maliciousness|malicious=|guarantee=|\bevidence|\bstrata\b(?!`)|\bbands?\b(?= of)|outstanding"
+)
+OTHERS = {  # options of flwr, pip and our own scripts
+    "--docs", "--help", "--name", "--no-deps", "--node-config", "--port", "--require-hashes",
+    "--spec", "--stream", "--write",
+}  # fmt: skip
+
+
+def options(command: Any) -> set[str]:
+    """Every option that a command or one below it takes."""
+    found = {word for one in command.params for word in (*one.opts, *one.secondary_opts)}
+    if hasattr(command, "list_commands"):
+        context = Context(command)
+        for name in command.list_commands(context):
+            found |= options(command.get_command(context, name))
+    return found
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name leads to something; what needs an engine is looked for in its file."""
+    *rooms, last = name.split(".")
+    if rooms[1:2] == ["engines"] and len(rooms) > 2:
+        return last in (ROOT / "robfcp" / "engines" / f"{rooms[2]}.py").read_text()
+    try:
+        resolve_name(name)
+    except (AttributeError, ImportError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_names_only_what_there_is(page: Path) -> None:
+    text = page.read_text()
+    assert not STALE.findall(text)
+    names = set(re.findall(r"\brobfcp(?:\.[A-Za-z_]\w*)+(?!\w*\.(?:json|toml))", text))
+    names -= {"robfcp.json", "robfcp.engines.flower", "robfcp.engines.nvflare"}
+    assert [name for name in names if not exists(name)] == []
+    said = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
+    assert said - OTHERS <= options(get_command(app))
+    for place in re.findall(
+        r"\b(?:tests|benchmarks|scripts|examples|robfcp)/[\w/]+\.(?:py|sh)\b", text
+    ):
+        assert (ROOT / place).exists(), place
+    targets = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"`make ([\w-]+)", text):
+        assert f"\n{target}:" in targets, target
+
+
+def test_every_line_of_the_security_page_names_tests_that_there_are() -> None:
+    _, *tables = (ROOT / "docs" / "security.md").read_text().split("| tests |\n|---|---|---|\n")
+    assert len(tables) == 5
+    there = "\n".join(path.read_text() for path in Path(__file__).parent.rglob("*.py"))
+    for row in (row for table in tables for row in table.split("\n\n")[0].splitlines()):
+        named = re.findall(r"`(test_\w+)`", row.split("|")[-2])
+        assert named, row
+        assert [name for name in named if f"def {name}(" not in there] == []
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.relative_to(ROOT).as_posix())
