@@ -421,7 +421,7 @@ def plot_by_class(
     """
     strata = calibration.federation.strata
     if strata is None:
-        raise RobfcpError("calibration: its reports keep no classes or groups; sketch with labels")
+        raise RobfcpError("calibration: its reports keep no classes or groups; report by class")
     chosen = calibration.levels[level]
     covered, sizes = by_class.covered_by_stratum(strata, calibration.federation.grid, chosen)
     believed = calibration.trusted_mask[strata.rows]

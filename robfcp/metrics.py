@@ -14,7 +14,6 @@ from robfcp.scores import ClassColumns, check_labels
 
 __all__ = [
     "class_coverage",
-    "client_coverage",
     "coverage",
     "coverage_gap",
     "covered",
@@ -299,7 +298,7 @@ def coverage_gap(
 def size_stratified_coverage(
     sets: ArrayLike,
     labels: ArrayLike,
-    strata: Sequence[int] = (0, 1, 2, 3, 5, 10),
+    ends: Sequence[int] = (0, 1, 2, 3, 5, 10),
     *,
     classes: Classes = None,
 ) -> dict[str, tuple[int, float]]:
@@ -309,7 +308,7 @@ def size_stratified_coverage(
     ----------
     sets, labels, classes
         As `coverage` takes them.
-    strata
+    ends
         The upper ends of the ranges: (0, 1, 2, 3, 5, 10) means 0, 1, 2, 3, 4-5, 6-10, 11+.
 
     Returns
@@ -324,11 +323,11 @@ def size_stratified_coverage(
     {'1': (2, 0.5), '2': (1, 1.0)}
     """
     hit, size = covered(sets, labels, classes=classes), members_of(sets).sum(axis=1)
-    strata = [whole("strata", end, "give rising set sizes") for end in strata]
-    if sorted(set(strata)) != strata:
-        raise RobfcpError(f"strata: {strata} do not rise; sort them and drop repeats")
+    ends = [whole("ends", end, "give rising set sizes") for end in ends]
+    if sorted(set(ends)) != ends:
+        raise RobfcpError(f"ends: {ends} do not rise; sort them and drop repeats")
     result = {}
-    for low, high in zip([-1, *strata], [*strata, None], strict=True):
+    for low, high in zip([-1, *ends], [*ends, None], strict=True):
         inside = (size > low) & (True if high is None else size <= high)
         name = f"{low + 1}+" if high is None else f"{low + 1}-{high}"
         if high == low + 1:
@@ -341,7 +340,7 @@ def size_stratified_coverage(
 def size_stratified_violation(
     sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes = None
 ) -> float:
-    """Largest |coverage - level| over the strata of set size (SSCV).
+    """Largest |coverage - level| over the ranges of set size (SSCV).
 
     Parameters
     ----------
@@ -371,36 +370,10 @@ def size_stratified_violation(
     return max(abs(share - wanted) for _, share in found.values())
 
 
-def client_coverage(
-    sets: ArrayLike, labels: ArrayLike, clients: ArrayLike, *, classes: Classes = None
-) -> dict[str, tuple[int, float]]:
-    """For each client the number of its samples and their coverage.
-
-    Parameters
-    ----------
-    sets, labels, classes
-        As `coverage` takes them.
-    clients
-        (n,) whose sample each is.
-
-    Returns
-    -------
-    dict
-        Samples and coverage by client.
-
-    Examples
-    --------
-    >>> from robfcp import metrics
-    >>> metrics.client_coverage([[True, False], [True, True]], [1, 1], ["a", "b"])
-    {'a': (1, 0.0), 'b': (1, 1.0)}
-    """
-    return _coverage_by("client", sets, labels, clients, classes)
-
-
 def group_coverage(
     sets: ArrayLike, labels: ArrayLike, groups: ArrayLike, *, classes: Classes = None
 ) -> dict[str, tuple[int, float]]:
-    """For each group (scanner, sex, age band) the number of its samples and their coverage.
+    """For each group (site, scanner, sex, age band) the number of its samples and their coverage.
 
     Parameters
     ----------
@@ -420,17 +393,10 @@ def group_coverage(
     >>> metrics.group_coverage([[True, False], [True, True]], [1, 1], ["new", "old"])
     {'new': (1, 0.0), 'old': (1, 1.0)}
     """
-    return _coverage_by("group", sets, labels, groups, classes)
-
-
-def _coverage_by(
-    kind: str, sets: ArrayLike, labels: ArrayLike, given: ArrayLike, classes: Classes
-) -> dict[str, tuple[int, float]]:
-    """Samples and coverage by name."""
     hit = covered(sets, labels, classes=classes)
-    name = array(f"{kind}s", given).astype(str)
+    name = array("groups", groups).astype(str)
     if name.shape != hit.shape:
-        raise RobfcpError(f"{kind}s: need one {kind} a sample")
+        raise RobfcpError("groups: need one group a sample")
     names, which = np.unique(name, return_inverse=True)
     size, hits = np.bincount(which), np.bincount(which, weights=hit)
     return {str(c): (int(n), float(h / n)) for c, n, h in zip(names, size, hits, strict=True)}

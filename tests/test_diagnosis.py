@@ -71,9 +71,8 @@ def test_faults_are_called_by_their_names(change, cause) -> None:
 def test_swapped_classes_are_named_with_what_to_do_and_the_site_is_to_be_looked_at() -> None:
     reports = [*(site(f"s{k:02d}", k) for k in range(11)), site("dresden", 77, change=swapped)]
     (found,) = robfcp.diagnose(robfcp.calibrate(reports, defence="none")).values()
-    assert (found.client, found.trusted) == ("dresden", True)
+    assert found.trusted
     assert found.covered < 0.7
-    assert found.classes == ("mild", "grave")
     assert found.sentence.startswith("dresden was used, but look: only ")
     assert 'the labels "mild" and "grave" look swapped' in found.sentence
     assert found.advice.startswith('check how "mild" and "grave" are coded')
@@ -151,22 +150,16 @@ def test_private_reports_keep_their_cause() -> None:
 
 
 def test_losses_and_groups_are_diagnosed_too() -> None:
-    rng = np.random.default_rng(0)
-    losses = [rng.random((60, 4)).cumsum(axis=1)[:, ::-1] / 4 for _ in range(5)]
-    lambdas = [0.1, 0.2, 0.3, 0.4]
-    reports = [
-        Report.from_losses(f"s{k}", np.sort(one, axis=1)[:, ::-1], lambdas, risk="fnr")
-        for k, one in enumerate(losses)
-    ]
-    calibration = robfcp.calibrate(reports, risk=0.2, defence="none")
+    rng, lambdas = np.random.default_rng(0), [0.1, 0.2, 0.3, 0.4]
+    losses = [np.sort(rng.random((60, 4)), axis=1)[:, ::-1] for _ in range(5)]
+    reports = [Report.from_losses(f"s{k}", x, lambdas, risk="fnr") for k, x in enumerate(losses)]
+    calibration = robfcp.calibrate(reports, risk=0.6, defence="none")
     assert set(robfcp.diagnose(calibration, ["s1"])) == {"s1"}
-    groups = [
-        Report.from_scores(f"g{k}", rng.beta(1, 4, 100), groups=["old", "young"] * 50)
-        for k in range(6)
-    ]
-    groups.append(Report.from_scores("odd", rng.beta(5, 1, 100), groups=["old", "young"] * 50))
-    found = robfcp.diagnose(robfcp.calibrate(groups, defence="none"), ["odd"])
-    assert found["odd"].cause != "labels swapped"
+    laws, groups = [(1, 4)] * 6 + [(5, 1)], ["old", "young"] * 50
+    scores = [rng.beta(*law, 100) for law in laws]
+    reports = [Report.from_scores(f"g{k}", s, groups=groups) for k, s in enumerate(scores)]
+    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none"), ["g6"])
+    assert found["g6"].cause != "labels swapped"
 
 
 def test_too_few_scores_and_unknown_sites_are_told_so() -> None:

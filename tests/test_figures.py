@@ -29,19 +29,14 @@ def federation(attackers: int = 2) -> Federation:
 
 def rows() -> list[Any]:
     """Three runs of each attack and defence."""
-    return [
-        SimpleNamespace(
-            attack=attack,
-            defence=defence,
-            coverage=(coverage := 0.9 - cost * share + 0.001 * seed),
-            set_size=coverage * 2,
-            honest_coverage=0.9,
-            honest_set_size=1.8,
-        )
-        for attack, cost in (("coverage", 0.1), ("gaussian", 0.02))
-        for defence, share in (("none", 1.0), ("rob-fcp", 0.5), ("consensus", 0.0))
-        for seed in range(3)
-    ]
+    found = []
+    for attack, cost in (("coverage", 0.1), ("gaussian", 0.02)):
+        for defence, share in (("none", 1.0), ("rob-fcp", 0.5), ("consensus", 0.0)):
+            for seed in range(3):
+                one = {"coverage": 0.9 - cost * share + 0.001 * seed, "set_size": 1.8}
+                told = {**one, "honest_coverage": 0.9, "honest_set_size": 1.8}
+                found.append(SimpleNamespace(attack=attack, defence=defence, **told))
+    return found
 
 
 def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
@@ -115,14 +110,18 @@ BY_CLASS: Any = {"by": "class", "defence": "none", "promise": robfcp.Marginal(li
 
 
 def labelled_sites(rare: int = 2) -> list[robfcp.Report]:
-    rng = np.random.default_rng(1)
+    rng, names = np.random.default_rng(1), ["easy", "hard", "rare"]
     found = []
     for k in range(8):
         labels = rng.choice(3, 150, p=[0.6, 0.4, 0.0] if k >= rare else [0.5, 0.3, 0.2])
         scores = rng.random(150) ** np.array([3.0, 1.0, 1.0])[labels]
-        names = ["easy", "hard", "rare"]
         found.append(robfcp.Report.from_scores(f"s{k}", scores, labels=labels, classes=names))
     return found
+
+
+def proved(ax: Any) -> list[Any]:
+    """The bars behind what is reported."""
+    return [line for line in ax.lines if line.get_linewidth() == 6]
 
 
 def test_classes_are_shown_with_what_is_reported_proved_and_set() -> None:
@@ -139,8 +138,7 @@ def test_classes_are_shown_with_what_is_reported_proved_and_set() -> None:
         wanted = sum(t[: edge + 1].sum() for t in tables) / sum(t.sum() for t in tables)
         assert shares[name] == pytest.approx(wanted)
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
-    bars = [line for line in coverage.lines if line.get_linewidth() == 6]
-    assert {tuple(bar.get_xdata()) for bar in bars} == {(0.9, 1.0)}
+    assert {tuple(bar.get_xdata()) for bar in proved(coverage)} == {(0.9, 1.0)}
     labels = coverage.get_legend_handles_labels()[1]
     assert {"proved", "proved, held by few", "reported samples", "wanted, 0.9"} == set(labels)
     assert thresholds.collections[0].get_offsets().shape[0] == 3
@@ -151,27 +149,23 @@ def test_a_class_that_is_in_every_set_is_marked() -> None:
     coverage, thresholds = figures.plot_by_class(calibration)
     assert "infinite: in every set" in thresholds.get_legend_handles_labels()[1]
     assert [len(drawn.get_offsets()) for drawn in thresholds.collections] == [2, 1]
-    assert len([line for line in coverage.lines if line.get_linewidth() == 6]) == 2
+    assert len(proved(coverage)) == 2
 
 
 def test_one_threshold_is_shown_for_all_classes_and_nothing_is_proved_of_them() -> None:
     calibration = robfcp.calibrate(labelled_sites(), [0.8, 0.9], defence="none")
     for place, level in enumerate(calibration.levels):
         coverage, thresholds = figures.plot_by_class(calibration, level=place)
-        assert not [line for line in coverage.lines if line.get_linewidth() == 6]
+        assert not proved(coverage)
         assert set(thresholds.collections[0].get_offsets()[:, 0]) == {level.threshold}
 
 
-def test_of_very_many_classes_the_least_covered_are_shown() -> None:
+def test_of_very_many_classes_the_least_covered_are_shown_and_of_none_nothing() -> None:
     rng = np.random.default_rng(2)
-    report = robfcp.Report.from_scores(
-        "a", rng.random(6000), labels=rng.integers(0, 60, 6000), classes=60
-    )
+    held = {"labels": rng.integers(0, 60, 6000), "classes": 60}
+    report = robfcp.Report.from_scores("a", rng.random(6000), **held)
     coverage, _ = figures.plot_by_class(robfcp.calibrate([report], defence="none"))
     assert "the 40 covered least" in coverage.get_title(loc="left")
     assert len(coverage.get_yticklabels()) == 40
-
-
-def test_reports_without_classes_have_no_figure_by_class() -> None:
     with pytest.raises(RobfcpError, match="keep no classes or groups"):
         figures.plot_by_class(robfcp.calibrate(federation(), defence="none"))

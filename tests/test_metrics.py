@@ -25,7 +25,7 @@ def test_metrics_are_what_they_say():
     assert metrics.size_stratified_violation(sets, y, 0.9) == 0.9
     assert metrics.singleton_share(sets) == 0.25
     assert metrics.empty_share(sets) == 0.25
-    assert metrics.client_coverage(sets, y, ["a", "b", "a", "b"]) == {"a": (2, 0.5), "b": (2, 0.5)}
+    assert metrics.group_coverage(sets, y, ["a", "b", "a", "b"]) == {"a": (2, 0.5), "b": (2, 0.5)}
     intervals = np.array([[0, 1], [2, 1]])
     assert metrics.interval_width(intervals) == 0.5
     assert metrics.interval_coverage(intervals, [1, 1.5]) == 0.5
@@ -36,7 +36,7 @@ def test_metrics_are_what_they_say():
         with pytest.raises(robfcp.RobfcpError):
             metrics.coverage(bad, y)
     with pytest.raises(robfcp.RobfcpError):
-        metrics.client_coverage(sets, y, ["a"])
+        metrics.group_coverage(sets, y, ["a"])
 
 
 @pytest.mark.parametrize("metric", ["covered", "coverage", "class_coverage", "summary"])
@@ -63,5 +63,5 @@ def test_metrics_refuse_names_that_do_not_fit():
     named = {"classes": ["flu", "cold"]}
     assert metrics.coverage_gap(*args, 0.9, **named) == pytest.approx(0.1)
     assert metrics.size_stratified_violation(*args, 0.9, **named) == pytest.approx(0.1)
-    assert metrics.client_coverage(*args, ["a", "b"], **named)["a"] == (1, 1.0)
+    assert metrics.group_coverage(*args, ["a", "b"], **named)["a"] == (1, 1.0)
     assert metrics.group_coverage(*args, ["a", "b"], **named)["b"] == (1, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -109,17 +109,13 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
                 "name": client,
                 "samples": int(sizes[r].sum()),
                 "covered": round(float(shares[r]), 5),
-                "own": [
-                    number(own_letters[client].threshold),
-                    round(own_letters[client].covered, 5),
-                ]
-                if client in own_letters
-                else None,
+                "own": [number(own.threshold), round(own.covered, 5)] if own else None,
                 "mix": [_share(sizes[r, c], sizes[r].sum()) for c in order],
                 "by": [_share(covered[r, c], sizes[r, c]) for c in order],
             }
             for r in sites
             for client in [federation.ids[strata.rows[r]]]
+            for own in [own_letters.get(client)]
         ],
     }
 
@@ -145,8 +141,8 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
     found = diagnose(calibration)
     return {
         "about": {"title": about.title, "lines": about.lines},
-        "message": asdict(message(calibration, found)),
-        "headline": asdict(headline(calibration, first)),
+        "message": message(calibration, found),
+        "headline": headline(calibration, first),
         "diagnoses": diagnoses_data(found),
         "levels": [_level(level) for level in calibration.levels],
         "grid": {
@@ -215,13 +211,7 @@ def rounded(values: NDArray[np.float64]) -> list[float]:
 def audit(calibration: Calibration) -> list[tuple[str, str]]:
     """Names and values an auditor needs to make the same calibration again."""
     federation, record = calibration.federation, calibration.record
-    stated: dict[str, object] = {
-        "defence": record.defence,
-        "promise": record.promise,
-        "by": calibration.by,
-    }
-    stated |= {"clusters": record.clusters, "confidence": calibration.confidence}
-    stated |= {f"{record.defence}: {own}": one for own, one in record.parameters.items()}
+    checked = msgspec.structs.asdict(calibration.checked)
     noise = Counter(p.statement for p in federation.privacy if p is not None)
     rows = {
         "calibration digest (SHA-256 of the file)": document.digest_of(calibration.to_json()),
@@ -231,11 +221,13 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
         "coverage": ", ".join(str(level.coverage) for level in calibration.levels),
         "number of liars": calibration.liars,
         "that number was": "stated" if calibration.liars_stated else "read off the reports",
-        **stated,
-        **{
-            f"checked: {name}": value
-            for name, value in msgspec.structs.asdict(calibration.checked).items()
-        },
+        "defence": record.defence,
+        "promise": record.promise,
+        "by": calibration.by,
+        "clusters": record.clusters,
+        "confidence": calibration.confidence,
+        **{f"{record.defence}: {name}": value for name, value in record.parameters.items()},
+        **{f"checked: {name}": value for name, value in checked.items()},
         "score": "not named" if federation.score is None else repr(federation.score),
         "grid": f"{federation.grid.name}, {federation.grid.n_bins} bins",
         "grid digest": federation.grid.digest,

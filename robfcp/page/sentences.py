@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from robfcp.calibration import Calibration, Level
@@ -17,37 +16,34 @@ GROUPS = 4  # diagnoses that the advice spells out
 LISTED = 6  # sites that it names of each
 
 
-@dataclass(frozen=True)
-class Message:
-    """The first sentence, and what to do about it, a line for each thing; both plain text."""
+def message(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, str]:
+    """The first sentence, and what to do about it, a line for each thing.
 
-    first: str
-    then: str = ""
-
-
-def message(calibration: Calibration, found: Mapping[str, Diagnosis]) -> Message:
-    """Names first: those left out, else those to look at, else that nothing stands out."""
+    Names first: those left out, else those to look at, else that nothing stands out.
+    """
     out = [one for one in found.values() if not one.trusted]
     looks = [one for one in found.values() if one.trusted]
-    clients = calibration.federation.n_clients
+    clients, then = calibration.federation.n_clients, ""
     used = "The one site was used" if clients == 1 else f"All {clients} sites were used"
-    also = f"Also look at {_few(looks)}, which {_was(looks)} used." if looks and out else ""
     verdict = "flagged" if calibration.promised else "left out"
-    if len(out) == 1:
-        one = out[0]
-        return Message(f"{one.client} was {verdict}: {one.seen}.", f"{_advice(one)} {also}".strip())
     if out:
-        head = f"{len(out)} of {clients} sites were {verdict}: "
-        return Message(f"{head}{_worst(out)}.", f"{_to_do(out)}\n{also}".strip())
-    if len(looks) == 1:
-        one = looks[0]
-        return Message(f"{used}, but look at {one.client}: {one.seen}.", _advice(one))
-    if looks:
+        first = f"{len(out)} of {clients} sites were {verdict}: {_worst(out)}."
+        if len(out) == 1:
+            first = f"{out[0].client} was {verdict}: {out[0].seen}."
+    elif looks:
         whom = "" if len(looks) <= NAMED else f"{len(looks)} of them: "
-        return Message(f"{used}, but look at {whom}{_worst(looks)}.", _to_do(looks))
-    return Message(
-        f"{used}; nothing in {'its report' if clients == 1 else 'their reports'} looks wrong."
-    )
+        whom = f"{looks[0].client}: {looks[0].seen}" if len(looks) == 1 else whom + _worst(looks)
+        first = f"{used}, but look at {whom}."
+    else:
+        report = "its report" if clients == 1 else "their reports"
+        first = f"{used}; nothing in {report} looks wrong."
+    if told := out or looks:
+        then = _advice(told[0]) if len(told) == 1 else _to_do(told)
+    if looks and out:
+        was = "was" if len(looks) == 1 else "were"
+        then += " " if len(out) == 1 else "\n"
+        then += f"Also look at {_few(looks)}, which {was} used."
+    return {"first": first, "then": then}
 
 
 def diagnoses_data(found: Mapping[str, Diagnosis]) -> dict[str, dict[str, Any]]:
@@ -73,17 +69,13 @@ def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _was(sites: Sequence[Diagnosis]) -> str:
-    return "was" if len(sites) == 1 else "were"
-
-
 def _worst(sites: Sequence[Diagnosis]) -> str:
     """Up to four by name with their cause; of more what was found how often, and the worst."""
     if len(sites) <= NAMED:
         return _listed(_entries(sites))
-    causes = Counter(_cause(one) for one in sites)
-    each = [f"{cause} at {number}" for cause, number in causes.most_common()]
-    kinds = _listed(each) if len(each) > 1 else f"{_cause(sites[0])} at each of them"
+    kinds = _kinds(sites)
+    if len({*map(_cause, sites)}) == 1:
+        kinds = f"{_cause(sites[0])} at each of them"
     low = min(sites, key=lambda one: math.inf if math.isnan(one.covered) else one.covered)
     if not low.fact.startswith(("only", "none")):
         return kinds
@@ -100,32 +92,30 @@ def _to_do(sites: Sequence[Diagnosis]) -> str:
     for one in sites:
         groups.setdefault((one.short, one.advice), []).append(one)
     ordered = sorted(groups.values(), key=len, reverse=True)
-    told = [_group(group) for group in ordered[:GROUPS]]
-    rest = [one.client for group in ordered[GROUPS:] for one in group]
+    told = [f"{_names(group)} ({group[0].short}): {group[0].advice}." for group in ordered[:GROUPS]]
+    rest = [one for group in ordered[GROUPS:] for one in group]
     return "\n".join([*told, *([f"{_names(rest)}: see below."] if rest else [])])
 
 
-def _group(group: Sequence[Diagnosis]) -> str:
-    """'a, b, c and d (labels swapped): check how they are coded.'"""
-    names = _names([one.client for one in group])
-    return f"{names} ({group[0].short}): {group[0].advice}."
-
-
-def _names(names: Sequence[str]) -> str:
-    shown = (
-        names if len(names) <= LISTED else [*names[: LISTED - 1], f"{len(names) - LISTED + 1} more"]
-    )
-    return _listed(shown)
+def _names(sites: Sequence[Diagnosis]) -> str:
+    names = [one.client for one in sites]
+    if len(names) > LISTED:
+        names[LISTED - 1 :] = [f"{len(names) - LISTED + 1} more"]
+    return _listed(names)
 
 
 def _few(sites: Sequence[Diagnosis]) -> str:
     """Up to four by name with their cause; of more the first ones, and how many of each cause."""
     if len(sites) <= NAMED:
         return _listed(_entries(sites))
-    causes = Counter(map(_cause, sites))
     names = ", ".join(one.client for one in sites[: NAMED - 1])
-    kinds = _listed([f"{cause} at {number}" for cause, number in causes.most_common()])
-    return f"{names} and {len(sites) - NAMED + 1} more ({kinds})"
+    return f"{names} and {len(sites) - NAMED + 1} more ({_kinds(sites)})"
+
+
+def _kinds(sites: Sequence[Diagnosis]) -> str:
+    """What was found, and at how many."""
+    causes = Counter(map(_cause, sites)).most_common()
+    return _listed([f"{cause} at {number}" for cause, number in causes])
 
 
 def _entries(sites: Sequence[Diagnosis]) -> list[str]:
@@ -148,23 +138,17 @@ def _listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-@dataclass(frozen=True)
-class Headline:
-    """What holds, the exact promise, and what became of the reports."""
-
-    claim: str
-    promise: str
-    reports: str
-
-
-def headline(calibration: Calibration, level: Level) -> Headline:
-    """The top of the page for one level: what was promised, or how much is proved up to where."""
-    promise, reports = f"{_sentence(level.certificate.statement)}.", _reports(calibration)
+def headline(calibration: Calibration, level: Level) -> dict[str, str]:
+    """The top of the page for one level: what was promised, or how much is proved up to where; the
+    exact promise; and what became of the reports."""
+    promise = f"{_sentence(level.certificate.statement)}."
     if calibration.promised:
-        return Headline(_guaranteed(calibration, level), promise, reports)
-    if level.empty_from is not None:
-        promise += f" From {count(level.empty_from, 'liar')} on nothing is proved."
-    return Headline(_defended(calibration, level), promise, reports)
+        claim = _guaranteed(calibration, level)
+    else:
+        claim = _defended(calibration, level)
+        if level.empty_from is not None:
+            promise += f" From {count(level.empty_from, 'liar')} on nothing is proved."
+    return {"claim": claim, "promise": promise, "reports": _reports(calibration)}
 
 
 def percent(share: float) -> str:
@@ -201,28 +185,27 @@ def count(number: int, word: str) -> str:
 
 def _guaranteed(calibration: Calibration, level: Level) -> str:
     certificate = level.certificate
-    sure = "" if certificate.confidence is None else f" with {at_least(certificate.confidence)}"
-    sure += " confidence" if sure else ""
+    condition = f"even if any {certificate.m} of {certificate.n_clients} sites lie"
     if certificate.samples is not None:
-        whom = f"any sites that hold at most {certificate.samples} samples together lie"
+        held = f"at most {certificate.samples} samples together"
+        condition = f"even if any sites that hold {held} lie"
     elif certificate.m == 0:
-        whom = ""
-    else:
-        whom = f"any {certificate.m} of {certificate.n_clients} sites lie"
-    condition = f"even if {whom}" if whom else "if nobody lies"
+        condition = "if nobody lies"
+    sure = ""
+    if certificate.confidence is not None:
+        sure = f" with {at_least(certificate.confidence)} confidence"
     every = f" of every {certificate.by}" if certificate.by else ""
     promised = f"{at_least(certificate.lower)} coverage{every}"
     if certificate.risk:
         bound = certificate.bound or 1.0
         promised = f"A mean {certificate.risk} of at most "
         promised += loss_at_most((1 - certificate.lower) * bound, bound)
-    claim = f"{promised} is guaranteed{sure} {condition}"
+    claim, flagged = f"{promised} is guaranteed{sure} {condition}", len(calibration.flagged)
     if math.isinf(level.threshold):
         return f"{claim}, but only because every prediction set is full"
-    flagged = len(calibration.flagged)
-    if not flagged:
-        return f"{claim}; no site was flagged"
-    return f"{claim}; {count(flagged, 'site')} {'was' if flagged == 1 else 'were'} flagged"
+    was = "was" if flagged == 1 else "were"
+    who = f"{count(flagged, 'site')} {was}" if flagged else "no site was"
+    return f"{claim}; {who} flagged"
 
 
 def _defended(calibration: Calibration, level: Level) -> str:

@@ -433,7 +433,7 @@ def test_metrics_and_the_test_range_refuse_by_name(field, call):
 
 
 def test_client_names_of_mixed_kinds_are_told_apart():
-    assert robfcp.metrics.client_coverage(SETS, [0, 1], [1, None]) == {
+    assert robfcp.metrics.group_coverage(SETS, [0, 1], [1, None]) == {
         "1": (1, 1.0),
         "None": (1, 0.0),
     }

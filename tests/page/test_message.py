@@ -87,13 +87,13 @@ FIRST_THEN = [
 @pytest.mark.parametrize(("found", "first", "then"), FIRST_THEN, ids=range(len(FIRST_THEN)))
 def test_a_few_are_named_with_their_causes_and_many_are_counted(found, first, then) -> None:
     told = message(CALM, {each.client: each for each in found})
-    assert first is None or told.first == first
-    assert then is None or told.then == then
+    assert first is None or told["first"] == first
+    assert then is None or told["then"] == then
 
 
 def test_advice_of_many_groups_is_bounded() -> None:
     many = [one(f"{c}{k}", cause=CAUSES[k % 5]) for k, c in enumerate("abcdefg" * 3)]
-    lines = message(CALM, {each.client: each for each in many}).then.splitlines()
+    lines = message(CALM, {each.client: each for each in many})["then"].splitlines()
     assert len(lines) == 5
     assert lines[0] == "a0, f5, d10, b15 and g20 (labels mixed up): check them."
     assert lines[-1] == "e4, c9, a14 and f19: see below."
@@ -102,13 +102,13 @@ def test_advice_of_many_groups_is_bounded() -> None:
 def test_a_real_site_is_named_with_what_is_seen_and_under_a_promise_it_is_flagged() -> None:
     calibration = calibrated(1)
     found = message(calibration, robfcp.diagnose(calibration))
-    assert found.first == (
-        "site-00 was left out: all of its own cases are covered where 90% should be; "
-        "all its scores are equal (the smallest there is)."
-    )
-    assert found.then == "Check that the file holds real probabilities and labels."
+    assert found == {
+        "first": "site-00 was left out: all of its own cases are covered where 90% should be; "
+        "all its scores are equal (the smallest there is).",
+        "then": "Check that the file holds real probabilities and labels.",
+    }
     stated = calibrated(2, robfcp.Marginal(5))
-    words = message(stated, robfcp.diagnose(stated)).first
+    words = message(stated, robfcp.diagnose(stated))["first"]
     assert words.startswith("2 of 12 sites were flagged: site-00 (")
 
 
