@@ -408,7 +408,7 @@ HALVES = np.full((99, 2), 0.5)
         ("sets", lambda: robfcp.metrics.set_size(SETS.astype(int))),
         ("level", lambda: robfcp.metrics.coverage_gap(SETS, [0, 1], "0.9")),
         ("level", lambda: robfcp.metrics.size_stratified_violation(SETS, [0, 1], np.nan)),
-        ("strata", lambda: robfcp.metrics.size_stratified_coverage(SETS, [0, 1], (5, 1))),
+        ("ends", lambda: robfcp.metrics.size_stratified_coverage(SETS, [0, 1], (5, 1))),
         ("targets", lambda: robfcp.metrics.interval_coverage([[1, 2], [1, 2]], [1.0])),
         ("targets", lambda: robfcp.metrics.interval_coverage([[1, 2]], [np.nan])),
         ("intervals", lambda: robfcp.metrics.interval_coverage([], [])),
