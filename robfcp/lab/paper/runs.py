@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp import __version__
+from robfcp.arguments import Rng
 from robfcp.defence import (
     DEFAULT,
+    Assessment,
     Consensus,
+    Defence,
+    NoDefence,
     RobFCP,
     RobFCPReleased,
     named_defence,
@@ -110,24 +114,14 @@ class Trial:
             float(self.members[benign, edge].sum() / total),
         )
 
-    def forged(
-        self, attack: str, n_malicious: int, rng: np.random.Generator
-    ) -> list[NDArray[np.float64]]:
-        """Everybody's scores, the attackers' forged."""
-        if attack == "none" or not n_malicious:
-            return self.scores
-        found: list[NDArray[np.float64]] = paper_attack(attack)(
-            self.scores, self.order[:n_malicious], rng
-        )
-        return found
-
-    def attacked(self, attack: str, n_malicious: int, rng: np.random.Generator) -> Federation:
-        """What the server receives."""
-        return self.sketched(self.forged(attack, n_malicious, rng))
-
-    def sketched(self, scores: list[NDArray[np.float64]], by_class: bool = False) -> Federation:
-        """The reports of these scores, by class too if wanted; attackers keep their labels."""
-        score, grid = self.federation.score, self.federation.grid
+    def attacked(
+        self, attack: str, n_malicious: int, seed: Rng | list[int], *, by_class: bool = False
+    ) -> Federation:
+        """What the server receives, by class too if wanted; attackers keep their labels."""
+        scores, score, grid = self.scores, self.federation.score, self.federation.grid
+        if attack != "none" and n_malicious:
+            rng = np.random.default_rng(seed)
+            scores = paper_attack(attack)(scores, self.order[:n_malicious], rng)
         assert isinstance(score, ClassificationScore)
         labels = self.labels if by_class else None
         return federation_of(scores, grid, score, labels=labels, n_classes=self.n_classes)
@@ -260,70 +254,39 @@ class RunOutcome:
     last_bin: float
 
 
-@dataclass(frozen=True, eq=False)
-class Verdict:
-    """The threshold's bin, whom the method trusts, how odd all look, the liars assumed."""
-
-    edge: int | None
-    trusted: Mask
-    oddness: NDArray[np.float64]
-    assumed: int
-
-
 class _Scene:
     """One attack on one trial; what several methods need of it is worked out once."""
 
-    def __init__(self, trial: Trial, attack: str, ratio: float, rng: np.random.Generator) -> None:
-        self.trial = trial
+    def __init__(self, trial: Trial, attack: str, ratio: float, noise: list[int]) -> None:
         n_malicious = round(ratio * trial.federation.n_clients)
         self.benign = trial.benign(n_malicious)
-        self.scores = trial.forged(attack, n_malicious, rng)
-        self.federation = trial.sketched(self.scores)
-        self.findings: dict[str, Finding] = {}
-
-    @cached_property
-    def by_class(self) -> Federation:
-        return self.trial.sketched(self.scores, by_class=True)
+        self.reports = partial(trial.attacked, attack, n_malicious, noise)
+        self.federation = self.reports()
+        self.findings: dict[str, tuple[Federation, Finding]] = {}
 
     @cached_property
     def likelihood(self) -> int:
         return RobFCP().estimate(self.federation)
 
-    def judge(self, run: Run) -> Verdict:
-        """What the method makes of the reports."""
+    def judge(self, run: Run) -> tuple[int | None, Assessment]:
+        """The threshold's bin and whom the method trusts."""
         reports = self.federation
         told = None if run.told is None else round(run.told * reports.n_clients)
-        everybody, nothing = np.ones(reports.n_clients, bool), np.zeros(reports.n_clients)
-        if run.method == FCP:
-            return Verdict(table_edge(reports, LEVEL), everybody, nothing, 0)
+        rule: Defence = NoDefence()
         if run.method == FEDCP_QQ:
-            return Verdict(fedcp_qq_index(reports, LEVEL), everybody, nothing, 0)
+            return fedcp_qq_index(reports, LEVEL), rule(reports)
         if run.method == TEXT:
             assumed = self.likelihood if told is None else told
-            found = RobFCP(assumed, run.distance, run.characterisation, run.bins)(reports)
+            rule = RobFCP(assumed, run.distance, run.characterisation, run.bins)
         elif run.method == RELEASED:
-            found = RobFCPReleased(told, run.bins)(reports)
-            assumed = int(found.liars or 0)
-        else:
-            seen = self.by_class if run.method == BY_CLASS else reports
+            rule = RobFCPReleased(told, run.bins)
+        elif run.method != FCP:
             if run.method not in self.findings:
-                self.findings[run.method] = look(seen)
-            return ours(seen, told, self.findings[run.method])
-        edge = table_edge(reports, LEVEL, found.trusted)
-        return Verdict(edge, found.trusted, found.oddness, assumed)
-
-    def oddities(self, number: NDArray[np.float64]) -> tuple[float | None, float | None]:
-        """Mean oddness of the attackers and of the honest clients."""
-        if self.benign.all() or not number.any():
-            return None, None
-        return float(number[~self.benign].mean()), float(number[self.benign].mean())
-
-    def ends(self) -> tuple[float, float]:
-        """Shares of the honest clients' calibration scores in the outermost of 100 bins."""
-        pooled = self.trial.federation.pooled(self.benign)
-        upper = self.trial.federation.grid.upper
-        first, last = pooled[upper <= 0.01].sum(), pooled[upper > 0.99].sum()
-        return float(first / pooled.sum()), float(last / pooled.sum())
+                seen = self.reports(by_class=True) if run.method == BY_CLASS else reports
+                self.findings[run.method] = seen, look(seen)
+            return ours(told, *self.findings[run.method])
+        found = rule(reports)
+        return table_edge(reports, LEVEL, found.trusted), found
 
 
 def look(reports: Federation) -> Finding:
@@ -333,13 +296,12 @@ def look(reports: Federation) -> Finding:
     return rule.look(reports)
 
 
-def ours(reports: Federation, told: int | None, finding: Finding) -> Verdict:
+def ours(told: int | None, reports: Federation, finding: Finding) -> tuple[int | None, Assessment]:
     """Our defence as `calibrate` takes it, but by the rank of the paper's tables."""
     rule = named_defence(OURS, told)
     assert isinstance(rule, Consensus)
     found = rule.judge(reports, finding)
-    edge = threshold_of(rule, reports, found.trusted, full_rank).index(LEVEL)
-    return Verdict(edge, found.trusted, found.oddness, int(found.liars or 0))
+    return threshold_of(rule, reports, found.trusted, full_rank).index(LEVEL), found
 
 
 def expected_coverage(sizes: NDArray[np.int64], benign: Mask, run: Run) -> float | None:
@@ -360,42 +322,43 @@ def expected_coverage(sizes: NDArray[np.int64], benign: Mask, run: Run) -> float
 def run_seed(world: PaperWorld, runs: Sequence[Run], seed: int) -> list[RunOutcome]:
     """The outcome of every run on the clients of one seed; runs under one attack share it."""
     trial = make_trial(world, seed)
+    upper = trial.federation.grid.upper
+    everybody = np.ones(trial.federation.n_clients, bool)
     scenes: dict[tuple[str, float], _Scene] = {}
     outcomes = []
     for run in runs:
         key = (run.attack, run.ratio)
         if key not in scenes:
             noise = [seed, *run.attack.encode(), round(1000 * run.ratio), *world_key(world)]
-            rng = np.random.default_rng(noise)
-            scenes[key] = _Scene(trial, *key, rng)
-        scene = scenes[key]
-        verdict = scene.judge(run)
-        coverage, size = trial.measure(verdict.edge, scene.benign)
-        honest = trial.measure(table_edge(trial.federation, LEVEL, scene.benign), scene.benign)
-        everybody = np.ones(len(scene.benign), bool)
-        oddities, ends = scene.oddities(verdict.oddness), scene.ends()
+            scenes[key] = _Scene(trial, *key, noise)
+        benign = scenes[key].benign
+        edge, found = scenes[key].judge(run)
+        coverage, size = trial.measure(edge, benign)
+        honest = trial.measure(table_edge(trial.federation, LEVEL, benign), benign)
+        shown = not benign.all() and found.oddness.any()
+        pooled = trial.federation.pooled(benign)
         outcomes.append(
             RunOutcome(
                 coverage=coverage,
                 set_size=size,
                 honest_coverage=honest[0],
                 honest_set_size=honest[1],
-                everywhere=trial.measure(verdict.edge, everybody)[0],
-                expected=expected_coverage(trial.federation.sizes, scene.benign, run),
-                assumed=verdict.assumed,
-                caught=int((~verdict.trusted & ~scene.benign).sum()),
-                flagged=int((~verdict.trusted).sum()),
-                liar_oddity=oddities[0],
-                honest_oddity=oddities[1],
-                first_bin=ends[0],
-                last_bin=ends[1],
+                everywhere=trial.measure(edge, everybody)[0],
+                expected=expected_coverage(trial.federation.sizes, benign, run),
+                assumed=int(found.liars or 0),
+                caught=int((~found.trusted & ~benign).sum()),
+                flagged=int((~found.trusted).sum()),
+                liar_oddity=float(found.oddness[~benign].mean()) if shown else None,
+                honest_oddity=float(found.oddness[benign].mean()) if shown else None,
+                first_bin=float(pooled[upper <= 0.01].sum() / pooled.sum()),
+                last_bin=float(pooled[upper > 0.99].sum() / pooled.sum()),
             )
         )
     return outcomes
 
 
 Results = dict[tuple[PaperWorld, Run], list[RunOutcome]]
-FIELDS = [field.name for field in fields(RunOutcome)]
+Kept = dict[Run, list[RunOutcome]]
 
 
 def run_cases(
@@ -413,7 +376,7 @@ def run_cases(
     """
     results: Results = {}
     missing: dict[PaperWorld, dict[Run, None]] = {}
-    kept: dict[PaperWorld, dict[Run, list[RunOutcome]]] = {}
+    kept: dict[PaperWorld, Kept] = {}
     for world, run in cases:
         if world not in kept:
             kept[world] = _load(store, world, seeds)
@@ -455,38 +418,31 @@ def _execute(
             yield *tasks[task], task.result()
 
 
+class _File(msgspec.Struct):
+    """The runs of one world, and what they were made with."""
+
+    version: str
+    seeds: int
+    runs: list[tuple[Run, list[RunOutcome]]]
+
+
 def _path(store: Path, world: PaperWorld) -> Path:
     name = "-".join(str(part) for part in (world.dataset, world.split, world.stage) if part)
-    digest = "".join(f"{byte:02x}" for byte in world_key(world))
-    return store / f"{name}-{digest}.json"
+    return store / f"{name}-{bytes(world_key(world)).hex()}.json"
 
 
-def _load(store: Path | None, world: PaperWorld, seeds: int) -> dict[Run, list[RunOutcome]]:
+def _load(store: Path | None, world: PaperWorld, seeds: int) -> Kept:
     if store is None or not _path(store, world).is_file():
         return {}
-    content = json.loads(_path(store, world).read_text(encoding="utf-8"))
-    if (content["version"], content["seeds"], content["fields"]) != (__version__, seeds, FIELDS):
+    try:
+        found = msgspec.json.decode(_path(store, world).read_bytes(), type=_File)
+    except msgspec.DecodeError:  # of a version with other fields
         return {}
-    return {
-        Run(**entry["run"]): [RunOutcome(*values) for values in entry["outcomes"]]
-        for entry in content["runs"]
-    }
+    return dict(found.runs) if (found.version, found.seeds) == (__version__, seeds) else {}
 
 
-def _save(
-    store: Path | None, world: PaperWorld, seeds: int, fresh: dict[Run, list[RunOutcome]]
-) -> None:
-    if store is None:
-        return
-    store.mkdir(parents=True, exist_ok=True)
-    content = {
-        "version": __version__,
-        "seeds": seeds,
-        "fields": FIELDS,
-        "world": asdict(world),
-        "runs": [
-            {"run": asdict(run), "outcomes": [list(asdict(one).values()) for one in found]}
-            for run, found in fresh.items()
-        ],
-    }
-    write_atomically(_path(store, world), json.dumps(content))
+def _save(store: Path | None, world: PaperWorld, seeds: int, runs: Kept) -> None:
+    if store is not None:
+        store.mkdir(parents=True, exist_ok=True)
+        content = msgspec.json.encode(_File(__version__, seeds, list(runs.items())))
+        write_atomically(_path(store, world), content)

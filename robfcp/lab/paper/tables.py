@@ -233,7 +233,7 @@ def bounds(seeds: int) -> list[dict[str, Any]]:
                 least = int(reports.sizes[benign].min())
                 given = PublishedSetting(int(benign.sum()), m, least, liars, bins=100)
                 trusted = named_defence(TEXT, m)(reports).trusted
-                edge = ours(reports, m, look(reports)).edge
+                edge, _ = ours(m, reports, look(reports))
                 intervals = {
                     "theorem_1": theorem_1(given),
                     "dkw": theorem_1(given, dkw_radius),
