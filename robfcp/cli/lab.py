@@ -327,9 +327,6 @@ class Recipe:
     fraction: Annotated[float | None, expert("Share of sites a round.")] = None
     local_epochs: Annotated[int | None, expert("Epochs a site trains.")] = None
     batch: Annotated[int | None, expert("Samples a step.")] = None
-    aggregation: Annotated[str | None, expert("mean, median, trimmed-mean or multi-krum.")] = None
-    malicious: Annotated[int | None, expert("Sites that poison updates.")] = None
-    poison_strength: Annotated[float | None, expert("How hard they do.")] = None
 
 
 def train(
@@ -427,13 +424,14 @@ def _leave_sites_out(
     settings = leave_out_recipe(data.name, **told)
     with printer.busy(f"training {data.name}", settings.folds) as step:
         found = leave_sites_out(data, settings, lambda: step(advance=1))
-    outputs.write(output, found.logits, found.table.y, None, bits, found.table.columns)
+    y = found.table.y
+    outputs.write(output, found.logits, y, None, bits, found.table.columns)
     return {
         "dataset": data.name,
         "sites": len(set(found.table.sites.tolist())),
-        "samples": len(found.table),
-        "accuracy": found.accuracy,
-        "commonest_class": found.commonest,
+        "samples": len(y),
+        "accuracy": float((found.logits.argmax(axis=1) == y).mean()),
+        "commonest_class": float(np.bincount(y).max() / len(y)),
         "seconds": found.seconds,
         "features": list(data.features) or data.x.shape[1],
         "class_names": list(data.classes),

@@ -19,7 +19,7 @@ from robfcp.guarantees import Marginal
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import EVERYDAY
 from robfcp.lab.datasets import SiteTable
-from robfcp.lab.simulation import simulate, thresholds_of
+from robfcp.lab.simulation import simulate, summarise, thresholds_of
 from robfcp.lab.worlds import federation_of
 from robfcp.scores import LAC, check_labels, check_probabilities
 
@@ -140,8 +140,8 @@ def lies(
     share: float = 0.2,
     seeds: int = 5,
 ) -> Iterator[dict[str, Any]]:
-    """A row an attack and defence, the number of liars estimated: error of coverage, liars found
-    and honest sites flagged, means over the seeds."""
+    """A row an attack, the number of liars estimated, all defences beside each other: error of
+    coverage, liars found and honest sites flagged, means over the seeds."""
     given, sites = federation.load()
     for attack in attacks:
         rows = simulate(
@@ -155,37 +155,28 @@ def lies(
             liars="estimate",
             seeds=seeds,
         )
-        for defence in ("none", *COMPARED):
-            group = [row for row in rows if row.defence == defence]
-            liars, honest = group[0].n_malicious, group[0].n_clients - group[0].n_malicious
-            yield {
-                "federation": federation.title,
-                "attack": attack if liars else "nobody lies",
-                "defence": defence,
-                "liars": liars,
-                "honest": honest,
-                "error": float(np.mean([row.error for row in group])),
-                "found": float(np.mean([row.caught for row in group])),
-                "false_alarms": float(np.mean([row.flagged - row.caught for row in group])),
-            }
+        liars, mean = rows[0].n_malicious, {one["defence"]: one for one in summarise(rows)}
+        line: dict[str, Any] = {
+            "federation": federation.title,
+            "attack": attack if liars else "nobody lies",
+            "liars": liars,
+            "honest": rows[0].n_clients - liars,
+            "none_error": mean["none"]["error"],
+        }
+        for defence in COMPARED:
+            one = mean[defence]
+            line |= {f"{defence}_error": one["error"], f"{defence}_found": one["caught"]}
+            line[f"{defence}_false_alarms"] = one["flagged"] - one["caught"]
+        yield {**line, "seeds": seeds}
 
 
 def found_table(seeds: int = 5, quiet_seeds: int = 20) -> list[dict[str, Any]]:
-    """One row a federation and fault, all defences beside each other; first that nobody lies."""
-    table = []
-    for federation in FEDERATIONS:
-        quiet = list(lies(federation, ("coverage",), 0.0, quiet_seeds))
-        rows = [*quiet, *lies(federation, seeds=seeds)]
-        for attack in dict.fromkeys(row["attack"] for row in rows):
-            group = {row["defence"]: row for row in rows if row["attack"] == attack}
-            none = group["none"]
-            line = {key: none[key] for key in ("federation", "attack", "liars", "honest")}
-            line["none_error"] = none["error"]
-            for defence in COMPARED:
-                for key in ("error", "found", "false_alarms"):
-                    line[f"{defence}_{key}"] = group[defence][key]
-            table.append({**line, "seeds": seeds if none["liars"] else quiet_seeds})
-    return table
+    """The rows of all federations, in each first that nobody lies."""
+    return [
+        row
+        for one in FEDERATIONS
+        for row in (*lies(one, ("coverage",), 0.0, quiet_seeds), *lies(one, seeds=seeds))
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,26 +292,25 @@ def by_site(
             row[rule] = float(outcome.coverage[k])
             row[f"{rule}, set size"] = float(outcome.set_size[k])
         rows.append(row)
-    weights = [row["samples"] for row in rows]
-    return rows, [_spread(federation.title, rule, found[rule], weights) for rule in TITLES]
-
-
-def _spread(title: str, rule: str, outcome: SiteOutcomes, weights: list[int]) -> dict[str, Any]:
-    """How one rule's coverage and set sizes are spread over a federation's sites."""
-    values = outcome.coverage
-    return {
-        "federation": title,
-        "rule": rule,
-        "overall": float(np.average(values, weights=weights)),
-        "mean": float(values.mean()),
-        "worst_site": outcome.sites[int(values.argmin())],
-        "worst": float(values.min()),
-        "tenth": float(np.quantile(values, 0.1)),
-        "best": float(values.max()),
-        "low": float((values < LOW).mean()),
-        "worst_class": float(outcome.classes.min()),
-        "set_size": float(np.average(outcome.set_size, weights=weights)),
-    }
+    weights, rules = [row["samples"] for row in rows], []
+    for rule, outcome in ((rule, found[rule]) for rule in TITLES):
+        values = outcome.coverage
+        rules.append(
+            {
+                "federation": federation.title,
+                "rule": rule,
+                "overall": float(np.average(values, weights=weights)),
+                "mean": float(values.mean()),
+                "worst_site": outcome.sites[int(values.argmin())],
+                "worst": float(values.min()),
+                "tenth": float(np.quantile(values, 0.1)),
+                "best": float(values.max()),
+                "low": float((values < LOW).mean()),
+                "worst_class": float(outcome.classes.min()),
+                "set_size": float(np.average(outcome.set_size, weights=weights)),
+            }
+        )
+    return rows, rules
 
 
 @dataclass(frozen=True)
@@ -351,16 +341,6 @@ class LeftOut:
     logits: NDArray[np.float64]
     seconds: float
     library: str
-
-    @property
-    def accuracy(self) -> float:
-        """Share of samples whose most probable class is the label."""
-        return float((self.logits.argmax(axis=1) == self.table.y).mean())
-
-    @property
-    def commonest(self) -> float:
-        """Share of the commonest class: the accuracy of a model that has learnt nothing."""
-        return float(np.bincount(self.table.y).max() / len(self.table))
 
 
 def leave_out_recipe(name: str, **changes: Any) -> LeaveOutSettings:

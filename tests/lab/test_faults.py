@@ -6,10 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from makers import said
 
 import robfcp
-from robfcp.cli import app
 from robfcp.lab.faults import FAULTS, HONEST, LIE, compared, stroke_story
 
 
@@ -41,22 +40,15 @@ def test_lines_are_what_the_thresholds_give_on_the_test_patients() -> None:
 @pytest.mark.slow
 def test_demo_ends_with_a_page_and_the_reports(tmp_path) -> None:
     out = tmp_path / "out"
-    result = CliRunner().invoke(app, ["demo", "-o", str(out), "--json"])
-    assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
+    told = json.loads(said("demo", "-o", out, "--json"))
     assert [line["defence"] for line in told["lines"]][:2] == [HONEST, "none"]
     liars = [name for name, fault in told["faults"].items() if fault == LIE]
     assert all(told["said"][name] == "scores all equal" for name in liars)
-    assert {path.name for path in out.iterdir()} == {
-        "calibration.record.json",
-        "calibration.json",
-        "demo.json",
-        "page.html",
-        "reports",
-    }
+    written = {"calibration.record.json", "calibration.json", "demo.json", "page.html", "reports"}
+    assert {path.name for path in out.iterdir()} == written
     assert len(list((out / "reports").iterdir())) == 49
     again = robfcp.calibrate([robfcp.Report.load(path) for path in (out / "reports").iterdir()])
     assert again.threshold == robfcp.Calibration.load(out / "calibration.json").threshold
-    plain = CliRunner().invoke(app, ["demo", "-o", str(out)])
-    assert "what became of the others" in plain.stdout
-    assert "lies: all scores zero" in " ".join(plain.stdout.split())
+    plain = " ".join(said("demo", "-o", out).split())
+    assert "what became of the others" in plain
+    assert "lies: all scores zero" in plain

@@ -25,27 +25,16 @@ def test_every_shipped_file_is_what_the_index_says(entry: dict[str, object]) -> 
     assert len(np.unique(scores)) > 0.5 * len(scores)
 
 
-def test_the_shipped_files_stay_small() -> None:
-    sizes = {
-        entry["file"]: len(files("robfcp.lab.outputs").joinpath(entry["file"]).read_bytes())
-        for entry in outputs.entries()
-    }
-    assert sum(sizes.values()) < 8 * 2**20
-    assert sum(size for name, size in sizes.items() if name.startswith("tiny")) < 6 * 2**20
-
-
-def test_both_splits_of_all_five_data_sets_ship() -> None:
+def test_what_ships_is_small_complete_and_keeps_sleepers_apart() -> None:
+    folder = files("robfcp.lab.outputs")
+    sizes = [len(folder.joinpath(entry["file"]).read_bytes()) for entry in outputs.entries()]
+    assert sum(sizes) < 8 * 2**20
     names = ("mnist", "cifar10", "tinyimagenet", "pathmnist", "sleep")
     assert outputs.names() == (*names, "stroke", "heart")
     for name in names:
         first, second = (outputs.load(name, split) for split in ("iid", "beta0.5"))
         assert np.array_equal(first.labels, second.labels)
-
-
-def test_sleep_keeps_its_subjects_for_attribute_partitions() -> None:
-    sleep = outputs.load("sleep")
-    assert sleep.groups is not None
-    subjects = np.unique(sleep.groups)
+    subjects = np.unique(outputs.load("sleep").groups)
     assert len(subjects) == 39
     assert (subjects % 2 == 1).all()  # the models were trained on the even ones
 
@@ -65,22 +54,27 @@ def test_small_probabilities_survive_storage_relative_to_their_size(
     others = exact[:, 1:].sum(1)
     assert others.min() < 1e-4
     assert np.allclose(LAC()(loaded.probabilities, labels), others, rtol=error, atol=0)
-    assert loaded.groups is not None
     assert np.array_equal(loaded.groups, np.arange(500))
 
 
-def test_wrong_requests_say_what_there_is(tmp_path: Path) -> None:
+def test_columns_survive_storage_and_files_without_them_still_read(tmp_path: Path) -> None:
+    path, names = tmp_path / "o.npz", np.array(["b", "a", "b"])
+    outputs.write(path, np.eye(3), [0, 1, 2], columns={"site": names})
+    assert outputs.read(path).column("site").tolist() == names.tolist()
+    outputs.write(path, np.eye(3), [0, 1, 2])
+    assert outputs.read(path).columns == {}
+
+
+def test_wrong_requests_and_files_are_refused(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(RobfcpError, match="mnist/iid/final"):
         outputs.load("imagenet")
     with pytest.raises(RobfcpError, match="neither 8 nor 16"):
         outputs.write(tmp_path / "o.npz", np.zeros((2, 2)), [0, 1], bits=4)
-    path = tmp_path / "x.npz"
-    np.savez(path, other=np.zeros(2))
-    with pytest.raises(RobfcpError, match="not a file of model outputs"):
-        outputs.read(path)
-
-
-def test_a_damaged_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"depth": np.zeros((1, 2)), "labels": [0], "column:site": [3], "names:site": ["a"]}
+    for arrays in ({"other": np.zeros(2)}, columns):
+        np.savez(tmp_path / "x.npz", **arrays)
+        with pytest.raises(RobfcpError, match="not a file of model outputs"):
+            outputs.read(tmp_path / "x.npz")
     entry = {**outputs.entries()[0], "sha256": "0" * 64}
     monkeypatch.setattr(outputs, "entries", lambda: (entry,))
     with pytest.raises(RobfcpError, match="is damaged"):

@@ -1,23 +1,16 @@
 """The paper's experiments: closed forms hold, numbers equal the library's, runs resume."""
 
-from __future__ import annotations
-
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
+from makers import said
 from scipy.stats import norm
-from typer.testing import CliRunner
 
 import robfcp
-from robfcp import LAC
-from robfcp.cli import app
-from robfcp.defence import DEFAULT, Assessment, RobFCP, RobFCPReleased, named_defence, threshold_of
-from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
-from robfcp.grid import Grid
+from robfcp import LAC, Grid, RobfcpError
+from robfcp.defence import DEFAULT, RobFCP, RobFCPReleased, named_defence, threshold_of
 from robfcp.lab import outputs, paper
 from robfcp.lab.paper import runs, tables
 from robfcp.lab.paper.cases import COMPARED, DETECTORS, EXPERIMENTS, Case, published
@@ -41,225 +34,187 @@ from robfcp.lab.paper.tables import AHEAD, beaten, cells, make_rows, remarks, st
 from robfcp.lab.published import full_rank, table_edge
 
 SMALL = PaperWorld("mnist", "beta0.5", "early", 0.5)
+GOOD = PaperWorld("mnist", "iid")
 
 
-def test_every_published_number_ships_and_has_a_cell_beside_it() -> None:
+def test_every_published_number_ships_and_every_table_has_all_methods_in_every_setting():
     figures = [row.figure for row in published()]
-    assert len(figures) == 578
-    assert (published()[0].dataset, published()[0].attack, figures[0]) == (
-        *("mnist", "coverage"),
-        (0.805, 1.284),
-    )
-    cases = [case for _, make in EXPERIMENTS.values() for case in make()]
-    found = [case.published for case in cases if case.world.stage == "final" and case.published]
-    assert sorted(found) == sorted(figures)
-
-
-def test_every_table_has_all_methods_in_every_setting() -> None:
+    first = published()[0]
+    assert (len(figures), first.dataset, first.attack) == (578, "mnist", "coverage")
+    assert first.figure == (0.805, 1.284)
+    beside = []
     for name, (_, make) in EXPERIMENTS.items():
-        settings: dict[object, set[str]] = {}
+        settings = {}
         for case in make():
             key = (case.world, case.run.attack, case.run.ratio, case.run.told, case.variant)
             settings.setdefault(key, set()).add(case.run.method)
+            if case.world.stage == "final" and case.published:
+                beside.append(case.published)
         needed = DETECTORS if name == "counting" else COMPARED
         assert all(found >= set(needed) for found in settings.values()), name
+    assert sorted(beside) == sorted(figures)
 
 
-def brute_force(
-    world: PaperWorld, seed: int, threshold: float, n_malicious: int
-) -> tuple[float, float]:
-    rng = np.random.default_rng([seed, *runs.world_key(world)])
-    given = outputs.load(world.dataset, world.split, world.stage)  # type: ignore[arg-type]
+def test_coverage_and_size_are_those_of_the_prediction_sets():
+    """Against the sets themselves, with the halves and liars drawn as make_trial draws them."""
+    trial, rng = make_trial(SMALL, 3), np.random.default_rng([3, *runs.world_key(SMALL)])
+    given = outputs.load(SMALL.dataset, SMALL.split, SMALL.stage)
     every = LAC().all_labels(given.probabilities, rng)
-    halves = [np.array_split(rng.permutation(p), 2) for p in runs.split(world, given, rng)]
-    liars = rng.permutation(len(halves))[:n_malicious]
-    test = np.concatenate([half[1] for k, half in enumerate(halves) if k not in set(liars)])
-    sets = every[test] <= threshold
-    return float(sets[np.arange(len(test)), given.labels[test]].mean()), float(sets.sum(1).mean())
-
-
-def test_coverage_and_size_are_those_of_the_prediction_sets() -> None:
-    trial = make_trial(SMALL, 3)
+    halves = [np.array_split(rng.permutation(p), 2) for p in runs.split(SMALL, given, rng)]
+    liars = set(rng.permutation(len(halves))[:30])
+    test = np.concatenate([half[1] for k, half in enumerate(halves) if k not in liars])
     for edge in (200, 600, 950):
-        threshold = float(trial.federation.grid.upper[edge])
-        measured = trial.measure(edge, trial.benign(30))
-        assert measured == pytest.approx(brute_force(SMALL, 3, threshold, 30), abs=1e-12)
+        sets = every[test] <= trial.federation.grid.upper[edge]
+        hit = sets[np.arange(len(test)), given.labels[test]]
+        expected = hit.mean(), sets.sum(1).mean()
+        assert trial.measure(edge, trial.benign(30)) == pytest.approx(expected, abs=1e-12)
     assert trial.measure(None, trial.benign(30)) == (1.0, 10.0)
 
 
 @pytest.mark.parametrize("attack", ["coverage", "gaussian", "mimic"])
-def test_thresholds_are_those_of_calibrate(attack: str) -> None:
-    trial = make_trial(SMALL, 1)
-    federation = trial.attacked(attack, 30, np.random.default_rng(0))
+def test_thresholds_are_those_of_calibrate(attack):
+    federation = make_trial(SMALL, 1).attacked(attack, 30, 0)
     for rule in (None, RobFCP(30), RobFCPReleased(30)):
-        trusted = None if rule is None else rule(federation).trusted
-        edge = table_edge(federation, LEVEL, trusted)
+        edge = table_edge(federation, LEVEL, None if rule is None else rule(federation).trusted)
         assert edge is not None
         kept = robfcp.calibrate(federation, defence=rule or "none").trusted_mask
         assert threshold_of(rule, federation, kept, full_rank).index(LEVEL) == edge
 
 
 @pytest.mark.parametrize("told", [0.3, None])
-def test_our_defence_is_run_as_calibrate_runs_it(told: float | None) -> None:
-    trial = make_trial(SMALL, 2)
+def test_our_defence_is_run_as_calibrate_runs_it(told):
+    trial, number = make_trial(SMALL, 2), None if told is None else 30
     noise = [2, *b"coverage", 300, *runs.world_key(SMALL)]
-    federation = trial.attacked("coverage", 30, np.random.default_rng(noise))
-    number = None if told is None else 30
+    federation = trial.attacked("coverage", 30, noise)
     rule = named_defence(OURS, number)
     kept = robfcp.calibrate(federation, defence=rule).trusted_mask
-    verdict = ours(federation, number, look(federation))
-    assert verdict.edge is not None
-    assert threshold_of(rule, federation, kept, full_rank).index(LEVEL) == verdict.edge
-    assert np.array_equal(kept, verdict.trusted)
+    edge, found = ours(number, federation, look(federation))
+    assert threshold_of(rule, federation, kept, full_rank).index(LEVEL) == edge is not None
+    assert np.array_equal(kept, found.trusted)
     (outcome,) = run_seed(SMALL, [Run("coverage", 0.3, OURS, told)], 2)
-    assert (outcome.coverage, outcome.set_size) == trial.measure(verdict.edge, trial.benign(30))
-    assert (outcome.assumed, outcome.flagged) == (verdict.assumed, int((~verdict.trusted).sum()))
+    assert (outcome.coverage, outcome.set_size) == trial.measure(edge, trial.benign(30))
+    assert (outcome.assumed, outcome.flagged) == (found.liars, int((~kept).sum()))
 
 
-def test_reports_by_class_add_up_to_the_pooled_ones() -> None:
+def test_reports_by_class_add_up_and_the_ends_are_shares_of_honest_scores():
     trial = make_trial(SMALL, 0)
-    scores = trial.forged("coverage", 30, np.random.default_rng(0))
-    by_class = trial.sketched(scores, by_class=True)
-    assert by_class.strata is not None
-    assert np.array_equal(by_class.counts, trial.sketched(scores).counts)
-    (outcome,) = run_seed(SMALL, [Run("coverage", 0.3, BY_CLASS, 0.3)], 0)
-    assert abs(outcome.coverage - outcome.honest_coverage) < 0.05
+    by_class = trial.attacked("gaussian", 30, [1, 2], by_class=True)
+    assert np.array_equal(by_class.counts, trial.attacked("gaussian", 30, [1, 2]).counts)
+    assert np.array_equal(by_class.strata.sizes.sum(axis=1), by_class.sizes)
+    both = [Run("coverage", 0.3, BY_CLASS, 0.3), Run("coverage", 0.4, TEXT, 0.4)]
+    ours_by_class, text = run_seed(SMALL, both, 0)
+    assert abs(ours_by_class.coverage - ours_by_class.honest_coverage) < 0.05
+    honest = np.concatenate([trial.scores[k] for k in np.flatnonzero(trial.benign(40))])
+    assert text.first_bin == pytest.approx((honest <= 0.01).mean())
+    assert text.last_bin == pytest.approx((honest > 0.99).mean())
+    assert text.liar_oddity > text.honest_oddity > 0
 
 
-def closed_form_z_scores(
-    worlds_and_ratios: list[tuple[PaperWorld, float]], seeds: int
-) -> list[float]:
+def closed_form_z_scores(places, seeds):
     """How many standard errors undefended FCP is outside [closed form, closed form + bin mass]."""
-    scores = []
-    by_world: dict[PaperWorld, list[float]] = {}
-    for world, ratio in worlds_and_ratios:
-        by_world.setdefault(world, []).append(ratio)
-    for world, ratios in by_world.items():
-        found: dict[float, list[tuple[float, float, float, float]]] = {r: [] for r in ratios}
+    found = {}
+    for world in dict.fromkeys(world for world, _ in places):
         for seed in range(seeds):
             trial = make_trial(world, seed)
-            for ratio in ratios:
-                n_clients = trial.federation.n_clients
-                n_malicious = round(n_clients * ratio)
-                benign = trial.benign(n_malicious)
-                attacked = trial.attacked("coverage", n_malicious, np.random.default_rng(seed))
+            for ratio in (ratio for one, ratio in places if one == world):
+                number = round(trial.federation.n_clients * ratio)
+                benign, run = trial.benign(number), Run("coverage", ratio, FCP, ratio)
+                attacked = trial.attacked("coverage", number, seed)
                 edge = table_edge(attacked, LEVEL)
-                assert edge is not None
-                expected = expected_coverage(
-                    attacked.sizes, benign, Run("coverage", ratio, "fcp", ratio)
-                )
-                assert expected is not None
+                expected = expected_coverage(attacked.sizes, benign, run)
                 coverage = trial.measure(edge, benign)[0]
                 mass = coverage - trial.measure(edge - 1, benign)[0]
-                n_cal, n_test = int(attacked.sizes[benign].sum()), int(trial.tested[benign].sum())
+                n_cal, n_test = attacked.sizes[benign].sum(), trial.tested[benign].sum()
                 variance = expected * (1 - expected) * (1 / (n_cal + 2) + 1 / n_test)
-                found[ratio].append((coverage, expected, mass, variance))
-        for ratio in ratios:
-            coverage, expected, mass, variance = np.mean(found[ratio], axis=0)
-            error = float(np.sqrt(variance / seeds))
-            scores.append(max(expected - coverage, coverage - expected - mass, 0.0) / error)
-    return scores
+                row = (expected - coverage, coverage - expected - mass, variance)
+                found.setdefault((world, ratio), []).append(row)
+    means = [np.mean(rows, axis=0) for rows in found.values()]
+    return [max(below, above, 0) / np.sqrt(variance / seeds) for below, above, variance in means]
 
 
-def coverage_cells() -> list[tuple[PaperWorld, float]]:
-    cells = {
-        (case.world, case.run.ratio): None
-        for _, make in EXPERIMENTS.values()
-        for case in make()
-        if case.run.attack == "coverage" and case.world.score == "lac" and not case.world.fine
-    }
-    return list(cells)
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_undefended_fcp_follows_the_closed_form_in_coverage_attack_cells(every):
+    places = [(SMALL, 0.1), (SMALL, 0.4), (GOOD, 0.3)]
+    if every:
+        cases = [case for _, make in EXPERIMENTS.values() for case in make()]
+        places = list(
+            dict.fromkeys(
+                (case.world, case.run.ratio)
+                for case in cases
+                if case.run.attack == "coverage" and case.world.score == "lac"
+                if not case.world.fine
+            )
+        )
+        assert len(places) > 80
+    limit = norm.ppf(1 - 0.01 / (2 * len(places)))  # Bonferroni, 1% for all cells together
+    assert max(closed_form_z_scores(places, 10 if every else 5)) < limit
 
 
-def test_undefended_fcp_follows_the_closed_form_in_a_few_cells() -> None:
-    cells = [(SMALL, 0.1), (SMALL, 0.4), (PaperWorld("mnist", "iid"), 0.3)]
-    limit = float(norm.ppf(1 - 0.01 / (2 * len(cells))))
-    assert max(closed_form_z_scores(cells, 5)) < limit
-
-
-@pytest.mark.slow
-def test_undefended_fcp_follows_the_closed_form_in_every_coverage_attack_cell() -> None:
-    cells = coverage_cells()
-    assert len(cells) > 80
-    limit = float(norm.ppf(1 - 0.01 / (2 * len(cells))))  # Bonferroni, 1% for all cells together
-    assert max(closed_form_z_scores(cells, 10)) < limit
-
-
-def test_the_closed_form_is_the_one_known_for_equal_clients() -> None:
+def test_the_closed_form_is_the_one_known_for_equal_clients():
     sizes = np.full(100, 1000)
-    for ratio in (0.1, 0.2, 0.3, 0.4):
+    for ratio in (0.05, 0.1, 0.2, 0.3, 0.4):
         benign = np.arange(100) >= 100 * ratio
-        lower = expected_coverage(sizes, benign, Run("coverage", ratio, "fcp", ratio))
-        upper = expected_coverage(sizes, benign, Run("efficiency", ratio, "fcp", ratio))
+        lower, upper, none = (
+            expected_coverage(sizes, benign, Run(attack, ratio, FCP, ratio))
+            for attack in ("coverage", "efficiency", "gaussian")
+        )
         assert lower == pytest.approx((0.9 - ratio) / (1 - ratio), abs=1e-4)
-        assert upper == 1.0
-    benign = np.arange(100) >= 5
-    upper = expected_coverage(sizes, benign, Run("efficiency", 0.05, "fcp", 0.05))
-    assert upper == pytest.approx(0.9 / 0.95, abs=1e-4)
-    assert expected_coverage(sizes, benign, Run("gaussian", 0.05, "fcp", 0.05)) is None
-
-
-def test_published_rob_fcp_fails_on_a_good_model_where_ours_does_not() -> None:
-    runs = [Run("coverage", 0.4, method, 0.4) for method in (FCP, TEXT, OURS)]
-    outcomes = [run_seed(PaperWorld("mnist", "iid"), runs, seed) for seed in range(3)]
-    error = np.mean([[one.coverage - one.honest_coverage for one in row] for row in outcomes], 0)
-    assert error[1] < -0.15
-    assert abs(error[2]) < 0.01
+        assert upper == pytest.approx(min(1, 0.9 / (1 - ratio)), abs=1e-4)
+        assert none is None
 
 
 @pytest.mark.parametrize("attribute", ["wake", "REM"])
-def test_attribute_clients_differ_in_their_share_of_the_stage(attribute: str) -> None:
-    given = outputs.load("sleep")
+def test_attribute_clients_differ_in_their_share_of_the_stage(attribute):
+    given, rng = outputs.load("sleep"), np.random.default_rng(0)
     world = PaperWorld("sleep", "iid", attribute=attribute)
-    parts = runs.split(world, given, np.random.default_rng(0))
+    parts = runs.split(world, given, rng)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(given.labels)))
     stage = runs.STAGES.index(attribute)
     share = np.array([(given.labels[part] == stage).mean() for part in parts])
     assert len(parts) == runs.clients_of(world) == 13
     assert share[-4:].mean() > 1.5 * share[:4].mean()
-    assert given.groups is not None
     assert all(len(np.unique(given.groups[part])) == runs.SUBJECTS for part in parts)
     with pytest.raises(RobfcpError, match="no subjects"):
-        runs.split(PaperWorld("mnist", "iid", attribute="wake"), outputs.load("mnist"), None)  # type: ignore[arg-type]
+        runs.split(PaperWorld("mnist", "iid", attribute="wake"), outputs.load("mnist"), rng)
 
 
-def test_clients_too_small_to_be_used_are_filled_from_the_largest() -> None:
+def test_clients_too_small_to_be_used_are_filled_from_the_largest():
     given = outputs.load("cifar10", "beta0.5")
     world = PaperWorld("cifar10", "beta0.5", "final", 0.1)
     parts = runs.split(world, given, np.random.default_rng(0))
     assert min(len(part) for part in parts) >= runs.LEAST
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(given.labels)))
-
-
-def test_the_fine_grid_holds_every_view() -> None:
-    for bins in (2, 10, 100, 1000, 10000):
+    for bins in (2, 10, 100, 1000, 10000):  # of the granularity table
         assert runs.fine_grid().merge_ends(Grid.uniform(bins)) is not None
 
 
-def test_a_stopped_call_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_stopped_call_goes_on_where_it_was(tmp_path):
     cases = [(case.world, case.run) for case in EXPERIMENTS["misstated"][1]()]
-    totals: list[int] = []
+    totals = []
     done = [
         run_cases(cases[:n], seeds=seeds, store=tmp_path, workers=1, start=totals.append)
         for n, seeds in ((4, 2), (4, 2), (6, 2), (4, 3))
     ]
     assert totals == [2, 0, 2, 3]  # seeds of one world, whatever is missing of it
     assert done[0] == done[1] == {key: done[2][key] for key in done[0]}
+    (path,) = tmp_path.iterdir()
+    path.write_text(path.read_text().replace('"caught"', '"found"'))
+    run_cases(cases[:4], seeds=3, store=tmp_path, workers=1, start=totals.append)
+    assert totals[-1] == 3  # what another version wrote is run again
 
 
 @pytest.mark.slow
-def test_two_processes_find_what_one_finds_and_a_case_runs_once(tmp_path: Path) -> None:
+def test_two_processes_find_what_one_finds_and_a_case_runs_once():
     cases = [(SMALL, Run("coverage", 0.2, TEXT, 0.2))] * 2
     assert run_cases(cases, seeds=2, workers=1) == run_cases(cases, seeds=2, workers=2)
 
 
 @pytest.mark.slow
-def test_the_command_writes_tables_figures_and_the_page(tmp_path: Path) -> None:
+def test_the_command_writes_tables_figures_and_the_page(tmp_path):
     target, page = tmp_path / "out", tmp_path / "docs" / "results.md"
-    command = ["lab", "reproduce", "misstated", "-o", str(target), "--seeds", "2", "--workers", "1"]
-    result = CliRunner().invoke(app, [*command, "--page", str(page)])
-    assert result.exit_code == 0, result.output
-    assert "misstated" in result.output
+    words = ("lab", "reproduce", "misstated", "-o", target, "--seeds", 2, "--workers", 1)
+    words += ("--page", page)
+    assert "misstated" in said(*words)
     found = list(csv.DictReader((target / "misstated.csv").read_text().splitlines()))
     assert len(found) == 9 * len(COMPARED)
     assert {row["method"] for row in found} == set(COMPARED)
@@ -269,17 +224,15 @@ def test_the_command_writes_tables_figures_and_the_page(tmp_path: Path) -> None:
     page.write_text(page.read_text() + paper.pages.HAND + "by hand\n")
     for name in ("rivals.csv", "misstated.csv", "misstated.png"):
         assert f"results/{name}" in page.read_text()
-        assert (folder / name).is_file()
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    for again in ([], ["--no-resume"]):
-        assert CliRunner().invoke(app, [*command, *again, "--page", str(page)]).exit_code == 0
+    for again in ((), ("--no-resume",)):
+        said(*words, *again)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
         assert page.read_text().endswith("by hand\n")
-    listed = CliRunner().invoke(app, ["lab", "reproduce", "--json"])
-    assert set(json.loads(listed.output)["experiments"]) == set(paper.titles())
+    assert set(json.loads(said("lab", "reproduce", "--json"))["experiments"]) == set(paper.titles())
 
 
-def test_wrong_requests_are_refused(tmp_path: Path) -> None:
+def test_wrong_requests_are_refused(tmp_path):
     with pytest.raises(RobfcpError, match="no such experiment"):
         paper.reproduce(["table-9"], tmp_path)
     with pytest.raises(RobfcpError, match="at least 2"):
@@ -289,16 +242,13 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bounds_and_runtime_say_what_they_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bounds_and_runtime_say_what_they_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "BOUND_WORLDS", (("pathmnist", "coverage"),))
     monkeypatch.setattr(tables, "BOUND_RATIOS", (0.0, 0.1))
     found = paper.reproduce(["bounds", "theorem", "runtime"], tmp_path, seeds=2)
     for row in found["bounds"]:
-        assert row["theorem_1_lower"] < 0
+        assert max(row["theorem_1_lower"], row["dkw_lower"]) < 0
         assert row["theorem_1_upper"] > 1
-        assert row["dkw_lower"] < 0
         assert row["certificate_lower"] <= row["ours_coverage"] <= row["certificate_upper"]
     assert all(row[DEFAULT] < row["published"] * 10 for row in found["runtime"])
     paper.write_page(tmp_path, tmp_path / "page.md")
@@ -307,15 +257,13 @@ def test_bounds_and_runtime_say_what_they_measured(
     assert "## Bounds against measured coverage" in text
 
 
-def test_every_timed_repeat_sees_a_federation_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
+def test_every_timed_repeat_sees_a_federation_of_its_own(monkeypatch):
+    seen = []
 
-    def watched(name: str, liars: int) -> object:
-        rule = named_defence(name, liars)
-
-        def call(federation: Federation) -> Assessment:
+    def watched(name, liars):
+        def call(federation):
             seen.append(federation)  # kept, so that no two share an address
-            return rule(federation)
+            return named_defence(name, liars)(federation)
 
         return call
 
@@ -325,18 +273,17 @@ def test_every_timed_repeat_sees_a_federation_of_its_own(monkeypatch: pytest.Mon
     assert len({id(federation) for federation in seen}) == 3 * len(DETECTORS)
 
 
-def test_theorem_1_says_something_where_there_are_few_clients_bins_and_many_samples() -> None:
+def test_theorem_1_says_something_where_there_are_few_clients_bins_and_many_samples():
     first = tables.theorem()[0]
     assert (first["K"], first["K_m"], first["H"]) == (6, 1, 2)
     assert first["at n_b = 80,000"] == "[0.868, 0.932]"
     for row in tables.theorem():
         n = row["n_b: lower end above 0"]
-        bound = tables.theorem_at(row["K"], row["K_m"], row["H"], n)
-        less = tables.theorem_at(row["K"], row["K_m"], row["H"], int(n * 0.98))
-        assert less[0] <= 0 < bound[0]
+        ends = [tables.theorem_at(row["K"], row["K_m"], row["H"], int(n * f)) for f in (0.98, 1)]
+        assert ends[0][0] <= 0 < ends[1][0]
 
 
-def a_row(method: str, coverage: float, **more: object) -> dict[str, object]:
+def a_row(method, coverage, **more):
     base = {
         "dataset": "mnist", "model": "final", "split": "iid", "ratio": 0.4, "attack": "coverage",
         "told": 0.4, "variant": "", "number": "known", "honest_coverage": 0.9, "set_size": 1.0,
@@ -344,7 +291,7 @@ def a_row(method: str, coverage: float, **more: object) -> dict[str, object]:
     return {**base, "method": method, "coverage": coverage, **more}
 
 
-def test_cells_in_which_a_rival_is_ahead_are_listed_by_their_lead() -> None:
+def test_cells_in_which_a_rival_is_ahead_are_listed_by_their_lead():
     contents = {
         "main": [a_row(FCP, 0.8), a_row(RELEASED, 0.9), a_row(OURS, 0.89)],
         "known": [a_row(FCP, 0.8), a_row(OURS, 0.5)],  # the same setting, counted once
@@ -362,19 +309,11 @@ def test_cells_in_which_a_rival_is_ahead_are_listed_by_their_lead() -> None:
     assert (own["worst"], own["off"], own["total"]) == (pytest.approx(0.05), 1, 3)
 
 
-def test_remarks_say_how_often_each_method_is_off_and_where_most() -> None:
-    world = PaperWorld("mnist", "iid")
-    cases = [Case(world, Run("coverage", 0.4, method, 0.4), "known") for method in (TEXT, OURS)]
+def test_published_rob_fcp_fails_on_a_good_model_where_ours_does_not_and_remarks_say_so():
+    cases = [Case(GOOD, Run("coverage", 0.4, method, 0.4), "known") for method in (TEXT, OURS)]
     pairs = [(case.world, case.run) for case in cases]
     made = make_rows(cases, run_cases(pairs, seeds=2, workers=1))
+    assert made[0]["coverage"] < made[0]["honest_coverage"] - 0.15
     off, within = remarks(made)
     assert f"in 1 of 1 cells (most: mnist iid coverage 40%, {made[0]['coverage']:.3f}" in off
     assert within == f"{OURS}, ours is within 0.02 of the honest clients in every cell."
-
-
-def test_the_share_in_the_first_bin_is_that_of_the_honest_scores() -> None:
-    trial = make_trial(SMALL, 0)
-    (outcome,) = run_seed(SMALL, [Run("coverage", 0.4, "rob-fcp", 0.4)], 0)
-    honest = np.concatenate([trial.scores[k] for k in np.flatnonzero(trial.benign(40))])
-    assert outcome.first_bin == pytest.approx((honest <= 0.01).mean())
-    assert outcome.last_bin == pytest.approx((honest > 0.99).mean())

@@ -53,31 +53,29 @@ def test_attribute_parts_are_intervals():
         assert values[lower].max() <= values[upper].min()
 
 
-def test_a_minimum_out_of_reach_ends_with_advice():
-    labels = np.random.default_rng(0).integers(0, 10, 1000)
-    with pytest.raises(RobfcpError, match=r"use fewer than 40 clients, a larger beta or a smaller"):
-        partitions.dirichlet(labels, 40, 0.05, 0, attempts=20)
-    assert min(map(len, partitions.dirichlet(labels, 40, 0.5, 0))) >= 10
-
-
-@pytest.mark.parametrize("beta", [0, -1, np.nan, np.inf])
-def test_impossible_beta_is_refused(beta):
-    with pytest.raises(RobfcpError, match="beta"):
-        partitions.dirichlet(np.zeros(100, dtype=int), 2, beta, 0)
-
-
-def test_a_tiny_beta_does_not_underflow():
-    labels = np.zeros(100, dtype=int)
-    parts = partitions.dirichlet(labels, 3, 1e-300, 0, minimum=0)
+def test_a_tiny_beta_does_not_underflow_and_by_site_leaves_small_sites_out():
+    parts = partitions.dirichlet(np.zeros(100, dtype=int), 3, 1e-300, 0, minimum=0)
     assert sum(map(len, parts)) == 100
+    parts = partitions.by_site([3, 1, 3, 2, 3, 1], minimum=2)
+    assert {name: part.tolist() for name, part in parts.items()} == {"1": [1, 5], "3": [0, 2, 4]}
 
 
-def test_more_clients_than_samples_are_refused():
-    for call in (
-        lambda: partitions.iid(3, 4),
-        lambda: partitions.iid(3, 0),
-        lambda: partitions.dirichlet(np.zeros(30, dtype=int), 4, 1.0),
-        lambda: partitions.by_attribute([1, 2], 3),
-    ):
-        with pytest.raises(RobfcpError, match="use fewer clients"):
-            call()
+LABELS = np.random.default_rng(0).integers(0, 10, 1000)
+
+
+@pytest.mark.parametrize(
+    ("split", "given", "word"),
+    [
+        (partitions.dirichlet, (LABELS, 40, 0.05, 0), "use fewer than 40 clients, a larger beta"),
+        *((partitions.dirichlet, (LABELS, 2, b, 0), "beta") for b in (0, -1, np.nan, np.inf)),
+        (partitions.iid, (3, 4), "use fewer clients"),
+        (partitions.iid, (3, 0), "use fewer clients"),
+        (partitions.dirichlet, (LABELS[:30], 4, 1.0), "use fewer clients"),
+        (partitions.by_attribute, ([1, 2], 3), "use fewer clients"),
+        (partitions.by_site, ([3, 1, 3, 2], 9), "none of 3 has 9 samples"),
+    ],
+)
+def test_what_cannot_be_split_ends_with_advice(split, given, word):
+    more = {"attempts": 20} if split is partitions.dirichlet else {}
+    with pytest.raises(RobfcpError, match=word):
+        split(*given, **more)

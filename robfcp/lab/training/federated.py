@@ -1,4 +1,4 @@
-"""Federated training: rounds of local training and robust aggregation, resumable and seeded."""
+"""Federated training: rounds of local training and FedAvg, resumable and seeded."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def run_round(
     settings: TrainingSettings,
     number: int,
 ) -> Tensor:
-    """The global state after one more round; the first `malicious` clients poison theirs.
+    """The global state after one more round of FedAvg: sum_k n_k w_k / sum_k n_k.
 
     The rate falls by a cosine to `final_rate` of it over the rounds.
     """
@@ -124,12 +124,9 @@ def run_round(
     factor = settings.final_rate + (1 - settings.final_rate) * cosine
     rate = float(settings.learning_rate * factor)
     states = torch.stack([train_client(model, pool, state, own, rate, settings) for own in batches])
-    liars = torch.as_tensor(taking_part < settings.malicious, device=states.device)
-    reversed_ = state - settings.poison_strength * (states - state)
-    states = torch.where(liars[:, None], reversed_, states)
     sizes = torch.as_tensor([len(shares[k]) for k in taking_part], device=states.device)
-    bound = -(-settings.malicious * settings.per_round // settings.clients)
-    return aggregate(settings.aggregation, states, sizes, bound)
+    weights = sizes.to(states.dtype)
+    return (weights / weights.sum()) @ states
 
 
 @torch.no_grad()
@@ -146,62 +143,6 @@ def predict(
     ]
     model.train()
     return torch.cat(parts).float().cpu().numpy()
-
-
-def mean(states: Tensor, sizes: Tensor, malicious: int) -> Tensor:
-    """FedAvg: sum_k n_k w_k / sum_k n_k."""
-    weights = sizes.to(states.dtype)
-    return (weights / weights.sum()) @ states
-
-
-def median(states: Tensor, sizes: Tensor, malicious: int) -> Tensor:
-    """The median of every coordinate (the mean of the middle two for an even number)."""
-    ordered = states.sort(dim=0).values
-    n = len(states)
-    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-
-
-def trimmed_mean(states: Tensor, sizes: Tensor, malicious: int) -> Tensor:
-    """Every coordinate's mean without its m largest and m smallest values."""
-    n = len(states)
-    if 2 * malicious >= n:
-        raise RobfcpError(
-            f"trimmed-mean: cannot tolerate 2m >= n, got m={malicious}, n={n}; lower m"
-        )
-    return states.sort(dim=0).values[malicious : n - malicious].mean(0)
-
-
-def multi_krum(states: Tensor, sizes: Tensor, malicious: int) -> Tensor:
-    """The mean of the n - m states with the least sum of squared distances to their n - m - 2
-    nearest others."""
-    n = len(states)
-    neighbours = n - malicious - 2
-    if 2 * malicious + 2 >= n:
-        raise RobfcpError(
-            f"multi-krum: cannot tolerate 2m + 2 >= n, got m={malicious}, n={n}; lower m"
-        )
-    centred = states - states.mean(0)
-    squared = centred.square().sum(1)
-    distance = (squared[:, None] + squared[None] - 2 * centred @ centred.T).clamp_min(0)
-    distance.fill_diagonal_(float("inf"))
-    score = distance.sort(dim=1).values[:, :neighbours].sum(1)
-    chosen = score.argsort(stable=True)[: n - malicious]
-    return states[chosen].mean(0)
-
-
-RULES: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
-    "mean": mean,
-    "median": median,
-    "trimmed-mean": trimmed_mean,
-    "multi-krum": multi_krum,
-}
-
-
-def aggregate(name: str, states: Tensor, sizes: Tensor, malicious: int) -> Tensor:
-    """The clients' states (n, P) joined by the rule of that name, at most m of them malicious."""
-    if name not in RULES:
-        raise RobfcpError(f"{name}: no such aggregation; choose one of {', '.join(RULES)}")
-    return RULES[name](states, sizes, malicious)
 
 
 def save_checkpoint(path: Path, state: Tensor, settings: TrainingSettings, round_: int) -> None:

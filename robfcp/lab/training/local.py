@@ -32,9 +32,6 @@ class TrainingSettings:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     beta: float | None = None  # Dirichlet concentration of the label shares; None: iid
-    aggregation: str = "mean"
-    malicious: int = 0  # clients that poison their updates
-    poison_strength: float = 1.0
     augment: bool = False  # shifted by up to 4 pixels
     mirror: bool = False
     seed: int = 0
@@ -48,7 +45,6 @@ class TrainingSettings:
             (self.batch >= 1, "batch", "at least 1"),
             (self.learning_rate > 0, "learning_rate", "positive"),
             (self.beta is None or self.beta > 0, "beta", "positive, or left out for an iid split"),
-            (0 <= self.malicious < self.clients, "malicious", "in 0..clients-1"),
         ]
         for holds, field, need in checks:
             if not holds:
