@@ -16,9 +16,10 @@ from scipy.stats import beta as beta_law
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.guarantees import Pac
-from robfcp.guarantees.engine import coverage_interval
+from robfcp.guarantees.curve import coverage_interval
+from robfcp.guarantees.engine import counts_of
 from robfcp.guarantees.promises import marginal_threshold
-from robfcp.guarantees.tails import bounds_of, pac_threshold
+from robfcp.guarantees.tails import pac_threshold
 
 LEVEL = Fraction(9, 10)
 BINS = 200
@@ -113,8 +114,8 @@ def band_failures(
         coverage = sizes[2:] @ np.cumsum(truth[2:], axis=1) / sizes[2:].sum()
         outside = False
         for forged in attacks(counts, 2):
-            bounds = bounds_of(Federation.from_counts(forged, GRID))
-            lower, upper = coverage_interval(bounds, np.arange(BINS), budget, 0.2, BINS)
+            counts_here = counts_of(Federation.from_counts(forged, GRID))
+            lower, upper = coverage_interval(counts_here, np.arange(BINS), [budget], 0.2)
             outside |= bool(((coverage < lower - 1e-12) | (coverage > upper + 1e-12)).any())
         failed += outside
     return failed

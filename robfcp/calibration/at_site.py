@@ -17,7 +17,7 @@ from robfcp.calibration.checking import Check, check, level_of
 from robfcp.certificate import at_least
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import engine, label_shift, site, tails
+from robfcp.guarantees import curve, engine, label_shift, site
 from robfcp.prediction import predict_sets
 from robfcp.report import Report
 from robfcp.scores import ClassificationScore
@@ -286,6 +286,6 @@ def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> flo
     edge = int(np.searchsorted(grid.upper, threshold, side="right")) - 1
     if edge < 0:
         return 0.0
-    alone = tails.bounds_of(Federation.from_reports([report]))
-    low, _ = engine.coverage_interval(alone, np.array([edge]), 0, delta, grid.n_bins)
-    return float(low[0])
+    alone = engine.counts_of(Federation.from_reports([report]))
+    low, _ = curve.coverage_interval(alone, np.array([edge]), [0], delta)
+    return float(low[0, 0])

@@ -118,8 +118,8 @@ def level_by_class(
             mask = trusted[[place[client] for client in held.ids]]
             if mask.any():
                 edge = FcpThreshold(held, mask).index(level)
-            curve.foresee(held, edge, (m, *budgets))
             if m < holders:
+                curve.coverage_curve(held, edge, {*budgets, m}, sure)  # together is faster
                 certificate = certify(held, edge, m, sure, estimated=not stated)
         return Part(
             name=name,

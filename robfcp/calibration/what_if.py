@@ -79,7 +79,7 @@ def what_if(
             marginal=threshold(Marginal(m)),
             pac=threshold(Pac(m)),
             alike=None if alike is None else threshold(Pac(m, alike)),
-            full_sets_from=promises.liars_forcing_full_sets(sizes, level, m) if m else None,
+            full_sets_from=tails.swap_tail(level, len(sizes)).forced_by(sizes, m) if m else None,
         )
 
     return Budgets(
@@ -170,43 +170,35 @@ def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSe
     `shown` are edges whose coverage is wanted too.
     """
     federation, record = calibration.federation, calibration.record
-    bounds, n_bins = tails.bounds_of(federation), federation.grid.n_bins
+    counts = engine.counts_of(federation)
     own = {level.coverage for level in calibration.levels}
     coarse = tuple(sorted({*COARSE_LEVELS, *own}))
     few, many = (_numbers(federation.n_clients, calibration.liars, most) for most in (FEW, MANY))
     # where counts may fall every edge must be looked at, which takes longer
-    levels = coarse if bounds.falling else tuple(sorted({*LEVELS, *own}))
-    liars = few if bounds.falling else tuple(sorted({*many, *few}))
+    levels = coarse if counts.falling else tuple(sorted({*LEVELS, *own}))
+    liars = few if counts.falling else tuple(sorted({*many, *few}))
     try:
         rule, frozen = defence_again(record.defence, record.parameters), ""
     except RobfcpError as error:
         rule, frozen = None, str(error)
     excluded = _excluded(calibration, liars, rule)
     index = _defended(federation, rule, excluded, levels)
-    for edge in np.unique(index[index != INFINITE]):  # only what some row asks for
-        wanted = np.flatnonzero((index == edge).any(axis=1))
-        bounds.foresee(np.array([edge]), [liars[row] for row in wanted])
-    bounds.foresee(shown, liars)
-    lower, upper = np.ones(index.shape), np.ones(index.shape)
-    curves = np.empty((2, len(liars), len(shown)))
-    for row, m in enumerate(liars):
-        finite = index[row] != INFINITE
-        edges = np.concatenate([index[row, finite], shown])
-        places, where = np.unique(edges, return_inverse=True)
-        ends = engine.coverage_interval(bounds, places, m, 1 - calibration.confidence, n_bins)
-        for of_row, drawn, end in zip((lower, upper), curves, ends, strict=True):
-            found = end[where]
-            of_row[row, finite], drawn[row] = found[: finite.sum()], found[finite.sum() :]
+    places = np.union1d(index[index != INFINITE], shown)
+    ends = curve.coverage_interval(counts, places, liars, 1 - calibration.confidence)
+    at, drawn = np.searchsorted(places, index), np.searchsorted(places, shown)
+    lower, upper = (
+        np.where(index == INFINITE, 1.0, np.take_along_axis(end, at, axis=1)) for end in ends
+    )
     tables = {
         "defence": Outcomes(liars, levels, index, lower, upper),
-        "marginal": _marginal(bounds, n_bins, levels, liars),
+        "marginal": _marginal(counts, levels, liars),
     }
     promise = record.promise
     plain = isinstance(promise, Marginal) and promise.samples is None
     if promise is not None and not plain and calibration.by is None:
         stated = few if isinstance(promise, Pac) else (calibration.liars,)
         tables["stated"] = _promised(federation, promise, calibration.confidence, coarse, stated)
-    return OtherSettings(tables, excluded, curves[0], curves[1], frozen)
+    return OtherSettings(tables, excluded, ends[0][:, drawn], ends[1][:, drawn], frozen)
 
 
 def _numbers(n_clients: int, own: int, many: int) -> tuple[int, ...]:
@@ -260,20 +252,20 @@ def _defended(
 
 
 def _marginal(
-    bounds: tails.CountBounds, n_bins: int, levels: tuple[Fraction, ...], liars: tuple[int, ...]
+    counts: engine.ExactCounts, levels: tuple[Fraction, ...], liars: tuple[int, ...]
 ) -> Outcomes:
     """The threshold guaranteed against each m: the first edge that holds against so many."""
     index = np.empty((len(liars), len(levels)), dtype=np.int64)
     for column, level in enumerate(levels):
-        low, high = np.zeros(len(liars), dtype=np.intp), np.full(len(liars), n_bins)
+        asked = promises.marginal_tail(counts, level)
+        low, high = np.zeros(len(liars), dtype=np.intp), np.full(len(liars), counts.n_edges)
         while (open_ := low < high).any():
             middle = (low + high) // 2
-            holds = promises.most_liars(bounds, np.minimum(middle, n_bins - 1), level) >= np.array(
-                liars
-            )
+            edges = np.minimum(middle, counts.n_edges - 1)
+            holds = counts.most_liars(edges, *asked) >= np.array(liars)
             high = np.where(open_ & holds, middle, high)
             low = np.where(open_ & ~holds, middle + 1, low)
-        index[:, column] = np.where(high == n_bins, INFINITE, high)
+        index[:, column] = np.where(high == counts.n_edges, INFINITE, high)
     lower = np.broadcast_to(np.array([float(level) for level in levels]), index.shape)
     return Outcomes(liars, levels, index, lower, np.ones(index.shape))
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation import Federation
-from robfcp.guarantees.engine import check_budget, check_delta, check_sigma, kl_lower
-from robfcp.guarantees.tails import bounds_of
+from robfcp.guarantees.engine import check_budget, check_delta, check_sigma, counts_of
+from robfcp.guarantees.tails import kl_lower
 
 _CLIENTS = 4096  # whose median CDF places them
 PRUNING_SHARE = 0.2  # of a certificate's chance of failure, where clients are pruned first
@@ -137,12 +137,12 @@ class ClientIntervals:
         self.ids = federation.ids
         self.beta = check_delta(beta)
         self.edges = _informative_edges(federation) if edges is None else edges
-        bounds = bounds_of(federation)
+        bounds = counts_of(federation)
         bounds.require_sizes("alike")
         looked_at = federation.grid.n_bins - 1 if edges is None else len(edges)
         miss = self.beta / (federation.n_clients * max(1, looked_at))
         noise, sampling = bounds.split(miss, 0.5)
-        lowest, highest = bounds.client_counts(self.edges, noise / 2)
+        lowest, highest = bounds.each(self.edges, noise / 2)
         if federation.unit > 1:  # losses: P(mean gain <= x) <= exp(-n kl(x, its expectation))
             share, radius = lowest / federation.masses, np.log(2 / sampling) / bounds.sizes
             self.low, self.high = kl_lower(share, radius), 1 - kl_lower(1 - share, radius)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,21 @@ from robfcp.certificate import (
 )
 from robfcp.federation import Federation
 from robfcp.guarantees.engine import (
+    NOISE_SHARE,
+    Edges,
+    ExactCounts,
+    Mask,
+    Shares,
     check_budget,
     check_delta,
-    coverage_interval,
-    first_edge,
-    first_vacuous,
+    counts_of,
 )
-from robfcp.guarantees.tails import bounds_of
+from robfcp.guarantees.tails import kl_lower, kl_lower_vanishes
 
 ALL_UP_TO = 24  # numbers of liars shown one by one
 FEW = 16  # and among more clients
 MANY_CLIENTS = 20_000
+TRIED = 12  # numbers of liars at a time, where the first that proves nothing is sought
 FEWER = 8
 
 
@@ -155,7 +159,7 @@ def certify(
     """
     m = check_budget(m, federation.n_clients)
     check_delta(1 - confidence)
-    point = CurvePoint(m, 1.0, 1.0) if index is None else interval(federation, index, confidence)(m)
+    (point,) = coverage_curve(federation, index, [m], confidence)
     return Certificate(
         kind="any-threshold",
         lower=point.lower,
@@ -171,8 +175,40 @@ def certify(
     )
 
 
+def coverage_interval(
+    counts: ExactCounts, edges: Edges, budgets: Sequence[int], delta: float
+) -> tuple[Shares, Shares]:
+    """(M, E) lower and upper benign coverage, at all edges and for all m at once w.p. 1 - delta.
+
+    The p with N_min kl(L_m, p) <= ln(2 H/delta) below L_m, likewise above U_m: never wider than
+    L_m - e, U_m + e with e = sqrt(ln(2 H/delta) / (2 N_min)). Where reports hold noise, a fifth
+    of delta is shared by the noise at all edges.
+    """
+    told, shares, radius = _shares(counts, edges, budgets, delta)
+    low, high = np.zeros((len(told), len(edges))), np.ones((len(told), len(edges)))
+    low[told], above = kl_lower(shares, radius)
+    high[told] = 1 - above
+    return low, high
+
+
+def _shares(
+    counts: ExactCounts, edges: Edges, budgets: Sequence[int], delta: float
+) -> tuple[Mask, Shares, Shares]:
+    """(M,) which m leave anything to say; of these (2, M', E) L_m and 1 - U_m, (M', 1) radii."""
+    most = np.array([check_budget(m, len(counts.sizes)) for m in budgets], dtype=np.int64)
+    noise, sampling = counts.split(check_delta(delta), NOISE_SHARE)
+    ends = 2 * counts.n_edges
+    one_end = noise / (ends if counts.sizes_known else ends + 0.5)  # a hidden total is half an end
+    total = counts.smallest_totals(most, one_end / 2)
+    told = total >= 1
+    if not told.any():
+        return told, np.zeros((2, 0, len(edges))), np.zeros((0, 1))
+    low, high = counts.shares(edges, most[told], one_end)
+    return told, np.stack([low, 1 - high]), np.log(ends / sampling) / total[told, None]
+
+
 def coverage_curve(
-    federation: Federation, index: int | None, budgets: Sequence[int], confidence: float = 0.95
+    federation: Federation, index: int | None, budgets: Iterable[int], confidence: float = 0.95
 ) -> tuple[CurvePoint, ...]:
     """The interval of the threshold at this edge for each number of liars.
 
@@ -181,35 +217,28 @@ def coverage_curve(
     """
     if index is None:
         return tuple(CurvePoint(m, 1.0, 1.0) for m in budgets)
-    foresee(federation, index, budgets)
-    return tuple(map(interval(federation, index, confidence), budgets))
-
-
-def foresee(federation: Federation, index: int | None, budgets: Sequence[int]) -> None:
-    """Work out together what certificates and curves will be asked for at this edge.
-
-    With it the last number of liars, which tells whether something is always proved.
-    """
-    if index is not None:
-        most = federation.n_clients - 1
-        numbers = [m for m in (*budgets, most) if 0 <= m <= most]
-        bounds_of(federation).foresee(np.array([index]), numbers)
+    counts = counts_of(federation)
+    known = counts.proved.setdefault((index, confidence), {})
+    if missing := sorted(set(budgets) - set(known)):
+        low, high = coverage_interval(counts, np.array([index]), missing, 1 - confidence)
+        points = zip(missing, low[:, 0].tolist(), high[:, 0].tolist(), strict=True)
+        known.update({m: CurvePoint(m, *ends) for m, *ends in points})
+    return tuple(known[m] for m in budgets)
 
 
 def empty_from(federation: Federation, index: int | None, confidence: float = 0.95) -> int | None:
     """The least number of liars for which nothing is proved about this threshold; None if none."""
-    if index is None:
-        return None
-    at = interval(federation, index, confidence)
-    if not at(federation.n_clients - 1).vacuous:
-        return None
-    bounds, n_edges = bounds_of(federation), federation.grid.n_bins
-    guess = first_vacuous(bounds, index, 1 - confidence, n_edges)
-    if guess is None or not at(guess).vacuous:
-        return first_edge(federation.n_clients, lambda m: at(m).vacuous)
-    if not guess or not at(guess - 1).vacuous:
-        return guess
-    return first_edge(guess, lambda m: at(m).vacuous)
+    first, last = 0, federation.n_clients
+    while index is not None and first < last:
+        tried = np.unique(np.linspace(first, last - 1, TRIED).astype(int)).tolist()
+        edge = np.array([index])
+        told, shares, radius = _shares(counts_of(federation), edge, tried, 1 - confidence)
+        empty = ~told
+        empty[told] = kl_lower_vanishes(shares[0], radius)[:, 0]
+        empty[told] &= kl_lower_vanishes(shares[1], radius, 2.0**-54)[:, 0]  # 1 less it is 1
+        number = int(empty.argmax()) if empty.any() else len(tried)
+        first, last = (tried[number - 1] + 1 if number else first), [*tried, last][number]
+    return first if index is not None and first < federation.n_clients else None
 
 
 def curve_budgets(n_clients: int, also: int = 0) -> tuple[int, ...]:
@@ -222,14 +251,3 @@ def curve_budgets(n_clients: int, also: int = 0) -> tuple[int, ...]:
         chosen = set(np.round(most * np.linspace(0, 1, number) ** 2).astype(int).tolist())
         chosen |= {0, 1, 2}
     return tuple(sorted({*chosen, min(also, n_clients - 1)}))
-
-
-def interval(federation: Federation, index: int, confidence: float) -> Callable[[int], CurvePoint]:
-    """The interval at one edge as a function of m."""
-    bounds, n_edges = bounds_of(federation), federation.grid.n_bins
-
-    def at(m: int) -> CurvePoint:
-        lower, upper = coverage_interval(bounds, np.array([index]), m, 1 - confidence, n_edges)
-        return CurvePoint(m, float(lower[0]), float(upper[0]))
-
-    return at

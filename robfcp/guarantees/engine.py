@@ -1,30 +1,40 @@
-"""What guarantees ask of the counts, whether these are exact or hold privacy noise.
+"""One engine for what is proved: what is counted, a tail, a family of sets that may be honest.
 
-Four questions: the least and the greatest count at an edge, the allowance that noise needs at a
-chance, and which edges to search. A guarantee is written once, against `CountBounds`; where counts
-are exact the allowance is 0 and no chance is spent on it.
+An edge is accepted where for every set S of clients that may be the honest ones, S leaving out j of
+them, sum_{k in S} (q c_k - p n_k) reaches what a tail needs, c_k being client k's count up to the
+edge and n_k its size. The honest set is one of these, so what an accepted edge proves of every S it
+proves of that one. All sums are of whole numbers, hence exact.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
-from functools import cached_property
-from math import log
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, lru_cache
+from math import ceil
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
+from robfcp.privacy import noise_bound
 
-if TYPE_CHECKING:
-    from robfcp.guarantees.tails import CountBounds
+Whole = NDArray[np.int64]
+Edges = NDArray[np.intp]
+Shares = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
-_SAFE = 2**62
 NOISE_SHARE = 0.2  # of a certificate's chance of failure, where reports hold noise
+DEVIATIONS = 3  # of noise that a count may lie outside [0, n_k] where counts are pooled
+LEVEL_SHARE = Fraction(1, 50)  # of 1 - level, for thresholds that cover on average
+KEPT = 2**21  # counts that are kept of the edges asked for last
+FEW_CLIENTS = 512  # up to here sorting them for all numbers of liars at once is fastest
+_BLOCK = 2**17  # counts sorted at a time, so that they stay in the cache
+_SAFE = 2**62
+_ROUNDING = 1e-12
 
 
 def check_budget(m: int, n_clients: int) -> int:
@@ -55,13 +65,13 @@ def check_sigma(sigma: float) -> float:
 
 def integers(values: NDArray[Any], largest: int) -> NDArray[Any]:
     """The values as int64, or as Python integers where results up to `largest` would overflow."""
-    return np.asarray(values).astype(np.int64 if largest < _SAFE else object)
+    return np.asarray(values).astype(np.int64 if largest < _SAFE else object, copy=False)
 
 
-def edges_first(below: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(E, K) contiguous counts from (K,) counts at one edge or (K, E) at several."""
-    counts = np.asarray(below)
-    return counts[None, :] if counts.ndim == 1 else np.ascontiguousarray(counts.T)
+def margins(counts: Whole, sizes: Whole, p: int, q: int) -> NDArray[Any]:
+    """(E, K) whole numbers q c_k - p n_k from (E, K) counts."""
+    largest = q * int(np.abs(counts).sum(axis=1).max(initial=0)) + p * int(np.abs(sizes).sum())
+    return np.asarray(q * integers(counts, 2 * largest) - p * integers(sizes, 2 * largest))
 
 
 def sum_of_largest(values: NDArray[Any], number: int) -> NDArray[Any]:
@@ -73,6 +83,18 @@ def sum_of_largest(values: NDArray[Any], number: int) -> NDArray[Any]:
     return np.asarray(np.maximum(largest, 0).sum(axis=1))
 
 
+def least_sums(gains: NDArray[Any], m: int) -> NDArray[Any]:
+    """(E, m + 1) the sum over all clients without those of the j largest gains, j = 0..m.
+
+    It is the least over all sets that leave out j clients.
+    """
+    rest = gains.shape[1] - m
+    parted = np.partition(gains, rest, axis=1) if 0 < m < gains.shape[1] else gains
+    steps = np.zeros((len(gains), m + 1), dtype=gains.dtype)
+    np.cumsum(np.sort(parted[:, rest:], axis=1), axis=1, out=steps[:, 1:])
+    return np.asarray((parted[:, :rest].sum(axis=1)[:, None] + steps)[:, ::-1])
+
+
 def first_edge(n_edges: int, holds: Callable[[int], bool]) -> int | None:
     """The first edge at which a condition that stays true once true holds; None if none."""
     if not n_edges or not holds(n_edges - 1):
@@ -80,463 +102,428 @@ def first_edge(n_edges: int, holds: Callable[[int], bool]) -> int | None:
     return bisect_left(range(n_edges - 1), True, key=holds)
 
 
-_BLOCK = 2**17  # counts worked on at a time, so that they stay in the cache
+class Tail(NamedTuple):
+    """What sum_S (q c_k - p n_k) must reach: needed[j] where S leaves out j, or one for all."""
+
+    p: int
+    q: int
+    needed: NDArray[Any]
+
+    def reached(
+        self, counts: Whole, sizes: Whole, m: int, room: NDArray[Any] | int = 0, parts: int = 1
+    ) -> Mask:
+        """(E,) whether it does for every S that leaves out at most m, whatever noise adds to it.
+
+        Counts, sizes and `room`, (E,) for the noise, may be in `parts` of a count.
+        """
+        sums = least_sums(margins(counts, sizes, self.p, self.q), m)
+        needed = parts * self.needed + np.asarray(room).reshape(-1, 1)
+        return np.asarray((sums >= needed).astype(bool).all(axis=1))
+
+    def forced_by(self, sizes: Whole, m: int) -> int | None:
+        """The least number of liars that can push the threshold, told m, to the top edge.
+
+        The liars are the largest clients and put everything into the last bin, the others
+        everything into the first: fewer may do on other reports. None where no number below K does.
+        """
+        sizes = np.sort(np.asarray(sizes, dtype=np.int64))[::-1]
+        place = np.arange(len(sizes))
+        found = first_edge(
+            len(sizes) - 1,
+            lambda last: not self.reached(np.where(place <= last, 0, sizes)[None], sizes, m)[0],
+        )
+        return None if found is None else found + 1
 
 
-def envelope(
-    below: NDArray[np.int64], sizes: NDArray[np.int64], m: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper end of the benign share at each edge if at most m clients lie.
+class ExactCounts:
+    """Counts as they were sent: whole, rising from edge to edge, nothing to allow for."""
 
-    L, U = min, max over removals R, |R| <= m, of sum_{k not in R} c_k / sum_{k not in R} n_k.
-    `below` is (K,) for one edge (the ends are then 0-d) or (K, E); the ends are exact ratios.
+    falling = False  # whether a count may be less than the one at the edge below
+    sizes_known = True
+    halves = 1  # in which counts are given: two make one where noise is averaged
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation, self.sizes = federation, federation.sizes
+        self.n_edges, self.unit = federation.grid.n_bins, federation.unit
+        self._rows: dict[int, Whole] = {}
+        self.proved: dict[Any, Any] = {}  # what was asked of an edge, and will be again
+
+    @property
+    def weights(self) -> Whole:
+        """(K,) what the counts of each client add up to."""
+        return self.halves * self.unit * self.sizes
+
+    def require_sizes(self, what: str) -> None:
+        """Refuse what cannot do without n_k."""
+        if not self.sizes_known:
+            raise RobfcpError(
+                f"{what}: needs every site's number of samples, which private reports under "
+                "add-remove hide; register the sizes or use substitution"
+            )
+
+    def split(self, chance: float, share: float) -> tuple[float, float]:
+        """A chance to fail in two: what noise may take, nothing here; the rest for the samples."""
+        return 0.0, chance
+
+    def level_share(self, level: Fraction) -> Fraction:
+        """The chance with which noise may fool a threshold that covers on average."""
+        return Fraction(0)
+
+    def noise(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
+        """(E,) what the noise of any S adds to its counts up to an edge, and above it, at most."""
+        return np.zeros(len(edges), dtype=np.int64), np.zeros(len(edges), dtype=np.int64)
+
+    def room(self, edges: Edges, tail: Tail, chance: float) -> NDArray[Any]:
+        """(E,) what the noise of any S adds to sum_S (q c_k - p n_k), beyond it with the chance."""
+        left, right = self.noise(edges, chance)
+        largest = 2 * tail.q * int(max(left.max(initial=0), right.max(initial=0)))
+        less = (tail.q - tail.p) * integers(left, largest)
+        return np.asarray(less + tail.p * integers(right, largest))
+
+    def least(self, edges: Edges) -> Whole:
+        """(E, K) counts up to each edge, or what they are at least."""
+        wanted = edges.tolist()
+        missing = sorted(set(wanted) - set(self._rows))
+        if (len(self._rows) + len(missing)) * len(self.sizes) > KEPT:
+            self._rows, missing = {}, sorted(set(wanted))
+        if missing:
+            self._rows.update(zip(missing, self._read(np.array(missing)), strict=True))
+        if len(wanted) == 1:
+            return self._rows[wanted[0]][None, :]
+        return np.stack([self._rows[edge] for edge in wanted])
+
+    greatest = least
+
+    def _read(self, edges: Edges) -> Whole:
+        """(E, K) counts up to rising edges."""
+        if len(edges) == 1:
+            return self.federation.map(lambda block: block.below(int(edges[0])))[None, :]
+        return np.ascontiguousarray(self.federation.map(lambda block: block.cumulative(edges)).T)
+
+    def each(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
+        """(E, K) whole counts of every client by itself, either end wrong with the chance."""
+        counts = self.least(edges)
+        return counts, counts
+
+    def accepted(self, edges: Edges, tail: Tail, m: int, chance: float) -> Mask:
+        """(E,) where the tail is reached whoever the at most m liars are."""
+        room = self.room(edges, tail, chance)
+        return tail.reached(self.least(edges), self.weights, m, room, self.halves)
+
+    def search(self, accepted: Callable[[Edges], Mask]) -> int | None:
+        """The edge after the last one that is not accepted; None where that is the top.
+
+        What holds at an edge holds above it where counts rise; else it is looked for from the top.
+        """
+        if not self.falling:
+            return first_edge(self.n_edges, lambda edge: bool(accepted(np.array([edge]))[0]))
+        step = max(1, KEPT // max(1, len(self.sizes)))
+        for stop in range(self.n_edges, 0, -step):
+            edges = np.arange(max(0, stop - step), stop)
+            refused = edges[~accepted(edges)]
+            if refused.size:
+                last = int(refused[-1]) + 1
+                return last if last < self.n_edges else None
+        return 0
+
+    def most_liars(self, edges: Edges, tail: Tail, chance: float) -> Whole:
+        """(E,) the largest m < K against which each edge is accepted, -1 for none.
+
+        It rises with the edge; where counts may fall it is the least of the edges above.
+        """
+        lowest = int(edges.min())
+        places = np.arange(lowest, self.n_edges) if self.falling else np.unique(edges)
+        gains = margins(self.least(places), self.weights, tail.p, tail.q)
+        needed = self.halves * tail.needed + self.room(places, tail, chance)[:, None]
+        held = (least_sums(gains, len(self.sizes) - 1) >= needed).astype(bool)
+        survived = np.logical_and.accumulate(held, axis=1).sum(axis=1) - 1
+        if self.falling:
+            survived = np.minimum.accumulate(survived[::-1])[::-1]
+        return np.asarray(survived[np.searchsorted(places, edges)], dtype=np.int64)
+
+    @cached_property
+    def _totals(self) -> Whole:
+        """(K + 1,) the samples of all without the m largest clients, for every m."""
+        largest = np.maximum(np.sort(self.sizes)[::-1], 0)
+        return int(self.sizes.sum()) - np.concatenate([[0], np.cumsum(largest)])
+
+    def smallest_totals(self, budgets: Whole, chance: float) -> Shares:
+        """(M,) what the samples of any S that leaves out at most m are at least."""
+        return self._totals[budgets].astype(float)
+
+    def shares(self, edges: Edges, budgets: Whole, chance: float) -> tuple[Shares, Shares]:
+        """(M, E) least and largest share up to each edge over all S, as far as noise lets it tell.
+
+        L, U = min, max over removals R, |R| <= m, of sum_{k not in R} c_k / sum_{k not in R} n_k:
+        exact ratios, noise added to either side of them.
+        """
+        left, right = self.noise(edges, chance)
+        least, above = self.least(edges), self.weights - self.greatest(edges)
+        sides = np.stack([least, above], axis=1)
+        lost, more = np.stack([left, right], axis=1), np.stack([right - left, left - right], axis=1)
+        found = np.empty((2, len(budgets), len(edges)))
+        for place, both in enumerate(sides):
+            share, total = least_shares(both, self.weights, budgets, lost[place], more[place])
+            found[:, :, place] = share[0] / total[0], (total[1] - share[1]) / total[1]
+        low, high = np.clip(found, 0, 1)
+        return low, high
+
+    def pooled(self, trusted: Mask | None) -> NDArray[Any]:
+        """(H,) what the counts of the trusted clients come to up to each edge; it rises."""
+        if trusted is None:
+            return np.cumsum(self.federation.fold(lambda block: block.pooled()))
+        return np.cumsum(self.federation.fold(lambda block, mask: block.pooled(mask), trusted))
+
+
+class NoisyCounts(ExactCounts):
+    """Estimates of 2 c_k(t) with noise of a known law, and bounds on the noise of any S.
+
+    A client whose noise at an edge is larger than its n_k is silent there: its count is taken as 0
+    from below and as n_k from above, which needs no noise bound. So nobody can drown the others by
+    claiming more noise than it has samples. The choice rests on n_k and the stated noise alone.
     """
-    sizes = np.asarray(sizes, dtype=np.int64)
-    m = check_budget(m, len(sizes))
-    shape = np.shape(below)[1:]
-    counts = edges_first(below)
-    low, low_total = _least_share(counts, sizes, m)
-    above, above_total = _least_share(sizes - counts, sizes, m)
-    return (low / low_total).reshape(shape), ((above_total - above) / above_total).reshape(shape)
 
+    falling, halves = True, 2
 
-def _least_share(
-    counts: NDArray[np.int64], sizes: NDArray[np.int64], m: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Numerator and denominator (E,) of the least share over removals of at most m clients."""
-    n_clients, total = len(sizes), int(sizes.sum())
-    if m == 0 or (sizes == sizes[0]).all():
-        kept = counts.sum(axis=1) - sum_of_largest(counts, m)
-        weight = total - m * int(sizes[0]) if m else total
-        return kept.astype(float), np.full(len(counts), float(weight))
-    wide = integers(sizes, int(sizes.max()) * total * 2)
-    step = max(1, _BLOCK // n_clients)
-    blocks = [
-        _dinkelbach(counts[start : start + step].astype(wide.dtype, copy=False), wide, m)
-        for start in range(0, len(counts), step)
-    ]
-    numerators, denominators = zip(*blocks, strict=True)
-    return np.concatenate(numerators).astype(float), np.concatenate(denominators).astype(float)
-
-
-def _dinkelbach(
-    counts: NDArray[Any], sizes: NDArray[Any], m: int
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Remove the <= m largest positive c_k - lambda n_k, lambda the share left, until it rests."""
-    numerator, denominator = counts.sum(axis=1), np.full(len(counts), sizes.sum())
-    totals, active = numerator.copy(), np.arange(len(counts))
-    while active.size:
-        here = counts[active]
-        gain = here * denominator[active, None]
-        gain -= numerator[active, None] * sizes
-        chosen = np.argpartition(gain, -m, axis=1)[:, -m:]
-        removed = np.take_along_axis(gain, chosen, axis=1) > 0
-        taken = np.take_along_axis(here, chosen, axis=1)
-        left = totals[active] - (taken * removed).sum(axis=1)
-        weight = sizes.sum() - (sizes[chosen] * removed).sum(axis=1)
-        lower = (left * denominator[active] < numerator[active] * weight).astype(bool)
-        active = active[lower]
-        numerator[active], denominator[active] = left[lower], weight[lower]
-    return numerator, denominator
-
-
-FEW_CLIENTS = 512  # up to here looking for clients alike does not pay
-
-
-class EdgeEnvelope:
-    """L, U = min, max over removals R, |R| <= m, of sum_{k not in R} c_k / sum_{k not in R} n_k.
-
-    Clients with the same count and the same size are of one kind, and only kinds are sorted.
-    """
-
-    def __init__(self, counts: Whole, sizes: Whole) -> None:
-        below, weights, self.number = kinds(counts, sizes)
-        largest = int(weights.max()) * int((weights * self.number).sum()) * 2
-        self.sizes = integers(weights, largest)
-        self.below = integers(below, largest)
-        self._lower = _LeastShare(self.below, self.sizes, self.number)
-        self._above = _LeastShare(self.sizes - self.below, self.sizes, self.number)
-        self._known: dict[int, tuple[float, float]] = {}
-
-    def ends(self, m: int) -> tuple[float, float]:
-        """L and U if at most m clients lie."""
-        if m not in self._known:
-            self.work_out((m,))
-        return self._known[m]
-
-    def work_out(self, budgets: Sequence[int]) -> None:
-        """The ends for several numbers of liars, kept until they are asked for."""
-        missing = np.array(sorted(set(budgets) - set(self._known)), dtype=np.int64)
-        step = max(1, _BLOCK // len(self.number))
-        for start in range(0, len(missing), step):
-            some = missing[start : start + step]
-            low, low_total = self._lower(some)
-            above, above_total = self._above(some)
-            lows, highs = low / low_total, (above_total - above) / above_total
-            pairs = zip(lows.tolist(), highs.tolist(), strict=True)
-            self._known.update(zip(some.tolist(), pairs, strict=True))
-
-    def without_most(self) -> tuple[Shares, Shares]:
-        """(K,) L and U as if the m with most counts below, or above, were those to remove.
-
-        Never outside the envelope of m, and close to it where the ends are close to 0 and 1.
-        """
-        return self._lower.without_most(), 1 - self._above.without_most()
-
-
-class _LeastShare:
-    """The least share of one side. More liars never make it larger: they start where fewer end."""
-
-    def __init__(self, counts: NDArray[Any], sizes: NDArray[Any], number: Whole) -> None:
-        self._counts, self._sizes, self._number = counts, sizes, number
-        self._total, self._weight = (counts * number).sum(), (sizes * number).sum()
-        self._alone = bool((number == 1).all())
-        self._alike = bool((sizes == sizes[0]).all())
-        self._budgets = [0]
-        self._found = [(self._total, self._weight)]
-
-    def __call__(self, budgets: Whole) -> tuple[Shares, Shares]:
-        """Numerator and denominator (M,) for rising numbers of liars.
-
-        Remove the <= m largest positive c_k - lambda n_k, lambda the share left, until it rests.
-        """
-        if self._alike:
-            return self._of_alike(budgets)
-        if self._alone and len(self._number) > FEW_CLIENTS:
-            return self._one_by_one(budgets)
-        place = np.searchsorted(self._budgets, budgets, side="right") - 1
-        start = [self._found[at] for at in place.tolist()]
-        numerator = np.array([pair[0] for pair in start], dtype=self._sizes.dtype)
-        denominator = np.array([pair[1] for pair in start], dtype=self._sizes.dtype)
-        active = np.flatnonzero(budgets)
-        while active.size:
-            old, weight = numerator[active], denominator[active]
-            left, rest = self._without(budgets[active], old, weight)
-            lower = (left * weight < old * rest).astype(bool)
-            active = active[lower]
-            numerator[active], denominator[active] = left[lower], rest[lower]
-        self._remember(budgets, numerator, denominator)
-        return numerator.astype(float), denominator.astype(float)
-
-    def _of_alike(self, budgets: Whole) -> tuple[Shares, Shares]:
-        """The same of clients of one size: without those of the most counts."""
-        order = np.argsort(-self._counts)
-        counts, number = self._counts[order], self._number[order]
-        ends = np.cumsum(number)
-        sums = np.concatenate([[0], np.cumsum(counts * number)])
-        last = np.searchsorted(ends, budgets, side="left")
-        part = budgets - np.concatenate([[0], ends])[last]
-        gone = sums[last] + part * counts[last]
-        left, rest = self._total - gone, self._weight - budgets * self._sizes[0]
-        return left.astype(float), np.asarray(rest).astype(float)
-
-    def without_most(self) -> Shares:
-        """(K,) the share without the m clients of most counts, for every m < K."""
-        order = np.argsort(-self._counts, kind="stable")
-        number = self._number[order]
-        gone = np.cumsum(np.repeat(self._counts[order], number)[:-1])
-        weight = np.cumsum(np.repeat(self._sizes[order], number)[:-1])
-        left = np.concatenate([[self._total], self._total - gone])
-        return np.asarray(left / np.concatenate([[self._weight], self._weight - weight]), float)
-
-    def _one_by_one(self, budgets: Whole) -> tuple[Shares, Shares]:
-        """The same of many clients: each number starts where the last one ended.
-
-        The m largest gains are parted from the others, which takes a fifth of sorting.
-        """
-        found: list[tuple[Any, Any]] = []
-        for most in budgets.tolist():
-            place = int(np.searchsorted(self._budgets, most, side="right")) - 1
-            old, weight = self._found[place]
-            while most > 0:
-                loss = self._sizes * old - self._counts * weight
-                chosen = np.argpartition(loss, most - 1)[:most]
-                chosen = chosen[loss[chosen] < 0]
-                left = self._total - self._counts[chosen].sum()
-                rest = self._weight - self._sizes[chosen].sum()
-                if not left * weight < old * rest:
-                    break
-                old, weight = left, rest
-            found.append((old, weight))
-            self._remember(np.array([most]), np.array([old]), np.array([weight]))
-        numerator, denominator = zip(*found, strict=True)
-        return np.array(numerator, dtype=float), np.array(denominator, dtype=float)
-
-    def _without(
-        self, budgets: Whole, old: NDArray[Any], weight: NDArray[Any]
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """What is left of counts and sizes without the m largest positive gains, row by row."""
-        loss = self._sizes * old[:, None]
-        loss -= self._counts * weight[:, None]
-        order = np.argsort(loss, axis=1)
-        taken: NDArray[Any] = loss[np.arange(len(loss))[:, None], order] < 0
-        if self._alone:
-            taken &= np.arange(loss.shape[1]) < budgets[:, None]
+    def __init__(self, federation: Federation) -> None:
+        super().__init__(federation)
+        self.sizes_known, laws = federation.sizes_known, federation.noises
+        self._masses, self._variances = federation.masses, federation.variances
+        n_bins, up_to = self.n_edges, np.arange(1, self.n_edges + 1)
+        bins, self._step = up_to, np.full(n_bins, 2)
+        self._middle = np.zeros(n_bins, dtype=bool)
+        if self.sizes_known:  # from below, from above, or the mean of both: what has least noise
+            shorter = np.minimum(up_to, n_bins - up_to)
+            self._middle = 4 * shorter > n_bins
+            bins, self._step = np.where(self._middle, n_bins, shorter), 2 - self._middle
         else:
-            number = self._number[order] * taken
-            before = np.cumsum(number, axis=1) - number
-            taken = np.minimum(np.maximum(budgets[:, None] - before, 0), number)
-        left = self._total - (taken * self._counts[order]).sum(axis=1)
-        return left, self._weight - (taken * self._sizes[order]).sum(axis=1)
+            self.sizes = federation.map(lambda block: block.below(n_bins - 1))
+        self._bins, self._draws = bins, federation.noise_draws * bins
+        self._distinct = sorted({law for law in laws if law is not None})
+        self._owners = [np.array([own == law for own in laws]) for law in self._distinct]
 
-    def _remember(self, budgets: Whole, numerator: NDArray[Any], denominator: NDArray[Any]) -> None:
-        found = dict(zip(self._budgets, self._found, strict=True))
-        pairs = zip(numerator.tolist(), denominator.tolist(), strict=True)
-        found.update(zip(budgets.tolist(), pairs, strict=True))
-        self._budgets = sorted(found)
-        self._found = [found[m] for m in self._budgets]
+    def split(self, chance: float, share: float) -> tuple[float, float]:
+        """The share for the noise, the rest for the samples."""
+        return share * chance, chance - share * chance
+
+    def level_share(self, level: Fraction) -> Fraction:
+        """(1 - level)/50."""
+        return (1 - level) * LEVEL_SHARE
+
+    def least(self, edges: Edges) -> Whole:
+        """(E, K) the estimates in half counts, 0 where a client is silent."""
+        return np.where(self._silent(edges), 0, super().least(edges))
+
+    def greatest(self, edges: Edges) -> Whole:
+        """(E, K) the estimates in half counts, 2 n_k where a client is silent."""
+        return np.where(self._silent(edges), self.weights, super().least(edges))
+
+    def _read(self, edges: Edges) -> Whole:
+        ends = np.unique(np.append(edges, self.n_edges - 1))
+        left = self.federation.map(lambda block: block.cumulative(ends)).T
+        return self._estimates(left[: len(edges)], left[-1], self._masses, edges)
+
+    def _estimates(self, left: Whole, sent: Whole, masses: Whole, edges: Edges) -> Whole:
+        """Twice the counts up to each edge, from the side or the sides with the least noise."""
+        if not self.sizes_known:
+            return 2 * left
+        right, below = masses - (sent - left), (2 * (edges + 1) <= self.n_edges)[:, None]
+        return np.where(self._middle[edges, None], left + right, 2 * np.where(below, left, right))
+
+    def _silent(self, edges: Edges) -> Mask:
+        """(E, K) whose noise is larger than its sample."""
+        if not self.sizes_known:
+            return np.zeros((len(edges), len(self.sizes)), dtype=bool)
+        spread = self._variances * (self._bins * (self._step / 2) ** 2)[edges, None]
+        return np.asarray(spread > self._masses.astype(np.float64) ** 2)
+
+    def noise(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
+        """Hidden sizes hold the noise of both sides, and each has half of the chance."""
+        if self.sizes_known:
+            both = self._left(edges, chance)
+            return both, both
+        above = self.n_edges - 2 - edges
+        right = np.where(above < 0, 0, self._left(np.maximum(above, 0), chance / 2))
+        return self._left(edges, chance / 2), right
+
+    def _left(self, edges: Edges, chance: float) -> Whole:
+        """(E,) half counts that at any one edge the noise of any S exceeds with this chance."""
+        heard = ~self._silent(edges)
+        number = [heard[:, rows].sum(axis=1) * self._draws[edges] for rows in self._owners]
+        bounds = [
+            noise_bound(tuple(zip(self._distinct, map(int, terms), strict=True)), chance)
+            for terms in zip(*number, strict=True)
+        ]
+        return np.asarray(self._step[edges] * np.array(bounds, dtype=np.int64))
+
+    def each(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
+        """(E, K) every client's count less, and more, a bound on its own noise."""
+        own = np.zeros((len(edges), len(self.sizes)), dtype=np.int64)
+        draws, where = np.unique(self._draws[edges], return_inverse=True)
+        for law, rows in zip(self._distinct, self._owners, strict=True):
+            bound = np.array([noise_bound(((law, int(n)),), chance) for n in draws])
+            own[:, rows] = (self._step[edges] * bound[where])[:, None]
+        own[self._silent(edges)] = 0
+        lowest = np.clip(-((own - self.least(edges)) // 2), 0, self.sizes)
+        return lowest, np.clip((self.greatest(edges) + own) // 2, 0, self.sizes)
+
+    def pooled(self, trusted: Mask | None) -> NDArray[Any]:
+        """(H,) by the estimates, made to rise; noise is as likely to move it down as up.
+
+        Each client's count is held within [0, n_k] and a few standard deviations of its own noise,
+        which honest ones hardly ever leave: what a liar adds is bounded by what it claims to hold.
+        """
+        edges, below = np.arange(self.n_edges), self._bins * (self._step / 2) ** 2
+        above = below if self.sizes_known else self.n_edges - self._bins
+
+        def told(block: Federation, masses: Whole, most: Whole, each: Shares, used: Mask) -> Whole:
+            left = block.cumulative()
+            twice = self._estimates(left.T, left[:, -1], masses, edges)
+            under, over = (
+                np.ceil(2 * DEVIATIONS * np.sqrt(each * bins[:, None])).astype(np.int64)
+                for bins in (below, above)
+            )
+            return np.asarray(np.clip(twice, -under, most + over)[:, used].sum(axis=1))
+
+        used = np.ones(len(self.sizes), dtype=bool) if trusted is None else trusted
+        columns = self._masses, self.weights, self._variances, used
+        return rising(self.federation.fold(told, *columns) / 2)
+
+    def smallest_totals(self, budgets: Whole, chance: float) -> Shares:
+        """(M,) the same, less what noise may add to hidden sizes."""
+        total = super().smallest_totals(budgets, chance)
+        top = np.array([self.n_edges - 1])
+        return total if self.sizes_known else total - self._left(top, chance)[0] / 2
 
 
-def kinds(counts: Whole, sizes: Whole) -> tuple[Whole, Whole, Whole]:
-    """Distinct pairs of a count and a size, and how many clients have each.
+@lru_cache(maxsize=2)  # everybody asks for those of one federation
+def counts_of(federation: Federation) -> ExactCounts:
+    """The counts as guarantees see them: exact, or with the noise of private reports."""
+    return NoisyCounts(federation) if federation.noisy else ExactCounts(federation)
+
+
+def rising(values: Shares) -> Shares:
+    """(H,) the closest vector that never falls (isotonic regression); itself where it rises."""
+    if (np.diff(values) >= 0).all():
+        return values
+    from scipy.optimize import isotonic_regression
+
+    return np.asarray(isotonic_regression(values).x, dtype=np.float64)
+
+
+def least_shares(
+    counts: Whole, sizes: Whole, budgets: Whole, lost: Whole | int = 0, more: Whole | int = 0
+) -> tuple[Shares, Shares]:
+    """(R, M) numerator and denominator of the least (sum_S c_k - lost) / (sum_S n_k + more).
+
+    Over all S that leave out at most m clients, of (R, K) counts and rising m. Dinkelbach: remove
+    the <= m largest positive c_k - x n_k, x the share that is left, until it rests: exact.
+    """
+    counts, sizes, number = _kinds(counts, sizes)
+    together = len(number) <= FEW_CLIENTS or bool((number > 1).any())
+    most = 2 * int(max(np.abs(counts * number).sum(axis=1).max(), (sizes * number).sum()))
+    largest = most * int(max(np.abs(counts).max(), np.abs(sizes).max()))
+    counts, sizes = integers(counts, largest), integers(sizes, largest)
+    shape = len(counts), len(budgets)
+    totals, weights = (counts * number).sum(axis=1) - lost, (sizes * number).sum() + more
+    totals, weights = (np.broadcast_to(one, shape[:1]) for one in (totals, weights))
+    top, bottom = (np.repeat(one[:, None], shape[1], axis=1) for one in (totals, weights))
+    rows, columns = (one.ravel() for one in np.indices(shape))
+    step = max(1, _BLOCK // len(number)) if together else 1
+    for start in range(0, rows.size, step):
+        r, m = rows[start : start + step], columns[start : start + step]
+        if not together and m[0]:  # more liars never make it larger: they start where fewer end
+            top[r, m], bottom[r, m] = top[r, m - 1], bottom[r, m - 1]
+        while r.size:
+            old, weight, few = top[r, m], bottom[r, m], budgets[m]
+            here = counts[r]
+            loss = sizes * old[:, None]
+            loss -= here * weight[:, None]
+            line = np.arange(r.size)[:, None]
+            if together:
+                order = np.argsort(loss, axis=1)
+                each = number[order] * (loss[line, order] < 0)
+                before = np.cumsum(each, axis=1) - each
+                taken = np.minimum(np.maximum(few[:, None] - before, 0), each)
+            else:
+                order = np.argpartition(loss, max(0, few[0] - 1), axis=1)[:, : few[0]]
+                taken = loss[line, order] < 0
+            left = totals[r] - (taken * here[line, order]).sum(axis=1)
+            rest = weights[r] - (taken * sizes[order]).sum(axis=1)
+            lower = (left * weight < old * rest).astype(bool)
+            r, m = r[lower], m[lower]
+            top[r, m], bottom[r, m] = left[lower], rest[lower]
+    return top.astype(float), bottom.astype(float)
+
+
+def _kinds(counts: Whole, sizes: Whole) -> tuple[Whole, Whole, Whole]:
+    """Distinct columns of counts and a size, as far as the first row tells, and how many have each.
 
     Every client by itself where clients are few or hardly any are alike.
     """
     n_clients, width = len(sizes), int(sizes.max()) + 1
-    pairs = (int(counts.max()) + 1) * width
-    if n_clients >= FEW_CLIENTS and pairs <= 4 * n_clients:
-        table = np.bincount(counts * width + sizes)
+    possible = (int(counts[0].max()) + 1) * width
+    if n_clients >= FEW_CLIENTS and possible <= 4 * n_clients and counts.min() >= 0:
+        table = np.bincount(counts[0] * width + sizes)
         keys = np.flatnonzero(table)
         if len(keys) <= n_clients // 2:
-            return keys // width, keys % width, table[keys]
+            below, own = np.divmod(keys, width)
+            rows = [below, own - below][: len(counts)]
+            return np.stack(rows), own, table[keys]
     return counts, sizes, np.ones(n_clients, dtype=np.int64)
 
 
-Whole = NDArray[np.int64]
-Edges = NDArray[np.intp]
-Shares = NDArray[np.float64]
-KEPT = 2**21  # counts that are kept of the edges asked for last
+class Charge(NamedTuple):
+    """What a count must have beyond level N: so much for every client, and so much in all."""
+
+    per_client: Fraction
+    in_all: Fraction
 
 
-class _Edge:
-    """One edge: the (K,) counts up to it and their envelope."""
-
-    def __init__(self, counts: Whole, masses: Callable[[int], Whole]) -> None:
-        self.counts = counts
-        self._masses = masses
-        self._envelopes: dict[int, EdgeEnvelope] = {}
-
-    def envelope(self, extra: int) -> EdgeEnvelope:
-        """Of n_k + extra samples each."""
-        if extra not in self._envelopes:
-            self._envelopes[extra] = EdgeEnvelope(self.counts, self._masses(extra))
-        return self._envelopes[extra]
+RankRule = Callable[[Fraction, int], Charge]
 
 
-class ExactCounts:
-    """Counts as they are: whole samples, rising, nothing to allow for."""
+def rank_charge(level: Fraction, n_clients: int) -> Charge:
+    """count_S >= level N_S + 1, by the swap lemma, whatever clients differ by.
 
-    sizes_known = True
-    falling = False
-
-    def __init__(self, federation: Federation) -> None:
-        self._federation = federation
-        self.sizes = federation.sizes
-        self.parts = federation.unit
-        self._edges: dict[int, _Edge] = {}
-        self._room = max(1, KEPT // max(1, len(self.sizes)))
-
-    def require_sizes(self, what: str) -> None:
-        """All sizes are known."""
-
-    def split(self, chance: float, share: float) -> tuple[float, float]:
-        """Everything for the samples."""
-        return 0.0, chance
-
-    def level_share(self, level: Fraction) -> Fraction:
-        """Nothing."""
-        return Fraction(0)
-
-    def least(self, edges: Edges) -> Whole:
-        """(E, K) the counts."""
-        if not 0 < len(edges) <= self._room:
-            return np.ascontiguousarray(self._federation.cumulative(edges).T)
-        found = self._at(edges)
-        return found[0].counts[None, :] if len(found) == 1 else np.stack([e.counts for e in found])
-
-    greatest = least
-
-    def allowance(self, edges: Edges, chance: float) -> Whole:
-        """(E,) zeros."""
-        return np.zeros(len(edges), dtype=np.int64)
-
-    def scaled_allowance(self, edges: Edges, level: Fraction, chance: float) -> NDArray[Any]:
-        """(E,) zeros."""
-        return np.zeros(len(edges), dtype=np.int64)
-
-    def client_counts(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
-        """(E, K) the counts twice."""
-        counts = self.least(edges)
-        return counts, counts
-
-    def benign_shares(
-        self, edges: Edges, m: int, chance: float, extra: int = 0
-    ) -> tuple[Shares, Shares]:
-        """(E,) the envelope, exact ratios."""
-        if not 0 < len(edges) <= self._room:
-            return envelope(self.least(edges).T, self.parts * (self.sizes + extra), m)
-        ends = np.array([edge.envelope(extra).ends(m) for edge in self._at(edges)])
-        return ends[:, 0], ends[:, 1]
-
-    def foresee(self, edges: Edges, budgets: Sequence[int]) -> None:
-        """All numbers at once, where so many edges are kept."""
-        if len(edges) <= self._room:
-            for edge in self._at(edges):
-                edge.envelope(0).work_out(budgets)
-
-    def nearly_worst(self, edge: int) -> tuple[Shares, Shares, Whole] | None:
-        """Without the clients of most counts below, or above."""
-        (found,) = self._at(np.array([edge]))
-        low, high = found.envelope(0).without_most()
-        return low, high, self._totals[:-1]
-
-    def smallest_total(self, m: int, chance: float) -> float:
-        """N without its m largest clients."""
-        return float(self._totals[m])
-
-    def search(self, holds: Callable[[Edges], NDArray[np.bool_]]) -> int | None:
-        """By bisection: what holds at an edge holds above it."""
-        return first_edge(
-            self._federation.grid.n_bins, lambda edge: bool(holds(np.array([edge]))[0])
-        )
-
-    def edges_from(self, index: int) -> Edges:
-        """The edge itself."""
-        return np.array([index])
-
-    def first_reaching(self, rank: int) -> int | None:
-        """By the cumulative pooled counts."""
-        if rank > self._pooled[-1]:
-            return None
-        return int(np.searchsorted(self._pooled, rank))
-
-    def _at(self, edges: Edges) -> list[_Edge]:
-        """What is known of these edges; those asked for last are kept, as they are asked again."""
-        wanted = edges.tolist()
-        missing = sorted({edge for edge in wanted if edge not in self._edges})
-        if len(self._edges) + len(missing) > self._room:
-            self._edges = {edge: self._edges[edge] for edge in wanted if edge in self._edges}
-        if len(missing) == 1:
-            counts = self._federation.below(missing[0])[None, :]
-        elif missing:
-            counts = np.ascontiguousarray(self._federation.cumulative(np.array(missing)).T)
-        if missing:
-            counts.flags.writeable = False
-        for row, edge in enumerate(missing):
-            self._edges[edge] = _Edge(counts[row], self._weights)
-        return [self._edges[edge] for edge in wanted]
-
-    def _weights(self, extra: int) -> Whole:
-        """(K,) each site's parts with so many samples more; a method, which can be pickled."""
-        return self.parts * (self.sizes + extra)
-
-    @cached_property
-    def _totals(self) -> Whole:
-        """(K + 1,) the samples left without the m largest clients, for every m."""
-        gone = np.zeros(len(self.sizes) + 1, dtype=np.int64)
-        alike = self.sizes.min() == self.sizes.max()
-        np.cumsum(self.sizes if alike else np.sort(self.sizes)[::-1], out=gone[1:])
-        return np.asarray(gone[-1] - gone)
-
-    @cached_property
-    def _pooled(self) -> Whole:
-        """(H,) pooled counts up to every edge."""
-        return np.cumsum(self._federation.pooled())
-
-
-def scaled_margins(
-    bounds: CountBounds, edges: Edges, level: Fraction, extra: int = 0
-) -> NDArray[Any]:
-    """(E, K) whole numbers parts q (c_k - level (n_k + extra)), q the level's denominator."""
-    p, q = level.numerator, level.denominator
-    counts = bounds.least(edges)
-    weights = bounds.parts * (bounds.sizes + extra)
-    largest = q * int(np.abs(counts).sum(axis=1).max(initial=0) + np.abs(weights).sum())
-    return np.asarray(q * integers(counts, 2 * largest) - p * integers(weights, 2 * largest))
-
-
-STEPS = 50  # of bisection
-
-
-def coverage_interval(
-    bounds: CountBounds, edges: Edges, m: int, delta: float, n_edges: int
-) -> tuple[Shares, Shares]:
-    """(E,) lower and upper benign coverage, at all n_edges edges at once with chance 1 - delta.
-
-    The p with N_min kl(L_m, p) <= ln(2 H/delta) below L_m, likewise above U_m: never wider than
-    L_m - e, U_m + e with e = sqrt(ln(2 H/delta) / (2 N_min)). Where reports hold noise, a fifth
-    of delta is shared by the noise at all edges.
+    For one client alone, who is exchangeable altogether, level (N + 1).
     """
-    m = check_budget(m, len(bounds.sizes))
-    noise, sampling = bounds.split(check_delta(delta), NOISE_SHARE)
-    ends = 2 * n_edges + (0 if bounds.sizes_known else 0.5)  # a hidden total counts as half an end
-    one_end = noise / ends
-    total = bounds.smallest_total(m, one_end / 2)
-    if total < 1:
-        return np.zeros(len(edges)), np.ones(len(edges))
-    low, high = bounds.benign_shares(edges, m, one_end)
-    radius = float(np.log(2 * n_edges / sampling) / total)
-    return kl_lower(low, radius), 1 - kl_lower(1 - high, radius)
+    return Charge(Fraction(0), level if n_clients == 1 else Fraction(1))
 
 
-def first_vacuous(bounds: CountBounds, edge: int, delta: float, n_edges: int) -> int | None:
-    """A guess of the least number of liars that leaves nothing to say; None where there is none.
-
-    From removals that are nearly the worst where shares are nearly 0 and 1.
-    """
-    found = bounds.nearly_worst(edge)
-    if found is None:
-        return None
-    low, high, total = found
-    _, sampling = bounds.split(delta, NOISE_SHARE)
-    radius = np.log(2 * n_edges / sampling) / np.maximum(total, 1)
-    empty = (total < 1) | (_reaches_zero(low, radius) & _reaches_zero(1 - high, radius))
-    guess = int(empty.argmax()) if empty.any() else None
-    if guess is not None:
-        bounds.foresee(np.array([edge]), [m for m in (guess - 1, guess) if m >= 0])
-    return guess
+def conformal_rank(
+    level: Fraction, n_samples: int, n_clients: int, rule: RankRule = rank_charge, unit: int = 1
+) -> int:
+    """ceil(level N) + 1, or ceil(level (N + 1)) of one client; `unit` counts make a sample."""
+    charge = rule(level, n_clients)
+    return ceil(unit * (level * n_samples + charge.per_client * n_clients + charge.in_all))
 
 
-def _reaches_zero(share: Shares, radius: Shares) -> NDArray[np.bool_]:
-    """Whether `kl_lower` is 0, as far as the last step of its bisection tells."""
-    rest = np.maximum(1 - share, 1e-300)
-    return np.asarray(share * (STEPS * log(2)) + rest * np.log(rest) <= radius)
+class FcpThreshold:
+    """FCP's threshold on the trusted clients, at any level: the one place it is computed."""
+
+    def __init__(
+        self, federation: Federation, trusted: Mask | None = None, rule: RankRule = rank_charge
+    ) -> None:
+        counts, self._rule = counts_of(federation), rule
+        chosen = None if trusted is None or np.all(trusted) else np.asarray(trusted)
+        sizes = counts.sizes if chosen is None else counts.sizes[chosen]
+        self._counted = max(1, int(sizes.sum())), len(sizes)
+        self._pooled, self._unit = counts.pooled(chosen), counts.unit
+
+    def index(self, level: Fraction) -> int | None:
+        """The threshold's edge; None = infinite."""
+        rank = conformal_rank(level, *self._counted, self._rule, self._unit)
+        total = self._unit * self._counted[0]
+        found = int(np.searchsorted(self._pooled, rank - _ROUNDING * total))
+        return found if rank <= total and found < len(self._pooled) else None
 
 
-def kl_lower(share: NDArray[np.float64], radius: float | Shares) -> NDArray[np.float64]:
-    """The least p <= share with kl(share, p) <= radius, from below, by bisection."""
-    share = np.asarray(share, dtype=float)
-    if share.size == 1 and isinstance(
-        radius, float
-    ):  # what certificates of one threshold ask, often
-        return np.full(share.shape, _kl_lower_one(float(share.reshape(())), radius))
-    low, high = np.zeros_like(share), share.copy()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        entropy = _xlog(share, share) + _xlog(1 - share, 1 - share)
-        for _ in range(STEPS):
-            middle = (low + high) / 2
-            far = entropy - _xlog(share, middle) - _xlog(1 - share, 1 - middle) > radius
-            low, high = np.where(far, middle, low), np.where(far, high, middle)
-    return np.asarray(np.where(share > 0, low, 0.0))
-
-
-def _kl_lower_one(share: float, radius: float) -> float:
-    """The same of one number, without arrays."""
-    if share <= 0:
-        return 0.0
-    low, high, rest = 0.0, share, 1 - share
-    entropy = share * log(share) + (rest * log(rest) if rest > 0 else 0.0)
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        if middle <= 0:
-            break
-        beyond = rest * log(1 - middle) if rest > 0 else 0.0
-        if entropy - share * log(middle) - beyond > radius:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _xlog(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.where(x > 0, x * np.log(y), 0.0))
+def fcp_index(
+    federation: Federation,
+    level: Fraction,
+    trusted: Mask | None = None,
+    rule: RankRule = rank_charge,
+) -> int | None:
+    """The edge of FCP's threshold on the trusted clients at one level; None = infinite."""
+    return FcpThreshold(federation, trusted, rule).index(level)

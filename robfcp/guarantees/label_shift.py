@@ -7,7 +7,7 @@ one edge, over the classes both hold, so that label mixes may differ at will.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -19,14 +19,15 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees.engine import (
+    Tail,
     check_budget,
     check_delta,
     check_sigma,
-    envelope,
     first_edge,
+    least_shares,
     sum_of_largest,
 )
-from robfcp.guarantees.tails import PacCondition
+from robfcp.guarantees.tails import kl_divergence, pac_tail, small_enough
 from robfcp.report import OTHER
 
 _KEPT = 2**24  # pairs of clients times classes whose sizes are worked out once
@@ -144,11 +145,20 @@ class Pairs:
         With probability >= 1 - beta no honest client is dropped, whatever m others report: see
         `pruned`.
         """
-        n_clients = len(self.sizes)
+        everybody = np.ones(len(self.sizes), dtype=bool)
+        against = self.against(below, m, beta, sigma, len(self.sizes))
+        return everybody if against is None else pruned(against, everybody, m)
+
+    def against(
+        self, below: ArrayLike, m: int, beta: float, sigma: float, n_clients: int
+    ) -> Mask | None:
+        """(K, K) who speaks against whom at one edge; None where nobody of so many is dropped."""
         j = witnesses(n_clients, m)
         if m == 0 or m + j > n_clients - 1:
-            return np.ones(n_clients, dtype=bool)
-        return pruned(self.doubtful(below, least_exponent(n_clients, m, beta), sigma), m, j)
+            return None
+        doubtful = self.doubtful(below, least_exponent(n_clients, m, beta), sigma)
+        np.fill_diagonal(doubtful, False)
+        return doubtful if (doubtful.sum(axis=1) >= m + j).any() else None
 
 
 def _exact(own: Floats, difference: Floats, variance: Floats, shared: Floats) -> Floats:
@@ -178,33 +188,22 @@ def least_exponent(n_clients: int, m: int, beta: float) -> float:
     return float(np.log(2 * n_clients * (n_clients - 1 - m) / (j * beta)))
 
 
-def pruned(doubtful: Mask, m: int, j: int) -> Mask | None:
-    """(K,) who is kept; None where more than m would have to be dropped.
+def pruned(against: Mask, present: Mask, m: int) -> Mask | None:
+    """(K,) who of those present is kept; None where more than m would have to be dropped.
 
     A client is dropped when m' + j of those present speak against it, m' the liars that may be
     left: then at least j of a fixed set of K - 1 - m honest clients do, which by Markov's
     inequality has a chance of at most beta / K, the same in every pass.
     """
-    kept, left = np.ones(len(doubtful), dtype=bool), m
-    doubtful = doubtful.copy()
-    np.fill_diagonal(doubtful, False)
+    kept, left, j = present, m, witnesses(int(present.sum()), m)
     while True:
-        odd = kept & (doubtful[:, kept].sum(axis=1) >= left + j)
+        odd = kept & (against[:, kept].sum(axis=1) >= left + j)
         dropped = int(odd.sum())
         if not dropped:
             return kept
         if dropped > left:
             return None
-        kept &= ~odd
-        left -= dropped
-
-
-def kl_divergence(a: Floats, p: Floats) -> Floats:
-    """a ln(a/p) + (1-a) ln((1-a)/(1-p)), 0 where a is 0 or 1 as it should be."""
-    from scipy.special import rel_entr
-
-    a, p = np.clip(a, 0, 1), np.clip(p, 1e-15, 1 - 1e-15)
-    return np.maximum(rel_entr(a, p) + rel_entr(1 - a, 1 - p), 0.0)
+        kept, left = kept & ~odd, left - dropped
 
 
 MOST_COMPARED = 300  # sites that letters and diagnostics compare pair by pair
@@ -236,17 +235,17 @@ def class_counts(federation: Federation) -> ClassCounts:
         raise RobfcpError("label shift: is not proved for private reports; leave it out")
     n_bins, n_strata = strata.n_bins, strata.n_strata
     edges = fixed_edges(n_bins, MOST_CELLS // (len(strata.rows) * n_strata))
-    ends = (np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1)[None, :]).ravel()
+    ends = (np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1)).ravel()
     ends = np.unique(ends)
-    merged = strata.table.merged(ends).reshape(len(strata.rows), n_strata, -1)
+    table = federation.map(lambda block: block.strata.table.merged(ends))
+    merged = table.reshape(len(strata.rows), n_strata, -1)
     shown = np.array([name != OTHER for name in strata.labels])
     whole = merged[:, ~shown].sum(axis=(1, 2)) == 0
-    if whole.sum() < 1:
+    if not whole.any():
         raise RobfcpError("label shift: every site merged classes; make reports without --least")
     below = np.cumsum(merged[whole][:, shown], axis=2)
-    looked = below[:, :, : len(edges)]
     return ClassCounts(
-        np.ascontiguousarray(looked.transpose(2, 0, 1)),
+        np.ascontiguousarray(below[:, :, : len(edges)].transpose(2, 0, 1)),
         below[:, :, -1],
         edges,
         tuple(federation.ids[k] for k in strata.rows[whole]),
@@ -268,44 +267,53 @@ class Walk:
     label shift or m cannot be as declared, and nothing is certified.
     """
 
-    index: int | None
-    dropped: tuple[str, ...]
+    index: int | None = None
+    dropped: tuple[str, ...] = ()
     contradiction: bool = False
-    clients: tuple[str, ...] = ()  # who was compared
     too_few: tuple[str, ...] = ()  # classes with too few honest holders
 
 
-def walk_down(
+Accepts = Callable[[int, Mask, int, int | None], bool]
+
+
+def walks_down(
     counts: ClassCounts,
     m: int,
     beta: float,
     sigma: float,
-    accepts: Callable[[int, Mask, int], bool],
-) -> Walk:
-    """From the top edge down while `accepts(place, kept, left)` of those left by pruning.
+    accepts: Accepts,
+    without: Sequence[int | None] = (None,),
+) -> list[Walk]:
+    """From the top edge down while `accepts(place, kept, left, site)` of those left by pruning.
 
-    Where acceptance at every fixed edge that covers too little has a chance of at most delta, so
-    has a threshold that covers too little; edges are tested afresh, and acceptance need not be
-    monotone. A contradiction makes the threshold infinite, which covers everything.
+    One walk for each site of `without`, from the reports of the others; None: of everybody. Where
+    acceptance at every fixed edge that covers too little has a chance of at most delta, so has a
+    threshold that covers too little; edges are tested afresh, and acceptance need not be monotone.
+    A contradiction makes the threshold infinite, which covers everything.
     """
-    pairs = Pairs(counts.sizes)
-    found: int | None = None
-    dropped: tuple[str, ...] = ()
+    n_clients, pairs = len(counts.ids), Pairs(counts.sizes)
+    present = n_clients - (without[0] is not None)
+    found, going = [Walk()] * len(without), list(range(len(without)))
     for place in range(len(counts.edges) - 1, -1, -1):
-        kept = pairs.kept(counts.below[place], m, beta, sigma)
-        if kept is None:
-            return Walk(None, (), True, counts.ids)
-        if not accepts(place, kept, m - int((~kept).sum())):
-            break
-        found = int(counts.edges[place])
-        dropped = tuple(counts.ids[k] for k in np.flatnonzero(~kept))
-    return Walk(found, dropped, False, counts.ids)
+        against = pairs.against(counts.below[place], m, beta, sigma, present) if going else None
+        for walk in going.copy():
+            others = np.arange(n_clients) != without[walk]
+            kept = others if against is None else pruned(against, others, m)
+            if kept is None:
+                found[walk] = Walk(contradiction=True)
+                going.remove(walk)
+            elif accepts(place, kept, m - int(present - kept.sum()), without[walk]):
+                gone = np.flatnonzero(others & ~kept)
+                found[walk] = Walk(int(counts.edges[place]), tuple(counts.ids[k] for k in gone))
+            else:
+                going.remove(walk)
+    return found
 
 
 @lru_cache(maxsize=64)
-def _condition(sizes: tuple[int, ...], m: int, level: Fraction, delta: float) -> PacCondition:
-    """The PAC condition of clients of these sizes: the same at most edges, and in most rounds."""
-    return PacCondition(np.array(sizes, dtype=np.int64), m, level, delta)
+def _tail(sizes: tuple[int, ...], m: int, level: Fraction, delta: float) -> Tail:
+    """The PAC tail of clients of these sizes: the same at most edges, and in most rounds."""
+    return pac_tail(np.array(sizes, dtype=np.int64), m, level, delta)
 
 
 def pruned_pac(
@@ -321,12 +329,12 @@ def pruned_pac(
     check_sigma(sigma)
     totals = counts.sizes.sum(axis=1)
 
-    def accepts(place: int, kept: Mask, left: int) -> bool:
-        condition = _condition(tuple(totals[kept].tolist()), left, level, rest)
+    def accepts(place: int, kept: Mask, left: int, site: int | None) -> bool:
+        tail = _tail(tuple(totals[kept].tolist()), left, level, rest)
         covered = counts.below[place].sum(axis=1)[kept]
-        return bool(condition.holds(covered[None, :])[0])
+        return bool(tail.reached(covered[None, :], totals[kept], left)[0])
 
-    return walk_down(counts, m, beta, sigma, accepts)
+    return walks_down(counts, m, beta, sigma, accepts)[0]
 
 
 Vector = NDArray[np.float64]
@@ -393,16 +401,6 @@ def read_mixes(mix: Mix, names: tuple[str, ...]) -> LabelMixes:
     return LabelMixes(shares / shares.sum())
 
 
-def small_enough(share: Vector, effective: Vector, alpha: float, delta: float) -> NDArray[np.bool_]:
-    """Whether a miss share u <= alpha has n_eff (alpha - u + u ln(u/alpha)) >= ln(1/delta).
-
-    So small a share has a chance of at most delta where the true one is above alpha.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gain = alpha - share + np.where(share > 0, share * np.log(share / alpha), 0.0)
-    return np.asarray((share <= alpha) & (effective * gain >= np.log(1 / delta)))
-
-
 def accepted(
     below: NDArray[np.int64],
     sizes: NDArray[np.int64],
@@ -439,7 +437,9 @@ def _class_envelopes(
     found = np.ones(sizes.shape[1])
     for c in np.flatnonzero(least > 0):
         held = sizes[:, c] > 0
-        found[c] = float(envelope(miss[held, c], sizes[held, c], min(left, held.sum() - 1))[1])
+        few = np.array([min(left, int(held.sum()) - 1)])
+        hits, total = least_shares((sizes - miss)[None, held, c], sizes[held, c], few)
+        found[c] = float((total - hits)[0, 0] / total[0, 0])
     return found
 
 
@@ -460,27 +460,19 @@ def mix_threshold(
     beta, rest = PRUNING_SHARE * check_delta(delta), (1 - PRUNING_SHARE) * delta
     room = alpha - check_sigma(sigma)
     if room <= 0:
-        return Walk(None, (), clients=counts.ids)
-    too_few: list[tuple[str, ...]] = []
+        return Walk()
+    holders: list[NDArray[np.intp]] = []  # of each class at the top edge, and the liars left there
 
-    def accepts(place: int, kept: NDArray[np.bool_], left: int) -> bool:
-        if not too_few:
-            too_few.append(_too_few(counts, kept, left, mixes))
+    def accepts(place: int, kept: Mask, left: int, site: int | None) -> bool:
         sizes, below = counts.sizes[kept], counts.below[place][kept]
+        holders.append((sizes > 0).sum(axis=0) - left)
         return bool(accepted(below, sizes, left, mixes, room, rest).all())
 
-    walk = walk_down(counts, m, beta, sigma, accepts)
-    if walk.index is None and too_few:
-        return replace(walk, too_few=too_few[0])
+    walk = walks_down(counts, m, beta, sigma, accepts)[0]
+    if walk.index is None and holders:
+        few = np.flatnonzero(mixes.used & (holders[0] <= 0))
+        return replace(walk, too_few=tuple(counts.names[c] for c in few))
     return walk
-
-
-def _too_few(
-    counts: ClassCounts, kept: NDArray[np.bool_], left: int, mixes: LabelMixes
-) -> tuple[str, ...]:
-    """The classes of the mixes that at most m' of those kept hold."""
-    holders = (counts.sizes[kept] > 0).sum(axis=0)
-    return tuple(counts.names[c] for c in np.flatnonzero(mixes.used & (holders <= left)))
 
 
 _STEPS = 128  # of the least sigma

@@ -21,12 +21,14 @@ from robfcp.guarantees.alike import PRUNING_SHARE, prune
 from robfcp.guarantees.curve import assumptions_of, loss_of, noise_note, outside_of
 from robfcp.guarantees.engine import (
     Edges,
+    ExactCounts,
+    Mask,
+    Tail,
+    Whole,
     check_budget,
     check_delta,
-    first_edge,
-    integers,
-    scaled_margins,
-    sum_of_largest,
+    counts_of,
+    margins,
 )
 from robfcp.guarantees.label_shift import (
     MOST_COMPARED,
@@ -38,13 +40,7 @@ from robfcp.guarantees.label_shift import (
     pruned_pac,
     read_mixes,
 )
-from robfcp.guarantees.rank import RankRule, rank_charge
-from robfcp.guarantees.tails import (
-    CountBounds,
-    bounds_of,
-    pac_liars_forcing_full_sets,
-    pac_threshold,
-)
+from robfcp.guarantees.tails import pac_tail, pac_threshold, swap_tail
 
 Promised = tuple[int | None, Certificate]
 UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
@@ -113,11 +109,10 @@ class Marginal(Stated, frozen=True, tag="marginal"):
         _whole(self, "samples", "give a number of samples")
 
     def threshold(self, federation: Federation, level: Fraction, confidence: float) -> Promised:
-        forcing = None
+        edge, forcing = marginal_threshold(federation, level, self.liars, self.samples), None
         if self.liars is not None and self.samples is None:
-            m = check_budget(self.liars, federation.n_clients)
-            forcing = liars_forcing_full_sets(federation.sizes, level, m)
-        edge = marginal_threshold(federation, level, self.liars, self.samples)
+            tail = swap_tail(level, federation.n_clients)
+            forcing = tail.forced_by(federation.sizes, self.liars)
         certificate = _certificate(
             federation, edge, "marginal", level, self.liars, forcing=forcing, samples=self.samples
         )
@@ -157,7 +152,8 @@ class Pac(Stated, frozen=True, tag="pac"):
         if self.alike is None:
             edge = pac_threshold(federation, level, m, delta)
             if federation.risk is None:
-                forcing = pac_liars_forcing_full_sets(federation.sizes, level, m, delta)
+                tail = pac_tail(federation.sizes, m, level, delta)
+                forcing = tail.forced_by(federation.sizes, m)
         else:
             beta = PRUNING_SHARE * delta  # of the chance to fail; what is left is the threshold's
             pruning = prune(federation, m, self.alike, beta)
@@ -375,58 +371,52 @@ def _plain(mix: Any) -> Any:
 
 
 def marginal_threshold(
-    federation: Federation,
-    level: Fraction,
-    m: int | None = None,
-    samples: int | None = None,
-    rule: RankRule = rank_charge,
+    federation: Federation, level: Fraction, m: int | None = None, samples: int | None = None
 ) -> int | None:
     """The first edge that covers at `level` whatever <= m clients (or W samples) do; None = inf.
 
-    The first t at which sum_S g_k(t) >= 1 for every S that leaves out at most m clients, where
-    g_k = c_k - level n_k: the sum over all without the m largest positive ones. It is the largest
-    of FCP's thresholds over all clients that could be the benign ones. Noise is allowed for, with
-    a chance that is paid from the level.
+    The first t at which sum_S (c_k - level n_k) >= 1 for every S that leaves out at most m clients.
+    It is the largest of FCP's thresholds over all clients that could be the benign ones. Noise is
+    allowed for, with a chance that is paid from the level.
     """
+    counts = counts_of(federation)
+    tail, noise = marginal_tail(counts, level)
+    if samples is not None:
+        counts.require_sizes("samples")
     if m is not None:
         m = check_budget(m, federation.n_clients)
-    bounds = bounds_of(federation)
-    if samples is not None:
-        bounds.require_sizes("samples")
 
-    def holds(edges: Edges) -> NDArray[np.bool_]:
-        margins, allowance = _needed(bounds, edges, level, rule)
+    def accepted(edges: Edges) -> Mask:
         enough = np.zeros(len(edges), dtype=bool)
         if m is not None:
-            enough |= (slack(margins, m) >= allowance).astype(bool)
+            enough |= counts.accepted(edges, tail, m, noise)
         if samples is not None and not enough.all():
-            enough |= [
-                samples_hold(row, bounds.sizes, samples, int(needed))
-                for row, needed in zip(margins, allowance, strict=True)
-            ]
+            gains = margins(counts.least(edges), counts.weights, tail.p, tail.q)
+            needed = counts.halves * tail.needed + counts.room(edges, tail, noise)
+            pairs = zip(gains, needed.tolist(), strict=True)
+            enough |= [samples_hold(row, counts.sizes, samples, need) for row, need in pairs]
         return enough
 
-    return bounds.search(holds)
+    return counts.search(accepted)
 
 
-def slack(margins: NDArray[Any], m: int) -> NDArray[Any]:
-    """(E,) the least sum of the margins over all S that leave out at most m clients."""
-    return np.asarray(margins.sum(axis=1) - sum_of_largest(margins, m))
+def marginal_tail(counts: ExactCounts, level: Fraction) -> tuple[Tail, float]:
+    """What a marginal threshold needs at the level that leaves room for noise, and its chance."""
+    beta = counts.level_share(level)
+    return swap_tail(level + beta, len(counts.sizes), counts.unit), float(beta)
 
 
-def samples_hold(
-    margins: NDArray[Any], sizes: NDArray[np.int64], budget: int, allowance: int = 0
-) -> bool:
-    """Whether every S whose complement has at most `budget` samples keeps its allowance.
+def samples_hold(gains: NDArray[Any], sizes: Whole, budget: int, needed: int = 0) -> bool:
+    """Whether the sum of every S whose complement has at most `budget` samples reaches the needed.
 
     Sound, not exact: the knapsack of removals is relaxed to fractions and bounded by its dual,
     max sum_R g <= lambda W + sum (g_k - lambda n_k)+, lambda = g_j / n_j of the item that breaks.
     """
     if budget >= int(np.sum(sizes)):
         return False
-    total = int(margins.sum()) - allowance
-    removable = (margins > 0) & (np.asarray(sizes) <= budget)
-    gains, weights = margins[removable], np.asarray(sizes)[removable]
+    total = int(gains.sum()) - needed
+    removable = (gains > 0) & (np.asarray(sizes) <= budget)
+    gains, weights = gains[removable], np.asarray(sizes)[removable]
     order = np.argsort(-(gains / weights).astype(float), kind="stable")
     filled = np.cumsum(weights[order])
     if not filled.size or filled[-1] <= budget:
@@ -435,63 +425,6 @@ def samples_hold(
     gain, weight = int(gains[breaking]), int(weights[breaking])
     exact = gains.astype(object) * weight - gain * weights.astype(object)
     return total * weight - gain * budget - int(np.maximum(exact, 0).sum()) >= 0
-
-
-def most_liars(bounds: CountBounds, edges: Edges, level: Fraction) -> NDArray[np.int64]:
-    """(E,) the largest m < K for which each edge meets the marginal condition, -1 for none.
-
-    It rises with the edge, so that the thresholds for all m are found by one bisection. Where
-    counts may fall the condition must hold at all edges above too.
-    """
-    places, where = np.unique(edges, return_inverse=True)
-    if bounds.falling:
-        where = np.asarray(edges) - places[0]
-        places = bounds.edges_from(int(places[0]))
-    margins, allowance = _needed(bounds, places, level, rank_charge)
-    total = margins.sum(axis=1) - allowance
-    gains = np.cumsum(-np.sort(-np.maximum(margins, 0), axis=1), axis=1)
-    survived = np.minimum((gains <= total[:, None]).sum(axis=1), len(bounds.sizes) - 1)
-    survived = np.where((total < 0).astype(bool), -1, survived)
-    if bounds.falling:
-        survived = np.minimum.accumulate(survived[::-1])[::-1]
-    return np.asarray(survived[where], dtype=np.int64)
-
-
-def _needed(
-    bounds: CountBounds, edges: Edges, level: Fraction, rule: RankRule
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """(E, K) scaled margins at the level that leaves room for noise, and what they must exceed."""
-    beta = bounds.level_share(level)
-    wanted = level + beta
-    charge = rule(wanted, len(bounds.sizes))
-    margins = scaled_margins(bounds, edges, wanted, extra=1 if charge.per_client else 0)
-    in_all = bounds.parts * int(charge.in_all * wanted.denominator)
-    return margins, bounds.scaled_allowance(edges, wanted, float(beta)) + in_all
-
-
-def liars_forcing_full_sets(
-    sizes: NDArray[np.int64], level: Fraction, m: int | None = None
-) -> int | None:
-    """The least number of liars that can push the marginal threshold to the top edge.
-
-    Against a rule told `m`; without m, the least j that defeats a rule told j. The liars are the
-    j largest clients and put everything into the last bin, the others everything into the first:
-    fewer may do on other reports. None where no number below K does.
-    """
-    sizes = np.sort(np.asarray(sizes, dtype=np.int64))[::-1]
-    position = np.arange(len(sizes))
-    p, q = level.numerator, level.denominator
-    wide = integers(sizes, q * (int(sizes.sum()) + 2 * len(sizes)))
-    in_all = int(rank_charge(level, len(sizes)).in_all * q)
-
-    def full(extra: int) -> bool:
-        liars = extra + 1
-        below = np.where(position < liars, 0, wide)
-        margins = q * below - p * wide
-        return bool(slack(margins[None, :], liars if m is None else m)[0] < in_all)
-
-    found = first_edge(len(sizes) - 1, full)
-    return None if found is None else found + 1
 
 
 def liars_no_rule_survives(sizes: NDArray[np.int64], level: Fraction) -> int | None:

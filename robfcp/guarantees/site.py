@@ -15,12 +15,9 @@ from robfcp.guarantees.label_shift import (
     PRUNING_SHARE,
     ClassCounts,
     LabelMixes,
-    Pairs,
     accepted,
-    least_exponent,
     mix_threshold,
-    pruned,
-    witnesses,
+    walks_down,
 )
 from robfcp.guarantees.tails import least_count
 
@@ -51,43 +48,22 @@ def site_thresholds(
     delta = check_delta(DELTA_SHARE * alpha)
     room = alpha - delta - 2 * check_sigma(sigma)  # from the others to the common, from it to here
     found = np.full(n_sites, -1, dtype=np.intp)
-    if n_sites < 2 or room <= 0:
+    active = list(range(n_sites)) if sites is None else list(sites)
+    if n_sites < 2 or room <= 0 or not active:
         return found
     m = check_budget(m, n_sites - 1)
-    active = list(range(n_sites)) if sites is None else list(sites)
-    mixes = [own_mixes(row) for row in counts.sizes]
     beta, rest = PRUNING_SHARE * delta, (1 - PRUNING_SHARE) * delta
-    j = witnesses(n_sites - 1, m)
-    testing = m > 0 and m + j <= n_sites - 2
-    least = least_exponent(n_sites - 1, m, beta) if testing else np.inf
-    pairs = Pairs(counts.sizes)
-    everybody = np.arange(n_sites)
-    for place in range(len(counts.edges) - 1, -1, -1):
-        below = counts.below[place]
-        against = None
-        if testing:
-            doubtful = pairs.doubtful(below, least, sigma)
-            np.fill_diagonal(doubtful, False)
-            if (doubtful.sum(axis=1) >= m + j).any():  # else all stay, whoever is left out
-                against = doubtful
-        going = []
-        for site in active:
-            others = everybody[everybody != site]
-            kept: NDArray[np.intp] = others
-            if against is not None:
-                mask = pruned(against[np.ix_(others, others)], m, j)
-                if mask is None:
-                    found[site] = -1  # more than m disagree: nothing is certified
-                    continue
-                kept = others[mask]
-            left = m - (len(others) - len(kept))
-            here = accepted(below[kept], counts.sizes[kept], left, mixes[site], room, rest)
-            if here.all():
-                found[site] = counts.edges[place]
-                going.append(site)
-        active = going
-        if not active:
-            break
+
+    def accepts(place: int, kept: NDArray[np.bool_], left: int, site: int | None) -> bool:
+        below, sizes, mixes = (
+            counts.below[place][kept],
+            counts.sizes[kept],
+            own_mixes(counts.sizes[site]),
+        )
+        return bool(accepted(below, sizes, left, mixes, room, rest).all())
+
+    walks = walks_down(counts, m, beta, sigma, accepts, active)
+    found[active] = [-1 if walk.index is None else walk.index for walk in walks]
     return found
 
 

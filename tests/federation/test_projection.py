@@ -7,7 +7,7 @@ from scipy.optimize import nnls
 from robfcp import Privacy
 from robfcp.federation import Federation
 from robfcp.federation.federation import onto_simplex
-from robfcp.guarantees.tails import rising
+from robfcp.guarantees.engine import rising
 
 
 def test_projections_are_the_closest_histograms():

@@ -7,14 +7,17 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
-from scipy.special import rel_entr
+from effort import cases
 
-from robfcp.certificate import Certificate
+import robfcp
+from robfcp.certificate import Certificate, at_least, at_most
 from robfcp.federation import Fault, Federation
+from robfcp.grid import Grid
 from robfcp.guarantees import Marginal, Pac, certify, outside_of
 from robfcp.guarantees.alike import prune
-from robfcp.guarantees.engine import coverage_interval, envelope, kl_lower
-from robfcp.guarantees.tails import bounds_of, pac_threshold
+from robfcp.guarantees.curve import coverage_curve, coverage_interval, curve_budgets, empty_from
+from robfcp.guarantees.engine import counts_of
+from robfcp.guarantees.tails import pac_threshold
 
 LEVEL = Fraction(9, 10)
 
@@ -28,20 +31,11 @@ def promised(promise, here=None, confidence=0.95):
     return promise.threshold(here or federation(), LEVEL, confidence)[1]
 
 
-def test_kl_lower_end_is_the_root_of_the_divergence_and_errs_downwards():
-    for share in (0.02, 0.5, 0.9, 0.999, 1.0):
-        for radius in (1e-5, 1e-3, 0.1):
-            p = float(kl_lower(np.array(share), radius))
-            divergence = rel_entr(share, p) + rel_entr(1 - share, 1 - p)
-            assert divergence == pytest.approx(radius, rel=1e-6)
-            assert divergence >= radius * (1 - 1e-9)
-    assert kl_lower(np.array(0.0), 0.1) == 0
-
-
 def test_the_band_is_never_wider_than_hoeffdings_and_contains_the_envelope():
     here = federation(bins=20)
-    lower, upper = coverage_interval(bounds_of(here), np.arange(20), 9, 0.05, 20)
-    low, high = envelope(here.cumulative(), here.sizes, 9)
+    counts, edges = counts_of(here), np.arange(20)
+    (lower,), (upper,) = coverage_interval(counts, edges, [9], 0.05)
+    (low,), (high,) = counts.shares(edges, np.array([9]), 0.0)
     e = np.sqrt(np.log(2 * 20 / 0.05) / (2 * 91 * 500))
     assert (lower >= low - e - 1e-12).all()
     assert (upper <= high + e + 1e-12).all()
@@ -52,9 +46,9 @@ def test_the_band_is_never_wider_than_hoeffdings_and_contains_the_envelope():
 def test_certificate_of_a_threshold_is_the_band_at_its_edge():
     here = federation()
     certificate = certify(here, 90, 9, 0.95)
-    (lower,), (upper,) = coverage_interval(bounds_of(here), np.array([90]), 9, 1 - 0.95, 100)
+    ((lower,),), ((upper,),) = coverage_interval(counts_of(here), np.array([90]), [9], 1 - 0.95)
     assert (certificate.lower, certificate.upper) == (lower, upper)
-    lowest, highest = coverage_interval(bounds_of(here), np.arange(100), 9, 1 - 0.95, 100)
+    (lowest,), (highest,) = coverage_interval(counts_of(here), np.arange(100), [9], 1 - 0.95)
     assert (lowest[90], highest[90]) == (lower, upper)
     assert certificate.confidence == 0.95
     assert not certificate.vacuous
@@ -133,7 +127,9 @@ def test_pruned_pac_spends_a_fifth_of_delta_on_pruning_and_the_rest_on_the_thres
     assert certificate.lower == 0.9
     assert certificate.full_sets_from is None
     assert "15 sites that cannot be honest were dropped" in certificate.statement
-    assert "at every honest site at least 86%" in certificate.statement
+    assert "at least 90%, and at every honest site at least 86%" in certificate.statement
+    assert certificate.at_every_site == pytest.approx(0.86)
+    assert promised(Pac(2)).at_every_site is None
     assert any(a.name == "alike" and a.value == 0.02 for a in certificate.assumptions)
 
 
@@ -178,3 +174,78 @@ def test_the_number_of_liars_said_to_force_full_sets_does_and_one_less_does_not(
         index, outcome = kind(20).threshold(Federation.from_counts(counts), LEVEL, 0.95)
         assert (index == 99) == full
         assert ("every set is full" in outcome.statement) == full
+
+
+# The curve
+
+
+def uniform(seed=0, n_clients=20, n=100, truncated=0):
+    """Uniform scores; the first clients move theirs above 0.75 below it."""
+    rng = np.random.default_rng(seed)
+    scores = rng.random((n_clients, n))
+    scores[:truncated] *= 0.75
+    grid = Grid.uniform(100)
+    return Federation.from_counts(np.array([grid.counts(row) for row in scores]), grid)
+
+
+@pytest.mark.effort
+def test_the_interval_for_more_liars_holds_the_interval_for_fewer():
+    for seed in range(cases(6)):
+        here = uniform(seed, n_clients=(9, 40)[seed % 2], n=60, truncated=seed % 4)
+        curve = coverage_curve(here, 80, range(here.n_clients))
+        lower, upper = [p.lower for p in curve], [p.upper for p in curve]
+        assert lower == sorted(lower, reverse=True)
+        assert upper == sorted(upper)
+        for m in (0, 2, 5):
+            one = certify(uniform(seed, (9, 40)[seed % 2], 60, seed % 4), 80, m)
+            assert (one.lower, one.upper) == (lower[m], upper[m])
+        vacuous = [p.m for p in curve if p.vacuous]
+        assert empty_from(here, 80) == (vacuous[0] if vacuous else None)
+
+
+@pytest.mark.slow
+def test_the_default_statement_is_true_also_where_the_estimate_is_too_low():
+    """Four of twenty truncate unseen; "either more lie or coverage is in the interval" holds."""
+    wrong = missed_alone = too_low = 0
+    runs = 300
+    for seed in range(runs):
+        calibration = robfcp.calibrate(uniform(seed, truncated=4), defence="none")
+        index = int(np.searchsorted(calibration.federation.grid.upper, calibration.threshold))
+        coverage = float(calibration.federation.grid.upper[index])  # uniform honest scores
+        certificate = calibration.certificate
+        outside = not certificate.lower <= coverage <= certificate.upper
+        too_low += calibration.liars < 4
+        missed_alone += outside and calibration.liars < 4
+        wrong += outside and calibration.liars >= 4
+        for point in calibration.levels[0].curve:
+            if point.m >= 4:
+                assert point.lower <= coverage <= point.upper or seed < 0.05 * runs
+    assert wrong <= 0.05 * runs
+    assert too_low
+    assert missed_alone > 0.2 * too_low  # the old wording, "if at most m lie", missed here
+
+
+def test_curves_are_short_whatever_the_number_of_clients():
+    assert curve_budgets(5) == (0, 1, 2)
+    assert curve_budgets(5, 4) == (0, 1, 2, 4)
+    assert curve_budgets(1) == (0,)
+    assert curve_budgets(100)[-1] == 49
+    assert len(curve_budgets(10**6, 12345)) <= 12
+
+
+@pytest.mark.parametrize(
+    ("share", "down", "up"),
+    [
+        (0.899951, "89.99%", "90%"),
+        (0.9, "90%", "90%"),
+        (0.57, "57%", "57%"),
+        (0.123456, "12.34%", "12.35%"),
+        (0.0, "0%", "0%"),
+        (1.0, "100%", "100%"),
+        (0.99999, "99.99%", "100%"),
+        (1e-9, "0%", "0.01%"),
+    ],
+)
+def test_lower_ends_round_down_and_upper_ends_up(share, down, up):
+    assert at_least(share) == down
+    assert at_most(share) == up

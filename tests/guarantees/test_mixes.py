@@ -26,8 +26,8 @@ from robfcp.guarantees.label_shift import (
     class_counts,
     mix_threshold,
     read_mixes,
-    small_enough,
 )
+from robfcp.guarantees.tails import small_enough
 
 NAMES = ("cat", "dog", "eel")
 

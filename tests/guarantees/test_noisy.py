@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from fractions import Fraction
 from itertools import combinations
 
@@ -21,10 +20,10 @@ from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.guarantees import certify, fcp_index
 from robfcp.guarantees.alike import estimate_heterogeneity, prune
-from robfcp.guarantees.curve import coverage_curve
-from robfcp.guarantees.engine import ExactCounts, coverage_interval, kl_lower
-from robfcp.guarantees.promises import marginal_threshold, most_liars
-from robfcp.guarantees.tails import NoisyCounts, bounds_of, pac_threshold
+from robfcp.guarantees.curve import coverage_curve, coverage_interval
+from robfcp.guarantees.engine import NoisyCounts, counts_of
+from robfcp.guarantees.promises import marginal_tail, marginal_threshold
+from robfcp.guarantees.tails import kl_lower, pac_threshold
 
 LEVEL = Fraction(9, 10)
 EXACT = Privacy(300)  # noise so rare that none is drawn
@@ -55,43 +54,45 @@ def test_the_marginal_threshold_is_the_brute_force_one(known, m):
         truth = rng.dirichlet(np.full(BINS, 2), n_clients)
         sizes = rng.integers(20, 900, n_clients)
         federation = noisy(rng, rng.multinomial(sizes, truth), private(2.0, known), known)
-        counts = NoisyCounts(federation)
+        counts = counts_of(federation)
         beta = counts.level_share(LEVEL)
         target = LEVEL + beta
-        if known:
-            allowed = [Fraction(int(a), 2) for a in counts.allowance(EVERYWHERE, float(beta))]
-        else:
-            left = counts.allowance(EVERYWHERE, float(beta) / 2)
-            right = np.append(left[-2::-1], 0)  # as much noise as in as many bins from below
-            pairs = zip(left.tolist(), right.tolist(), strict=True)
-            allowed = [((1 - target) * a + target * b) / 2 for a, b in pairs]
-
+        # as much noise as in as many bins from below; both sides where sizes are hidden
+        left, right = (side.tolist() for side in counts.noise(EVERYWHERE, float(beta)))
         charge = 1 if n_clients > 1 else target
-
-        def holds(
-            edge,
-            counts=counts,
-            allowed=allowed,
-            target=target,
-            n_clients=n_clients,
-            charge=charge,
-        ):
-            below = [Fraction(h, 2) for h in counts.least(EVERYWHERE)[edge].tolist()]
-            return all(
-                sum(below[k] - target * int(counts.sizes[k]) for k in kept)
-                >= allowed[edge] + charge
+        expected = BINS
+        for edge in reversed(range(BINS)):
+            below = [Fraction(h, 2) for h in counts.least(np.array([edge]))[0].tolist()]
+            allowed = ((1 - target) * left[edge] + target * right[edge]) / 2
+            gains = [c - target * int(n) for c, n in zip(below, counts.sizes, strict=True)]
+            if not all(
+                sum(gains[k] for k in kept) >= allowed + charge
                 for size in range(n_clients - m, n_clients + 1)
                 for kept in combinations(range(n_clients), size)
-            )
-
-        expected = BINS
-        while expected and holds(expected - 1):
-            expected -= 1
+            ):
+                break
+            expected = edge
         found = marginal_threshold(federation, LEVEL, m)
         assert found == (None if expected == BINS else expected)
-        for edge in range(BINS):
-            survives = most_liars(bounds_of(federation), np.array([edge]), LEVEL)[0]
-            assert (survives >= m) == (edge >= expected)
+        survives = counts.most_liars(EVERYWHERE, *marginal_tail(counts, LEVEL))
+        assert ((survives >= m) == (expected <= EVERYWHERE)).all()
+
+
+def test_hidden_sizes_hold_the_noise_of_both_sides():
+    rng = np.random.default_rng(10)
+    counts = rng.multinomial(300, CLASSES[0], size=5)
+    hidden, known = (
+        NoisyCounts(noisy(rng, counts, private(1, known), known)) for known in (False, True)
+    )
+    left, right = hidden.noise(EVERYWHERE, 0.1)
+    alone = [
+        robfcp.privacy.noise_bound(((private(1, False).noise, 5 * n),), 0.05) for n in range(17)
+    ]
+    assert left.tolist() == [2 * bound for bound in alone[1:]]
+    assert right.tolist() == [2 * bound for bound in alone[BINS - 1 :: -1]]
+    both = known.noise(EVERYWHERE, 0.1)
+    assert both[0].tolist() == both[1].tolist()
+    assert both[0][-1] == 0
 
 
 @pytest.mark.parametrize("m", [0, 1, 3])
@@ -106,25 +107,6 @@ def test_where_no_noise_is_drawn_thresholds_are_those_of_the_raised_level(m):
     assert fcp_index(marked, LEVEL) == fcp_index(plain, LEVEL)
     wide = marginal_threshold(plain, LEVEL + beta, None, 1500)
     assert marginal_threshold(marked, LEVEL, None, 1500) == wide
-
-
-def public(kind):
-    """The public methods of a class with their parameters."""
-    return {
-        name: list(inspect.signature(member).parameters)
-        for name, member in inspect.getmembers(kind, inspect.isfunction)
-        if not name.startswith("_")
-    }
-
-
-def test_exact_and_noisy_counts_answer_the_same_questions():
-    assert public(ExactCounts) == public(NoisyCounts)
-    rng = np.random.default_rng(3)
-    counts = rng.multinomial(100, CLASSES[0], size=4)
-    made = bounds_of(Federation.from_counts(counts, GRID)), bounds_of(noisy(rng, counts, EXACT))
-    assert [type(bounds) for bounds in made] == [ExactCounts, NoisyCounts]
-    for bounds in made:
-        assert all(hasattr(bounds, name) for name in ("parts", "sizes", "sizes_known", "falling"))
 
 
 @pytest.mark.parametrize("neighbours", thorough(["substitution", "add-remove"], "add-remove"))
@@ -176,7 +158,7 @@ def test_pooled_noise_stays_within_its_allowance_as_often_as_stated():
     rng = np.random.default_rng(1)
     privacy = private(0.5)
     counts = np.tile(np.full(BINS, 40), (30, 1))
-    allowance = NoisyCounts(noisy(rng, counts, privacy)).allowance(EVERYWHERE, 0.05)
+    allowance = NoisyCounts(noisy(rng, counts, privacy)).noise(EVERYWHERE, 0.05)[0]
     exceeded = np.zeros(BINS)
     for _ in range(600):
         found = NoisyCounts(noisy(rng, counts, privacy)).least(EVERYWHERE).sum(axis=1)
@@ -238,12 +220,12 @@ def test_certificates_spend_the_noise_its_whole_share_and_no_more(known):
     counts, chance = NoisyCounts(federation), 0.2 * 0.05
     # both ends at every edge; where sizes are hidden both sides of each, and the total once
     one = chance / (2 * BINS) if known else 2 * chance / (4 * BINS + 1)
-    low, high = counts.benign_shares(EVERYWHERE, 2, one)
+    (low,), (high,) = counts.shares(EVERYWHERE, np.array([2]), one)
     total = np.sort(counts.sizes)[:-2].sum()
     if not known:
-        total -= counts.allowance(EVERYWHERE[-1:], chance / (4 * BINS + 1))[0] / 2
+        total -= counts.noise(EVERYWHERE[-1:], 2 * chance / (4 * BINS + 1))[0][0] / 2
     radius = np.log(2 * BINS / (0.05 - chance)) / total
-    lower, upper = coverage_interval(counts, EVERYWHERE, 2, 0.05, BINS)
+    (lower,), (upper,) = coverage_interval(counts, EVERYWHERE, [2], 0.05)
     np.testing.assert_allclose(lower, kl_lower(low, radius), rtol=1e-9)
     np.testing.assert_allclose(1 - upper, kl_lower(1 - high, radius), rtol=1e-9)
 

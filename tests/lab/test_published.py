@@ -14,7 +14,7 @@ from scipy.stats import norm
 from robfcp.defence import RobFCP
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees.rank import conformal_rank
+from robfcp.guarantees import conformal_rank
 from robfcp.lab.published import (
     PublishedSetting,
     dkw_radius,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from makers import reports_of, saved
 from noises import draw
+from robfcp.guarantees.rank import fcp_index
 
 import robfcp
 from robfcp import LAC, Federation, Grid, Privacy, Report
-from robfcp.guarantees.rank import fcp_index
 from robfcp.guarantees.tails import NoisyCounts
 
 GRID = Grid.uniform(200)

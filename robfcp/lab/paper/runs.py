@@ -35,7 +35,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.files import write_atomically
 from robfcp.grid import Grid
-from robfcp.guarantees.rank import conformal_rank
+from robfcp.guarantees import conformal_rank
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import Attack, named_attack
 from robfcp.lab.attacks.simple import Gaussian, NearCoverage

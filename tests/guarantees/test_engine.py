@@ -1,0 +1,538 @@
+"""The engine against brute force over all sets that may be honest, in exact fractions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from itertools import combinations
+from math import ceil
+
+import msgspec
+import numpy as np
+import pytest
+from effort import cases, thorough
+from hypothesis import given
+from hypothesis import strategies as st
+
+import robfcp
+from robfcp.arguments import exact_level
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.federation import federation as rooms
+from robfcp.federation.counts import table
+from robfcp.grid import Grid
+from robfcp.guarantees import (
+    FcpThreshold,
+    LabelShift,
+    Marginal,
+    Pac,
+    Promise,
+    certify,
+    conformal_rank,
+    fcp_index,
+    rank_charge,
+)
+from robfcp.guarantees.alike import estimate_heterogeneity, prune
+from robfcp.guarantees.curve import coverage_interval
+from robfcp.guarantees.engine import Tail, counts_of, least_shares, least_sums
+from robfcp.guarantees.promises import (
+    liars_no_rule_survives,
+    marginal_tail,
+    marginal_threshold,
+)
+from robfcp.guarantees.tails import pac_tail, pac_threshold, swap_tail
+from robfcp.lab.published import full_rank, published_rank
+from robfcp.privacy import Privacy
+
+LEVEL = Fraction(9, 10)
+LEVELS = [Fraction(9, 10), Fraction(1, 2), Fraction(3, 4), Fraction(19, 20), Fraction(1, 3)]
+EIGHT = Federation.from_counts([[5, 5]] * 8)
+
+
+def random_federation(rng: np.random.Generator, largest: int = 40) -> Federation:
+    n_clients, bins = int(rng.integers(2, 8)), int(rng.integers(2, 9))
+    sizes = rng.integers(1, largest, n_clients)
+    shares = rng.dirichlet(np.full(bins, 0.5), n_clients)
+    return Federation.from_counts(rng.multinomial(sizes, shares))
+
+
+def plausible(n_clients: int, m: int):
+    """Every set of clients that may be left when at most m are removed."""
+    for number in range(m + 1):
+        for removed in combinations(range(n_clients), number):
+            yield [k for k in range(n_clients) if k not in removed]
+
+
+def as_number(index: int | None) -> float:
+    return np.inf if index is None else index
+
+
+# Sums and shares
+
+
+def test_all_removals_of_the_worst_case_are_what_the_engine_looks_at():
+    rng = np.random.default_rng(6)
+    for trial in range(500):
+        gains = rng.integers(-9, 9, (2, 6)) * (10**18 if trial % 2 else 1)
+        m = int(rng.integers(0, 6))
+        found = least_sums(gains.astype(object if trial % 2 else int), m)
+        for row in range(2):
+            for j in range(m + 1):
+                sets = combinations(range(6), 6 - j)
+                assert found[row, j] == min(sum(map(int, gains[row, list(s)])) for s in sets)
+
+
+@pytest.mark.parametrize("kind", ["coverage", "class", "weights", "risk"])
+@pytest.mark.parametrize("number", thorough([150, 3000], 150))
+def test_the_one_rule_is_brute_force_over_all_removals_for_every_kind_of_loss(kind, number):
+    """psi = miss - alpha; 1{y = c}(miss - alpha); w(x)(miss - alpha); loss - alpha, in tenths."""
+    rng = np.random.default_rng(7)
+    found = 0
+    for _ in range(number):
+        n_clients, steps = int(rng.integers(1, 6)), 7
+        alpha, m = int(rng.integers(1, 6)), int(rng.integers(0, n_clients))
+        curves = np.zeros((steps, n_clients), dtype=np.int64)
+        for k in range(n_clients):
+            for _ in range(int(rng.integers(1, 25))):
+                missed = np.where(np.arange(steps) < rng.integers(0, steps), 10, 0)
+                weight = {"class": int(rng.integers(0, 2)), "weights": int(rng.integers(0, 4))}
+                if kind == "risk":
+                    missed = -np.sort(-rng.integers(0, 11, steps))
+                curves[:, k] += weight.get(kind, 1) * (missed - alpha)
+        bound = 30 if kind == "weights" else 10
+        good = [
+            all(curves[step, kept].sum() + bound <= 0 for kept in plausible(n_clients, m))
+            for step in range(steps)
+        ]
+        holds = Tail(0, 1, np.array([bound])).reached(-curves, np.zeros(n_clients, dtype=int), m)
+        assert holds.tolist() == good
+        found += any(good)
+    assert found > 0.05 * number
+
+
+def random_edge(rng):
+    """Counts up to an edge and sizes, of few clients or of many alike, small or past 64 bits."""
+    n_clients = int(rng.choice([1, 2, 7, 60, 700]))
+    largest = int(rng.choice([1, 5, 60, 10**9, 10**12]))
+    sizes = rng.integers(1, largest + 1, n_clients)
+    if rng.random() < 0.3:
+        sizes[:] = largest
+    return (sizes * rng.random(n_clients).round(2)).astype(np.int64), sizes
+
+
+def plain_share(below, sizes, m):
+    """The least share by Dinkelbach's steps in Python's integers."""
+    top, bottom = sum(below), sum(sizes)
+    while True:
+        gains = sorted(range(len(sizes)), key=lambda k: top * sizes[k] - below[k] * bottom)
+        gone = {k for k in gains[:m] if below[k] * bottom > top * sizes[k]}
+        left = sum(c for k, c in enumerate(below) if k not in gone)
+        rest = sum(n for k, n in enumerate(sizes) if k not in gone)
+        if left * bottom >= top * rest:
+            return Fraction(top, bottom)
+        top, bottom = left, rest
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_shares_of_few_many_alike_and_huge_clients_are_exact_for_all_numbers_at_once(seed):
+    below, sizes = random_edge(np.random.default_rng(seed))
+    budgets = np.unique(np.random.default_rng(seed).integers(0, len(sizes), 6))
+    share, total = least_shares(np.stack([below, sizes - below]), sizes, budgets)
+    for place, m in enumerate(budgets.tolist()):
+        for row, counts in enumerate((below, sizes - below)):
+            wanted = plain_share(counts.tolist(), sizes.tolist(), m)
+            assert share[row, place] / total[row, place] == pytest.approx(float(wanted), rel=1e-15)
+
+
+@pytest.mark.effort
+def test_shares_are_the_least_and_largest_over_all_removals():
+    rng = np.random.default_rng(1)
+    for _ in range(cases(250)):
+        federation = random_federation(rng, int(rng.choice([3, 12, 400])))
+        edges, budgets = np.arange(federation.grid.n_bins), np.arange(federation.n_clients)
+        below, sizes = federation.cumulative(), federation.sizes
+        low, high = counts_of(federation).shares(edges, budgets, 0.0)
+        for m in budgets.tolist():
+            for edge in edges.tolist():
+                shares = [
+                    Fraction(int(below[kept, edge].sum()), int(sizes[kept].sum()))
+                    for kept in plausible(federation.n_clients, m)
+                ]
+                assert low[m, edge] == float(min(shares))
+                assert high[m, edge] == float(max(shares))
+
+
+def test_noise_moves_the_least_share_by_what_it_may_add_to_either_side():
+    """min (sum c - lost) / (sum n + more) over all removals, in fractions."""
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        n_clients = int(rng.integers(2, 7))
+        sizes = rng.integers(20, 90, n_clients)
+        counts, m = rng.integers(-5, sizes), int(rng.integers(0, n_clients))
+        lost, more = int(rng.integers(0, 9)), int(rng.integers(-9, 9))
+        share, total = least_shares(
+            counts[None], sizes, np.array([m]), np.array([lost]), np.array([more])
+        )
+        wanted = min(
+            Fraction(int(counts[kept].sum()) - lost, int(sizes[kept].sum()) + more)
+            for kept in plausible(n_clients, m)
+        )
+        assert Fraction(int(share[0, 0]), int(total[0, 0])) == wanted
+
+
+def test_the_smallest_total_removes_the_largest_clients():
+    counts = counts_of(Federation.from_counts(np.array([[5], [1], [9], [3]])))
+    assert counts.smallest_totals(np.arange(4), 0.0).tolist() == [18, 9, 4, 1]
+
+
+# FCP's rank
+
+
+@pytest.mark.parametrize(
+    ("n", "level", "rank"),
+    [(9, 0.9, 9), (19, 0.9, 18), (99, 0.99, 99), (10, 0.9, 10), (8, 0.9, 9), (1, 0.5, 1)],
+)
+def test_split_conformal_ranks_are_exact(n, level, rank):
+    assert conformal_rank(exact_level(level), n, 1) == rank
+    assert conformal_rank(exact_level(level), n, 1, full_rank) == rank
+    alone = Federation.from_counts(np.ones((1, n), dtype=int))
+    assert fcp_index(alone, exact_level(level)) == (rank - 1 if rank <= n else None)
+
+
+@pytest.mark.parametrize(
+    ("level", "exact"),
+    [
+        (0.9, Fraction(9, 10)),
+        (1 - 0.7, Fraction(3, 10)),
+        (np.float64(0.995), Fraction(199, 200)),
+        ("0.95", Fraction(19, 20)),
+        ("2/3", Fraction(2, 3)),
+        (Fraction(1, 3), Fraction(1, 3)),
+        (Decimal("0.8"), Fraction(4, 5)),
+        (np.float32(0.5), Fraction(1, 2)),
+        *((wrong, None) for wrong in [0, 1, -0.1, 1.5, np.nan, np.inf, "x", None, [0.9]]),
+    ],
+)
+def test_levels_are_read_as_people_mean_them_and_impossible_ones_refused(level, exact):
+    if exact is not None:
+        assert exact_level(level) == exact
+        return
+    with pytest.raises(RobfcpError, match="coverage"):
+        exact_level(level)
+
+
+@given(
+    counts=st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any), min_size=1),
+    level=st.fractions(Fraction(1, 100), Fraction(99, 100)),
+    seed=st.integers(0, 99),
+    rule=st.sampled_from([rank_charge, full_rank, published_rank]),
+)
+def test_fcps_threshold_is_the_order_statistic_of_the_trusted(counts, level, seed, rule):
+    trusted = np.random.default_rng(seed).random(len(counts)) < 0.7
+    trusted[0] = True
+    values = np.sort(np.repeat(np.arange(4), np.array(counts)[trusted].sum(axis=0)))
+    rank = ceil(level * len(values)) + 1
+    if rule is published_rank:
+        rank = ceil(level * (len(values) + int(trusted.sum())))
+    elif rule is full_rank or trusted.sum() == 1:
+        rank = ceil(level * (len(values) + 1))
+    expected = int(values[rank - 1]) if rank <= len(values) else None
+    federation = Federation.from_counts(counts)
+    assert fcp_index(federation, level, trusted, rule) == expected
+    assert FcpThreshold(federation, trusted, rule).index(level) == expected
+
+
+def test_one_client_alone_keeps_the_rank_that_other_libraries_have():
+    scores = np.random.default_rng(5).random(19)
+    report = robfcp.Report.from_scores("a", scores, Grid.uniform(10_000))
+    for level in (0.5, 0.9, 0.95):
+        for promise in (None, Marginal(0)):
+            found = robfcp.calibrate([report], level, promise=promise).threshold
+            rank = ceil(Fraction(str(level)) * 20)
+            assert found == pytest.approx(np.sort(scores)[rank - 1], abs=1e-4)
+
+
+# Marginal thresholds
+
+
+def fcp(federation: Federation, kept: list[int], level: Fraction) -> float:
+    """FCP's threshold on these clients as an edge number, infinity if none.
+
+    A client left alone by removals is charged like the others: who is benign is not known.
+    """
+    pooled = np.cumsum(federation.counts[kept].sum(axis=0))
+    total = int(pooled[-1])
+    rank = ceil(level * total) + 1
+    if federation.n_clients == 1:
+        rank = ceil(level * (total + 1))
+    return int(np.searchsorted(pooled, rank)) if rank <= total else np.inf
+
+
+@pytest.mark.parametrize("number", [300, pytest.param(6000, marks=pytest.mark.slow)])
+def test_guaranteed_threshold_is_the_worst_plausible_fcp_threshold(number):
+    """For every m; an edge holds against the largest m whose threshold is not higher."""
+    rng = np.random.default_rng(number)
+    finite = 0
+    for trial in range(number):
+        federation, level = random_federation(rng), LEVELS[trial % len(LEVELS)]
+        n_clients, edges = federation.n_clients, np.arange(federation.grid.n_bins)
+        worst = [
+            max(fcp(federation, kept, level) for kept in plausible(n_clients, m))
+            for m in range(n_clients)
+        ]
+        m = int(rng.integers(0, n_clients))
+        assert as_number(marginal_threshold(federation, level, m)) == worst[m]
+        counts = counts_of(federation)
+        survived = [sum(one <= edge for one in worst) - 1 for edge in edges]
+        tail, noise = marginal_tail(counts, level)
+        assert counts.most_liars(edges, tail, noise).tolist() == survived
+        finite += np.isfinite(worst[m])
+    assert finite > 0.3 * number
+
+
+@pytest.mark.effort
+def test_a_bound_on_samples_is_at_least_the_worst_fcp_threshold_over_sets_within_it():
+    rng = np.random.default_rng(3)
+    equal = total = 0
+    for trial in range(cases(200)):
+        federation, level = random_federation(rng), LEVELS[trial % len(LEVELS)]
+        budget, everybody = int(rng.integers(0, federation.n_samples)), federation.n_clients - 1
+        worst = max(
+            fcp(federation, kept, level)
+            for kept in plausible(federation.n_clients, everybody)
+            if federation.n_samples - federation.sizes[kept].sum() <= budget
+        )
+        found = as_number(marginal_threshold(federation, level, samples=budget))
+        assert found >= worst
+        equal += found == worst
+        total += 1
+    assert equal > 0.6 * total
+    assert marginal_threshold(federation, Fraction(1, 2), samples=federation.n_samples) is None
+
+
+def test_a_bound_on_samples_of_m_equal_clients_is_the_client_budget():
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        federation = Federation.from_counts(rng.multinomial(20, rng.dirichlet(np.ones(8), 9)))
+        by_clients = marginal_threshold(federation, Fraction(4, 5), m=2)
+        by_size = marginal_threshold(federation, Fraction(4, 5), samples=40)
+        assert by_clients == by_size == marginal_threshold(federation, Fraction(4, 5), 2, 40)
+
+
+def test_nine_tenths_of_ten_is_nine_and_not_a_rounding_error():
+    assert marginal_threshold(Federation.from_counts([[18, 1, 0]]), LEVEL, m=0) == 0
+
+
+def test_levels_with_many_digits_and_large_sizes_stay_exact():
+    level = Fraction(899_999_999_999, 10**12)
+    sizes = np.array([10**8, 10**8 + 7, 10**8 - 3])
+    below = np.array([90_000_000, 90_000_009, 90_000_001])
+    exact = [int(c) - level * int(n) for c, n in zip(below, sizes, strict=True)]
+    wanted = int((sum(exact) - max(0, max(exact))) * level.denominator)
+    for needed, holds in ((wanted, True), (wanted + 1, False)):
+        tail = Tail(level.numerator, level.denominator, np.array([needed]))
+        assert tail.reached(below[None], sizes, 1)[0] == holds
+
+
+@pytest.mark.parametrize("n", [50, 500, 5000])
+def test_liars_that_force_full_sets_among_a_hundred_clients(n):
+    sizes = np.full(100, n)
+    assert liars_no_rule_survives(sizes, LEVEL) == 10
+    forcing = {m: swap_tail(LEVEL, 100).forced_by(sizes, m) for m in (0, 9, 10, 20)}
+    assert (forcing[0], forcing[20]) == (10, 8)
+    assert forcing[9] > 9  # a rule told nine survives nine, and none told ten survives ten
+    assert forcing[10] <= 10
+    for told, number in forcing.items():
+        for liars, index in [(number - 1, 0), (number, 9)]:
+            counts = np.zeros((100, 10), dtype=int)
+            counts[:liars, 9] = counts[liars:, 0] = n
+            assert marginal_threshold(Federation.from_counts(counts), LEVEL, told) == index
+
+
+@pytest.mark.effort
+@pytest.mark.parametrize("kind", ["marginal", "pac"])
+def test_forcing_liars_are_worst_as_the_largest_clients(kind):
+    rng = np.random.default_rng(7)
+    for _ in range(cases(15)):
+        sizes, level, m = rng.integers(5, 60, 7), Fraction(4, 5), int(rng.integers(0, 3))
+        tail = swap_tail(level, 7) if kind == "marginal" else pac_tail(sizes, m, level, 0.1)
+        forced = [
+            len(liars)
+            for number in range(1, 7)
+            for liars in combinations(range(7), number)
+            if not tail.reached(np.where(np.isin(range(7), liars), 0, sizes)[None], sizes, m)[0]
+        ]
+        assert tail.forced_by(sizes, m) == (min(forced) if forced else None)
+
+
+def test_impossibility_number_by_trying_every_pair_of_groups():
+    rng = np.random.default_rng(8)
+    for _ in range(100):
+        sizes, level = rng.integers(5, 60, 6), Fraction(3, 5)
+        broken = [
+            m
+            for m in range(1, 4)
+            for top in combinations(range(6), m)
+            for mimics in combinations([k for k in range(6) if k not in top], m)
+            if sizes[list(top)].sum() > (1 - level) * int(sizes.sum() - sizes[list(mimics)].sum())
+        ]
+        assert liars_no_rule_survives(sizes, level) == (min(broken) if broken else None)
+
+
+@pytest.mark.parametrize(
+    ("promise", "words"),
+    [
+        (lambda: Marginal(), "liars: state how many"),
+        (lambda: Marginal(samples=-1), "samples: -1 is not a whole number"),
+        (lambda: Marginal(liars=1.5), "liars: 1.5 is not a whole number"),
+        (lambda: Pac(True), "liars: True is not a whole number"),
+        (lambda: Pac(None), "liars: None is not a whole number"),
+        (lambda: Pac(1, alike=-0.1), "alike: -0.1 is not a number between 0 and 1"),
+        (lambda: LabelShift(1, alike=float("nan")), "alike: nan is not"),
+        (lambda: Marginal(8).threshold(EIGHT, LEVEL, 0.95), "nothing can be guaranteed"),
+        (lambda: Pac(8).threshold(EIGHT, LEVEL, 0.95), "nothing can be guaranteed"),
+        (lambda: certify(EIGHT, 0, 8), "nothing can be guaranteed against 8 of 8"),
+        (lambda: certify(EIGHT, 0, -1), "liars: -1 is not a number of sites"),
+        (lambda: certify(EIGHT, 0, 1.5), "liars: 1.5 is not"),
+        (lambda: certify(EIGHT, 0, True), "liars: True is not"),
+        (lambda: pac_threshold(EIGHT, LEVEL, 1, 0.0), "delta: 0.0 is not between"),
+        (lambda: prune(EIGHT, 1, 1.5, 0.05), "alike: 1.5 is not between 0 and 1"),
+        (lambda: prune(EIGHT, 1, -0.1, 0.05), "alike: -0.1 is not between"),
+    ],
+)
+def test_a_promise_that_cannot_be_meant_is_refused(promise, words):
+    with pytest.raises(RobfcpError, match=words):
+        promise()
+
+
+def test_promises_are_what_their_files_hold():
+    made = [Marginal(3), Marginal(samples=np.int64(40)), Pac(2, alike=0.1)]
+    made += [LabelShift(1), LabelShift(np.int8(1), 0.5, {"a": 0.25, "b": 0.75})]
+    made += [LabelShift(1, mix=["uniform", {"a": np.float32(1)}])]
+    for promise in made:
+        assert msgspec.json.decode(msgspec.json.encode(promise), type=Promise) == promise
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.json.decode(b'{"type":"pac","liars":1,"heterogeneity":0}', type=Promise)
+
+
+# Blocks
+
+
+@pytest.mark.parametrize("private", [None, Privacy(2.0), Privacy(2.0, neighbours="add-remove")])
+def test_answers_are_the_same_to_the_byte_for_one_block_or_a_hundred(private, monkeypatch):
+    """Sparse tables come in blocks of at most so many entries; every rule reads them in passes."""
+    rng = np.random.default_rng(9)
+    counts = rng.multinomial(rng.integers(30, 200, 60), rng.dirichlet(np.full(40, 0.3), 60))
+    sent = counts if private is None else counts + rng.integers(-2, 3, counts.shape)
+    known = None if private is None or private.hides_size else counts.sum(axis=1)
+    dense = Federation.from_counts(sent, Grid.uniform(40), privacy=private, sizes=known)
+    monkeypatch.setattr("robfcp.federation.counts.DENSE_BYTES", 0)
+    starts, bins, values = dense.entries()
+    sparse = table(starts, bins, values, 40)
+    trusted = rng.random(60) < 0.8
+
+    def answers(here):
+        edges = np.arange(0, 40, 3)
+        low, high = coverage_interval(counts_of(here), edges, [0, 4, 30], 0.05)
+        found = [marginal_threshold(here, LEVEL, 3), pac_threshold(here, LEVEL, 3, 0.1)]
+        found += [fcp_index(here, LEVEL), fcp_index(here, LEVEL, trusted), low.tobytes()]
+        found += [high.tobytes(), repr(certify(here, 30, 3))]
+        if here.sizes_known:
+            found += [repr(prune(here, 6, 0.05, 0.1)), marginal_threshold(here, LEVEL, None, 900)]
+        return [*found, repr(estimate_heterogeneity(here, 4))]
+
+    wanted = answers(dense)
+    for entries in (10**9, 400, 40, 1):
+        monkeypatch.setattr(rooms, "BLOCK_ENTRIES", entries)
+        here = replace(dense, table=sparse)
+        assert (len(list(here.blocks())) > 1) == (entries < 10**9)
+        assert answers(here) == wanted
+
+
+# The swap lemma
+
+
+def ranked(values, rank):
+    """The rank-th smallest along the last axis."""
+    return np.partition(values, rank - 1, axis=-1)[..., rank - 1]
+
+
+def test_swapping_one_score_never_leaves_fewer_than_rank_less_one_covered():
+    """#{(k, i): X_ki <= t^ki} >= r - 1, t^ki the r-th smallest with T_k for X_ki; ties included."""
+    rng = np.random.default_rng(0)
+    for _ in range(3000):
+        sizes = rng.integers(1, 6, rng.integers(1, 5))
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        scores = rng.integers(0, rng.integers(2, 12), len(owner)).astype(float)
+        fresh = rng.integers(0, 12, len(sizes)).astype(float)
+        rank = int(rng.integers(1, len(owner) + 1))
+        covered = 0
+        for place, client in enumerate(owner):
+            swapped = scores.copy()
+            swapped[place] = fresh[client]
+            covered += scores[place] <= ranked(swapped, rank)
+        assert covered >= rank - 1
+        if len(set(scores) | set(fresh)) == len(scores) + len(fresh):
+            assert covered <= rank
+
+
+def first_good(curves, most):
+    """The first step at which the curves and `most` sum to at most 0; else the last."""
+    good = np.flatnonzero(curves.sum(axis=0) + most <= 0)
+    return int(good[0]) if good.size else curves.shape[1] - 1
+
+
+def test_the_theorem_as_an_inequality_over_all_swaps():
+    """sum_ki psi(X_ki, l0^ki) <= 0 for falling psi with last value <= 0, whatever is swapped in."""
+    rng = np.random.default_rng(1)
+    for _ in range(3000):
+        steps, number = int(rng.integers(2, 7)), int(rng.integers(1, 8))
+        drops = rng.integers(0, 4, (number + 1, steps - 1))
+        last = -rng.integers(0, 3, number + 1)
+        falls = last[:, None] + drops[:, ::-1].cumsum(1)[:, ::-1]
+        curves = np.concatenate([falls, last[:, None]], 1)
+        bound = int((curves.max(axis=0) - curves.min(axis=0)).max())
+        own, fresh = curves[:-1], curves[-1]
+        total = 0
+        for place in range(number):
+            swapped = own.copy()
+            swapped[place] = fresh
+            total += own[place, first_good(swapped, bound)]
+        assert total <= 0
+
+
+@pytest.mark.parametrize("kind", ["alike", "shifted", "two groups"])
+@pytest.mark.parametrize(("n_clients", "n"), [(20, 5), (5, 20), (2, 50)])
+def test_coverage_of_the_mixture_lies_between_the_ranks_whatever_clients_differ_by(
+    kind, n_clients, n
+):
+    rng = np.random.default_rng(2)
+    shift = {
+        "alike": np.zeros(n_clients),
+        "shifted": np.linspace(0, 3, n_clients),
+        "two groups": np.where(np.arange(n_clients) < n_clients // 3, 4.0, 0.0),
+    }[kind]
+    total, rank, trials = n_clients * n, ceil(LEVEL * n_clients * n) + 1, 4000
+    scores = rng.normal(size=(trials, n_clients, n)) + shift[:, None]
+    threshold = ranked(scores.reshape(trials, -1), rank)
+    fresh = rng.normal(size=(trials, n_clients)) + shift
+    covered = (fresh <= threshold[:, None]).mean()
+    error = 4 * np.sqrt(0.09 / (trials * n_clients))
+    assert (rank - 1) / total - error <= covered <= rank / total + error
+
+
+@pytest.mark.effort
+@pytest.mark.parametrize(
+    ("n_clients", "n", "m", "most"), [(20, 50, 1, 0.906), (20, 5, 1, 0.93), (100, 50, 9, 0.911)]
+)
+def test_no_penalty_for_the_number_of_clients(n_clients, n, m, most):
+    """With nobody lying the guaranteed threshold covers little more than asked, and is finite."""
+    rng = np.random.default_rng(3)
+    grid, found = Grid.uniform(2000), []
+    for _ in range(cases(60)):
+        counts = [np.bincount(grid.index(rng.random(n)), minlength=2000) for _ in range(n_clients)]
+        index = marginal_threshold(Federation.from_counts(np.array(counts), grid), LEVEL, m)
+        assert index is not None
+        found.append(grid.upper[index])  # uniform scores: the threshold is its own coverage
+    assert 0.9 <= np.mean(found) <= most

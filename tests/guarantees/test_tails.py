@@ -1,0 +1,223 @@
+"""Tails against scipy's, PAC over all sets that may be honest, and where delta is spent."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from effort import cases, thorough
+from plain_shift import by_class, class_cdfs, draw_sites, label_counts
+from scipy.special import rel_entr
+from scipy.stats import binom
+
+import robfcp
+from robfcp.federation import Federation
+from robfcp.grid import Grid
+from robfcp.guarantees import Marginal, alike, curve, engine, label_shift, promises, tails
+from robfcp.guarantees.tails import (
+    critical_counts,
+    kl_divergence,
+    kl_lower,
+    kl_lower_vanishes,
+    pac_tail,
+    pac_threshold,
+)
+from robfcp.privacy import Privacy
+
+LEVEL = Fraction(4, 5)
+
+
+def brute_force(below: np.ndarray, sizes: np.ndarray, m: int, level: Fraction, delta: float):
+    """Whether every set that leaves out at most m clients reaches its own critical count."""
+    for number in range(m + 1):
+        for removed in combinations(range(len(sizes)), number):
+            kept = [k for k in range(len(sizes)) if k not in removed]
+            needed = critical_counts(np.array([sizes[kept].sum()]), level, delta)[0]
+            if below[kept].sum() < needed:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("level", [Fraction(9, 10), Fraction(1, 2), Fraction(99, 100)])
+@pytest.mark.parametrize("delta", thorough([0.05, 0.4, 1e-6], 0.05))
+def test_critical_count_is_the_least_rare_count_beyond_the_mean(level, delta):
+    totals = np.arange(1, 400, 7)
+    for total, found in zip(totals, critical_counts(totals, level, delta), strict=True):
+        candidates = [
+            c
+            for c in range(int(total) + 2)
+            if c >= level * int(total) + 1 and binom.sf(c - 1, total, float(level)) <= delta
+        ]
+        assert found == min(candidates)
+
+
+def test_the_critical_gain_keeps_its_chance_for_zero_one_losses():
+    """Losses of 0 and 1 are the hardest: the binomial chance of reaching it is at most delta."""
+    for n in (20, 100, 1000):
+        for level in (Fraction(9, 10), Fraction(4, 5)):
+            (gain,) = tails.critical_gains(np.array([n]), level, 0.05, 360)
+            assert binom.sf(np.ceil(gain / 360) - 1, n, float(level)) <= 0.05
+            assert gain <= 360 * n + 1
+
+
+@pytest.mark.effort
+@pytest.mark.parametrize("equal", [True, False])
+def test_pac_asks_the_critical_count_of_every_benign_set(equal):
+    """Exactly so for equal sizes, never less for unequal ones; totals may be skipped between."""
+    rng = np.random.default_rng(int(equal))
+    passed, agreed = [], []
+    for trial in range(cases(120)):
+        n_clients = int(rng.integers(2, 8))
+        m, large = int(rng.integers(0, n_clients)), not equal and trial % 20 == 0
+        sizes = np.full(n_clients, rng.integers(5, 60))
+        if not equal:
+            sizes = (
+                rng.integers(1000, 9000, n_clients) if large else rng.integers(3, 200, n_clients)
+            )
+        below = rng.binomial(sizes, rng.uniform(0.79, 0.83) if large else rng.uniform(0.75, 1))
+        wanted = brute_force(below, sizes, m, LEVEL, 0.1)
+        found = bool(pac_tail(sizes, m, LEVEL, 0.1).reached(below[None, :], sizes, m)[0])
+        assert found == wanted if equal else wanted or not found
+        passed.append(found)
+        agreed.append(found == wanted)
+    assert 0.1 < np.mean(passed) < 0.9
+    assert np.mean(agreed) > 0.9
+
+
+def test_pac_threshold_is_the_first_edge_at_which_the_tail_is_reached():
+    rng = np.random.default_rng(4)
+    for trial in range(50):
+        sizes = np.full(9, 60) if trial % 2 else rng.integers(30, 90, 9)
+        federation = Federation.from_counts(rng.multinomial(sizes, np.full(12, 1 / 12)))
+        tail, below = pac_tail(sizes, 1, LEVEL, 0.1), federation.cumulative().T
+        holds = [bool(tail.reached(row[None], sizes, 1)[0]) for row in below]
+        assert tail.reached(below, sizes, 1).tolist() == holds
+        wanted = holds.index(True) if True in holds else None
+        assert pac_threshold(federation, LEVEL, 1, 0.1) == wanted
+    tiny = Federation.from_counts(np.ones((10, 4), dtype=int))
+    assert pac_threshold(tiny, Fraction(99, 100), 2, 0.01) is None
+
+
+def test_sums_of_unlike_indicators_have_lighter_tails_than_the_binomial_beyond_the_mean():
+    """Hoeffding's theorem of 1956 and the kl form of Chernoff's bound, which the proofs rest on."""
+    rng = np.random.default_rng(7)
+    for _ in range(200):
+        chances = rng.beta(*rng.uniform(0.1, 5, 2), size=int(rng.integers(2, 40)))
+        law = np.ones(1)
+        for chance in chances:
+            law = np.convolve(law, [1 - chance, chance])
+        n, mean = len(chances), chances.mean()
+        for count in range(int(np.ceil(n * mean)) + 1, n + 1):
+            tail, share = law[count:].sum(), np.array(count / n)
+            assert tail <= binom.sf(count - 1, n, mean) + 1e-12
+            assert tail <= np.exp(-n * kl_divergence(share, mean)) + 1e-12
+
+
+def test_kl_lower_end_is_the_root_of_the_divergence_and_errs_downwards():
+    for share in (0.02, 0.5, 0.9, 0.999, 1.0):
+        for radius in (1e-5, 1e-3, 0.1):
+            p = float(kl_lower(np.array(share), radius))
+            divergence = rel_entr(share, p) + rel_entr(1 - share, 1 - p)
+            assert divergence == pytest.approx(radius, rel=1e-6)
+            assert divergence >= radius * (1 - 1e-9)
+    assert kl_lower(np.array(0.0), 0.1) == 0
+    ends = np.array([0.0, 1.0, 0.3]), np.array([0.5, 0.5, 0.3])
+    assert kl_divergence(*ends) == pytest.approx([np.log(2), np.log(2), 0.0])
+
+
+def test_a_lower_end_vanishes_where_its_last_step_says_so():
+    rng = np.random.default_rng(8)
+    share = np.where(rng.random(4000) < 0.1, 0, rng.random(4000) ** 3)
+    radius = share * rng.uniform(20, 40, 4000)
+    low = kl_lower(share, radius)
+    assert (kl_lower_vanishes(share, radius) == (low <= 0)).all()
+    assert (kl_lower_vanishes(share, radius, 2.0**-54) == (1 - low >= 1)).all()
+    assert 0.2 < (low <= 0).mean() < 0.8
+
+
+# Where each rule spends its chance to fail: every part is recorded, and they sum to delta
+
+DELTA, BINS, K = 0.05, 24, 12
+RNG = np.random.default_rng(0)
+COUNTS = RNG.multinomial(300, np.full(BINS, 1 / BINS), K)
+PLAIN = Federation.from_counts(COUNTS, Grid.uniform(BINS))
+PRIVATE = Federation.from_counts(
+    COUNTS, Grid.uniform(BINS), privacy=Privacy(2.0), sizes=COUNTS.sum(axis=1)
+)
+CLASSED = by_class(draw_sites(RNG, label_counts(RNG, K, 3, 300), class_cdfs(3, BINS)))
+
+
+@pytest.fixture
+def spent(monkeypatch):
+    """What was spent on what, as the rules themselves hand it on."""
+    found = {}
+
+    def watch(place, name, what, at):
+        whole = getattr(place, name)
+
+        def watched(*given, **named):
+            found.setdefault(what, at(*given, **named))
+            return whole(*given, **named)
+
+        monkeypatch.setattr(place, name, watched)
+
+    for place in (tails, label_shift):
+        watch(place, "pac_tail", "samples", lambda sizes, m, level, delta, *_: delta)
+    watch(engine.NoisyCounts, "noise", "noise", lambda self, edges, chance: chance)
+    watch(alike.ClientIntervals, "__init__", "pruning", lambda self, reports, beta: beta)
+    watch(label_shift.Pairs, "against", "pruning", lambda self, below, m, beta, *_: beta)
+    watch(label_shift, "accepted", "samples", lambda *given: given[-1])
+    monkeypatch.setattr(promises, "pac_tail", pac_tail)  # who can force full sets costs nothing
+    label_shift._tail.cache_clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("promise", "reports", "parts"),
+    [
+        (robfcp.Pac(2), PLAIN, {"samples": 1}),
+        (robfcp.Pac(2, alike=0.1), PLAIN, {"pruning": 0.2, "samples": 0.8}),
+        (robfcp.Pac(2), PRIVATE, {"noise": 0.2, "samples": 0.8}),
+        # noise has half of every interval's chance, and a fifth of what pruning leaves
+        (
+            robfcp.Pac(2, alike=0.1),
+            PRIVATE,
+            {"pruning": 0.2, "noise": 0.2 * 0.8, "samples": 0.8 * 0.8},
+        ),
+        (robfcp.LabelShift(2), CLASSED, {"pruning": 0.2, "samples": 0.8}),
+        (robfcp.LabelShift(2, mix="uniform"), CLASSED, {"pruning": 0.2, "samples": 0.8}),
+        (Marginal(2), PRIVATE, {"noise": 0.1 / 50 / DELTA}),  # a fiftieth of the miss rate
+    ],
+    ids=str,
+)
+def test_the_parts_of_delta_sum_to_delta(promise, reports, parts, spent):
+    promise.threshold(reports, Fraction(9, 10), 1 - DELTA)
+    assert spent == pytest.approx({what: share * DELTA for what, share in parts.items()})
+    assert sum(parts.values()) == pytest.approx(0.04 if isinstance(promise, Marginal) else 1)
+
+
+def test_classes_share_delta_equally(spent):
+    found = robfcp.calibrate(CLASSED, by="class", promise=robfcp.Pac(2), confidence=1 - DELTA)
+    assert spent == pytest.approx({"samples": DELTA / 3})
+    assert len(found.parts) == 3
+
+
+def test_both_ends_at_every_edge_share_the_delta_of_a_certificate():
+    """P(outside at some edge) <= sum over 2 H ends of exp(-N kl) = 2 H delta / (2 H)."""
+    counts = engine.counts_of(PLAIN)
+    (low,), (high,) = curve.coverage_interval(counts, np.arange(BINS), [0], DELTA)
+    share, total = np.cumsum(COUNTS.sum(axis=0)) / COUNTS.sum(), COUNTS.sum()
+    for end in (low[:-1], high[:-1]):
+        chance = np.exp(-total * kl_divergence(share[:-1], end))
+        np.testing.assert_allclose(2 * BINS * chance, DELTA, rtol=1e-6)
+
+
+def test_a_pac_threshold_after_pruning_is_one_of_the_smaller_delta():
+    """Spending all of delta again would give another edge here."""
+    counts = np.random.default_rng(1).multinomial(400, np.full(2000, 1 / 2000), 15)
+    fine, level = Federation.from_counts(counts), Fraction(9, 10)
+    wanted = pac_threshold(fine, level, 2, 0.8 * DELTA)
+    assert wanted != pac_threshold(fine, level, 2, DELTA)
+    assert robfcp.Pac(2, alike=0.3).threshold(fine, level, 1 - DELTA)[0] == wanted
