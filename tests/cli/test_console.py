@@ -248,7 +248,6 @@ CHOICES = {
     "simulate --defence": "none rob-fcp",
     "redteam --attack": " ".join(ATTACKS),
     "redteam --defence": "none rob-fcp",
-    "train --aggregation": "mean median trimmed-mean multi-krum",
     "train --device": "auto cpu cuda",
     "demo --engine": "none flower",
 }
