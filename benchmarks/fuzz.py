@@ -218,7 +218,7 @@ class Files:
         loaded = robfcp.Calibration.load(path)
         with contextlib.suppress(RobfcpError):
             loaded.predict_set(np.full((4, 3), 1 / 3), 0)
-        loaded = loaded.with_record(self.folder / f"{honest}.record.json")
+        loaded = loaded.with_record(next(self.folder.glob(f"{honest}.*.record.json")))
         verify_calibration(loaded)
         write_page(loaded, self.folder / "page.html")
 

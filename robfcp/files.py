@@ -7,14 +7,18 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 from robfcp.errors import RobfcpError
 
 MAX_FILE_BYTES = 32 * 2**20
+_TEMPORARY = ".robfcp-"
+_ABANDONED = 3600  # seconds after which nobody writes a file any more
 _BINARY = getattr(os, "O_BINARY", 0)  # of Windows
 _REASONS = {
     errno.ENOENT: "there is no such folder",
@@ -74,23 +78,21 @@ def reason_of(error: Exception) -> str:
     return _REASONS.get(number or 0) or getattr(error, "strerror", None) or str(error)
 
 
-def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
+def write_atomically(
+    path: str | os.PathLike[str], content: bytes | str, *, private: bool = False
+) -> None:
     """Write beside the target, then rename over it, so that no reader sees half a file.
 
-    What is there but no file (a device, a pipe) is written to, never replaced.
+    What is there but no file (a device, a pipe) is written to, never replaced. A private file can
+    be read by its owner alone, unless one that is there already is open to others.
     """
-    write_parts(path, [content.encode() if isinstance(content, str) else content])
-
-
-def write_parts(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview]) -> None:
-    """The same for content that comes in parts, one after another."""
     try:
         target = Path(os.path.realpath(path))
+        data = content.encode() if isinstance(content, str) else content
         if is_special(target):
-            with target.open("wb") as stream:
-                stream.writelines(parts)
+            target.write_bytes(data)
         else:
-            _replace(target, parts)
+            _replace(target, data, 0o600 if private else 0o666)
     except (OSError, ValueError) as error:
         raise RobfcpError(
             f"{path}: cannot be written ({reason_of(error)}); choose another place"
@@ -122,7 +124,7 @@ def prepare_output(path: str | os.PathLike[str]) -> None:
     make_folder(target.parent)
     if is_special(target):
         return
-    probe = target.parent / f".robfcp-{secrets.token_hex(8)}"
+    probe = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
     try:  # to ask for permission would not do: network drives and Windows say yes and mean no
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.unlink(probe)
@@ -132,15 +134,16 @@ def prepare_output(path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def _replace(target: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Rename a new file over the target, whose mode it keeps; else it has the umask's."""
-    temporary = target.parent / f".robfcp-{secrets.token_hex(8)}"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+def _replace(target: Path, data: bytes, mode: int) -> None:
+    """Rename a new file over the target, whose mode it keeps; else it has this one, less umask."""
+    _tidy(target.parent)
+    temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
     try:
         with os.fdopen(handle, "wb") as stream:
             with suppress(FileNotFoundError):
                 os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
-            stream.writelines(parts)
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, target)
@@ -149,6 +152,17 @@ def _replace(target: Path, parts: Iterable[bytes | memoryview]) -> None:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+@cache  # once a process: folders may hold a million files
+def _tidy(folder: Path) -> None:
+    """Remove what writers that were killed have left, and leave what may still be written."""
+    with suppress(OSError):
+        for path in folder.glob(f"{_TEMPORARY}*"):
+            if re.fullmatch(r"[0-9a-f]{16}", path.name.removeprefix(_TEMPORARY)):
+                with suppress(OSError):
+                    if path.stat().st_mtime < time.time() - _ABANDONED:
+                        path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -49,9 +49,12 @@ def calibration():
 def test_a_whole_calibration_takes_the_last_ones_place(tmp_path, calibration):
     (tmp_path / "new").mkdir()
     calibration.save(tmp_path / "new" / "calibration.json")
-    (tmp_path / "calibration.json").write_text("old")
+    robfcp.calibrate(robfcp.Federation.from_counts([[8, 2]] * 3)).save(
+        tmp_path / "calibration.json"
+    )
     done = bash(tmp_path, 'keep "$STATE/new"')
     assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("*.record.json"))) == 1
     assert robfcp.Calibration.load(tmp_path / "calibration.json").trusted == calibration.trusted
 
 
@@ -64,7 +67,7 @@ def test_a_run_without_a_calibration_fails_and_keeps_the_last_one(tmp_path, cali
     if broken == "half":
         new.write_bytes(new.read_bytes()[:-100])
     if broken == "no record":
-        (tmp_path / "new" / "calibration.record.json").unlink()
+        calibration.record_path(new).unlink()
     (tmp_path / "calibration.json").write_text("old")
     done = bash(tmp_path, 'keep "$STATE/new"')
     assert done.returncode == 1

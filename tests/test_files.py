@@ -1,13 +1,14 @@
 """What decoders say is told in our words."""
 
 import json
+import os
 
 import msgspec
 import pytest
 
 from robfcp.errors import RobfcpError
-from robfcp.files import what_is_wrong
-from robfcp.report import Report
+from robfcp.files import what_is_wrong, write_atomically
+from robfcp.report import Report, generate_key, load_key
 from robfcp.report.agreement import read_sizes
 
 
@@ -63,3 +64,26 @@ def test_reports_and_registries_are_refused_in_our_words(tmp_path) -> None:
     (tmp_path / "sizes.json").write_text("{broken")
     with pytest.raises(RobfcpError, match=r"not JSON \(see line 1, column 2\)"):
         read_sizes(tmp_path / "sizes.json")
+
+
+def test_what_killed_writers_left_is_removed_and_what_is_still_written_stays(tmp_path):
+    left, fresh, other = (tmp_path / f".robfcp-{name}" for name in ("a" * 16, "b" * 16, "notes"))
+    for path in (left, fresh, other):
+        path.write_text("half")
+    for path in (left, other):
+        os.utime(path, (1, 1))
+    write_atomically(tmp_path / "x.json", "{}")
+    assert {path.name for path in tmp_path.iterdir()} == {fresh.name, other.name, "x.json"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows knows no modes")
+def test_a_private_key_that_others_can_read_is_refused_with_the_command_that_mends_it(tmp_path):
+    pytest.importorskip("cryptography")
+    generate_key(tmp_path / "k.key")
+    (tmp_path / "k.key").chmod(0o640)
+    with pytest.raises(
+        RobfcpError, match=r"others can read this private key; run chmod 600 .*k.key"
+    ):
+        load_key(tmp_path / "k.key")
+    (tmp_path / "k.key").chmod(0o400)
+    assert load_key(tmp_path / "k.key")

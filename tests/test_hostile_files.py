@@ -64,6 +64,7 @@ PRIVATE = robfcp.Report("a", [20] * 10, robfcp.Grid.uniform(10), LAC, n_samples=
                         privacy=Privacy(1.0))  # fmt: skip
 SPLIT = robfcp.Report.of("a", *outputs(0, 6), grid=robfcp.Grid.uniform(10))
 PLAIN = reports_of(beta_scores(0, 6, 50), round="7", model="abc")
+BY_CLASS = robfcp.calibrate([robfcp.Report.of(f"s{k}", *outputs(k)) for k in range(4)], by="class")
 CALIBRATION = robfcp.calibrate(PLAIN, defence=robfcp.Consensus(at_most=1))
 
 
@@ -214,6 +215,7 @@ KINDS = {
             "": [{"more": 1}],
             "delta": [0],
             "links": [[]],
+            "edges": [[-1]],
             "links.0.before": [OTHER],
             "links.0.flagged": [["site-04"]],
             "links.1.before": [None, OTHER],
@@ -235,7 +237,25 @@ KINDS = {
             "calibration": [None],
         },
     ),
-    "calibration": Kind(CALIBRATION.to_json, robfcp.Calibration.load, {"": [{"more": 1}]}),
+    "calibration": Kind(
+        BY_CLASS.to_json,
+        robfcp.Calibration.load,
+        {
+            "": [{"more": 1}],
+            "recorded": ["../../../../x", "0" * 63],
+            "levels.0.parts": [[], None],
+            "levels.0.parts.2.name": ["0"],
+            "levels.0.certificate.lower": [-0.1, 2.0, float("nan")],
+            "levels.0.certificate.confidence": [0.0, 1.0],
+            "levels.0.certificate.assumptions.0": [
+                {"name": "alike", "value": "very"}, {"name": "alike", "value": -0.1},
+            ],
+            "levels.0.parts.0.curve.0": [{"lower": 0.9, "upper": 0.1}],
+            "classes": [2, ["a", "b", "c", "d"]],
+            "by": [None, "ward"],
+            "liars": [99],
+        },
+    ),
     "record": Kind(lambda: b"", record, {}),
     "ledger": Kind(
         lambda: json.dumps(
@@ -263,10 +283,11 @@ def changed(kind, field, value):
         place = place[int(step) if step.isdigit() else step]
     if not field:
         inside |= value
-    elif isinstance(value, dict) and isinstance(place.get(last), dict):
-        place[last] |= value
     else:
-        place[last] = value
+        last = int(last) if last.isdigit() else last
+        old = place.get(last) if isinstance(place, dict) else place[last]
+        both = isinstance(value, dict) and isinstance(old, dict)
+        place[last] = old | value if both else value
     return sealed(data["kind"], inside) if "digest" in data else json.dumps(data).encode()
 
 

@@ -70,6 +70,10 @@ keep() {
         echo "the run left no calibration; the last one is untouched; see $STATE/logs" >&2
         return 1
     }
-    mv "$1/calibration.record.json" "$STATE/calibration.record.json"
+    local old=("$STATE"/calibration.*.record.json) new=("$1"/calibration.*.record.json) file
+    mv "${new[@]}" "$STATE/"
     mv "$1/calibration.json" "$STATE/calibration.json"
+    for file in "${old[@]}"; do
+        [[ " ${new[*]##*/} " == *" ${file##*/} "* ]] || rm -f "$file"
+    done
 }

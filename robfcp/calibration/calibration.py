@@ -5,11 +5,13 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,7 +24,7 @@ from robfcp.calibration.checking import Check, check
 from robfcp.calibration.document import FilePath, SealedFile, digest_of, kind_of
 from robfcp.certificate import Certificate, CurvePoint
 from robfcp.errors import RobfcpError
-from robfcp.files import is_special, read_limited, write_atomically
+from robfcp.files import is_special, locked, read_limited
 from robfcp.prediction import (
     in_order,
     iterate_sets,
@@ -171,6 +173,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
     kind: ClassVar[str] = "calibration"
     remedy: ClassVar[str] = "pass a file written by robfcp calibrate"
     most_bytes: ClassVar[int] = 2**30
+    private: ClassVar[bool] = False  # it names no site, and sites predict with it
 
     levels: tuple[Level, ...]
     several: bool
@@ -186,7 +189,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
     checked: agreement.Checked
     summary: Summary
     public_remarks: tuple[str, ...] = ()
-    recorded: str = ""
+    recorded: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
     version: str = __version__
 
     def __post_init__(self) -> None:
@@ -484,8 +487,9 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[90, 10]] * 3)
         >>> robfcp.calibrate(federation, defence="none").save("calibration.json")
-        >>> os.rename("calibration.record.json", "kept.json")
-        >>> robfcp.Calibration.load("calibration.json").with_record("kept.json").trusted
+        >>> calibration = robfcp.Calibration.load("calibration.json")
+        >>> os.rename(calibration.record_path("calibration.json"), "kept.json")
+        >>> calibration.with_record("kept.json").trusted
         ('client-0', 'client-1', 'client-2')
         """
         found = replace(self)
@@ -507,16 +511,15 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         more = (*self.public_remarks, *remarks)
         return replace(self, public_remarks=more).with_record(self.place)
 
-    @staticmethod
-    def record_path(path: FilePath) -> Path:
-        """Where the record of the calibration at `path` lies.
+    def record_path(self, path: FilePath) -> Path:
+        """Where the record lies if this calibration lies at `path`: its name has its digest.
 
         Parameters
         ----------
         path
             The calibration's file.
         """
-        return Path(path).with_suffix(".record.json")
+        return Path(path).with_suffix(f".{self.record_digest[:12]}.record.json")
 
     @cached_property
     def record(self) -> Record:
@@ -751,8 +754,9 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
                 return "the parts of the file contradict each other (a certificate does not fit)"
         if self.classes is not None:
             check_strata_names("class", self.classes)
-            n_classes = self.classes if isinstance(self.classes, int) else len(self.classes)
-            if self.by == "class" and len(self.parts) != n_classes:
+            numbers = range(self.classes if isinstance(self.classes, int) else 0)
+            names = self.classes if isinstance(self.classes, tuple) else tuple(map(str, numbers))
+            if self.by == "class" and self.parts != names:
                 return "the parts of the file contradict each other (a class has no threshold)"
         return ""
 
@@ -762,10 +766,13 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         return {**msgspec.structs.asdict(self), **said}
 
     def save(self, path: FilePath, key: Any = None) -> None:
-        """Write calibration and record, each whole or not at all.
+        """Write record and calibration as a pair, whole or not at all.
 
-        The record goes beside it: `calibration.json` and `calibration.record.json`. A calibration
-        read without its record is written without it.
+        The record goes beside it, named by its digest: `calibration.json` and
+        `calibration.1f3a5b7c9d0e.record.json`, which only its owner can read. The calibration is
+        renamed last, and records of those it replaces are removed: whenever a process dies, and
+        however many save at once, the calibration that is there has its record. One read without
+        its record is written without it.
 
         Parameters
         ----------
@@ -775,9 +782,18 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
             The server's private key, as `robfcp.report.load_key` reads it, to sign with.
         """
         kept = self.place is not None and not isinstance(self.place, (str, os.PathLike))
-        if kept and not is_special(path):
-            write_atomically(Calibration.record_path(path), self.record.to_json())
-        super().save(path, key)
+        if not kept or is_special(path):
+            super().save(path, key)
+            return
+        own = self.record_path(path)
+        with locked(own.with_name(".robfcp.lock")):
+            self.record.save(own)
+            super().save(path, key)
+            name = re.compile(re.escape(Path(path).stem) + r"\.[0-9a-f]{12}\.record\.json")
+            for other in own.parent.iterdir():
+                if other.name != own.name and name.fullmatch(other.name):
+                    with suppress(OSError):
+                        other.unlink()
 
     @classmethod
     def load(cls, path: FilePath, server_key: str | None = None) -> Calibration:
@@ -796,7 +812,8 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         Calibration
             It predicts with or without its record.
         """
-        return super().load(path, server_key).with_record(Calibration.record_path(path))
+        found = super().load(path, server_key)
+        return found.with_record(found.record_path(path))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Calibration) and self.to_json() == other.to_json()

@@ -94,6 +94,7 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: ClassVar[str]
     remedy: ClassVar[str]
     most_bytes: ClassVar[int] = 2**28
+    private: ClassVar[bool] = True  # for its owner's eyes alone
 
     def problem(self) -> str:
         """What is wrong with it beyond the types of its fields; empty where nothing is."""
@@ -168,7 +169,7 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         data = self.to_json() if key is None else sign_sealed(self.to_json(), key)
         if len(data) > self.most_bytes:
             raise RobfcpError(f"{path}: would be too large to be read back; begin another file")
-        write_atomically(path, data)
+        write_atomically(path, data, private=self.private)
 
     @classmethod
     def load(cls: type[F], path: FilePath, server_key: str | None = None) -> F:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -24,6 +25,7 @@ from robfcp.guarantees import label_shift, outside_of, site
 
 Verdict = Literal["trusted", "flagged", "faulty", "missing"]
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
+_TAKEN = re.compile(r"-[0-9a-f]{16}$|^(con|prn|aux|nul|(com|lpt)\d)(\.|$)", re.IGNORECASE)
 
 
 class Letter(SealedFile, frozen=True, omit_defaults=True, dict=True):
@@ -197,20 +199,28 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
 
 def save_letters(calibration: Calibration, folder: FilePath, key: Any = None) -> list[Path]:
     """Write every client's letter into the folder, named after it; `key` signs them."""
-    place = make_folder(folder)
+    place, federation = make_folder(folder), calibration.federation
+    names = file_names([*federation.ids, *outside_of(federation)])
     written = []
     for letter in letters(calibration):
-        written.append(place / f"{file_name(letter.client)}.json")
+        written.append(place / f"{names[letter.client]}.json")
         letter.save(written[-1], key)
     return written
 
 
-def file_name(client: str) -> str:
-    """A name for a client's file: its own where that is plain, else one that cannot go astray."""
-    if _PLAIN.fullmatch(client):
-        return client
-    kept = re.sub(r"[^A-Za-z0-9_-]+", "_", client)[:60].strip("_")
-    return f"{kept or 'site'}-{digest_of(client.encode())[:12]}"
+def file_names(clients: Sequence[str]) -> dict[str, str]:
+    """A name for each client's file, all different on every disk, and none that can go astray.
+
+    Its own where that is plain, no other's but for capitals, and not made like those with a digest.
+    """
+    often = Counter(client.casefold() for client in clients)
+    return {
+        client: client
+        if _PLAIN.fullmatch(client) and not _TAKEN.search(client) and often[client.casefold()] == 1
+        else f"{re.sub(r'[^A-Za-z0-9_-]+', '_', client)[:60].strip('_') or 'site'}-"
+        f"{digest_of(client.encode())[:16]}"
+        for client in clients
+    }
 
 
 def from_others(calibration: Calibration, chosen: set[str] | None = None) -> dict[str, Others]:

@@ -79,11 +79,19 @@ def nothing_left_behind() -> Iterator[None]:
         raise
 
 
-def prepare(*paths: Path | None, endings: Sequence[str] = ()) -> None:
-    """Make the folders of all outputs before the work starts, or refuse them."""
+def prepare(*paths: Path | None, endings: Sequence[str] = (), inputs: Sequence[Path] = ()) -> None:
+    """Make the folders of all outputs before the work starts, or refuse them.
+
+    No output may replace an input: "any" in a folder stands for all that is written there.
+    """
+    taken = {one.resolve() for one in inputs}
+    taken |= {one.parent / "any" for one in taken}
     for path in paths:
         if path is None:
             continue
+        if path.resolve() in taken:
+            name = path.parent if path.name == "any" else path
+            raise RobfcpError(f"{name}: would replace the inputs; choose another place")
         if endings and path.suffix.lower() not in endings:
             known = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
             raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use {known}")

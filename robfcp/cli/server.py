@@ -122,11 +122,12 @@ def collect(
     [dim]Example: robfcp collect inbox -o clean --terms round.toml --quorum 0.8[/dim]
     """
     files = expanded(reports, REPORTS)
-    console.prepare(output / "any")
+    console.prepare(output / "any", inputs=files)
     with printer.busy(f"reading {len(files)} reports"):
         found = agreed_on.read(files)
+        names = letter_files.file_names(found.ids)
         for client, data in agreed_on.as_sent(files, found).items():
-            write_atomically(output / f"{letter_files.file_name(client)}.json", data)
+            write_atomically(output / f"{names[client]}.json", data)
     said: dict[str, Any] = {"faulty": found.faulty, "missing": found.missing}
     said["signatures"] = signatures = found.checked.signatures
     printer.line(f"{found.n_clients} of {len(files)} files (signatures: {signatures}) -> {output}")
@@ -172,7 +173,8 @@ def calibrate(
         raise RobfcpError("--alarms: rang on a calibration before this one; pass it as --previous")
     key = None if sign is None else load_key(sign)
     files = expanded(reports, REPORTS)
-    console.prepare(output, html, audit, None if letters is None else letters / "any")
+    folder = None if letters is None else letters / "any"
+    console.prepare(output, html, audit, folder, inputs=files)
     with printer.busy(f"calibrating {len(files)} reports"):
         federation = agreed_on.read(files)
         numbers = {"liars": liars, "exactly": exactly, "at_most": at_most}
@@ -224,7 +226,7 @@ def calibrate(
             printer.line(f"no chain lies beside {previous}: it begins with that calibration")
         data["chain"] = _round(chain, printer)
     if output is not None:
-        printer.line(f"-> {output}, what it rests on in {Calibration.record_path(output).name}")
+        printer.line(f"-> {output}, what it rests on in {calibration.record_path(output).name}")
     printer.wrote(html, letters)
     printer.json(data)
 

@@ -137,9 +137,12 @@ def monitor(
             run_length=run_length,
             path=state,
         )
+        if report is not None:  # refused before anything is counted
+            first = watch.e_report(round, step or 0)
+            _ = None if key is None else signing.sign(first, key)
+        files = expanded(data or [], TABLES)
         new = 0
-        for path in expanded(data or [], TABLES):
-            outputs = read_for(loaded, path, reading)
+        for path, outputs in [(path, read_for(loaded, path, reading)) for path in files]:
             names = None if reading.ids is None else outputs.ids
             before, truth = watch.state.n, cast(NDArray[Any], outputs.targets)
             counted = watch.update(outputs.predictions, truth, ids=names).n - before
@@ -209,7 +212,7 @@ def alarms(
     Exits with 3 where it rings.
 
     [dim]Example: robfcp alarms e-*.json --liars 2[/dim]
-    [dim]Example: robfcp alarms e-*.json -m 1 --step 1 --history alarms.json --html h.html[/dim]
+    [dim]Example: robfcp alarms e-*.json -m 1 --sites 9 --step 1 --history h.json[/dim]
     """
     if history is not None and step is None:
         raise RobfcpError("--history: needs --step, the number of the reporting date")
@@ -229,7 +232,7 @@ def alarms(
         )
     if sites is None and public is not None:
         sites = len(public)
-    told: dict[str, Any] = {"n_sites": sites, "faulty": faults}
+    told: dict[str, Any] = {"n_sites": sites, "faulty": faults, "checked": public is not None}
     kept: dict[str, Any] = {}
     if history is None or step is None:
         sure = 0.05 if delta is None else delta

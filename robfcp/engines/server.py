@@ -561,6 +561,7 @@ def monitor_round(
         "delta": delta,
         "independent": independent,
         "faulty": [_fault(one) for one in found.outcomes if one.answer is None],
+        "checked": True,  # each was asked by itself
     }
     if history is None or not reports:
         return merge(reports, liars, n_sites=total, **how)

@@ -240,7 +240,7 @@ class Site:
             raise Refused(1, "a letter to another site")
         identity = letter.calibration.identity
         place = _folder("letter-folder", self.rules.letter_folder)
-        write_atomically(place / f"letter-{identity[:16]}.json", data)
+        write_atomically(place / f"letter-{identity[:16]}.json", data, private=True)
         return identity
 
     def _watch(self, request: MonitorRequest) -> bytes:

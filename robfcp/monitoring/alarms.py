@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike
 
 from robfcp.arguments import floats, share, whole
 from robfcp.calibration.document import SealedFile, digest_of
@@ -52,6 +51,9 @@ class Merged:
         The sites that alarm by themselves, by e-BH at delta among the honest ones.
     faulty
         The e-reports that were refused, and why; their sites count as silent.
+    checked
+        Whether signatures said who sent them. Where none did, one who sends under several names
+        counts as several.
     """
 
     n_sites: int
@@ -63,6 +65,7 @@ class Merged:
     independent: bool = False
     alarmed: tuple[str, ...] = ()
     faulty: tuple[Fault, ...] = ()
+    checked: bool = False
 
     @property
     def alarm(self) -> bool:
@@ -80,14 +83,15 @@ class Merged:
         """What follows, in one line."""
         rung = {"coverage": self.alarm, "drift": self.drift}
         since = {name: "" for name, rings in rung.items() if rings}
-        return _line(self.n_sites, self.liars, self.alarmed, since, "no alarm: ")
+        return _line(self, self.alarmed, since, "no alarm: ")
 
 
 def _line(
-    n_sites: int, liars: int, alarmed: Sequence[str], since: Mapping[str, str], quiet: str
+    found: Merged | AlarmHistory, alarmed: Sequence[str], since: Mapping[str, str], quiet: str
 ) -> str:
     """What follows of the alarms that rang, each with the words since when, or of none."""
-    whom = f"{n_sites} sites of which at most {liars} lie"
+    liars, names = found.liars, "" if found.checked else " (names unchecked)"
+    whom = f"{found.n_sites} sites{names} of which at most {liars} lie"
     if "coverage" in since:
         return (
             f"alarm{since['coverage']}: {whom}, and coverage has fallen below its floor at an "
@@ -114,65 +118,68 @@ def merge(
     delta: float = 0.05,
     independent: bool = False,
     faulty: Sequence[Fault] = (),
+    checked: bool = False,
 ) -> Merged:
     """The alarms of K sites of which at most so many lie; those that sent nothing valid count as 0.
 
-    n_sites: how many are watched, fixed beforehand; those that reported if None.
+    n_sites: how many are watched, fixed beforehand; those that sent something valid if None.
     independent: whether sites' samples are independent, stated beforehand.
+    checked: whether signatures said who sent them.
     """
     share("delta", delta, "give 0.05, say")
     ordered = sorted(reports, key=lambda r: (r.client, r.step, r.n_samples))
     newest = {report.client: report for report in ordered}
-    heard = len({fault.client for fault in faulty} | set(newest))
-    total = heard if n_sites is None else whole("sites", n_sites, "give how many are watched", 1)
-    if total < max(len(newest), 1):  # a broken file is nobody's: it never counts against the number
+    total = len(newest)  # a broken file is nobody's: it never counts
+    if n_sites is not None:
+        total = whole("sites", n_sites, "give how many are watched", 1)
+    if total < max(len(newest), 1):
         raise RobfcpError(
             f"sites: {len(newest)} sent e-reports but {total} are watched; raise it, or pass keys "
             "so that nobody can pose as a site"
         )
     if not 0 <= whole("liars", liars, "give the most sites that may lie") < total:
         raise RobfcpError(f"liars: cannot tolerate {liars} among {total} sites; state fewer")
-    coverage, drift = np.full((2, total), -np.inf)
-    for k, report in enumerate(newest.values()):
-        coverage[k] = report.log_coverage
-        drift[k] = -np.inf if report.log_drift is None else report.log_drift
+    coverage = {name: report.log_coverage for name, report in newest.items()}
+    drift = [one.log_drift for one in newest.values() if one.log_drift is not None]
+    heard = list(coverage.values())
     return Merged(
         n_sites=total,
         liars=liars,
         delta=delta,
-        log_mean=log_mean_of_smallest(coverage, liars),
-        log_product=log_product_of_smallest(coverage, liars),
-        log_drift=log_mean_of_smallest(drift, liars),
+        log_mean=log_mean_of_smallest(heard, liars, total),
+        log_product=log_product_of_smallest(heard, liars, total),
+        log_drift=log_mean_of_smallest(drift, liars, total),
         independent=independent,
-        alarmed=listed(dict(zip(newest, coverage, strict=False)), liars, delta, total),
+        alarmed=listed(coverage, liars, delta, total),
         faulty=tuple(faulty),
+        checked=checked,
     )
 
 
-def log_mean_of_smallest(logs: ArrayLike, m: int) -> float:
-    """ln((W_1 + ... + W_{K-m}) / (K - m)) of the sorted strengths."""
-    kept = np.sort(floats("logs", logs))[: len(np.asarray(logs)) - m]
-    return float(np.logaddexp.reduce(kept) - np.log(len(kept)))
+def log_mean_of_smallest(logs: Sequence[float], m: int, n_sites: int) -> float:
+    """ln((W_1 + ... + W_{K-m}) / (K - m)) of the sorted strengths, 0 of those not heard."""
+    kept = np.sort(floats("logs", logs))[: max(0, len(logs) - m)]
+    return float(np.logaddexp.reduce(kept, initial=-np.inf) - np.log(n_sites - m))
 
 
-def log_product_of_smallest(logs: ArrayLike, m: int, weight: float = WEIGHT) -> float:
-    """ln of the product over the K - m smallest of (1 - w + w W)."""
-    kept = np.sort(floats("logs", logs))[: len(np.asarray(logs)) - m]
-    return float(np.logaddexp(np.log1p(-weight), np.log(weight) + kept).sum())
+def log_product_of_smallest(
+    logs: Sequence[float], m: int, n_sites: int, weight: float = WEIGHT
+) -> float:
+    """ln of the product over the K - m smallest of (1 - w + w W), W = 0 of those not heard."""
+    kept = np.sort(floats("logs", logs))[: max(0, len(logs) - m)]
+    silent = (n_sites - m - len(kept)) * np.log1p(-weight)
+    return float(np.logaddexp(np.log1p(-weight), np.log(weight) + kept).sum() + silent)
 
 
-def listed(
-    logs: Mapping[str, float], m: int, delta: float, n_sites: int | None = None
-) -> tuple[str, ...]:
+def listed(logs: Mapping[str, float], m: int, delta: float, n_sites: int) -> tuple[str, ...]:
     """e-BH when at most m lie: the R strongest alarms, W_(R) >= K / (delta max(1, R - m)).
 
     R is the largest such number. The share of false ones among the honest sites listed is at most
     delta in the mean, under any dependence; with m = 0 it is plain e-BH.
     """
-    total = len(logs) if n_sites is None else n_sites
     order = sorted(logs, key=lambda name: (-logs[name], name))
     number = np.arange(1, len(order) + 1)
-    enough = np.log(total / (delta * np.maximum(1, number - m)))
+    enough = np.log(n_sites / (delta * np.maximum(1, number - m)))
     over = [logs[name] for name in order] >= enough
     return tuple(order[: int(number[over].max(initial=0))])
 
@@ -253,6 +260,8 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         The chance of a false alarm, ever.
     independent
         Whether the sites were stated to be independent.
+    checked
+        Whether signatures say who sent them.
     looks
         What was seen.
     """
@@ -266,6 +275,7 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
     liars: Count
     delta: Share
     independent: bool = False
+    checked: bool = False
     looks: tuple[Look, ...] = ()
 
     @cached_property
@@ -281,6 +291,7 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
             delta=self.delta,
             independent=self.independent,
             faulty=faulty,
+            checked=self.checked,
         )
 
     @cached_property
@@ -306,11 +317,11 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         --------
         >>> from robfcp.monitoring import AlarmHistory
         >>> AlarmHistory("ab" * 32, "spring", 20, 2, 0.05).line
-        'no alarm in 0 looks at 20 sites of which at most 2 lie'
+        'no alarm in 0 looks at 20 sites (names unchecked) of which at most 2 lie'
         """
         since = {name: f" since step {step}" for name, step in self.rang.items()}
         quiet = f"no alarm in {len(self.looks)} looks at "
-        return _line(self.n_sites, self.liars, self.alarmed, since, quiet)
+        return _line(self, self.alarmed, since, quiet)
 
     def latest(self) -> dict[str, EReport]:
         """The last e-report of every site that was heard."""
@@ -427,18 +438,20 @@ def record_look(
     delta: float | None = None,
     independent: bool | None = None,
     faulty: Sequence[Fault] = (),
+    checked: bool = False,
 ) -> tuple[Merged, AlarmHistory]:
     """Look at the sites and keep it in a file, which is begun where there is none.
 
-    Two processes wait for each other. `n_sites` must be stated at the first look, or is the number
-    that sent something. A look that finds no valid e-report is refused: a wrong step must not
+    Two processes wait for each other. `n_sites` must be stated at the first look: whoever sends
+    files must not choose it. A look that finds no valid e-report is refused: a wrong step must not
     move the clock.
     """
     with locked(f"{path}.lock"):
         if Path(path).exists():
             history = AlarmHistory.load(path)
             stated = {"liars": liars, "round": round, "n_sites": n_sites, "delta": delta}
-            for name, value in {**stated, "independent": independent}.items():
+            stated |= {"independent": independent, "checked": checked}
+            for name, value in stated.items():
                 if value is not None and getattr(history, name) != value:
                     raise RobfcpError(
                         f"{path}: was begun with {name} {getattr(history, name)}, not {value}; "
@@ -447,14 +460,19 @@ def record_look(
         else:
             if not reports:
                 raise RobfcpError(f"{path}: the first look needs a valid e-report{_first(faulty)}")
-            heard = {r.client for r in reports} | {fault.client for fault in faulty}
+            if n_sites is None:
+                raise RobfcpError(
+                    "--history: needs --sites, how many are watched, or --keys: whoever sends "
+                    "files must not choose the number"
+                )
             history = AlarmHistory(
                 reports[0].calibration,
                 round=round,
-                n_sites=len(heard) if n_sites is None else n_sites,
+                n_sites=n_sites,
                 liars=liars,
                 delta=0.05 if delta is None else delta,
                 independent=bool(independent),
+                checked=checked,
             )
         merged, history = history.looked(reports, step, faulty)
         if not history.looks[-1].sites:

@@ -24,7 +24,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
 from robfcp.guarantees.alike import ClientIntervals, prune
 from robfcp.monitoring.alarms import AlarmHistory
-from robfcp.monitoring.monitor import Digest, Share
+from robfcp.monitoring.monitor import Count, Digest, Share
 
 N_EDGES = 32
 LEAST = 30  # samples of a report that does not come twice by chance
@@ -145,7 +145,7 @@ class Chain(SealedFile, frozen=True):
 
     delta: Share
     grid: Digest
-    edges: tuple[int, ...]
+    edges: tuple[Count, ...]
     links: tuple[Link, ...]
 
     @staticmethod
@@ -194,6 +194,8 @@ class Chain(SealedFile, frozen=True):
                 remarks.append(
                     "nobody was left out for good: the grid changed or reports hold noise"
                 )
+            elif max(self.edges, default=0) >= federation.grid.n_bins:
+                raise RobfcpError("previous: its chain looks outside the grid; begin another")
             else:
                 left = self._refuted(kept, liars, alike)
                 why = {name: f"{left[name]}; it stays out until --readmit" for name in left}

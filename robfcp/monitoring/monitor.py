@@ -506,6 +506,8 @@ class Monitor:
         if path is None or not Path(path).exists():
             return
         found = MonitorState.load(path)
+        if found.client is None and mine.client is not None:  # one without a name may get it later
+            found = msgspec.structs.replace(found, client=mine.client)
         if (found.calibration, found.level) != (mine.calibration, mine.level):
             raise RobfcpError(f"{path}: watches another calibration; start a new state file")
         if found.threshold != mine.threshold:

@@ -96,12 +96,12 @@ def write_page(
     about: About | None = None,
 ) -> None:
     """Write the page whole or not at all."""
-    write_atomically(path, render(calibration, history, about))
+    write_atomically(path, render(calibration, history, about), private=True)
 
 
 def write_history_page(history: History, path: str | os.PathLike[str]) -> None:
     """Write the page of a history whole or not at all."""
-    write_atomically(path, render_history(history))
+    write_atomically(path, render_history(history), private=True)
 
 
 def safe_json(value: object) -> str:

@@ -152,7 +152,7 @@ class Ledger:
                 )
             releases = [*file.releases, Release(round, privacy)]
             written = _File(releases, self.dataset or file.dataset)
-            write_atomically(self.path, msgspec.json.encode(written))
+            write_atomically(self.path, msgspec.json.encode(written), private=True)
             _write_seen(handle, len(releases))
         return before.spend(privacy)
 

@@ -96,6 +96,8 @@ def load_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
         key = None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise RobfcpError(f"{path}: is not an Ed25519 private key; make one with robfcp keygen")
+    if os.name != "nt" and os.stat(path).st_mode & 0o077:
+        raise RobfcpError(f"{path}: others can read this private key; run chmod 600 {path}")
     return key
 
 

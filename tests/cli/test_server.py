@@ -189,7 +189,7 @@ def test_readers_with_a_pinned_key_refuse_a_forgery(signed):
         ("predict", signed / "c.json", signed / "site-0.csv"),
         ("show", signed / "c.json", "--html", signed / "p.html"),
         ("show", signed / "c.json"),
-        ("verify", signed / "c.json", signed / "c.record.json"),
+        ("verify", signed / "c.json", *signed.glob("c.*.record.json")),
     ]
     for words in (*readers, ("predict", letter, signed / "site-0.csv"), ("verify", letter)):
         said(*words, *pinned)
@@ -238,3 +238,16 @@ def test_collected_reports_keep_their_signatures_and_a_forgery_silences_nobody(s
         sent = (sites / "in" / f"{k}.json").read_bytes()
         assert (sites / "clean" / f"site-{k}.json").read_bytes() == sent
     said("calibrate", sites / "clean", *agreed, "--quorum", 3)
+
+
+def test_no_command_replaces_its_inputs(sites):
+    reports, one = sites / "reports", next((sites / "reports").iterdir())
+    before = one.read_bytes()
+    for words in (
+        ("calibrate", reports, "-o", one),
+        ("calibrate", one, "--letters", reports),
+        ("calibrate", one, "--html", sites / "reports" / ".." / "reports" / one.name),
+        ("collect", reports, "-o", reports),
+    ):
+        assert "would replace the inputs; choose another place" in refused(*words)
+    assert one.read_bytes() == before

@@ -41,9 +41,9 @@ def test_the_merged_strength_is_the_least_over_any_honest_set_whatever_liars_sen
         logs = np.append(honest, lies)
         sets = [logs[list(kept)] for kept in combinations(range(6), 6 - m)]
         mean = min(np.logaddexp.reduce(one) - np.log(6 - m) for one in sets)
-        assert log_mean_of_smallest(logs, m) == pytest.approx(mean)
+        assert log_mean_of_smallest(logs, m, 6) == pytest.approx(mean)
         product = min(np.logaddexp(np.log(0.9), np.log(0.1) + one).sum() for one in sets)
-        assert log_product_of_smallest(logs, m) == pytest.approx(product)
+        assert log_product_of_smallest(logs, m, 6) == pytest.approx(product)
         assert mean <= np.logaddexp.reduce(honest) - np.log(6 - m) + 1e-12
 
 
@@ -71,7 +71,7 @@ FAULT = Fault("s9", "file", "s9: broken; send it again")
     [
         ([4] * 4, 1, {}, True, 4),
         ([4] * 4, 1, {"n_sites": 40}, False, 40),  # silent sites count for nothing
-        ([4] * 4, 1, {"faulty": [FAULT]}, True, 5),
+        ([4] * 4, 1, {"faulty": [FAULT]}, True, 4),
         ([4] * 4, 4, {"n_sites": 5}, False, 5),
         ([], 0, {"n_sites": 3}, False, 3),
         ([-2] * 14 + [30] * 6, 6, {}, False, 20),  # drift at m sites cannot ring
@@ -107,7 +107,7 @@ def test_listed_sites_are_those_of_the_definition():
             for r in range(1, 13)
             if all(np.exp(logs[n]) >= 12 / (0.1 * max(1, r - m)) for n in order[:r])
         ]
-        assert listed(logs, m, 0.1) == tuple(order[: max(good, default=0)])
+        assert listed(logs, m, 0.1, 12) == tuple(order[: max(good, default=0)])
 
 
 @pytest.mark.parametrize("m", [0, 4])
@@ -120,7 +120,7 @@ def test_few_honest_sites_are_listed_falsely_even_beside_liars(m):
         null = misses * np.log(q / 0.1) + (60 - misses) * np.log((1 - q) / 0.9)  # mean exactly 1
         logs = {f"h{k}": v for k, v in enumerate(null)}
         logs |= {f"l{k}": 1e6 for k in range(m)} | {f"d{k}": 8.0 for k in range(3)}
-        found = listed(logs, m, 0.2)
+        found = listed(logs, m, 0.2, len(logs))
         honest = [name for name in found if name[0] != "l"]
         shares.append(sum(name[0] == "h" for name in honest) / max(1, len(honest)))
     assert np.mean(shares) <= 0.2
@@ -142,7 +142,7 @@ def test_other_calibrations_rounds_steps_and_twins_count_for_nothing(tmp_path):
     found, faults = read_alarms(sorted(tmp_path.glob("*.json")), round="r", step=0)
     assert found == [files["a"], files["b"]]
     assert {fault.client for fault in faults} == {"c", "d", "e", "f", str(tmp_path / "junk.json")}
-    assert merge(found, 0, faulty=faults).n_sites == 7
+    assert merge(found, 0, faulty=faults).n_sites == 2
 
 
 def test_signatures_are_of_their_own_kind_and_round_and_a_forgery_silences_nobody(tmp_path):
@@ -263,9 +263,8 @@ def test_what_is_watched_is_fixed_with_the_first_look(tmp_path):
     new = tmp_path / "new.json"
     with pytest.raises(RobfcpError, match="the first look needs a valid e-report"):
         record_look(new, [], 0, step=1)
-    broken = [Fault("x", "file", "x: no")]
-    _, counted = record_look(new, sent([0] * 3, step=1), 0, step=1, faulty=broken)
-    assert counted.n_sites == 4
+    with pytest.raises(RobfcpError, match="needs --sites, how many are watched, or --keys"):
+        record_look(new, sent([0] * 3, step=1), 0, step=1)
 
 
 def test_junk_and_invented_names_cannot_stop_a_look():
@@ -279,6 +278,29 @@ def test_junk_and_invented_names_cannot_stop_a_look():
     assert "more than the 6 sites watched, of which 5 were heard" in merged.faulty[-1].reason
     assert history.looked(sent([4] * 6, step=2), 2, junk)[0].alarm
     assert merge(sent([4] * 6), 1, n_sites=6, faulty=junk).alarm
+    two_hundred = [Fault(f"{k}.json", "file", "x") for k in range(200)]
+    assert merge(sent([4] * 6), 1, faulty=two_hundred).alarm  # a broken file is nobody
+    for signed, words in (
+        (False, "6 sites (names unchecked) of which"),
+        (True, "6 sites of which"),
+    ):
+        assert words in merge(sent([4] * 6), 1, checked=signed).line
+        _, history = begun(checked=signed).looked(sent([4] * 6, step=1), 1)
+        assert words in history.line
+
+
+def test_silent_sites_are_arithmetic_and_take_no_memory():
+    few, many = sent([9.0, 7.0, 1.0], log_drift=2.0), 2 * 10**9
+    data = begun(n_sites=many, liars=2).to_json()
+    _, history = AlarmHistory.from_json(data).looked(few, 0)
+    assert history.rang == {}
+    for total in (3, 4, 7):
+        logs = np.array([9.0, 7.0, 1.0] + [-np.inf] * (total - 3))
+        kept = np.sort(logs)[: total - 2]
+        merged = merge(few, 2, n_sites=total)
+        assert merged.log_mean == pytest.approx(np.logaddexp.reduce(kept) - np.log(total - 2))
+        each = np.logaddexp(np.log(0.9), np.log(0.1) + kept)
+        assert merged.log_product == pytest.approx(each.sum())
 
 
 def test_the_command_tells_what_follows_and_keeps_every_look(tmp_path, monkeypatch):
@@ -287,13 +309,15 @@ def test_the_command_tells_what_follows_and_keeps_every_look(tmp_path, monkeypat
         e_report(f"site-{k}", 12 if k < 5 else -1, step=3).save(f"e-{k}.json")
     words = ["alarms", *(f"e-{k}.json" for k in range(12)), "-m", "2"]
     rung = said(*words, "-o", "a.json", code=3)
-    assert "alarm: 12 sites of which at most 2 lie" in rung
+    assert "alarm: 12 sites (names unchecked) of which at most 2 lie" in " ".join(rung.split())
     assert "alarms  site-4" in rung
     assert max(map(len, rung.splitlines())) <= 80
     kept = json.loads((tmp_path / "a.json").read_text())
     assert (kept["alarm"], kept["n_sites"]) == (True, 12)
     keep = [*words, "--history", "h.json"]
     assert "needs --step" in refused(*keep)
+    assert "needs --sites" in refused(*keep, "--step", "3")
+    keep += ["--sites", "12"]
     assert "pass --history" in refused(*words, "--html", "h.html")
     looked = said(*keep, "--step", "3", "--html", "h.html", "--json", code=3)
     assert json.loads(looked)["rang"] == {"coverage": 3}
@@ -304,5 +328,5 @@ def test_the_command_tells_what_follows_and_keeps_every_look(tmp_path, monkeypat
     assert "of step 3, not 4" in wrong
     (tmp_path / "e-0.json").write_text("{}")
     quiet = said(*words[:-1], "5")
-    assert "4 alarm by themselves" in quiet
+    assert "4 alarm by themselves" in " ".join(quiet.split())
     assert "faulty  e-0.json" in quiet

@@ -6,6 +6,7 @@ import random
 from math import pi
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from effort import cases
@@ -138,6 +139,9 @@ def test_the_chain_file_holds_together(tmp_path):
         second = calibration(admitted.federation)
         chain, first = chain.extended(second, first, admitted), second
     assert Chain.from_json(chain.to_json()) == chain
+    outside = Chain.from_json(msgspec.structs.replace(chain, edges=(10**6,)).to_json())
+    with pytest.raises(RobfcpError, match="its chain looks outside the grid; begin another"):
+        outside.admit(federation(rng), 2, 0.02)
     first.save(tmp_path / "c.json")
     chain.save(chain_path(tmp_path / "c.json"))
     assert Chain.of(tmp_path / "c.json")[1] == chain

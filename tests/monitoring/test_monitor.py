@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 from effort import cases
-from makers import LAC, by_class, outputs, said, table
+from makers import LAC, by_class, outputs, refused, said, table
 from scipy.special import betaincinv
 
 import robfcp
@@ -265,6 +265,13 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     table("mon.csv", *samples(120, 0.1, 0))
     table("tue.csv", *samples(400, 0.3, 1))
     common = ["monitor", "c.json", "--own", "own.json", "--floor", "0.9", "--state", "m.json"]
+    nameless = ["monitor", "c.json", "mon.csv", "-s", "n.json", "--report", "e.json"]
+    assert "the monitor has no name" in refused(*nameless)
+    assert "no such file" in refused(*nameless[:3], "tue.csv", "gone.csv", "-s", "n.json")
+    assert not (tmp_path / "n.json").exists()  # nothing was counted
+    said(*nameless[:-2])
+    said(*nameless, "-c", "site-9")  # and one begun without a name can get it
+    assert (EReport.load("e.json").client, EReport.load("e.json").n_samples) == ("site-9", 120)
     assert "no alarm: 120 samples" in said(*common, "mon.csv")
     again = said(*common, "mon.csv", "tue.csv", "--plot", "w.png", "--report", "e.json", code=3)
     assert "mon.csv: was counted before" in again
@@ -336,9 +343,10 @@ def test_a_sites_own_threshold_is_checked_and_watched(world, tmp_path, monkeypat
             robfcp.Monitor(wrong, path="m.json", client="site-02", floor=0.7)
     bad = watch.update(np.tile([0.999, 0.001], (600, 1)), np.arange(600) % 2)
     assert "coverage" in bad.alarms
-    for refused in (robfcp.Monitor, type(local).check):
-        with pytest.raises(RobfcpError, match="level: 3"):
-            refused(local, *(() if refused is robfcp.Monitor else (p, y)), level=3)
+    with pytest.raises(RobfcpError, match="level: 3"):
+        local.check(p, y, level=3)
+    with pytest.raises(RobfcpError, match="level: 3"):
+        robfcp.Monitor(local, level=3)
     stranger = robfcp.Monitor(at_stranger(found, *outputs(12, 120, 2, 0.3)))
     with pytest.raises(RobfcpError, match="has no name"):
         stranger.e_report()
