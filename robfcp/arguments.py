@@ -85,6 +85,27 @@ def floats(field: str, values: ArrayLike) -> NDArray[np.float64]:
     raise RobfcpError(f"{field}: must be real numbers, not {found.dtype}; convert them")
 
 
+def numbers_or_nan(values: NDArray[Any]) -> NDArray[np.float64]:
+    """The values as numbers, NaN where they are none."""
+    try:
+        return values.astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        found = np.full(values.shape, np.nan)
+        for place, value in np.ndenumerate(values):
+            try:
+                found[place] = float(value)
+            except (ValueError, TypeError, OverflowError):
+                continue
+        return found
+
+
+def whole_numbers(values: NDArray[Any]) -> NDArray[np.int64]:
+    """The numbers that are whole; one far below zero in place of others."""
+    number = np.asarray(values, dtype=np.float64)
+    whole = np.isfinite(number) & (number == np.round(number)) & (np.abs(number) < 2**53)
+    return np.where(whole, number, -(2**53)).astype(np.int64)
+
+
 def refuse_missing(field: str, values: NDArray[Any]) -> None:
     """Refuse NaN, None and their like, by the row of the first."""
     if values.dtype.kind not in "fcOmM":

@@ -138,7 +138,7 @@ CASES = {  # what is done, the status, what its reason holds, and how often the 
     "noise that nobody agreed on": (
         altered(
             counts=[100_000, *[0] * 998, 60 - 100_000],
-            privacy={"epsilon": 2e-5, "mechanism": "laplace", "scale": 1e5},
+            privacy=msgspec.structs.asdict(robfcp.Privacy(2e-5)),
             strata=None,
         ),
         "faulty",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -21,6 +21,7 @@ MARGIN = 1e3  # by which the chi-square law may be too large in its lower tail
 _PAIRS = 2**12  # looked at together
 _CELLS = 2**22  # of a block of all pairs
 _TILTS = np.geomspace(0.05, 30, 24)
+_FINE_SCALE = 2000.0  # of noise, from which on E differs by less than a millionth
 _NOISY_TILTS = np.geomspace(1e-6, 30, 60)
 _NORMAL = 200  # standard deviation of a count beyond which it is taken as normal
 
@@ -272,9 +273,11 @@ def _noisy_log_laplace(law: Noise) -> tuple[Array, Array]:
 
     The counts differ by N and by whatever the samples differ by; the latter only lengthens the
     distance, so exp(t x) (E exp(-t N^2))^H bounds the chance of a squared distance of at most x.
+    Beyond a scale the law has one shape: E is that of a smaller one, with t to match.
     """
-    mass = pooled_mass(((law, 2),))
+    small = replace(law, scale=min(law.scale, _FINE_SCALE))
+    mass = pooled_mass(((small, 2),))
     squares = np.arange(-(len(mass) // 2), len(mass) // 2 + 1) ** 2.0
-    tilts = _NOISY_TILTS / max(1.0, 2 * law.variance)
+    tilts = _NOISY_TILTS / max(1.0, 2 * small.variance)
     logs = np.array([np.log(mass @ np.exp(-tilt * squares)) for tilt in tilts])
-    return tilts, logs
+    return _NOISY_TILTS / max(1.0, 2 * law.variance), logs

@@ -129,7 +129,7 @@ def mean_distances(vectors: Vectors, distance: Metric, first: int, last: int) ->
         block.partition((first, last), axis=1)
         means[start : start + step] = block[:, first : last + 1].mean(axis=1)
 
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(4) as pool:  # each holds a block
         for _ in pool.map(work, range(0, n_clients, step)):
             pass
     return means / 2 if distance == "cosine" else means

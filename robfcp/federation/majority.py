@@ -20,13 +20,12 @@ from robfcp.privacy import Privacy
 from robfcp.report import MAX_STRATA, OTHER, By, Names
 from robfcp.scores import Risk, Score
 
-KEPT_BINS = 10_000
 MAX_ROUND_CELLS = 2**24  # classes times bins of a round: what a few bytes can name
 
 
 @dataclass(frozen=True)
 class GridDigest:
-    """What is kept of a grid until the vote: a line of a report can name thousands of edges."""
+    """What is kept of a grid until the vote: a few bytes can name thousands of edges."""
 
     digest: str
     n_bins: int = field(compare=False)
@@ -39,9 +38,9 @@ class GridDigest:
     @staticmethod
     @lru_cache(maxsize=8)
     def of(grid: Grid) -> GridDigest:
-        """The grid's; a small one, or one that only its edges tell, is kept itself."""
-        large = grid.n_bins > KEPT_BINS and grid.parameters
-        built = partial(named, grid.name, grid.parameters) if large else partial(_itself, grid)
+        """The grid's; one that only its edges tell is kept itself."""
+        told = grid.parameters
+        built = partial(named, grid.name, told) if told else partial(_itself, grid)
         return GridDigest(grid.digest, grid.n_bins, grid.name, built)
 
 

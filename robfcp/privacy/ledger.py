@@ -138,7 +138,8 @@ class Ledger:
         """
         opendp_parts()  # a report that cannot be made must not be paid for
         self._read()  # what is no ledger is refused before a lock is laid beside it
-        with locked(f"{os.fspath(self.path)}.lock") as handle:
+        real = os.path.realpath(self.path)  # links to one ledger share its lock
+        with locked(f"{real}.lock") as handle:
             file = self._read()
             self._check_seen(handle, len(file.releases))
             before = Accountant(tuple(release.privacy for release in file.releases))
@@ -152,7 +153,7 @@ class Ledger:
                 )
             releases = [*file.releases, Release(round, privacy)]
             written = _File(releases, self.dataset or file.dataset)
-            write_atomically(self.path, msgspec.json.encode(written), private=True)
+            write_atomically(real, msgspec.json.encode(written), private=True)
             _write_seen(handle, len(releases))
         return before.spend(privacy)
 

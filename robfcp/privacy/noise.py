@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 Terms = tuple[tuple["Noise", int], ...]  # how many independent draws of which law
 
 _NEGLIGIBLE = 1e-17
+_EXACT = 2**21  # values a sum may take for its tail to be exact: beyond, a bound takes its place
 _ROUNDING = 1e-13  # more than the sums below lose; taken off the allowed chance
 
 
@@ -116,8 +117,10 @@ def noise_bound(terms: Terms, chance: float) -> int:
     noise, number = terms[0]
     if len(terms) == number == 1 and noise.mechanism == "laplace":
         return noise.single_bound(chance)
-    allowed = chance - _ROUNDING
     low, high = 0, _reach(terms)
+    if high > _EXACT:
+        return _chernoff(terms, chance)
+    allowed = chance - _ROUNDING
     while low < high:
         middle = (low + high) // 2
         if upper_tail(terms, middle + 1) <= allowed:
@@ -125,6 +128,23 @@ def noise_bound(terms: Terms, chance: float) -> int:
         else:
             low = middle + 1
     return low
+
+
+def _chernoff(terms: Terms, chance: float) -> int:
+    """min over t of (log E exp(t sum) + log(1/chance)) / t, rounded up: a bound for any t.
+
+    log E exp(tX) is log (1 - a)^2 / ((1 - a e^t)(1 - a e^-t)) for Laplace, at most t^2 scale^2 / 2
+    for the discrete Gaussian.
+    """
+    t = np.geomspace(1e-9, 1 - 1e-9, 999) / max(noise.scale for noise, _ in terms)
+    exponent: Array = np.full(len(t), -log(chance))
+    for noise, number in terms:
+        if noise.mechanism == "laplace":
+            inside = -np.expm1(t - 1 / noise.scale) * -np.expm1(-t - 1 / noise.scale)
+            exponent += number * (2 * np.log(-np.expm1(-1 / noise.scale)) - np.log(inside))
+        else:
+            exponent += number * (t * noise.scale) ** 2 / 2
+    return ceil(float((exponent / t).min()) * (1 + 1e-9))
 
 
 @lru_cache(maxsize=256)

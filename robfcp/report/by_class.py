@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import array, refuse_missing
+from robfcp.arguments import array, numbers_or_nan, refuse_missing, whole_numbers
 from robfcp.errors import MAX_NAME, RobfcpError
 from robfcp.grid import Grid
 
@@ -101,30 +101,47 @@ class Strata:
     __hash__ = None  # type: ignore[assignment]
 
     @staticmethod
-    def of_classes(
-        scores: ArrayLike, labels: ArrayLike, classes: Sequence[str] | int, grid: Grid
-    ) -> Strata:
-        """Counts by label; labels are class numbers, or names where `classes` has names."""
-        names = _own_names("class", classes)
-        number = _numbers(labels, names)
-        return _counted("class", names, number, scores, grid)
-
-    @staticmethod
-    def of_groups(
+    def of(
+        by: By,
         scores: ArrayLike,
-        groups: ArrayLike,
+        labels: ArrayLike,
+        names: Sequence[str] | int | None,
         grid: Grid,
-        names: Sequence[str] | int | None = None,
+        private: bool = False,
     ) -> Strata:
-        """Counts by the groups stated, or by those that occur in the order of their names."""
-        found = array("groups", groups)
+        """Counts by label or group; without names by the groups that occur, in their order.
+
+        In a private report what is none of the names counts in the last bin of the first one: a
+        refusal would tell of a sample.
+        """
+        field, found = "labels" if by == "class" else "groups", array("labels", labels)
         if found.ndim != 1:
-            raise RobfcpError(f"groups: shape {found.shape} is not (n,); give one a sample")
-        if names is not None:
-            stated = _own_names("group", names)
-            return _counted("group", stated, _numbers(found.astype(str), stated), scores, grid)
-        occurring, number = np.unique(found.astype(str), return_inverse=True)
-        return _counted("group", _own_names("group", occurring.tolist()), number, scores, grid)
+            raise RobfcpError(f"{field}: shape {found.shape} is not (n,); give one a sample")
+        found = found.astype(str) if by == "group" or found.dtype.kind == "S" else found
+        occurring = np.unique(found).tolist() if names is None else names
+        stated = check_strata_names(by, occurring)
+        if not isinstance(stated, int) and OTHER in stated:
+            raise RobfcpError(f"{by}: {OTHER!r} is kept for what is merged; rename it")
+        values = array("scores", scores)
+        if values.shape != found.shape:
+            raise RobfcpError(
+                f"{by}: {len(found)} of them do not fit scores of shape {values.shape}"
+            )
+        if private:
+            number = _known_numbers(found, stated)
+            values, number = np.where(number < 0, grid.edges[-1], values), np.maximum(number, 0)
+        else:
+            number = _numbers(found, stated)
+        n_bins = grid.n_bins
+        n_cells = n_bins * (stated if isinstance(stated, int) else len(stated))
+        cell = number * n_bins + grid.index(values)
+        if n_cells <= DENSE * len(values):
+            table = np.bincount(cell, minlength=n_cells)
+            cells = np.flatnonzero(table)
+            return Strata(by, stated, cells, table[cells], n_bins)
+        small = np.int32 if n_cells < 2**31 else np.int64  # sorts faster
+        cells, counts = np.unique(cell.astype(small), return_counts=True)
+        return Strata(by, stated, cells.astype(np.int64), counts, n_bins)
 
     def with_thin_ones_merged(self, least: int) -> Strata:
         """The same with every stratum of fewer than `least` samples merged into one more."""
@@ -160,54 +177,31 @@ def check_strata_names(by: str, names: Any) -> Names:
     return found
 
 
-def _own_names(by: By, names: Any) -> Names:
-    """The names a site gives; the one of what is merged is not theirs to give."""
-    found = check_strata_names(by, names)
-    if not isinstance(found, int) and OTHER in found:
-        raise RobfcpError(f"{by}: {OTHER!r} is kept for what is merged; rename it")
-    return found
+def _known_numbers(labels: NDArray[Any], names: Names) -> Whole:
+    """Class numbers of labels given as numbers or as names, whatever they are; -1 of others."""
+    listed = map(str, range(names)) if isinstance(names, int) else names
+    place = {name: c for c, name in enumerate(listed)}
+    told = (place.get(one) if isinstance(one, str) else one for one in labels.tolist())
+    number = whole_numbers(numbers_or_nan(np.fromiter(told, dtype=object, count=len(labels))))
+    return np.where((number < 0) | (number >= len(place)), -1, number)
 
 
-def _numbers(labels: ArrayLike, names: Names) -> NDArray[np.intp]:
-    """Class numbers of labels given as numbers or as names."""
-    found = array("labels", labels)
+def _numbers(labels: NDArray[Any], names: Names) -> Whole:
+    """Class numbers of labels given as numbers or as names; others are refused."""
+    refuse_missing("labels", labels)
+    if labels.dtype.kind in "OT" and all(isinstance(label, str) for label in labels.tolist()):
+        labels = labels.astype(str)
+    by_name = labels.dtype.kind == "U" and not isinstance(names, int)
+    if not by_name and labels.dtype.kind not in "iu":
+        raise RobfcpError(f"labels: dtype {labels.dtype} is not integer; encode classes as 0..C-1")
+    number = _known_numbers(labels, names) if by_name else labels.astype(np.int64)
     count = names if isinstance(names, int) else len(names)
-    if found.ndim != 1:
-        raise RobfcpError(f"labels: shape {found.shape} is not (n,); give one a sample")
-    refuse_missing("labels", found)
-    if found.dtype.kind in "OT" and all(isinstance(label, str) for label in found.tolist()):
-        found = found.astype(str)
-    if found.dtype.kind in "US" and not isinstance(names, int):
-        place = {name: c for c, name in enumerate(names)}
-        unknown = sorted(set(found.astype(str).tolist()) - set(place))
-        if unknown:
-            raise RobfcpError(
-                f"labels: {unknown[0]!r:.60} is none of those stated; check the names"
-            )
-        return np.array([place[name] for name in found.astype(str).tolist()], dtype=np.intp)
-    if found.dtype.kind not in "iu":
-        raise RobfcpError(f"labels: dtype {found.dtype} is not integer; encode classes as 0..C-1")
-    if found.size and (found.min() < 0 or found.max() >= count):
+    if by_name and (number < 0).any():
+        unknown = min(labels[number < 0].tolist())
+        raise RobfcpError(f"labels: {unknown!r:.60} is none of those stated; check the names")
+    if labels.size and (number.min() < 0 or number.max() >= count):
         raise RobfcpError(
-            f"labels: {found.min()}..{found.max()} leaves 0..{count - 1}; "
+            f"labels: {labels.min()}..{labels.max()} leaves 0..{count - 1}; "
             "encode classes as column numbers"
         )
-    return found.astype(np.intp)
-
-
-def _counted(
-    by: By, names: Names, number: NDArray[np.intp], scores: ArrayLike, grid: Grid
-) -> Strata:
-    values = array("scores", scores)
-    if values.shape != number.shape:
-        raise RobfcpError(f"{by}: {len(number)} of them do not fit scores of shape {values.shape}")
-    n_bins = grid.n_bins
-    n_cells = n_bins * (names if isinstance(names, int) else len(names))
-    cell = number * n_bins + grid.index(values)
-    if n_cells <= DENSE * len(values):
-        table = np.bincount(cell, minlength=n_cells)
-        cells = np.flatnonzero(table)
-        return Strata(by, names, cells, table[cells], n_bins)
-    small = np.int32 if n_cells < 2**31 else np.int64  # sorts faster
-    cells, counts = np.unique(cell.astype(small), return_counts=True)
-    return Strata(by, names, cells.astype(np.int64), counts, n_bins)
+    return number

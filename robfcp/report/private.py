@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import MAX_SAMPLES, array
+from robfcp.arguments import MAX_SAMPLES, array, numbers_or_nan
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy, add_noise, noise_bound
@@ -24,11 +24,24 @@ def clamped(scores: NDArray[Any], grid: Grid) -> NDArray[np.float64]:
     Scores outside the grid count in its end bins, NaN in the top one. A threshold in the top bin is
     therefore infinite: `Federation.threshold_at`.
     """
-    if scores.dtype.kind not in "fiu":
-        raise RobfcpError("scores: need a vector of real numbers; pass one score a sample")
-    values = scores.astype(np.float64)
+    values = numbers_or_nan(scores)
     top = np.where(np.isnan(values), np.inf, values)
     return np.asarray(np.clip(top, grid.edges[0], grid.edges[-1]))
+
+
+def clamped_losses(losses: ArrayLike, bound: float) -> NDArray[np.float64]:
+    """The losses within [0, B], the bound where they are none, raised where they would rise."""
+    found = numbers_or_nan(array("losses", losses))
+    held = np.clip(np.where(np.isnan(found), bound, found), 0, bound)
+    return np.maximum.accumulate(held[..., ::-1], axis=-1)[..., ::-1]
+
+
+def clamped_multilabel(
+    probabilities: ArrayLike, labels: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Probabilities within [0, 1], 0 where they are none; what is no 0 is a true label."""
+    p = numbers_or_nan(array("probabilities", probabilities))
+    return np.clip(np.nan_to_num(p), 0, 1), numbers_or_nan(array("labels", labels)) != 0
 
 
 def check_patients(privacy: Privacy | None, n_samples: int, patients: ArrayLike | None) -> None:

@@ -34,6 +34,8 @@ from robfcp.report.private import (
     NOISY_RESOLUTION,
     check_patients,
     clamped,
+    clamped_losses,
+    clamped_multilabel,
     noisy_strata,
     plausible_size,
 )
@@ -483,6 +485,7 @@ class Report(
         if not isinstance(risk, Risk):
             risk = _risk(risk, privacy)
         with _named(client):
+            losses = losses if privacy is None else clamped_losses(losses, risk.bound)
             grid, gains, n = risk.falls(losses, lambdas)
             check_patients(privacy, n, patients)
         context = {"client": client, "grid": grid, "round": round, "model": model}
@@ -539,6 +542,8 @@ class Report(
         grid = Grid.default() if grid is None else grid
         _check_context(client, grid, None, privacy)
         with _named(client):
+            if privacy is not None:
+                probabilities, labels = clamped_multilabel(probabilities, labels)
             gains, n = kind.multilabel_falls(probabilities, labels, grid, weights)
             check_patients(privacy, n, patients)
         context = {"client": client, "grid": grid, "round": round, "model": model}
@@ -743,11 +748,11 @@ def _strata(
     if labels is not None:
         if classes is None:
             raise RobfcpError("classes: state their names in order, or their number")
-        found = Strata.of_classes(scores, labels, classes, grid)
+        found = Strata.of("class", scores, labels, classes, grid, private)
     elif groups is not None:
         if private and classes is None:
             raise RobfcpError("groups: which ones occur is data; state them all in classes=")
-        found = Strata.of_groups(scores, groups, grid, classes)
+        found = Strata.of("group", scores, groups, classes, grid, private)
     elif classes is not None:
         raise RobfcpError("classes: counts by class need the labels; pass labels=")
     else:

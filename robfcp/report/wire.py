@@ -79,6 +79,7 @@ class _Header(msgspec.Struct):
     kind: Any = None
     schema: Any = None
     grid: Any = None
+    privacy: Any = None
 
 
 def decode_sent(
@@ -100,6 +101,11 @@ def decode_sent(
         if header.schema != 1 or isinstance(header.schema, bool):
             problem = f"schema {header.schema!r:.40} is unknown to this version (it reads 1)"
             raise ReportError(client, "schema", problem, "update robfcp at the server")
+        if isinstance(said := header.privacy, dict):
+            missing = [field for field in Privacy.__struct_fields__ if not _stated(said, field)]
+            if missing:
+                problem = f"privacy leaves out {', '.join(missing)}"
+                raise ReportError(client, "privacy", problem, remedy)
         if grid is not None:
             read_grid(msgspec.convert({"grid": header.grid}, dict[str, WireGrid])["grid"], grid)
         return msgspec.json.decode(data, type=what)
@@ -112,6 +118,11 @@ def decode_sent(
         field = re.search(r"`\$\.(\w+)", str(error))
         problem = f"not a valid {kind} ({what_is_wrong(error)})"
         raise ReportError(client, field[1] if field else str(kind), problem, remedy) from None
+
+
+def _stated(privacy: dict[str, Any], field: str) -> bool:
+    """Whether a report says this of its noise, and leaves nothing to be derived."""
+    return field in privacy and privacy[field] != {"mechanism": "auto", "scale": 0}.get(field)
 
 
 def of_this_round(client: str, error: RobfcpError) -> ReportError:

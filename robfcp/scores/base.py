@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import Rng, array, generator
+from robfcp.arguments import Rng, array, generator, numbers_or_nan, whole_numbers
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.scores.inputs import (
@@ -19,7 +19,6 @@ from robfcp.scores.inputs import (
     check_labels,
     check_probabilities,
     checked_blocks,
-    whole_numbers,
 )
 
 Scores = NDArray[np.float64]
@@ -310,9 +309,9 @@ def scores_or_nan(
         raise RobfcpError("targets: need one a prediction; pass arrays of the same length")
     classes = isinstance(score, ClassificationScore)
     if rows.dtype.kind in "iuO":
-        rows = _floats(rows)
+        rows = numbers_or_nan(rows)
     if classes and truth.dtype.kind not in "iu":  # one missing label makes a whole column float
-        truth = whole_numbers(_floats(truth))
+        truth = whole_numbers(numbers_or_nan(truth))
 
     def attempt(part: slice, rng: np.random.Generator) -> Scores | None:
         """The scores of some rows, None where they cannot be had."""
@@ -340,17 +339,3 @@ def scores_or_nan(
     # All rows at once: which random numbers a sample gets depends on its place alone.
     values = attempt(slice(None), np.random.default_rng(rng))
     return np.where(refused, np.nan, values) if values is not None else np.full(len(rows), np.nan)
-
-
-def _floats(values: NDArray[Any]) -> Scores:
-    """The values as numbers, NaN where they are none."""
-    try:
-        return values.astype(np.float64)
-    except (ValueError, TypeError, OverflowError):
-        found = np.full(values.shape, np.nan)
-        for place, value in np.ndenumerate(values):
-            try:
-                found[place] = float(value)
-            except (ValueError, TypeError, OverflowError):
-                continue
-        return found

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import a_few, array, floats, refuse_missing
+from robfcp.arguments import a_few, array, floats, refuse_missing, whole_numbers
 from robfcp.errors import RobfcpError
 
 Probabilities = NDArray[np.floating]
@@ -129,13 +129,6 @@ def _numbers(names: Sequence[str]) -> list[int] | None:
     numbers = [int(digits) for _, digits in parts]
     same = len(parts) == len(names) and len({prefix for prefix, _ in parts}) == 1
     return numbers if same and len(set(numbers)) == len(names) else None
-
-
-def whole_numbers(values: NDArray[Any]) -> NDArray[np.int64]:
-    """The numbers that are whole; one far below zero in place of others."""
-    number = np.asarray(values, dtype=np.float64)
-    whole = np.isfinite(number) & (number == np.round(number)) & (np.abs(number) < 2**53)
-    return np.where(whole, number, -(2**53)).astype(np.int64)
 
 
 def check_probabilities(probabilities: ArrayLike) -> Probabilities:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -292,6 +293,9 @@ def test_a_calibration_that_does_not_fit_its_evidence_says_so(changes, tmp_path)
         _ = Calibration.load(tmp_path / "c.json").trusted
 
 
+WHOLE = msgspec.structs.asdict(Privacy(1.0))
+
+
 def test_negative_counts_cannot_come_in_as_private_ones():
     body = json.loads(json.dumps(RECORD))
     for marks, problem in (
@@ -308,12 +312,19 @@ def test_negative_counts_cannot_come_in_as_private_ones():
     for change in (
         {"counts": {"bins": bins, "counts": [31, -1]}},
         {"schema": 2},
-        {"privacy": {"epsilon": 1e300}},
-        {"privacy": {"epsilon": 1.0}, "counts": {"bins": bins, "counts": [9999, 0]}},
-        {"privacy": {"epsilon": 1.0, "neighbours": "add-remove"}},
+        {"privacy": WHOLE | {"epsilon": 1e300}},
+        {"privacy": WHOLE, "counts": {"bins": bins, "counts": [9999, 0]}},
+        {"privacy": WHOLE | {"neighbours": "add-remove"}},
+        *({"privacy": {k: v for k, v in WHOLE.items() if k != left}} for left in WHOLE),
+        {"privacy": {"epsilon": 1.0}},
+        {"privacy": WHOLE | {"scale": 0}},
+        {"privacy": WHOLE | {"mechanism": "auto"}},
+        {"privacy": WHOLE | {"scale": None}},
+        {"privacy": WHOLE | {"scale": 1.9}},
     ):
         with pytest.raises(RobfcpError, match="site-0"):
             robfcp.Report.from_json(json.dumps(message | change))
+    assert robfcp.Report.from_json(json.dumps(message | {"privacy": WHOLE})).privacy == Privacy(1.0)
 
 
 RAGGED = [[0.5], [0.2, 0.3]]

@@ -76,8 +76,9 @@ def big(name, bins):
     return json.dumps({**message, "counts": {"bins": [1], "counts": [40]}})
 
 
-def test_reports_that_name_large_grids_cost_little_memory():
-    hostile = [big(f"x{k}", 19_000 + k) for k in range(60)]
+@pytest.mark.parametrize("bins", [9_000, 19_000])
+def test_of_grids_only_digests_are_kept_until_the_vote(bins):
+    hostile = [big(f"x{k}", bins + k) for k in range(180)]
     honest = [site(f"s{k}", k).to_json() for k in range(70)]
     tracemalloc.start()
     federation = robfcp.Federation.from_reports([*hostile, *honest])

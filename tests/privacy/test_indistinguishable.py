@@ -43,6 +43,70 @@ def test_one_odd_row_changes_one_score(score):
         assert np.array_equal(np.delete(found, 17), np.delete(whole, 17))
 
 
+QUIET = robfcp.Privacy(epsilon=1e6)  # noise that never moves a count
+GRID = robfcp.Grid.uniform(4)
+LABELS = {
+    "names": (["cat", "dog", "dog"], ["cat", "dog", "eel"], ("cat", "dog")),
+    "a missing name": (["cat", "dog", "dog"], ["cat", "dog", None], ("cat", "dog")),
+    "numbers": ([0, 1, 1], [0, 1, 2], 2),
+    "a missing number": ([0, 1, 1], [0, 1, NAN], 2),
+    "a number that is none": ([0, 1, 1], [0, 1, "?"], 2),
+}
+
+
+@pytest.mark.parametrize("by", ["labels", "groups"])
+@pytest.mark.parametrize("case", LABELS)
+def test_an_unknown_label_counts_in_one_fixed_cell(case, by):
+    pytest.importorskip("opendp.prelude")
+    usual, odd, names = LABELS[case]
+    if by == "groups" and isinstance(names, int):
+        names = ("0", "1")
+    scores = [0.1, 0.3, 0.6]
+
+    def cells(given):
+        given = np.array(given, dtype=object) if None in given else given
+        more = {by: given, "classes": names, "privacy": QUIET}
+        return robfcp.Report.from_scores("a", scores, GRID, **more).strata.dense().tolist()
+
+    if not (by == "groups" and "number" in case and isinstance(odd[2], float)):
+        assert cells(usual) == [[1, 0, 0, 0], [0, 1, 1, 0]]
+        assert cells(odd) == [[1, 0, 0, 1], [0, 1, 0, 0]]
+    with pytest.raises(RobfcpError):
+        robfcp.Report.from_scores("a", scores, GRID, **{by: odd, "classes": names})
+
+
+@pytest.mark.parametrize("odd", [NAN, None, -1, 7, "cow"])
+def test_no_label_makes_a_private_report_of_probabilities_fail(odd):
+    pytest.importorskip("opendp.prelude")
+    p, y = np.full((4, 3), [0.5, 0.3, 0.2]), np.array([0, 1, 2, odd], dtype=object)
+    found = robfcp.Report.of("a", p, y, grid=GRID, classes=3, by_class=True, privacy=QUIET)
+    assert found.strata.dense().tolist() == [[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize("odd", [[NAN, 0, 0], [9, 0, -1], [None, 0, 0], [0, 1, 0]])
+def test_losses_of_private_reports_are_clamped(odd):
+    pytest.importorskip("opendp.prelude")
+    usual = [[1.0, 0.5, 0.0], [1.0, 1.0, 0.0]]
+    table = np.array([*usual, odd], dtype=object)
+    found = robfcp.Report.from_losses("a", table, [0.1, 0.5, 0.9], risk="x", privacy=QUIET)
+    meant = [1, 1, 0] if odd[0] == 0 else [1, 0, 0]
+    wanted = robfcp.Report.from_losses(
+        "a", [*usual, meant], [0.1, 0.5, 0.9], risk=robfcp.Risk("x", resolution=360)
+    )
+    assert found.counts.tolist() == wanted.counts.tolist()
+    with pytest.raises(RobfcpError):
+        robfcp.Report.from_losses("a", table, [0.1, 0.5, 0.9], risk="x")
+
+
+@pytest.mark.parametrize(("p", "y"), [(NAN, 1), (-2.0, 1), (0.0, NAN), (0.0, 3)])
+def test_multilabel_outputs_of_private_reports_are_clamped(p, y):
+    pytest.importorskip("opendp.prelude")
+    outputs, truth = [[0.9, 0.2], [0.6, p]], [[1, 0], [1, y]]
+    found = robfcp.Report.from_multilabel("a", outputs, truth, GRID, privacy=QUIET)
+    wanted = robfcp.Report.from_multilabel("a", [[0.9, 0.2], [0.6, 0.0]], [[1, 0], [1, 1]], GRID)
+    assert (found.counts * 77).tolist() == wanted.counts.tolist()  # 360 parts, not 27,720
+
+
 def test_regression_scores_are_tolerant_too():
     predictions, truth = np.array([1.0, NAN, 3.0]), np.array([1.5, 2.0, INF])
     found = scores_or_nan(robfcp.AbsoluteResidual(), predictions, truth)

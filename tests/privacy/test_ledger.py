@@ -155,3 +155,17 @@ def test_who_dies_holding_the_lock_lets_go_of_it(tmp_path):
         process.kill()
         process.stdout.close()
         process.wait()
+
+
+def test_links_to_a_ledger_share_its_budget(tmp_path):
+    real, link = tmp_path / "real.json", tmp_path / "elsewhere" / "link.json"
+    link.parent.mkdir()
+    link.symlink_to(real)
+    privacy = Privacy(1.0, rounds=2)
+    Ledger(link).charge(privacy)
+    assert link.is_symlink()
+    assert not link.with_name("link.json.lock").exists()
+    Ledger(real).charge(privacy)
+    for path in (real, link):
+        with pytest.raises(RobfcpError, match="2 reports have spent"):
+            Ledger(path).charge(privacy)

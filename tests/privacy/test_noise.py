@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from effort import cases
 from scipy.stats import dlaplace, norm
 
+import robfcp
+from robfcp import Grid, Privacy, Report
+from robfcp.privacy import noise as noise_module
 from robfcp.privacy.noise import Noise, noise_bound, pooled_mass, pooled_sd, upper_tail
 
 LAWS = [
@@ -93,3 +98,38 @@ def test_a_part_of_a_sum_never_has_a_heavier_tail():
         bounds = [noise_bound(((noise, number),), 0.01) for number in range(12)]
         assert bounds == sorted(bounds)
     assert noise_bound((), 0.01) == 0
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        ((Noise("laplace", 2000.0), 2),),
+        ((Noise("gaussian", 500.0), 100),),
+        ((Noise("laplace", 500.0), 7), (Noise("gaussian", 300.0), 50)),
+    ],
+)
+def test_wide_noise_has_a_bound_that_is_safe_and_not_far(terms, monkeypatch):
+    for chance in (0.05, 1e-3, 1e-10):
+        exact = noise_bound.__wrapped__(terms, chance)
+        with monkeypatch.context() as patched:
+            patched.setattr(noise_module, "_EXACT", 0)
+            bound = noise_bound.__wrapped__(terms, chance)
+        assert exact < bound < 2 * exact
+        assert chance > 1e-3 or bound < 1.5 * exact
+
+
+@pytest.mark.parametrize("n", [500, 10**9])
+def test_reports_that_claim_endless_noise_cost_little(n):
+    privacy, grid, rng = Privacy(2e-5), Grid.uniform(100), np.random.default_rng(0)
+    assert privacy.scale == 1e5
+    counts = np.rint(rng.laplace(0, privacy.scale, (6, 100))).astype(int)
+    counts[:, 50] += n
+    reports = [
+        Report(f"s{k}", row, grid, n_samples=n, privacy=privacy) for k, row in enumerate(counts)
+    ]
+    tracemalloc.start()
+    for promise in (None, robfcp.Marginal(liars=1), robfcp.Pac(liars=1)):
+        robfcp.calibrate(reports, promise=promise)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**26

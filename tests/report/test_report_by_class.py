@@ -50,7 +50,7 @@ def of(**options):
 def test_every_way_of_counting_gives_the_table_of_a_loop(n, n_classes, bins):
     scores, labels = sample(n, n_classes)
     grid = Grid.uniform(bins)
-    found = Strata.of_classes(scores, labels, n_classes, grid)
+    found = Strata.of("class", scores, labels, n_classes, grid)
     table: dict[int, int] = {}
     for value, label in zip(scores, labels, strict=True):
         cell = int(label) * bins + int(np.sum(grid.upper < value))
