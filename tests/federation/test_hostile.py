@@ -289,7 +289,7 @@ def test_evidence_whose_parts_contradict_each_other_is_refused(changes):
 def test_a_calibration_that_does_not_fit_its_evidence_says_so(changes, tmp_path):
     CALIBRATION.save(tmp_path / "c.json")
     (tmp_path / "c.json").write_text(sealed(altered(LIGHT, changes)))
-    with pytest.raises(RobfcpError, match=r"c\.record\.json: does not fit the calibration"):
+    with pytest.raises(RobfcpError, match=r"record\.json: does not fit the calibration"):
         _ = Calibration.load(tmp_path / "c.json").trusted
 
 
