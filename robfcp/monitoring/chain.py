@@ -197,7 +197,13 @@ class Chain(SealedFile, frozen=True):
             elif max(self.edges, default=0) >= federation.grid.n_bins:
                 raise RobfcpError("previous: its chain looks outside the grid; begin another")
             else:
-                left = self._refuted(kept, liars, alike)
+                known = ClientIntervals(kept, self.error, np.array(self.edges))
+                upper = federation.grid.upper
+                left = {
+                    one.client: f"its share below {upper[one.edge]:.4g} is not within {alike:g} of "
+                    "the others'"
+                    for one in prune(kept, liars, alike, self.error, known).exclusions
+                }
                 why = {name: f"{left[name]}; it stays out until --readmit" for name in left}
                 kept, liars = _without(kept, why), liars - len(left)
         out |= dict.fromkeys(left, len(self.links) + 1)
@@ -209,16 +215,6 @@ class Chain(SealedFile, frozen=True):
             )
         found = Admission(kept, liars, alike, out, left_out=left, readmitted=back)
         return replace(found, remarks=tuple(remarks))
-
-    def _refuted(self, federation: Federation, m: int, alike: float) -> dict[str, str]:
-        """The sites that cannot be honest at the fixed edges, and why."""
-        known = ClientIntervals(federation, self.error, np.array(self.edges))
-        found = prune(federation, m, alike, self.error, known)
-        upper = federation.grid.upper
-        return {
-            e.client: f"its share below {upper[e.edge]:.4g} is not within {alike:g} of the others'"
-            for e in found.exclusions
-        }
 
     def extended(
         self,

@@ -455,10 +455,45 @@ class Monitor:
         """
         rule = self._calibration.score_of(score)
         predictions, targets = array("predictions", predictions), array("targets", targets)
-        key = _batch_key(predictions, targets, ids, batch)
+        key = None  # where the rows are named
+        if batch is not None:
+            key = digest_of(b"name\n" + batch.encode())[:32]
+        elif ids is None:
+            if targets.ndim != 1 or len(targets) < LEAST_ROWS:
+                raise RobfcpError(
+                    f"samples: fewer than {LEAST_ROWS} may look like others by chance; name them "
+                    "(ids) or their batch, so that nothing is counted twice"
+                )
+            content = hashlib.sha256(b"contents\n")
+            for part in (predictions, targets):
+                content.update(f"{part.dtype.str}{part.shape}".encode())
+                content.update(np.ascontiguousarray(part).tobytes())
+            key = content.hexdigest()[:32]
         with nullcontext() if self._path is None else locked(f"{os.fspath(self._path)}.lock"):
             self._resume()
-            self._count(rule, predictions, targets, ids, key)
+            state = self.state
+            if key in state.batches:
+                return state
+            rng = np.random.default_rng([state.seed, state.n])
+            scores = np.asarray(rule(predictions, targets, rng), dtype=np.float64)
+            by_class = self._limits.ndim == 2
+            limits = self._limits[targets.astype(np.intp), 0] if by_class else self._limits
+            rows: list[str] = []
+            if ids is not None:
+                names = array("ids", ids)
+                if names.shape != scores.shape:
+                    raise RobfcpError(f"ids: need one name a sample ({len(scores)})")
+                keys = [digest_of(f"row\n{name}".encode())[:16] for name in names.tolist()]
+                first = {own: place for place, own in reversed(list(enumerate(keys)))}
+                fresh = sorted(first[own] for own in first.keys() - set(state.rows))
+                rows, scores = [keys[place] for place in fresh], scores[fresh]
+                limits = limits[fresh] if by_class else limits
+            if len(scores):
+                self.state = msgspec.structs.replace(
+                    state.after(scores, limits, self._grid),
+                    batches=state.batches if key is None else (*state.batches, key),
+                    rows=(*state.rows, *rows),
+                )
             if self._path is not None:
                 self.state.save(self._path)
         return self.state
@@ -526,67 +561,6 @@ class Monitor:
         if found.bag and self._grid and found.bag.bins[-1] >= self._grid.n_bins:
             raise RobfcpError(f"{path}: holds scores outside the grid; start a new state file")
         self.state = found
-
-    def _count(
-        self,
-        rule: Score,
-        predictions: NDArray[np.generic],
-        targets: NDArray[np.generic],
-        ids: ArrayLike | None,
-        key: str | None,
-    ) -> None:
-        """Add what is new to the state, in one step."""
-        state, limits = self.state, self._limits
-        if key in state.batches:
-            return
-        rng = np.random.default_rng([state.seed, state.n])
-        scores = np.asarray(rule(predictions, targets, rng), dtype=np.float64)
-        limits = limits[targets.astype(np.intp), 0] if limits.ndim == 2 else limits
-        rows: list[str] = []
-        if ids is not None:
-            fresh, rows = _new_rows(ids, len(scores), state.rows)
-            scores = scores[fresh]
-            limits = limits[fresh] if len(limits) > 1 else limits
-        if len(scores):
-            self.state = msgspec.structs.replace(
-                state.after(scores, limits, self._grid),
-                batches=state.batches if key is None else (*state.batches, key),
-                rows=(*state.rows, *rows),
-            )
-
-
-def _batch_key(
-    predictions: NDArray[np.generic],
-    targets: NDArray[np.generic],
-    ids: ArrayLike | None,
-    batch: str | None,
-) -> str | None:
-    """The digest of the batch's name or contents; None where its rows are named instead."""
-    if batch is not None:
-        return digest_of(b"name\n" + batch.encode())[:32]
-    if ids is not None:
-        return None
-    if targets.ndim != 1 or len(targets) < LEAST_ROWS:
-        raise RobfcpError(
-            f"samples: fewer than {LEAST_ROWS} may look like others by chance; name them (ids) or "
-            "their batch, so that nothing is counted twice"
-        )
-    content = hashlib.sha256(b"contents\n")
-    for part in (predictions, targets):
-        content.update(f"{part.dtype.str}{part.shape}".encode())
-        content.update(np.ascontiguousarray(part).tobytes())
-    return content.hexdigest()[:32]
-
-
-def _new_rows(ids: ArrayLike, n: int, known: Sequence[str]) -> tuple[NDArray[np.intp], list[str]]:
-    """Which rows were not counted before, nor earlier in this batch, and their digests."""
-    names = array("ids", ids)
-    if names.shape != (n,):
-        raise RobfcpError(f"ids: need one name a sample ({n})")
-    keys = [digest_of(f"row\n{name}".encode())[:16] for name in names.tolist()]
-    first = {key: place for place, key in reversed(list(enumerate(keys)))}
-    places = sorted(first[key] for key in first.keys() - set(known))
-    return np.array(places, dtype=np.intp), [keys[place] for place in places]
 
 
 SPREAD = 0.5 ** np.arange(1, 8)  # q = a + (1 - a) / 2, / 4, ..., / 128

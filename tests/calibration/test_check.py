@@ -5,16 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from effort import cases
+from makers import LAC, refused, reports_of, said, table
 from scipy.stats import binom, binomtest
-from typer.testing import CliRunner
 
 import robfcp
 from robfcp.calibration.at_site import own_floor
 from robfcp.calibration.checking import clopper_pearson, floor_of, samples_to_tell
-from robfcp.cli import app
 from robfcp.errors import RobfcpError
-
-LAC = robfcp.LAC()
 
 
 class Told(robfcp.defence.NoDefence):
@@ -65,9 +62,6 @@ def test_the_number_that_would_tell_is_the_smallest_by_brute_force(covered, n, f
 
     brute = next(size for size in range(n, 20_000) if tells(size))
     assert samples_to_tell(covered, n, floor, 0.95) == brute
-
-
-def test_no_number_tells_where_coverage_is_the_floor():
     assert samples_to_tell(90, 100, 0.9, 0.95) is None
 
 
@@ -80,6 +74,9 @@ def test_verdicts():
     assert found.enough > 100
     assert found.line.startswith("cannot tell yet: 0.9200 of 100 samples")
     assert f"{found.enough} samples would tell" in found.line
+    federation = robfcp.Federation.from_counts([[1, 1]] * 2, score=LAC)
+    full = robfcp.calibrate(federation, 0.99, defence="none")  # every set is full
+    assert (full.threshold, full.check([[0.9, 0.1]], [1]).verdict) == (np.inf, "within")
 
 
 def test_the_promise_says_where_it_comes_from():
@@ -115,20 +112,10 @@ def test_classes_groups_and_sizes_add_up():
         assert (part.low, part.high) == clopper_pearson(part.covered, part.n, 1 - 0.05 / 3)
 
 
-def test_full_sets_are_within_whatever_the_number():
-    federation = robfcp.Federation.from_counts([[1, 1]] * 2, score=LAC)
-    full = robfcp.calibrate(federation, 0.99, defence="none")
-    assert full.threshold == np.inf
-    assert full.check([[0.9, 0.1]], [1]).verdict == "within"
-
-
 def test_intervals_of_regression_are_checked_too():
     grid = robfcp.Grid.open_ended([0.0, 0.5, 1.0, 2.0])
     scores = np.abs(np.random.default_rng(0).normal(0, 0.4, (20, 100)))
-    reports = [
-        robfcp.Report.from_scores(str(k), s, grid, score=robfcp.AbsoluteResidual())
-        for k, s in enumerate(scores)
-    ]
+    reports = reports_of(scores, grid=grid, score=robfcp.AbsoluteResidual())
     c = robfcp.calibrate(reports, 0.75, defence="none")
     found = c.check([3.0, 7.0, 1.0], [3.2, 9.0, 1.0])
     assert (found.overall.covered, found.classes, found.set_sizes) == (2, (), {})
@@ -157,20 +144,15 @@ def test_a_sites_own_report_gives_a_floor_that_holds():
         report = robfcp.Report.from_scores("a", rng.random(200), robfcp.Grid.uniform(20))
         floors = [own_floor(report, t) - t for t in np.arange(3, 20, 4) / 20]
         failed += max(floors) > 0
+        assert own_floor(report, 0.59) == own_floor(report, 0.55) > own_floor(report, 0.01) == 0
     assert failed <= 0.05 * cases(20)
 
 
 def test_the_command_prints_the_line_and_reads_groups(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     calibration().save("c.json")
-    p, y = outputs(60, 6)
-    ward = ["north", "south"] * 30
-    rows = [f"{a},{b},{label},{w}" for (a, b), label, w in zip(p, y, ward, strict=True)]
-    (tmp_path / "f.csv").write_text("p0,p1,label,Ward\n" + "\n".join(rows) + "\n")
-    run = CliRunner(env={"COLUMNS": "80"}).invoke
-    result = run(app, ["check", "c.json", "f.csv", "--group", "ward", "-o", "out.json"])
-    assert result.exit_code == 0, result.exception
-    assert "cannot tell yet: 0.9000 of 60 samples" in " ".join(result.output.split())
-    assert "south" in result.output
-    refused = run(app, ["check", "c.json", "f.csv", "--group", "bed"])
-    assert "has no column 'bed'" in str(refused.exception)
+    table("f.csv", *outputs(60, 6), ids=np.arange(60) % 2)
+    told = said("check", "c.json", "f.csv", "--group", "ID", "-o", "out.json")
+    assert "cannot tell yet: 0.9000 of 60 samples" in " ".join(told.split())
+    assert "by ID, all intervals together" in told
+    assert "has no column 'bed'" in refused("check", "c.json", "f.csv", "--group", "bed")

@@ -14,7 +14,7 @@ from makers import LAC, by_class, outputs, refused, said, table
 from scipy.special import betaincinv
 
 import robfcp
-from robfcp.calibration.at_site import LocalThreshold, at_stranger, own_floor
+from robfcp.calibration.at_site import LocalThreshold, at_stranger
 from robfcp.calibration.checking import floor_of
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.site import own_interval
@@ -162,9 +162,6 @@ FULL = robfcp.calibrate(
 def test_what_does_not_fit_is_refused(options, words):
     with pytest.raises(RobfcpError, match=words):
         robfcp.Monitor(**({"calibration": CALIBRATION} | options))
-
-
-def test_the_floor_is_the_one_stated_or_proved_for_this_calibration():
     state = robfcp.Monitor(AVERAGE, floor=0.87).state
     assert (state.floor, state.source) == (0.87, "stated floor")
     assert robfcp.Monitor(CALIBRATION).state.floor == CALIBRATION.certificate.lower
@@ -179,12 +176,8 @@ def test_the_state_goes_on_where_it_was_and_only_for_what_it_watched(tmp_path):
     assert path.read_bytes() == memory.state.to_json()
     with pytest.raises(RobfcpError, match="watches another calibration"):
         robfcp.Monitor(calibration(coverage=0.8), path=path, floor=0.9, **options)
-    for change in (
-        {"delta": 0.01},
-        {"floor": 0.8},
-        {"client": "b"},
-        {"report": own_report(seed=9)},
-    ):
+    other = {"report": own_report(seed=9)}
+    for change in ({"delta": 0.01}, {"floor": 0.8}, {"client": "b"}, other):
         with pytest.raises(RobfcpError, match="was begun with"):
             monitor(path=path, **{**options, **change})
 
@@ -310,12 +303,6 @@ def test_the_floor_of_an_own_threshold_fails_as_rarely_as_stated():
     usual = 0.05 * number
     assert below <= usual + 3 * np.sqrt(usual)
     assert below >= usual - 4 * np.sqrt(usual)  # and not because it promises nothing
-
-
-def test_the_floor_between_two_edges_is_that_of_the_lower():
-    report = robfcp.Report("a", [40, 40, 20], robfcp.Grid([0, 0.3, 0.6, 1]))
-    assert own_floor(report, 0.59) == own_floor(report, 0.3) < own_floor(report, 0.6)
-    assert own_floor(report, 0.1) == 0
 
 
 def test_a_sites_own_threshold_is_checked_and_watched(world, tmp_path, monkeypatch):
