@@ -68,6 +68,8 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         What it rests on, one by one.
     n_outside
         How many missing and faulty sites there are, of whom nothing is said.
+    outside
+        Whose reports it says nothing of, in words, where there are any.
     full_sets_from
         The number of liars that can make every set full, where known.
     note
@@ -102,6 +104,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     risk: str = ""
     bound: float | None = None
     by: str = ""
+    outside: str = ""
 
     def __post_init__(self) -> None:
         _check_shares(self.lower, self.upper, self.m)
@@ -157,6 +160,16 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
             samples=None,
         )
 
+    def of_shown(self) -> Certificate:
+        """The same of a cluster where sites merged classes: it speaks of what they show alone."""
+        text = "new cases come from the honest sites that show their class, in proportion to that"
+        shown = Assumption("mixture", "shown", text)
+        return msgspec.structs.replace(
+            self,
+            assumptions=tuple(shown if one.name == "mixture" else one for one in self.assumptions),
+            outside="cases of a class at sites that merged it",
+        )
+
     def __str__(self) -> str:
         return self.statement
 
@@ -167,6 +180,8 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         if self.n_outside:
             sites = "site" if self.n_outside == 1 else "sites"
             words += f"; outside it: {self.n_outside} missing or faulty {sites}"
+        if self.outside:
+            words += f"; outside it: {self.outside}"
         return f"{words}; {self.note}" if self.note else words
 
     def _any_threshold(self) -> str:

@@ -63,9 +63,11 @@ def held_strata(
         missing = [name for name in labels if name not in clusters and name != OTHER]
         if missing:
             raise RobfcpError(f"by: {missing[0]!r} has no cluster; give every class one")
-        unknown = sorted(set(map(str, clusters)) - set(labels) - {OTHER})
+        unknown = sorted(set(map(str, clusters)) - (set(labels) - {OTHER}))
         if unknown:
             raise RobfcpError(f"by: {unknown[0]!r:.60} is none of the {strata.by} names")
+        if OTHER in clusters.values():
+            raise RobfcpError(f"by: {OTHER!r} is kept for what sites merge; rename that cluster")
         wanted = tuple(str(clusters.get(name, OTHER)) for name in labels)
     names = tuple(dict.fromkeys(wanted))
     private = federation.noisy and any(federation.privacy[k] for k in strata.rows)
@@ -103,6 +105,7 @@ def level_by_class(
     hold for all of them anyway.
     """
     every, m = held_strata(federation, by, clusters), liars
+    merged = clusters is not None and OTHER in strata_of(federation, by).labels
     sure = 1 - (1 - confidence) / len(every)
     place = {client: k for k, client in enumerate(federation.ids)}
     points = None if len(every) <= FEW else FIRST
@@ -121,10 +124,11 @@ def level_by_class(
             if m < holders:
                 curve.coverage_curve(held, edge, {*budgets, m}, sure)  # together is faster
                 certificate = certify(held, edge, m, sure, estimated=not stated)
+        certificate = certificate or _nothing(held, m, sure)
         return Part(
             name=name,
             threshold=held.threshold_at(edge),
-            certificate=_nothing(held, m, sure) if certificate is None else certificate,
+            certificate=certificate.of_shown() if merged else certificate,
             holders=holders,
             samples=int(held.sizes.sum()),
             curve=curve.coverage_curve(held, edge, budgets, sure) if holders else (),

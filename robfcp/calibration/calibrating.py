@@ -133,7 +133,8 @@ def calibrate(
         promise=promise,
         clusters=clusters,
     )
-    budgets = curve.curve_budgets(federation.n_clients, liars)
+    seen = federation if promise is None else promise.covers(federation)
+    budgets = curve.curve_budgets(seen.n_clients, liars)
     if chosen is None and promise is None:
         own = threshold_of(rule, federation, trusted)
 
@@ -151,8 +152,8 @@ def calibrate(
             coverage=level,
             threshold=federation.threshold_at(edge),
             certificate=certificate,
-            curve=curve.coverage_curve(federation, edge, budgets, confidence),
-            empty_from=curve.empty_from(federation, edge, confidence),
+            curve=curve.coverage_curve(seen, edge, budgets, confidence),
+            empty_from=curve.empty_from(seen, edge, confidence),
         )
 
     strata, classes = federation.strata, None

@@ -158,12 +158,15 @@ class SparseCounts:
         return np.diff(passed[self.starts])
 
     def below(self, index: int) -> Whole:
-        """(K,) counts up to and with bin `index`, of rows that all have an entry."""
+        """(K,) counts up to and with bin `index`."""
         result = np.empty(self.n_rows, dtype=np.int64)
         for rows in self.parts():
             part = self.rows(rows)
             kept = (part.bins <= index).view(np.uint8) * part.values
-            result[rows] = np.add.reduceat(kept, part.starts[:-1], dtype=self._sums)
+            if part.lengths.all():  # twice as fast
+                result[rows] = np.add.reduceat(kept, part.starts[:-1], dtype=self._sums)
+            else:
+                result[rows] = part.sums(kept)
         return result
 
     @cached_property
@@ -298,12 +301,17 @@ class Stratified:
         held = place < len(self.rows) and self.rows[place] == client
         return self.table.row(place) if held else None
 
-    def stratum(self, number: int) -> tuple[NDArray[np.intp], Counts]:
-        """The clients that hold one stratum and their (R', H) counts of it."""
+    def stratum(self, number: int, noisy: Mask | None = None) -> tuple[NDArray[np.intp], Counts]:
+        """The clients that hold one stratum and their (R', H) counts of it.
+
+        `noisy` (R,) are those whose counts hold noise: they all hold it, also with counts of 0, or
+        who is left would tell of the noise.
+        """
         first = number * self.n_bins
+        also = np.zeros(len(self.rows), dtype=bool) if noisy is None else noisy
         if isinstance(self.table, DenseCounts):
             own = self.table.array[:, first : first + self.n_bins]
-            some = own.any(axis=1)
+            some = own.any(axis=1) | also
             return self.rows[some], DenseCounts(own[some])
         if self.n_strata <= FEW_STRATA:
             starts, cells, values = self.table.entries()
@@ -315,7 +323,7 @@ class Stratified:
             here = slice(ends[number], ends[number + 1])
             row, bins, values = row[here], bins[here], values[here]
         lengths = np.bincount(row, minlength=len(self.rows))
-        held = lengths > 0
+        held = (lengths > 0) | also
         starts = np.concatenate([[0], np.cumsum(lengths[held])]).astype(np.int64)
         found = SparseCounts(starts, narrowed(bins, self.n_bins), narrowed(values), self.n_bins)
         full = len(bins) > DENSE_SHARE * (len(starts) - 1) * self.n_bins or not len(bins)

@@ -371,7 +371,8 @@ class Federation:
     def stratum(self, number: int) -> Federation:
         """One class or group as a federation of the clients that hold it.
 
-        Where reports are private the numbers of samples are protected too: sizes are then noisy.
+        Where reports are private the numbers of samples are protected too: sizes are then noisy,
+        and whoever sent such a report holds every class.
 
         Parameters
         ----------
@@ -387,7 +388,9 @@ class Federation:
         """
         if self.strata is None:
             raise RobfcpError("by: most reports keep no counts by class; make them with labels")
-        rows, counts = self.strata.stratum(number)
+        rows = self.strata.rows
+        noisy = np.array([self.privacy[k] is not None for k in rows]) if self.noisy else None
+        rows, counts = self.strata.stratum(number, noisy)
         totals = counts.below(self.grid.n_bins - 1) if len(rows) else np.zeros(0, dtype=np.int64)
         privacy = self._stated(rows)
         private = any(privacy)

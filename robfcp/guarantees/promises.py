@@ -68,6 +68,16 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         raise NotImplementedError
 
+    def covers(self, federation: Federation) -> Federation:
+        """The sites that its certificate speaks of, and with it the curve.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        """
+        return federation
+
     def remarks(self, federation: Federation, confidence: float) -> tuple[str, ...]:
         """What else must be said of these reports, beside the certificate.
 
@@ -247,16 +257,9 @@ class LabelShift(Stated, frozen=True, tag="label-shift"):
         if walk.too_few:
             named = ", ".join(walk.too_few[:5])
             notes.append(f"too few sites hold {named} for a guarantee against {self.liars} liars")
-        compared = set(counts.ids)
-        pooled = tuple(name for name in federation.ids if name not in compared)
-        if pooled:
-            notes.append(
-                f"says nothing of {len(pooled)} sites without counts of all classes "
-                f"({a_few(pooled)})"
-            )
-        seen = federation.subset(np.array([name in compared for name in federation.ids]))
+        pooled = [name for name in federation.ids if name not in set(counts.ids)]
         certificate = _certificate(
-            seen,
+            self.covers(federation),
             walk.index,
             "pac" if self.mix is None else "mix",
             level,
@@ -265,8 +268,14 @@ class LabelShift(Stated, frozen=True, tag="label-shift"):
             note="; ".join(notes),
             label_shift=self.alike,
         )
-        outside = len({*outside_of(federation), *pooled})
-        return walk.index, msgspec.structs.replace(certificate, n_outside=outside)
+        if pooled:
+            words = f"{len(pooled)} sites without counts of all classes ({a_few(pooled)})"
+            certificate = msgspec.structs.replace(certificate, outside=words)
+        return walk.index, certificate
+
+    def covers(self, federation: Federation) -> Federation:
+        compared = set(class_counts(federation).ids)
+        return federation.subset(np.array([name in compared for name in federation.ids]))
 
     def remarks(self, federation: Federation, confidence: float) -> tuple[str, ...]:
         strata = federation.exact_strata

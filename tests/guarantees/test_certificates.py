@@ -8,12 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 from effort import cases
+from plain_shift import class_cdfs, draw_sites, label_counts, site_reports
 
 import robfcp
 from robfcp.certificate import Certificate, at_least, at_most
+from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import Marginal, Pac, certify, outside_of
+from robfcp.guarantees import LabelShift, Marginal, Pac, certify, outside_of
 from robfcp.guarantees.alike import prune
 from robfcp.guarantees.curve import coverage_curve, coverage_interval, curve_budgets, empty_from
 from robfcp.guarantees.engine import counts_of
@@ -249,3 +251,68 @@ def test_curves_are_short_whatever_the_number_of_clients():
 def test_lower_ends_round_down_and_upper_ends_up(share, down, up):
     assert at_least(share) == down
     assert at_most(share) == up
+
+
+# Whom it speaks of
+
+
+def shifted(seed, liars=6, pooled=6):
+    """Twenty sites whose mixes differ; the last few send one histogram, in which they lie."""
+    rng = np.random.default_rng(seed)
+    cdfs = class_cdfs(3, 50)
+    sizes = label_counts(rng, 20, 3, 150)
+    tables = draw_sites(rng, sizes, cdfs)
+    reports = site_reports(tables)
+    for k in range(20 - pooled, 20):
+        counts = tables[k].sum(axis=0)
+        if k >= 20 - liars:
+            counts = np.bincount([0], [counts.sum()], 50).astype(int)
+        reports[k] = robfcp.Report(f"site-{k:02d}", counts, Grid.uniform(50))
+    honest = sizes[: 20 - pooled]
+    return reports, (honest @ cdfs).sum(axis=0) / honest.sum()
+
+
+def test_label_shift_and_its_curve_speak_of_the_sites_with_counts_of_all_classes():
+    """Six pooled reports lie: computed over all twenty the curve was wrong in most rounds."""
+    wrong = 0
+    for seed in range(20):
+        reports, truth = shifted(seed)
+        found = robfcp.calibrate(reports, promise=LabelShift(2), defence="none")
+        edge = int(np.searchsorted(found.federation.grid.upper, found.threshold))
+        certificate = found.certificate
+        assert (certificate.n_clients, certificate.n_outside) == (14, 0)
+        for point in found.levels[0].curve:
+            words = certificate.for_liars(point, 0.95).statement
+            assert "of the 14 sites" in words or point.vacuous
+            assert "outside it: 6 sites without counts of all classes (site-14, site-15, " in words
+            assert "missing or faulty" not in words
+        wrong += any(not p.lower <= truth[edge] <= p.upper for p in found.levels[0].curve)
+        assert found.levels[0].curve[-1].m < 7
+    assert wrong <= 3  # 5% of 20, exceeded once in fifty times
+
+
+def test_a_cluster_with_merged_classes_speaks_of_the_classes_that_sites_show():
+    """What sites merge is in no cluster: of all its cases far fewer are covered than it says."""
+    rng = np.random.default_rng(0)
+    shown, every = [], []
+    for _ in range(20):
+        reports = []
+        for k in range(20):
+            labels = rng.choice(3, 200, p=[0.57, 0.03, 0.4])
+            scores = rng.random(200) / 2 + (labels == 1) / 2
+            named = {"labels": labels, "classes": ["a", "b", "c"], "least": 20}
+            reports.append(robfcp.Report.from_scores(f"s{k}", scores, Grid.uniform(200), **named))
+        by = {"a": "x", "b": "x", "c": "y"}
+        found = robfcp.calibrate(reports, by=by, promise=Marginal(1), defence="none")
+        covered = np.clip([2 * found.threshold[0], 2 * found.threshold[0] - 1], 0, 1)
+        shown.append(covered[0])
+        every.append(covered @ [0.95, 0.05])
+        for certificate in (found.certificate, found.levels[0].parts[0].certificate):
+            assert {a.name: a.value for a in certificate.assumptions}["mixture"] == "shown"
+            assert "outside it: cases of a class at sites that merged it" in certificate.statement
+    assert np.mean(shown) >= 0.9
+    assert np.mean(every) < 0.89
+    refused = {"is none of the class names": {"(other)": "x"}, "kept for": {"b": "(other)"}}
+    for words, cluster in refused.items():
+        with pytest.raises(RobfcpError, match=words):
+            robfcp.calibrate(reports, by=by | cluster)

@@ -17,6 +17,7 @@ import robfcp
 from robfcp import Privacy
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
+from robfcp.federation.counts import DenseCounts, Stratified
 from robfcp.grid import Grid
 from robfcp.guarantees import certify, fcp_index
 from robfcp.guarantees.alike import estimate_heterogeneity, prune
@@ -339,3 +340,24 @@ def test_pruned_pac_thresholds_fail_as_rarely_as_stated(epsilon):
 
     found = worst(rng, epsilon, 500, True, 4, pruned, 100, "iid")
     assert binom.sf((found < 0.9).sum() - 1, 100, 0.1) > 1e-3
+
+
+def test_every_private_reporter_holds_every_class_so_that_no_noise_is_chosen_by_what_it_is():
+    """Nobody holds the class: sites whose noise is 0 in all cells must not drop out of the sum."""
+    rng, privacy, exceeded, runs = np.random.default_rng(11), private(8.0), 0, 1500
+    for _ in range(runs):
+        sent = draw(rng, privacy.noise, (30, 4))
+        sent[:, :2] += 50
+        federation = Federation(
+            tuple(f"s{k:02d}" for k in range(30)),
+            sent[:, :2] + sent[:, 2:],
+            np.full(30, 100),
+            Grid.uniform(2),
+            privacy=(privacy,) * 30,
+            strata=Stratified("class", 2, DenseCounts(sent), np.arange(30), 2),
+        )
+        held = federation.stratum(1)
+        assert held.ids == federation.ids
+        counts, top = counts_of(held), np.array([1])
+        exceeded += counts.least(top).sum() > counts.noise(top, 0.002)[0][0]
+    assert binom.sf(exceeded - 1, runs, 0.001) > 1e-3  # 4.4% when they dropped out
