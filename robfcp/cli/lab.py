@@ -281,7 +281,7 @@ def reproduce(
 ) -> None:
     """Repeat the paper's experiments on shipped model outputs.
 
-    Each leaves NAME.csv and NAME.png. A call that was stopped goes on where it was.
+    Each leaves NAME.csv and most NAME.png. A call that was stopped goes on where it was.
 
     [dim]Example: robfcp lab reproduce main benign -o out/paper[/dim]
     [dim]Example: robfcp lab reproduce bounds --seeds 2 --workers 1 -o out/paper[/dim]
@@ -313,7 +313,7 @@ def reproduce(
         paper.write_page(output, page)
         printer.wrote(page)
     for name in chosen:
-        printer.line(f"-> {output / name}.csv and .png")
+        printer.line(f"-> {output / name}.csv")
     printer.json(tables)
 
 

@@ -205,40 +205,6 @@ def draw_bounds(rows: Rows) -> Any:
 
 
 @style()
-def draw_runtime(rows: Rows) -> Any:
-    """Seconds from reports to threshold, ours beside the paper's."""
-    ax = new_axes(1, 3.0)[0]
-    y = np.arange(len(rows))
-    columns = [("published", GREY, "published (RTX A6000)")]
-    columns += [(name, LOOKS[name][0], LOOKS[name][2]) for name in (TEXT, RELEASED, OURS)]
-    for place, (key, colour, label) in enumerate(columns):
-        shift = 0.8 * ((place + 0.5) / len(columns) - 0.5)
-        ax.barh(y + shift, [row[key] for row in rows], 0.18, color=colour, label=label)
-    ax.set_yticks(y, [row["dataset"] for row in rows])
-    ax.set(xscale="log", xlabel="seconds", title="From 100 reports to a threshold")
-    ax.legend(fontsize=7.5)
-    return ax.figure
-
-
-@style()
-def draw_theorem(rows: Rows) -> Any:
-    """Samples a client from which Theorem 1's lower end exceeds 0 and its upper end is below 1."""
-    ax = new_axes(1, 0.3 * len(rows) + 1.2)[0]
-    y = np.arange(len(rows))
-    for end, colour, marker in (
-        ("lower end above 0", ORANGE, "s"),
-        ("upper end below 1", BLUE, "^"),
-    ):
-        x = [row[f"n_b: {end}"] for row in rows]
-        ax.plot(x, y, color=colour, marker=marker, linestyle="none", label=end)
-    ax.axvspan(50, 25_000, color=GREY, alpha=0.12, linewidth=0, label="50 to 25,000")
-    ax.set_yticks(y, [f"K={row['K']} K_m={row['K_m']} H={row['H']}" for row in rows])
-    ax.set(xscale="log", xlabel="samples a client from which Theorem 1 says it", title="Theorem 1")
-    ax.legend(fontsize=7.5)
-    return ax.figure
-
-
-@style()
 def draw_overview(cells: Sequence[PaperCell]) -> Any:
     """|coverage - honest| of ours against each rival's, a dot a cell: below the line ours wins."""
     rivals = (FCP, TEXT, RELEASED)

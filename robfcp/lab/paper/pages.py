@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,14 @@ from robfcp.lab.paper.runs import FCP, OURS, RELEASED, TEXT, run_cases
 from robfcp.lab.rivals import FEDCP_QQ
 
 Rows = Sequence[Mapping[str, Any]]
-EXTRAS: dict[str, tuple[str, Callable[[int], list[dict[str, Any]]], Callable[[Rows], Any]]] = {
+Table = Callable[[int], list[dict[str, Any]]]
+EXTRAS: dict[str, tuple[str, Table, Callable[[Rows], Any] | None]] = {  # with a figure or without
     "bounds": ("Bounds against measured coverage", tables.bounds, charts.draw_bounds),
-    "theorem": (
-        "Where Theorem 1 says anything",
-        lambda seeds: tables.theorem(),
-        charts.draw_theorem,
-    ),
+    "theorem": ("Where Theorem 1 says anything", lambda seeds: tables.theorem(), None),
     "runtime": (
         "Seconds from the reports to the threshold, the CPU here and an RTX A6000 as published",
         lambda seeds: tables.runtime(),
-        charts.draw_runtime,
+        None,
     ),
     "natural": (
         "Natural federations: who is found, and who is accused (not in the paper)",
@@ -92,7 +90,7 @@ def reproduce(
     start: Callable[[int], None] = lambda total: None,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Run the named experiments; each leaves NAME.csv and NAME.png in the directory."""
+    """Run the named experiments; each leaves NAME.csv and most NAME.png in the directory."""
     known = titles()
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -111,15 +109,16 @@ def reproduce(
     )
     found = {}
     for name in names:
+        draw: Callable[[Rows], Any] | None = partial(charts.draw, name, known[name])
         if name in EXPERIMENTS:
             rows = tables.make_rows(chosen[name], results)
-            figure = charts.draw(name, known[name], rows)
         else:
-            rows = EXTRAS[name][1](seeds)
-            figure = EXTRAS[name][2](rows)
+            _, make, draw = EXTRAS[name]
+            rows = make(seeds)
         found[name] = rows
         write_atomically(directory / f"{name}.csv", tables.to_csv(rows))
-        save(figure, directory / f"{name}.png")
+        if draw is not None:
+            save(draw(rows), directory / f"{name}.png")
     return found
 
 
@@ -153,7 +152,9 @@ def write_page(directory: Path, page: Path) -> None:
         ahead=tables.AHEAD,
     )
     for name, rows in contents.items():
-        links = f"[{name}.csv]({page.stem}/{name}.csv), [figure]({page.stem}/{name}.png)"
+        links = f"[{name}.csv]({page.stem}/{name}.csv)"
+        if (folder / f"{name}.png").is_file():
+            links += f", [figure]({page.stem}/{name}.png)"
         text += f"\n## {known[name]}\n\n{links}\n\n{_section(name, rows)}\n"
     kept = page.read_text(encoding="utf-8").partition(HAND) if page.is_file() else ("", "", "")
     write_atomically(page, text + "".join(kept[1:]))

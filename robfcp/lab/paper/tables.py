@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
@@ -288,13 +289,7 @@ def theorem_at(k: int, m: int, bins: int, n: int) -> tuple[float, float]:
 
 def _samples(k: int, m: int, bins: int, good: Callable[[float, float], bool]) -> int:
     """The least n, to three digits, from which the interval is good; it narrows as n grows."""
-    low, high = 1, 10**15
-    while low < high:
-        middle = (low + high) // 2
-        if good(*theorem_at(k, m, bins, middle)):
-            high = middle
-        else:
-            low = middle + 1
+    low = 1 + bisect_left(range(1, 10**15), True, key=lambda n: good(*theorem_at(k, m, bins, n)))
     digits = max(0, len(str(low)) - 3)
     return -(-low // 10**digits) * 10**digits
 
