@@ -12,7 +12,7 @@ from robfcp import Federation, Grid, Report, RobfcpError
 from robfcp.defence import Assessment, NoDefence
 from robfcp.defence.copies import lower_tail
 from robfcp.lab.attacks import ATTACKS, Adaptive, coordinated, named_attack, simple
-from robfcp.lab.attacks.adaptive import families
+from robfcp.lab.attacks.adaptive import Shape, _Forge, families
 from robfcp.lab.attacks.base import pairs_of, scores_of, with_counts, with_pairs, with_scores
 from robfcp.lab.worlds import Setting, apply_attack, federation_of, make_world
 
@@ -235,6 +235,29 @@ def test_pair_mimic_draws_pairs_of_the_easiest_honest_client(pairs):
     assert not same(forged[1], forged[3])
 
 
+def test_stairs_push_and_ghost_lower_as_much_as_they_say(pairs):
+    rng = np.random.default_rng(0)
+    many = [rng.random(4000) for _ in range(9)]
+    pool = np.concatenate([many[k] for k in HONEST])
+    low, start, high = (np.quantile(pool, level) for level in (0.6, 0.85, 0.9))
+    graded, pushed = coordinated.Stairs()(many, BAD, 0), coordinated.Push()(many, BAD, 0)
+    for number, k in enumerate(BAD, 1):
+        moved = graded[k] != many[k]
+        assert moved.mean() == pytest.approx(0.6 * number / 3, abs=0.03)
+        assert graded[k][moved].max() <= np.quantile(pool, 0.75)
+        above = many[k] > start
+        assert np.array_equal(pushed[k][~above], many[k][~above])
+        assert ((pushed[k][above] > low - 0.01) & (pushed[k][above] < high + 0.01)).all()
+    hardest = sorted(HONEST, key=lambda k: -np.quantile(pairs[k][0], 0.9, method="inverted_cdf"))
+    for source, k in zip(hardest, BAD, strict=False):
+        scores, labels = coordinated.Ghost()(pairs, BAD, 0)[k]
+        own = pairs[source][0]
+        kept = own <= np.quantile(own, 0.85, method="inverted_cdf")
+        assert np.isin(scores, own[kept]).all()
+        assert np.isin(own[kept], scores).all()
+        assert np.array_equal(np.sort(labels), np.sort(pairs[source][1]))
+
+
 def test_half_of_a_hubs_attackers_send_means_of_honest_reports_and_the_others_zeros(pairs):
     forged = coordinated.Hub(of=3)(pairs, [0, 1, 3, 4], 0)  # honest: 2, 5, 6, 7, 8
     for k, parts in ((0, [2, 5, 6]), (1, [6, 7, 8])):
@@ -358,10 +381,10 @@ def test_the_adaptive_attacker_does_at_least_as_badly_as_every_family(world, dir
 
     found = Adaptive("none", direction, trials=20).search(world.federation, BAD, 0)
     assert found.coverage == pytest.approx(reached(found.federation))
-    for attack, name in families(direction):
-        drawn = name.startswith(("gauss", "disp", "mimic", "trunc", "lift", "squeeze"))
+    for attack in families(direction):
+        drawn = repr(attack).startswith(("Gauss", "Disp", "Mimic", "Trunc", "Lift", "Squeeze"))
         least = sign * reached(attack(world.federation, BAD, 7)) + (0.02 if drawn else 1e-12)
-        assert sign * found.coverage <= least, name
+        assert sign * found.coverage <= least, attack
 
 
 @pytest.mark.parametrize(("direction", "sign"), [("down", 1), ("up", -1)])
@@ -370,7 +393,7 @@ def test_the_free_search_beats_honesty_without_any_family(
     world, monkeypatch, direction, sign, by_class
 ):
     federation = world.federation if by_class else replace(world.federation, strata=None)
-    monkeypatch.setattr("robfcp.lab.attacks.adaptive.families", lambda direction: iter(()))
+    monkeypatch.setattr("robfcp.lab.attacks.adaptive.families", lambda direction: [])
     honest = Adaptive("none", direction, trials=0).search(federation, BAD, 0)
     found = Adaptive("none", direction, trials=60).search(federation, BAD, 0)
     assert honest.family == "honest"
@@ -378,6 +401,26 @@ def test_the_free_search_beats_honesty_without_any_family(
     assert sign * found.coverage < sign * honest.coverage - 0.01
     again = Adaptive("none", direction, trials=60, beyond=True).search(federation, BAD, 0)
     assert again.value == pytest.approx(0)  # nothing can be lost beyond itself
+
+
+def test_a_shape_is_sent_as_its_formula_says(world):
+    federation, rng = world.federation, np.random.default_rng(0)
+    forge, honest = _Forge(federation, BAD, rng), tables(federation)[HONEST].sum(axis=0)
+    tilt, claim = rng.normal(size=(4, forge.n_blocks)), rng.normal(size=4)
+    shape = Shape(tilt, claim, loyal=0.4, own=0.3, tight=True, size=np.log(2))
+    sent = tables(forge.sent(shape))
+    assert np.array_equal(sent[BAD[0]], tables(federation)[BAD[0]])  # one of three is loyal
+    scores = honest * np.exp(tilt)[:, forge.block]
+    for k in BAD[1:]:
+        own = federation.strata.sizes[k] / federation.sizes[k]
+        mix = (0.3 * own + 0.7 * honest.sum(axis=1) / honest.sum()) * np.exp(claim)
+        law = mix[:, None] / mix.sum() * scores / scores.sum(axis=1, keepdims=True)
+        assert sent[k].sum() == 2 * federation.sizes[k]
+        assert np.abs(np.cumsum(sent[k] - sent[k].sum() * law)).max() <= 1 + 1e-6
+    drawn = tables(forge.sent(replace(shape, tight=False, size=np.log(100))))[BAD[2]]
+    assert np.abs(np.cumsum(drawn / drawn.sum() - law)).max() < 0.02
+    for down, up in zip(forge.starts(False)[:7], forge.starts(True), strict=False):
+        assert np.array_equal(down.tilt[:, ::-1], up.tilt)
 
 
 def test_a_search_beyond_fcp_turns_a_rule_that_leaves_out_the_hardest_sites(world):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +14,7 @@ from robfcp.defence import DEFAULT, Defence, named_defence, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import fcp_index
+from robfcp.lab.attacks import coordinated, simple
 from robfcp.lab.attacks.base import (
     Array,
     Indices,
@@ -23,24 +24,6 @@ from robfcp.lab.attacks.base import (
     upper_edges,
     with_pairs,
     with_scores,
-)
-from robfcp.lab.attacks.coordinated import (
-    Clones,
-    Decoy,
-    Displacement,
-    MimicHigh,
-    MimicLow,
-    Squeeze,
-)
-from robfcp.lab.attacks.simple import (
-    Coverage,
-    Efficiency,
-    Gaussian,
-    GaussianRelative,
-    Lift,
-    NearCoverage,
-    Partial,
-    Truncation,
 )
 
 Rule = Callable[[Federation], int | None]
@@ -108,8 +91,8 @@ class Adaptive:
         best, _ = judged(data, "honest")
         if not len(bad):
             return best
-        for attack, family in families(self.direction):
-            found, _ = judged(attack(data, bad, generator), family)
+        for attack in families(self.direction):
+            found, _ = judged(attack(data, bad, generator), repr(attack))
             best = min(best, found, key=lambda one: one.value)
         forge = _Forge(data, bad, generator)
         ends: list[tuple[float, Shape]] = []  # how far each start has come
@@ -146,31 +129,22 @@ def _place(index: int | None) -> int:
     return -1 if index is None else index
 
 
-def families(direction: str) -> Iterator[tuple[ScoreAttack, str]]:
+def families(direction: str) -> list[ScoreAttack]:
     """The attacks an adaptive attacker tries first, each in several strengths."""
-    down = direction == "down"
-    gross: ScoreAttack = Coverage() if down else Efficiency()
-    yield gross, gross.name
-    yield Decoy(gross), "decoy"
-    for scale in (0.5, 1.0, 2.0):
-        yield GaussianRelative(scale), f"gaussian-relative {scale:g}"
-    yield Gaussian(), "gaussian"
-    for step in (0.0005, 0.001, 0.01):
-        near = NearCoverage(step if down else 1 - step)
-        yield near, f"{near.name} {near.step:g}"
-    for level in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9):
-        shift: ScoreAttack = Truncation(level) if down else Lift(1 - level)
-        yield shift, f"{shift.name} {level if down else 1 - level:.2g}"
-        if down:
-            yield Clones(level=level), f"clones {level:g}"
-    for share in (0.05, 0.1, 0.15, 0.2, 0.3, 0.5):
-        yield Partial(share, gross), f"partial {share:g}"
-    for copy in ("exact", "resampled", "jittered"):
-        twin: ScoreAttack = MimicLow(copy) if down else MimicHigh(copy)
-        yield twin, f"{twin.name} {copy}"
-    yield Squeeze(), "squeeze"
-    for share in (0.05, 0.1, 0.2, 0.35, 0.5):
-        yield Displacement(share, upwards=not down), f"displacement {share:g}"
+    down, levels = direction == "down", (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
+    gross = simple.Coverage() if down else simple.Efficiency()
+    twin = coordinated.MimicLow if down else coordinated.MimicHigh
+    shares = (0.05, 0.1, 0.2, 0.35, 0.5)
+    return [
+        *(gross, coordinated.Decoy(gross), simple.Gaussian(), coordinated.Squeeze()),
+        *(simple.GaussianRelative(scale) for scale in (0.5, 1.0, 2.0)),
+        *(simple.NearCoverage(step if down else 1 - step) for step in (0.0005, 0.001, 0.01)),
+        *(simple.Truncation(level) if down else simple.Lift(1 - level) for level in levels),
+        *(coordinated.Clones(level=level) for level in levels if down),
+        *(simple.Partial(share, gross) for share in (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)),
+        *(twin(copy) for copy in ("exact", "resampled", "jittered")),
+        *(coordinated.Displacement(share, upwards=not down) for share in shares),
+    ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,21 +53,18 @@ class MimicLow(Mimic):
     copy: Copy = "resampled"
     level: float = LEVEL
     name = "mimic-low"
+    place: ClassVar[int] = 0
 
     def source(self, scene: Scene) -> Array:
-        return scene.everybody[scene.by_quantile(self.level)[0]]
+        return scene.everybody[scene.by_quantile(self.level)[self.place]]
 
 
 @dataclass(frozen=True)
-class MimicHigh(Mimic):
+class MimicHigh(MimicLow):
     """All copy the honest client with the highest `level` quantile: b = argmax_b q_level(s_b)."""
 
-    copy: Copy = "resampled"
-    level: float = LEVEL
     name = "mimic-high"
-
-    def source(self, scene: Scene) -> Array:
-        return scene.everybody[scene.by_quantile(self.level)[-1]]
+    place = -1
 
 
 @dataclass(frozen=True)
