@@ -38,7 +38,7 @@ test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a dep
 	COVERAGE_WITHOUT_ENGINES="robfcp/engines/nvflare.py" \
 	.venv-flower/bin/python -m pytest tests/flower tests/test_engines.py "tests/test_fuzz.py::test_nothing_escapes[flower-60-3]" \
 		"tests/test_notebooks.py::test_a_notebook_runs[flower]" \
-		--cov=robfcp/engines --cov-report=term --cov-fail-under=85
+		--cov=robfcp/engines --cov-report=term --cov-fail-under=95
 
 FLWR_RANGE ?= 1.32.1 1.42.0
 test-flower-range:  ## rounds in this process on the lowest and the highest flwr of the range
@@ -53,7 +53,7 @@ test-nvflare: .venv-nvflare/installed  ## NVFlare: faults, simulator, local and 
 	COVERAGE_WITHOUT_ENGINES="robfcp/engines/flower*.py" \
 	.venv-nvflare/bin/python -m pytest tests/nvflare tests/test_engines.py \
 		"tests/test_fuzz.py::test_nothing_escapes[nvflare-40-3]" \
-		--cov=robfcp/engines --cov-report=term --cov-fail-under=85
+		--cov=robfcp/engines --cov-report=term --cov-fail-under=95
 
 NVFLARE_RANGE ?= 2.8.0
 test-nvflare-range:  ## rounds in this process on the other nvflare of the range

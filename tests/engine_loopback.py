@@ -22,6 +22,7 @@ class Loopback(server.Engine):
         return [Participant(k, name) for k, name in enumerate(self.sites)]
 
     def send(self, participant, record, ttl):
+        assert server.TTL_GRACE < ttl < self.deadline + server.TTL_GRACE + 1
         turn = LoopbackTurn(self, record, self.sites[participant.client])
         self.stage.act(turn, participant.client, record)
         return record["nonce"]

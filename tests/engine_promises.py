@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from engine_data import DATA, client_data, core_reports, drifting
-from engine_faults import CASES, forged, raw, silent, slow
+from engine_faults import CASES, altered, forged, raw, silent, slow
 
 import robfcp
 from robfcp.calibration import Letter
@@ -48,6 +48,8 @@ def check_case(engine, folder, fault, expected, words, attempts):
     assert calibration.threshold == core.threshold
     assert np.array_equal(calibration.federation.counts, core.federation.counts)
     assert calibration.certificate.n_outside == (expected != "ok")
+    refused = {fault.client for fault in calibration.faulty}
+    assert refused == ({"site-3"} if expected in ("faulty", "rejected") else set())
     assert "patient" not in calibration.to_json().decode() + str(calibration.provenance)
     assert calibration.provenance["engine"].startswith(engine.name)
     nonces = [nonce for found in asked.values() for nonce in found]
@@ -82,6 +84,7 @@ def test_engines_end_where_files_end_to_the_bit(case, engine, tmp_path):
     federation = robfcp.Federation.read([tmp_path / f"{name}.json" for name in DATA])
     core = robfcp.calibrate(federation, **told)
     assert (found.threshold, found.trusted) == (core.threshold, core.trusted)
+    assert (found.defence, found.promised) == (core.defence, core.promised)
     assert np.array_equal(found.oddness, core.oddness)
     for ours, theirs in zip(found.levels, core.levels, strict=True):
         assert ours.curve == theirs.curve
@@ -219,8 +222,9 @@ def test_signed_reports_and_letters(engine, tmp_path):
     assert letter.calibration == calibration
     assert np.isfinite(letter.at_site(*DATA["site-3"]).levels[0].own)
     assert not (tmp_path / "site-2.letters").exists()
-    unkeyed, _, _ = engine.play(tmp_path / "unkeyed", configs={"site-2": {}, **own})
-    assert set(unkeyed.trusted) == set(DATA)  # a signature by the key it names itself
+    forgery = {"site-5": altered(key=keys["site-3"])}
+    unkeyed, _, _ = engine.play(tmp_path / "unkeyed", configs=own, faults=forgery)
+    assert set(unkeyed.trusted) == set(DATA) - {"site-5"}  # not by the key it names itself
 
 
 def test_the_monitor_rings_where_most_sites_drift_and_the_rest_is_no_alarm(engine, tmp_path):

@@ -22,45 +22,53 @@ def random_table(rng):
     return below, sizes, m
 
 
-def pair_p(below, sizes, k, other, sigma):
-    """The p-value for "k and other are both honest" at one edge."""
-    n = x = mean = variance = difference = weight = 0.0
+def in_common(below, sizes, k, other):
+    """Of every class that both hold: sizes a and b, counts below x and y, and the pooled share."""
     for c in range(sizes.shape[1]):
         a, b = int(sizes[k, c]), int(sizes[other, c])
-        if not a or not b:
-            continue
-        share = (below[k, c] + below[other, c]) / (a + b)
-        n, x, mean = n + a, x + below[k, c], mean + a * share
-        variance += a * b / (a + b - 1) * share * (1 - share)
-        weight += a * b / (a + b)
-        difference += a * b / (a + b) * (below[k, c] / a - below[other, c] / b)
+        if a and b:
+            x, y = int(below[k, c]), int(below[other, c])
+            yield a, b, x, y, (x + y) / (a + b)
+
+
+def moments(below, sizes, k, other):
+    """Samples of k, its count below, and the mean and variance of that given the pooled counts."""
+    shared = list(in_common(below, sizes, k, other))
+    n, x = sum(a for a, *_ in shared), sum(x for _, _, x, _, _ in shared)
+    mean = sum(a * share for a, _, _, _, share in shared)
+    variance = sum(a * b / (a + b - 1) * s * (1 - s) for a, b, _, _, s in shared)
+    return n, x, mean, variance
+
+
+def divergence(p, q):
+    """Kullback and Leibler's, of two coins."""
+    return (p * log(p / q) if p else 0.0) + ((1 - p) * log((1 - p) / (1 - q)) if p < 1 else 0.0)
+
+
+def pair_p(below, sizes, k, other, sigma):
+    """The p-value for "k and other are both honest" at one edge."""
     if sigma:
+        shared = list(in_common(below, sizes, k, other))
+        weight = sum(a * b / (a + b) for a, b, *_ in shared)
+        difference = sum(a * b / (a + b) * (x / a - y / b) for a, b, x, y, _ in shared)
         beyond = max(abs(difference) - 2 * sigma * weight, 0.0)
         return min(1.0, 2 * exp(-2 * beyond**2 / weight)) if weight else 1.0
+    n, x, mean, variance = moments(below, sizes, k, other)
     if not n or variance <= 0:
         return 1.0
     if x > mean:
         x, mean = n - x, n - mean
     draws = mean * mean / (mean - variance)  # the binomial of equal mean and variance
-    p, q = x / draws, mean / draws
-    kl = (p * log(p / q) if p else 0.0) + ((1 - p) * log((1 - p) / (1 - q)) if p < 1 else 0.0)
-    return min(1.0, 2 * exp(-draws * max(kl, 0)))
+    return min(1.0, 2 * exp(-draws * max(divergence(x / draws, mean / draws), 0)))
 
 
 def usual_exponent(below, sizes, k, other):
     """What Hoeffding's and Bennett's inequalities give for the same pair, the larger of them."""
-    n = x = mean = variance = 0.0
-    for c in range(sizes.shape[1]):
-        a, b = int(sizes[k, c]), int(sizes[other, c])
-        if a and b:
-            share = (below[k, c] + below[other, c]) / (a + b)
-            n, x, mean = n + a, x + below[k, c], mean + a * share
-            variance += a * b / (a + b - 1) * share * (1 - share)
+    n, x, mean, variance = moments(below, sizes, k, other)
     if variance <= 0:
         return 0.0
-    p, q, u = x / n, mean / n, abs(x - mean) / variance
-    kl = (p * log(p / q) if p else 0.0) + ((1 - p) * log((1 - p) / (1 - q)) if p < 1 else 0.0)
-    return max(n * kl, variance * ((1 + u) * log1p(u) - u))
+    u = abs(x - mean) / variance
+    return max(n * divergence(x / n, mean / n), variance * ((1 + u) * log1p(u) - u))
 
 
 def pruned(below, sizes, m, beta, sigma):

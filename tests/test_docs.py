@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 from click import Context
 from effort import thorough
+from makers import LAC, outputs, reports_of, saved, table
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -35,16 +37,7 @@ BLOCK = re.compile(
 )
 RUN = ("python", "sh", "bash", "console")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-LONG = [  # whose pages, figures and simulations take half a second each
-    ROOT / "docs" / name
-    for name in (
-        "start.md",
-        "guides/monitoring.md",
-        "guides/page.md",
-        "guides/files.md",
-        "guides/beyond-one-threshold.md",
-    )
-]
+LONG = ("start", "monitoring", "page", "files", "beyond-one-threshold")  # half a second each
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, int]]:
@@ -60,39 +53,19 @@ def blocks(page: Path) -> Iterator[tuple[str, str, int]]:
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Forty sites of one model, one of which lies, as objects and as files."""
     folder = tmp_path_factory.mktemp("prepared")
-    rng = np.random.default_rng(0)
-    probabilities = rng.dirichlet(np.full(4, 0.3), 2400)
-    labels = (probabilities.cumsum(axis=1) > rng.random((2400, 1))).argmax(axis=1)
-    score = robfcp.LAC()
-    (folder / "reports").mkdir()
-    reports = []
-    for k, rows in enumerate(np.array_split(np.arange(2000), 40)):
-        scores = np.zeros(50) if k == 3 else score(probabilities[rows], labels[rows])
-        report = robfcp.Report.from_scores(f"site-{k + 1:02d}", scores, score=score)
-        report.save(folder / "reports" / f"{report.client}.json")
-        reports.append(report)
-    for k in range(3):
-        rows = slice(100 * k, 100 * k + 100)
-        write_csv(folder / f"site-{k + 1}.csv", probabilities[rows], labels[rows])
-    write_csv(folder / "test.csv", probabilities[2000:], labels[2000:])
+    p, y = outputs(0, 2400, 4, 0.3)
+    scores = np.split(LAC(p[:2000], y[:2000]), 40)
+    scores[3] = np.zeros(50)
+    reports = reports_of(scores)
+    saved(folder / "reports", reports)
+    names = [f"p{c}" for c in range(4)]
+    for k, rows in enumerate((slice(0, 100), slice(100, 200), slice(200, 300)), start=1):
+        table(folder / f"site-{k}.csv", p[rows], y[rows], names)
+    table(folder / "test.csv", p[2000:], y[2000:], names)
     robfcp.calibrate(reports).save(folder / "calibration.json")
-    return folder, {
-        "__name__": "__main__",
-        "np": np,
-        "robfcp": robfcp,
-        "reports": reports,
-        "probabilities": probabilities[:2000],
-        "labels": labels[:2000],
-        "test_probabilities": probabilities[2000:],
-        "test_labels": labels[2000:],
-    }
-
-
-def write_csv(path: Path, probabilities: Any, labels: Any) -> None:
-    """Model outputs as a site would export them."""
-    header = ",".join([*(f"p{c}" for c in range(probabilities.shape[1])), "label"])
-    rows = np.column_stack([probabilities, labels])
-    np.savetxt(path, rows, delimiter=",", header=header, comments="", fmt="%.17g")
+    given = {"reports": reports, "probabilities": p[:2000], "labels": y[:2000]}
+    given |= {"test_probabilities": p[2000:], "test_labels": y[2000:]}
+    return folder, given
 
 
 def commands(code: str) -> Iterator[list[str]]:
@@ -108,7 +81,7 @@ RUNNING = [page for page in PAGES if any(blocks(page))]
 
 @pytest.mark.parametrize(
     "page",
-    thorough(RUNNING, *(page for page in RUNNING if page not in LONG)),
+    thorough(RUNNING, *(page for page in RUNNING if page.stem not in LONG)),
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_every_block_runs_as_printed(
@@ -121,11 +94,7 @@ def test_every_block_runs_as_printed(
     monkeypatch.setenv("COLUMNS", "80")
     folder, given = prepared
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    namespace = {
-        **given,
-        "reports": list(given["reports"]),
-        **{name: value.copy() for name, value in given.items() if isinstance(value, np.ndarray)},
-    }
+    namespace = {"__name__": "__main__", "np": np, "robfcp": robfcp, **deepcopy(given)}
     for kind, code, line in blocks(page):
         place = f"{page.name}:{line}"
         if kind == "python":
@@ -228,7 +197,7 @@ def test_every_line_of_the_security_page_names_tests_that_there_are() -> None:
     _, *tables = (ROOT / "docs" / "security.md").read_text().split("| tests |\n|---|---|---|\n")
     assert len(tables) == 5
     there = "\n".join(path.read_text() for path in Path(__file__).parent.rglob("*.py"))
-    for row in (row for table in tables for row in table.split("\n\n")[0].splitlines()):
+    for row in (row for rows in tables for row in rows.split("\n\n")[0].splitlines()):
         named = re.findall(r"`(test_\w+)`", row.split("|")[-2])
         assert named, row
         assert [name for name in named if f"def {name}(" not in there] == []

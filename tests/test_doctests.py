@@ -115,21 +115,17 @@ def unnamed(function: Any, documented: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_is_documented_with_an_example(name):
+def test_every_public_name_is_documented_with_an_example_and_its_parameters(name):
     thing = PUBLIC[name]
     found = sections(thing.__doc__)
     assert ">>>" in found.get("Examples", ""), f"{name}: give an example"
     documented = found.get("Parameters", "")
     if inspect.isclass(thing):
         documented += found.get("Attributes", "")  # what others construct
+        for method, function in methods(thing):
+            words = inspect.getdoc(function)  # its own, or that of what it overrides
+            assert words, f"{method}: say what it does"
+            left_out = unnamed(function, sections(words).get("Parameters", ""))
+            assert not left_out, f"{method}: document {sorted(left_out)}"
     left_out = unnamed(thing, documented)
     assert not left_out, f"{name}: document {sorted(left_out)}"
-
-
-@pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isclass(PUBLIC[name])])
-def test_every_public_method_names_its_parameters(name):
-    for method, function in methods(PUBLIC[name]):
-        words = inspect.getdoc(function)  # its own, or that of what it overrides
-        assert words, f"{method}: say what it does"
-        left_out = unnamed(function, sections(words).get("Parameters", ""))
-        assert not left_out, f"{method}: document {sorted(left_out)}"

@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 
 import msgspec
 import numpy as np
@@ -30,19 +31,16 @@ def loopback(data=DATA, **options):
     return Loopback(sites_of(data), **options)
 
 
+def calibrated(engine, **options):
+    options = {"defence": robfcp.Consensus(at_most=1), "check": False, **options}
+    return calibration_round(engine, **options)
+
+
 def test_a_reply_replayed_from_an_earlier_round_is_rejected():
     kept = []
-
-    def keep(turn):
-        kept.append(turn.record)
-        turn.send()
-
-    calibration_round(loopback(faults={"site-2": keep}), defence=robfcp.Consensus(at_most=1))
+    calibrated(loopback(faults={"site-2": lambda turn: kept.append(turn.record) or turn.send()}))
     replay = loopback(faults={"site-2": lambda turn: turn.send(kept[0])})
-    assert (
-        status(calibration_round(replay, defence=robfcp.Consensus(at_most=1)))["site-2"]
-        == "rejected"
-    )
+    assert status(calibrated(replay))["site-2"] == "rejected"
 
 
 def test_a_site_that_answers_for_another_cannot_speak_for_it():
@@ -53,47 +51,20 @@ def test_a_site_that_answers_for_another_cannot_speak_for_it():
         turn.send({**turn.record, "nonce": engine.stage.asked["site-1"][0]})
 
     engine.stage.faults["site-2"] = intrude
-    found = status(calibration_round(engine, defence=robfcp.Consensus(at_most=1)))
+    found = status(calibrated(engine))
     assert (found["site-1"], found["site-2"]) == ("ok", "rejected")
 
 
-class Hooked(Loopback):
-    """Something happens to whoever sends to these sites, or receives from them."""
-
-    def __init__(self, hook, victims=("site-3",), when="receive", **options):
-        super().__init__(sites_of(), **options)
-        self.hook, self.victims, self.when = hook, victims, when
-
-    def send(self, participant, record, ttl):
-        assert self.deadline < ttl < self.deadline + 6
-        if self.when == "send" and participant.client in self.victims:
-            self.hook()
-        return super().send(participant, record, ttl)
-
-    def receive(self, identifier):
-        names = [name for name in self.victims if identifier in self.stage.asked[name]]
-        if self.when == "receive" and names:
-            self.hook()
-        return super().receive(identifier)
-
-
 ESCAPES = [
-    ValueError("patient 4711"),
-    TypeError(),
-    KeyError("x"),
-    MemoryError(),
-    RecursionError(),
-    UnicodeDecodeError("utf-8", b"", 0, 1, "bad"),
-    RuntimeError("\x1b[31m"),
-    AssertionError(),
-]
+    ValueError("patient 4711"), TypeError(), KeyError("x"), MemoryError(), RecursionError(),
+    UnicodeDecodeError("utf-8", b"", 0, 1, "bad"), RuntimeError("\x1b[31m"), AssertionError(),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("error", ESCAPES, ids=lambda error: type(error).__name__)
 def test_a_reply_that_cannot_be_decoded_is_its_own_sites_trouble(error):
-    calibration = calibration_round(
-        Hooked(lambda: told(error)), defence=robfcp.Consensus(at_most=1)
-    )
+    spoil = methodcaller("spoil", lambda: told(error))
+    calibration = calibrated(loopback(faults={"site-3": spoil}), check=True)
     entry = calibration.provenance["clients"]["site-3"]
     assert (entry["status"], entry["attempts"]) == ("rejected", 2)
     assert entry["reason"] == f"the reply cannot be read ({type(error).__name__})"
@@ -110,9 +81,10 @@ def test_a_reply_that_cannot_be_decoded_is_its_own_sites_trouble(error):
 )
 def test_what_hangs_at_one_site_costs_nobody_else_its_report(when, victims, words):
     over = threading.Event()
-    engine = Hooked(lambda: over.wait(60), victims, when, deadline=1.0)
+    hang = {"send": lambda turn: over.wait(60), "receive": methodcaller("spoil", over.wait)}[when]
+    engine = loopback(faults=dict.fromkeys(victims, hang), deadline=1.0)
     started = time.monotonic()
-    calibration = calibration_round(engine, defence=robfcp.Consensus(at_most=1), check=False)
+    calibration = calibrated(engine)
     assert time.monotonic() - started < 8
     over.set()
     for client in victims:
@@ -122,9 +94,8 @@ def test_what_hangs_at_one_site_costs_nobody_else_its_report(when, victims, word
 
 
 def test_a_network_that_cannot_send_leaves_the_site_missing():
-    engine = Hooked(lambda: told(ConnectionRefusedError("down")), when="send")
-    calibration = calibration_round(engine, defence=robfcp.Consensus(at_most=1))
-    assert reason(calibration, "site-3") == "could not be reached"
+    engine = loopback(faults={"site-3": lambda turn: told(ConnectionRefusedError("down"))})
+    assert reason(calibrated(engine), "site-3") == "could not be reached"
 
 
 def test_later_ones_were_not_asked_and_a_network_that_hangs_then_is_no_matter():
@@ -140,9 +111,7 @@ def test_later_ones_were_not_asked_and_a_network_that_hangs_then_is_no_matter():
 
     invited = [name for name in DATA if name != "site-5"]
     engine = Joining(sites_of())
-    calibration = calibration_round(
-        engine, defence=robfcp.Consensus(at_most=1), check=False, invited=invited
-    )
+    calibration = calibrated(engine, invited=invited)
     clients = calibration.provenance["clients"]
     assert calibration.missing == ("site-1", "site-2")
     assert clients["site-1"]["reason"] == "registered but not connected"
@@ -156,24 +125,15 @@ def test_later_ones_were_not_asked_and_a_network_that_hangs_then_is_no_matter():
             self.looks += 1
             return super().present() if self.looks == 1 else told(OSError("down"))
 
-    engine = Leaving(sites_of())
-    assert set(
-        status(calibration_round(engine, defence=robfcp.Consensus(at_most=1), check=False)).values()
-    ) == {"ok"}
+    assert set(status(calibrated(Leaving(sites_of()))).values()) == {"ok"}
 
 
 def test_rounds_at_once_do_not_take_each_others_replies():
-    engine = loopback(
-        client_data(40), faults=dict.fromkeys(client_data(40), lambda t: t.later(0.05))
-    )
-
-    def one(number):
-        return calibration_round(
-            engine, defence=robfcp.Consensus(at_most=1), check=False, round=f"r{number}"
-        )
-
+    data = client_data(40)
+    engine = loopback(data, faults=dict.fromkeys(data, methodcaller("later", 0.05)))
     with ThreadPoolExecutor(4) as pool:
-        for number, calibration in enumerate(pool.map(one, range(4))):
+        rounds = pool.map(lambda number: calibrated(engine, round=f"r{number}"), range(4))
+        for number, calibration in enumerate(rounds):
             assert calibration.federation.n_clients == 40
             assert calibration.federation.round == f"r{number}"
 
@@ -181,10 +141,10 @@ def test_rounds_at_once_do_not_take_each_others_replies():
 def test_an_alarm_about_something_else_is_refused():
     old = robfcp.Monitor(watched(), client="site-0", floor=0.9).e_report("old", 0).to_json()
 
-    def answering(turn):
+    def answer(turn):
         turn.send({"nonce": turn.record["nonce"], "body": old})
 
-    engine = loopback(faults=dict.fromkeys(DATA, answering), only="monitor")
+    engine = loopback(faults=dict.fromkeys(DATA, answer), only="monitor")
     merged = monitor_round(engine, watched(), 0, round="r", floor=0.9)
     reasons = {fault.client: fault.reason for fault in merged.faulty}
     assert set(reasons) == set(DATA)
@@ -193,41 +153,31 @@ def test_an_alarm_about_something_else_is_refused():
 
 def test_a_report_travels_as_it_would_in_a_file():
     found = []
-    engine = loopback(
-        faults={"site-1": lambda turn: found.append(turn.record["body"])}, deadline=0.5
-    )
-    calibration = calibration_round(
-        engine, defence=robfcp.Consensus(at_most=1), round="r1", check=False
-    )
+    faults = {"site-1": lambda turn: found.append(turn.record["body"])}
+    calibration = calibrated(loopback(faults=faults, deadline=0.5), round="r1")
     (report,) = core_reports({"site-1": DATA["site-1"]}, round="r1")
     assert robfcp.Report.from_json(found[0]) == report
     assert calibration.federation.round == "r1"
 
 
-def asked(site, grid="uniform:16", score=None, round="r", client="site-0"):
+def asked(site, grid="uniform:16", score=None, round="r"):
     """What the site replies to a request for a report."""
     grid = robfcp.privacy.grid_from_text(grid) if isinstance(grid, str) else grid
-    request = ReportRequest(
-        client=client,
-        round=round,
-        model=None,
-        grid=wire_grid(grid),
-        score=wire_score(score or robfcp.LAC()),
-    )
+    what = {"grid": wire_grid(grid), "score": wire_score(score or robfcp.LAC())}
+    request = ReportRequest(client="site-0", round=round, model=None, **what)
     return reply_to({"nonce": "n", "body": msgspec.json.encode(request)}, lambda: site)
 
 
-def private_site(folder, outputs=None, memory=None, **config):
+def private_site(folder, outputs=None, **config):
     """A site with a budget of its own."""
     own = {"epsilon": 0.1, "privacy-ledger": str(folder / "l.json"), **config}
     outputs = outputs or (lambda part: client_data(1, n_samples=300)["site-0"])
-    return Site(SiteRules().with_config(own), outputs, memory={} if memory is None else memory)
+    return Site(SiteRules().with_config(own), outputs)
 
 
 @needs_opendp
 def test_a_private_site_answers_the_same_request_alike_and_pays_once(tmp_path):
-    memory = {}
-    site = private_site(tmp_path, memory=memory)
+    site = private_site(tmp_path)
     first, again, other = (asked(site, round=name) for name in ("r", "r", "s"))
     assert first == again
     assert other == {"nonce": "n", "code": 6}  # the budget is spent
@@ -333,15 +283,11 @@ def test_randomised_scores_and_regression_go_the_same_way():
         name: lambda k=k, name=name: Site(SiteRules(), lambda part: data[name], seed=[3, k])
         for k, name in enumerate(data)
     }
-    options = {"score": robfcp.APS(), "defence": robfcp.Consensus(at_most=1)}
-    first, again = (calibration_round(Loopback(sites), **options) for _ in range(2))
+    first, again = (calibrated(Loopback(sites), score=robfcp.APS()) for _ in range(2))
     assert first.threshold == again.threshold
     rng = np.random.default_rng(0)
     data = {f"site-{k}": (rng.normal(size=80), rng.normal(size=80)) for k in range(6)}
-    score = robfcp.AbsoluteResidual()
-    calibration = calibration_round(
-        loopback(data), score=score, defence=robfcp.Consensus(at_most=1)
-    )
+    calibration = calibrated(loopback(data), score=robfcp.AbsoluteResidual(), check=True)
     claims = calibration.provenance["clients"]["site-2"]["claims"]
     ends = calibration.predict_interval(data["site-2"][0])
     assert claims["covered"][0] == 80 * robfcp.metrics.interval_coverage(ends, data["site-2"][1])

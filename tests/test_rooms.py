@@ -17,28 +17,15 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def statements(node: ast.AST) -> list[ast.AST]:
-    """What stands in a node's blocks; imports are found there, never in expressions."""
-    blocks = ("body", "orelse", "handlers", "finalbody", "cases")
-    return [child for block in blocks for child in getattr(node, block, [])]
-
-
 @cache
 def imports(path: Path) -> list[tuple[str, bool]]:
     """Every robfcp module that a file imports from, and whether it does so inside a function."""
-    found = []
-
-    def walk(node: ast.AST, inside: bool) -> None:
-        for child in statements(node):
-            deeper = inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-            if isinstance(child, ast.ImportFrom) and (child.module or "").startswith("robfcp"):
-                found.append((child.module, inside))
-            if isinstance(child, ast.Import):
-                found.extend((a.name, inside) for a in child.names if a.name.startswith("robfcp"))
-            walk(child, deeper)
-
-    walk(tree(path), False)
-    return found
+    nodes = list(ast.walk(tree(path)))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    late = {id(node) for function in functions for node in ast.walk(function)}
+    found = [(n.module or "", n) for n in nodes if isinstance(n, ast.ImportFrom)]
+    found += [(a.name, n) for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    return [(name, id(node) in late) for name, node in found if name.startswith("robfcp")]
 
 
 def room(path: Path) -> str:

@@ -3,9 +3,9 @@
 python secured.py STATE
 
 Six sites with startup kits of their own. The job carries no code: every site names its own in
-`local/robfcp.json`, and `local/resources.json` allows robfcp's classes. Site 2 lies, site 3 is
-private, site 5 hangs and site 6 is killed while it is asked. The script provisions, starts, runs,
-checks and stops.
+`local/robfcp.json`, and `local/resources.json` allows robfcp's classes. Site 2 lies, sites 1 and 3
+are private, site 5 hangs and site 6 is killed while it is asked. The script provisions, starts,
+runs, checks and stops.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from robfcp.report import generate_key
 
 HERE = Path(__file__).parent
 SITES = [f"site-{k}" for k in range(1, 7)]
+PRIVATE = ("site-1", "site-3")
 ADMIN = "admin@example.org"
 BUILDERS = """
 builders:
@@ -76,7 +77,7 @@ def configure(kits, state):
             "signing-key": str(local / "signing.key"),
             "letter-folder": str(kits / site / "letters"),
         }
-        if site == "site-3":
+        if site in PRIVATE:
             config |= {"epsilon": 2.0, "privacy-ledger": str(kits / site / "ledger.json")}
         (local / "robfcp.json").write_text(json.dumps(config), encoding="utf-8")
         (local / "custom").mkdir()
@@ -151,8 +152,9 @@ def check(path, kits):
         "site-6": "missing",
     }, found
     assert calibration.flagged == ("site-2",), calibration.flagged
-    assert [p is not None for p in calibration.federation.privacy] == [False, False, True, False]
-    assert len(Ledger(kits / "site-3" / "ledger.json", "calibration data").releases()) == 1
+    assert [p is not None for p in calibration.federation.privacy] == [True, False, True, False]
+    for site in PRIVATE:
+        assert len(Ledger(kits / site / "ledger.json", "calibration data").releases()) == 1
     core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=1))
     assert core.threshold == calibration.threshold
     for site in SITES[:4]:

@@ -101,11 +101,8 @@ def test_lying_nodes_of_the_example_are_flagged(attack, tmp_path):
     naive, _, _ = run_example("flower_app", tmp_path / "n.json", defence="none", **common)
     assert (naive.threshold < robust.threshold) == (attack == "coverage")
     assert 0.85 < covered < 0.98
-
-
-def test_a_node_can_be_told_to_lie_by_its_own_config(tmp_path):
-    own = {5: {"attack": True}}
-    found, _, _ = run_example("flower_app", tmp_path / "c.json", node_configs=own, liars=1)
+    told = {5: {"attack": True}}  # by a node's own config
+    found, _, _ = run_example("flower_app", tmp_path / "t.json", node_configs=told, liars=1)
     assert found.flagged == ("site-5",)
 
 
@@ -146,14 +143,13 @@ def test_local_models_need_no_arrays_and_a_seed_repeats():
 def test_the_demo_runs_its_round_through_flower(tmp_path):
     from in_process import run
 
-    common = ["demo", "--quiet"]
     thresholds = []
     for engine in ("none", "flower"):
-        done = run(*common, "-o", tmp_path, "--engine", engine)
+        done = run("demo", "--quiet", "-o", tmp_path, "--engine", engine)
         assert done.returncode == 0, done.stderr
         thresholds.append(robfcp.Calibration.load(tmp_path / "calibration.json").threshold)
     assert thresholds[0] == thresholds[1]
-    assert "'steam' is unknown" in run(*common, "-o", tmp_path, "--engine", "steam").stderr
+    assert "'steam' is unknown" in run("demo", "--engine", "steam").stderr
 
 
 def test_letters_are_signed_by_the_server_and_kept_by_nodes_that_have_a_place(tmp_path):
@@ -184,11 +180,8 @@ def test_a_run_config_names_strategy_sizes_and_how_many_to_wait_for(tmp_path):
     app = client_app(lambda *_: DATA["site-0"])
     config = {"liars": 0, "min-nodes": 4, "deadline": 0.6, "output": str(tmp_path / "c.json")}
     run_in_process(server_app(), app, [{}] * 3, config)
-    assert list(status(robfcp.Calibration.load(tmp_path / "c.json"))) == [
-        "node-1",
-        "node-2",
-        "node-3",
-    ]
+    names = list(status(robfcp.Calibration.load(tmp_path / "c.json")))
+    assert names == ["node-1", "node-2", "node-3"]
 
 
 def test_the_network_has_the_methods_of_flowers_grid():

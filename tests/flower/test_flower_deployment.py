@@ -8,14 +8,17 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from engine_processes import left
 
 import robfcp
 
 pytest.importorskip("flwr")
+keys = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+Encoding, PublicFormat = keys.Encoding, keys.PublicFormat
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 from robfcp.engines import QUIET  # noqa: E402
@@ -89,72 +92,51 @@ class Scripts:
         (file,) = (self.state / "pids").glob(f"{name}.*")
         return int(file.read_text())
 
-    def processes(self):
-        """Every process that was started with this state, descendants included."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and str(self.state).encode() in (
-                    (entry / "environ").read_bytes()
-                ):
-                    found.append((entry.name, (entry / "cmdline").read_bytes()[:100]))
-            except OSError:
-                continue
-        return found
-
-    def clean_up(self):
-        """Stop; and insist."""
-        try:
-            self("stop")
-        finally:
-            for pid, _ in self.processes():
-                with suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            end = time.monotonic() + 30
-            while self.processes() and time.monotonic() < end:
-                time.sleep(0.2)
-
     def statuses(self):
         return [run["status"] for run in json.loads((self.state / "runs.json").read_text())["runs"]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _clean_up_when_terminated():
-    """A terminated test run still reaches its `finally` blocks."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGTERM, before)
+@contextmanager
+def scripts(state, nodes, **settings):
+    """Stopped in the end, and nothing is left."""
+    found = Scripts(state, nodes, **settings)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up even then
+    try:
+        yield found
+    finally:
+        try:
+            found("stop")
+        finally:
+            stubborn = left(state, 30)
+            signal.signal(signal.SIGTERM, before)
+    assert stubborn == []
 
 
 def test_the_example_runs_in_simulation_on_ray(tmp_path):
     pytest.importorskip("ray")
-    scripts = Scripts(tmp_path, 10)
-    try:
-        scripts("simulation", "attackers=2", "liars=2", "num-server-rounds=1", "deadline=200.0")
-        assert scripts.statuses() == ["finished:completed"]
+    with scripts(tmp_path, 10) as simulation:
+        options = ("attackers=2", "liars=2", "num-server-rounds=1", "deadline=200.0")
+        simulation("simulation", *options)
+        assert simulation.statuses() == ["finished:completed"]
         calibration = robfcp.Calibration.load(tmp_path / "calibration.json")
         assert calibration.federation.n_clients == 10
         assert len(calibration.flagged) == 2
-        core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=2))
-        assert core.threshold == calibration.threshold
-    finally:
-        scripts.clean_up()
-    assert scripts.processes() == []
+        check_against_the_core(calibration, 2)
+
+
+def check_against_the_core(calibration, liars):
+    core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=liars))
+    assert core.threshold == calibration.threshold
 
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory):
     if shutil.which("openssl") is None or shutil.which("ssh-keygen") is None:
         pytest.skip("needs openssl and ssh-keygen")
-    scripts = Scripts(tmp_path_factory.mktemp("state"), NODES, ATTACK="2")
-    try:
-        scripts("keys")
-        scripts("superlink")
-        scripts("supernodes")
-        yield scripts
-    finally:
-        scripts.clean_up()
-    assert scripts.processes() == []
+    with scripts(tmp_path_factory.mktemp("state"), NODES, ATTACK="2") as deployed:
+        for name in ("keys", "superlink", "supernodes"):
+            deployed(name)
+        yield deployed
 
 
 def test_an_unregistered_key_is_turned_away(deployment):
@@ -193,19 +175,13 @@ def test_a_run_over_tls_survives_a_lying_and_a_killed_node(deployment):
     assert deployment.statuses()[0] == "finished:completed"
     calibration = robfcp.Calibration.load(deployment.state / "calibration.json")
     clients = calibration.provenance["clients"]
-    assert {client: entry["status"] for client, entry in clients.items()} == {
-        "site-1": "ok",
-        "site-2": "ok",
-        "site-3": "ok",
-        "site-4": "ok",
-        "site-5": "missing",
-    }
+    found = {client: entry["status"] for client, entry in clients.items()}
+    assert found == {**{f"site-{k}": "ok" for k in range(1, 5)}, "site-5": "missing"}
     assert calibration.flagged == ("site-2",)
     assert outside_of(calibration.federation) == ("site-5",)
     assert calibration.certificate.n_outside == 1
     assert calibration.federation.registered
-    core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=1))
-    assert core.threshold == calibration.threshold
+    check_against_the_core(calibration, 1)
     for client, entry in clients.items():
         registered = (deployment.state / "keys" / f"{client}.pub").read_text()
         assert _same_key(bytes.fromhex(entry["public_key"]), registered)
@@ -224,11 +200,8 @@ def test_a_run_goes_on_when_the_superlink_is_restarted(deployment):
 
     deployment.environment["MIN_NODES"] = str(NODES - 1)
     restarted = []
-    _, log = deployment.watch(
-        "[ROUND 1/1]",
-        lambda: restarted.append(restart()),
-        *("liars=1", "num-server-rounds=1", "deadline=200.0"),
-    )
+    options = ("liars=1", "num-server-rounds=1", "deadline=200.0")
+    _, log = deployment.watch("[ROUND 1/1]", lambda: restarted.append(restart()), *options)
     assert restarted, log
     calibration = deployment.state / "calibration.json"
     end = time.monotonic() + 2 * PATIENCE
@@ -244,16 +217,6 @@ def _listens(port):
 
 
 def _same_key(recorded, registered):
-    from cryptography.hazmat.primitives import serialization
-
-    key = serialization.load_ssh_public_key(registered.encode())
-    forms = [
-        key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH),
-        key.public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        ),
-        key.public_bytes(
-            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-        ),
-    ]
-    return recorded.strip() in [form.strip() for form in forms]
+    key, whole = keys.load_ssh_public_key(registered.encode()), PublicFormat.SubjectPublicKeyInfo
+    forms = [(Encoding.OpenSSH, PublicFormat.OpenSSH), (Encoding.PEM, whole), (Encoding.DER, whole)]
+    return recorded.strip() in [key.public_bytes(*form).strip() for form in forms]
