@@ -14,6 +14,7 @@ import copy
 import importlib
 import io
 import json
+import os
 import resource
 import signal
 import sys
@@ -423,6 +424,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     told = parser.parse_args()
     signal.signal(signal.SIGALRM, alarm)
+    os.umask(0o077)  # private keys that others can read are refused
     escapes = 0
     for what in told.what:
         with tempfile.TemporaryDirectory() as place:
