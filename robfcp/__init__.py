@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from robfcp.monitoring import Monitor
     from robfcp.privacy import Ledger, Privacy, recommend_grid
     from robfcp.report import Report
+    from robfcp.probabilities import from_logits
     from robfcp.scores import (
         APS,
         CQR,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         OrdinalAPS,
         Risk,
         Score,
-        from_logits,
     )
 
 __all__ = [
@@ -102,8 +102,8 @@ _HOMES = {
         "OrdinalAPS",
         "Risk",
         "Score",
-        "from_logits",
     ),
+    "probabilities": ("from_logits",),
 }
 _HOME = {name: f"robfcp.{room}" for room, names in _HOMES.items() for name in names}
 

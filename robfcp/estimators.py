@@ -18,7 +18,7 @@ from robfcp.federation import Fault, Federation, numbered
 from robfcp.grid import Grid
 from robfcp.guarantees import Promise
 from robfcp.report import By, Report
-from robfcp.scores import Score, named_score
+from robfcp.scores import Score, base
 
 try:
     from sklearn import get_config
@@ -200,7 +200,7 @@ class _FederatedConformal:
         self._check_fitted()
         named = _sites(X, y, groups)
         score = vars(self)["score"] or self._default_score
-        score = named_score(score) if isinstance(score, str) else score
+        score = base.named_score(score) if isinstance(score, str) else score
         streams = self._generator(0).spawn(len(named))
         reports: list[Report] = []
         faults: list[Fault] = []

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import array, floats, refuse_missing, share, whole
 from robfcp.errors import RobfcpError
 from robfcp.prediction import numbered_labels
-from robfcp.scores import ClassColumns, check_labels
+from robfcp.probabilities import ClassColumns, check_labels
 
 __all__ = [
     "class_coverage",

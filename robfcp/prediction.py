@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import Rng, a_few, refuse_missing
 from robfcp.arguments import array as numbers
 from robfcp.errors import RobfcpError
-from robfcp.scores import ClassColumns, ClassificationScore, Score, check_probabilities
+from robfcp.probabilities import ClassColumns, check_probabilities
+from robfcp.scores import ClassificationScore, Score
 
 Limits = Sequence[float] | NDArray[np.float64]
 Classes = tuple[str, ...] | int | None

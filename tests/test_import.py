@@ -23,7 +23,7 @@ CORE = {"robfcp", "numpy", "msgspec", "typing_extensions"}
 SERVER = CORE | {"scipy", "charset_normalizer"}  # the last by numpy, where it happens to be there
 PYDANTIC = {"pydantic", "pydantic_core", "annotated_types", "typing_inspection"}  # so by typer
 SHELL = CORE | PYDANTIC | {"typer", "click", "rich", "shellingham", "annotated_doc"}
-AT_A_SITE = {"arguments", "errors", "files", "grid", "privacy", "report", "scores"}
+AT_A_SITE = {"arguments", "errors", "files", "grid", "privacy", "probabilities", "report", "scores"}
 TO_PREDICT = {"calibration", "certificate", "prediction"}
 TO_CALIBRATE = {"defence", "diagnosis", "federation", "guarantees"}
 

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import Rng, array, share
 from robfcp.errors import RobfcpError
 from robfcp.prediction import predict_intervals, predict_sets
-from robfcp.scores import ClassificationScore, Score, check_labels
+from robfcp.probabilities import check_labels
+from robfcp.scores import ClassificationScore, Score
 
 if TYPE_CHECKING:
     from robfcp.calibration.at_site import LocalThreshold

@@ -24,7 +24,7 @@ from robfcp.files import read_limited, write_atomically
 from robfcp.grid import Grid
 from robfcp.privacy import Ledger, Privacy, grid_from_text, logistic_grid
 from robfcp.report import Report, agreement, generate_key, load_key
-from robfcp.scores import SCORES, ClassificationScore, Risk, Score
+from robfcp.scores import ClassificationScore, Risk, Score, base
 
 if TYPE_CHECKING:
     from robfcp.calibration import Calibration, Letter, Localised
@@ -107,7 +107,7 @@ def report(
     ],
     client: Annotated[str, basic("This site's registered name.", "--client", "-c")],
     output: Annotated[Path, basic("Where the report goes.", "--output", "-o")],
-    score: Annotated[str | None, basic("As agreed, or lac", among=SCORES)] = None,
+    score: Annotated[str | None, basic("As agreed, or lac", among=base.SCORES)] = None,
     classes: Annotated[str | None, basic("The probability columns as a,b,c.")] = None,
     by_class: Annotated[
         bool | None, basic("Keep counts by class, or withhold the labels.", "--by-class/--pooled")
@@ -216,14 +216,14 @@ def report(
 
 def chosen_score(name: str, **options: Any) -> Score:
     """The score named on the command line, with those of the options that were given."""
-    if name not in SCORES:
-        raise RobfcpError(f"--score: {name!r} is unknown; use one of {', '.join(SCORES)}")
-    takes = {kind: {field.name for field in fields(SCORES[kind])} for kind in SCORES}
+    if name not in base.SCORES:
+        raise RobfcpError(f"--score: {name!r} is unknown; use one of {', '.join(base.SCORES)}")
+    takes = {kind: {field.name for field in fields(base.SCORES[kind])} for kind in base.SCORES}
     given = {key: value for key, value in options.items() if value is not None}
     for key in sorted(set(given) - takes[name]):
-        takers = ", ".join(kind for kind in SCORES if key in takes[kind])
+        takers = ", ".join(kind for kind in base.SCORES if key in takes[kind])
         raise RobfcpError(f"--{key.replace('_', '-')}: {name} has none; it goes with {takers}")
-    score: Score = SCORES[name](**given)
+    score: Score = base.SCORES[name](**given)
     return score
 
 

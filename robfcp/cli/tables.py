@@ -22,7 +22,8 @@ from robfcp.cli.console import basic
 from robfcp.errors import RobfcpError
 from robfcp.files import unreadable
 from robfcp.report import Names
-from robfcp.scores import ClassColumns, ClassificationScore, Risk, Score, from_logits, sum_tolerance
+from robfcp.probabilities import ClassColumns, from_logits, sum_tolerance
+from robfcp.scores import ClassificationScore, Risk, Score
 
 MAX_TABLE_BYTES = 2**33
 REPORTS = (".json",)

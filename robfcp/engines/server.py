@@ -52,7 +52,7 @@ from robfcp.guarantees import named_promise
 from robfcp.monitoring import EReport, Merged, merge, record_look
 from robfcp.privacy import grid_from_text
 from robfcp.report import Report, agreement, signing, wire
-from robfcp.scores import LAC, Score, named_score
+from robfcp.scores import LAC, Score, base
 
 PATIENCE = 0.25  # seconds without any result after which as many threads again are started
 ATTEMPTS = 2
@@ -620,7 +620,7 @@ def configured_round(
     stated = {word: config[word] for word in words if config[word] not in ("", "unknown")}
     promise = named_promise(name, **stated) if name else None
     options = {
-        "score": named_score(str(config["score"])),
+        "score": base.named_score(str(config["score"])),
         "grid": grid_from_text(str(config["grid"])) if config["grid"] else None,
         "keys": agreement.read_keys(str(config["keys"])) if config["keys"] else None,
         "invited": str(config["invited"]).split(),

@@ -34,7 +34,7 @@ from robfcp.grid import Grid
 from robfcp.monitoring import Monitor
 from robfcp.privacy import Ledger, Privacy, grid_from_text
 from robfcp.report import Report, load_key, signing, wire
-from robfcp.scores import ClassificationScore, Score, named_score, scores_or_nan
+from robfcp.scores import ClassificationScore, Score, base
 
 FilePath = str | os.PathLike[str]
 Part = Literal["calibration", "test"]
@@ -45,7 +45,7 @@ RULES: Mapping[str, Callable[[Any], Any]] = {  # how each is read; see `SiteRule
     "privacy-ledger": str,
     "privacy-dataset": str,
     "privacy-grid": grid_from_text,
-    "privacy-score": named_score,
+    "privacy-score": base.named_score,
     "privacy-samples": int,
     "pooled": bool,
     "least": int,
@@ -192,7 +192,7 @@ class Site:
     def _made(self, request: ReportRequest, grid: Grid, score: Score) -> Report:
         rules = self.rules
         predictions, targets = self._data("calibration")
-        scored = score if rules.privacy is None else partial(scores_or_nan, score)
+        scored = score if rules.privacy is None else partial(base.scores_or_nan, score)
         scores = scored(predictions, targets, np.random.default_rng(self.seed))
         if self.attack is not None:
             scores = np.asarray(self.attack(scores), dtype=np.float64)

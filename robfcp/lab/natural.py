@@ -21,7 +21,8 @@ from robfcp.lab.attacks import EVERYDAY
 from robfcp.lab.datasets import SiteTable
 from robfcp.lab.simulation import simulate, summarise, thresholds_of
 from robfcp.lab.worlds import federation_of
-from robfcp.scores import LAC, check_labels, check_probabilities
+from robfcp.probabilities import check_labels, check_probabilities
+from robfcp.scores import LAC
 
 MIN_SIZE = 50
 BINS = 5

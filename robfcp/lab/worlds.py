@@ -14,7 +14,8 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import DenseCounts, Federation, Stratified, table
 from robfcp.grid import Grid
 from robfcp.lab import partitions
-from robfcp.scores import LAC, ClassificationScore, check_labels, check_probabilities
+from robfcp.probabilities import check_labels, check_probabilities
+from robfcp.scores import LAC, ClassificationScore
 
 if TYPE_CHECKING:
     from robfcp.lab.attacks import Attack

@@ -17,7 +17,7 @@ from robfcp.files import read_limited, what_is_wrong, write_atomically
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy, grid_from_text
 from robfcp.report.signing import domain, public_key, sign_bytes, valid_signature
-from robfcp.scores import Score, named_score
+from robfcp.scores import Score, base
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -130,7 +130,7 @@ class Terms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     @property
     def agreed_score(self) -> Score | None:
         """The score."""
-        return None if self.score is None else named_score(self.score)
+        return None if self.score is None else base.named_score(self.score)
 
     @property
     def privacy(self) -> Privacy | None:

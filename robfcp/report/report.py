@@ -28,6 +28,7 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.files import MAX_FILE_BYTES, read_limited, write_atomically
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy, add_noise
+from robfcp.probabilities import ClassColumns
 from robfcp.report import wire
 from robfcp.report.by_class import Strata
 from robfcp.report.private import (
@@ -40,7 +41,7 @@ from robfcp.report.private import (
     plausible_size,
 )
 from robfcp.report.signing import sign
-from robfcp.scores import LAC, ClassColumns, ClassificationScore, Risk, Score, scores_or_nan
+from robfcp.scores import LAC, ClassificationScore, Risk, Score, base
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -314,7 +315,7 @@ class Report(
                 raise RobfcpError(f"by_class, set_sizes: {score.name} has no classes; leave it out")
             draws = generator(rng)
             again = deepcopy(draws)  # every label has the draw of the true one
-            scored = score if privacy is None else partial(scores_or_nan, score)
+            scored = score if privacy is None else partial(base.scores_or_nan, score)
             scores = scored(probabilities, labels, draws)
             sizes = None
             if set_sizes and isinstance(score, ClassificationScore):

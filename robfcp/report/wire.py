@@ -19,7 +19,7 @@ from robfcp.files import what_is_wrong
 from robfcp.grid import Grid, named
 from robfcp.privacy import Privacy
 from robfcp.report.by_class import MAX_STRATA, By, Names, Strata, check_strata_names
-from robfcp.scores import SCORES, Risk, Score, named_score
+from robfcp.scores import Risk, Score, base
 
 MAX_WIRE_BINS = 20_000  # of a report: twenty times the default grid
 
@@ -196,14 +196,14 @@ def _built(name: str, *parameters: tuple[str, Parameter]) -> Grid:
 
 def wire_score(score: Score | None) -> WireScore | None:
     """The score as it stands in a file."""
-    if score is None or type(score) is not SCORES.get(score.name):
+    if score is None or type(score) is not base.SCORES.get(score.name):
         return None  # a score of somebody's own could not be made again from a file
     return WireScore(score.name, asdict(score))  # type: ignore[call-overload]
 
 
 def read_score(wire: WireScore | None) -> Score | None:
     """The score a file names."""
-    return None if wire is None else named_score(wire.name, **wire.parameters)
+    return None if wire is None else base.named_score(wire.name, **wire.parameters)
 
 
 def wire_counts(counts: NDArray[np.int64]) -> list[int] | WireCounts:

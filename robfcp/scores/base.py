@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import Rng, array, generator, numbers_or_nan, whole_numbers
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.scores.inputs import (
+from robfcp.probabilities import (
     ClassColumns,
     Probabilities,
     check_labels,

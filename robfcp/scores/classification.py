@@ -13,7 +13,7 @@ from robfcp.arguments import floats, whole
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.scores.base import ClassificationScore, Members, Scores, shipped
-from robfcp.scores.inputs import Probabilities, accumulator
+from robfcp.probabilities import Probabilities, accumulator
 
 Ranks = NDArray[np.intp]
 

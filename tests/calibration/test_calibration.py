@@ -260,7 +260,7 @@ def test_prediction_needs_a_score_of_the_right_kind():
 
 
 def test_sets_can_be_had_in_blocks(monkeypatch):
-    monkeypatch.setattr("robfcp.scores.inputs.BLOCK_BYTES", 256)
+    monkeypatch.setattr("robfcp.probabilities.BLOCK_BYTES", 256)
     p = np.random.default_rng(0).dirichlet(np.ones(4), 100)
     calibration = robfcp.calibrate(make_reports())
     blocks = list(calibration.iterate_sets(p))

@@ -6,7 +6,7 @@ import pytest
 import robfcp
 from robfcp.errors import RobfcpError
 from robfcp.report.private import clamped
-from robfcp.scores import scores_or_nan
+from robfcp.scores.base import scores_or_nan
 
 SCORES = [robfcp.LAC(), robfcp.APS(False), robfcp.RAPS(), robfcp.APS(True)]
 NAN, INF = float("nan"), float("inf")

@@ -9,7 +9,7 @@ from makers import outputs
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.scores import SCORES
+from robfcp.scores.base import SCORES
 
 
 @pytest.mark.parametrize("name", sorted(SCORES))

@@ -7,18 +7,8 @@ import numpy as np
 import pytest
 
 from robfcp.errors import RobfcpError
-from robfcp.scores import (
-    APS,
-    CQR,
-    LAC,
-    RAPS,
-    SAPS,
-    SCORES,
-    AbsoluteResidual,
-    OrdinalAPS,
-    Score,
-    named_score,
-)
+from robfcp.scores import APS, CQR, LAC, RAPS, SAPS, AbsoluteResidual, OrdinalAPS, Score
+from robfcp.scores.base import SCORES, named_score
 
 CLASSIFICATION = [
     LAC(),
@@ -115,7 +105,7 @@ def test_scores_of_probabilities_stay_in_the_unit_interval():
 def test_blocks_do_not_change_the_scores(monkeypatch):
     p, _ = draw(1000)
     whole = {score: score.all_labels(p, rng=1) for score in CLASSIFICATION}
-    monkeypatch.setattr("robfcp.scores.inputs.BLOCK_BYTES", 1)
+    monkeypatch.setattr("robfcp.probabilities.BLOCK_BYTES", 1)
     for score in CLASSIFICATION:
         np.testing.assert_array_equal(score.all_labels(p, rng=1), whole[score])
 

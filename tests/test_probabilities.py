@@ -7,7 +7,7 @@ from makers import by_class, outputs
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.scores import ClassColumns, check_labels
+from robfcp.probabilities import ClassColumns, check_labels
 
 
 @pytest.mark.parametrize(
