@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from robfcp.guarantees import LabelShift, Marginal, Pac
     from robfcp.monitoring import Monitor
     from robfcp.privacy import Ledger, Privacy, recommend_grid
-    from robfcp.report import Report
     from robfcp.probabilities import from_logits
+    from robfcp.report import Report
     from robfcp.scores import (
         APS,
         CQR,

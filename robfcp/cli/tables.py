@@ -21,8 +21,8 @@ from robfcp.arguments import a_few
 from robfcp.cli.console import basic
 from robfcp.errors import RobfcpError
 from robfcp.files import unreadable
-from robfcp.report import Names
 from robfcp.probabilities import ClassColumns, from_logits, sum_tolerance
+from robfcp.report import Names
 from robfcp.scores import ClassificationScore, Risk, Score
 
 MAX_TABLE_BYTES = 2**33

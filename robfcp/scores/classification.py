@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import floats, whole
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
-from robfcp.scores.base import ClassificationScore, Members, Scores, shipped
 from robfcp.probabilities import Probabilities, accumulator
+from robfcp.scores.base import ClassificationScore, Members, Scores, shipped
 
 Ranks = NDArray[np.intp]
 
