@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+from measure import markdown
 from numpy.typing import NDArray
 
 from robfcp.guarantees.label_shift import (
@@ -220,10 +221,8 @@ def main() -> None:
     """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2000)
-    for number, row in enumerate(table(parser.parse_args().runs)):
-        print("| " + " | ".join(row) + " |", flush=True)
-        if not number:
-            print("|" + " --- |" * len(row), flush=True)
+    header, *rows = table(parser.parse_args().runs)
+    print(markdown(header, rows))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ FLOORS = {
 INSTEAD = {
     "scores": "MAPIE's scores (which it does not check)",
     "sketch": "a KLL sketch",
-    "calibrate": "the paper's pseudo-code in loops",
 }
 TEXT = """# Speed and scale
 
@@ -35,9 +34,8 @@ before the run and {load_after:g} after it: {disturbed}.
 ## Against floors and alternatives
 
 A floor is what no implementation can avoid; *instead* is what one would take without this library.
-Below 1x of a floor: more cores than the floor uses. Plain loops (20 of 1000 sites) and MAPIE (a
-tenth of the rows) are measured on that part and scaled up. Scores and sets are of 20,000 x 1000
-float32.
+Below 1x of a floor: more cores than the floor uses. MAPIE is measured on a tenth of the rows and
+scaled up. Scores and sets are of 20,000 x 1000 float32.
 
 {ratios}
 

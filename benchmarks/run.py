@@ -44,7 +44,6 @@ def rows(largest: int) -> Iterable[Row]:
     yield from server.pruning(up_to(100, 1000))
     yield from server.paging(up_to(20, 200, 2000))
     yield from server.exact_distances(up_to(1000, 3000, 10_000))
-    yield from stages.against_plain_code()
 
 
 def shown(row: Row) -> str:

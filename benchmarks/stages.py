@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from measure import Row, Seconds, in_turns, peak
+from measure import Row, in_turns, peak
 from numpy.typing import NDArray
-from server import GRID, MALICIOUS, federation
+from server import GRID
 
 import robfcp
-from robfcp.grid import Grid
 from robfcp.prediction import iterate_sets
 
 ROWS, CLASSES = 20_000, 1000
@@ -73,44 +70,7 @@ def sketching(sizes: list[int]) -> Iterator[Row]:
         yield Row("sketch", 1, n, ours, peak(work), floor, kll)
 
 
-def against_plain_code() -> Iterator[Row]:
-    """Rob-FCP at K = n = 1000 against plain loops."""
-    here = federation(1000, 1000, Grid.uniform(100))
-    liars = int(MALICIOUS * 1000)
-
-    def work() -> None:
-        robfcp.calibrate(here, defence=robfcp.RobFCP(liars=liars))
-
-    (ours,) = in_turns(work)
-    rows, counts = 20, here.counts.tolist()
-    start = time.perf_counter()
-    loops_calibrate(counts, liars, rows)
-    loops = Seconds((time.perf_counter() - start) * len(counts) / rows)
-    yield Row("calibrate, rob-fcp", 1000, 1000, ours, peak(work), None, loops)
-
-
-# What a user would take instead: the paper's pseudo-code as loops, other libraries.
-
-
-def loops_calibrate(counts: list[list[int]], n_malicious: int, rows: int) -> float:
-    """Rob-FCP as the paper writes it, maliciousness of the first `rows` clients only."""
-    vectors = [[count / sum(row) for count in row] for row in counts]
-    n_benign = len(vectors) - n_malicious
-    numbers = []
-    for own in vectors[:rows]:
-        distances = sorted(
-            math.sqrt(sum((a - b) ** 2 for a, b in zip(own, other, strict=True)))
-            for other in vectors
-        )
-        numbers.append(sum(distances[1:n_benign]) / (n_benign - 1))
-    order = sorted(range(len(numbers)), key=numbers.__getitem__)
-    pooled = [sum(counts[k][h] for k in order[:n_benign]) for h in range(len(counts[0]))]
-    total, rank = 0, math.ceil(0.9 * (sum(pooled) + n_benign))
-    for edge, count in enumerate(pooled):
-        total += count
-        if total >= rank:
-            return (edge + 1) / len(pooled)
-    return math.inf
+# What a user would take instead: other libraries.
 
 
 def kll_quantile(scores: NDArray[np.float64], level: float) -> float:

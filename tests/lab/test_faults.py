@@ -21,6 +21,8 @@ def test_every_fault_happens_once_and_the_rest_is_honest() -> None:
         wrong = story.faults.get(report.client)
         everything_low = report.counts[0] == report.n_samples
         assert everything_low == (wrong == LIE)
+        if wrong is None:
+            assert abs(report.n_samples - 2 * len(story.tests[report.client][1])) <= 2
 
 
 def test_lines_are_what_the_thresholds_give_on_the_test_patients() -> None:

@@ -116,6 +116,8 @@ def test_gross_lies_are_found_among_real_hospitals_and_nobody_is_accused(stroke)
     (quiet,) = natural.lies(natural.FEDERATIONS[2], ("coverage",), 0.0, 3)
     assert (quiet["attack"], quiet["liars"], quiet["honest"]) == ("nobody lies", 0, 4)
     assert quiet[f"{DEFAULT}_found"] == quiet[f"{DEFAULT}_false_alarms"] == 0
+    (loud,) = natural.lies(natural.FEDERATIONS[0], ("efficiency",), 0.2, 1)
+    assert (loud[f"{DEFAULT}_found"], loud[f"{DEFAULT}_false_alarms"]) == (24, 0)
 
 
 def test_the_commands_take_natural_sites(tmp_path):

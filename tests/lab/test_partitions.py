@@ -56,6 +56,9 @@ def test_attribute_parts_are_intervals():
 def test_a_tiny_beta_does_not_underflow_and_by_site_leaves_small_sites_out():
     parts = partitions.dirichlet(np.zeros(100, dtype=int), 3, 1e-300, 0, minimum=0)
     assert sum(map(len, parts)) == 100
+    for seed in range(9):  # who has a fair share takes no further class
+        parts = partitions.dirichlet(np.arange(1000) % 10, 5, 0.05, seed, minimum=0)
+        assert max(map(len, parts)) <= 200 + 100
     parts = partitions.by_site([3, 1, 3, 2, 3, 1], minimum=2)
     assert {name: part.tolist() for name, part in parts.items()} == {"1": [1, 5], "3": [0, 2, 4]}
 
