@@ -66,19 +66,13 @@ class Files:
             robfcp.Report.from_scores(f"s{k}", rng.random(30), score=score, round="r", model="m")
             for k in range(6)
         ]
+        noisy = {"n_samples": 120, "privacy": Privacy(1.0), "round": "r"}
         grid = robfcp.Grid.uniform(8)
         self.private = [
-            robfcp.Report(
-                f"p{k}",
-                rng.integers(0, 30, 8),
-                grid,
-                score,
-                "r",
-                n_samples=120,
-                privacy=Privacy(1.0),
-            )
-            for k in range(3)
+            robfcp.Report(f"p{k}", rng.integers(0, 30, 8), grid, score, **noisy) for k in range(3)
         ]
+        for report in self.private:
+            report.save(folder / report.client)
         self.calibration = robfcp.calibrate(self.reports, defence=robfcp.Consensus(at_most=1))
         self.calibration.save(folder / "honest.json")
         generate_key(folder / "k")
@@ -122,7 +116,11 @@ class Files:
         Ledger(self.folder / "ledger", "d").charge(Privacy(1.0, rounds=3), "r")
         log_round(AuditLog(self.folder / "log"), self.calibration, {})
         keys = f'["s1"]\nsamples = 30\nkey = "{self.public}"\nnot-after = "2099-01-01"\n'
+        signed = sign_sealed(self.calibration.to_json(), self.key)
         sizes = json.dumps({f"s{k}": 30 for k in range(6)})
+        terms = 'round = "r"\nmodel = "m"\nscore = "lac"\ngrid = "uniform:9"\nepsilon = 1.0\n'
+        revoked, log = f"{self.public} # old\n".encode(), (self.folder / "log").read_bytes()
+        public = (self.folder / "k.pub").read_bytes()
         rows = np.random.default_rng(1).dirichlet(np.ones(3), 20)
         npz, npy = io.BytesIO(), io.BytesIO()
         np.savez_compressed(npz, probabilities=rows, labels=np.arange(20) % 3)
@@ -135,8 +133,8 @@ class Files:
             "calibration": ("x.json", self.calibration.to_json(), self.use_calibration),
             "signed calibration": (
                 "x.json",
-                sign_sealed(self.calibration.to_json(), self.key),
-                lambda path: load_calibration(path, self.public),
+                signed,
+                partial(load_calibration, server_key=self.public),
             ),
             "record": ("x.json", self.calibration.record.to_json(), self.use_record),
             "letter": ("x.json", letter, self.use_letter),
@@ -156,32 +154,12 @@ class Files:
             "e-report": ("x.json", watch.e_report("r", 3).to_json(), self.use_e_report),
             "sizes": ("x.json", sizes.encode(), read_sizes),
             "keys": ("x.toml", keys.encode(), read_keys),
-            "terms": (
-                "x.toml",
-                b'round = "r"\nmodel = "m"\nscore = "lac"\ngrid = "uniform:9"\nepsilon = 1.0\n',
-                lambda path: (
-                    read_terms(path).agreed_grid,
-                    read_terms(path).agreed_score,
-                    read_terms(path).privacy,
-                ),
-            ),
-            "revoked": (
-                "x",
-                f"{self.public} # old\n".encode(),
-                lambda path: read_keys(self.folder / "reg.toml", path),
-            ),
+            "terms": ("x.toml", terms.encode(), self.use_terms),
+            "revoked": ("x", revoked, lambda path: read_keys(self.folder / "reg.toml", path)),
             "private key": ("x", (self.folder / "k").read_bytes(), load_key),
-            "public key": (
-                "x",
-                (self.folder / "k.pub").read_bytes(),
-                lambda path: read_public_key(str(path)),
-            ),
+            "public key": ("x", public, lambda path: read_public_key(str(path))),
             "ledger": ("x", (self.folder / "ledger").read_bytes(), self.use_ledger),
-            "audit log": (
-                "x",
-                (self.folder / "log").read_bytes(),
-                lambda path: list(AuditLog(path).events()),
-            ),
+            "audit log": ("x", log, lambda path: list(AuditLog(path).events())),
             "npz": ("x.npz", npz.getvalue(), self.use_outputs),
             "npy": ("x.npy", npy.getvalue(), self.use_outputs),
             "csv": ("x.csv", csv.encode(), self.use_outputs),
@@ -189,24 +167,18 @@ class Files:
 
     def use_report(self, path: Path) -> None:
         """In a round with honest ones, to the end."""
-        robfcp.calibrate(
-            robfcp.Federation.from_reports(
-                [*self.reports[:1], path.read_bytes(), *self.reports[2:]]
-            )
-        )
+        sent = [*self.reports[:1], path.read_bytes(), *self.reports[2:]]
+        robfcp.calibrate(robfcp.Federation.from_reports(sent))
 
     def use_private(self, path: Path) -> None:
         """In a round of private ones, with a guarantee."""
-        federation = Federation.read([path, *self.saved_private()])
+        federation = Federation.read([path, self.folder / "p0", self.folder / "p2"])
         robfcp.calibrate(federation, promise=robfcp.Marginal(liars=1))
 
-    def saved_private(self) -> list[Path]:
-        """The honest private reports as files."""
-        paths = [self.folder / f"p{k}" for k in (0, 2)]
-        for path, k in zip(paths, (0, 2), strict=True):
-            if not path.exists():
-                path.write_bytes(self.private[k].to_json())
-        return paths
+    def use_terms(self, path: Path) -> None:
+        """All that they say."""
+        terms = read_terms(path)
+        _ = terms.agreed_grid, terms.agreed_score, terms.privacy
 
     def use_signed(self, path: Path) -> None:
         """With and without registered keys."""

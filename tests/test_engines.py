@@ -9,13 +9,21 @@ import msgspec
 import numpy as np
 import pytest
 from engine_data import DATA, client_data, core_reports, told, watched
+from engine_faults import forged, raw
 from engine_loopback import Loopback, LoopbackDriver, sites_of
 from engine_promises import *  # noqa: F403
 from engine_promises import needs_opendp, reason, status
 
 import robfcp
 from robfcp.calibration.letters import letters
-from robfcp.engines import SiteRules, calibration_round, monitor_round, register_sizes, server
+from robfcp.engines import (
+    SiteRules,
+    calibration_round,
+    monitor_round,
+    register_sizes,
+    send_letters,
+    server,
+)
 from robfcp.engines.protocol import ReportRequest
 from robfcp.engines.site import Site, read_site, reply_to
 from robfcp.privacy import Ledger, Privacy
@@ -265,6 +273,19 @@ def test_a_stated_number_of_samples_is_given_without_looking(tmp_path):
 )  # fmt: skip
 def test_what_is_not_of_the_protocol_gets_a_code(record, nonce):
     assert reply_to(record, lambda: Site(SiteRules())) == {"nonce": nonce, "code": 1}
+
+
+def test_a_forgery_after_the_deadline_is_not_late():
+    held = {"site-3": lambda turn: turn.stage.held.append(lambda: forged(turn))}
+    calibration = calibrated(loopback(faults=held, deadline=0.5), check=True)
+    assert status(calibration)["site-3"] == "missing"
+
+
+def test_who_says_to_keep_another_letter_is_named(tmp_path):
+    sites = sites_of(configs={name: {"letter-folder": str(tmp_path)} for name in DATA})
+    engine = Loopback(sites, {"site-2": raw(b'"another"')}, "letter")
+    found = [outcome.status for outcome in send_letters(engine, calibrated(engine))]
+    assert found == ["ok", "ok", "faulty", *["ok"] * 5]
 
 
 def test_a_letter_to_another_is_not_kept(tmp_path):
