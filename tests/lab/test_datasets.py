@@ -317,6 +317,7 @@ def test_fed_heart_drops_what_flamby_drops(tmp_path):
     assert table.sites.tolist() == [f"centre {k}" for k in range(4)]
     assert not np.isnan(table.x).any()
     assert {"slope", "ca", "thal"}.isdisjoint(table.features)
+    assert not [name for name in table.features if "=" in name]  # of one value none is told
 
 
 def test_fed_isic_reads_images_centres_and_folds(tmp_path):

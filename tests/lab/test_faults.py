@@ -34,6 +34,8 @@ def test_lines_are_what_the_thresholds_give_on_the_test_patients() -> None:
     everybody = np.concatenate(own) <= pooled.threshold
     assert lines["none"].coverage == pytest.approx(everybody.mean())
     assert lines["none"].worst_site == min((part <= pooled.threshold).mean() for part in own)
+    label = np.concatenate([story.tests[report.client][1] for report in story.honest])
+    assert lines["none"].worst_class == min(everybody[label == c].mean() for c in range(4))
     assert lines["none"].coverage < lines[HONEST].coverage - 0.02
     assert lines["rob-fcp"].found >= 14
     assert lines[HONEST].found == lines[HONEST].false_alarms == 0
