@@ -13,7 +13,7 @@ from effort import cases
 from makers import LAC, beta_scores, outputs, reports_of, sealed
 
 import robfcp
-from robfcp.calibration import Letter
+from robfcp.calibration import Letter, Record
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.monitoring import AlarmHistory, Chain, EReport
 from robfcp.privacy import Ledger, Privacy
@@ -347,6 +347,15 @@ def test_a_record_that_is_damaged_or_another_calibrations_is_refused(tmp_path):
         assert str(caught.value).isprintable()
     path.write_bytes(data)
     assert list(record(path)) == PLAIN
+    for way, value, words in (
+        (("starts", 0), 1, "starts do not span the counts"),
+        (("strata", "rows"), [1, 0, 2, 3], "counts by class belong to nobody"),
+        (("strata", "rows"), [0, 1, 2, 2**70], "counts by class belong to nobody"),
+    ):
+        body = json.loads(BY_CLASS.record.to_json())["body"]
+        body["federation"][way[0]][way[1]] = value
+        with pytest.raises(RobfcpError, match=words):
+            Record.from_json(sealed("record", body))
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,6 @@ class LocalThreshold:
         >>> local = LocalThreshold(0.9, 0.6, 0.7, 0.6, 0.6, 0.82, 50, sizes, None, 0.0)
         >>> local.statements[0]
         'whatever anybody does, 0.6 covers at least 82% on average'
-        >>> [row[0] for row in local.rows]
-        ['federation', 'own data', 'clipped']
         """
         wanted = at_least(self.coverage)
         found = []
@@ -108,27 +106,16 @@ class LocalThreshold:
                 f"where the federation's threshold covers {wanted} here, so does the clipped one, "
                 "with 97.5% confidence",
             ]
+        own = (
+            "it is never above the threshold that this site's own data prove with 97.5% confidence"
+        )
+        if np.isinf(self.own):
+            own = "this site's own data prove nothing: too few samples"
         return (
             *found,
             f"whatever anybody does, {self.threshold:.4g} covers at least {at_least(self.floor)} "
             "on average",
-            "it is never above the threshold that this site's own data prove with 97.5% confidence",
-        )
-
-    @property
-    def rows(self) -> tuple[tuple[str, float, float, str], ...]:
-        """Name, threshold, mean set size and what is proved, for a table."""
-        wanted, others, own = at_least(self.coverage), "nothing", "nothing: too few samples"
-        if self.liars is not None and np.isfinite(self.federation):
-            others = f">= {wanted} on average while at most {self.liars} others lie, under "
-            others += "label shift"
-        if np.isfinite(self.own):
-            own = f">= {wanted} with 97.5% confidence, whoever lies"
-        clipped = f">= {at_least(self.floor)} on average, whoever lies"
-        return (
-            ("federation", self.federation, self.set_sizes[0], others),
-            ("own data", self.own, self.set_sizes[1], own),
-            ("clipped", self.threshold, self.set_sizes[2], clipped),
+            own,
         )
 
 

@@ -468,11 +468,6 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
             raise RobfcpError(f"groups: {unknown[0]!r:.60} had no report; it has no threshold")
         return self._limits_of_parts.T[[place[name] for name in names.tolist()]][:, None, :]
 
-    @property
-    def place(self) -> Record | FilePath | None:
-        """The record, or the file it lies in; None where neither is known."""
-        return self.__dict__.get("place_of_record")
-
     def with_record(self, record: Record | FilePath | None) -> Calibration:
         """The same calibration with its record, or with the place where that lies.
 
@@ -493,7 +488,8 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         ('client-0', 'client-1', 'client-2')
         """
         found = replace(self)
-        found.__dict__["place_of_record"] = record
+        lies_there = record is None or isinstance(record, (str, os.PathLike))
+        found.__dict__["place" if lies_there else "record"] = record
         return found
 
     def with_provenance(self, provenance: Mapping[str, Any]) -> Calibration:
@@ -509,7 +505,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
     def with_remarks(self, *remarks: str) -> Calibration:
         """The same calibration with more to say, none of which may name a site."""
         more = (*self.public_remarks, *remarks)
-        return replace(self, public_remarks=more).with_record(self.place)
+        return replace(self, public_remarks=more).with_record(self._held)
 
     def record_path(self, path: FilePath) -> Path:
         """Where the record lies if this calibration lies at `path`: its name has its digest.
@@ -524,17 +520,15 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
     @cached_property
     def record(self) -> Record:
         """The reports and verdicts; read from their file where they are not in memory."""
-        if self.place is None:
+        if self._held is None:
             raise RobfcpError(
                 "record: this calibration came without its record; load it from the folder where "
                 "its .record.json lies, or pass the reports again"
             )
-        if not isinstance(self.place, (str, os.PathLike)):
-            return self.place
         from robfcp.calibration.record import Record
 
-        name = os.fspath(self.place)
-        data = read_limited(self.place, Record.most_bytes)
+        name = os.fspath(self._held)
+        data = read_limited(name, Record.most_bytes)
         if digest_of(data) != self.recorded:
             raise RobfcpError(
                 f"{name}: is not the record of this calibration (its digest differs); "
@@ -550,12 +544,20 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
             )
         return record
 
+    @property
+    def _held(self) -> Any:
+        """The file where the record lies, else the record in memory, else None."""
+        return self.__dict__.get("place", self.__dict__.get("record"))
+
+    @property
+    def _unsaved(self) -> bool:
+        """Whether the record is in memory and in no file."""
+        return "record" in self.__dict__ and "place" not in self.__dict__
+
     @cached_property
     def record_digest(self) -> str:
         """SHA-256 of the record's file."""
-        if self.place is None or isinstance(self.place, (str, os.PathLike)):
-            return self.recorded
-        return digest_of(self.place.to_json())
+        return digest_of(self.record.to_json()) if self._unsaved else self.recorded
 
     @cached_property
     def identity(self) -> str:
@@ -572,9 +574,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
     @property
     def _at_hand(self) -> bool:
         """Whether the record can be looked at."""
-        if isinstance(self.place, (str, os.PathLike)):
-            return Path(self.place).exists()
-        return self.place is not None
+        return "record" in self.__dict__ or (self._held is not None and Path(self._held).exists())
 
     @property
     def federation(self) -> Federation:
@@ -781,8 +781,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         key
             The server's private key, as `robfcp.report.load_key` reads it, to sign with.
         """
-        kept = self.place is not None and not isinstance(self.place, (str, os.PathLike))
-        if not kept or is_special(path):
+        if not self._unsaved or is_special(path):
             super().save(path, key)
             return
         own = self.record_path(path)
@@ -821,7 +820,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> Any:
-        return _unpickled, (*msgspec.structs.astuple(self), self.place)
+        return _unpickled, (*msgspec.structs.astuple(self), self._held)
 
 
 def _unpickled(*parts: Any) -> Calibration:

@@ -365,8 +365,12 @@ def predict(
         for one in own.levels:
             printer.table(
                 f"{own.client} at {one.coverage:g}, {one.n} samples of its own",
-                ["from", "threshold", "set size", "proved"],
-                [(name, limit, f"{size:.3g}", proved) for name, limit, size, proved in one.rows],
+                ["from", "threshold", "set size"],
+                [
+                    ("federation", one.federation, f"{one.set_sizes[0]:.3g}"),
+                    ("own data", one.own, f"{one.set_sizes[1]:.3g}"),
+                    ("clipped", one.threshold, f"{one.set_sizes[2]:.3g}"),
+                ],
             )
             for statement in one.statements:
                 printer.line(f"- {statement}")

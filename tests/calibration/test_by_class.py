@@ -98,6 +98,9 @@ def test_every_class_is_a_round_of_its_holders_with_its_share_of_the_confidence(
         assert found.certificate.lower == min(
             one.certificate.lower for one in found.levels[0].parts
         )
+        assert found.certificate.upper == max(
+            one.certificate.upper for one in found.levels[0].parts
+        )
         if found.certificate.confidence is not None:
             assert found.certificate.confidence == pytest.approx(0.9)
     assert min(seen[word] for word in (seen if kind else ("finite", ""))) > 0.1 * cases(60)

@@ -16,6 +16,7 @@ from robfcp.calibration.letters import file_names, letters, save_letters
 from robfcp.errors import RobfcpError
 from robfcp.monitoring import Chain
 from robfcp.page import write_page
+from robfcp.privacy import Ledger
 
 
 def reports(n_clients=12, n=50, seed=0, liars=2):
@@ -210,8 +211,9 @@ def test_what_names_sites_is_for_its_owner_alone_and_a_calibration_for_everybody
     )
     write_page(calibration, tmp_path / "page.html")
     Chain.begin(calibration).save(tmp_path / "c.chain.json")
+    Ledger(tmp_path / "l.json").charge(robfcp.Privacy(epsilon=1.0))
     secret = [calibration.record_path(tmp_path / "c.json"), letter]
-    secret += [tmp_path / name for name in ("m.json", "page.html", "c.chain.json", ".robfcp.lock")]
+    secret += [tmp_path / name for name in ("m.json", "l.json", "page.html", "c.chain.json")]
     assert {oct(path.stat().st_mode & 0o777) for path in secret} == {"0o600"}
     assert (tmp_path / "c.json").stat().st_mode & 0o044
     letter.chmod(0o640)  # asked otherwise
