@@ -63,6 +63,7 @@ ServerKey = Annotated[
 ]
 FIGURES = (".png", ".svg", ".pdf")
 PATIENCE_SECONDS = 2.0
+SHOWN = 12
 _MADE: list[Path] = []  # folders, inner ones first
 
 
@@ -171,6 +172,13 @@ class Printer:
                 kept = {"break_long_words": False, "break_on_hyphens": False}
                 print(fill(words, width, subsequent_indent=mark, **kept))  # type: ignore[arg-type]
 
+    def list(self, word: str, lines: Sequence[str]) -> None:
+        """A line each under one word, and how many more there are."""
+        for line in lines[:SHOWN]:
+            self.line(f"{word}  {line}")
+        if len(lines) > SHOWN:
+            self.line(f"{word}  ... and {len(lines) - SHOWN} more")
+
     def wrote(self, *paths: Path | None) -> None:
         """Where results went."""
         for path in paths:
@@ -191,16 +199,9 @@ class Printer:
             yield lambda **_: None
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+        from rich.progress import Progress
 
-        bar = Progress(
-            "{task.description}",
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console or Console(stderr=True, highlight=False),
-            transient=True,
-        )
+        bar = Progress(console=console or Console(stderr=True), transient=True)
         task = bar.add_task(text, total=total)
         timer = Timer(PATIENCE_SECONDS, bar.start)
         timer.start()
@@ -218,9 +219,10 @@ def json_text(value: Any) -> str:
     return json.dumps(msgspec.json.decode(encoded), indent=2)
 
 
-def save_json(path: Path, value: Any) -> None:
-    """Write JSON whole or not at all."""
-    write_atomically(path, json_text(value) + "\n")
+def save_json(path: Path | None, value: Any) -> None:
+    """Write JSON whole or not at all, where a file is named."""
+    if path is not None:
+        write_atomically(path, json_text(value) + "\n")
 
 
 def _builtin(value: Any) -> Any:

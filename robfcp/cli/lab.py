@@ -108,7 +108,7 @@ class Range:
         """What was found as a file, the figure, and where things went."""
         if self.output is not None and self.output.suffix.lower() == ".csv":
             write_atomically(self.output, to_csv(records))
-        elif self.output is not None:
+        else:
             console.save_json(self.output, records)
         if self.plot is not None and draw is not None:
             from robfcp.figures import save

@@ -35,7 +35,6 @@ from robfcp.report import Report, agreement, load_key, signing
 
 PROMISES = ("marginal", "pac", "label-shift")
 METRICS = ("l1", "l2", "linf", "cosine", "kolmogorov", "wasserstein")
-SHOWN = 12
 SHOWN_CLASSES = 20
 SHOWN_EVENTS = ("round", "client", "verdict", "reason", "result")
 
@@ -131,8 +130,8 @@ def collect(
     said: dict[str, Any] = {"faulty": found.faulty, "missing": found.missing}
     said["signatures"] = signatures = found.checked.signatures
     printer.line(f"{found.n_clients} of {len(files)} files (signatures: {signatures}) -> {output}")
-    _list(printer, "faulty", [fault.reason for fault in found.faulty])
-    _list(printer, "missing", found.missing)
+    printer.list("faulty", [fault.reason for fault in found.faulty])
+    printer.list("missing", found.missing)
     printer.json({"output": str(output), "clients": found.ids, **said})
 
 
@@ -359,17 +358,10 @@ def show_sites(calibration: Calibration, found: Mapping[str, Diagnosis], printer
         return f"{one.client}: {one.seen}{perhaps}; {one.advice}{f' [{reason}]' if reason else ''}"
 
     out = "flagged" if calibration.promised else "left out"
-    _list(printer, out, [diagnosed(found[client]) for client in calibration.flagged])
-    _list(printer, "look at", [diagnosed(one) for one in found.values() if one.trusted])
-    _list(printer, "faulty", [fault.reason for fault in calibration.faulty])
-    _list(printer, "missing", calibration.missing)
-
-
-def _list(printer: Printer, word: str, lines: Sequence[str]) -> None:
-    for line in lines[:SHOWN]:
-        printer.line(f"{word}  {line}")
-    if len(lines) > SHOWN:
-        printer.line(f"{word}  ... and {len(lines) - SHOWN} more")
+    printer.list(out, [diagnosed(found[client]) for client in calibration.flagged])
+    printer.list("look at", [diagnosed(one) for one in found.values() if one.trusted])
+    printer.list("faulty", [fault.reason for fault in calibration.faulty])
+    printer.list("missing", calibration.missing)
 
 
 def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, Any]:

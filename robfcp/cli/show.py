@@ -388,7 +388,6 @@ def _end(printer: Printer, html: Path | None, output: Path | None, data: dict[st
     if html is not None:
         data = {**data, "html": str(html), "bytes": html.stat().st_size}
         printer.line(f"page ({html.stat().st_size / 1000:.0f} kB) -> {html}")
-    if output is not None:
-        console.save_json(output, data)
-        printer.wrote(output)
+    console.save_json(output, data)
+    printer.wrote(output)
     printer.json(data)

@@ -330,7 +330,7 @@ def predict(
             raise RobfcpError("--letter: a site's own threshold needs its samples; pass --local")
         calibration, data = letter, calibration
     if calibration is None:
-        raise RobfcpError("calibration: name one, or this site's letter with --letter")
+        raise RobfcpError("calibration: is missing; name one, or this site's letter with --letter")
     if data is None and (used.local is None or output is not None or non_empty):
         raise RobfcpError("data: name the outputs to predict from, after the calibration")
     console.prepare(output, endings=ENDINGS)

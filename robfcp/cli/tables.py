@@ -194,7 +194,7 @@ class Table:
         if name in self.names:
             return self.names.index(name)
         alike = [k for k, own in enumerate(self.names) if own.lower() == name.lower()]
-        if len(alike) != 1:
+        if not alike:
             raise RobfcpError(f"has no column {name!r}; it has {a_few(self.names)}")
         return alike[0]
 

@@ -22,7 +22,6 @@ from robfcp.monitoring import AlarmHistory, Monitor, merge, read_alarms, record_
 from robfcp.page import History, write_history_page
 from robfcp.report import Report, agreement, load_key, signing
 
-SHOWN = 12
 RANG = 3  # the exit status of an alarm, and of coverage that is too low
 
 Watched = Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")]
@@ -70,8 +69,7 @@ def check(
         for name in ("classes", "groups"):
             parts = getattr(found, name)
             said[name] = [{**asdict(one), "coverage": one.coverage} for one in parts]
-        if output is not None:
-            console.save_json(output, said)
+        console.save_json(output, said)
     for title, first, rows in (
         (f"{found.overall.n} fresh samples", "part", (found.overall,)),
         ("by class, all intervals together", "class", found.classes),
@@ -165,13 +163,9 @@ def monitor(
     printer.wrote(report, plot, html)
     told = ("n", "misses", "floor", "delta", "log_coverage", "log_change", "log_drift", "alarms")
     points = ("n", "coverage", "change", "drift")
-    printer.json(
-        {
-            **{name: getattr(seen, name) for name in (*told, "alarm")},
-            "new": new,
-            "curve": {name: [getattr(point, name) for point in seen.curve] for name in points},
-        }
-    )
+    curve = {name: [getattr(point, name) for point in seen.curve] for name in points}
+    said = {name: getattr(seen, name) for name in (*told, "alarm")}
+    printer.json({**said, "new": new, "curve": curve})
     if seen.alarm:
         raise typer.Exit(RANG)
 
@@ -232,29 +226,21 @@ def alarms(
         )
     if sites is None and public is not None:
         sites = len(public)
-    told: dict[str, Any] = {"n_sites": sites, "faulty": faults, "checked": public is not None}
+    told: dict[str, Any] = {"n_sites": sites, "faulty": faults, "delta": delta}
+    told["checked"] = public is not None
     kept: dict[str, Any] = {}
     if history is None or step is None:
-        sure = 0.05 if delta is None else delta
-        merged = merge(found, liars, delta=sure, independent=independent, **told)
+        told["delta"] = 0.05 if delta is None else delta
+        merged = merge(found, liars, independent=independent, **told)
     else:
-        merged, known = record_look(
-            history,
-            found,
-            liars,
-            step=step,
-            round=round,
-            delta=delta,
-            independent=independent or None,
-            **told,
-        )
+        told |= {"step": step, "round": round, "independent": independent or None}
+        merged, known = record_look(history, found, liars, **told)
         kept = {"line": known.line, "rang": known.rang, "looks": len(known.looks)}
         if html is not None:
             write_history_page(History(alarms=known), html)
     said = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line, **kept}
     data = {**vars(merged), **said}
-    if output is not None:
-        console.save_json(output, data)
+    console.save_json(output, data)
     printer.table(
         f"{merged.n_sites} sites",
         ["alarm strength", "log10", "holds under"],
@@ -265,10 +251,8 @@ def alarms(
             ("alarm at", _tens(-math.log(merged.delta)), f"delta {merged.delta:g}"),
         ],
     )
-    for name in merged.alarmed[:SHOWN]:
-        printer.line(f"alarms  {name}")
-    for fault in merged.faulty[:SHOWN]:
-        printer.line(f"faulty  {fault.reason}")
+    printer.list("alarms", merged.alarmed)
+    printer.list("faulty", [fault.reason for fault in merged.faulty])
     printer.line(said["line"])
     printer.wrote(history, html)
     printer.json(data)

@@ -248,7 +248,7 @@ def _watch(
         drawn = [one for one in lines[key] if one["x"]]
         alone = any(one["state"] != "together" for one in drawn)
         limits = {"limit": round(limit, 5), "lines": drawn if alone else []}
-        kinds.append({"key": key, "word": key, "title": title, "words": words, **limits})
+        kinds.append({"key": key, "title": title, "words": words, **limits})
     return {
         "line": line,
         "axis": "fresh samples" if unit == "sample" else unit,

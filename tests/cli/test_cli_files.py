@@ -260,6 +260,10 @@ def test_broken_e_reports_alone_do_not_pass_for_silence(folder):
             "is a site's report, not a calibration; pass a file",
         ),
         ("show reports/site-03.json", "is a site's report, not a calibration"),
+        ("predict letter.json --local site.npz", "is a site's letter; pass it as --letter"),
+        ("predict site.npz --letter letter.json", "needs its samples; pass --local"),
+        ("predict calibration.json site.npz --letter letter.json", "name no other one, only"),
+        ("predict --local site.npz", "calibration: is missing; name one, or this"),
         ("verify e-0.json", "is a monitor's e-report, not a calibration"),
         ("show RECORD", "is a calibration's record, not a calibration"),
         (

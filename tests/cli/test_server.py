@@ -7,7 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 from in_process import run
-from makers import outputs, refused, said, table
+from makers import LAC, outputs, refused, said, table
+from msgspec import structs
 
 import robfcp
 from robfcp.calibration.document import digest_of
@@ -225,19 +226,26 @@ def test_collected_reports_keep_their_signatures_and_a_forgery_silences_nobody(s
     lines = []
     for k in range(3):
         lines.append(said("keygen", f"site-{k}", "-o", sites / f"{k}.key"))
-        words = "--round", "r", "--sign", sites / f"{k}.key", "-o", sites / "in" / f"{k}.json"
+        words = "--round", "r", "--sign", sites / f"{k}.key", "-o", sites / "sent" / f"{k}.json"
         said("report", sites / f"site-{k}.csv", "-c", f"site-{k}", *words)
     registry.write_text("".join(lines))
-    shutil.copytree(sites / "in", sites / "inbox")
-    genuine = (sites / "in" / "0.json").read_bytes()
-    (sites / "inbox" / "a.json").write_bytes(signing.unwrap(genuine))
-    (sites / "inbox" / "z.json").write_bytes(genuine.replace(b'"key":"', b'"key":"x', 1))
-    found = json.loads(said("collect", sites / "inbox", "-o", sites / "clean", *agreed, "--json"))
-    assert found["clients"] == [f"site-{k}" for k in range(3)]
-    for k in range(3):
-        sent = (sites / "in" / f"{k}.json").read_bytes()
-        assert (sites / "clean" / f"site-{k}.json").read_bytes() == sent
-    said("calibrate", sites / "clean", *agreed, "--quorum", 3)
+    genuine = [(sites / "sent" / f"{k}.json").read_bytes() for k in range(3)]
+    report = robfcp.Report.from_json(signing.unwrap(genuine[0]))
+    fewer = robfcp.Report.from_scores("site-0", [0.5] * 9, report.grid, score=LAC, round="r")
+    own, other = (signing.load_key(sites / f"{k}.key") for k in (0, 1))
+    stranger, old = signing.sign(report, other), structs.replace(report, round="q")
+    sent = [signing.unwrap(genuine[0]), *genuine, signing.sign(old, own), stranger]
+    (sites / "in").mkdir()
+    for name, data in zip("abcdez", sent, strict=True):
+        (sites / "in" / f"{name}.json").write_bytes(data)
+    (sites / "sizes.json").write_text(json.dumps({f"site-{k}": 300 for k in range(3)}))
+    words = "collect", sites / "in", "-o", sites / "clean", "--round", "r"
+    for more in (agreed, ["--sizes", sites / "sizes.json"]):
+        found = json.loads(said(*words, *more, "--json"))
+        assert found["clients"] == [f"site-{k}" for k in range(3)]
+        kept = [(sites / "clean" / f"site-{k}.json").read_bytes() for k in range(3)]
+        assert kept == genuine
+        fewer.save(sites / "in" / "z.json", own)  # refused by its size
 
 
 def test_no_command_replaces_its_inputs(sites):

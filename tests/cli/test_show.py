@@ -70,6 +70,8 @@ def test_the_tables_come_with_every_explanation(reports, shown):
     text = " ".join(shown(calibrate(reports), "-m", "0,1", "-m", "4", "--alike", "0.1").split())
     for word in ("marginal", "alike", "not a bound", "whatever rule", "confidence, every site"):
         assert word in text
+    assert "alike ┃ full at" in text
+    assert "pac ┃ full at" in " ".join(shown(calibrate(reports), "-m", "0").split())
 
 
 def test_a_calibration_gives_its_own_threshold_and_what_if_levels(reports, shown, tmp_path):

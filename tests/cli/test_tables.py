@@ -179,6 +179,7 @@ FURTHER = {
         "label\ncat\n": "holds no predictions",
         "cat,dog,label\n0.5,0.5\n": "row 2 has 2 cells, the names in row 1 are 3; write one cell",
         "cat,dog,label\n0,0,cat\n": "sum to 0, not 1; pass --logits if",
+        "cat,dog,label\n0.5,nan,cat\n": "row 2, column B (dog): is missing or NaN; fill it in",
         "cat,dog,label\n40,60,cat\n": "sum to 100, not 1; if these are percentages",
         '"' + "x" * 200_000 + '",label\n1,0\n': "a cell is too long or its quotes do not end",
         "\0": "is no text",
@@ -317,6 +318,7 @@ def test_other_commands_read_the_same_files(federation, tmp_path):
     checked = json.loads(said("check", *words, "--id", "nr", "--json"))
     assert checked["coverage"] == json.loads(said("predict", *words, "--json"))["coverage"]
     assert [part["name"] for part in checked["classes"]] == list(NAMES)
+    said("check", *words, "--floor", "0.9999", code=3)
     state = "--id", "nr", "-s", tmp_path / "deep/state.json", "--json"
     assert json.loads(said("monitor", *words, *state))["new"] == 60
     letter = "--letter", federation / "letters/s1.json", "--local", federation / "1.csv"

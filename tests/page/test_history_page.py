@@ -191,6 +191,8 @@ def test_the_commands_write_a_page_of_what_they_are_given(
     assert go("c.json", "--history", "alarms.json")["history"]["alarm"]
     assert set(go("alarms.json")) == {"history"}
     assert go("m.json")["history"]["claim"].endswith("at bad")
+    (tmp_path / "n.json").write_bytes(monitor("good", 0.05).state.to_json())
+    assert len(go("m.json", "--history", "n.json")["history"]["watch"]["sites"]) == 2
     assert go("c.chain.json", "--history", "alarms.json")["history"]["watch"]
     (tmp_path / "junk.json").write_text('{"kind": "alarms", "schema": 1}')
     (tmp_path / "report.json").write_text("{}")

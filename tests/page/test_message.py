@@ -72,6 +72,11 @@ FIRST_THEN = [
         "Check them. Also look at x (labels mixed up), which was used.",
     ),
     (
+        [one("a"), one("b"), one("x", trusted=True)],
+        None,
+        "a and b (labels mixed up): check them.\nAlso look at x (labels mixed up), which was used.",
+    ),
+    (
         [one("a", True, "copy", other="b"), one("b", True, "copy", other="a"), one("x", True)],
         "All 12 sites were used, but look at a with b (the same report) and x (labels mixed up).",
         None,

@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 import pytest
 from effort import cases, thorough
-from makers import beta_scores, embedded, reports_of, said, saved
+from makers import beta_scores, by_class, embedded, outputs, reports_of, said, saved
 
 import robfcp
 from robfcp import Calibration, Consensus, Federation, Grid, Report, RobFCP
+from robfcp.calibration.letters import own_thresholds
 from robfcp.defence import Assessment, NoDefence
 from robfcp.federation import Fault
 from robfcp.page import render, safe_json, write_page
@@ -183,6 +184,13 @@ def test_the_data_hold_all_counts_and_what_an_auditor_needs(calibration, page) -
     assert {grid.digest, hashlib.sha256(calibration.to_json()).hexdigest()} <= set(rows.values())
     assert rows["defence"] == "consensus"
     assert robfcp.__version__ in rows["made with"]
+
+
+def test_the_worst_sites_are_shown_with_what_their_letters_come_to() -> None:
+    calibration = robfcp.calibrate(by_class([outputs(k, 200) for k in range(8)]), defence="none")
+    for row in embedded(render(calibration))["strata"]["sites"]:
+        own = own_thresholds(calibration, {row["name"]})[row["name"]]
+        assert row["own"] == [own.threshold, pytest.approx(own.covered, abs=1e-5)]
 
 
 def test_view_of_an_open_ended_grid_stays_where_the_scores_are() -> None:

@@ -20,7 +20,7 @@ function showWatch(found) {
   byId("history-line").textContent = found.line;
   const kinds = found.kinds.filter((kind) => kind.lines.length);
   historyKind = kinds[0]?.key ?? historyKind;
-  segments("history-kinds", kinds.map((kind) => [kind.key, kind.word, kind.title]), historyKind, (key) => {
+  segments("history-kinds", kinds.map((kind) => [kind.key, kind.key, kind.title]), historyKind, (key) => {
     historyKind = key;
     drawHistory();
   });
