@@ -513,30 +513,17 @@ class Federation:
         )
 
     @staticmethod
-    def read(
-        paths: FilePath | Iterable[FilePath],
-        *,
-        keys: Mapping[str, str] | FilePath | None = None,
-        sizes: Mapping[str, int] | FilePath | None = None,
-        quorum: int | float | None = None,
-        round: str | None = None,
-        model: str | None = None,
-        score: Score | None = None,
-        grid: Grid | None = None,
-        max_share: float | None = None,
-        privacy: Privacy | None = None,
-        revoked: FilePath | None = None,
-        terms: agreement.Terms | FilePath | None = None,
-        invited: Iterable[str] = (),
-    ) -> Federation:
+    def read(paths: FilePath | Iterable[FilePath], **agreed: Any) -> Federation:
         """The federation in report files; unreadable ones count as faulty, under their file name.
 
         Parameters
         ----------
         paths
             Report files, signed or not, or folders, which stand for the .json files in them.
-        keys, sizes, quorum, round, model, score, grid, max_share, privacy, revoked, terms, invited
-            Who may report and what was agreed, as `from_reports` takes it.
+        agreed
+            Who may report and what was agreed, as `from_reports` takes it: `keys`, `sizes`,
+            `quorum`, `round`, `model`, `score`, `grid`, `max_share`, `privacy`, `revoked`,
+            `terms`, `invited`.
 
         Returns
         -------
@@ -550,21 +537,7 @@ class Federation:
         >>> robfcp.Federation.read(["a.json", "nobody.json"]).faulty[0].reason
         'nobody.json: no such file; check the path'
         """
-        return Federation.from_reports(
-            read_files(paths),
-            keys=keys,
-            sizes=sizes,
-            quorum=quorum,
-            round=round,
-            model=model,
-            score=score,
-            grid=grid,
-            max_share=max_share,
-            privacy=privacy,
-            revoked=revoked,
-            terms=terms,
-            invited=invited,
-        )
+        return Federation.from_reports(read_files(paths), **agreed)
 
     @staticmethod
     def from_reports(

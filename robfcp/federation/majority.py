@@ -66,8 +66,8 @@ class Header(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """Of the noise on each of its counts of all samples."""
-        return 0.0 if self.privacy is None else self.privacy.noise.variance * self.n_strata
+        """Of the noise on each of its counts."""
+        return 0.0 if self.privacy is None else self.privacy.noise.variance
 
     @property
     def hides_size(self) -> bool:

@@ -37,12 +37,6 @@ def test_a_file_called_like_a_client_takes_nothing_from_it(tmp_path, monkeypatch
     assert [fault.client for fault in federation.faulty] == ["file:nobody", "file:site-3"]
 
 
-def test_identical_repeats_are_one_report():
-    federation = robfcp.Federation.from_reports([site("a"), site("b"), site("a"), site("a")])
-    assert federation.ids == ("a", "b")
-    assert federation.faulty == ()
-
-
 def test_a_report_of_another_round_is_set_aside_before_duplicates_are_judged():
     reports = [site(f"s{k}", k, round="now") for k in range(4)]
     old = site("s1", 9, round="before")
@@ -51,12 +45,6 @@ def test_a_report_of_another_round_is_set_aside_before_duplicates_are_judged():
         assert federation.ids == ("s0", "s1", "s2", "s3")
         assert "round is before" in federation.faulty[0].reason
         assert federation.faulty[0].client.startswith("report #")
-
-
-def test_conflicting_reports_are_refused_in_words():
-    federation = robfcp.Federation.from_reports([site("a"), site("a", 1), site("b")])
-    assert federation.ids == ("b",)
-    assert federation.faulty[0].reason == ("a: sent 2 different reports for this round; send one")
 
 
 def test_strays_do_not_vote():

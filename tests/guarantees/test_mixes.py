@@ -43,8 +43,14 @@ def test_mixes_are_read_by_name_by_word_and_in_lists():
         "by name": ({"eel": 0.25, "cat": 0.75}, [[0.75, 0, 0.25]]),
         "a list": ([{"cat": 1}, "any", "uniform"], [[1, 0, 0], [1 / 3] * 3, *every]),
     }
+    sizes = np.array([5.0, 2.0, 40.0])
     for mix, rows in wanted.values():
-        assert read_mixes(mix, NAMES).means(np.eye(3)).T.tolist() == rows
+        mixes = read_mixes(mix, NAMES)
+        assert mixes.means(np.eye(3)).T.tolist() == rows
+    around = LabelMixes(np.array([[0.5, 0.5, 0]]), np.array([0.1, 0.4, 0]), 0.5)
+    spelled = around.means(np.eye(3)).T
+    least = [min(n / p for n, p in zip(sizes, row, strict=True) if p) for row in spelled]
+    assert around.scarcest(sizes).tolist() == pytest.approx(least)
     assert LabelShift(0, mix={0: 0.5, 1: 0.5}).mix == {"0": 0.5, "1": 0.5}
 
 

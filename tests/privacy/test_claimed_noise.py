@@ -110,8 +110,9 @@ def test_no_report_claims_more_noise_than_most_hold(stated, kept):
 
 def test_who_sends_many_reports_has_no_vote_on_the_noise():
     crowd = [private("x", 2e-5, ends(size=10**4 + k)) for k in range(9)]
-    honest = reports_of(HONEST[:4], grid=GRID)
-    assert Federation.from_reports([*crowd, *honest]).n_clients == 4
+    honest, friend = reports_of(HONEST[:4], grid=GRID), private("y", 2e-5, ends())
+    found = Federation.from_reports([*crowd, friend, *honest])
+    assert (found.n_clients, len(found.faulty)) == (4, 2)
 
 
 def test_nobody_hides_the_size_that_most_state():
