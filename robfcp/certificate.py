@@ -70,6 +70,9 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         How many missing and faulty sites there are, of whom nothing is said.
     outside
         Whose reports it says nothing of, in words, where there are any.
+    floor, trusted
+        What is covered on average whoever lies, and by how many trusted samples, where there are
+        any.
     full_sets_from
         The number of liars that can make every set full, where known.
     note
@@ -105,6 +108,8 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     bound: float | None = None
     by: str = ""
     outside: str = ""
+    floor: float | None = None
+    trusted: int = 0
 
     def __post_init__(self) -> None:
         _check_shares(self.lower, self.upper, self.m)
@@ -182,6 +187,9 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
             words += f"; outside it: {self.n_outside} missing or faulty {sites}"
         if self.outside:
             words += f"; outside it: {self.outside}"
+        if self.floor is not None:
+            words += f"; whoever lies, at least {at_least(self.floor)} on average over "
+            words += f"{self.trusted} trusted samples"
         return f"{words}; {self.note}" if self.note else words
 
     def _any_threshold(self) -> str:

@@ -172,6 +172,7 @@ def verify_calibration(calibration: Calibration) -> list[Difference]:
         by=calibration.by if record.clusters is None else record.clusters,
         defence=defence_again(record.defence, record.parameters),
         promise=record.promise,
+        anchor=record.trusted_samples,
         confidence=calibration.confidence,
     )
     facts = (

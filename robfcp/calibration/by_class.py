@@ -19,8 +19,8 @@ from robfcp.diagnosis import diagnose as diagnosed
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
 from robfcp.grid import Grid
-from robfcp.guarantees import FcpThreshold, Promise, certify, curve
-from robfcp.report import OTHER
+from robfcp.guarantees import FcpThreshold, Marginal, Promise, certify, curve, site
+from robfcp.report import OTHER, Report
 
 FEW = 25  # classes, whose curves have all their points; those of more have the first few
 FIRST = 5
@@ -98,6 +98,7 @@ def level_by_class(
     confidence: float,
     liars: int,
     stated: bool,
+    anchor: Report | None = None,
 ) -> Level:
     """Threshold and certificate of every class or group, "(other)" left out, and the widest.
 
@@ -109,22 +110,27 @@ def level_by_class(
     sure = 1 - (1 - confidence) / len(every)
     place = {client: k for k, client in enumerate(federation.ids)}
     points = None if len(every) <= FEW else FIRST
+    anchors = {} if anchor is None else _anchors(anchor, by, every, level, 1 - sure)
 
     def part(name: str, held: Federation) -> Part:
         """One of them from the clients that hold it."""
         holders = held.n_clients
         budgets = curve.curve_budgets(holders, m)[:points]
-        edge, certificate = None, None
+        own = anchors.get(name)
         if promise is not None and m < holders:
-            edge, certificate = promise.threshold(held, level, sure)
-        elif promise is None and holders:
+            edge, certificate = promise.threshold(held, level, sure, own)
+        else:
             mask = trusted[[place[client] for client in held.ids]]
-            if mask.any():
-                edge = FcpThreshold(held, mask).index(level)
-            if m < holders:
+            fcp = promise is None and mask.any()
+            edge = FcpThreshold(held, mask).index(level) if fcp else None
+            if own is not None:
+                own = own.from_below() if isinstance(promise, Marginal) else own
+                edge = own.clipped(edge)
+            certificate = _nothing(held, m, sure)
+            if promise is None and m < holders:
                 curve.coverage_curve(held, edge, {*budgets, m}, sure)  # together is faster
                 certificate = certify(held, edge, m, sure, estimated=not stated)
-        certificate = certificate or _nothing(held, m, sure)
+            certificate = certificate if own is None else own.stated(certificate)
         return Part(
             name=name,
             threshold=held.threshold_at(edge),
@@ -147,10 +153,14 @@ def level_by_class(
         kind: [one.name for one in parts if one.protection == kind]
         for kind in ("unprotected", "hardly protected")
     }
+    floors = [one.certificate.floor for one in parts if one.certificate.floor is not None]
+    cut = anchor is not None and promise is not None  # which took as much of the confidence again
     certificate = msgspec.structs.replace(
         weakest,
+        floor=min(floors) if len(floors) == len(parts) else None,
+        trusted=0 if anchor is None else int(anchor.counts.sum()),
         upper=max(one.certificate.upper for one in parts),
-        confidence=None if weakest.confidence is None else confidence,
+        confidence=None if weakest.confidence is None else confidence - (1 - confidence) * cut,
         by=by if clusters is None else "cluster",
         n_clients=n_clients,
         assumptions=tuple(
@@ -162,6 +172,30 @@ def level_by_class(
     )
     threshold = max(one.threshold for one in parts)
     return Level(coverage=level, threshold=threshold, certificate=certificate, parts=parts)
+
+
+def _anchors(
+    anchor: Report, by: str, every: Sequence[Held], level: Fraction, delta: float
+) -> dict[str, site.Anchor]:
+    """What the trusted samples of each class allow; together, from below, where one has too few."""
+    strata, few, found = anchor.strata, anchor.counts, {}
+    if strata is not None and strata.by == by:
+        names = strata.names if isinstance(strata.names, tuple) else map(str, range(strata.names))
+        place = {name: c for c, name in enumerate(names)}
+        table, few = strata.dense(), np.zeros_like(few)
+        for held in every:
+            counts = table[[place[name] for name in held.members if name in place]].sum(axis=0)
+            own = site.Anchor.of(counts, level, delta)
+            if own.high is None:
+                few = few + counts
+            else:
+                found[held.name] = own
+    if few.any():
+        together = site.Anchor.of(few, level, delta).from_below()
+        words = f"held from below by {together.n} trusted samples, with those of other classes"
+        together = together._replace(floor=None, note=words)
+        found |= {held.name: together for held in every if held.name not in found}
+    return found
 
 
 def _nothing(held: Federation, m: int, confidence: float) -> Certificate:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from itertools import chain
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 
 from robfcp.arguments import a_few, exact_level, share
@@ -27,8 +28,8 @@ from robfcp.defence import (
 )
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Untrusted
-from robfcp.guarantees import LabelShift, Marginal, Pac, Promise, certify, curve
-from robfcp.report import OTHER
+from robfcp.guarantees import LabelShift, Marginal, Pac, Promise, certify, curve, site
+from robfcp.report import OTHER, Report
 
 LevelLike = float | str | Fraction
 Reports = Federation | Iterable[Untrusted | os.PathLike[str]] | str | os.PathLike[str]
@@ -42,6 +43,7 @@ def calibrate(
     by: str | Mapping[str, str] | None = None,
     defence: str | Defence = DEFAULT,
     promise: Promise | None = None,
+    anchor: Report | None = None,
     confidence: float = 0.95,
 ) -> Calibration:
     """One calibration from the reports of one round.
@@ -65,6 +67,9 @@ def calibrate(
         What the threshold is to hold whatever some sites do: `Marginal`, `Pac` or `LabelShift`.
         Without one it is the defence's own, and what is proved of it is said for every number of
         liars.
+    anchor
+        Trusted samples at the server, on the round's grid and in no report: whoever lies, the
+        threshold stays within what they allow. Not with `LabelShift`, nor for losses.
     confidence
         With which certificates hold, over the calibration data.
 
@@ -112,6 +117,8 @@ def calibrate(
     kind = None if isinstance(by, Mapping) else by
     chosen = None if by is None else strata_of(federation, kind).by
     _check_promise(promise, federation, chosen)
+    if anchor is not None:
+        _check_anchor(anchor, federation, promise, confidence)
     levels, several = _asked(federation, coverage, risk)
     assessment = _assess(federation.comparable(), rule, promise)
     trusted, liars, stated = assessment.trusted, assessment.liars, assessment.stated
@@ -132,6 +139,7 @@ def calibrate(
         parameters=dict(parameters),
         promise=promise,
         clusters=clusters,
+        anchor=None if anchor is None else msgspec.json.decode(anchor.to_json()),
     )
     seen = federation if promise is None else promise.covers(federation)
     budgets = curve.curve_budgets(seen.n_clients, liars)
@@ -140,14 +148,16 @@ def calibrate(
 
     def found(level: Fraction) -> Level:
         if chosen is not None:
-            told = (level, chosen, clusters, promise, confidence, liars, stated)
+            told = (level, chosen, clusters, promise, confidence, liars, stated, anchor)
             return level_by_class(federation, trusted, *told)
+        held = None if anchor is None else site.Anchor.of(anchor.counts, level, 1 - confidence)
         if promise is not None:
-            edge, certificate = promise.threshold(federation, level, confidence)
+            edge, certificate = promise.threshold(federation, level, confidence, held)
         else:
-            edge = own.index(level)
+            edge = own.index(level) if held is None else held.clipped(own.index(level))
             curve.coverage_curve(federation, edge, budgets, confidence)  # together is faster
             certificate = certify(federation, edge, liars, confidence, estimated=not stated)
+            certificate = certificate if held is None else held.stated(certificate)
         return Level(
             coverage=level,
             threshold=federation.threshold_at(edge),
@@ -225,6 +235,31 @@ def _check_promise(promise: Promise | None, federation: Federation, by: str | No
         raise RobfcpError(
             "promise: LabelShift is not proved for private reports; use Marginal or Pac"
         )
+
+
+def _check_anchor(
+    anchor: Report, federation: Federation, promise: Promise | None, confidence: float
+) -> None:
+    """Refuse trusted samples that cannot hold this round's threshold."""
+    if not isinstance(anchor, Report):
+        raise RobfcpError(
+            "anchor: is not a report; make one of the trusted samples, Report.of(...)"
+        )
+    wrong = {
+        "is not proved with LabelShift; use Marginal or Pac": isinstance(promise, LabelShift),
+        "is for scores, not for losses; leave it out": federation.risk is not None
+        or anchor.risk is not None,
+        "holds noise; keep and pass an exact one": anchor.privacy is not None,
+        "is on another grid than the reports; make it with grid=": anchor.grid.digest
+        != federation.grid.digest,
+        "has another score than the reports; use that": None not in (anchor.score, federation.score)
+        and anchor.score != federation.score,
+        "is among the reports; trusted samples are in none": anchor.client in federation.ids,
+        "takes as much of the confidence again; state more than 0.5": confidence <= 0.5,
+    }
+    for words, found in wrong.items():
+        if found:
+            raise RobfcpError(f"anchor: {words}")
 
 
 def _assess(federation: Federation, rule: Defence, promise: Promise | None) -> Assessment:

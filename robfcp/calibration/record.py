@@ -19,7 +19,7 @@ from robfcp.federation import Fault, Federation, Stratified, check_extent, table
 from robfcp.grid import Grid
 from robfcp.guarantees import LabelShift, Promise
 from robfcp.privacy import Privacy
-from robfcp.report import By, agreement, check_strata_names, wire
+from robfcp.report import By, Report, agreement, check_strata_names, wire
 from robfcp.scores import Risk
 
 _PIECE = 2**18  # numbers turned into JSON at a time
@@ -91,6 +91,8 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
         What was promised, if anything was.
     clusters
         Which classes or groups share thresholds, where some do.
+    anchor
+        The server's report of trusted samples, where there was one.
     provenance
         An engine's account of the round.
     """
@@ -107,6 +109,7 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
     parameters: dict[str, bool | int | float | str | None]
     promise: Promise | None = None
     clusters: dict[str, str] | None = None
+    anchor: dict[str, Any] | None = None
     provenance: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -124,6 +127,11 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
     def alike_within_classes(self) -> float:
         """How far honest sites' scores may differ within a class, as declared; 0 if nothing was."""
         return self.promise.alike if isinstance(self.promise, LabelShift) else 0.0
+
+    @property
+    def trusted_samples(self) -> Report | None:
+        """The report of trusted samples that held the threshold."""
+        return None if self.anchor is None else Report.from_json(msgspec.json.encode(self.anchor))
 
     @property
     def summary(self) -> Summary:

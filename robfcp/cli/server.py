@@ -6,12 +6,13 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
 import typer
 from msgspec import structs
+from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
 from robfcp.calibration import AuditLog, Calibration, Level, diagnose, document, verify_calibration
@@ -22,7 +23,7 @@ from robfcp.certificate import Certificate, CurvePoint, at_least, at_most
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.site import read_letter
-from robfcp.cli.tables import REPORTS, expanded
+from robfcp.cli.tables import REPORTS, expanded, expects, read_outputs
 from robfcp.defence import DEFAULT, DEFENCES, Consensus, Defence, RobFCP, named_defence
 from robfcp.diagnosis import Diagnosis
 from robfcp.errors import RobfcpError
@@ -32,6 +33,7 @@ from robfcp.guarantees import Promise, named_promise, outside_of
 from robfcp.monitoring import AlarmHistory, Chain, chain_path
 from robfcp.page import About, History, write_page
 from robfcp.report import Report, agreement, load_key, signing
+from robfcp.scores import ClassificationScore
 
 PROMISES = ("marginal", "pac", "label-shift")
 METRICS = ("l1", "l2", "linf", "cosine", "kolmogorov", "wasserstein")
@@ -153,6 +155,7 @@ def calibrate(
     confidence: Annotated[float, expert("With which certificates hold.")] = 0.95,
     mix: Annotated[list[str] | None, expert("uniform, any or flu=0.1,cold=0.9.")] = None,
     samples: Annotated[int | None, expert("Most samples liars may hold (marginal).")] = None,
+    anchor: Annotated[Path | None, expert("Trusted samples: outputs, or a report of them.")] = None,
     risk: Annotated[list[str] | None, expert("Of losses: the mean accepted.")] = None,
     exactly: Annotated[int | None, expert("Consensus leaves out exactly so many.")] = None,
     at_most: Annotated[int | None, expert("Consensus leaves out at most so many.")] = None,
@@ -197,6 +200,7 @@ def calibrate(
             by=by,
             defence=defence_of(defence, {**numbers, "distance": distance}, beside=held),
             promise=held,
+            anchor=None if anchor is None else trusted_samples(anchor, federation),
             confidence=confidence,
         )
         if chain is not None and admission is not None:
@@ -234,6 +238,19 @@ def about(title: str = "", study: str = "", run_by: str = "", date: str | None =
     """What the page says about itself, with today's date unless another is given."""
     today = datetime.date.today()
     return About(title, study, run_by, f"{today.day} {today:%B %Y}" if date is None else date)
+
+
+def trusted_samples(path: Path, federation: Federation) -> Report:
+    """The report of trusted samples in a file, or of the model outputs and labels in it."""
+    if path.suffix.lower() in REPORTS:
+        return Report.load(path)
+    score = federation.score
+    if score is None:
+        raise RobfcpError("--anchor: the reports name no score; pass a report of the samples")
+    sample = read_outputs(path, needs_targets=True, expects=expects(score))
+    names: Any = sample.classes if isinstance(score, ClassificationScore) else None
+    outputs = sample.predictions, cast(NDArray[Any], sample.targets)
+    return Report.of("(server)", *outputs, score=score, classes=names, grid=federation.grid)
 
 
 def promise_of(name: str | None, told: Mapping[str, Any]) -> Promise | None:

@@ -40,6 +40,7 @@ from robfcp.guarantees.label_shift import (
     pruned_pac,
     read_mixes,
 )
+from robfcp.guarantees.site import Anchor
 from robfcp.guarantees.tails import pac_tail, pac_threshold, swap_tail
 
 Promised = tuple[int | None, Certificate]
@@ -49,7 +50,13 @@ UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
 class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What every promise can do."""
 
-    def threshold(self, federation: Federation, level: Fraction, confidence: float) -> Promised:
+    def threshold(
+        self,
+        federation: Federation,
+        level: Fraction,
+        confidence: float,
+        anchor: Anchor | None = None,
+    ) -> Promised:
         """The threshold that holds the promise, and what is proved of it.
 
         Parameters
@@ -60,6 +67,8 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             The coverage promised.
         confidence
             With which it holds over the calibration data, where it does not hold on average.
+        anchor
+            Trusted samples between which it is held.
 
         Returns
         -------
@@ -118,13 +127,29 @@ class Marginal(Stated, frozen=True, tag="marginal"):
         _whole(self, "liars", "state how many sites may lie")
         _whole(self, "samples", "give a number of samples")
 
-    def threshold(self, federation: Federation, level: Fraction, confidence: float) -> Promised:
+    def threshold(
+        self,
+        federation: Federation,
+        level: Fraction,
+        confidence: float,
+        anchor: Anchor | None = None,
+    ) -> Promised:
         edge, forcing = marginal_threshold(federation, level, self.liars, self.samples), None
+        if anchor is not None:
+            anchor = anchor.from_below()  # an average does not survive an upper end
+            edge = anchor.clipped(edge)
         if self.liars is not None and self.samples is None:
             tail = swap_tail(level, federation.n_clients)
             forcing = tail.forced_by(federation.sizes, self.liars)
         certificate = _certificate(
-            federation, edge, "marginal", level, self.liars, forcing=forcing, samples=self.samples
+            federation,
+            edge,
+            "marginal",
+            level,
+            self.liars,
+            forcing=forcing,
+            anchor=anchor,
+            samples=self.samples,
         )
         return edge, certificate
 
@@ -156,7 +181,13 @@ class Pac(Stated, frozen=True, tag="pac"):
         _whole(self, "liars", "state how many sites may lie")
         _share(self, "alike")
 
-    def threshold(self, federation: Federation, level: Fraction, confidence: float) -> Promised:
+    def threshold(
+        self,
+        federation: Federation,
+        level: Fraction,
+        confidence: float,
+        anchor: Anchor | None = None,
+    ) -> Promised:
         m, delta = check_budget(self.liars, federation.n_clients), check_delta(1 - confidence)
         forcing, note = None, ""
         if self.alike is None:
@@ -176,6 +207,9 @@ class Pac(Stated, frozen=True, tag="pac"):
                 )
             elif pruning.exclusions:
                 note = f"{len(pruning.exclusions)} sites that cannot be honest were dropped first"
+        if anchor is not None:
+            edge = anchor.clipped(edge)
+            forcing = forcing if anchor.high is None else None
         certificate = _certificate(
             federation,
             edge,
@@ -185,6 +219,7 @@ class Pac(Stated, frozen=True, tag="pac"):
             confidence=confidence,
             forcing=forcing,
             note=note,
+            anchor=anchor,
             alike=self.alike,
         )
         return edge, certificate
@@ -235,7 +270,15 @@ class LabelShift(Stated, frozen=True, tag="label-shift"):
         _share(self, "alike")
         msgspec.structs.force_setattr(self, "mix", _plain(self.mix))
 
-    def threshold(self, federation: Federation, level: Fraction, confidence: float) -> Promised:
+    def threshold(
+        self,
+        federation: Federation,
+        level: Fraction,
+        confidence: float,
+        anchor: Anchor | None = None,
+    ) -> Promised:
+        if anchor is not None:
+            raise RobfcpError("anchor: is not proved with LabelShift; use Marginal or Pac")
         counts, delta = class_counts(federation), 1 - confidence
         if self.mix is None:
             walk = pruned_pac(counts, level, self.liars, delta, self.alike)
@@ -269,7 +312,8 @@ class LabelShift(Stated, frozen=True, tag="label-shift"):
             label_shift=self.alike,
         )
         if pooled:
-            words = f"{len(pooled)} sites without counts of all classes ({a_few(pooled)})"
+            sites = "site" if len(pooled) == 1 else "sites"
+            words = f"{len(pooled)} {sites} without counts of all classes ({a_few(pooled)})"
             certificate = msgspec.structs.replace(certificate, outside=words)
         return walk.index, certificate
 
@@ -325,6 +369,7 @@ def _certificate(
     confidence: float | None = None,
     forcing: int | None = None,
     note: str = "",
+    anchor: Anchor | None = None,
     **assumed: Any,
 ) -> Certificate:
     """What a threshold promised at this edge says of itself."""
@@ -337,7 +382,7 @@ def _certificate(
             f"{forcing} or more liars can make every set full; state how alike sites are "
             "(Pac(alike=...)) to prevent that"
         )
-    return Certificate(
+    found = Certificate(
         kind=kind,
         lower=float(level),
         upper=1.0,
@@ -351,6 +396,7 @@ def _certificate(
         samples=assumed.get("samples"),
         **loss_of(federation),
     )
+    return found if anchor is None else anchor.stated(found)
 
 
 def _whole(promise: Any, name: str, remedy: str) -> None:

@@ -1,14 +1,17 @@
-"""Coverage at one site: the federation's threshold for its own mix, clipped by its own data."""
+"""Thresholds held by samples of one's own: a site's, for its own mix, and the server's anchor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor, sqrt
+from fractions import Fraction
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.certificate import Assumption, Certificate
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.engine import check_budget, check_delta, check_sigma
 from robfcp.guarantees.label_shift import (
@@ -23,7 +26,7 @@ from robfcp.guarantees.tails import least_count
 
 DELTA_SHARE = 0.05  # of alpha: the chance that the federation's threshold fails, paid from it
 HIGH_DELTA = 0.025  # of the site's own upper end
-STEPS = 1.645  # standard deviations below the level at which the site's own lower end lies
+LOW_DELTA = 0.05  # that the site's own lower end raises a threshold that covers
 
 
 def own_mixes(sizes: NDArray[np.int64]) -> LabelMixes:
@@ -79,6 +82,18 @@ def stranger_threshold(
     return mix_threshold(counts, own_mixes(sizes), room, m, delta, sigma).index
 
 
+def clip_ranks(n: int, level: float, low: float, high: float) -> tuple[int, int]:
+    """a and b of max(X_(a), min(t, X_(b))), the rule for n samples of one's own.
+
+    a: the largest with P(Bin(n, level) <= a - 1) <= low, at least 1: X_(a) covers a/(n+1) on
+    average whatever anybody does, and rarely raises a t that covers the level. b: the least with
+    P(Bin(n, level) >= b) <= high, so that X_(b) rarely covers less than it; n + 1 if there is none.
+    """
+    one, zero = np.array([n], dtype=np.int64), np.zeros(1, dtype=np.int64)
+    missed = int(least_count(one, 1 - level, low, zero)[0])
+    return max(1, n + 1 - missed), int(least_count(one, level, high, zero)[0])
+
+
 @dataclass(frozen=True)
 class OwnInterval:
     """A site's own order statistics: low covers a/(n+1) whatever anybody does, high is PAC."""
@@ -90,17 +105,60 @@ class OwnInterval:
 
 
 def own_interval(scores: NDArray[np.float64], alpha: float) -> OwnInterval:
-    """X_(a) and X_(b) of the site's n own scores.
-
-    a = floor((1-alpha)(n+1) - 1.645 sqrt(n alpha (1-alpha))), at least 1; b least with
-    P(Bin(n, 1-alpha) >= b) <= 0.025, infinite if there is none.
-    """
+    """X_(a) and X_(b) of the site's n own scores; X_(b) covers 1-alpha with 97.5% confidence."""
     ordered = np.sort(np.asarray(scores, dtype=np.float64))
     n = len(ordered)
     if not n:
         raise RobfcpError("samples: there are none; pass at least one")
-    a = max(1, floor((1 - alpha) * (n + 1) - STEPS * sqrt(n * alpha * (1 - alpha))))
-    one = np.array([n], dtype=np.int64)
-    b = int(least_count(one, 1 - alpha, HIGH_DELTA, np.zeros(1, dtype=np.int64))[0])
-    high = float(ordered[b - 1]) if 1 <= b <= n else np.inf
+    a, b = clip_ranks(n, 1 - alpha, LOW_DELTA, HIGH_DELTA)
+    high = float(ordered[b - 1]) if b <= n else np.inf
     return OwnInterval(float(ordered[a - 1]), high, a / (n + 1), n)
+
+
+class Anchor(NamedTuple):
+    """Trusted samples at the server, in no report: between which edges the threshold is held.
+
+    `floor`: what is covered on average whoever lies, a/(n+1). `high` is None where there are too
+    few samples, or where a promise on average would not survive it. `delta`: the chance with which
+    a threshold at `high` covers less than the level.
+    """
+
+    low: int
+    high: int | None
+    floor: float | None
+    n: int
+    delta: float
+    note: str = ""
+
+    @staticmethod
+    def of(counts: NDArray[np.int64], level: Fraction, delta: float) -> Anchor:
+        """Of the trusted samples' (H,) counts: a score in a bin counts as the bin's upper edge."""
+        running = np.cumsum(counts)
+        n = int(running[-1])
+        a, b = clip_ranks(n, float(level), delta, delta)
+        low, high = np.searchsorted(running, [a, b]).tolist()
+        return Anchor(low, high if b <= n else None, a / (n + 1), n, delta)
+
+    def from_below(self) -> Anchor:
+        """The same without an upper end."""
+        return self._replace(high=None)
+
+    def clipped(self, edge: int | None) -> int | None:
+        """The edge held between the two; None = infinite."""
+        if self.high is not None:
+            edge = self.high if edge is None else min(edge, self.high)
+        return None if edge is None else max(edge, self.low)
+
+    def stated(self, certificate: Certificate) -> Certificate:
+        """With what the samples prove: the floor, and their part of the confidence if they cut."""
+        promised = certificate.kind != "any-threshold" and certificate.confidence is not None
+        text = f"{self.n} trusted samples, in no report, are like the new cases (exchangeable)"
+        spent = self.delta if promised and self.high is not None else 0.0
+        return msgspec.structs.replace(
+            certificate,
+            floor=self.floor,
+            trusted=self.n,
+            note="; ".join(filter(None, [certificate.note, self.note])),
+            confidence=None if certificate.confidence is None else certificate.confidence - spent,
+            assumptions=(*certificate.assumptions, Assumption("anchor", self.n, text)),
+        )

@@ -252,7 +252,7 @@ def test_sites_without_classes_or_with_merged_ones_are_outside_what_label_shift_
     merged[2] = robfcp.Report.of("site-02", p[few], y[few], classes=NAMES, least=5)
     shift = robfcp.LabelShift(1, mix="uniform")
     found = robfcp.calibrate(merged, promise=robfcp.LabelShift(1))
-    assert found.certificate.outside == "1 sites without counts of all classes (site-02)"
+    assert found.certificate.outside == "1 site without counts of all classes (site-02)"
     assert found.letter("site-02").others is None
     without = robfcp.calibrate([*merged[:2], *merged[3:]], promise=shift)
     assert robfcp.calibrate(merged, promise=shift).threshold == without.threshold
