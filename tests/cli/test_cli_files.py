@@ -38,6 +38,8 @@ INPUTS = [  # calls, with the file under test in braces, by its ending
     "calibrate reports -o o.json --terms {.toml}",
     "calibrate reports -o o.json --previous {.json}",
     "calibrate reports -o o.json --previous calibration.json --alarms {.json}",
+    "calibrate reports -o o.json --anchor {.csv}",
+    "calibrate reports -o o.json --anchor {.json}",
     "calibrate reports -o o.json --sign {.key}",
     "predict site.npz --letter {.json} --local site.npz",
     "predict --letter letter.json --local {.npz}",
