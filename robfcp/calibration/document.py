@@ -205,10 +205,8 @@ def check_signer(data: bytes | str, server_key: str, source: str) -> None:
         raise RobfcpError(
             f"{source}: is not signed; ask the server for one made with calibrate --sign"
         )
-    genuine = signing.valid_signature(
-        server_key, found.signature, _domain(found), bytes(found.body)
-    )
-    if found.key != server_key or not genuine:
+    signed = found.signature, _domain(found), bytes(found.body)
+    if not signing.valid_signature(server_key, *signed):
         raise RobfcpError(
             f"{source}: is not signed by the pinned key {server_key}; do not use it, and ask the "
             "server over a channel you trust"

@@ -137,6 +137,7 @@ def test_the_number_of_liars_is_the_promises_else_the_defences_else_those_left_o
         ({"defence": told}, 5, True, 5),
         ({"defence": robfcp.Consensus(exactly=9)}, 9, True, 9),
         ({"defence": told, "promise": promise}, 3, True, 5),
+        ({"defence": told, "promise": robfcp.Marginal(0)}, 0, True, 5),
         ({"defence": "none"}, 0, False, 0),
         ({"defence": robfcp.RobFCP(liars=4)}, 4, True, 4),
         ({"defence": robfcp.defence.RobFCPReleased(liars=4)}, 4, True, 4),

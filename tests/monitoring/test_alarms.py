@@ -252,6 +252,7 @@ def test_what_is_watched_is_fixed_with_the_first_look(tmp_path):
         ("delta", 0.05, 0.5),
         ("round", "r", "other"),
         ("independent", False, True),
+        ("checked", False, True),
     ):
         options = {"liars": 1, "step": 2, name: other}
         with pytest.raises(RobfcpError, match=f"begun with {name} {was}, not {other}"):
