@@ -48,59 +48,50 @@ def assumptions_of(
 ) -> tuple[Assumption, ...]:
     """Everything a certificate of this kind rests on, as data."""
     found: list[Assumption] = []
+
+    def add(name: str, value: float | str, text: str) -> None:
+        found.append(Assumption(name, value, text))
+
     if m is not None:
         found.append(liars_assumption(m, federation.n_clients, estimated=estimated))
     if samples is not None:
-        text = f"lying sites hold, and claim, at most {samples} samples together"
-        found.append(Assumption("held", samples, text))
-    found.append(
-        Assumption(
-            "corruption", "fixed", "who lies or is missing does not depend on the honest samples"
-        )
-    )
+        add("held", samples, f"lying sites hold, and claim, at most {samples} samples together")
+    add("corruption", "fixed", "who lies or is missing does not depend on the honest samples")
     if alike is not None:
-        text = "samples within a site are independent and alike, and independent between sites"
-        found.append(Assumption("samples", "iid", text))
+        alone = "samples within a site are independent and alike, and independent between sites"
+        add("samples", "iid", alone)
     elif kind == "marginal":
-        text = "a site's new cases are like its samples (exchangeable), given the other sites"
-        found.append(Assumption("samples", "exchangeable", text))
+        like = "a site's new cases are like its samples (exchangeable), given the other sites"
+        add("samples", "exchangeable", like)
     else:
-        found.append(Assumption("samples", *INDEPENDENT))
+        add("samples", *INDEPENDENT)
     if kind == "mix":
-        text = "new cases have the stated label mix, and each class's scores are as at the sites"
-        found.append(Assumption("mixture", "stated", text))
+        new = "new cases have the stated label mix, and each class's scores are as at the sites"
+        add("mixture", "stated", new)
     else:
-        text = (
-            "new cases come from the honest sites that reported, in proportion to their numbers "
-            "of samples"
-        )
-        found.append(Assumption("mixture", "n_k", text))
+        new = "new cases come from the honest sites that reported, in proportion to their numbers "
+        add("mixture", "n_k", f"{new}of samples")
     if federation.checked.signatures == "not checked":
-        text = "each report comes from the site it names: signatures were not checked"
-        found.append(Assumption("identity", "claimed", text))
+        said = "each report comes from the site it names: signatures were not checked"
+        add("identity", "claimed", said)
+    number = "each site's number of samples"
     if federation.registered:
-        text = "each site's number of samples was registered beforehand"
-        found.append(Assumption("sizes", "registered", text))
+        add("sizes", "registered", f"{number} was registered beforehand")
     elif not federation.sizes_known:
-        text = "each site's number of samples is hidden by noise, which is allowed for"
-        found.append(Assumption("sizes", "hidden", text))
+        add("sizes", "hidden", f"{number} is hidden by noise, which is allowed for")
     else:
-        text = "each site's number of samples is its own claim; liars may inflate theirs"
-        found.append(Assumption("sizes", "claimed", text))
+        add("sizes", "claimed", f"{number} is its own claim; liars may inflate theirs")
     if alike is not None:
         what = "scores are distributed alike: their CDFs"
         what = what if federation.risk is None else "losses are alike: their means"
-        text = f"honest sites' {what} are within {alike:g} of a common one"
-        found.append(Assumption("alike", float(alike), text))
+        add("alike", float(alike), f"honest sites' {what} are within {alike:g} of a common one")
     if label_shift is not None:
-        text = (
-            "within each class honest sites' scores are distributed alike: their CDFs are within "
-            f"{label_shift:g} of a common one (label shift, declared)"
-        )
-        found.append(Assumption("label_shift", label_shift, text))
+        within = "within each class honest sites' scores are distributed alike: their CDFs are "
+        within += f"within {label_shift:g} of a common one (label shift, declared)"
+        add("label_shift", label_shift, within)
     if federation.private:
         text = "honest sites with private reports added the noise that these state"
-        found.append(Assumption("noise", federation.n_private, text))
+        add("noise", federation.n_private, text)
     return tuple(found)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -47,6 +47,18 @@ Promised = tuple[int | None, Certificate]
 UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
 
 
+class Found(NamedTuple):
+    """An edge that holds a promise, and what there is to say of it."""
+
+    edge: int | None
+    kind: Kind
+    confidence: float | None = None
+    forcing: int | None = None  # the number of liars that can make every set full
+    note: str = ""
+    outside: str = ""
+    assumed: Mapping[str, Any] = {}
+
+
 class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What every promise can do."""
 
@@ -75,6 +87,39 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple
             The bin whose upper edge is the threshold, None for an infinite one; the certificate.
         """
+        found, seen = self.find(federation, level, confidence), self.covers(federation)
+        edge, forcing = found.edge, found.forcing
+        if anchor is not None:  # an average does not survive an upper end
+            anchor = anchor.from_below() if found.confidence is None else anchor
+            edge, forcing = anchor.clipped(edge), forcing if anchor.high is None else None
+        m: int | None = getattr(self, "liars", None)
+        n_clients, bound = seen.n_clients, seen.n_clients - 1 if m is None else m
+        notes = [FULL] if edge is None or edge == seen.grid.n_bins - 1 else []
+        if forcing and forcing <= bound:
+            notes.append(
+                f"guaranteed against {bound} of {n_clients}, but without a bound on how sites "
+                f"differ {forcing} or more liars can make every set full; state how alike sites "
+                "are (Pac(alike=...)) to prevent that"
+            )
+        certificate = Certificate(
+            kind=found.kind,
+            lower=float(level),
+            upper=1.0,
+            confidence=found.confidence,
+            m=bound,
+            n_clients=n_clients,
+            assumptions=assumptions_of(seen, found.kind, m, **found.assumed),
+            n_outside=len(outside_of(federation)),
+            outside=found.outside,
+            full_sets_from=forcing,
+            note="; ".join(filter(None, [*notes, found.note, noise_note(seen)])),
+            samples=found.assumed.get("samples"),
+            **loss_of(seen),
+        )
+        return edge, certificate if anchor is None else anchor.stated(certificate)
+
+    def find(self, federation: Federation, level: Fraction, confidence: float) -> Found:
+        """The first edge that holds the promise, as `threshold` takes and gives it."""
         raise NotImplementedError
 
     def covers(self, federation: Federation) -> Federation:
@@ -127,31 +172,12 @@ class Marginal(Stated, frozen=True, tag="marginal"):
         _whole(self, "liars", "state how many sites may lie")
         _whole(self, "samples", "give a number of samples")
 
-    def threshold(
-        self,
-        federation: Federation,
-        level: Fraction,
-        confidence: float,
-        anchor: Anchor | None = None,
-    ) -> Promised:
+    def find(self, federation: Federation, level: Fraction, confidence: float) -> Found:
         edge, forcing = marginal_threshold(federation, level, self.liars, self.samples), None
-        if anchor is not None:
-            anchor = anchor.from_below()  # an average does not survive an upper end
-            edge = anchor.clipped(edge)
         if self.liars is not None and self.samples is None:
             tail = swap_tail(level, federation.n_clients)
             forcing = tail.forced_by(federation.sizes, self.liars)
-        certificate = _certificate(
-            federation,
-            edge,
-            "marginal",
-            level,
-            self.liars,
-            forcing=forcing,
-            anchor=anchor,
-            samples=self.samples,
-        )
-        return edge, certificate
+        return Found(edge, "marginal", forcing=forcing, assumed={"samples": self.samples})
 
 
 class Pac(Stated, frozen=True, tag="pac"):
@@ -181,48 +207,26 @@ class Pac(Stated, frozen=True, tag="pac"):
         _whole(self, "liars", "state how many sites may lie")
         _share(self, "alike")
 
-    def threshold(
-        self,
-        federation: Federation,
-        level: Fraction,
-        confidence: float,
-        anchor: Anchor | None = None,
-    ) -> Promised:
+    def find(self, federation: Federation, level: Fraction, confidence: float) -> Found:
         m, delta = check_budget(self.liars, federation.n_clients), check_delta(1 - confidence)
-        forcing, note = None, ""
         if self.alike is None:
-            edge = pac_threshold(federation, level, m, delta)
+            edge, forcing = pac_threshold(federation, level, m, delta), None
             if federation.risk is None:
                 tail = pac_tail(federation.sizes, m, level, delta)
                 forcing = tail.forced_by(federation.sizes, m)
-        else:
-            beta = PRUNING_SHARE * delta  # of the chance to fail; what is left is the threshold's
-            pruning = prune(federation, m, self.alike, beta)
-            kept = federation.subset(pruning.kept)
-            edge = pac_threshold(kept, level, pruning.m, delta - beta)
-            if pruning.refuted:
-                note = (
-                    f"the reports contradict sites alike up to {self.alike:g} with at most {m} "
-                    "liars, so nobody was dropped; state a larger one"
-                )
-            elif pruning.exclusions:
-                note = f"{len(pruning.exclusions)} sites that cannot be honest were dropped first"
-        if anchor is not None:
-            edge = anchor.clipped(edge)
-            forcing = forcing if anchor.high is None else None
-        certificate = _certificate(
-            federation,
-            edge,
-            "pac",
-            level,
-            m,
-            confidence=confidence,
-            forcing=forcing,
-            note=note,
-            anchor=anchor,
-            alike=self.alike,
-        )
-        return edge, certificate
+            return Found(edge, "pac", confidence, forcing)
+        beta = PRUNING_SHARE * delta  # of the chance to fail; what is left is the threshold's
+        pruning, note = prune(federation, m, self.alike, beta), ""
+        kept = federation.subset(pruning.kept)
+        edge = pac_threshold(kept, level, pruning.m, delta - beta)
+        if pruning.refuted:
+            note = (
+                f"the reports contradict sites alike up to {self.alike:g} with at most {m} "
+                "liars, so nobody was dropped; state a larger one"
+            )
+        elif pruning.exclusions:
+            note = f"{len(pruning.exclusions)} sites that cannot be honest were dropped first"
+        return Found(edge, "pac", confidence, note=note, assumed={"alike": self.alike})
 
     def remarks(self, federation: Federation, confidence: float) -> tuple[str, ...]:
         strata = federation.exact_strata
@@ -270,15 +274,7 @@ class LabelShift(Stated, frozen=True, tag="label-shift"):
         _share(self, "alike")
         msgspec.structs.force_setattr(self, "mix", _plain(self.mix))
 
-    def threshold(
-        self,
-        federation: Federation,
-        level: Fraction,
-        confidence: float,
-        anchor: Anchor | None = None,
-    ) -> Promised:
-        if anchor is not None:
-            raise RobfcpError("anchor: is not proved with LabelShift; use Marginal or Pac")
+    def find(self, federation: Federation, level: Fraction, confidence: float) -> Found:
         counts, delta = class_counts(federation), 1 - confidence
         if self.mix is None:
             walk = pruned_pac(counts, level, self.liars, delta, self.alike)
@@ -300,22 +296,13 @@ class LabelShift(Stated, frozen=True, tag="label-shift"):
         if walk.too_few:
             named = ", ".join(walk.too_few[:5])
             notes.append(f"too few sites hold {named} for a guarantee against {self.liars} liars")
-        pooled = [name for name in federation.ids if name not in set(counts.ids)]
-        certificate = _certificate(
-            self.covers(federation),
-            walk.index,
-            "pac" if self.mix is None else "mix",
-            level,
-            self.liars,
-            confidence=confidence,
-            note="; ".join(notes),
-            label_shift=self.alike,
-        )
+        pooled, words = [name for name in federation.ids if name not in set(counts.ids)], ""
         if pooled:
             sites = "site" if len(pooled) == 1 else "sites"
             words = f"{len(pooled)} {sites} without counts of all classes ({a_few(pooled)})"
-            certificate = msgspec.structs.replace(certificate, outside=words)
-        return walk.index, certificate
+        kind: Kind = "pac" if self.mix is None else "mix"
+        shift = {"label_shift": self.alike}
+        return Found(walk.index, kind, confidence, None, "; ".join(notes), words, shift)
 
     def covers(self, federation: Federation) -> Federation:
         compared = set(class_counts(federation).ids)
@@ -357,46 +344,6 @@ def named_promise(name: str, **stated: Any) -> Promise:
         raise RobfcpError("liars: state how many sites may lie, before the reports are seen")
     promise: Promise = kind(**given)
     return promise
-
-
-def _certificate(
-    federation: Federation,
-    edge: int | None,
-    kind: Kind,
-    level: Fraction,
-    m: int | None,
-    *,
-    confidence: float | None = None,
-    forcing: int | None = None,
-    note: str = "",
-    anchor: Anchor | None = None,
-    **assumed: Any,
-) -> Certificate:
-    """What a threshold promised at this edge says of itself."""
-    n_clients = federation.n_clients
-    bound = n_clients - 1 if m is None else m
-    notes = [FULL] if edge is None or edge == federation.grid.n_bins - 1 else []
-    if forcing and forcing <= bound:
-        notes.append(
-            f"guaranteed against {bound} of {n_clients}, but without a bound on how sites differ "
-            f"{forcing} or more liars can make every set full; state how alike sites are "
-            "(Pac(alike=...)) to prevent that"
-        )
-    found = Certificate(
-        kind=kind,
-        lower=float(level),
-        upper=1.0,
-        confidence=confidence,
-        m=bound,
-        n_clients=n_clients,
-        assumptions=assumptions_of(federation, kind, m, **assumed),
-        n_outside=len(outside_of(federation)),
-        full_sets_from=forcing,
-        note="; ".join(filter(None, [*notes, note, noise_note(federation)])),
-        samples=assumed.get("samples"),
-        **loss_of(federation),
-    )
-    return found if anchor is None else anchor.stated(found)
 
 
 def _whole(promise: Any, name: str, remedy: str) -> None:

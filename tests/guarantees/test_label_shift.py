@@ -1,17 +1,23 @@
-"""Pruning by class and rule PC: plain loops, honest sites stay, and liars gain nothing."""
+"""Label shift against plain loops: pairs, pruning, rules PC and T, and what liars gain."""
 
+import importlib.util
+import sys
 from fractions import Fraction
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 from plain_shift import (
     ATTACKS,
+    accepts,
     by_class,
     class_cdfs,
+    critical,
     draw_sites,
     label_counts,
     lie,
+    mix_edge,
     pair_p,
     pruned,
     random_table,
@@ -25,19 +31,25 @@ from robfcp.federation import Federation
 from robfcp.guarantees import LabelShift
 from robfcp.guarantees import label_shift as rules
 from robfcp.guarantees.label_shift import (
+    LabelMixes,
     Pairs,
+    accepted,
     class_counts,
     fixed_edges,
     least_exponent,
     least_shift,
+    mix_threshold,
     mixes_differ,
     pruned_pac,
+    read_mixes,
     witnesses,
 )
-from robfcp.guarantees.tails import pac_threshold
+from robfcp.guarantees.tails import pac_threshold, small_enough
 from robfcp.report import Report
 
 LEVEL = Fraction(9, 10)
+NAMES = ("cat", "dog", "eel")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def pair_p_values(below, sizes, sigma=0.0):
@@ -47,10 +59,11 @@ def pair_p_values(below, sizes, sigma=0.0):
     return found
 
 
-def check_tables(number, seed):
-    """Pairs and pruning against plain loops; how often nobody, somebody and too many were odd."""
-    rng = np.random.default_rng(seed)
-    seen = {"all": 0, "some": 0, "none": 0}
+@pytest.mark.parametrize("number", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_pairs_pruning_and_acceptance_are_those_of_plain_loops(number):
+    """How often nobody, somebody and too many were odd, and a mix was accepted or not, counts."""
+    rng = np.random.default_rng(number)
+    seen = dict.fromkeys(["all", "some", "none", True, False], 0)
     for trial in range(number):
         below, sizes, m = random_table(rng)
         sigma, beta = (0.0, 0.05)[trial % 2], (0.01, 0.2)[trial // 2 % 2]
@@ -61,24 +74,26 @@ def check_tables(number, seed):
             for other in range(len(sizes)):
                 wanted = 1.0 if k == other else pair_p(below, sizes, k, other, sigma)
                 assert found[k, other] == pytest.approx(wanted, rel=1e-6, abs=1e-12)
-        mask = Pairs(sizes).kept(below, m, beta, sigma)
-        kept = pruned(below, sizes, m, beta, sigma)
+        mask, kept = (
+            Pairs(sizes).kept(below, m, beta, sigma),
+            pruned(below, sizes, m, beta, sigma),
+        )
         assert (mask is None) == (kept is None)
         if kept is None:
             seen["none"] += 1
-        else:
-            assert np.flatnonzero(mask).tolist() == kept
-            seen["all" if mask.all() else "some"] += 1
-    return seen
-
-
-def test_pairs_and_pruning_are_those_of_plain_loops():
-    assert min(check_tables(60, 0).values()) > 1
-
-
-@pytest.mark.slow
-def test_pairs_and_pruning_are_those_of_plain_loops_on_many_tables():
-    assert min(check_tables(1000, 1).values()) > 30
+            continue
+        assert np.flatnonzero(mask).tolist() == kept
+        seen["all" if mask.all() else "some"] += 1
+        few, left, n_classes = kept[:9], min(m - (len(sizes) - len(kept)), 4), sizes.shape[1]
+        base, step = ((np.zeros(n_classes), 1.0), (rng.dirichlet(np.ones(n_classes)) / 2, 0.5))[
+            trial % 2
+        ]
+        mixes = LabelMixes(rng.dirichlet(np.ones(n_classes), 2), base, step)
+        told = accepted(below[few], sizes[few], left, mixes, 0.4 - sigma, 0.08)
+        for mix, mine in zip(mixes.means(np.eye(n_classes)).T, told, strict=True):
+            assert mine == accepts(below[few], sizes[few], left, mix, 0.4 - sigma, 0.08)
+            seen[bool(mine)] += 1
+    assert min(seen.values()) > 0.015 * number
 
 
 def test_a_pair_value_is_never_below_the_exact_chance():
@@ -263,14 +278,20 @@ def test_thresholds_are_those_of_plain_loops():
 def test_where_too_many_disagree_nothing_is_certified_and_it_says_why():
     rng, tables, _ = drawn(14, n=400)
     federation = by_class(lie(rng, tables, 8, "bottom"))
-    walk = pruned_pac(class_counts(federation), LEVEL, 3, 0.05)
-    assert walk.contradiction
-    assert walk.index is None
-    index, certificate = LabelShift(3).threshold(federation, LEVEL, 0.95)
-    assert index is None
-    assert "every set is full" in certificate.note
-    assert "more than 3 sites disagree" in certificate.note
-    assert "nothing is certified" in certificate.note
+    counts = class_counts(federation)
+    mixes = read_mixes("uniform", counts.names)
+    for walk in (
+        pruned_pac(counts, LEVEL, 3, 0.05),
+        mix_threshold(counts, mixes, 0.1, 3, 0.05),
+    ):
+        assert walk.contradiction
+        assert walk.index is None
+    for mix in (None, "uniform"):
+        index, certificate = LabelShift(3, mix=mix).threshold(federation, LEVEL, 0.95)
+        assert index is None
+        assert "every set is full" in certificate.note
+        assert "more than 3 sites disagree within classes by more than 0" in certificate.note
+        assert "nothing is certified; state a larger alike" in certificate.note
 
 
 def test_without_drops_it_is_the_plain_rule_at_four_fifths_of_delta():
@@ -323,6 +344,130 @@ def test_label_counts_from_one_mix_are_told_from_others_by_pearsons_test():
     assert mixes_differ(padded) == pytest.approx(mixes_differ(sizes))
     assert mixes_differ(label_counts(rng, 8, 3, 200)) < 1e-6
     assert mixes_differ(sizes[:, :1]) == mixes_differ(sizes[:1]) == 1
+
+
+# Mixes
+
+
+def test_mixes_are_read_by_name_by_word_and_in_lists():
+    every = np.eye(3).tolist()
+    wanted = {
+        "uniform": ("uniform", [[1 / 3] * 3]),
+        "any": ("any", every),
+        "by name": ({"eel": 0.25, "cat": 0.75}, [[0.75, 0, 0.25]]),
+        "a list": ([{"cat": 1}, "any", "uniform"], [[1, 0, 0], [1 / 3] * 3, *every]),
+    }
+    sizes = np.array([5.0, 2.0, 40.0])
+    for mix, rows in wanted.values():
+        mixes = read_mixes(mix, NAMES)
+        assert mixes.means(np.eye(3)).T.tolist() == rows
+    around = LabelMixes(np.array([[0.5, 0.5, 0]]), np.array([0.1, 0.4, 0]), 0.5)
+    spelled = around.means(np.eye(3)).T
+    least = [min(n / p for n, p in zip(sizes, row, strict=True) if p) for row in spelled]
+    assert around.scarcest(sizes).tolist() == pytest.approx(least)
+    assert LabelShift(0, mix={0: 0.5, 1: 0.5}).mix == {"0": 0.5, "1": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("mix", "words"),
+    [
+        ("balanced", "'balanced' is unknown; use 'uniform', 'any'"),
+        ({"cat": 0.5, "fox": 0.5}, "'fox' is none of the classes"),
+        ({"cat": 0.5}, "add up to 1"),
+        ({"cat": 1.5, "dog": -0.5}, "not negative"),
+        ({}, "add up to 1"),
+        ([], "is unknown; use 'uniform'"),
+        ([0.5, 0.5], "0.5 is unknown"),
+        ({"cat": float("nan"), "dog": 0.5}, "not negative"),
+        ([{"cat": 1}, {"fox": 1}], "'fox' is none"),
+        (["cat", 0.5, 0.5], "'cat' is unknown"),
+        (3.0, "3.0 is unknown"),
+        ({"cat": "half", "dog": 0.5}, "shares are numbers"),
+        ({"cat": [1.0, 2.0], "dog": 0.5}, "shares are numbers"),
+    ],
+)
+def test_other_mixes_are_refused_in_words(mix, words):
+    with pytest.raises(RobfcpError, match=words):
+        read_mixes(LabelShift(0, mix=mix).mix, NAMES)
+
+
+def test_a_share_is_small_enough_up_to_the_one_that_bisection_finds():
+    sizes = np.array([5.0, 29.0, 31.0, 100, 1e4, 1e9])
+    for size in sizes:
+        wanted = critical(size, 0.1, 0.05)
+        for share in (0.0, 0.01, 0.05, 0.09, 0.0999, 0.1, 0.11, 0.5):
+            found = small_enough(np.array([share]), np.array([size]), 0.1, 0.05)
+            assert found[0] == (wanted is not None and share <= wanted)
+        if wanted:
+            around = np.array([wanted - 1e-9, wanted + 1e-9])
+            assert small_enough(around, np.full(2, size), 0.1, 0.05).tolist() == [True, False]
+
+
+def test_thresholds_of_mixes_are_those_of_plain_loops():
+    seen = set()
+    for trial in range(12):
+        rng, tables, _ = drawn([2, trial], 9, 3, 120, 15)
+        m, liars = trial % 3, trial % 4
+        counts = class_counts(by_class(lie(rng, tables, liars, ATTACKS[trial % 4])))
+        mixes = read_mixes([{"0": 1}, "uniform"], counts.names)
+        sigma = 0.03 * (trial % 2)
+        found = mix_threshold(counts, mixes, 0.3, m, 0.1, sigma)
+        assert found.index == mix_edge(counts, mixes.stated, 0.3, m, 0.1, sigma)
+        seen.add(found.index)
+    assert len(seen) > 2
+
+
+def test_a_list_gets_the_largest_of_its_mixes_thresholds():
+    for seed in range(5):
+        _, tables, _ = drawn([3, seed], 12, 3, 150)
+        counts = class_counts(by_class(tables, NAMES))
+
+        def edge(mix, counts=counts):
+            return mix_threshold(counts, read_mixes(mix, NAMES), 0.2, 2, 0.1).index
+
+        alone = [edge({name: 1}) for name in NAMES]
+        assert edge("any") == edge([{name: 1} for name in NAMES]) == max(alone)
+        assert min(alone) < max(alone)
+        uneven = {"cat": 0.7, "dog": 0.2, "eel": 0.1}
+        assert edge([uneven, "uniform"]) == max(edge(uneven), edge("uniform"))
+        assert edge("uniform") <= edge("any")
+
+
+def test_classes_that_too_few_sites_hold_are_named():
+    _, tables, _ = drawn(4, 12, 3, 150)
+    tables[2:, 2] = 0
+    federation = by_class(tables, NAMES)
+    level = Fraction(4, 5)
+    walk = mix_threshold(class_counts(federation), read_mixes("any", NAMES), 0.2, 2, 0.05)
+    assert walk.index is None
+    assert walk.too_few == ("eel",)
+    index, certificate = LabelShift(2, mix="any").threshold(federation, level, 0.95)
+    assert index is None
+    assert "every set is full; too few sites hold eel" in certificate.note
+    index, certificate = LabelShift(2, mix={"cat": 0.5, "dog": 0.5}).threshold(
+        federation, level, 0.95
+    )
+    assert index is not None
+    assert "too few" not in certificate.note
+    assert certificate.kind == "mix"
+
+
+def test_dropped_sites_are_named_and_only_five():
+    rng, tables, _ = drawn(6, 24, 3, 500, 100)
+    federation = by_class(lie(rng, tables, 7, "top"), NAMES)
+    _, certificate = LabelShift(7, mix="uniform").threshold(federation, Fraction(9, 10), 0.95)
+    assert "7 sites that cannot be honest were dropped first (site-17, " in certificate.note
+    assert "site-21 and 2 more)" in certificate.note
+
+
+def test_sigma_is_paid_from_alpha():
+    _, tables, _ = drawn(7, 12, 3, 150)
+    counts = class_counts(by_class(tables))
+    mixes = read_mixes("uniform", NAMES)
+    edges = [mix_threshold(counts, mixes, 0.2, 1, 0.1, sigma).index for sigma in (0, 0.05, 0.1)]
+    assert edges == sorted(edges)
+    assert edges[0] < edges[-1]
+    assert mix_threshold(counts, mixes, 0.2, 1, 0.1, 0.2).index is None
 
 
 # Simulations
@@ -381,3 +526,66 @@ def test_liars_beyond_the_bound_break_it():
     assert failures(runs, 12, 4, 4, "bottom", n=200)[0] <= delta * runs
     assert failures(runs, 13, 3, 3, "bottom", n=8, inflated=6)[0] <= delta * runs
     assert failures(runs, 13, 2, 3, "bottom", n=8, inflated=6)[0] > 2 * delta * runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_every_mix_of_a_list_is_covered_whatever_the_liars_report(attack):
+    """theta of each mix at once; the same liars, not allowed for, break the claim."""
+    runs, delta, level = 150, 0.1, 0.8
+    mixes = np.array([[1 / 3] * 3, [0.6, 0.3, 0.1]])
+    low = finite = broken = 0
+    for run in range(runs):
+        rng, tables, cdfs = drawn([8, run], 16, 3, 100, 150)
+        counts = class_counts(by_class(lie(rng, tables, 4, attack)))
+        for told in (4, 0):
+            index = mix_threshold(counts, LabelMixes(mixes), 1 - level, told, delta).index
+            missed = index is not None and (mixes @ cdfs[:, index]).min() < level
+            low, broken = low + (told > 0 and missed), broken + (not told and missed)
+            finite += told > 0 and index is not None and index < 149
+    assert low <= delta * runs
+    assert finite > 0.9 * runs
+    if attack in ("bottom", "shifted"):
+        assert broken > 2 * delta * runs
+
+
+# At an edge that covers just too little: accepted in at most delta of the runs
+
+sys.path.insert(0, str(BENCHMARKS))  # what the script imports beside it
+_SPEC = importlib.util.spec_from_file_location("shift_simulation", BENCHMARKS / "label_shift.py")
+simulation = importlib.util.module_from_spec(_SPEC)
+sys.modules[_SPEC.name] = simulation
+_SPEC.loader.exec_module(simulation)
+sys.path.remove(str(BENCHMARKS))
+
+WORLD = simulation.World(16, 200, 4, 1.0, 4)
+TIGHT = simulation.World(9, 20_000, 2, 5.0, 3)
+
+
+def most(runs):
+    """Failures that a rule with a chance of delta exceeds once in a thousand times."""
+    return simulation.DELTA * runs + 3.1 * (simulation.DELTA * runs) ** 0.5
+
+
+@pytest.mark.parametrize("rule", ["PC", "T"])
+def test_every_attack_leaves_a_round_that_the_rules_can_read(rule):
+    for attack in simulation.ATTACKS:
+        assert simulation.failures(WORLD, attack, rule, [4], 5) <= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["PC", "T"])
+@pytest.mark.parametrize("attack", simulation.ATTACKS)
+def test_whatever_the_liars_report_the_edge_is_rarely_accepted(attack, rule):
+    assert simulation.failures(WORLD, attack, rule, [4], 2000) <= most(2000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "attack"),
+    [("PC", simulation.just_unseen), ("PC", simulation.best_copied), ("T", simulation.just_unseen)],
+)
+def test_one_liar_too_few_is_caught(rule, attack):
+    right, short = simulation.failures(TIGHT, attack, rule, [3, 2], 1000)
+    assert right <= most(1000)
+    assert short > 1.4 * most(1000)
