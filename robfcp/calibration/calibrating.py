@@ -20,6 +20,7 @@ from robfcp.defence import (
     DEFAULT,
     DEFENCES,
     Assessment,
+    Consensus,
     Defence,
     NoDefence,
     named_defence,
@@ -120,6 +121,8 @@ def calibrate(
     if anchor is not None:
         _check_anchor(anchor, federation, promise, confidence)
     levels, several = _asked(federation, coverage, risk)
+    if isinstance(rule, Consensus):
+        rule = rule.unforeseen(federation)
     assessment = _assess(federation.comparable(), rule, promise)
     trusted, liars, stated = assessment.trusted, assessment.liars, assessment.stated
     if promise is not None and promise.liars is not None:

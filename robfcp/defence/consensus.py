@@ -1,9 +1,18 @@
-"""The default defence: who stands out from what is expected of it, and a vote of the others."""
+"""The default defence: expect, test, guard, explain, vote.
+
+1. expect  what a site's own labels lead one to expect of its scores, from a reference without it;
+2. test    the chance that an honest site is so far off: sampling, and how honest sites differ;
+3. guard   a site goes only if no honest population could look like it;
+4. explain several majorities are tried as the reference; a site goes only if it goes in all that
+           explain the reports about as well as the best;
+5. vote    FCP's threshold on those kept, raised while some vouch for more than they can show.
+"""
 
 from __future__ import annotations
 
+import secrets
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -21,377 +30,508 @@ from robfcp.defence.base import (
     trust_lowest,
     without_farthest,
 )
-from robfcp.defence.copies import Copies, find_copies
-from robfcp.defence.expected_scores import (
-    UP_TO,
-    USUAL,
-    Array,
-    Constants,
-    Indices,
-    Law,
-    Mask,
-    Tables,
-    by_bin,
-    drawn,
-    expected,
-    heterogeneity,
-    joint_chance,
-    law_of,
-    ratios,
-    residuals,
-    tables_of,
-    usual_spread,
-    views,
-)
+from robfcp.defence.copies import Copies, copy_note, find_copies
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import FcpThreshold, RankRule, conformal_rank, rank_charge
 
+# What was chosen, not derived; the documentation shows what half and twice of each do.
+LEVEL = 0.05  # chance of leaving anybody out when nobody lies; below it a site is doubted
+TAIL = 0.7  # deviation of the log of how far honest sites differ beyond sampling
+CAP = 3.0  # a site vouches for at most so many times the median number of samples
+LACKS = 0.25  # of the expected body or tail: with less no honest population is left
+CROSS = 0.05  # share of scores on the other side that no other population has
+LOOSE = 2.0  # an explanation is plausible up to so many times the misfit of the best
+THIRD = 1 / 3  # of the sites, beyond which harder ones must stand out without classes too
+VOUCH = 0.5  # deviations above the level that a site may vouch for; it objects with one over it
 
-def reasons(
-    federation: Federation,
-    tables: Tables,
-    reference: Mask,
-    sites: Indices,
-    *,
-    ratio: Array,
-    chance: Array,
-    ordinary: Array,
-) -> list[str]:
-    """Why each of the sites is left out: its scores against those its labels lead one to expect."""
-    part, total = tables.subset(sites), tables.total(reference)
-    edges = [f"{edge:.3g}" for edge in federation.grid.upper[tables.ends]]
-    said = "its labels lead one to expect {}" if tables.shape[1] > 1 else "{} is usual"
-    found: list[str] = []
-    for block in part.blocks():
-        given = expected(part, reference[sites], block, total)
-        size = given.counts.sum(axis=1, keepdims=True)
-        own, usual = (np.cumsum(one, axis=1) / size for one in (given.counts, given.means))
-        place = np.argmax(np.abs(own - usual)[:, : max(own.shape[1] - 1, 1)], axis=1)[:, None]
-        shares = (np.take_along_axis(one, place, axis=1)[:, 0].tolist() for one in (own, usual))
-        numbers = (one[block].tolist() for one in (ratio, chance, ordinary))
-        for at, have, want, times, rare, most in zip(
-            place[:, 0].tolist(), *shares, *numbers, strict=True
-        ):
-            rarity = f"1 in {1 / rare:,.0f}" if rare > 1e-6 else "fewer than 1 in a million"
-            found.append(
-                f"{have:.0%} of its scores are at most {edges[at]} where "
-                f"{said.format(f'{want:.0%}')}: {times:.3g} times as far off as sampling explains, "
-                f"as {rarity} honest sites of its size would be (ordinary up to {most:.2g} times)"
-            )
-    return found
+QUANTILES = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
+BODY = 0.92  # expected share up to the edge that parts body and tail, at most
+VIEWS = 1.6  # tests that the two views are worth
+STARTS, FOLLOWED, STEPS = 12, 4, 8  # of the search for majorities
+DRAWN = 2048  # of many sites, whose quantiles choose the bins and among whom majorities are sought
+EXACT = 4096  # sites whose chances are computed one by one; of more, on a fine grid
+CELLS = 2**16  # of a block of sites worked on together
+MOST_CELLS = 2**28  # of a table by class; beyond it classes are pooled
 
-
-def copy_note(copies: Sequence[Copies]) -> tuple[str, ...]:
-    """Who sends the same report: together they have one site's say."""
-    return tuple(
-        f"{a_few(group.clients)} send {'the same' if group.exact else 'nearly the same'} report "
-        f"(chance among independent samples {group.p_value:.2g}): they have one site's say together"
-        for group in copies
-    )
-
-
-BODY = 0.08  # expected share beyond the edge that parts body and tail, at least
-
-Ranks = NDArray[np.int64]
+Indices = NDArray[np.intp]
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
-    """For each number j of oddest sites: are they a group, and may it be left out.
+class Sites:
+    """(K, C, B) counts of K sites on a few bins, copies merged; `owner` tells each client's site.
 
-    `coherent`: they differ among themselves hardly more than the others do, or little beside their
-    distance from them. `impossible`: their scores are both easier and harder than expected, or
-    they lack most of what is expected of their body or their tail: no honest population. `hard`:
-    harder on the whole.
+    `scale` brings them to their `sizes`, at most CAP times the median; `noise` (K, B) is the
+    variance of privacy noise.
     """
 
-    coherent: Mask
-    impossible: Mask
-    hard: Mask
+    counts: NDArray[np.integer]
+    scale: Array
+    sizes: Array
+    noise: Array | None
+    owner: Indices
+    ends: Indices
+
+    @property
+    def n(self) -> int:
+        """How many."""
+        return len(self.sizes)
+
+    def pooled(self) -> Sites:
+        """The same without classes."""
+        return replace(self, counts=self.counts.sum(axis=1, keepdims=True))
+
+    def some(self, chosen: Indices) -> Sites:
+        """Of the chosen alone."""
+        parts = self.counts[chosen], self.scale[chosen], self.sizes[chosen]
+        noise = None if self.noise is None else self.noise[chosen]
+        return Sites(*parts, noise, np.arange(len(chosen)), self.ends)
+
+    def blocks(self) -> Iterator[slice]:
+        """Slices of sites that fit into memory together."""
+        step = max(1, CELLS // (self.counts.shape[1] * self.counts.shape[2]))
+        for start in range(0, self.n, step):
+            yield slice(start, min(start + step, self.n))
+
+    def say(self, reference: Mask) -> Array:
+        """(K,) how much each counts in the reference: for no more than the median site."""
+        return reference * self.scale * np.minimum(1, np.median(self.sizes) / self.sizes)
 
 
-def groups_of(
-    tables: Tables,
-    reference: Mask,
-    order: Indices,
-    ranks: Ranks,
-    phi: float,
-    constants: Constants,
-) -> Groups:
-    """Of the sites in `order`, least odd first, those of the given ranks and odder ones together.
+def sites_of(federation: Federation, copies: Sequence[Copies], few: Indices) -> Sites:
+    """The table of a round, its bins ending at the medians of some sites' own quantiles.
 
-    All in one pass: sums over the sites between two ranks, of weights, weighted squares of both
-    vectors (residuals and roots of shares), both vectors, counts and expected counts.
+    By class where reports keep exact classes; sites that keep theirs back while others do not
+    are a class of their own. Copies are one site with their mean counts.
     """
-    segment = np.full(tables.shape[0], -1)
-    segment[order[::-1]] = np.searchsorted(ranks, np.arange(1, len(order) + 1))
-    total, n_bins = tables.total(reference), tables.shape[2]
-    sums = np.zeros((len(ranks) + 1, 3 + 4 * n_bins))
-    for block in tables.blocks():
-        live = segment[block] >= 0
-        given = expected(tables, reference, block, total)
-        counts, means, variances = (
-            part[live] for part in (given.counts, given.means, given.variances)
-        )
-        noise = 0.0 if tables.noise is None else tables.noise[block][live]
-        sizes = tables.sizes[block][live][:, None]
-        differences, _ = residuals(counts, means, variances, noise)
-        vectors = differences / np.sqrt(sizes), 2 * np.sqrt((counts + 0.375) / sizes)
-        weights = sizes / (1 + phi * sizes)
-        squares = [weights * (one**2).sum(axis=1, keepdims=True) for one in vectors]
-        weighted = [weights * one for one in vectors]
-        columns = np.concatenate([weights, *squares, *weighted, counts, means], axis=1).T
-        for number, values in enumerate(columns):
-            sums[:, number] += np.bincount(segment[block][live], values, minlength=len(sums))
-    through = np.cumsum(sums, axis=0)
-    upper, everybody = through[:-1], through[-1]
-    (within, apart), (_, apart_roots) = (
-        _spread(upper, everybody - upper, ranks, len(order), number) for number in (0, 1)
+    ends = _ends(federation, few)
+    counts = np.maximum(_counts(federation, ends), 0)
+    place = {client: k for k, client in enumerate(federation.ids)} if copies else {}
+    first = np.arange(federation.n_clients)
+    for group in copies:
+        members = [place[client] for client in group.clients]
+        first[members] = members[0]
+        counts[members[0]] = np.rint(counts[members].mean(axis=0)).astype(counts.dtype)
+    kept, owner = np.unique(first, return_inverse=True)
+    counts = counts[kept] if len(kept) < len(first) else counts
+    told = np.maximum(federation.sizes[kept], 1).astype(np.float64)
+    sizes = np.minimum(told, CAP * np.median(told))
+    noise = None
+    if federation.variances.any():
+        noise = federation.variances[kept, None] * np.diff(ends, prepend=-1)
+    sums = np.maximum(counts.sum(axis=(1, 2), dtype=np.int64), 1)
+    return Sites(counts, sizes / sums, sizes, noise, owner, ends)
+
+
+def _ends(federation: Federation, few: Indices) -> Indices:
+    """The last bins of the merged ones."""
+    whole = len(few) == federation.n_clients
+    counts = (federation.table if whole else federation.table.rows(few)).dense()
+    below = np.cumsum(np.maximum(counts, 0), axis=1)
+    shares = below / np.maximum(below[:, -1:], 1)
+    last = federation.grid.n_bins - 1
+    reached = [np.median((shares < level - 1e-12).sum(axis=1)) for level in QUANTILES]
+    return np.unique(np.append(np.minimum(np.array(reached, dtype=np.intp), last), last))
+
+
+def _counts(federation: Federation, ends: Indices) -> NDArray[np.integer]:
+    """(K, C, B) merged counts in the smallest whole numbers that hold them."""
+    most = int(np.abs(federation.sizes).max(initial=0))
+    kind: np.dtype[np.integer] = np.dtype(
+        np.int16 if most < 2**15 else np.int32 if most < 2**31 else np.int64
     )
-    counts, means = np.split(upper[:, -2 * n_bins :], 2, axis=1)
-    size = counts.sum(axis=1, keepdims=True)
-    lead = np.cumsum(counts - means, axis=1) / size  # F observed less F expected
-    hard = lead.mean(axis=1) < 0
-    # twice as much for easier sites: to lose them costs no coverage
-    diverse = np.where(hard, 1, 2) * constants.diverse
-    close = np.minimum(apart, apart_roots) <= constants.within
-    crosses = np.where(hard, lead.max(axis=1), -lead.min(axis=1)) > constants.cross
-    own, usual = (np.cumsum(part, axis=1) / size for part in (counts, means))
-    all_counts = everybody[-2 * n_bins : -n_bins]
-    body, tail = _shares(own, usual, BODY)
-    # a group must lack the lower half of all scores too: else liars who share the easiest
-    # scores make the honest look impossible
-    lower_half, _ = _shares(own, np.cumsum(all_counts)[None] / all_counts.sum(), 0.5)
-    body = np.where(ranks == 1, body, np.maximum(body, lower_half))
-    lacking = np.where(ranks == 1, 1 - (1 - constants.lacks) / 2, constants.lacks)
-    without = np.where(hard, body <= lacking, tail <= constants.lacks)
-    return Groups((ranks == 1) | (within <= diverse) | close, crosses | without, hard)
-
-
-def _shares(own: Array, usual: Array, least: float) -> tuple[Array, Array]:
-    """(J,) how much groups have of the usual body and of the usual tail.
-
-    The tail is what is expected beyond the last edge with so much beyond it, or all there is.
-    """
-    beyond = 1 - usual
-    inside = beyond >= np.minimum(least, beyond.max(axis=1, keepdims=True))
-    edge = usual.shape[1] - 1 - np.argmax(inside[:, ::-1], axis=1)[:, None]
-    known = np.take_along_axis(usual, edge, axis=1)[:, 0]
-    found = np.take_along_axis(own, np.broadcast_to(edge, (len(own), 1)), axis=1)[:, 0]
-    return found / np.maximum(known, 1e-12), (1 - found) / np.maximum(1 - known, 1e-12)
-
-
-def _spread(
-    upper: Array, lower: Array, ranks: Ranks, n_sites: int, number: int
-) -> tuple[Array, Array]:
-    """Variance within the upper sites over that within the lower, and over their distance."""
-    n_bins = (upper.shape[1] - 3) // 4
-    own = slice(3 + number * n_bins, 3 + (number + 1) * n_bins)
-
-    def within(sums: Array) -> Array:
-        squares = (sums[:, own] ** 2).sum(axis=1) / np.maximum(sums[:, 0], 1e-300)
-        return np.maximum(sums[:, 1 + number] - squares, 0)
-
-    above, below = (part[:, own] / np.maximum(part[:, :1], 1e-300) for part in (upper, lower))
-    variance = within(upper) / np.maximum(ranks - 1, 1)
-    others = within(lower) / np.maximum(n_sites - ranks - 1, 1)
-    distance = ((above - below) ** 2).sum(axis=1) * upper[:, 0] / ranks
-    return variance / np.maximum(others, 1e-12), variance / np.maximum(distance, 1e-12)
-
-
-DRAWS = 400
-_EVERY = 400  # ranks that are looked at one by one; beyond them in steps of 3%
-_LEVEL = 0.95
-
-
-@dataclass(frozen=True, eq=False)
-class Null:
-    """What the scan gives when all K oddities are standard normal."""
-
-    ranks: Ranks
-    middle: Array
-    high: Array
-    largest: Array
-
-    def standard(self, heights: Array) -> Array:
-        """(J,) heights comparable over the ranks: 0 is usual, 1 its 95% point."""
-        found: Array = (heights - self.middle) / (self.high - self.middle)
-        return found
-
-    def chance(self, standard: float) -> float:
-        """The chance of such a largest standard height."""
-        above = len(self.largest) - np.searchsorted(self.largest, standard)
-        return float((1 + above) / (1 + len(self.largest)))
-
-    def widest_gap(self, place: int, rising: Array) -> int:
-        """The number of oddest sites before the widest gap up to the next rank looked at."""
-        first = int(self.ranks[place])
-        last = int(self.ranks[place + 1]) if place + 1 < len(self.ranks) else first + 1
-        falling = rising[::-1][first - 1 : last]
-        return first + int(np.argmax(falling[:-1] - falling[1:]))
-
-
-def heights(oddity: Array, ranks: Ranks, prior: float) -> Array:
-    """(J,) R_j: how far the j-th oddest is from the K - j less odd, in their standard deviations.
-
-    Location and scale of those are shrunk to 0 and 1 by `prior` sites. Small j is a test for
-    outliers, j near K/2 one for a gap.
-    """
-    rising = np.sort(oddity)
-    rest = len(rising) - ranks
-    sums, squares = np.cumsum(rising)[rest - 1], np.cumsum(rising**2)[rest - 1]
-    return _heights(rising[rest], sums, squares, rest, prior)
-
-
-def _heights(value: Array, sums: Array, squares: Array, rest: Ranks, prior: float) -> Array:
-    location = sums / (prior + rest)
-    within = (
-        np.maximum(squares - sums**2 / rest, 0) + prior * rest / (prior + rest) * (sums / rest) ** 2
-    )
-    found: Array = (value - location) / np.sqrt((prior + within) / (prior + rest))
+    strata = federation.exact_strata
+    n_clients, n_bins = federation.n_clients, len(ends)
+    if strata is None or n_clients * (strata.n_strata + 1) * n_bins > MOST_CELLS:
+        merged = federation.merged(ends)[:, None, :]
+        return merged if federation.noisy else merged.astype(kind)
+    n_classes, keeps = strata.n_strata, np.zeros(n_clients, dtype=bool)
+    keeps[strata.rows] = True
+    every = (np.arange(n_classes)[:, None] * strata.n_bins + ends).ravel()
+    merged = strata.table.merged(every, kind).reshape(-1, n_classes, n_bins)
+    if keeps.all():
+        return merged
+    found = np.zeros((n_clients, n_classes + 1, n_bins), kind)
+    found[strata.rows, :n_classes] = merged
+    found[~keeps, n_classes] = federation.merged(ends)[~keeps]
     return found
 
 
-@lru_cache(maxsize=64)
-def null(n_sites: int, most: int, prior: float, least: float) -> Null:
-    """The scan's law by simulation: order statistics of K normal numbers at a grid of ranks.
+def expected(own: Array, said: Array, total: Array) -> tuple[Array, Array, Array]:
+    """(k, B) expected counts E, and their variances by bin and up to each bin.
 
-    All ranks up to 400; between later ones the order statistics are taken as linear, so that a
-    million sites cost as much as a thousand.
+    With p_c the reference's shares of class c without the site itself, E_b = sum_c n_c p_cb and
+    V_b = sum_c n_c p_cb (1 - p_cb) (1 + n_c / (N_c + a)): a site's own noise and the error of the
+    reference. All classes' shares are worth `a` samples of each, by how alike classes are.
     """
-    from scipy.special import ndtri
-
-    lot = np.random.default_rng(0)
-    grid = _grid(n_sites)
-    steps = np.diff(grid, prepend=0)
-    passed = np.cumsum(lot.standard_gamma(steps, (DRAWS, len(grid))), axis=1)
-    above = passed / (passed[:, -1:] + lot.standard_exponential((DRAWS, 1)))
-    values = -ndtri(above)
-    before = np.concatenate([values[:, :1], values[:, :-1]], axis=1)
-    middle = np.where(steps > 1, (values + before) / 2, values)
-    lower = [np.cumsum((steps * power)[:, ::-1], axis=1)[:, ::-1] for power in (middle, middle**2)]
-    inside = np.flatnonzero(grid <= most)
-    ranks = grid[inside]
-    sums, squares = (below[:, inside + 1] for below in lower)
-    found = _heights(values[:, inside], sums, squares, n_sites - ranks, prior)
-    usual, high = np.median(found, axis=0), np.quantile(found, _LEVEL, axis=0)
-    standard = np.where(found >= least, (found - usual) / (high - usual), -np.inf)
-    return Null(ranks, usual, high, np.sort(standard.max(axis=1)))
+    labels, rest = own.sum(axis=2), total - said
+    pooled, worth = rest.sum(axis=1) + 0.5, samples_worth(total)
+    weight = rest.sum(axis=2) + worth
+    prior = worth * pooled / pooled.sum(axis=1, keepdims=True)
+    shares = (rest + prior[:, None]) / weight[:, :, None]
+    sizes, passed = labels * (1 + labels / weight), np.cumsum(shares, axis=2)[:, :, :-1]
+    by_bin, up_to = (np.matmul(sizes[:, None], p * (1 - p))[:, 0] for p in (shares, passed))
+    return np.matmul(labels[:, None], shares)[:, 0], by_bin, up_to
 
 
-def _grid(n_sites: int) -> Ranks:
-    """Rising ranks from 1 to K."""
-    ranks = np.arange(1, min(n_sites, _EVERY) + 1)
-    if n_sites > _EVERY:
-        number = int(np.ceil(np.log(n_sites / _EVERY) / np.log(1.03))) + 1
-        further = np.round(np.geomspace(_EVERY, n_sites, number)).astype(np.int64)
-        ranks = np.unique(np.concatenate([ranks, further]))
-    return ranks.astype(np.int64)
+def samples_worth(total: Array) -> float:
+    """Sampling variance over variance between classes: how alike the classes' scores are."""
+    sizes = total.sum(axis=1)
+    total, sizes = total[sizes > 0], sizes[sizes > 0]
+    if len(sizes) < 2:
+        return 1.0
+    shares = total.sum(axis=0) / sizes.sum()
+    noise = (shares * (1 - shares)).sum()
+    spread = ((total - sizes[:, None] * shares) ** 2 / sizes[:, None]).sum()
+    room = sizes.sum() - (sizes**2).sum() / sizes.sum()
+    between = (spread - (len(sizes) - 1) * noise) / max(room, 1e-9)
+    return float(np.clip(noise / max(between, 1e-12), 1.0, 100.0))
 
 
-STARTS, STEPS = 8, 6
-CLASS_STARTS = 4  # of these also given the labels
-USUAL_HETEROGENEITY = 0.02  # heterogeneity per sample that starts are compared with
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """(K,) each: how every site compares with what a reference leads one to expect.
 
-
-def find_core(tables: Tables) -> Mask:
-    """(K,) the more coherent half.
-
-    It is sought in the pooled counts and, from there and afresh, given the labels: pooled, honest
-    sites with unlike labels look less alike than liars who agree; given the labels, liars who
-    claim a rare class explain each other. The core is the half that does best by both. Being more
-    alike than noise allows earns nothing, and a half is judged by the sites just beyond it, so that
-    a tight minority does not win.
+    `misfit` is X^2 by bin over its mean under sampling, `drift` that of the counts up to each bin
+    (as Anderson and Darling's); `lead` the mean of F less F expected (below 0: harder scores),
+    `other` how far F goes to the other side; `body` and `tail` what it has of the expected, `lower`
+    what it has of the lower half of the mean site's scores.
     """
-    few = drawn(tables.shape[0], tables.counts)
-    part = tables.subset(few)
-    pooled, given = _Halves(part.pooled()), _Halves(part)
-    starts = _starts(pooled.tables)
-    found = [pooled.concentrated(start) for start in starts]
-    views = [pooled]
-    if part.shape[1] > 1:
-        views, best = [pooled, given], min(found, key=pooled.beyond)
-        found = [best, *(given.concentrated(start) for start in (best, *starts[:CLASS_STARTS]))]
-    core = min(found, key=lambda half: round(sum(view.beyond(half) for view in views), 9))
-    if len(few) == tables.shape[0]:
-        return core
-    reference = np.zeros(tables.shape[0], dtype=bool)
-    reference[few[core]] = True
-    return _Halves(tables).nearest(reference)
+
+    misfit: Array
+    drift: Array
+    lead: Array
+    other: Array
+    body: Array
+    tail: Array
+    lower: Array
+
+    @property
+    def hard(self) -> Mask:
+        """Harder scores on the whole."""
+        return self.lead < 0
+
+    def impossible(self, alone: bool) -> Mask:
+        """Easier and harder at once, or without most of the body (if harder) or tail (if easier).
+
+        One site alone goes half way to all of its body: to lose it costs little. Of several each
+        must lack the lower half of all sites' scores too: else liars who share the easiest ones make the
+        honest look impossible.
+        """
+        body = self.body <= (1 + LACKS) / 2
+        if not alone:
+            body = np.maximum(self.body, self.lower) <= LACKS
+        lacking = np.where(self.hard, body, self.tail <= LACKS)
+        return (self.other > CROSS) | lacking
 
 
-class _Halves:
-    """Halves of the sites, each the one nearest to another; what was compared is remembered."""
+def compared(sites: Sites, reference: Mask) -> Compared:
+    """Every site beside the reference, itself left out."""
+    say = sites.say(reference)
+    parts = [(block, sites.counts[block]) for block in sites.blocks()]
+    total, every = (
+        sum((np.einsum("k,kcb->cb", weight[block], part) for block, part in parts), np.zeros(1))
+        for weight in (say, sites.scale / sites.sizes)
+    )
+    below = np.cumsum(every.sum(axis=0)) / max(every.sum(), 1e-300)
+    half = int(np.searchsorted(below, 0.5))
+    found = [_compared(sites, say, total, (half, below[half]), *part) for part in parts]
+    return Compared(*np.concatenate(found, axis=1))
 
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
-        self._ratios: dict[bytes, Array] = {}
 
-    def _compared(self, reference: Mask) -> Array:
-        """(K,) everybody's X^2 over its mean."""
-        key = reference.tobytes()
-        if key not in self._ratios:
-            self._ratios[key] = ratios(self.tables, reference)
-        return self._ratios[key]
+def _compared(
+    sites: Sites,
+    say: Array,
+    total: Array,
+    half: tuple[int, float],
+    block: slice,
+    counts: NDArray[np.integer],
+) -> Array:
+    scale, size = (one[block, None] for one in (sites.scale, sites.sizes))
+    own = counts * scale[:, None]
+    means, by_bin, up_to = expected(own, counts * say[block, None, None], total)
+    h = own.sum(axis=1)
+    noise = np.zeros((1, h.shape[1])) if sites.noise is None else sites.noise[block]
+    shift, rate = 0.375 + noise, means + noise
+    larger, larger_variance = means + shift, by_bin + shift
+    squares = 4 * (np.sqrt(np.maximum(h + shift, 0)) - np.sqrt(larger)) ** 2
+    usual = (1 - np.exp(-1.3 * rate)) * (by_bin + noise) / np.maximum(rate, 1e-9)
+    scaled = larger / larger_variance
+    misfit = (squares * scaled).sum(axis=1) / np.maximum((usual * scaled).sum(axis=1), 1e-9)
+    passed = np.cumsum(noise, axis=1)[:, :-1]
+    far = np.cumsum(h - means, axis=1)[:, :-1] ** 2 / (up_to + passed + 0.375)
+    drift = far.mean(axis=1) if far.shape[1] else np.ones(len(h))
+    shares, wanted = np.cumsum(h, axis=1) / size, np.cumsum(means, axis=1) / size
+    ahead = shares - wanted
+    lead = ahead.mean(axis=1)
+    other = np.where(lead < 0, ahead.max(axis=1), -ahead.min(axis=1))
+    edge = np.maximum((wanted <= BODY).sum(axis=1) - 1, 0)[:, None]
+    have, want = (np.take_along_axis(one, edge, axis=1)[:, 0] for one in (shares, wanted))
+    body, tail = have / np.maximum(want, 1e-12), (1 - have) / np.maximum(1 - want, 1e-12)
+    lower = shares[:, half[0]] / half[1]
+    return np.stack([misfit, drift, lead, other, body, tail, lower])
 
-    def nearest(self, reference: Mask) -> Mask:
-        """The half closest to the reference."""
-        ratio, tables = self._compared(reference), self.tables
-        phi = heterogeneity(tables, ratio, reference, by_bin(tables))
-        closeness = np.maximum(ratio, 1) / (1 + phi * tables.sizes)
-        found = np.zeros(len(ratio), dtype=bool)
-        found[np.argsort(closeness, kind="stable")[: len(ratio) // 2 + 1]] = True
+
+def chances(sites: Sites, seen: Compared, reference: Mask) -> Array:
+    """(K,) the chance that an honest site of each one's size is so far off, by either view."""
+    views = (seen.misfit, max(1.0, 0.8 * (len(sites.ends) - 1))), (seen.drift, 3.4)
+    found = [_chance(ratio, sites.sizes, reference, free) for ratio, free in views]
+    return np.clip(VIEWS * np.minimum(*found), 1e-300, 1)
+
+
+def _chance(ratio: Array, sizes: Array, reference: Mask, free: float) -> Array:
+    """P(u (1 + phi n G) >= ratio): u chi-square over `free`, log G normal with TAIL.
+
+    phi is what the reference's own ratios exceed sampling by, with its standard error; the tail is
+    that of one more site than the reference's.
+    """
+    from scipy.special import gammainccinv, ndtr
+
+    def sampled(above: Array | float) -> Array:
+        return np.asarray(gammainccinv(free / 2, above) / (free / 2), dtype=np.float64)
+
+    known, middle = reference.sum(), np.median(sizes)
+    excess = float(np.median(ratio[reference]) / sampled(0.5)) - 1
+    phi = max(excess, 0.0) / np.median(sizes[reference])
+    phi += 1.25 * np.sqrt(2 / free / known) / middle
+    cuts = np.concatenate([np.linspace(1, 0.1, 31)[:-1], np.geomspace(0.1, 1e-10, 46)])
+    quantiles, weights = sampled(np.sqrt(cuts[1:] * cuts[:-1])), -np.diff(cuts)
+    tail = TAIL * np.sqrt(1 + 1.5 / known)
+
+    def summed(ratio: Array, sizes: Array) -> Array:
+        depth = np.log(np.maximum(ratio / quantiles[:, None] - 1, 1e-300) / (phi * sizes))
+        found: Array = weights @ ndtr(-depth / tail)
         return found
 
-    def concentrated(self, reference: Mask) -> Mask:
-        """The half closest to the reference, which becomes the reference, a few times."""
-        for _ in range(STEPS):
-            before, reference = reference, self.nearest(reference)
-            if (before == reference).all():
-                break
-        return reference
-
-    def beyond(self, half: Mask) -> float:
-        """Mean log oddity of the tenth of the sites just beyond the closest half."""
-        oddity = np.maximum(self._compared(half), 1) / (1 + USUAL_HETEROGENEITY * self.tables.sizes)
-        middle = len(oddity) // 2
-        return float(np.sort(np.log(oddity))[middle : middle + len(oddity) // 10 + 1].mean())
+    if len(ratio) <= EXACT:
+        return summed(ratio, sizes)
+    rounded = np.round(np.log(np.stack([np.maximum(ratio, 1e-3), sizes])) * 64)
+    points, place = np.unique(rounded, axis=1, return_inverse=True)
+    return summed(*np.exp(points / 64))[place]
 
 
-def _starts(pooled: Tables) -> list[Mask]:
-    """Everybody, the half nearest to the median of the shares, and a few by lot."""
-    n_sites = pooled.shape[0]
-    half = n_sites // 2 + 1
-    counts, sizes = pooled.rows(slice(None))[:, 0], pooled.sizes
-    below = np.cumsum(counts, axis=1) / sizes[:, None]
+def rejected(chance: Array, level: float) -> Mask:
+    """Benjamini and Hochberg: the j oddest, j the last with p_(j) <= level j / K, a minority."""
+    n = len(chance)
+    order = np.argsort(chance, kind="stable")
+    fits = np.flatnonzero(chance[order] <= level * np.arange(1, n + 1) / n)
+    found = np.zeros(n, dtype=bool)
+    found[order[: min(fits[-1] + 1, (n - 1) // 2) if len(fits) else 0]] = True
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """A majority as the reference: who goes, who stands out, how ill the others fit, by the two."""
+
+    out: Mask
+    stands: Mask
+    misfits: tuple[float, float]
+
+    def beside(self, best: Explanation) -> bool:
+        """Whether it fits about as well."""
+        return all(own <= LOOSE * its for own, its in zip(self.misfits, best.misfits, strict=True))
+
+
+def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Explanation:
+    """Who stands out from a reference, which becomes all the others until nothing changes.
+
+    Whoever goes stands out given its labels, or without classes if it is easier: to lose easier
+    sites raises the threshold. Harder ones beyond a third must stand out without classes too.
+    """
+    most, by_class = (sites.n - 1) // 2, sites.counts.shape[1] > 1
+    stands = np.ones(sites.n, dtype=bool)
+    for _ in range(10):
+        seen = compared(sites, reference)
+        chance = chances(sites, seen, reference)
+        before, stands = stands, rejected(chance, level)
+        out = stands & seen.impossible(int(stands.sum()) == 1)
+        if by_class:
+            mixed = compared(pooled, reference)
+            odd = rejected(chances(pooled, mixed, reference), level)
+            easier = odd & mixed.impossible(int(odd.sum()) == 1) & ~mixed.hard
+            out, stands = out | easier, stands | easier
+            if stands.sum() > most:
+                oddest = np.argsort(np.where(stands, chance, 2), kind="stable")[:most]
+                stands = np.isin(np.arange(sites.n), oddest)
+                out &= stands
+            if out.sum() > THIRD * sites.n:
+                out &= ~seen.hard | (odd & mixed.impossible(False))
+        if (before == stands).all():
+            break
+        reference = ~stands
+    misfits = [float(compared(one, reference).misfit[reference].mean()) for one in (sites, pooled)]
+    return Explanation(out, stands, (max(misfits[0], 1.0), max(misfits[1], 1.0)))
+
+
+def majorities(sites: Sites, lot: np.random.Generator) -> list[Mask]:
+    """Halves that agree: from the half nearest to the median report and from some by lot."""
+    half, everybody = sites.n // 2 + 1, np.arange(sites.n)
+    below = np.cumsum(sites.counts.sum(axis=1) * sites.scale[:, None], axis=1)
+    below /= sites.sizes[:, None]
     distance = ((below - np.median(below, axis=0)) ** 2).sum(axis=1)
-    distance *= sizes / (1 + sizes / np.median(sizes))
-    lot = np.random.default_rng(n_sites)
-    chosen = [np.arange(n_sites), np.argsort(distance, kind="stable")[:half]]
-    for number in range(STARTS - 2):
-        size = min(half, max(3, n_sites // (16 if number % 2 else 8)))
-        chosen.append(lot.choice(n_sites, size, replace=False))
-    return [np.isin(np.arange(n_sites), places) for places in chosen]
+    distance *= sites.sizes / (1 + sites.sizes / np.median(sites.sizes))
+    starts = [np.argsort(distance, kind="stable")[:half]]
+    for number in range(STARTS):
+        size = min(half, max(3, sites.n // (16 if number % 2 else 8)))
+        starts.append(lot.choice(sites.n, size, replace=False))
+    halves = [concentrated(sites, np.isin(everybody, start), 2) for start in starts]
+    further = half + sites.n // 10
+
+    def misfit(reference: Mask) -> float:
+        seen = np.maximum(compared(sites, reference).misfit, 1)
+        return float(np.log(np.sort(seen)[:further]).mean())
+
+    best = sorted(_distinct(halves), key=misfit)[:FOLLOWED]
+    found = sorted(_distinct(concentrated(sites, one, STEPS) for one in best), key=misfit)
+    return [*found, concentrated(sites, ~found[0], STEPS)]
 
 
-LOOKS = 6
-DOUBTED = 1.28  # one in ten honest sites is so odd: it is not referred to
-LOWEST = -3.0  # no site is more ordinary than this
-COMPARED = 0.25  # share of the variance that is a site's own noise, below which it is not judged
+def _distinct(masks: Iterator[Mask] | Sequence[Mask]) -> list[Mask]:
+    return list({mask.tobytes(): mask for mask in masks}.values())
+
+
+def concentrated(sites: Sites, reference: Mask, steps: int) -> Mask:
+    """The half nearest to the reference becomes the reference, a few times.
+
+    Whoever fits stays: sites more alike than sampling allows win nothing by it.
+    """
+    from scipy.special import gammainccinv
+
+    free = max(1.0, 0.8 * (len(sites.ends) - 1))
+    fits = float(gammainccinv(free / 2, LEVEL) / (free / 2))
+    for _ in range(steps):
+        misfit = compared(sites, reference).misfit
+        phi = max(np.median(misfit[reference]) - 1, 0) / np.median(sites.sizes[reference])
+        far = misfit / (1 + phi * sites.sizes)
+        order = np.where(far <= fits, np.where(reference, 0, 1 + far), 1 + fits + far)
+        nearest = np.zeros(sites.n, dtype=bool)
+        nearest[np.argsort(order, kind="stable")[: sites.n // 2 + 1]] = True
+        if (nearest == reference).all():
+            break
+        reference = nearest
+    return reference
+
+
+def explanations(sites: Sites, few: Indices, level: float, seed: int) -> list[Explanation]:
+    """What explains the reports, the best first; sought among the drawn, settled among all."""
+    part = sites.some(few)
+    pooled, lot = part.pooled(), np.random.default_rng(seed)
+    found: list[Explanation] = []
+
+    def add(halves: Sequence[Mask]) -> None:
+        for reference in halves:
+            one = settled(part, pooled, reference, level)
+            if not any(np.array_equal(one.stands, other.stands) for other in found):
+                found.append(one)
+
+    add(_distinct(majorities(part, lot)))
+    others = [one.stands for one in found if one.stands.sum() > 1]
+    add(_distinct(concentrated(part, stands, STEPS) for stands in others))
+    found.sort(key=lambda one: one.misfits[0] * one.misfits[1])
+    found = [one for one in found if one.beside(found[0])]
+    if len(few) == sites.n:
+        return found
+    whole = sites.pooled()
+    references = (np.isin(np.arange(sites.n), few[~one.stands]) for one in found)
+    return [settled(sites, whole, reference, level) for reference in references]
 
 
 @dataclass(frozen=True, eq=False)
 class Finding:
     """What was found about everybody, before it is asked how many may be left out.
 
-    `oddness` is (K,), `stands_out` says who does, `reasons` why; `remarks` what else must be said.
+    `oddness` is (K,), minus the logarithm (base 10) of the chance that an honest site is so odd;
+    `stands_out` says who goes; `others` are the sites that go in other plausible explanations;
+    `easier` and `harder` whoever is doubted for it; `reasons` why; `remarks` what else to say.
     """
 
     oddness: Array
     stands_out: Mask
+    others: tuple[Mask, ...]
+    easier: Mask
+    harder: Mask
     reasons: Mapping[str, str]
     remarks: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=1)  # verdict and vote both ask for it
+def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Finding:
+    """Who stands out so that no plausible explanation keeps it."""
+    copies = find_copies(federation)
+    few = drawn(federation.n_clients, seed)
+    sites = sites_of(federation, copies, few)
+    owner, nobody = sites.owner, np.zeros(federation.n_clients, dtype=bool)
+    if sites.n < 3:
+        return Finding(np.zeros(len(nobody)), nobody, (), nobody, nobody, {}, copy_note(copies))
+    few = few if sites.n == federation.n_clients else drawn(sites.n, seed)
+    plausible = explanations(sites, few, level, seed)
+    out = np.logical_and.reduce([one.out for one in plausible])
+    reference, pooled = ~plausible[0].stands, sites.pooled()
+    seen, mixed = compared(sites, reference), compared(pooled, reference)
+    chance = chances(sites, seen, reference)
+    doubted = chance < LEVEL, chances(pooled, mixed, reference) < LEVEL
+    easier = (doubted[0] & ~seen.hard) | (doubted[1] & ~mixed.hard)
+    harder = (doubted[0] & seen.hard) | (doubted[1] & mixed.hard)
+    remarks = list(copy_note(copies))
+    unsure = np.logical_or.reduce([one.out for one in plausible]) & ~out
+    for members, why in (
+        (unsure, "out in one explanation of the reports, kept in another as good"),
+        (plausible[0].stands & ~out & ~unsure, "standing out, as another population would"),
+    ):
+        names = a_few([federation.ids[k] for k in np.flatnonzero(members[owner])])
+        if members.any():
+            remarks.append(
+                f"{why}: {names}. Nobody was left out for it and the safer threshold was kept; ask "
+                "these sites what differs, state the number of liars (Consensus(exactly=m)) or "
+                "give a trusted sample (anchor)"
+            )
+    others = _distinct([one.out[owner] for one in plausible if (one.out != out).any()])
+    told = reasons(federation, sites, reference, seen, chance)
+    return Finding(
+        oddness=-np.log10(chance)[owner],
+        stands_out=out[owner],
+        others=tuple(others),
+        easier=easier[owner],
+        harder=harder[owner],
+        reasons={federation.ids[k]: told(int(owner[k])) for k in np.flatnonzero(out[owner])},
+        remarks=tuple(remarks),
+    )
+
+
+def drawn(n_sites: int, seed: int) -> Indices:
+    """All sites, or the rising places of a few, by lot."""
+    if n_sites <= DRAWN:
+        return np.arange(n_sites)
+    return np.sort(np.random.default_rng(seed).choice(n_sites, DRAWN, replace=False))
+
+
+def reasons(
+    federation: Federation, sites: Sites, reference: Mask, seen: Compared, chance: Array
+) -> Callable[[int], str]:
+    """Why a site is left out: its scores against those its labels lead one to expect."""
+    say = sites.say(reference)
+    total = np.einsum("k,kcb->cb", say, sites.counts)
+    said = "its labels lead one to expect {}" if sites.counts.shape[1] > 1 else "{} is usual"
+
+    def why(site: int) -> str:
+        row = slice(site, site + 1)
+        own = sites.counts[row] * sites.scale[row, None, None]
+        means, *_ = expected(own, sites.counts[row] * say[row, None, None], total)
+        have, want = (np.cumsum(one[0]) / sites.sizes[site] for one in (own.sum(axis=1), means))
+        place = int(np.argmax(np.abs(have - want)[: max(len(have) - 1, 1)]))
+        rare = chance[site]
+        rarity = f"1 in {1 / rare:,.0f}" if rare > 1e-6 else "fewer than 1 in a million"
+        edge = federation.grid.upper[sites.ends[place]]
+        return (
+            f"{have[place]:.0%} of its scores are at most {edge:.3g} where "
+            f"{said.format(f'{want[place]:.0%}')}: {seen.misfit[site]:.3g} times as far off as "
+            f"sampling explains, as {rarity} honest sites of its size would be"
+        )
+
+    return why
 
 
 @dataclass(frozen=True)
@@ -406,6 +546,8 @@ class Consensus(Defence):
         Leave out the oddest of those that stand out, at most so many; all of them if None.
     false_alarm
         The chance of excluding anybody when nobody lies.
+    seed
+        Of the lot among many sites; `calibrate` draws one that nobody can foresee and records it.
 
     Examples
     --------
@@ -420,7 +562,8 @@ class Consensus(Defence):
 
     exactly: int | None = None
     at_most: int | None = None
-    false_alarm: float = USUAL.level
+    false_alarm: float = LEVEL
+    seed: int = 0
     name: ClassVar[str] = "consensus"
 
     def __post_init__(self) -> None:
@@ -430,10 +573,22 @@ class Consensus(Defence):
             raise RobfcpError(
                 f"false_alarm: {self.false_alarm} is not between 0 and 1; give 0.05, say"
             )
-        numbers_told(self, "exactly", "at_most")
+        numbers_told(self, "exactly", "at_most", "seed")
 
     def __call__(self, federation: Federation) -> Assessment:
         return self.judge(federation, self.look(federation))
+
+    def unforeseen(self, federation: Federation) -> Consensus:
+        """The same with a lot of its own, where one is drawn.
+
+        Parameters
+        ----------
+        federation
+            The reports of one round.
+        """
+        if federation.n_clients <= DRAWN or self.seed:
+            return self
+        return replace(self, seed=secrets.randbits(48) + 1)
 
     def look(self, federation: Federation) -> Finding:
         """How odd everybody is and who stands out.
@@ -453,7 +608,7 @@ class Consensus(Defence):
         >>> np.flatnonzero(finding.stands_out)
         array([3])
         """
-        return stand_out(federation, Constants(level=self.false_alarm))
+        return stand_out(federation, self.false_alarm, self.seed)
 
     def judge(self, federation: Federation, finding: Finding) -> Assessment:
         """The verdict from what is known of everybody, so that several numbers share the work.
@@ -476,8 +631,8 @@ class Consensus(Defence):
         ranked = np.where(finding.stands_out, oddness, -np.inf)
         trusted = trust_lowest(ranked, federation.ids, federation.n_clients - min(liars, most))
         flagged = {federation.ids[k] for k in np.flatnonzero(~trusted)}
-        reasons = {name: why for name, why in finding.reasons.items() if name in flagged}
-        return Assessment(oddness, trusted, reasons, remarks, liars, self.at_most is not None)
+        named = {name: why for name, why in finding.reasons.items() if name in flagged}
+        return Assessment(oddness, trusted, named, remarks, liars, self.at_most is not None)
 
     def threshold(
         self, federation: Federation, trusted: Mask, rank: RankRule = rank_charge
@@ -495,299 +650,174 @@ class Consensus(Defence):
         """
         if federation.noisy or federation.unit != 1:
             return FcpThreshold(federation, trusted, rank)
-        return VotedThreshold(federation, trusted, rank, find_copies(federation), USUAL)
-
-
-def stand_out(federation: Federation, constants: Constants = USUAL) -> Finding:
-    """Who stands out: the oddest sites, alone or as a group, from all that are less odd.
-
-    The core chooses the first reference. A look at five times the level leaves those who stand out
-    off the reference, a second one at the level decides; the others are looked at afresh until
-    nobody stands out or half would be gone.
-    """
-    copies = find_copies(federation)
-    tables = tables_of(federation, copies, constants.cap)
-    n_sites, owner = tables.shape[0], tables.owner
-    room = (n_sites - 1) // 2
-    left_out = np.zeros(n_sites, dtype=bool)
-    if room < 1:
-        everybody = np.zeros(federation.n_clients)
-        return Finding(everybody, everybody > 0, {}, copy_note(copies))
-    reference, doubtful = find_core(tables), None
-    last: _Look | None = None
-    for _ in range(LOOKS):
-        live, top = ~left_out, min(room - int(left_out.sum()), (int((~left_out).sum()) - 1) // 2)
-        if top < 1:
-            break
-        first = _look(tables, reference, live, top, min(0.5, 5 * constants.level), constants)
-        others = live & ~first.found
-        for reference in (others & (first.oddity < DOUBTED), others):
-            last = second = _look(tables, reference, live, top, constants.level, constants)
-            if second.found.any() or not first.found.any():
-                break
-        doubtful = second.doubtful if doubtful is None or second.found.any() else doubtful
-        if not second.found.any():
-            break
-        left_out |= second.found
-        reference, last = ~left_out, None
-    if last is None:
-        last = _look(tables, reference, ~left_out, 0, constants.level, constants)
-    outside = np.flatnonzero(left_out[owner])
-    sites = owner[outside]
-    why = reasons(
-        federation,
-        tables,
-        reference,
-        sites,
-        ratio=last.ratio[sites],
-        chance=last.chance[sites],
-        ordinary=last.law.ordinary(tables.sizes[sites]),
-    )
-
-    def named(sites: Mask) -> str:
-        return a_few([federation.ids[k] for k in np.flatnonzero(sites[owner])])
-
-    notes = list(copy_note(copies))
-    if doubtful is not None:
-        members, hard = doubtful
-        notes.append(
-            f"two groups: {named(members)} have {'harder' if hard else 'easier'} scores than the "
-            f"others, as another population would and as some lies do; the reports cannot tell "
-            f"which, so nobody was left out for it: ask these sites what differs"
-        )
-    if last.unjudged.any():
-        notes.append(
-            f"{named(last.unjudged)}: hardly anybody else holds their classes, so that there is "
-            f"little to compare them with"
-        )
-    return Finding(
-        last.oddity[owner],
-        left_out[owner],
-        {federation.ids[k]: one for k, one in zip(outside, why, strict=True)},
-        tuple(notes),
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Look:
-    """Everybody against one reference, and who stands out from the rest."""
-
-    law: Law
-    ratio: Array
-    chance: Array
-    oddity: Array
-    unjudged: Mask  # of whose variance less than a quarter is their own sampling noise
-    found: Mask
-    doubtful: tuple[Mask, bool] | None = None
-
-
-def _look(
-    tables: Tables, reference: Mask, live: Mask, top: int, level: float, constants: Constants
-) -> _Look:
-    """The most conspicuous set among the live, at most `top` of them."""
-    from scipy.special import ndtri
-
-    *both, own = views(tables, reference)
-    unjudged = (own < COMPARED) & (tables.shape[1] > 1)
-    samplings = by_bin(tables), UP_TO
-    laws = [
-        law_of(tables, ratio, reference, constants, sampling)
-        for ratio, sampling in zip(both, samplings, strict=True)
-    ]
-    each = [law.chance(ratio, tables.sizes) for law, ratio in zip(laws, both, strict=True)]
-    ratio, law, chance = both[0], laws[0], joint_chance(np.stack(each))
-    oddity = np.maximum(-ndtri(chance), LOWEST)
-    nobody = np.zeros(len(ratio), dtype=bool)
-    if top < 1:
-        return _Look(law, ratio, chance, oddity, unjudged, nobody)
-    places = np.flatnonzero(live)
-    order = places[np.argsort(oddity[places], kind="stable")]
-    usual = null(len(places), top, constants.prior, constants.least)
-    height = heights(oddity[places], usual.ranks, constants.prior)
-    standard = np.where(height >= constants.least, usual.standard(height), -np.inf)
-    if usual.chance(float(standard.max())) > level:
-        return _Look(law, ratio, chance, oddity, unjudged, nobody)
-    phi = heterogeneity(tables, ratio, reference, samplings[0])
-    groups = groups_of(tables, reference, order, usual.ranks, phi, constants)
-
-    def best(allowed: Mask) -> tuple[Mask, int]:
-        place = int(np.argmax(np.where(allowed, standard, -np.inf)))
-        found = nobody.copy()
-        if allowed[place] and usual.chance(float(standard[place])) <= level:
-            found[order[len(order) - usual.widest_gap(place, oddity[order]) :]] = True
-        return found, place
-
-    found, _ = best(groups.coherent & groups.impossible)
-    second, place = best(groups.coherent & ~groups.impossible & (usual.ranks > 1))
-    doubtful = (second, bool(groups.hard[place])) if second.any() and not found.any() else None
-    return _Look(law, ratio, chance, oddity, unjudged, found, doubtful=doubtful)
-
-
-OBJECTION = 4.0  # times what a site may vouch for is what it may object with
-CLOSER = 0.3  # the quantile of oddities that gives the heterogeneity: liars would widen later ones
-LEAST, WIDEST = 1e-6, 0.3  # heterogeneity below and beyond which nothing is learnt
-_NORMAL = 300  # samples from which on a share is taken as normal
-_SIZES = 32  # sizes of which the law is computed; others lie between them
-_VOTE_CELLS = 2**22  # shares at every edge that are kept
+        finding = None if self.exactly is not None else self.look(federation)
+        return VotedThreshold(federation, trusted, rank, finding)
 
 
 class VotedThreshold:
-    """FCP's threshold, raised where some vouch for more than their samples can show.
+    """The vote of the trusted, as high as any plausible explanation asks.
 
-    At an edge t a site's share F_k(t) counts as g_k(F_k(t) - L) - e_k: g_k(x) is x cut off at b_k
-    above and at 4 b_k below, b_k = c s_k, s_k^2 = L (1 - L) (1/n_k + phi), and e_k is the mean of
-    g_k(X/n_k - L) for X beta-binomial. The edge is the first at or beyond FCP's with
-    sum_k w_k [g_k(F_k(t) - L + v) - e_k] >= 0, v the standard deviation of the difference between
-    vote and mean when nobody lies, less 1/N. Weights are sizes, at most `cap` times the median
-    unless registered; copies speak once, with the least of their shares.
+    Where somebody was left out and the threshold would fall below everybody's, whoever is doubted
+    for its easier scores does not vote: below that only sites beyond doubt lead.
     """
 
     def __init__(
         self,
         federation: Federation,
-        trusted: NDArray[np.bool_],
-        rank: RankRule,
-        copies: Sequence[Copies],
-        constants: Constants,
+        trusted: Mask,
+        rank: RankRule = rank_charge,
+        finding: Finding | None = None,
     ) -> None:
-        self._plain = FcpThreshold(federation, trusted, rank)
-        kept = federation.subset(trusted)
-        self._rank = (kept.n_samples, kept.n_clients, rank)
-        self._kept, self._constants = kept, constants
-        self._sizes = kept.sizes.astype(np.float64)
-        self._weights = self._sizes.copy()
-        if not federation.registered:
-            most = constants.cap * float(np.median(federation.sizes))
-            self._weights = np.minimum(self._sizes, most)
-        place = {client: k for k, client in enumerate(kept.ids)} if copies else {}
-        groups = [[place[c] for c in group.clients if c in place] for group in copies]
-        self._groups = [group for group in groups if len(group) > 1]
-        for group in self._groups:
-            self._weights[group[0]] = self._weights[group].max()
-            self._weights[group[1:]] = 0
-        self._uneven = bool((self._weights != self._sizes).any())
-        self._phi: float | None = None
-        few = kept.n_clients * kept.grid.n_bins <= _VOTE_CELLS
-        self._below = kept.cumulative() if few else None
+        self._made: dict[bytes, Vote] = {}
+        self._round = federation, rank, None if finding is None else finding.harder
+        self._trusted, self._finding = np.asarray(trusted), finding
+
+    def _vote(self, trusted: Mask, level: Fraction) -> float:
+        """The edge of some sites' vote; infinite where there is none."""
+        key = trusted.tobytes()
+        if key not in self._made:
+            federation, rank, harder = self._round
+            self._made[key] = Vote(federation, trusted, rank, harder)
+        edge = self._made[key].index(level)
+        return np.inf if edge is None else edge
 
     def index(self, level: Fraction) -> int | None:
         """The threshold's edge; None = infinite."""
-        first = self._first(level)
-        if first is None or self._kept.n_clients < 3:
+        edge, finding = self._vote(self._trusted, level), self._finding
+        if finding is not None and (self._trusted | finding.stands_out).all():
+            edge = max([edge, *(self._vote(~out, level) for out in finding.others)])
+            beyond_doubt = self._trusted & ~finding.easier
+            if not self._trusted.all() and beyond_doubt.sum() >= 3:
+                plain = self._vote(np.ones_like(self._trusted), level)
+                if edge < plain:
+                    edge = max(edge, min(plain, self._vote(beyond_doubt, level)))
+        return None if np.isinf(edge) else int(edge)
+
+
+class Vote:
+    """FCP's threshold, raised where some vouch for more than their samples can show.
+
+    At an edge t a site's share F_k(t) counts as g_k(F_k(t) - L) - e_k: g_k(x) is x cut off at v s_k
+    above and at s_k / v below (v s_k if it is doubted for its harder scores), v = VOUCH, s_k^2 =
+    L (1 - L) (1/n_k + phi), and e_k is the mean of g_k(X/n_k - L) for X beta-binomial. The edge is
+    the first at or beyond FCP's with sum_k w_k [g_k(F_k(t) - L + d) - e_k] >= 0, d the standard
+    deviation of the difference between vote and mean when nobody lies, less 1/N. Weights are
+    sizes; to vouch, at most CAP times the median unless registered. Copies speak once, with the
+    least of their shares.
+    """
+
+    def __init__(
+        self, federation: Federation, trusted: Mask, rank: RankRule, harder: Mask | None
+    ) -> None:
+        self._plain = FcpThreshold(federation, trusted, rank)
+        kept = federation if trusted.all() else federation.subset(trusted)
+        self._kept, self._rank = kept, rank
+        self._sizes = kept.sizes.astype(np.float64)
+        self._objects = self._sizes.copy()
+        most = np.inf if federation.registered else CAP * float(np.median(federation.sizes))
+        self._vouches = np.minimum(self._sizes, most)
+        copies = find_copies(federation)
+        place = {client: k for k, client in enumerate(kept.ids)} if copies else {}
+        groups = [[place[c] for c in group.clients if c in place] for group in copies]
+        self._groups = [group for group in groups if len(group) > 1]
+        for weights in (self._objects, self._vouches):
+            for group in self._groups:
+                weights[group[0]] = weights[group].max()
+                weights[group[1:]] = 0
+        self._even = bool((self._vouches == self._sizes).all())
+        doubted = np.zeros(kept.n_clients, dtype=bool) if harder is None else harder[trusted]
+        self._objection = np.where(doubted, VOUCH, 1 / VOUCH)
+        few = kept.n_clients * kept.grid.n_bins <= 2**22
+        self._below = kept.cumulative() if few else None
+        self._phi: float | None = None
+
+    def index(self, level: Fraction) -> int | None:
+        """The threshold's edge; None = infinite."""
+        kept, last = self._kept, self._kept.grid.n_bins - 1
+        first = self._plain.index(level)
+        if not self._even:
+            rank = conformal_rank(level, kept.n_samples, kept.n_clients, self._rank)
+            wanted = rank / kept.n_samples
+            if wanted > 1:
+                return None
+            first = self._reached(0, last, lambda shares: shares - wanted)
+        if first is None or kept.n_clients < 3:
             return first
-        share, weights = float(level), self._weights
-        limits, means, spread = _laws(self._sizes, share, self._heterogeneity(), self._constants)
-        total = weights.sum()
-        allowed = float(np.sqrt((weights**2 * spread**2).sum()) / total)
-        wanted = share - max(allowed - 1 / total, 0.0)
+        share, weights = float(level), self._vouches
+        phi = self._heterogeneity()
+        deviation = np.sqrt(share * (1 - share) * (1 / self._sizes + phi))
+        means, spread = (one * deviation for one in _laws(self._sizes, share, phi))
+        allowed = float(np.sqrt((weights**2 * spread**2).sum()) / weights.sum())
+        wanted = share - max(allowed - 1 / weights.sum(), 0.0)
+
+        def votes(shares: Array) -> Array:
+            cut = np.clip(shares - wanted, -self._objection * deviation, VOUCH * deviation)
+            found: Array = cut - means
+            return found
+
+        return self._reached(first, last, votes)
+
+    def _reached(self, first: int, last: int, votes: Callable[[Array], Array]) -> int | None:
+        """The first edge at which the weighted votes are not against."""
+        least = -1e-9 * self._vouches.sum()
 
         def accepted(edge: int) -> bool:
-            votes = np.clip(self._shares(edge) - wanted, -OBJECTION * limits, limits) - means
-            return float(weights @ votes) >= -1e-9 * total
+            given = votes(self._shares(edge))
+            weights = np.where(given > 0, self._vouches, self._objects)
+            return float(weights @ given) >= least
 
-        last = self._kept.grid.n_bins - 1
         if not accepted(last):
             return None
         return first + bisect_left(range(first, last), True, key=accepted)
 
-    def _first(self, level: Fraction) -> int | None:
-        """FCP's edge with these weights; exact where they are the sizes."""
-        if not self._uneven:
-            return self._plain.index(level)
-        n_samples, n_clients, rule = self._rank
-        wanted = conformal_rank(level, n_samples, n_clients, rule) / n_samples
-        if wanted > 1:
-            return None
-        least, last = wanted * self._weights.sum() * (1 - 1e-12), self._kept.grid.n_bins - 1
-
-        def covers(edge: int) -> bool:
-            return bool(self._weights @ self._shares(edge) >= least)
-
-        return bisect_left(range(last), True, key=covers)
-
     def _shares(self, edge: int) -> Array:
         """(K,) F_k at an edge; of copies the least."""
-        if self._below is None:
-            found: Array = self._kept.below(edge) / self._sizes
-        else:
-            found = self._below[:, edge] / self._sizes
+        below = self._kept.below(edge) if self._below is None else self._below[:, edge]
+        found: Array = below / self._sizes
         for group in self._groups:
             found[group[0]] = found[group].min()
         return found
 
     def _heterogeneity(self) -> float:
-        """phi such that the closer 30% of those kept are as close as they should be."""
+        """phi by which the closer 30% of some differ beyond sampling: liars would widen later."""
         if self._phi is None:
-            kept = replace(self._kept, strata=None)
-            some = np.zeros(kept.n_clients, dtype=bool)
-            some[drawn(kept.n_clients, kept.pooled())] = True
-            pooled = tables_of(kept.subset(some), (), self._constants.cap)
-            ratio = ratios(pooled, np.ones(pooled.shape[0], dtype=bool))
-            law = self._constants.mixed, by_bin(pooled), self._constants.freedom
-            needed = usual_spread(ratio, CLOSER, *law) / pooled.sizes
-            phi = min(float(np.quantile(needed, CLOSER)), WIDEST)
-            self._phi = float(f"{phi:.1e}") if phi >= LEAST else 0.0
+            few = drawn(self._kept.n_clients, 0)
+            counts = self._kept.merged(_ends(self._kept, few))[few].astype(np.float64)
+            sizes = self._sizes[few]
+            shares = counts.sum(axis=0) / max(counts.sum(), 1)
+            squares = (counts / sizes[:, None] - shares) ** 2 / (shares + 1e-12)
+            misfit = squares.sum(axis=1) * sizes / max(counts.shape[1] - 1, 1)
+            excess = (misfit / 0.7 - 1) / np.minimum(sizes, CAP * np.median(sizes))
+            self._phi = float(f"{np.clip(np.quantile(excess, 0.3), 0, 0.3):.1e}")
         return self._phi
 
 
-def _laws(
-    sizes: Array, level: float, phi: float, constants: Constants
-) -> tuple[Array, Array, Array]:
-    """(K,) each: b_k, e_k and the standard deviation of the mean less the vote's answer."""
-    deviation = np.sqrt(level * (1 - level) * (1 / sizes + phi))
-    every = np.unique(np.minimum(sizes, _NORMAL + 1)).astype(np.int64)
-    if len(every) > _SIZES:
-        every = np.unique(np.round(np.geomspace(every[0], every[-1], _SIZES)).astype(np.int64))
-    known = _in_deviations(tuple(every.tolist()), level, phi, constants.vouch)
-    means, spread = (np.interp(np.log(sizes), np.log(every), column) for column in known)
-    return constants.vouch * deviation, means * deviation, spread * deviation
-
-
-@lru_cache(maxsize=4096)
-def _in_deviations(
-    sizes: tuple[int, ...], level: float, phi: float, vouch: float
-) -> tuple[Array, Array]:
-    """(S,) each: e and the standard deviation, in units of s, for X beta-binomial.
-
-    Variance n^2 s^2; beyond 300 samples a normal X, for which these are the same for all sizes.
-    """
-    n = np.array(sizes)[:, None]
-    hits = np.arange(n.max() + 1)
-    rest = np.maximum(n - hits, 0)
-    deviation = np.sqrt(level * (1 - level) * (1 / n + phi))
-    logs = np.where(hits <= n, _log_chances(hits, rest, level, phi), -np.inf)
-    mean, spread = _mean_and_spread((hits / n - level) / deviation, logs, vouch)
-    if sizes[-1] > _NORMAL:
-        values = np.linspace(-6, 6, 1201)[None]
-        (mean[-1],), (spread[-1],) = _mean_and_spread(values, -(values**2) / 2, vouch)
+def _laws(sizes: Array, level: float, phi: float) -> tuple[Array, Array]:
+    """(K,) each: e_k and the deviation of mean less vote, in deviations; of 32 sizes at most."""
+    every = np.unique(np.minimum(sizes, 301)).astype(np.int64)
+    if len(every) > 32:
+        every = np.unique(np.round(np.geomspace(every[0], every[-1], 32)).astype(np.int64))
+    known = np.array([_law(int(n), level, phi) for n in every]).T
+    mean, spread = (np.interp(np.log(sizes), np.log(every), column) for column in known)
     return mean, spread
 
 
-def _log_chances(
-    hits: NDArray[np.int64], rest: NDArray[np.int64], level: float, phi: float
-) -> Array:
-    """(S, n + 1) logarithms of the chances of so many hits, up to a constant for each size."""
+@lru_cache(maxsize=4096)
+def _law(n: int, level: float, phi: float) -> tuple[float, float]:
+    """The same for n samples, hits beta-binomial; normal beyond 300."""
     from scipy.special import gammaln
 
-    def risen(start: float) -> Array:
-        return np.asarray(gammaln(np.arange(len(hits)) + start), dtype=np.float64)
-
-    ways = -risen(1.0)
-    if phi < LEAST:
-        below, above = hits * np.log(level), rest * np.log1p(-level)
+    if n > 300:
+        values = np.linspace(-6, 6, 1201)
+        logs = -(values**2) / 2
     else:
-        strength = 1 / phi - 1
-        below, above = risen(level * strength)[hits], risen((1 - level) * strength)[rest]
-    found: Array = ways[hits] + ways[rest] + below + above
-    return found
-
-
-def _mean_and_spread(values: Array, logs: Array, vouch: float) -> tuple[Array, Array]:
-    """(S,) the mean of the cut values, and how far the uncut are from what the vote answers."""
-    masses = np.exp(logs - logs.max(axis=1, keepdims=True))
-    masses /= masses.sum(axis=1, keepdims=True)
-    votes = np.clip(values, -OBJECTION * vouch, vouch)
-    mean = (masses * votes).sum(axis=1)
-    inside = (masses * ((values < vouch) & (values > -OBJECTION * vouch))).sum(axis=1)
-    answer = (votes - mean[:, None]) / np.maximum(inside, 0.05)[:, None]
-    return mean, np.sqrt((masses * (values - answer) ** 2).sum(axis=1))
+        hits, strength = np.arange(n + 1), 1 / max(phi, 1e-6) - 1
+        a, b = level * strength, (1 - level) * strength
+        logs = gammaln(hits + a) + gammaln(n - hits + b) - gammaln(hits + 1) - gammaln(n - hits + 1)
+        values = (hits / n - level) / np.sqrt(level * (1 - level) * (1 / n + phi))
+    masses = np.exp(logs - logs.max())
+    masses /= masses.sum()
+    cut = np.clip(values, -1 / VOUCH, VOUCH)
+    inside = max(float(masses[(values < VOUCH) & (values > -1 / VOUCH)].sum()), 0.05)
+    mean = float(masses @ cut)
+    return mean, float(np.sqrt(masses @ (values - (cut - mean) / inside) ** 2))

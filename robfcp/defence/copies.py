@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.arguments import a_few
 from robfcp.federation import Counts, Federation
 from robfcp.privacy import Noise, pooled_mass
 
@@ -72,22 +75,65 @@ def _exact_copies(federation: Federation, false_alarm: float) -> list[Copies]:
     else:
         left, right = similar_rows(table, codes, used, first)
     likely = _close_enough(table, first[left], first[right], MARGIN * false_alarm / max(n_pairs, 1))
-    left, right = (np.concatenate([repeated, ends[likely]]) for ends in (left, right))
-    pairs = zip(left, right, strict=True)
-    p_values = n_pairs * np.array(
-        [lower_tail(table.row(first[i]), table.row(first[j])) for i, j in pairs]
-    )
-    close = p_values <= false_alarm
-    groups = _components(owner, left[close], right[close])
-    member = np.zeros(len(first), dtype=np.intp)
-    for number, group in enumerate(groups):
-        member[owner[group]] = number
-    worst = np.zeros(len(groups))
-    np.maximum.at(worst, member[left[close]], p_values[close])
+    p_values: dict[tuple[int, int], float] = {}
+
+    def chance(one: int, other: int) -> float:
+        pair = min(one, other), max(one, other)
+        if pair not in p_values:
+            p_values[pair] = n_pairs * lower_tail(*(table.row(first[row]) for row in pair))
+        return p_values[pair]
+
+    pairs = zip(left[likely].tolist(), right[likely].tolist(), strict=True)
+    close = [pair for pair in pairs if chance(*pair) <= false_alarm]
+    same = [[row] for row in repeated.tolist() if chance(row, row) <= false_alarm]
     return [
-        Copies(tuple(federation.ids[k] for k in group), len(set(owner[group])) == 1, float(p_value))
-        for group, p_value in zip(groups, worst, strict=True)
+        _copies(federation, np.flatnonzero(np.isin(owner, rows)), chance(rows[0], rows[-1]))
+        for rows in _mutual(close, lambda *pair: chance(*pair) <= false_alarm, same)
     ]
+
+
+def _copies(federation: Federation, members: Indices, p_value: float) -> Copies:
+    rows = federation.table.rows(members).dense()
+    names = tuple(federation.ids[k] for k in members)
+    return Copies(names, bool((rows == rows[0]).all()), p_value)
+
+
+def copy_note(copies: Sequence[Copies]) -> tuple[str, ...]:
+    """Who sends the same report: together they have one site's say."""
+    return tuple(
+        f"{a_few(group.clients)} send {'the same' if group.exact else 'nearly the same'} report "
+        f"(chance among independent samples {group.p_value:.2g}): they have one site's say together"
+        for group in copies
+    )
+
+
+def _mutual(
+    pairs: list[tuple[int, int]],
+    close: Callable[[int, int], bool],
+    alone: Sequence[list[int]] = (),
+) -> list[list[int]]:
+    """Groups of rows that are all close to each other, and those `alone` that are in none.
+
+    Whoever is close to many who are not close to each other (a mean of theirs) joins one of them.
+    """
+    near: dict[int, set[int]] = {}
+    for one, other in pairs:
+        near.setdefault(one, set()).add(other)
+        near.setdefault(other, set()).add(one)
+    found: dict[int, list[int]] = {}  # by member
+    for row in sorted(near, key=lambda row: (-len(near[row]), row)):
+        for group in {
+            id(found[other]): found[other] for other in near[row] if other in found
+        }.values():
+            if all(other in near[row] or close(row, other) for other in group):
+                group.append(row)
+                found[row] = group
+                break
+        else:
+            found[row] = [row]
+    groups = {id(group): group for group in found.values()}.values()
+    single = [group for group in alone if len(found.get(group[0], ())) < 2]
+    return sorted([*(sorted(group) for group in groups if len(group) > 1), *single])
 
 
 def codes_of(table: Counts, n_bins: int) -> tuple[NDArray[np.uint64], Indices]:
@@ -108,24 +154,6 @@ def codes_of(table: Counts, n_bins: int) -> tuple[NDArray[np.uint64], Indices]:
         codes[number] = np.add.reduceat((factors * inside)[bins] * whole, starts[:-1])
         used[number] = np.add.reduceat(inside[bins], starts[:-1], dtype=np.intp)
     return codes, used
-
-
-def _components(owner: Indices, left: Indices, right: Indices) -> list[Indices]:
-    """The clients whose rows are linked, two or more, in the order of their first members."""
-    if not len(left):
-        return []
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    n_rows = int(owner.max()) + 1
-    graph = coo_array((np.ones(len(left)), (left, right)), shape=(n_rows, n_rows))
-    _, labels = connected_components(graph, directed=False)
-    linked = np.zeros(len(labels), dtype=bool)
-    linked[labels[left]] = True
-    members = np.flatnonzero(linked[labels[owner]])
-    members = members[np.argsort(labels[owner[members]], kind="stable")]
-    cuts = np.flatnonzero(np.diff(labels[owner[members]])) + 1
-    return sorted(np.split(members, cuts), key=lambda group: int(group[0]))
 
 
 def _close_enough(table: Counts, left: Indices, right: Indices, most: float) -> NDArray[np.bool_]:
@@ -255,16 +283,13 @@ def _noisy_copies(
         left.append(first[later] + start)
         right.append(second[later])
         squares.append(np.maximum(squared[first[later], second[later]], 0))
-    pairs = np.concatenate(left), np.concatenate(right)
+    ends = np.concatenate(left).tolist(), np.concatenate(right).tolist()
     p_value = np.exp((np.outer(np.concatenate(squares), tilts) + exponent).min(axis=1))
-    groups = _components(np.arange(len(counts)), *pairs)
+    known = dict(zip(zip(*ends, strict=True), p_value.tolist(), strict=True))
+    groups = _mutual(list(known), lambda one, other: (min(one, other), max(one, other)) in known)
     return [
-        Copies(
-            tuple(federation.ids[k] for k in group),
-            bool((federation.counts[group] == federation.counts[group[0]]).all()),
-            float(p_value[np.isin(pairs[0], group)].max()),
-        )
-        for group in groups
+        _copies(federation, np.array(rows), max(known[pair] for pair in combinations(rows, 2)))
+        for rows in groups
     ]
 
 

@@ -86,17 +86,17 @@ def test_gross_attacks_are_counted_exactly_in_95_of_100_runs(attack, spread):
     assert np.mean(hits) >= 0.95 - 2 * np.sqrt(0.05 * 0.95 / len(hits))
 
 
-@pytest.mark.xfail(reason="five at zero and one at one are no group: they hide each other")
 def test_a_decoy_does_not_hide_few_liars():
     assert estimate_malicious(Decoy()(federation(60, 300), np.arange(6), 0)) == 6
 
 
 @pytest.mark.slow
-def test_the_gaussian_attack_is_counted_at_500_samples_and_often_at_50():
-    for n, least in ((500, 0.8), (50, 0.1)):
+def test_the_gaussian_attack_is_counted_within_one_at_500_samples_and_often_at_50():
+    liars = np.arange(24)
+    for n, least in ((500, 0.9), (50, 0.2)):
         hits = [
-            estimate_malicious(GaussianRelative()(federation(60, n, seed), np.arange(24), seed))
-            == 24
+            abs(estimate_malicious(GaussianRelative()(federation(60, n, seed), liars, seed)) - 24)
+            <= 1
             for seed in range(20)
         ]
         assert np.mean(hits) >= least
