@@ -28,12 +28,12 @@ from consensus_cells import COMPARED
 from consensus_worlds import World, attacked, federation_of, natural, world
 from measure import into_page, markdown
 from numpy.typing import NDArray
+from robfcp.defence.expected_scores import Constants
 
 from robfcp import Federation
 from robfcp.defence import RobFCP, RobFCPReleased
 from robfcp.defence.consensus import VotedThreshold, stand_out
 from robfcp.defence.copies import find_copies
-from robfcp.defence.expected_scores import Constants
 from robfcp.guarantees import fcp_index, rank_charge
 
 LEVEL = Fraction(9, 10)

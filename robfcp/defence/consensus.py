@@ -217,8 +217,8 @@ class Compared:
         """Easier and harder at once, or without most of the body (if harder) or tail (if easier).
 
         One site alone goes half way to all of its body: to lose it costs little. Of several each
-        must lack the lower half of all sites' scores too: else liars who share the easiest ones make the
-        honest look impossible.
+        must lack the lower half of all sites' scores too: else liars who share the easiest ones
+        make the honest look impossible.
         """
         body = self.body <= (1 + LACKS) / 2
         if not alone:
@@ -323,19 +323,19 @@ def rejected(chance: Array, level: float) -> Mask:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class Hypothesis:
     """A majority as the reference: who goes, who stands out, how ill the others fit, by the two."""
 
     out: Mask
     stands: Mask
     misfits: tuple[float, float]
 
-    def beside(self, best: Explanation) -> bool:
+    def beside(self, best: Hypothesis) -> bool:
         """Whether it fits about as well."""
         return all(own <= LOOSE * its for own, its in zip(self.misfits, best.misfits, strict=True))
 
 
-def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Explanation:
+def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypothesis:
     """Who stands out from a reference, which becomes all the others until nothing changes.
 
     Whoever goes stands out given its labels, or without classes if it is easier: to lose easier
@@ -363,7 +363,7 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Expla
             break
         reference = ~stands
     misfits = [float(compared(one, reference).misfit[reference].mean()) for one in (sites, pooled)]
-    return Explanation(out, stands, (max(misfits[0], 1.0), max(misfits[1], 1.0)))
+    return Hypothesis(out, stands, (max(misfits[0], 1.0), max(misfits[1], 1.0)))
 
 
 def majorities(sites: Sites, lot: np.random.Generator) -> list[Mask]:
@@ -415,11 +415,11 @@ def concentrated(sites: Sites, reference: Mask, steps: int) -> Mask:
     return reference
 
 
-def explanations(sites: Sites, few: Indices, level: float, seed: int) -> list[Explanation]:
+def explanations(sites: Sites, few: Indices, level: float, seed: int) -> list[Hypothesis]:
     """What explains the reports, the best first; sought among the drawn, settled among all."""
     part = sites.some(few)
     pooled, lot = part.pooled(), np.random.default_rng(seed)
-    found: list[Explanation] = []
+    found: list[Hypothesis] = []
 
     def add(halves: Sequence[Mask]) -> None:
         for reference in halves:
@@ -465,7 +465,15 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     sites = sites_of(federation, copies, few)
     owner, nobody = sites.owner, np.zeros(federation.n_clients, dtype=bool)
     if sites.n < 3:
-        return Finding(np.zeros(len(nobody)), nobody, (), nobody, nobody, {}, copy_note(copies))
+        return Finding(
+            oddness=np.zeros(len(nobody)),
+            stands_out=nobody,
+            others=(),
+            easier=nobody,
+            harder=nobody,
+            reasons={},
+            remarks=copy_note(copies),
+        )
     few = few if sites.n == federation.n_clients else drawn(sites.n, seed)
     plausible = explanations(sites, few, level, seed)
     out = np.logical_and.reduce([one.out for one in plausible])
