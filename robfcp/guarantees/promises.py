@@ -47,7 +47,7 @@ Promised = tuple[int | None, Certificate]
 UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
 
 
-class Found(NamedTuple):
+class _Found(NamedTuple):
     """An edge that holds a promise, and what there is to say of it."""
 
     edge: int | None
@@ -87,7 +87,7 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple
             The bin whose upper edge is the threshold, None for an infinite one; the certificate.
         """
-        found, seen = self.find(federation, level, confidence), self.covers(federation)
+        found, seen = self._find(federation, level, confidence), self.covers(federation)
         edge, forcing = found.edge, found.forcing
         if anchor is not None:  # an average does not survive an upper end
             anchor = anchor.from_below() if found.confidence is None else anchor
@@ -118,7 +118,7 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
         return edge, certificate if anchor is None else anchor.stated(certificate)
 
-    def find(self, federation: Federation, level: Fraction, confidence: float) -> Found:
+    def _find(self, federation: Federation, level: Fraction, confidence: float) -> _Found:
         """The first edge that holds the promise, as `threshold` takes and gives it."""
         raise NotImplementedError
 
@@ -172,12 +172,12 @@ class Marginal(Stated, frozen=True, tag="marginal"):
         _whole(self, "liars", "state how many sites may lie")
         _whole(self, "samples", "give a number of samples")
 
-    def find(self, federation: Federation, level: Fraction, confidence: float) -> Found:
+    def _find(self, federation: Federation, level: Fraction, confidence: float) -> _Found:
         edge, forcing = marginal_threshold(federation, level, self.liars, self.samples), None
         if self.liars is not None and self.samples is None:
             tail = swap_tail(level, federation.n_clients)
             forcing = tail.forced_by(federation.sizes, self.liars)
-        return Found(edge, "marginal", forcing=forcing, assumed={"samples": self.samples})
+        return _Found(edge, "marginal", forcing=forcing, assumed={"samples": self.samples})
 
 
 class Pac(Stated, frozen=True, tag="pac"):
@@ -207,14 +207,14 @@ class Pac(Stated, frozen=True, tag="pac"):
         _whole(self, "liars", "state how many sites may lie")
         _share(self, "alike")
 
-    def find(self, federation: Federation, level: Fraction, confidence: float) -> Found:
+    def _find(self, federation: Federation, level: Fraction, confidence: float) -> _Found:
         m, delta = check_budget(self.liars, federation.n_clients), check_delta(1 - confidence)
         if self.alike is None:
             edge, forcing = pac_threshold(federation, level, m, delta), None
             if federation.risk is None:
                 tail = pac_tail(federation.sizes, m, level, delta)
                 forcing = tail.forced_by(federation.sizes, m)
-            return Found(edge, "pac", confidence, forcing)
+            return _Found(edge, "pac", confidence, forcing)
         beta = PRUNING_SHARE * delta  # of the chance to fail; what is left is the threshold's
         pruning, note = prune(federation, m, self.alike, beta), ""
         kept = federation.subset(pruning.kept)
@@ -226,7 +226,7 @@ class Pac(Stated, frozen=True, tag="pac"):
             )
         elif pruning.exclusions:
             note = f"{len(pruning.exclusions)} sites that cannot be honest were dropped first"
-        return Found(edge, "pac", confidence, note=note, assumed={"alike": self.alike})
+        return _Found(edge, "pac", confidence, note=note, assumed={"alike": self.alike})
 
     def remarks(self, federation: Federation, confidence: float) -> tuple[str, ...]:
         strata = federation.exact_strata
@@ -274,7 +274,7 @@ class LabelShift(Stated, frozen=True, tag="label-shift"):
         _share(self, "alike")
         msgspec.structs.force_setattr(self, "mix", _plain(self.mix))
 
-    def find(self, federation: Federation, level: Fraction, confidence: float) -> Found:
+    def _find(self, federation: Federation, level: Fraction, confidence: float) -> _Found:
         counts, delta = class_counts(federation), 1 - confidence
         if self.mix is None:
             walk = pruned_pac(counts, level, self.liars, delta, self.alike)
@@ -301,8 +301,14 @@ class LabelShift(Stated, frozen=True, tag="label-shift"):
             sites = "site" if len(pooled) == 1 else "sites"
             words = f"{len(pooled)} {sites} without counts of all classes ({a_few(pooled)})"
         kind: Kind = "pac" if self.mix is None else "mix"
-        shift = {"label_shift": self.alike}
-        return Found(walk.index, kind, confidence, None, "; ".join(notes), words, shift)
+        return _Found(
+            walk.index,
+            kind,
+            confidence,
+            note="; ".join(notes),
+            outside=words,
+            assumed={"label_shift": self.alike},
+        )
 
     def covers(self, federation: Federation) -> Federation:
         compared = set(class_counts(federation).ids)
