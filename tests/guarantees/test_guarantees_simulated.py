@@ -43,106 +43,62 @@ def fails_too_often(failures: int, trials: int, rate: float) -> bool:
     return bool(binom.sf(failures - 1, trials, rate) < 1e-3)
 
 
-SETTINGS = [("iid", 50), ("iid", 500), ("iid", None), ("dirichlet", 50), ("dirichlet", 500)]
-SETTINGS += [("dirichlet", None)]
+SETTINGS = [(mix, n) for mix in ("iid", "dirichlet") for n in (50, 500, None)]
+
+
+def worst(seed, rule, world, told, trials, extra=0):
+    """Coverage in each trial of (mix, n, clients, liars), the rule told a number of them."""
+    mix, n, n_clients, liars = world
+    rng = np.random.default_rng([seed, n_clients, n or 0])
+    sites = {"mix": mix, "n": n, "n_clients": n_clients, "liars": liars}
+    return worst_coverage(rng, rule, **sites, budget=told, extra=extra, trials=trials)
+
+
+def failures(seed, rule, world, told, trials):
+    return int((worst(seed, rule, world, told, trials) < 0.9).sum())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mix", "n"), SETTINGS)
-@pytest.mark.parametrize(("n_clients", "liars"), [(6, 1), (20, 3)])
-def test_marginal_guarantee_covers_whatever_the_stated_liars_do(mix, n, n_clients, liars):
-    coverage = worst_coverage(
-        np.random.default_rng([1, n_clients, n or 0]),
-        marginal,
-        mix=mix,
-        n=n,
-        n_clients=n_clients,
-        liars=liars,
-        budget=liars,
-        extra=1,
-        trials=200,
-    )
-    assert not mean_is_below(coverage, 0.9)
+@pytest.mark.parametrize(
+    "world",
+    [(*one, *sites) for one in SETTINGS for sites in ((6, 1), (20, 3))]
+    + [("dirichlet", 50, 100, 9)],
+)
+def test_marginal_guarantee_covers_whatever_the_stated_liars_do(world):
+    assert not mean_is_below(worst(1, marginal, world, world[-1], 200, extra=1), 0.9)
 
 
 @pytest.mark.slow
-def test_the_same_check_catches_a_marginal_budget_one_too_small():
-    coverage = worst_coverage(
-        np.random.default_rng(2),
-        marginal,
-        mix="iid",
-        n=500,
-        n_clients=6,
-        liars=1,
-        budget=0,
-        extra=1,
-        trials=200,
-    )
-    assert mean_is_below(coverage, 0.9)
+@pytest.mark.parametrize(("world", "told"), [(("iid", 500, 6, 1), 0), (("iid", 500, 100, 9), 0)])
+def test_the_same_check_catches_a_marginal_budget_too_small(world, told):
+    assert mean_is_below(worst(2, marginal, world, told, 200, extra=1), 0.9)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mix", "n"), SETTINGS)
 def test_pac_threshold_fails_at_most_at_its_stated_rate(mix, n):
-    def failures(budget: int) -> int:
-        coverage = worst_coverage(
-            np.random.default_rng([3, n or 0]),
-            pac,
-            mix=mix,
-            n=n,
-            n_clients=6,
-            liars=1,
-            budget=budget,
-            extra=0,
-            trials=120,
-        )
-        return int((coverage < 0.9).sum())
-
-    assert not fails_too_often(failures(1), 120, 0.2)
+    world = mix, n, 6, 1
+    assert not fails_too_often(failures(3, pac, world, 1, 120), 120, 0.2)
     if n != 50:
-        assert fails_too_often(failures(0), 120, 0.2)
+        assert fails_too_often(failures(3, pac, world, 0, 120), 120, 0.2)
 
 
 @pytest.mark.slow
 def test_pac_threshold_without_liars_fails_close_to_its_stated_rate():
-    coverage = worst_coverage(
-        np.random.default_rng(4),
-        pac,
-        mix="iid",
-        n=200,
-        n_clients=6,
-        liars=0,
-        budget=0,
-        extra=0,
-        trials=300,
-    )
-    failures = int((coverage < 0.9).sum())
-    assert not fails_too_often(failures, 300, 0.2)
-    assert failures > 0.05 * 300
+    failed = failures(4, pac, ("iid", 200, 6, 0), 0, 300)
+    assert not fails_too_often(failed, 300, 0.2)
+    assert failed > 0.05 * 300
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [50, 500, None])
 @pytest.mark.parametrize(("n_clients", "liars"), [(9, 4), (20, 8)])
 def test_pruned_pac_fails_at_most_at_its_stated_rate_with_almost_half_lying(n, n_clients, liars):
-    def failures(budget: int, trials: int) -> int:
-        coverage = worst_coverage(
-            np.random.default_rng([5, n_clients, n or 0]),
-            pruned,
-            mix="iid",
-            n=n,
-            n_clients=n_clients,
-            liars=liars,
-            budget=budget,
-            extra=0,
-            trials=trials,
-        )
-        return int((coverage < 0.9).sum())
-
-    assert not fails_too_often(failures(liars, 120), 120, 0.2)
+    world = "iid", n, n_clients, liars
+    assert not fails_too_often(failures(5, pruned, world, liars, 120), 120, 0.2)
     if n_clients == 9:  # of unlike sizes pruning often finds the fourth too: a third fail
         trials = 200 if n is None else 120
-        assert fails_too_often(failures(liars - 1, trials), trials, 0.2)
+        assert fails_too_often(failures(5, pruned, world, liars - 1, trials), trials, 0.2)
 
 
 @pytest.mark.slow

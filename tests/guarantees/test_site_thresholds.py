@@ -419,36 +419,15 @@ def test_the_record_keeps_the_anchor_so_that_the_calibration_can_be_repeated(tmp
     sites = [(p[k::9], y[k::9]) for k in range(8)]
     files = saved(tmp_path / "in", makers.by_class(sites, 2))
     own = table(tmp_path / "own.csv", p[8::9], y[8::9])
-    said(
-        "calibrate",
-        *files,
-        "--anchor",
-        own,
-        "--promise",
-        "pac",
-        "--liars",
-        "1",
-        "-o",
-        tmp_path / "c.json",
-    )
+    asked = ["calibrate", *files, *["--promise", "pac", "--liars", "1", "-o"]]
+    said(*asked, tmp_path / "c.json", "--anchor", own)
     found = robfcp.Calibration.load(tmp_path / "c.json")
     assert "whoever lies, at least" in found.statement
     assert f"{len(p[8::9])} trusted samples" in found.statement
     assert found.record.trusted_samples.counts.sum() == len(p[8::9])
     assert verify_calibration(found) == []
     found.record.trusted_samples.save(tmp_path / "own.json")
-    said(
-        "calibrate",
-        *files,
-        "--anchor",
-        tmp_path / "own.json",
-        "--promise",
-        "pac",
-        "--liars",
-        "1",
-        "-o",
-        tmp_path / "d.json",
-    )
+    said(*asked, tmp_path / "d.json", "--anchor", tmp_path / "own.json")
     assert robfcp.Calibration.load(tmp_path / "d.json").threshold == found.threshold
     other = msgspec.structs.replace(found.record, anchor=None)
     assert verify_calibration(found.with_record(other)) != []
