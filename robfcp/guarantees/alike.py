@@ -173,7 +173,10 @@ def estimate_heterogeneity(
     m = check_budget(m, federation.n_clients)
     beta = check_delta(1 - confidence)
     federation = federation.comparable()
-    shares = federation.projected().cumulative() / federation.sizes[:, None]
+    edges = _informative_edges(federation)
+    shares = federation.map(
+        lambda block: block.projected().cumulative(edges) / block.sizes[:, None]
+    )
     distances = np.abs(shares - np.median(shares, axis=0)).max(axis=1)
     benign = federation.n_clients - m
     observed = float(np.sort(distances)[benign - 1])

@@ -363,7 +363,6 @@ class NoisyCounts(ExactCounts):
         for law, rows in zip(self._distinct, self._owners, strict=True):
             bound = np.array([noise_bound(((law, int(n)),), chance) for n in draws])
             own[:, rows] = (self._step[edges] * bound[where])[:, None]
-        own[self._silent(edges)] = 0
         lowest = np.clip(-((own - self.least(edges)) // 2), 0, self.sizes)
         return lowest, np.clip((self.greatest(edges) + own) // 2, 0, self.sizes)
 

@@ -49,12 +49,17 @@ def private(epsilon, known=True):
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("m", [0, 1, 2])
 def test_the_marginal_threshold_is_the_brute_force_one(known, m):
-    rng = np.random.default_rng(m)
-    for _ in range(20):
+    rng, fell = np.random.default_rng(m), 0
+    for trial in range(30):
         n_clients = int(rng.integers(m + 1, 7))
         truth = rng.dirichlet(np.full(BINS, 2), n_clients)
         sizes = rng.integers(20, 900, n_clients)
-        federation = noisy(rng, rng.multinomial(sizes, truth), private(2.0, known), known)
+        privacy = private((2.0, 0.5, 30.0)[trial % 3], known)
+        sent = rng.multinomial(sizes, truth)
+        if trial % 3 == 2:  # all below, but for a count that falls and rises again
+            sent = np.column_stack([sizes, *np.zeros((BINS - 1, n_clients), dtype=int)])
+            sent[:, 12], sent[:, 13] = -sizes // 2, -(-sizes // 2)
+        federation = noisy(rng, sent, privacy, known)
         counts = counts_of(federation)
         beta = counts.level_share(LEVEL)
         target = LEVEL + beta
@@ -77,6 +82,9 @@ def test_the_marginal_threshold_is_the_brute_force_one(known, m):
         assert found == (None if expected == BINS else expected)
         survives = counts.most_liars(EVERYWHERE, *marginal_tail(counts, LEVEL))
         assert ((survives >= m) == (expected <= EVERYWHERE)).all()
+        alone = counts.accepted(EVERYWHERE, marginal_tail(counts, LEVEL)[0], m, float(beta))
+        fell += alone[:expected].any()
+    assert fell  # somewhere an edge would do by itself which one above it forbids
 
 
 def test_hidden_sizes_hold_the_noise_of_both_sides():
@@ -299,19 +307,14 @@ def test_private_marginal_thresholds_cover_and_careless_ones_do_not():
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("n", [50, 500, 5000])
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1, 4])
-def test_marginal_thresholds_cover_at_every_epsilon(epsilon, n, known):
+def test_thresholds_cover_at_every_epsilon(epsilon, n, known):
+    """Marginal ones on average, PAC ones in all but a tenth of the rounds."""
     rng = np.random.default_rng(int(10 * epsilon) + n + known)
     found = worst(rng, epsilon, n, known, 1, lambda f: marginal_threshold(f, LEVEL, 1), 150)
     assert not below(found, 0.9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("epsilon", [0.1, 1, 4])
-def test_pac_thresholds_fail_as_rarely_as_stated(epsilon, known):
-    rng = np.random.default_rng(int(10 * epsilon) + known)
-    found = worst(rng, epsilon, 300, known, 1, lambda f: pac_threshold(f, LEVEL, 1, 0.1), 150)
-    assert binom.sf((found < 0.9).sum() - 1, 150, 0.1) > 1e-3
+    if n == 500:
+        found = worst(rng, epsilon, 300, known, 1, lambda f: pac_threshold(f, LEVEL, 1, 0.1), 150)
+        assert binom.sf((found < 0.9).sum() - 1, 150, 0.1) > 1e-3
 
 
 @pytest.mark.slow
