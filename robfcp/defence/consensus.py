@@ -49,8 +49,8 @@ QUANTILES = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0
 BODY = 0.92  # expected share up to the edge that parts body and tail, at most
 VIEWS = 1.6  # tests that the two views are worth
 STARTS, FOLLOWED, STEPS = 12, 4, 8  # of the search for majorities
-DRAWN = 2048  # of many sites, whose quantiles choose the bins and among whom majorities are sought
-EXACT = 4096  # sites whose chances are computed one by one; of more, on a fine grid
+DRAWN = 1024  # of many sites, whose quantiles choose the bins and among whom majorities are sought
+EXACT = 1024  # sites whose chances are computed one by one; of more, on a fine grid
 CELLS = 2**16  # of a block of sites worked on together
 MOST_CELLS = 2**28  # of a table by class; beyond it classes are pooled
 

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
 from robfcp.federation import Counts, Federation
-from robfcp.privacy import Noise, pooled_mass
 
 FALSE_ALARM = 1e-3  # the chance of calling any independent samples copies
-MANY = 4000  # beyond so many different reports not every pair of them is compared
-BINS_A_PART = 12  # bins in use that fall into one part, on average
-MOST_PARTS = 64
-LEAST = 6  # bins in use on which rows must agree before it means anything
+MANY = 4000  # beyond so many different reports only equal ones are looked for
 CLOSE = 0.3  # of the bins in use: more than the squared distance of the roots of copies
 MARGIN = 1e3  # by which the chi-square law may be too large in its lower tail
 _PAIRS = 2**12  # looked at together
 _CELLS = 2**22  # of a block of all pairs
 _TILTS = np.geomspace(0.05, 30, 24)
-_FINE_SCALE = 2000.0  # of noise, from which on E differs by less than a millionth
-_NOISY_TILTS = np.geomspace(1e-6, 30, 60)
 _NORMAL = 200  # standard deviation of a count beyond which it is taken as normal
 
 Indices = NDArray[np.intp]
@@ -43,38 +37,21 @@ class Copies:
 
 @lru_cache(maxsize=1)  # verdict and vote both ask for them
 def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tuple[Copies, ...]:
-    """Groups of copies among the reports without noise, and among those with the same noise."""
-    found: list[Copies] = []
-    laws = [None if law is None or law.never_moves else law for law in federation.noises]
-    n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
-    for law in sorted({law for law in laws if law is not None}):
-        rows = np.array([own == law for own in laws])
-        if rows.sum() > 1:
-            found += _noisy_copies(federation.subset(rows), law, false_alarm, n_pairs)
-    plain = np.array([law is None for law in laws])
-    if plain.any():
-        found += _exact_copies(federation.subset(plain), false_alarm)
-    return tuple(sorted(found, key=lambda group: group.clients))
-
-
-def _exact_copies(federation: Federation, false_alarm: float) -> list[Copies]:
-    """Groups of clients whose reports are closer than independent samples ever are.
+    """Groups of clients whose reports are all closer than independent samples ever are.
 
     Pairs are compared by X^2 = sum_b (a_b - q s_b)^2 / (q (1-q) s_b), s_b = a_b + c_b, q = n_a/(n_a
     + n_c). For independent samples of one distribution a_b is Binomial(s_b, q) and X^2 is about the
     number of bins in use; different distributions only enlarge it. A pair are copies when the
-    Chernoff bound on P(X^2 <= observed) times the number of pairs is at most `false_alarm`.
+    Chernoff bound on P(X^2 <= observed) times the number of pairs is at most `false_alarm`. Of
+    reports that hold noise, and of very many, only equal ones are copies.
     """
-    table, (codes, used) = federation.table, codes_of(federation.table, federation.grid.n_bins)
-    rows = codes.sum(axis=0, dtype=np.uint64)  # equal for equal reports
-    first, owner = np.unique(rows, return_index=True, return_inverse=True)[1:]
-    n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
-    repeated = np.flatnonzero(np.bincount(owner) > 1)
-    if len(first) <= MANY:
-        left, right = _similar(table.rows(first).dense())
-    else:
-        left, right = similar_rows(table, codes, used, first)
-    likely = _close_enough(table, first[left], first[right], MARGIN * false_alarm / max(n_pairs, 1))
+    table, n_bins = federation.table, federation.grid.n_bins
+    codes, equal = _codes_and_chances(table, n_bins)
+    first, owner = np.unique(codes, return_index=True, return_inverse=True)[1:]
+    order = np.argsort(owner, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(owner))[:-1])
+    n_pairs = max(1.0, federation.n_clients * (federation.n_clients - 1) / 2)
+    noisy = np.array([law is not None and not law.never_moves for law in federation.noises])[first]
     p_values: dict[tuple[int, int], float] = {}
 
     def chance(one: int, other: int) -> float:
@@ -83,19 +60,44 @@ def _exact_copies(federation: Federation, false_alarm: float) -> list[Copies]:
             p_values[pair] = n_pairs * lower_tail(*(table.row(first[row]) for row in pair))
         return p_values[pair]
 
-    pairs = zip(left[likely].tolist(), right[likely].tolist(), strict=True)
-    close = [pair for pair in pairs if chance(*pair) <= false_alarm]
-    same = [[row] for row in repeated.tolist() if chance(row, row) <= false_alarm]
-    return [
-        _copies(federation, np.flatnonzero(np.isin(owner, rows)), chance(rows[0], rows[-1]))
-        for rows in _mutual(close, lambda *pair: chance(*pair) <= false_alarm, same)
-    ]
+    close: list[tuple[int, int]] = []
+    plain = np.flatnonzero(~noisy)
+    if 1 < len(plain) <= MANY:
+        left, right = (plain[ends] for ends in _similar(table.rows(first[plain]).dense()))
+        likely = _close_enough(table, first[left], first[right], MARGIN * false_alarm / n_pairs)
+        pairs = zip(left[likely].tolist(), right[likely].tolist(), strict=True)
+        close = [pair for pair in pairs if chance(*pair) <= false_alarm]
+    rare = noisy | (n_pairs * equal[first] <= false_alarm)
+    same = np.flatnonzero((np.bincount(owner) > 1) & rare)
+    found = []
+    for rows in _mutual(close, lambda *pair: chance(*pair) <= false_alarm, same.tolist()):
+        clients = tuple(
+            federation.ids[k] for k in np.sort(np.concatenate([members[r] for r in rows]))
+        )
+        own = 0.0 if noisy[rows[0]] else n_pairs * float(equal[first[rows[0]]])
+        p_value = max((chance(rows[0], row) for row in rows[1:]), default=own)
+        found.append(Copies(clients, len(rows) == 1, p_value))
+    return tuple(sorted(found, key=lambda group: group.clients))
 
 
-def _copies(federation: Federation, members: Indices, p_value: float) -> Copies:
-    rows = federation.table.rows(members).dense()
-    names = tuple(federation.ids[k] for k in members)
-    return Copies(names, bool((rows == rows[0]).all()), p_value)
+def _codes_and_chances(table: Counts, n_bins: int) -> tuple[NDArray[np.uint64], Array]:
+    """(K,) numbers equal for equal rows, for others with chance 2^-63; P(another sample equals it).
+
+    The latter is prod_b C(2 a_b, a_b) / 4^a_b given the sums of both.
+    """
+    from scipy.special import gammaln
+
+    starts, bins, values = table.entries()
+    factors = np.random.default_rng(0).integers(2**63, size=n_bins).astype(np.uint64)
+    factors = factors * np.uint64(2) + np.uint64(1)  # odd: products lose nothing
+    counts = np.maximum(values, 0).astype(np.float64)
+    logs = gammaln(2 * counts + 1) - 2 * gammaln(counts + 1) - 2 * counts * np.log(2)
+
+    def sums(numbers: NDArray[Any]) -> NDArray[Any]:
+        passed = np.concatenate([np.zeros(1, numbers.dtype), np.cumsum(numbers)])
+        return passed[starts[1:]] - passed[starts[:-1]]
+
+    return sums(factors[bins] * values.astype(np.uint64)), np.exp(sums(logs))
 
 
 def copy_note(copies: Sequence[Copies]) -> tuple[str, ...]:
@@ -110,7 +112,7 @@ def copy_note(copies: Sequence[Copies]) -> tuple[str, ...]:
 def _mutual(
     pairs: list[tuple[int, int]],
     close: Callable[[int, int], bool],
-    alone: Sequence[list[int]] = (),
+    alone: Sequence[int] = (),
 ) -> list[list[int]]:
     """Groups of rows that are all close to each other, and those `alone` that are in none.
 
@@ -132,28 +134,8 @@ def _mutual(
         else:
             found[row] = [row]
     groups = {id(group): group for group in found.values()}.values()
-    single = [group for group in alone if len(found.get(group[0], ())) < 2]
+    single = [[row] for row in alone if len(found.get(row, ())) < 2]
     return sorted([*(sorted(group) for group in groups if len(group) > 1), *single])
-
-
-def codes_of(table: Counts, n_bins: int) -> tuple[NDArray[np.uint64], Indices]:
-    """(P, K) numbers that are equal for rows equal on a part of the bins; (P, K) its bins in use.
-
-    For other rows they are equal with chance 2^-64. The bins fall into parts by lot.
-    """
-    starts, bins, values = table.entries()
-    parts = int(np.clip(len(bins) // len(starts) // BINS_A_PART, 4, MOST_PARTS))
-    part = np.random.default_rng(1).permutation(n_bins) % parts
-    whole = values.astype(np.uint64)
-    factors = np.random.default_rng(0).integers(2**63, size=n_bins).astype(np.uint64)
-    factors = factors * np.uint64(2) + np.uint64(1)  # odd: products lose nothing
-    codes = np.empty((parts, len(starts) - 1), dtype=np.uint64)
-    used = np.empty(codes.shape, dtype=np.intp)
-    for number in range(parts):
-        inside = part == number
-        codes[number] = np.add.reduceat((factors * inside)[bins] * whole, starts[:-1])
-        used[number] = np.add.reduceat(inside[bins], starts[:-1], dtype=np.intp)
-    return codes, used
 
 
 def _close_enough(table: Counts, left: Indices, right: Indices, most: float) -> NDArray[np.bool_]:
@@ -174,31 +156,6 @@ def _close_enough(table: Counts, left: Indices, right: Indices, most: float) -> 
         free = np.maximum((total > 0).sum(axis=1) - 1, 1)
         kept[pairs] = gammainc(free / 2, squared / 2) <= most
     return kept
-
-
-def similar_rows(
-    table: Counts, codes: NDArray[np.uint64], used: Indices, distinct: Indices
-) -> tuple[Indices, Indices]:
-    """Pairs of distinct rows that agree on a part and have sum (sqrt a - sqrt c)^2 below 0.3 bins.
-
-    Copies with a few counts moved still agree on some part. Of several rows that agree only
-    neighbours in their order are paired: pairs stay linear in K and groups are joined through
-    common members. Rows are given by their places among the distinct.
-    """
-    found = []
-    for own, bins in zip(codes[:, distinct], used[:, distinct], strict=True):
-        rows = np.flatnonzero(bins >= LEAST)
-        rows = rows[np.argsort(own[rows], kind="stable")]
-        (same,) = np.nonzero(own[rows[1:]] == own[rows[:-1]])
-        found.append(np.stack([rows[same], rows[same + 1]]))
-    left, right = np.unique(np.concatenate(found, axis=1), axis=1)
-    kept = np.zeros(len(left), dtype=bool)
-    for start in range(0, len(left), _PAIRS):
-        pairs = slice(start, start + _PAIRS)
-        first, second = (table.rows(distinct[ends[pairs]]).dense() for ends in (left, right))
-        squared = ((np.sqrt(first) - np.sqrt(second)) ** 2).sum(axis=1)
-        kept[pairs] = squared < CLOSE * ((first > 0) | (second > 0)).sum(axis=1)
-    return left[kept], right[kept]
 
 
 def _similar(counts: NDArray[np.int64]) -> tuple[Indices, Indices]:
@@ -259,50 +216,3 @@ def _log_laplace(size: int, share: float) -> Array:
     squared = (a - share * size) ** 2 / (share * (1 - share) * size)
     result: Array = logsumexp(log_mass[None, :] - _TILTS[:, None] * squared, axis=1)
     return result
-
-
-def _noisy_copies(
-    federation: Federation, law: Noise, false_alarm: float, n_pairs: float
-) -> list[Copies]:
-    """Groups of reports that hold one law of noise.
-
-    Pairs whose squared distance noise alone undercuts with chance <= false_alarm / pairs.
-    """
-    counts = federation.counts.astype(np.float64)
-    tilts, log_laplace = _noisy_log_laplace(law)
-    exponent = counts.shape[1] * log_laplace + np.log(n_pairs)
-    farthest = float(((np.log(false_alarm) - exponent) / tilts).max())
-    norms = np.einsum("kb,kb->k", counts, counts)
-    left, right, squares = [], [], []
-    step = max(1, _CELLS // len(counts))
-    for start in range(0, len(counts), step):
-        rows = slice(start, min(start + step, len(counts)))
-        squared = norms[rows, None] + norms - 2 * counts[rows] @ counts.T
-        first, second = np.nonzero(squared <= farthest)
-        later = second > first + start
-        left.append(first[later] + start)
-        right.append(second[later])
-        squares.append(np.maximum(squared[first[later], second[later]], 0))
-    ends = np.concatenate(left).tolist(), np.concatenate(right).tolist()
-    p_value = np.exp((np.outer(np.concatenate(squares), tilts) + exponent).min(axis=1))
-    known = dict(zip(zip(*ends, strict=True), p_value.tolist(), strict=True))
-    groups = _mutual(list(known), lambda one, other: (min(one, other), max(one, other)) in known)
-    return [
-        _copies(federation, np.array(rows), max(known[pair] for pair in combinations(rows, 2)))
-        for rows in groups
-    ]
-
-
-def _noisy_log_laplace(law: Noise) -> tuple[Array, Array]:
-    """Tilts t and log E exp(-t N^2), N the difference of two noises.
-
-    The counts differ by N and by whatever the samples differ by; the latter only lengthens the
-    distance, so exp(t x) (E exp(-t N^2))^H bounds the chance of a squared distance of at most x.
-    Beyond a scale the law has one shape: E is that of a smaller one, with t to match.
-    """
-    small = replace(law, scale=min(law.scale, _FINE_SCALE))
-    mass = pooled_mass(((small, 2),))
-    squares = np.arange(-(len(mass) // 2), len(mass) // 2 + 1) ** 2.0
-    tilts = _NOISY_TILTS / max(1.0, 2 * small.variance)
-    logs = np.array([np.log(mass @ np.exp(-tilt * squares)) for tilt in tilts])
-    return _NOISY_TILTS / max(1.0, 2 * law.variance), logs

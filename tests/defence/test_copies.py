@@ -5,6 +5,7 @@ import pytest
 from noises import draw
 
 from robfcp import Federation, Grid, Privacy
+from robfcp.defence.consensus import stand_out
 from robfcp.defence.copies import find_copies, lower_tail
 from robfcp.lab.attacks.coordinated import Mimic
 
@@ -95,18 +96,29 @@ def private(rng, marks, n=500):
     return Federation.from_counts(counts, privacy=marks, sizes=np.full(len(marks), n))
 
 
-def test_copies_of_private_reports_are_found_and_independent_ones_are_not():
+def test_only_equal_private_reports_are_copies():
     rng, alike = np.random.default_rng(4), [Privacy(1)] * 40
     for _ in range(10):
         assert not find_copies(private(rng, alike))
-    for marks, copied in ((alike, 3), ([None, None, *alike[2:]], 2)):
-        sent = private(rng, marks)
-        counts = sent.counts.copy()
-        counts[1:copied] = counts[0]
-        counts[2:copied] += rng.integers(-1, 2, 24)
-        (group,) = find_copies(Federation.from_counts(counts, privacy=marks, sizes=sent.sizes))
-        assert set(group.clients) == set(sent.ids[:copied])
-        assert group.exact == (copied == 2)
+    sent = private(rng, alike)
+    counts = sent.counts.copy()
+    counts[1:3] = counts[0]
+    counts[2, 5] += 1
+    (group,) = find_copies(Federation.from_counts(counts, privacy=alike, sizes=sent.sizes))
+    assert group.clients == sent.ids[:2]
+    assert group.exact
+
+
+def test_means_of_honest_reports_join_one_of_them_and_chain_nobody():
+    rng = np.random.default_rng(5)
+    counts = rng.multinomial(20_000, np.full(200, 1 / 200), 20)
+    for hub in range(16, 20):
+        counts[hub] = np.round(counts[4 * (hub - 16) : 4 * (hub - 16) + 4].mean(axis=0))
+    honest = {f"client-{k:02d}" for k in range(16)}
+    groups = find_copies(Federation.from_counts(counts))
+    assert groups
+    assert all(len(honest & set(group.clients)) < 2 for group in groups)
+    assert not stand_out(Federation.from_counts(counts)).stands_out.any()
 
 
 def test_copies_are_found_once_a_federation():
