@@ -82,6 +82,26 @@ def stealth(seeds: range, names: Sequence[Any]) -> Cells:
         yield [title, "stealth, all"], made, (attack, 0.4), COMPARED, True
 
 
+def turned(seeds: range, names: Sequence[Any]) -> Cells:
+    """40% that turn a defence against the honest: by means of them, a middle, a rare class."""
+    places = ((10, 200, None), (20, 200, 0.5), (50, 50, 0.1), (20, 5000, None))
+    attacks = ("hub", "squeeze", "class-claim")
+    for seed, name, attack, (clients, size, beta) in product(seeds, names, attacks, places):
+        made = ("world", name, clients, size, beta, "equal", seed, {})
+        yield [attack, f"{attack}, n = {size}"], made, (attack, 0.4), COMPARED, True
+
+
+def upward(seeds: range, names: Sequence[Any]) -> Cells:
+    """Scores made larger, so that every label is in every set; also told how many lie."""
+    places = ((10, 200, None), (20, 200, 0.5), (50, 50, 0.3))
+    attacks = (("keep-30", 0.2), ("keep-30", 0.4), ("lift", 0.4))
+    for seed, name, (attack, share), (clients, size, beta) in product(
+        seeds, names, attacks, places
+    ):
+        made = ("world", name, clients, size, beta, "equal", seed, {})
+        yield [f"{attack}, {share:.0%}"], made, (attack, share), (*COMPARED, "exactly"), True
+
+
 def nobody(seeds: range, names: Sequence[Any]) -> Cells:
     """Nobody lies, in one group of clients who differ by labels and by difficulty."""
     kinds = ((None, 0.0), (0.3, 0.0), (1.0, 0.5))
