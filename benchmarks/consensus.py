@@ -54,11 +54,11 @@ SHOWN = {  # the rows that stand on the page; docs/defence holds all of them
     "few": r", all",
     "gaussian": r"all|share 0.4",
     "stealth": r"all|^. (ghost at .5|mimic|push)",
-    "turned": r"",
+    "turned": r"^. (hub|squeeze|class-claim) .[0-9]",
     "upward": r"",
     "groups": r"all|easier",
     "nobody": r", all",
-    "natural": r"nobody \(|one all wrong|country: nobody",
+    "natural": r"nobody \(|country: nobody",
     "sensitivity": r"",
 }
 

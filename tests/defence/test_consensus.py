@@ -251,15 +251,52 @@ def test_one_that_claims_a_hundred_times_the_samples_counts_for_three() -> None:
     )
 
 
-def test_vote_never_falls_below_the_threshold_of_all_samples() -> None:
+def test_vote_never_falls_below_fcps_threshold_whatever_sizes_are_claimed() -> None:
     rng = np.random.default_rng(12)
     everybody = np.ones(9, dtype=bool)
-    for _ in range(60):
-        federation = Federation.from_counts(rng.multinomial(80, rng.dirichlet([1.0] * 8), 9))
+    for run in range(60):
+        sizes = [80] * 9 if run % 2 else np.round(np.exp(rng.uniform(2, 9, 9))).astype(int)
+        shares = rng.dirichlet([1.0] * 8, 9)
+        federation = Federation.from_counts(rng.multinomial(sizes, shares))
         for level in (Fraction(1, 2), LEVEL, Fraction(99, 100)):
             vote = Vote(federation, everybody, rank_charge, None).index(level)
             plain = fcp_index(federation, level)
             assert (vote is None) or (plain is not None and vote >= plain)
+
+
+def test_below_the_undefended_threshold_only_sites_beyond_doubt_lead() -> None:
+    """Some liars send the largest scores and go; others' easy ones must not lead then."""
+    rng = np.random.default_rng(1)
+    counts = rng.multinomial(200, np.full(50, 0.02), 20)
+    counts[:4] = 0
+    counts[:4, 49] = 200
+    easy = np.linspace(2, 0, 50)
+    counts[4:8] = rng.multinomial(200, easy / easy.sum(), 4)
+    federation = Federation.from_counts(counts)
+    rule = robfcp.Consensus()
+    finding = rule.look(federation)
+    assert finding.stands_out[:4].all()
+    assert finding.easier[4:8].all()
+    trusted = ~finding.stands_out
+    alone = Vote(federation, trusted, rank_charge, finding.harder).index(LEVEL)
+    led = rule.threshold(federation, trusted).index(LEVEL)
+    honest_edge = fcp_index(federation, LEVEL, np.arange(20) >= 8)
+    assert alone is not None
+    assert led is not None
+    assert honest_edge is not None
+    assert alone <= led
+    assert honest_edge <= led + 1
+
+
+def test_the_lot_is_unforeseen_recorded_and_repeated(monkeypatch) -> None:
+    monkeypatch.setattr(consensus, "DRAWN", 8)
+    federation = Federation.from_counts(honest(12, 100, np.random.default_rng(3)).sum(axis=1))
+    seeds = {robfcp.calibrate(federation).record.parameters["seed"] for _ in range(3)}
+    assert len(seeds) == 3
+    assert robfcp.Consensus(seed=5).unforeseen(federation).seed == 5
+    calibration = robfcp.calibrate(federation)
+    again = robfcp.Consensus(seed=calibration.record.parameters["seed"])(federation)
+    assert (again.oddness == calibration.oddness).all()
 
 
 def test_who_vouches_for_everything_takes_off_no_more_than_the_bound() -> None:
