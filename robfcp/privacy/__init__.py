@@ -9,7 +9,7 @@ from robfcp.privacy.budget import (
     recommend_grid,
 )
 from robfcp.privacy.ledger import Ledger
-from robfcp.privacy.noise import Noise, Terms, noise_bound, pooled_mass
+from robfcp.privacy.noise import Noise, Terms, noise_bound
 
 __all__ = [
     "Accountant",
@@ -21,6 +21,5 @@ __all__ = [
     "grid_from_text",
     "logistic_grid",
     "noise_bound",
-    "pooled_mass",
     "recommend_grid",
 ]

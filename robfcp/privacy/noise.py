@@ -147,16 +147,6 @@ def _chernoff(terms: Terms, chance: float) -> int:
     return ceil(float((exponent / t).min()) * (1 + 1e-9))
 
 
-@lru_cache(maxsize=256)
-def pooled_mass(terms: Terms) -> Array:
-    """(2r + 1,) probabilities of -r..r for the sum, r so large that nothing lies beyond."""
-    _, _, product = _transform(terms)
-    reach = _reach(terms)
-    spectrum = np.concatenate([[1.0], product, np.zeros(reach - len(product))])
-    around = np.maximum(np.fft.irfft(spectrum, 2 * reach + 1), 0)
-    return np.concatenate([around[-reach:], around[: reach + 1]])
-
-
 def _reach(terms: Terms) -> int:
     """A value that the sum exceeds with chance below 1e-16."""
     widest = max(noise.scale for noise, _ in terms)
