@@ -188,6 +188,9 @@ def test_a_client_that_claims_endless_noise_cannot_drown_the_others():
     liar = Federation.from_counts(top, GRID, privacy=[None, *privacy[1:]], sizes=sizes)
     assert marginal_threshold(loud, LEVEL, 1) == marginal_threshold(liar, LEVEL, 1)
     assert marginal_threshold(loud, LEVEL, 1) < BINS - 1
+    silent = counts_of(loud)  # taken as nothing from below and as everything from above
+    assert not silent.least(EVERYWHERE[:-1])[:, 0].any()
+    assert (silent.greatest(EVERYWHERE)[:, 0] == 2 * 500).all()
 
 
 def test_hidden_sizes_refuse_what_needs_them():

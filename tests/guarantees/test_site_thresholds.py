@@ -145,7 +145,7 @@ def test_own_intervals_are_those_of_binomials():
     for n in (1, 2, 5, 20, 28, 36, 37, 50, 200, 1000):
         scores = rng.random(n)
         ordered = sorted(scores.tolist())
-        for alpha in (0.05, 0.1, 0.3):
+        for alpha in (0.01, 0.05, 0.1, 0.3):
             found = own_interval(scores, alpha)
             a = [a for a in range(1, n + 1) if binom.cdf(a - 1, n, 1 - alpha) <= 0.05]
             a = max(a, default=1)

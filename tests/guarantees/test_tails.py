@@ -53,37 +53,45 @@ def test_critical_count_is_the_least_rare_count_beyond_the_mean(level, delta):
         assert found == min(candidates)
 
 
-def test_the_critical_gain_keeps_its_chance_for_zero_one_losses():
-    """Losses of 0 and 1 are the hardest: the binomial chance of reaching it is at most delta."""
-    for n in (20, 100, 1000):
+def test_the_critical_gain_is_the_least_that_hoeffding_or_bentkus_calls_rare():
+    """Of 0/1 losses, the hardest, the chance of reaching it is at most delta."""
+    for n in (20, 100, 400):
         for level in (Fraction(9, 10), Fraction(4, 5)):
-            (gain,) = tails.critical_gains(np.array([n]), level, 0.05, 360)
-            assert binom.sf(np.ceil(gain / 360) - 1, n, float(level)) <= 0.05
-            assert gain <= 360 * n + 1
+            (gain,) = tails.critical_gains(np.array([n]), level, 0.05, 36)
+            lost, miss = np.arange(36 * n) / 36, float(1 - level)
+            lost = lost[lost <= n * miss]
+            hoeffding = np.exp(-n * kl_divergence(lost / n, np.full(len(lost), miss)))
+            bentkus = np.e * binom.cdf(np.ceil(lost), n, miss)
+            rare = lost[np.minimum(hoeffding, bentkus) <= 0.05]
+            assert gain == (36 * n - round(36 * rare[-1]) if rare.size else 36 * n + 1)
+            assert binom.sf(np.ceil(gain / 36) - 1, n, float(level)) <= 0.05
 
 
 @pytest.mark.effort
-@pytest.mark.parametrize("equal", [True, False])
-def test_pac_asks_the_critical_count_of_every_benign_set(equal):
-    """Exactly so for equal sizes, never less for unequal ones; totals may be skipped between."""
-    rng = np.random.default_rng(int(equal))
+@pytest.mark.parametrize("sizes", ["equal", "unequal", "looked at in steps"])
+def test_pac_asks_the_critical_count_of_every_benign_set(sizes, monkeypatch):
+    """Exactly so for equal sizes, never less for unequal ones, also between the totals tried."""
+    if sizes == "looked at in steps":
+        monkeypatch.setattr(tails, "_TOTALS", 3)
+    rng = np.random.default_rng(len(sizes))
     passed, agreed = [], []
-    for trial in range(cases(120)):
+    for _ in range(cases(120)):
         n_clients = int(rng.integers(2, 8))
-        m, large = int(rng.integers(0, n_clients)), not equal and trial % 20 == 0
-        sizes = np.full(n_clients, rng.integers(5, 60))
-        if not equal:
-            sizes = (
-                rng.integers(1000, 9000, n_clients) if large else rng.integers(3, 200, n_clients)
-            )
-        below = rng.binomial(sizes, rng.uniform(0.79, 0.83) if large else rng.uniform(0.75, 1))
-        wanted = brute_force(below, sizes, m, LEVEL, 0.1)
-        found = bool(pac_tail(sizes, m, LEVEL, 0.1).reached(below[None, :], sizes, m)[0])
-        assert found == wanted if equal else wanted or not found
+        m, number = int(rng.integers(0, n_clients)), rng.integers(3, 200, n_clients)
+        number = np.full(n_clients, rng.integers(5, 60)) if sizes == "equal" else number
+        below = rng.binomial(number, rng.uniform(0.75, 1))
+        wanted = brute_force(below, number, m, LEVEL, 0.1)
+        tail = pac_tail(number, m, LEVEL, 0.1)
+        for j in range(m + 1):  # the line lies above the critical count of every total
+            totals = np.unique([sum(kept) for kept in combinations(number, n_clients - j)])
+            line = tail.needed[j] + tail.p * totals
+            assert (line >= tail.q * critical_counts(totals, LEVEL, 0.1)).all()
+        found = bool(tail.reached(below[None, :], number, m)[0])
+        assert found == wanted if sizes == "equal" else wanted or not found
         passed.append(found)
         agreed.append(found == wanted)
     assert 0.1 < np.mean(passed) < 0.9
-    assert np.mean(agreed) > 0.9
+    assert np.mean(agreed) > (0.9 if sizes != "looked at in steps" else 0.5)
 
 
 def test_pac_threshold_is_the_first_edge_at_which_the_tail_is_reached():
@@ -146,6 +154,9 @@ PLAIN = Federation.from_counts(COUNTS, Grid.uniform(BINS))
 PRIVATE = Federation.from_counts(
     COUNTS, Grid.uniform(BINS), privacy=Privacy(2.0), sizes=COUNTS.sum(axis=1)
 )
+HIDDEN = Federation.from_counts(
+    COUNTS, Grid.uniform(BINS), privacy=Privacy(2.0, neighbours="add-remove")
+)
 CLASSED = by_class(draw_sites(RNG, label_counts(RNG, K, 3, 300), class_cdfs(3, BINS)))
 
 
@@ -165,7 +176,10 @@ def spent(monkeypatch):
 
     for place in (tails, label_shift):
         watch(place, "pac_tail", "samples", lambda sizes, m, level, delta, *_: delta)
+    watch(tails, "hidden_tail", "samples", lambda counts, m, level, delta, noise: delta)
     watch(engine.NoisyCounts, "noise", "noise", lambda self, edges, chance: chance)
+    # of hidden sizes the least and the largest total are bounded too
+    watch(engine.NoisyCounts, "smallest_totals", "totals", lambda *given: 2 * given[-1])
     watch(alike.ClientIntervals, "__init__", "pruning", lambda self, reports, beta: beta)
     watch(label_shift.Pairs, "against", "pruning", lambda self, below, m, beta, *_: beta)
     watch(label_shift, "accepted", "samples", lambda *given: given[-1])
@@ -180,6 +194,7 @@ def spent(monkeypatch):
         (robfcp.Pac(2), PLAIN, {"samples": 1}),
         (robfcp.Pac(2, alike=0.1), PLAIN, {"pruning": 0.2, "samples": 0.8}),
         (robfcp.Pac(2), PRIVATE, {"noise": 0.2, "samples": 0.8}),
+        (robfcp.Pac(2), HIDDEN, {"totals": 0.1, "noise": 0.1, "samples": 0.8}),
         # noise has half of every interval's chance, and a fifth of what pruning leaves
         (
             robfcp.Pac(2, alike=0.1),
