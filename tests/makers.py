@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import tracemalloc
 
 import numpy as np
 from typer.testing import CliRunner
@@ -38,6 +39,16 @@ def by_class(sites, classes=3, **more):
         robfcp.Report.of(f"site-{k:02d}", p, y, score=LAC, classes=classes, **more)
         for k, (p, y) in enumerate(sites)
     ]
+
+
+def peak(work):
+    """Bytes allocated at most while the work is done."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def saved(folder, reports):
