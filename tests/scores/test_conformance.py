@@ -1,6 +1,6 @@
 """The protocol test passes every score we ship and stops at every way to get one wrong."""
 
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import asdict, dataclass, field, make_dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -9,12 +9,14 @@ from makers import outputs
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.scores.base import SCORES
+from robfcp.scores.base import SCORES, Score, named_score
 
 
 @pytest.mark.parametrize("name", sorted(SCORES))
 def test_every_score_we_ship_passes(name):
     kind = SCORES[name]
+    assert isinstance(kind(), Score)
+    assert named_score(name, **asdict(kind())) == kind()
     assert len(robfcp.scores.check_score(kind())) >= 7
     if "randomized" in kind.__dataclass_fields__:
         robfcp.scores.check_score(kind(randomized=False))
