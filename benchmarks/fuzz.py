@@ -41,9 +41,8 @@ from robfcp.federation import Federation
 from robfcp.monitoring import AlarmHistory, Chain, EReport, merge
 from robfcp.page import History, write_history_page, write_page
 from robfcp.privacy import Ledger, Privacy
-from robfcp.report import generate_key, load_key
 from robfcp.report.agreement import read_keys, read_sizes, read_terms
-from robfcp.report.signing import read_public_key, sign
+from robfcp.report.signing import generate_key, load_key, read_public_key, sign
 
 BYTES = 2**30
 Reader = Callable[[Path], object]

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import Rng, array, refuse_missing
 from robfcp.calibration import Calibration, calibrate
-from robfcp.defence import DEFAULT, Defence
+from robfcp.defence import Consensus, Defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation, numbered
 from robfcp.grid import Grid
@@ -93,7 +93,7 @@ class _FederatedConformal:
         *,
         score: str | Score | None = None,
         grid: Grid | None = None,
-        defence: str | Defence = DEFAULT,
+        defence: str | Defence = Consensus.name,
         promise: Promise | None = None,
         by: By | None = None,
         random_state: Any = None,

@@ -16,7 +16,7 @@ from engine_faults import CASES, altered, forged, raw, silent, slow
 import robfcp
 from robfcp.calibration import Letter
 from robfcp.privacy import Ledger, Privacy
-from robfcp.report import generate_key
+from robfcp.report.signing import generate_key
 
 needs_opendp = pytest.mark.skipif(find_spec("opendp") is None, reason="needs opendp")
 

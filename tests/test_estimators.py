@@ -81,7 +81,7 @@ def test_saved_estimators_come_back_whole(conformal, tmp_path):
 def test_clones_keep_parameters_and_output_but_no_calibration(conformal):
     copy = clone(conformal.set_output(transform="pandas").set_params(confidence_level=0.8))
     assert (copy.get_params()["score"], copy.confidence_level) == ("aps", 0.8)
-    assert copy.defence == robfcp.defence.DEFAULT
+    assert copy.defence == robfcp.Consensus.name
     with pytest.raises(NotFittedError, match="call fit, or pass a fitted estimator"):
         copy.conformalize([(X, y)])
     with pytest.raises(NotFittedError, match="call fit, or pass a fitted estimator"):

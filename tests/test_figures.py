@@ -16,7 +16,7 @@ from makers import beta_scores, reports_of
 import robfcp
 from robfcp import Federation, figures
 from robfcp.calibration.what_if import what_if
-from robfcp.defence import DEFAULT
+from robfcp.defence import Consensus
 from robfcp.errors import RobfcpError
 from robfcp.figures import FORMATS
 from robfcp.guarantees import fcp_index
@@ -51,7 +51,7 @@ def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
 
 
 def test_every_curve_has_its_own_colour_and_mark() -> None:
-    lines = {name: [1, 2] for name in ("none", "rob-fcp", DEFAULT, "a", "b")}
+    lines = {name: [1, 2] for name in ("none", "rob-fcp", Consensus.name, "a", "b")}
     ax = figures.plot_lines([0, 1], lines, {"a": ([0, 1], [2, 3])}, level=0.9, title="t")
     drawn = ax.get_lines()[: len(lines)]
     looks = {(line.get_color(), line.get_marker()) for line in drawn}

@@ -8,8 +8,9 @@ import pytest
 
 from robfcp.errors import RobfcpError
 from robfcp.files import what_is_wrong, write_atomically
-from robfcp.report import Report, generate_key, load_key
+from robfcp.report import Report
 from robfcp.report.agreement import read_sizes
+from robfcp.report.signing import generate_key, load_key
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):

@@ -29,7 +29,7 @@ import robfcp
 from robfcp.calibration import Letter
 from robfcp.engines.nvflare import CalibrationRecipe
 from robfcp.privacy import Ledger
-from robfcp.report import generate_key
+from robfcp.report.signing import generate_key
 
 HERE = Path(__file__).parent
 SITES = [f"site-{k}" for k in range(1, 7)]

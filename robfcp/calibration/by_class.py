@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -20,7 +21,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
 from robfcp.grid import Grid
 from robfcp.guarantees import FcpThreshold, Marginal, Promise, certify, curve, site
-from robfcp.report import OTHER, Report
+from robfcp.report import OTHER, Report, listed
 
 FEW = 25  # classes, whose curves have all their points; those of more have the first few
 FIRST = 5
@@ -41,16 +42,11 @@ def strata_of(federation: Federation, by: str | None) -> Stratified:
 
 
 class Held(NamedTuple):
-    """One class, group or cluster of them, and the names of its members."""
+    """One class, group or cluster of them, the names of its members, and who holds it."""
 
     name: str
     members: tuple[str, ...]
-    number: int
-    every: Federation
-
-    def federation(self) -> Federation:
-        """A round of those who hold it; made when asked for, since there may be thousands."""
-        return self.every.stratum(self.number)
+    federation: Callable[[], Federation]  # made when asked for, since there may be thousands
 
 
 def held_strata(
@@ -85,7 +81,8 @@ def held_strata(
         raise RobfcpError(f"by: no {by} has a name; every site merged all of them")
     if clusters is not None:
         federation = replace(federation, strata=strata.clustered(cluster, names))
-    return tuple(Held(names[c], tuple(members[c]), c, federation) for c in sorted(members))
+    stratum = federation.stratum
+    return tuple(Held(names[c], tuple(members[c]), partial(stratum, c)) for c in sorted(members))
 
 
 def level_by_class(
@@ -148,11 +145,9 @@ def level_by_class(
     strata = strata_of(federation, by)
     parts = tuple(own[name] for name in strata.labels if name != OTHER)
     weakest = min(parts, key=lambda one: one.certificate.lower).certificate
-    n_clients = len(strata.rows)
-    few = {
-        kind: [one.name for one in parts if one.protection == kind]
-        for kind in ("unprotected", "hardly protected")
-    }
+    n_clients, few = len(strata.rows), {}
+    for kind in ("unprotected", "hardly protected"):
+        few[kind] = [one.name for one in parts if one.protection == kind]
     floors = [one.certificate.floor for one in parts if one.certificate.floor is not None]
     cut = anchor is not None and promise is not None  # which took as much of the confidence again
     certificate = msgspec.structs.replace(
@@ -180,8 +175,7 @@ def _anchors(
     """What the trusted samples of each class allow; together, from below, where one has too few."""
     strata, few, found = anchor.strata, anchor.counts, {}
     if strata is not None and strata.by == by:
-        names = strata.names if isinstance(strata.names, tuple) else map(str, range(strata.names))
-        place = {name: c for c, name in enumerate(names)}
+        place = {name: c for c, name in enumerate(listed(strata.names))}
         table, few = strata.dense(), np.zeros_like(few)
         for held in every:
             counts = table[[place[name] for name in held.members if name in place]].sum(axis=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 from itertools import chain
 from typing import Any, cast
@@ -16,18 +16,8 @@ from robfcp.arguments import a_few, exact_level, share
 from robfcp.calibration.by_class import level_by_class, strata_of
 from robfcp.calibration.calibration import Calibration, Level
 from robfcp.calibration.record import Record
-from robfcp.defence import (
-    DEFAULT,
-    DEFENCES,
-    Assessment,
-    Consensus,
-    Defence,
-    NoDefence,
-    named_defence,
-    recorded_defence,
-    threshold_of,
-)
-from robfcp.errors import RobfcpError
+from robfcp.defence import DEFENCES, Consensus, Defence, NoDefence, named_defence, threshold_of
+from robfcp.errors import MAX_NAME, RobfcpError, plain
 from robfcp.federation import Federation, Untrusted
 from robfcp.guarantees import LabelShift, Marginal, Pac, Promise, certify, curve, site
 from robfcp.report import OTHER, Report
@@ -42,7 +32,7 @@ def calibrate(
     *,
     risk: LevelLike | Sequence[LevelLike] | None = None,
     by: str | Mapping[str, str] | None = None,
-    defence: str | Defence = DEFAULT,
+    defence: str | Defence = Consensus.name,
     promise: Promise | None = None,
     anchor: Report | None = None,
     confidence: float = 0.95,
@@ -123,13 +113,22 @@ def calibrate(
     levels, several = _asked(federation, coverage, risk)
     if isinstance(rule, Consensus):
         rule = rule.unforeseen(federation)
-    assessment = _assess(federation.comparable(), rule, promise)
+    compared = federation.comparable()
+    try:
+        assessment = rule(compared)
+    except RobfcpError as error:
+        if promise is None:
+            raise
+        nobody = f"nobody is flagged: {error}"  # a promise stands without the defence
+        assessment = replace(NoDefence()(compared), remarks=(nobody,))
     trusted, liars, stated = assessment.trusted, assessment.liars, assessment.stated
     if promise is not None and promise.liars is not None:
         liars, stated = promise.liars, True
     if liars is None:
         liars = int((~trusted).sum())
-    name, parameters = recorded_defence(rule)
+    name, parameters = f"custom:{plain(str(rule.name), MAX_NAME)}", {}  # none can make it again
+    if type(rule) is DEFENCES.get(rule.name):
+        name, parameters = rule.name, asdict(cast(Any, rule))
     record = Record(
         federation=federation,
         oddness=assessment.oddness,
@@ -139,7 +138,7 @@ def calibrate(
         },
         remarks=(*assessment.remarks, *_noise_remarks(federation)),
         defence=name,
-        parameters=dict(parameters),
+        parameters=parameters,
         promise=promise,
         clusters=clusters,
         anchor=None if anchor is None else msgspec.json.decode(anchor.to_json()),
@@ -190,9 +189,7 @@ def calibrate(
         summary=record.summary,
         public_remarks=(  # a calibration goes to everybody: names stay with the record
             *(one for one in assessment.remarks if not any(name in one for name in federation.ids)),
-            *_privacy_remarks(federation),
-            *(() if promise is None else promise.remarks(federation, confidence)),
-            *_class_remarks(federation, clusters),
+            *_public_remarks(federation, clusters, promise, confidence),
         ),
     ).with_record(record)
 
@@ -265,16 +262,6 @@ def _check_anchor(
             raise RobfcpError(f"anchor: {words}")
 
 
-def _assess(federation: Federation, rule: Defence, promise: Promise | None) -> Assessment:
-    """The defence's verdict; beside a promise, which stands without it, as far as it can tell."""
-    try:
-        return rule(federation)
-    except RobfcpError as error:
-        if promise is None:
-            raise
-        return replace(NoDefence()(federation), remarks=(f"nobody is flagged: {error}",))
-
-
 def _asked(
     federation: Federation,
     coverage: LevelLike | Sequence[LevelLike],
@@ -292,24 +279,10 @@ def _asked(
     several = several and np.ndim(asked) > 0
     wanted: list[Any] = list(asked) if several else [np.asarray(asked, dtype=object)[()]]
     if not wanted:
-        raise RobfcpError(
-            "coverage: the list is empty; give at least one level"
-            if risk is None
-            else "risk: the list is empty; give at least one mean loss"
-        )
+        field, what = ("coverage", "level") if risk is None else ("risk", "mean loss")
+        raise RobfcpError(f"{field}: the list is empty; give at least one {what}")
     read = exact_level if federation.risk is None else federation.risk.level
     return [read(value) for value in wanted], several
-
-
-def _privacy_remarks(federation: Federation) -> tuple[str, ...]:
-    """How private the reports are, in words: nothing, one budget, or the weakest of several."""
-    stated = [privacy for privacy in federation.privacy if privacy is not None]
-    if not stated:
-        return ()
-    weakest = max(stated, key=lambda privacy: (privacy.epsilon, privacy.delta))
-    often = "each" if len(set(stated)) == 1 else "at least"
-    number = f"{len(stated)} of {federation.n_clients} reports"
-    return (f"{number} are private, {often} {weakest.statement}.",)
 
 
 def _noise_remarks(federation: Federation) -> tuple[str, ...]:
@@ -322,10 +295,23 @@ def _noise_remarks(federation: Federation) -> tuple[str, ...]:
     return (f"noise: {told}",) if len(held) > 1 else ()
 
 
-def _class_remarks(federation: Federation, clusters: Mapping[str, str] | None) -> tuple[str, ...]:
-    """How many report no classes where others do, and that a cluster's promise is not a class's."""
-    found = []
-    strata = federation.strata
+def _public_remarks(
+    federation: Federation,
+    clusters: Mapping[str, str] | None,
+    promise: Promise | None,
+    confidence: float,
+) -> list[str]:
+    """How private the reports are, what the promise adds, how many report no classes where others
+    do, and that a cluster's promise is not a class's."""
+    found, strata = [], federation.strata
+    stated = [privacy for privacy in federation.privacy if privacy is not None]
+    if stated:
+        weakest = max(stated, key=lambda privacy: (privacy.epsilon, privacy.delta))
+        often = "each" if len(set(stated)) == 1 else "at least"
+        number = f"{len(stated)} of {federation.n_clients} reports"
+        found.append(f"{number} are private, {often} {weakest.statement}.")
+    if promise is not None:
+        found += promise.remarks(federation, confidence)
     if strata is not None and len(strata.rows) < federation.n_clients:
         pooled = federation.n_clients - len(strata.rows)
         found.append(
@@ -337,4 +323,4 @@ def _class_remarks(federation: Federation, clusters: Mapping[str, str] | None) -
             f"thresholds are by cluster: what is proved holds for each cluster of "
             f"{'classes' if strata.by == 'class' else 'groups'}, not for each of them by itself"
         )
-    return tuple(found)
+    return found

@@ -32,7 +32,7 @@ from robfcp.prediction import (
     predict_intervals,
     predict_sets,
 )
-from robfcp.report import By, Names, agreement, check_strata_names, wire
+from robfcp.report import By, Names, agreement, check_strata_names, listed, number_of, wire
 from robfcp.scores import Risk, Score
 
 if TYPE_CHECKING:
@@ -423,8 +423,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         """
         if self.classes is None:
             return
-        wanted = self.classes if isinstance(self.classes, int) else len(self.classes)
-        shape = np.shape(probabilities)
+        shape, wanted = np.shape(probabilities), number_of(self.classes)
         if len(shape) == 2 and shape[1] != wanted:
             raise RobfcpError(
                 f"probabilities: {shape[1]} columns, but the calibration is for {wanted} classes; "
@@ -491,16 +490,6 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         lies_there = record is None or isinstance(record, (str, os.PathLike))
         found.__dict__["place" if lies_there else "record"] = record
         return found
-
-    def with_provenance(self, provenance: Mapping[str, Any]) -> Calibration:
-        """The same calibration with an engine's account of the round in its record.
-
-        Parameters
-        ----------
-        provenance
-            Anything JSON can hold.
-        """
-        return self.with_record(replace(self.record, provenance=dict(provenance)))
 
     def with_remarks(self, *remarks: str) -> Calibration:
         """The same calibration with more to say, none of which may name a site."""
@@ -741,23 +730,22 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
 
     def problem(self) -> str:
         """What no calibration of so many sites can say, in words; empty where nothing is wrong."""
-        n_clients = self.summary.n_clients
+        n_clients, parts = self.summary.n_clients, self.parts if self.levels else ()
+        wrong = "the parts of the file contradict each other"
         if not self.levels or (len(self.levels) > 1 and not self.several):
-            return "the parts of the file contradict each other (several levels, one threshold)"
+            return f"{wrong} (several levels, one threshold)"
         if not 0 <= self.liars < n_clients or not 0 < self.confidence < 1:
-            return "the parts of the file contradict each other (liars, or the confidence)"
+            return f"{wrong} (liars, or the confidence)"
         for level in self.levels:
             names = tuple(part.name for part in level.parts)
-            if names != self.parts or (self.by is None) != (names == ()):
-                return "the parts of the file contradict each other (thresholds by class or group)"
+            if names != parts or (self.by is None) != (names == ()):
+                return f"{wrong} (thresholds by class or group)"
             if level.certificate.n_clients != n_clients and not names:
-                return "the parts of the file contradict each other (a certificate does not fit)"
+                return f"{wrong} (a certificate does not fit)"
         if self.classes is not None:
             check_strata_names("class", self.classes)
-            numbers = range(self.classes if isinstance(self.classes, int) else 0)
-            names = self.classes if isinstance(self.classes, tuple) else tuple(map(str, numbers))
-            if self.by == "class" and self.parts != names:
-                return "the parts of the file contradict each other (a class has no threshold)"
+            if self.by == "class" and parts != listed(self.classes):
+                return f"{wrong} (a class has no threshold)"
         return ""
 
     def body(self) -> dict[str, Any]:
@@ -779,7 +767,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         path
             The file; an old one is replaced.
         key
-            The server's private key, as `robfcp.report.load_key` reads it, to sign with.
+            The server's private key, as `robfcp.report.signing.load_key` reads it, to sign with.
         """
         if not self._unsaved or is_special(path):
             super().save(path, key)

@@ -164,7 +164,7 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         path
             The file; an old one is replaced.
         key
-            The server's private key, as `robfcp.report.load_key` reads it, to sign with.
+            The server's private key, as `robfcp.report.signing.load_key` reads it, to sign with.
         """
         data = self.to_json() if key is None else sign_sealed(self.to_json(), key)
         if len(data) > self.most_bytes:

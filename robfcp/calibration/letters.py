@@ -271,8 +271,7 @@ def own_thresholds(calibration: Calibration, chosen: set[str]) -> dict[str, AtSi
     place = {client: k for k, client in enumerate(federation.ids)}
     found = {}
     for client, others in from_others(calibration, chosen).items():
-        counts = federation.table.rows(np.array([place[client]])).dense()[0]
-        scores = np.repeat(federation.grid.upper, counts)
+        scores = np.repeat(federation.grid.upper, federation.table.row(place[client]))
         own = site.own_interval(scores, alpha)
         limit = max(own.low, min(others.thresholds[0], own.high))
         found[client] = AtSite(limit, float((scores <= limit).mean()))

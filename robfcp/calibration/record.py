@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -19,7 +18,7 @@ from robfcp.federation import Fault, Federation, Stratified, check_extent, table
 from robfcp.grid import Grid
 from robfcp.guarantees import LabelShift, Promise
 from robfcp.privacy import Privacy
-from robfcp.report import By, Report, agreement, check_strata_names, wire
+from robfcp.report import By, Report, agreement, check_strata_names, number_of, wire
 from robfcp.scores import Risk
 
 _PIECE = 2**18  # numbers turned into JSON at a time
@@ -153,18 +152,15 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
         """Verdicts that cannot belong to the reports beside them."""
         federation = self.federation
         sizes, n_clients = federation.sizes, federation.n_clients
-        wrong = "the parts of the file contradict each other"
-        if len(sizes) != n_clients:
-            return f"{wrong} (sizes differ from the sites in number)"
-        if not (sizes.min(initial=1) > 0 and sizes.max(initial=1) <= MAX_SAMPLES):
-            return f"{wrong} (a size is impossible)"
-        if self.oddness.shape != (n_clients,):
-            return f"{wrong} (oddness is not one a site)"
-        if not set(self.flagged) <= set(federation.ids):
-            return f"{wrong} (a flagged site did not report)"
-        if not self.trusted_mask.any():
-            return f"{wrong} (nobody is trusted)"
-        return ""
+        wrong = {
+            "sizes differ from the sites in number": len(sizes) != n_clients,
+            "a size is impossible": not ((sizes > 0) & (sizes <= MAX_SAMPLES)).all(),
+            "oddness is not one a site": self.oddness.shape != (n_clients,),
+            "a flagged site did not report": not set(self.flagged) <= set(federation.ids),
+            "nobody is trusted": not self.trusted_mask.any(),
+        }
+        found = next((words for words, holds in wrong.items() if holds), "")
+        return found and f"the parts of the file contradict each other ({found})"
 
     def body(self) -> dict[str, Any]:
         """What the file holds: the reports in columns."""
@@ -209,8 +205,10 @@ def _read(said: Columns) -> Federation:
     _need(not private or len(said.privacy) == n_clients, "privacy is not stated for every site")
     grid = wire.read_grid(said.grid)
     check_extent(n_clients, grid.n_bins)
-    _check_names(said.ids, "listed")
-    _check_names(said.missing, "missing")
+    for kind, names in (("listed", said.ids), ("missing", said.missing)):
+        for name in names:
+            check_client(name)
+        _need(len(set(names)) == len(names), f"a site is {kind} twice")
     columns = _checked(said.starts, said.bins, said.counts, n_clients, grid.n_bins)
     exact = np.array([one is None for one in said.privacy or (None,) * n_clients])
     _need(bool(np.diff(columns[0])[exact].all()), "a site has no samples")
@@ -242,11 +240,10 @@ def _read(said: Columns) -> Federation:
 def _read_by_class(said: ByClassColumns, n_clients: int, grid: Grid) -> Stratified:
     """The counts by class, refused before anything is allocated for them."""
     names = check_strata_names(said.by, said.names)
-    n_strata = names if isinstance(names, int) else len(names)
     nobody = [row for row in said.rows if not 0 <= row < n_clients]
     _need(not nobody and said.rows == sorted(set(said.rows)), "counts by class belong to nobody")
     rows = np.array(said.rows, dtype=np.int64)
-    width = n_strata * grid.n_bins
+    width = number_of(names) * grid.n_bins
     columns = _checked(said.starts, said.cells, said.counts, len(rows), width)
     return Stratified(said.by, names, table(*columns, width), rows, grid.n_bins)
 
@@ -270,14 +267,6 @@ def _checked(
     _need(bool(steps.all()), "a site's bins do not rise")
     _need(bool((np.abs(count) <= MAX_SAMPLES).all()), f"a count exceeds {MAX_SAMPLES}")
     return start, bin_, count
-
-
-def _check_names(names: Iterable[str], kind: str) -> None:
-    """Refuse what cannot be a site's name, and names that come twice."""
-    seen = list(names)
-    for name in seen:
-        check_client(name)
-    _need(len(set(seen)) == len(seen), f"a site is {kind} twice")
 
 
 def _need(holds: bool, problem: str) -> None:

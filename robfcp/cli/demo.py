@@ -10,7 +10,7 @@ from robfcp.calibration import calibrate, diagnose
 from robfcp.cli import console
 from robfcp.cli.console import Printer, basic
 from robfcp.cli.server import about
-from robfcp.defence import DEFAULT
+from robfcp.defence import Consensus
 from robfcp.diagnosis import Diagnosis
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -31,7 +31,7 @@ TITLES = {
     "none": "undefended",
     "rob-fcp": "published",
     "rob-fcp-released": "released",
-    DEFAULT: "ours",
+    Consensus.name: "ours",
 }
 
 

@@ -17,7 +17,7 @@ from robfcp.cli import console
 from robfcp.cli.console import Printer, basic, expert
 from robfcp.cli.site import chosen_score
 from robfcp.cli.tables import read_arrays, read_outputs
-from robfcp.defence import DEFAULT, DEFENCES
+from robfcp.defence import DEFENCES, Consensus
 from robfcp.errors import RobfcpError
 from robfcp.files import write_atomically
 from robfcp.lab import datasets, outputs, paper
@@ -133,7 +133,7 @@ def simulate(
     [dim]Example: robfcp lab simulate mnist --attack coverage --share 0.4 --plot attack.png[/dim]
     [dim]Example: robfcp lab simulate stroke --sites natural --attack swapped-labels[/dim]
     """
-    defences = defence or ["none", "rob-fcp", DEFAULT]
+    defences = defence or ["none", "rob-fcp", Consensus.name]
     p, labels, setting = told.setting(data)
     with printer.busy("simulating", seeds * len(defences)) as step:
         rows = range_.simulate(
@@ -191,7 +191,7 @@ def redteam(
     if search:
         if attack or told.plot:
             raise RobfcpError("--search: seeks its own attack and draws nothing; leave the other")
-        rules = defence or [DEFAULT]
+        rules = defence or [Consensus.name]
         with printer.busy("searching", len(rules) * len(shares) * seeds) as step:
             same |= {"trials": search, "progress": lambda: step(advance=1)}
             found = team.search(p, labels, defences=rules, shares=shares, **same)
@@ -422,20 +422,21 @@ def _leave_sites_out(
     from robfcp.lab.natural import leave_out_recipe, leave_sites_out
 
     settings = leave_out_recipe(data.name, **told)
+    started = time.perf_counter()
     with printer.busy(f"training {data.name}", settings.folds) as step:
-        found = leave_sites_out(data, settings, lambda: step(advance=1))
-    y = found.table.y
-    outputs.write(output, found.logits, y, None, bits, found.table.columns)
+        table, logits, library = leave_sites_out(data, settings, lambda: step(advance=1))
+    seconds, y = time.perf_counter() - started, table.y
+    outputs.write(output, logits, y, None, bits, table.columns)
     return {
         "dataset": data.name,
-        "sites": len(set(found.table.sites.tolist())),
+        "sites": len(set(table.sites.tolist())),
         "samples": len(y),
-        "accuracy": float((found.logits.argmax(axis=1) == y).mean()),
+        "accuracy": float((logits.argmax(axis=1) == y).mean()),
         "commonest_class": float(np.bincount(y).max() / len(y)),
-        "seconds": found.seconds,
+        "seconds": seconds,
         "features": list(data.features) or data.x.shape[1],
         "class_names": list(data.classes),
-        "library": found.library,
+        "library": library,
         "settings": asdict(settings),
     }
 

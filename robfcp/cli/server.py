@@ -24,7 +24,7 @@ from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.site import read_letter
 from robfcp.cli.tables import REPORTS, expanded, expects, read_outputs
-from robfcp.defence import DEFAULT, DEFENCES, Consensus, Defence, RobFCP, named_defence
+from robfcp.defence import DEFENCES, Consensus, Defence, RobFCP, named_defence
 from robfcp.diagnosis import Diagnosis
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -32,7 +32,7 @@ from robfcp.files import read_limited, write_atomically
 from robfcp.guarantees import Promise, named_promise, outside_of
 from robfcp.monitoring import AlarmHistory, Chain, chain_path
 from robfcp.page import About, History, write_page
-from robfcp.report import Report, agreement, load_key, signing
+from robfcp.report import Report, agreement, signing
 from robfcp.scores import ClassificationScore
 
 PROMISES = ("marginal", "pac", "label-shift")
@@ -147,7 +147,7 @@ def calibrate(
     liars: Annotated[int | None, basic("The most sites that may lie.", min=0)] = None,
     alike: Annotated[float | None, basic("How much honest sites may differ.")] = None,
     by: Annotated[str | None, basic("A threshold for each", among=("class", "group"))] = None,
-    defence: Annotated[str, basic("Whom to trust", among=DEFENCES)] = DEFAULT,
+    defence: Annotated[str, basic("Whom to trust", among=DEFENCES)] = Consensus.name,
     html: console.Html = None,
     letters: Annotated[Path | None, basic("Folder for a small file to each site.")] = None,
     previous: Annotated[Path | None, basic("The calibration before: keep the chain.")] = None,
@@ -173,7 +173,7 @@ def calibrate(
         raise RobfcpError("--readmit: nobody is out without a chain; pass --previous")
     if alarms is not None and previous is None:
         raise RobfcpError("--alarms: rang on a calibration before this one; pass it as --previous")
-    key = None if sign is None else load_key(sign)
+    key = None if sign is None else signing.load_key(sign)
     files = expanded(reports, REPORTS)
     folder = None if letters is None else letters / "any"
     console.prepare(output, html, audit, folder, inputs=files)

@@ -23,7 +23,7 @@ from robfcp.errors import RobfcpError
 from robfcp.files import read_limited, write_atomically
 from robfcp.grid import Grid
 from robfcp.privacy import Ledger, Privacy, grid_from_text, logistic_grid
-from robfcp.report import Report, agreement, generate_key, load_key
+from robfcp.report import Report, agreement, signing
 from robfcp.scores import ClassificationScore, Risk, Score, base
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def keygen(
     """
     check_client(client)
     console.prepare(output)
-    public = generate_key(output)
+    public = signing.generate_key(output)
     printer.line(f"# Private key -> {output} (keep it here). For the server's registry.toml:\n")
     printer.line(f"[{json.dumps(client)}]\nkey = {json.dumps(public)}")
     printer.json({"client": client, "key": public, "private_key": str(output)})
@@ -71,7 +71,7 @@ def terms(
     stated = {name: value for name, value in asdict(found).items() if value}
     printer.table(str(file), ["what", "agreed"], list(stated.items()))
     if sign is not None:
-        printer.line(f"-> {agreement.sign_terms(file, load_key(sign))}")
+        printer.line(f"-> {agreement.sign_terms(file, signing.load_key(sign))}")
     printer.json(stated)
 
 
@@ -188,7 +188,7 @@ def report(
             raise RobfcpError(f"{data}: {error}") from error
         if privacy is not None and ledger is not None:  # what is not written is not paid for
             Ledger(ledger, dataset or data.name).charge(privacy, told.round)
-        made.save(output, None if sign is None else load_key(sign))
+        made.save(output, None if sign is None else signing.load_key(sign))
     printer.line(
         f"{client}: {made.n_samples} {'scores' if risk is None else 'samples'} in "
         f"{int((made.counts > 0).sum())} of {made.grid.n_bins} bins "

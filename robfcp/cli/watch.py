@@ -20,7 +20,7 @@ from robfcp.errors import QuorumError, RobfcpError
 from robfcp.files import read_limited
 from robfcp.monitoring import AlarmHistory, Monitor, merge, read_alarms, record_look
 from robfcp.page import History, write_history_page
-from robfcp.report import Report, agreement, load_key, signing
+from robfcp.report import Report, agreement, signing
 
 RANG = 3  # the exit status of an alarm, and of coverage that is too low
 
@@ -120,7 +120,7 @@ def monitor(
     """
     console.prepare(state, report, html)
     console.prepare_figure(plot)
-    key = None if sign is None else load_key(sign)
+    key = None if sign is None else signing.load_key(sign)
     with printer.busy("watching"):
         loaded, watched, place, letter = used.read(calibration, reading)
         bag = None if own is None else Report.from_json(signing.unwrap(read_limited(own)), str(own))

@@ -13,9 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -287,15 +287,6 @@ class Flower(server.Engine):
         return record
 
 
-@dataclass(frozen=True)
-class Node:
-    """A node as a network lists it."""
-
-    node_id: int
-    name: str = ""
-    public_key: bytes = b""
-
-
 class InProcessNetwork:
     """Runs one ClientApp for every node in this process; messages are answered when pushed.
 
@@ -343,9 +334,10 @@ class InProcessNetwork:
         """All nodes' ids."""
         return list(self._contexts)
 
-    def get_nodes(self) -> list[Node]:
+    def get_nodes(self) -> list[SimpleNamespace]:
         """All nodes, with the names they were registered under."""
-        return [Node(*pair) for pair in zip(self._contexts, self._names, strict=True)]
+        nodes = zip(self._contexts, self._names, strict=True)
+        return [SimpleNamespace(node_id=node_id, name=name) for node_id, name in nodes]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Answer each message; the ids to pull the replies by."""

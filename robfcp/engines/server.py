@@ -28,7 +28,7 @@ import msgspec
 
 from robfcp.arguments import MAX_SAMPLES, check_client
 from robfcp.calibration import Calibration, calibrate, document, letters
-from robfcp.defence import DEFAULT, named_defence
+from robfcp.defence import Consensus, named_defence
 from robfcp.engines.protocol import (
     FAILURES,
     CheckRequest,
@@ -428,16 +428,16 @@ def calibration_round(
     calibration = calibrate(federation, **options)
     claims = _claims(engine, asked, calibration) if check else {}
     found.note_late()
-    return calibration.with_provenance(
-        {
-            "engine": engine.name,
-            "run_id": None if run_id is None else str(run_id),
-            "started": started,
-            "finished": _now(),
-            "deadline": engine.deadline,
-            "clients": _records(engine, found.outcomes, calibration, claims),
-        }
-    )
+    provenance = {
+        "engine": engine.name,
+        "run_id": None if run_id is None else str(run_id),
+        "started": started,
+        "finished": _now(),
+        "deadline": engine.deadline,
+        "clients": _records(engine, found.outcomes, calibration, claims),
+    }
+    record = msgspec.structs.replace(calibration.record, provenance=provenance)
+    return calibration.with_record(record)
 
 
 def _claims(
@@ -581,7 +581,7 @@ DEFAULTS: Mapping[str, Any] = {  # of a run's configuration, in the same words o
     "score": "lac",
     "grid": "",  # the score's own; "uniform:100" and the like
     "coverage": 0.9,
-    "defence": DEFAULT,
+    "defence": Consensus.name,
     "liars": "unknown",  # or the most sites that may lie
     "promise": "",  # marginal, pac, label-shift
     "alike": "",  # by how much sites may differ, where that is promised
@@ -628,7 +628,11 @@ def configured_round(
         "promise": promise,
         **{word: config[word] for word in ("quorum", "check", "coverage", "confidence")},
     }
-    _wait_for(engine, int(config["min-nodes"]))
+    wanted, end = int(config["min-nodes"]), monotonic() + engine.deadline
+    while (there := len(engine.present())) < wanted and monotonic() < end:
+        sleep(min(PAUSE, engine.poll))
+    if there < wanted:
+        log.warning("%d of %d sites; going on without the rest", there, wanted)
     fixed: Mapping[str, int] | None = None
     if sizes != "none":
         fixed = register_sizes(engine) if sizes == "ask" else agreement.read_sizes(Path(sizes))
@@ -642,13 +646,3 @@ def configured_round(
     if config["letters"]:
         send_letters(engine, calibration)
     return calibration
-
-
-def _wait_for(engine: Engine, wanted: int) -> None:
-    """Return when enough sites are there; go on with those there are when the time is up."""
-    end = monotonic() + engine.deadline
-    while (found := len(engine.present())) < wanted:
-        if monotonic() >= end:
-            log.warning("%d of %d sites; going on without the rest", found, wanted)
-            return
-        sleep(min(PAUSE, engine.poll))

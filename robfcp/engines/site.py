@@ -33,7 +33,7 @@ from robfcp.files import make_folder, read_limited, what_is_wrong, write_atomica
 from robfcp.grid import Grid
 from robfcp.monitoring import Monitor
 from robfcp.privacy import Ledger, Privacy, grid_from_text
-from robfcp.report import Report, load_key, signing, wire
+from robfcp.report import Report, signing, wire
 from robfcp.scores import ClassificationScore, Score, base
 
 FilePath = str | os.PathLike[str]
@@ -184,7 +184,7 @@ class Site:
                 raise Refused(6, str(error)) from error
         report = self._made(request, rules.grid or wire.read_grid(request.grid), score)
         key = rules.signing_key
-        found = report.to_json() if key is None else signing.sign(report, load_key(key))
+        found = report.to_json() if key is None else signing.sign(report, signing.load_key(key))
         if rules.privacy is not None:
             self.memory["request"], self.memory["report"] = body, found
         return found

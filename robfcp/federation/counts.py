@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
-from robfcp.report import By, Names
+from robfcp.report import By, Names, listed, number_of
 
 DENSE_BYTES = 2**26  # tables up to this size are kept dense: they are handled faster
 FINE_BINS = 5_000
@@ -256,16 +256,6 @@ def check_extent(n_clients: int, n_bins: int) -> None:
         )
 
 
-def listed(names: Names) -> tuple[str, ...]:
-    """The names of classes or groups; their numbers where they have none."""
-    return tuple(map(str, range(names))) if isinstance(names, int) else names
-
-
-def number_of(names: Names) -> int:
-    """C, how many classes or groups there are."""
-    return names if isinstance(names, int) else len(names)
-
-
 @dataclass(frozen=True, eq=False)
 class Stratified:
     """(R, C H) counts of the R clients that reported by class; column c H + h is class c, bin h.
@@ -339,18 +329,16 @@ class Stratified:
         row = np.repeat(narrowed(np.arange(len(starts) - 1), len(starts)), np.diff(starts))
         return row[order], (cells % self.n_bins)[order], values[order], ends
 
-    def subset(self, mask: Mask) -> Stratified:
-        """Of the chosen clients, at their new places."""
-        place = np.cumsum(mask) - 1
-        kept = mask[self.rows]
-        chosen = np.flatnonzero(kept)
-        return replace(self, table=self.table.rows(chosen), rows=place[self.rows[kept]])
-
-    def within(self, clients: slice) -> Stratified:
-        """Of clients next to each other, at their places among these; a view."""
-        first, last = np.searchsorted(self.rows, [clients.start, clients.stop]).tolist()
-        own = slice(first, last)
-        return replace(self, table=self.table.rows(own), rows=self.rows[own] - clients.start)
+    def chosen(self, clients: Indices | slice) -> Stratified:
+        """Of the chosen clients, rising, at their places among these; a slice of them is a view."""
+        own: Indices | slice
+        if isinstance(clients, slice):
+            own = slice(*np.searchsorted(self.rows, [clients.start, clients.stop]).tolist())
+            places = self.rows[own] - clients.start
+        else:
+            own = np.flatnonzero(np.isin(self.rows, clients))
+            places = np.searchsorted(clients, self.rows[own])
+        return replace(self, table=self.table.rows(own), rows=places)
 
     def clustered(self, cluster: Sequence[int], names: Names) -> Stratified:
         """Strata merged: stratum c becomes part of cluster[c]."""

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import share
 from robfcp.errors import RobfcpError
 from robfcp.federation.counts import Counts, DenseCounts, Entries, Stratified
-from robfcp.federation.intake import Fault, Untrusted, take_in
-from robfcp.federation.reading import FilePath, read_files, verified
+from robfcp.federation.intake import Fault, FilePath, Untrusted, read_files, take_in, verified
 from robfcp.grid import Grid
 from robfcp.privacy import Noise, Privacy
 from robfcp.report import Report, Strata, agreement
@@ -26,6 +25,7 @@ BLOCK_ENTRIES = 2**22  # of a table: what is worked on at a time
 
 Array = NDArray[np.float64]
 S = TypeVar("S")
+V = TypeVar("V")
 Add = Callable[[S, S], S]
 
 
@@ -352,20 +352,17 @@ class Federation:
         ('client-1',)
         """
         kept = np.asarray(mask, dtype=bool)
-        if kept.all():
-            return self
-        chosen = np.flatnonzero(kept)
-        ids = self._names(chosen)
-        strata = None if self.strata is None else self.strata.subset(kept)
-        told = None if self.set_sizes is None else self.set_sizes.subset(kept)
+        return self if kept.all() else self._chosen(np.flatnonzero(kept))
+
+    def _chosen(self, rows: NDArray[np.intp] | slice) -> Federation:
         return replace(
             self,
-            ids=ids,
-            table=self.table.rows(chosen),
-            sizes=self.sizes[chosen],
-            strata=strata,
-            set_sizes=told,
-            privacy=self._stated(chosen),
+            ids=_at(self.ids, rows),
+            table=self.table.rows(rows),
+            sizes=self.sizes[rows],
+            strata=None if self.strata is None else self.strata.chosen(rows),
+            set_sizes=None if self.set_sizes is None else self.set_sizes.chosen(rows),
+            privacy=_at(self.privacy, rows),
         )
 
     def stratum(self, number: int) -> Federation:
@@ -392,11 +389,11 @@ class Federation:
         noisy = np.array([self.privacy[k] is not None for k in rows]) if self.noisy else None
         rows, counts = self.strata.stratum(number, noisy)
         totals = counts.below(self.grid.n_bins - 1) if len(rows) else np.zeros(0, dtype=np.int64)
-        privacy = self._stated(rows)
+        privacy = _at(self.privacy, rows)
         private = any(privacy)
         return replace(
             self,
-            ids=self._names(rows),
+            ids=_at(self.ids, rows),
             table=counts,
             sizes=np.maximum(totals, 1) if private else totals,
             strata=None,
@@ -405,39 +402,18 @@ class Federation:
             sizes_known=self.sizes_known and not private,
         )
 
-    def _stated(self, chosen: NDArray[np.intp]) -> tuple[Privacy | None, ...]:
-        """What the chosen clients state of their noise."""
-        return tuple(self.privacy[k] for k in chosen) if self.privacy else ()
-
-    def _names(self, chosen: NDArray[np.intp]) -> tuple[str, ...]:
-        """The names of the chosen clients, rising."""
-        if len(chosen) == len(self.ids):
-            return self.ids
-        return tuple(map(self.ids.__getitem__, chosen.tolist()))
-
     def __iter__(self) -> Iterator[Report]:
         """The reports the federation was made of."""
-        context = self.grid, self.score, self.round, self.model
+        context, by = (self.grid, self.score, self.round, self.model), self.strata
         for k, client in enumerate(self.ids):
             privacy = self.privacy[k] if self.privacy else None
-            hidden = privacy is not None and privacy.hides_size
-            stated: Any = None if hidden else int(self.sizes[k])
-            yield Report(
-                client,
-                self.table.row(k),
-                *context,
-                n_samples=stated,
-                privacy=privacy,
-                risk=self.risk,
-                strata=self._own_strata(k, privacy is not None),
-                set_sizes=None if self.set_sizes is None else self.set_sizes.row(k),
-            )
-
-    def _own_strata(self, client: int, private: bool) -> Strata | None:
-        if self.strata is None or (row := self.strata.row(client)) is None:
-            return None
-        cells = np.arange(len(row)) if private else np.flatnonzero(row)
-        return Strata(self.strata.by, self.strata.names, cells, row[cells], self.grid.n_bins)
+            size: Any = None if privacy is not None and privacy.hides_size else int(self.sizes[k])
+            own, told = None, None if self.set_sizes is None else self.set_sizes.row(k)
+            if by is not None and (row := by.row(k)) is not None:
+                cells = np.flatnonzero(row) if privacy is None else np.arange(len(row))
+                own = Strata(by.by, by.names, cells, row[cells], by.n_bins)
+            held: Any = {"privacy": privacy, "risk": self.risk, "strata": own, "set_sizes": told}
+            yield Report(client, self.table.row(k), *context, n_samples=size, **held)
 
     @staticmethod
     def from_counts(
@@ -502,15 +478,9 @@ class Federation:
             if not any(p is not None and p.hides_size for p in stated):
                 raise RobfcpError("sizes: private counts need the true sizes beside them")
             totals = np.maximum(totals, 1)
-        return Federation(
-            ids=names,
-            table=DenseCounts(array),
-            sizes=totals,
-            grid=grid,
-            score=score,
-            privacy=stated,
-            sizes_known=not private or sizes is not None,
-        )
+        known = not private or sizes is not None
+        table = DenseCounts(array)
+        return Federation(names, table, totals, grid, score, privacy=stated, sizes_known=known)
 
     @staticmethod
     def read(paths: FilePath | Iterable[FilePath], **agreed: Any) -> Federation:
@@ -645,15 +615,8 @@ class Federation:
             faults, invited = [*faults, *forged], [*invited, *public]
             signatures = signatures or "by registered keys"
         privacy = stated.pop("privacy")
-        fields = take_in(
-            reports,
-            expected={**stated, "risk": None},
-            sizes=sizes,
-            quorum=quorum,
-            faults=faults,
-            invited=invited,
-            privacy=privacy,
-        )
+        known: Any = {"sizes": sizes, "privacy": privacy, "quorum": quorum}
+        fields = take_in(reports, {**stated, "risk": None}, faults, invited, **known)
         found, registered = fields.pop("signatures"), "claimed" if sizes is None else "registered"
         as_stated = {name: "as stated" for name, value in stated.items() if value is not None}
         checked = agreement.Checked(signatures or found, registered, **as_stated)
@@ -747,19 +710,7 @@ class Federation:
     def blocks(self) -> Iterator[Federation]:
         """The clients in order, some at a time, as federations of their own; one where few."""
         parts = list(self.table.parts(BLOCK_ENTRIES))
-        if len(parts) < 2:
-            yield self
-            return
-        for rows in parts:
-            yield replace(
-                self,
-                ids=self.ids[rows],
-                table=self.table.rows(rows),
-                sizes=self.sizes[rows],
-                strata=None if self.strata is None else self.strata.within(rows),
-                set_sizes=None if self.set_sizes is None else self.set_sizes.within(rows),
-                privacy=self.privacy[rows],
-            )
+        return iter([self]) if len(parts) < 2 else map(self._chosen, parts)
 
     def fold(self, summary: Callable[..., S], *columns: NDArray[Any], add: Add[S] = add) -> S:
         """What is summed over all clients, block by block.
@@ -824,6 +775,13 @@ class Federation:
 def numbered(n_clients: int, width: int) -> tuple[str, ...]:
     """client-00, client-01, ... padded so that names sort as numbers."""
     return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
+
+
+def _at(values: tuple[V, ...], rows: NDArray[np.intp] | slice) -> tuple[V, ...]:
+    """The values at these places; none where there are none at all."""
+    if isinstance(rows, slice) or not values:
+        return values[rows] if isinstance(rows, slice) else ()
+    return tuple(map(values.__getitem__, rows.tolist()))
 
 
 def onto_simplex(values: Array, totals: Array) -> Array:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,13 +27,15 @@ from robfcp.federation.counts import (
     added,
     check_extent,
     joined,
-    listed,
     narrowed,
 )
 from robfcp.federation.majority import GridDigest, Header, Objection
+from robfcp.files import read_limited
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.report import By, Names, Report, signing, wire
+from robfcp.report import By, Names, Report, number_of, signing, wire
+
+FilePath = str | os.PathLike[str]
 
 MOST_ENTRIES = 2**20  # of one report: sums of so many counts stay within 64 bits
 _REPORTS = 512  # checked at a time: their numbers stay in the cache
@@ -408,11 +412,11 @@ class Intake:
             if not self.valid[k] or (expected is not None and hidden[kind]):
                 continue
             if expected is None:
-                self.refuse(k, Objection("client", "is not registered", "add it to the registry"))
+                self.refuse(k, ("client", "is not registered", "add it to the registry"))
             elif claimed != expected:
                 problem = f"counts sum to {claimed} but {expected} samples were registered"
                 remedy = "rebuild the report or fix the registry"
-                self.refuse(k, Objection("n_samples", problem, remedy))
+                self.refuse(k, ("n_samples", problem, remedy))
 
     def check_conflicts(self) -> None:
         """Refuse the reports of clients that sent several: they contradict each other."""
@@ -475,7 +479,7 @@ class Intake:
         places = np.flatnonzero(np.array([own is not None for own in owns], dtype=bool)[kinds])
         if not len(places):
             return None
-        counts = held.chosen(rows[places], len(listed(names)) * n_bins)
+        counts = held.chosen(rows[places], number_of(names) * n_bins)
         return Stratified(by, names, counts, places, n_bins).renamed(owns, kinds[places])
 
 
@@ -483,7 +487,8 @@ def _known(report: Report, position: int) -> Entry:
     """A report that was checked when it was made."""
     strata, told = report.strata, report.set_sizes
     kind = None if strata is None else (strata.by, strata.names)
-    header = Header(GridDigest.of(report.grid), *report.context[1:], report.privacy, kind)
+    said = report.score, report.round, report.model, report.risk
+    header = Header(GridDigest.of(report.grid), *said, report.privacy, kind)
     split = None
     if strata is not None:
         steps = strata.cells.copy()
@@ -506,10 +511,10 @@ def _source(sent: Sent | bytes | str, position: int) -> str:
 
 
 def _listed(
-    counts: list[int] | wire.FastCounts | msgspec.UnsetType, header: Header
+    counts: list[int] | wire.WireCounts | msgspec.UnsetType, header: Header
 ) -> Listed | None:
     """Bins and counts of what a report lists."""
-    if isinstance(counts, wire.FastCounts):
+    if isinstance(counts, wire.WireCounts):
         return counts.bins, counts.counts
     return (range(header.grid.n_bins), counts) if isinstance(counts, list) else None
 
@@ -520,15 +525,67 @@ def _content(held: SparseCounts, row: int) -> tuple[bytes, bytes]:
     return held.bins[here].tobytes(), held.values[here].tobytes()
 
 
+def read_files(paths: FilePath | Iterable[FilePath]) -> Iterator[Sent | Fault]:
+    """What stands in the files, one at a time; a folder stands for its .json files.
+
+    Hidden files and the evidence of calibrations are no reports.
+    """
+    for path in map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths):
+        files = [path]
+        if path.is_dir():
+            files = sorted(path.glob("[!.]*.json"))
+            files = [file for file in files if not file.name.endswith(".record.json")]
+        for file in files:
+            try:
+                yield Sent(read_limited(file), f"file:{file}")
+            except RobfcpError as error:
+                yield Fault(f"file:{file}", "file", str(error))
+
+
+def verified(
+    reports: Iterable[Untrusted], keys: Mapping[str, str], round: str
+) -> tuple[list[Untrusted], list[Fault]]:
+    """The genuine reports, and the faults of what is not.
+
+    The latter are charged to the client they name only where that client sent no genuine report,
+    so that nobody can silence another.
+    """
+    genuine: list[Untrusted] = []
+    refused: list[tuple[str, ReportError]] = []
+    heard = set()
+    faults = []
+    for number, item in enumerate(reports, 1):
+        if isinstance(item, Fault):
+            faults.append(item)
+            continue
+        data, source = item if isinstance(item, Sent) else (item, f"report #{number}")
+        try:
+            data = data.to_json() if isinstance(data, Report) else data
+            data = data.encode() if isinstance(data, str) else data
+            report = signing.verify(
+                data if isinstance(data, bytes) else b"", Report, keys, round, source
+            )
+            genuine.append(report)
+            heard.add(report.client)
+        except ReportError as error:
+            refused.append((source, error))
+    return genuine, [
+        Fault(source, error.field, f"{source.removeprefix('file:')}: {error}")
+        if error.client in heard
+        else Fault.of(error)
+        for source, error in refused
+    ] + faults
+
+
 def take_in(
     reports: Iterable[Untrusted],
-    *,
     expected: Mapping[str, Any],
-    sizes: Mapping[str, int] | None,
-    quorum: int | float | None,
     faults: Iterable[Fault],
     invited: Iterable[str],
+    *,
+    sizes: Mapping[str, int] | None,
     privacy: Privacy | None,
+    quorum: int | float | None,
 ) -> dict[str, Any]:
     """Read every report once, keep the valid ones: the fields of `Federation`.
 

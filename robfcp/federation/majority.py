@@ -14,10 +14,9 @@ import numpy as np
 
 from robfcp.arguments import share, whole
 from robfcp.errors import QuorumError, RobfcpError
-from robfcp.federation.counts import listed, number_of
 from robfcp.grid import Grid, named
 from robfcp.privacy import Privacy
-from robfcp.report import MAX_STRATA, OTHER, By, Names
+from robfcp.report import MAX_STRATA, OTHER, By, Names, listed, number_of
 from robfcp.scores import Risk, Score
 
 MAX_ROUND_CELLS = 2**24  # classes times bins of a round: what a few bytes can name
@@ -40,12 +39,8 @@ class GridDigest:
     def of(grid: Grid) -> GridDigest:
         """The grid's; one that only its edges tell is kept itself."""
         told = grid.parameters
-        built = partial(named, grid.name, told) if told else partial(_itself, grid)
+        built = partial(named, grid.name, told) if told else lambda: grid
         return GridDigest(grid.digest, grid.n_bins, grid.name, built)
-
-
-def _itself(grid: Grid) -> Grid:
-    return grid
 
 
 class Header(NamedTuple):
@@ -75,14 +70,7 @@ class Header(NamedTuple):
         return self.privacy is not None and self.privacy.hides_size
 
 
-class Objection(NamedTuple):
-    """What is wrong with a report, and what to do about it."""
-
-    field: str
-    problem: str
-    remedy: str
-
-
+Objection = tuple[str, str, str]  # the field of a report, what is wrong and what to do about it
 Votes = Mapping[Header, int]  # how many reports have each header
 Check = Callable[[Header], Objection | None]
 
@@ -111,7 +99,7 @@ def same(name: str, expected: Any, votes: Votes) -> Check:
         found = getattr(header, name)
         if found == expected:
             return None
-        return Objection(name, f"{name} is {found}, not {expected}", f"use this round's {name}")
+        return name, f"{name} is {found}, not {expected}", f"use this round's {name}"
 
     return check
 
@@ -136,15 +124,15 @@ def agreed_noise(votes: Votes, stated: Privacy | None, registered: bool) -> Chec
         if stated is not None and own != stated:
             found = "not private" if own is None else own.statement
             problem = f"is {found}, but agreed was: {stated.statement}"
-            return Objection("privacy", problem, "use the round's privacy")
+            return "privacy", problem, "use the round's privacy"
         if stated is not None or own is None:
             return None
         if header.variance > limit * (1 + 1e-9):
             problem = "claims more noise than most reports hold, and none was agreed on"
-            return Objection("privacy", problem, remedy)
+            return "privacy", problem, remedy
         if own.hides_size and not may_hide:
             problem = "hides its size, which most reports state"
-            return Objection("privacy", problem, "register the sizes, or agree on a budget")
+            return "privacy", problem, "register the sizes, or agree on a budget"
         return None
 
     return check
@@ -158,11 +146,8 @@ def same_noise(votes: Votes) -> Check:
     def check(header: Header) -> Objection | None:
         if header.privacy is None or header.privacy.noise == expected:
             return None
-        return Objection(
-            "privacy",
-            "holds other noise than most reports while sizes are hidden",
-            "use the round's privacy or register the sizes",
-        )
+        problem = "holds other noise than most reports while sizes are hidden"
+        return "privacy", problem, "use the round's privacy or register the sizes"
 
     return check
 
@@ -254,7 +239,7 @@ def same_strata(common: tuple[By, Names] | None) -> Check:
             problem = f"with its {len(listed(own))} groups there are too many for a round"
         else:
             return None
-        return Objection("classes", problem, "use this round's classes")
+        return "classes", problem, "use this round's classes"
 
     return check
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.calibration import Calibration, calibrate, diagnose
-from robfcp.defence import DEFAULT, Assessment
+from robfcp.defence import Assessment, Consensus
 from robfcp.diagnosis import Diagnosis
 from robfcp.federation import Federation
 from robfcp.lab import outputs, partitions
@@ -23,7 +23,7 @@ from robfcp.scores import LAC
 OUTCOMES = ("dead", "dependent", "not recovered", "recovered")
 FAULTS = ("swapped-labels", "other-class-order", "old-model", "stale-file", "temperature-flat")
 LIE = "all scores zero"
-DEFENCES = ("none", "rob-fcp", "rob-fcp-released", DEFAULT)
+DEFENCES = ("none", "rob-fcp", "rob-fcp-released", Consensus.name)
 HONEST = "honest hospitals only"
 
 Pair = tuple[NDArray[Any], NDArray[np.intp]]

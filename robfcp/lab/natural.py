@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.calibration import calibrate
 from robfcp.calibration.letters import letters
-from robfcp.defence import DEFAULT
+from robfcp.defence import Consensus
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import Marginal
@@ -27,7 +26,7 @@ from robfcp.scores import LAC
 MIN_SIZE = 50
 BINS = 5
 ATTACKS = (*EVERYDAY, "label-poisoning", "coverage", "efficiency", "gaussian", "mimic-low")
-COMPARED = ("rob-fcp", DEFAULT)
+COMPARED = ("rob-fcp", Consensus.name)
 ALLOWED = 0.1  # the share of the sites that letters allow to lie
 LOW = 0.85
 TITLES = {
@@ -334,16 +333,6 @@ LEAVE_OUT: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class LeftOut:
-    """Logits (n, C) of the samples kept, each from a model without the sample's site."""
-
-    table: SiteTable
-    logits: NDArray[np.float64]
-    seconds: float
-    library: str
-
-
 def leave_out_recipe(name: str, **changes: Any) -> LeaveOutSettings:
     """The data set's settings with those changes that are not None."""
     given = {key: value for key, value in changes.items() if value is not None}
@@ -354,7 +343,7 @@ def leave_sites_out(
     data: SiteTable,
     settings: LeaveOutSettings,
     advance: Callable[[], None] = lambda: None,
-) -> LeftOut:
+) -> tuple[SiteTable, NDArray[np.float64], str]:
     """Logits log p from `folds` models, no site in both the training and the predicted part.
 
     With as many folds as sites this is leave-one-site-out.
@@ -367,7 +356,6 @@ def leave_sites_out(
         raise RobfcpError(
             "leave-sites-out: needs scikit-learn; install the extra sklearn"
         ) from error
-    started = perf_counter()
     rng = np.random.default_rng(settings.seed)
     table = data if settings.per_site is None else thinned(data, settings.per_site, rng)
     n_sites = len(np.unique(table.sites))
@@ -392,12 +380,8 @@ def leave_sites_out(
         ).fit(x[learnt], table.y[learnt])
         probabilities[np.ix_(predicted, seen)] = model.predict_proba(x[predicted])
         advance()
-    return LeftOut(
-        table=table,
-        logits=np.log(np.maximum(probabilities, np.finfo(np.float64).tiny)),
-        seconds=perf_counter() - started,
-        library=f"scikit-learn {sklearn.__version__}",
-    )
+    logits = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+    return table, logits, f"scikit-learn {sklearn.__version__}"
 
 
 def thinned(data: SiteTable, per_site: int, rng: np.random.Generator) -> SiteTable:

@@ -103,37 +103,24 @@ def dirichlet(
     classes, which = np.unique(label, return_inverse=True)
     best = 0
     for _ in range(attempts):
-        owner = _dirichlet_draw(which, len(classes), n_clients, beta, random)
-        smallest = int(np.bincount(owner, minlength=n_clients).min())
-        if smallest >= minimum:
+        owner = np.empty(len(which), dtype=np.intp)
+        size = np.zeros(n_clients, dtype=np.intp)
+        for c in random.permutation(len(classes)):
+            members = random.permutation(np.flatnonzero(which == c))
+            shares = random.gamma(beta, size=n_clients) * (size * n_clients < len(which))
+            if not shares.sum() > 0:  # gamma draws of a tiny beta can underflow all together
+                shares = np.eye(n_clients)[random.integers(n_clients)]
+            cuts = np.floor(np.cumsum(shares / shares.sum())[:-1] * len(members))
+            owner[members] = np.searchsorted(cuts, np.arange(len(members)), side="right")
+            size += np.bincount(owner[members], minlength=n_clients)
+        if size.min() >= minimum:
             return _parts(owner, n_clients)
-        best = max(best, smallest)
+        best = max(best, int(size.min()))
     raise RobfcpError(
         f"dirichlet: in {attempts} draws with beta={beta:g} some client always had fewer than "
         f"{minimum} of {len(label)} samples (at best {best}); use fewer than {n_clients} clients, "
         "a larger beta or a smaller minimum"
     )
-
-
-def _dirichlet_draw(
-    which: NDArray[np.intp],
-    n_classes: int,
-    n_clients: int,
-    beta: float,
-    generator: np.random.Generator,
-) -> NDArray[np.intp]:
-    """(n,) the owner of every sample."""
-    owner = np.empty(len(which), dtype=np.intp)
-    size = np.zeros(n_clients, dtype=np.intp)
-    for c in generator.permutation(n_classes):
-        members = generator.permutation(np.flatnonzero(which == c))
-        shares = generator.gamma(beta, size=n_clients) * (size * n_clients < len(which))
-        if not shares.sum() > 0:  # gamma draws of a tiny beta can underflow all together
-            shares = np.eye(n_clients)[generator.integers(n_clients)]
-        cuts = np.floor(np.cumsum(shares / shares.sum())[:-1] * len(members))
-        owner[members] = np.searchsorted(cuts, np.arange(len(members)), side="right")
-        size += np.bincount(owner[members], minlength=n_clients)
-    return owner
 
 
 def by_attribute(values: ArrayLike, n_clients: int) -> Parts:

@@ -46,11 +46,6 @@ class PublishedBound:
     upper: float
     confidence: float
 
-    @property
-    def vacuous(self) -> bool:
-        """Whether every coverage is allowed."""
-        return self.lower <= 0 and self.upper >= 1
-
 
 @dataclass(frozen=True)
 class PublishedSetting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -12,16 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import exact_level
-from robfcp.defence import DEFAULT, named_defence
+from robfcp.defence import Consensus, named_defence
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
 from robfcp.figures import new_axes, plot_heatmap
-from robfcp.lab.attacks import ATTACKS, Adaptive, named_attack
+from robfcp.lab.attacks import ATTACKS, Adaptive, Attack, named_attack
 from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
 from robfcp.lab.simulation import Row, verdicts
 from robfcp.lab.worlds import Setting, World, apply_attack, make_world
 
-DEFENCES = ("none", FEDCP_QQ, "rob-fcp", "rob-fcp-released", DEFAULT)
+DEFENCES = ("none", FEDCP_QQ, "rob-fcp", "rob-fcp-released", Consensus.name)
 SHARES = (0.1, 0.2, 0.4)
 MEANS = (
     *("coverage", "honest_coverage", "set_size", "honest_set_size", "flagged", "caught"),
@@ -96,9 +95,14 @@ def redteam(
             given = Setting(share=share, n_clients=n_clients, **setting)
             world = make_world(probabilities, labels, given, np.random.default_rng([rng, seed]))
             for number, attack in enumerate(attacks):
-                draws = [rng, seed, number]
-                for attacked, faced in _attacked(world, attack, defences, given, trials, draws):
-                    for row in verdicts(world, attacked, faced, given, attack=attack, seed=seed):
+                rule = named_attack(attack)
+                faced: list[tuple[Attack, Sequence[str]]] = [(rule, defences)]
+                if isinstance(rule, Adaptive):  # who knows what it faces: one for each defence
+                    known = (_knowing(rule, one, world, given, trials) for one in defences)
+                    faced = [(own, [one]) for own, one in zip(known, defences, strict=True)]
+                for own, some in faced:
+                    sent = apply_attack(own, world, np.random.default_rng([rng, seed, number]))
+                    for row in verdicts(world, sent, some, given, attack=attack, seed=seed):
                         rows.append(row)
                         progress()
     except KeyboardInterrupt:
@@ -125,7 +129,7 @@ def search(
     probabilities: ArrayLike,
     labels: ArrayLike,
     *,
-    defences: Sequence[str] = (DEFAULT,),
+    defences: Sequence[str] = (Consensus.name,),
     shares: Sequence[float] = SHARES,
     n_clients: int = 20,
     trials: int = 150,
@@ -186,24 +190,6 @@ def plot_redteam(cells: Sequence[Cell]) -> NDArray[Any]:
             corner = column - 0.5, int(np.nanargmax(np.abs(values[:, column]))) - 0.5
             axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="crimson", linewidth=2))
     return axes
-
-
-def _attacked(
-    world: World,
-    attack: str,
-    defences: Sequence[str],
-    setting: Setting,
-    trials: int,
-    seed: list[int],
-) -> Iterator[tuple[Federation, Sequence[str]]]:
-    """The attacked federations with the defences that face them: adaptive ones have one each."""
-    rule = named_attack(attack)
-    if not isinstance(rule, Adaptive):
-        yield apply_attack(rule, world, np.random.default_rng(seed)), defences
-        return
-    for defence in defences:
-        known = _knowing(rule, defence, world, setting, trials)
-        yield apply_attack(known, world, np.random.default_rng(seed)), [defence]
 
 
 def _knowing(

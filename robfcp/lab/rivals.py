@@ -48,8 +48,12 @@ def chosen_orders(sizes: tuple[int, ...], level: Fraction) -> tuple[tuple[int, .
     this is the kindest reading of the rule.
     """
     n, target = np.array(sizes), float(level)
-    pairs = []
-    for tau in _local_levels(int(np.median(n)), target):
+    size, pairs = int(np.median(n)), []
+    deviation = np.sqrt(target * (1 - target) / (size + 2))
+    every = np.arange(1, size + 1) / (size + 1)
+    near = every[np.abs(every - target) <= max(deviation, 2 / (size + 1))]
+    chosen = near if len(near) else every  # beyond a deviation of the target j nears 1 or K
+    for tau in chosen[np.unique(np.linspace(0, len(chosen) - 1, LEVELS).round().astype(int))]:
         local = np.clip(np.ceil(tau * (n + 1) - 1e-9).astype(np.int64), 1, n)
         coverage = expected_coverages(local, n)
         place = int(np.searchsorted(coverage, target - 1e-12)) + 1
@@ -62,15 +66,6 @@ def chosen_orders(sizes: tuple[int, ...], level: Fraction) -> tuple[tuple[int, .
     close = [pair for pair in pairs if pair[0] <= least + ALIKE]
     _, place, local = min(close, key=lambda pair: (abs(pair[1] - middle), pair[0]))
     return tuple(local.tolist()), place
-
-
-def _local_levels(size: int, target: float) -> Array:
-    """LEVELS of l / (n + 1) at most, within a deviation of the target: beyond, j nears 1 or K."""
-    deviation = np.sqrt(target * (1 - target) / (size + 2))
-    every = np.arange(1, size + 1) / (size + 1)
-    near = every[np.abs(every - target) <= max(deviation, 2 / (size + 1))]
-    chosen: Array = near if len(near) else every
-    return chosen[np.unique(np.linspace(0, len(chosen) - 1, LEVELS).round().astype(int))]
 
 
 def expected_coverages(local: NDArray[np.int64], sizes: NDArray[np.int64]) -> Array:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import exact_level, whole
 from robfcp.calibration import Level, calibrate
-from robfcp.defence import DEFAULT, Defence, named_defence
+from robfcp.defence import Consensus, Defence, named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.figures import GREY, looks, new_axes, style
@@ -58,7 +58,7 @@ def simulate(
     labels: ArrayLike,
     *,
     attack: str | Attack = "coverage",
-    defences: Sequence[str | Defence] = ("none", "rob-fcp", DEFAULT),
+    defences: Sequence[str | Defence] = ("none", "rob-fcp", Consensus.name),
     seeds: int = 3,
     rng: int = 0,
     progress: Callable[[], None] = lambda: None,
@@ -147,7 +147,11 @@ def verdicts(
     for defence in defences:
         flagged: tuple[str, ...] = ()
         if defence == FEDCP_QQ:
-            name, assumed, limits = FEDCP_QQ, 0, _fedcp_qq(attacked, setting)
+            parts, level = [attacked], exact_level(setting.coverage)
+            if setting.by is not None and attacked.strata is not None:
+                parts = [attacked.stratum(c) for c in range(attacked.strata.n_strata)]
+            own = [part.threshold_at(fedcp_qq_index(part, level)) for part in parts]
+            name, assumed, limits = FEDCP_QQ, 0, np.array(own) if setting.by else own[0]
         else:
             if isinstance(defence, str):
                 defence = named_defence(defence, told, exactly=setting.exactly)
@@ -176,16 +180,6 @@ def verdicts(
             worst_class_coverage=measured.worst_class_coverage,
             honest_worst_class_coverage=honest.worst_class_coverage,
         )
-
-
-def _fedcp_qq(federation: Federation, setting: Setting) -> Thresholds:
-    """FedCP-QQ's threshold, or its (C,) thresholds by class."""
-    parts = [federation]
-    if setting.by is not None and federation.strata is not None:
-        parts = [federation.stratum(c) for c in range(federation.strata.n_strata)]
-    level = exact_level(setting.coverage)
-    found = [part.threshold_at(fedcp_qq_index(part, level)) for part in parts]
-    return found[0] if setting.by is None else np.array(found)
 
 
 def thresholds_of(level: Level) -> Thresholds:

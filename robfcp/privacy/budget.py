@@ -6,9 +6,10 @@ works without it, so that a server needs nothing installed to read private repor
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf, isfinite, log, sqrt
+from math import inf, isfinite, log, nextafter, sqrt
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -18,13 +19,14 @@ from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.errors import RobfcpError
-from robfcp.grid import Grid
+from robfcp.grid import Grid, named
 from robfcp.privacy.noise import Mechanism, Noise
 
 Neighbours = Literal["substitution", "add-remove"]
 MAX_SCALE = 1e5
 MIN_EPSILON = 1e-9
 MAX_EPSILON = 1e6
+_WHOLE = "give a whole number from 1"
 _LEEWAY = 1e-9  # relative; what rounding may add to a budget
 
 
@@ -173,25 +175,18 @@ class Accountant:
                 )
         return replace(self, releases=(*self.releases, privacy))
 
-    @property
-    def rho(self) -> float:
-        """The zCDP of all together: the sum."""
-        return sum(privacy.rho for privacy in self.releases)
-
     def epsilon(self, delta: float = 0.0) -> float:
         """The epsilon that all reports together keep to with this delta."""
-        pure = sum(privacy.pure for privacy in self.releases)
-        return min(pure, zcdp_epsilon(self.rho, delta))
+        pure, rho = (sum(getattr(p, name) for p in self.releases) for name in ("pure", "rho"))
+        return min(pure, zcdp_epsilon(rho, delta))
 
     def broken_by(self, privacy: Privacy) -> Privacy | None:
         """The budget that one more report would exceed: its own, or one stated before."""
         spent = self.spend(privacy)
-        stated = dict.fromkeys((*self.releases, privacy))
-        return next((p for p in stated if not spent.within(p)), None)
-
-    def within(self, privacy: Privacy) -> bool:
-        """Whether all reports together keep to this (epsilon, delta)."""
-        return self.epsilon(privacy.delta) <= privacy.epsilon * (1 + _LEEWAY)
+        for one in dict.fromkeys(spent.releases):
+            if spent.epsilon(one.delta) > one.epsilon * (1 + _LEEWAY):
+                return one
+        return None
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
@@ -227,11 +222,15 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     return low
 
 
-def add_noise(counts: NDArray[np.int64], privacy: Privacy, unit: int = 1) -> NDArray[np.int64]:
+def add_noise(
+    counts: NDArray[np.int64], privacy: Privacy | None, unit: int = 1
+) -> NDArray[np.int64]:
     """The counts with fresh noise from OpenDP, whose own bound on the budget is checked first.
 
     `unit` is how many counts one sample has: 1 in a histogram, the resolution of a loss.
     """
+    if privacy is None:
+        return counts
     dp = opendp_parts()
     l1, l2 = (unit * distance for distance in privacy.sensitivity)
     scale = privacy.noise_on(unit).scale
@@ -265,30 +264,30 @@ def opendp_parts() -> Any:
     return opendp
 
 
-def _check(privacy: Privacy) -> None:
-    def refuse(field: str, problem: str) -> RobfcpError:
-        return RobfcpError(f"privacy: {field} {problem}")
+def _check(p: Privacy) -> None:
+    def within(value: Any, low: float, high: float, kind: type[Any] = Real) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool) and low <= value <= high
 
-    def number(value: object) -> bool:
-        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
-
-    if not number(privacy.epsilon) or not MIN_EPSILON <= privacy.epsilon <= MAX_EPSILON:
-        least = f"give a number from {MIN_EPSILON:g}, such as 1"
-        raise refuse("epsilon", f"is {privacy.epsilon!r}; {least}")
-    if not number(privacy.delta) or not 0 <= privacy.delta < 1:
-        raise refuse("delta", f"is {privacy.delta!r}; give 0 or a tiny chance such as 1e-6")
-    if privacy.neighbours not in get_args(Neighbours):
-        raise refuse("neighbours", f"is {privacy.neighbours!r}; use substitution or add-remove")
-    for field in ("samples_per_patient", "rounds"):
-        value = getattr(privacy, field)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
-            raise refuse(field, f"is {value!r}; give a whole number from 1")
-    if privacy.mechanism not in (*get_args(Mechanism), "auto"):
-        raise refuse("mechanism", f"is {privacy.mechanism!r}; use laplace, gaussian or auto")
-    if privacy.mechanism == "gaussian" and privacy.delta == 0:
-        raise refuse("delta", "is 0, which Gaussian noise cannot give; state one such as 1e-6")
-    if not number(privacy.scale) or privacy.scale < 0:
-        raise refuse("scale", f"is {privacy.scale!r}; leave it out")
+    least = f"give a number from {MIN_EPSILON:g}, such as 1"
+    right = {
+        "epsilon": (within(p.epsilon, MIN_EPSILON, MAX_EPSILON), least),
+        "delta": (within(p.delta, 0, nextafter(1, 0)), "give 0 or a tiny chance such as 1e-6"),
+        "neighbours": (p.neighbours in get_args(Neighbours), "use substitution or add-remove"),
+        "samples_per_patient": (within(p.samples_per_patient, 1, 2**31, int), _WHOLE),
+        "rounds": (within(p.rounds, 1, 2**31, int), _WHOLE),
+        "mechanism": (
+            p.mechanism in (*get_args(Mechanism), "auto"),
+            "use laplace, gaussian or auto",
+        ),
+        "scale": (within(p.scale, 0, nextafter(inf, 0)), "leave it out"),
+    }
+    for field, (holds, remedy) in right.items():
+        if not holds:
+            raise RobfcpError(f"privacy: {field} is {getattr(p, field)!r}; {remedy}")
+    if p.mechanism == "gaussian" and p.delta == 0:
+        raise RobfcpError(
+            "privacy: delta is 0, which Gaussian noise cannot give; state one such as 1e-6"
+        )
 
 
 def _least_scale(privacy: Privacy, mechanism: Mechanism) -> float:
@@ -321,21 +320,13 @@ _ABOVE = 0.9  # of the share beyond the level that a grid from a prior still res
 
 def grid_from_text(text: str) -> Grid:
     """The grid a configuration names: default, extended, open-ended, uniform:N or logistic:N."""
-    fixed: dict[str, Any] = {
-        "default": Grid.default,
-        "extended": Grid.extended,
-        "open-ended": Grid.open_ended,
-    }
-    if text in fixed:
-        return fixed[text]()
     kind, _, bins = text.partition(":")
-    if bins.isascii() and bins.isdigit() and len(bins) <= 9:
-        if kind == "uniform":
-            return Grid.uniform(int(bins))
-        if kind == "logistic":
-            return logistic_grid(int(bins))
-    known = ", ".join([*fixed, "uniform:100"])
-    raise RobfcpError(f"grid: {text!r} is unknown; use {known} or logistic:32")
+    if text in ("default", "extended", "open-ended"):
+        return named(text.replace("-", "_"), {})
+    if kind in ("uniform", "logistic") and re.fullmatch("[0-9]{1,9}", bins):
+        return Grid.uniform(int(bins)) if kind == "uniform" else logistic_grid(int(bins))
+    known = "default, extended, open-ended, uniform:100 or logistic:32"
+    raise RobfcpError(f"grid: {text!r} is unknown; use {known}")
 
 
 def logistic_grid(bins: int) -> Grid:

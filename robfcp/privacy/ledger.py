@@ -154,7 +154,9 @@ class Ledger:
             releases = [*file.releases, Release(round, privacy)]
             written = _File(releases, self.dataset or file.dataset)
             write_atomically(real, msgspec.json.encode(written), private=True)
-            _write_seen(handle, len(releases))
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, f" {len(releases):<20d}\n".encode())
+            os.fsync(handle)
         return before.spend(privacy)
 
     def _read(self) -> _File:
@@ -180,31 +182,17 @@ class Ledger:
 
     def _check_seen(self, handle: int, recorded: int) -> None:
         """Refuse a ledger that holds fewer reports than were ever recorded in it."""
-        seen = _read_seen(handle)
-        if seen is None:
+        os.lseek(handle, 0, os.SEEK_SET)
+        data = os.read(handle, 64)
+        text = data[_SEEN_AT:].decode("ascii", "replace").strip() if data.strip() else "0"
+        if not (text.isascii() and text.isdigit()):
             raise RobfcpError(
                 f"{os.fspath(self.path)}.lock: is damaged; if the ledger is whole, write its "
                 f"number of reports there ({recorded}) after one blank"
             )
-        if recorded < seen:
+        if recorded < (seen := int(text)):
             what = "is gone" if not Path(self.path).exists() else "is an old copy"
             raise RobfcpError(
                 f"{os.fspath(self.path)}: {what}: {seen} reports were recorded and it holds "
                 f"{recorded}; restore it, or use fresh calibration data with a new ledger"
             )
-
-
-def _read_seen(handle: int) -> int | None:
-    """The number of reports ever recorded; None where it cannot be read."""
-    os.lseek(handle, 0, os.SEEK_SET)
-    data = os.read(handle, 64)
-    if not data.strip():
-        return 0
-    text = data[_SEEN_AT:].decode("ascii", "replace").strip()
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _write_seen(handle: int, number: int) -> None:
-    os.lseek(handle, 0, os.SEEK_SET)
-    os.write(handle, f" {number:<20d}\n".encode())
-    os.fsync(handle)

@@ -1,9 +1,17 @@
 """Reports: what a site sends. Counts on the grid, identity and context, the wire, signatures."""
 
 from robfcp.report import agreement, signing, wire
-from robfcp.report.by_class import MAX_STRATA, OTHER, By, Names, Strata, check_strata_names
+from robfcp.report.by_class import (
+    MAX_STRATA,
+    OTHER,
+    By,
+    Names,
+    Strata,
+    check_strata_names,
+    listed,
+    number_of,
+)
 from robfcp.report.report import Report
-from robfcp.report.signing import generate_key, load_key
 
 __all__ = [
     "MAX_STRATA",
@@ -14,8 +22,8 @@ __all__ = [
     "Strata",
     "agreement",
     "check_strata_names",
-    "generate_key",
-    "load_key",
+    "listed",
+    "number_of",
     "signing",
     "wire",
 ]

@@ -70,7 +70,7 @@ class Strata:
     @property
     def n_strata(self) -> int:
         """C, the number of classes or groups."""
-        return self.names if isinstance(self.names, int) else len(self.names)
+        return number_of(self.names)
 
     @cached_property
     def sizes(self) -> Whole:
@@ -89,16 +89,6 @@ class Strata:
         table = np.zeros(self.n_strata * self.n_bins, dtype=np.int64)
         table[self.cells] = self.counts
         return table.reshape(self.n_strata, self.n_bins)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Strata)
-            and (self.by, self.names, self.n_bins) == (other.by, other.names, other.n_bins)
-            and np.array_equal(self.cells, other.cells)
-            and np.array_equal(self.counts, other.counts)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
     @staticmethod
     def of(
@@ -133,7 +123,7 @@ class Strata:
         else:
             number = _numbers(found, stated)
         n_bins = grid.n_bins
-        n_cells = n_bins * (stated if isinstance(stated, int) else len(stated))
+        n_cells = n_bins * number_of(stated)
         cell = number * n_bins + grid.index(values)
         if n_cells <= DENSE * len(values):
             table = np.bincount(cell, minlength=n_cells)
@@ -145,17 +135,22 @@ class Strata:
 
     def with_thin_ones_merged(self, least: int) -> Strata:
         """The same with every stratum of fewer than `least` samples merged into one more."""
-        if isinstance(self.names, int):
-            names: tuple[str, ...] = tuple(str(c) for c in range(self.names))
-        else:
-            names = self.names
+        names = listed(self.names)
         thin = (self.sizes < least)[self.cells // self.n_bins]
         moved = np.where(thin, len(names) * self.n_bins + self.cells % self.n_bins, self.cells)
         cells, where = np.unique(moved, return_inverse=True)
-        counts = np.bincount(where, weights=self.counts, minlength=len(cells))
-        return Strata(
-            self.by, (*names, OTHER), cells, np.rint(counts).astype(np.int64), self.n_bins
-        )
+        counts = np.rint(np.bincount(where, weights=self.counts)).astype(np.int64)
+        return Strata(self.by, (*names, OTHER), cells, counts, self.n_bins)
+
+
+def listed(names: Names) -> tuple[str, ...]:
+    """The names of classes or groups; their numbers where they have none."""
+    return tuple(map(str, range(names))) if isinstance(names, int) else names
+
+
+def number_of(names: Names) -> int:
+    """C, how many classes or groups there are."""
+    return names if isinstance(names, int) else len(names)
 
 
 def check_strata_names(by: str, names: Any) -> Names:
@@ -179,8 +174,7 @@ def check_strata_names(by: str, names: Any) -> Names:
 
 def _known_numbers(labels: NDArray[Any], names: Names) -> Whole:
     """Class numbers of labels given as numbers or as names, whatever they are; -1 of others."""
-    listed = map(str, range(names)) if isinstance(names, int) else names
-    place = {name: c for c, name in enumerate(listed)}
+    place = {name: c for c, name in enumerate(listed(names))}
     told = (place.get(one) if isinstance(one, str) else one for one in labels.tolist())
     number = whole_numbers(numbers_or_nan(np.fromiter(told, dtype=object, count=len(labels))))
     return np.where((number < 0) | (number >= len(place)), -1, number)
@@ -195,13 +189,12 @@ def _numbers(labels: NDArray[Any], names: Names) -> Whole:
     if not by_name and labels.dtype.kind not in "iu":
         raise RobfcpError(f"labels: dtype {labels.dtype} is not integer; encode classes as 0..C-1")
     number = _known_numbers(labels, names) if by_name else labels.astype(np.int64)
-    count = names if isinstance(names, int) else len(names)
     if by_name and (number < 0).any():
         unknown = min(labels[number < 0].tolist())
         raise RobfcpError(f"labels: {unknown!r:.60} is none of those stated; check the names")
-    if labels.size and (number.min() < 0 or number.max() >= count):
+    if labels.size and (number.min() < 0 or number.max() >= number_of(names)):
         raise RobfcpError(
-            f"labels: {labels.min()}..{labels.max()} leaves 0..{count - 1}; "
+            f"labels: {labels.min()}..{labels.max()} leaves 0..{number_of(names) - 1}; "
             "encode classes as column numbers"
         )
     return number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,9 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy, add_noise, noise_bound
 from robfcp.report.by_class import Strata
+
+if TYPE_CHECKING:
+    from robfcp.report.report import Report
 
 IMPLAUSIBLE = 1e-10  # noisy counts are refused beyond what their noise exceeds with this chance
 MAX_NOISY_CELLS = 100_000
@@ -73,24 +76,17 @@ def noisy_strata(strata: Strata, privacy: Privacy) -> Strata:
     return Strata(strata.by, strata.names, np.arange(dense.size), noisy, strata.n_bins)
 
 
-def plausible_size(
-    client: str,
-    privacy: Privacy,
-    counts: NDArray[np.int64],
-    n_samples: Any,
-    *,
-    unit: int,
-    strata: Strata | None,
-) -> int:
+def plausible_size(report: Report, privacy: Privacy, unit: int) -> int:
     """n_k, refused where the counts cannot come from n_k and the noise.
 
     Where n_k is hidden it is the noisy total, at least 1.
     """
+    counts, n_samples, strata = report.counts, report.n_samples, report.strata
     total, draws = int(counts.sum()), 1 if strata is None else strata.n_strata
     noise = privacy.noise_on(unit)
 
     def refuse(field: str, problem: str) -> ReportError:
-        return ReportError(client, field, problem, "rebuild the report from the scores")
+        return ReportError(report.client, field, problem, "rebuild the report from the scores")
 
     most: float = np.inf
     size = max(1, total)

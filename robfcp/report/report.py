@@ -205,14 +205,7 @@ class Report(
         """n_k, refused where the counts do not add up to it or noise cannot make them of it."""
         unit = 1 if self.risk is None else self.risk.resolution
         if self.privacy is not None:
-            return plausible_size(
-                self.client,
-                self.privacy,
-                self.counts,
-                self.n_samples,
-                unit=unit,
-                strata=self.strata,
-            )
+            return plausible_size(self, self.privacy, unit)
         total, n = int(self.counts.sum()), self.n_samples
         if unit == 1 and n is None:
             return total
@@ -414,34 +407,36 @@ class Report(
                     f"grid: {grid.n_bins} bins for {n} samples are more than {bins_per_sample:g} a "
                     "sample; agree on a coarser grid"
                 )
-            strata = _strata(
-                values,
-                grid,
-                labels=labels,
-                classes=classes,
-                groups=groups,
-                least=least,
-                private=privacy is not None,
-            )
-            counts = grid.counts(values) if strata is None else None
+            strata = None
+            if privacy is not None and least > 1:
+                raise RobfcpError(
+                    "least: which classes are merged tells what noise should hide; "
+                    "merge them beforehand, for all sites alike"
+                )
+            if labels is not None and groups is not None:
+                raise RobfcpError("groups: a report has one grouping; pass labels or groups")
+            if labels is not None and classes is None:
+                raise RobfcpError("classes: state their names in order, or their number")
+            if groups is not None and privacy is not None and classes is None:
+                raise RobfcpError("groups: which ones occur is data; state them all in classes=")
+            if labels is not None:
+                strata = Strata.of("class", values, labels, classes, grid, privacy is not None)
+            elif groups is not None:
+                strata = Strata.of("group", values, groups, classes, grid, privacy is not None)
+            elif classes is not None:
+                raise RobfcpError("classes: counts by class need the labels; pass labels=")
+            if strata is not None and least > 1:
+                strata = strata.with_thin_ones_merged(least)
+            counts: Any = grid.counts(values) if strata is None else None
             check_patients(privacy, n, patients)
             sizes = None if label_scores is None else _set_sizes(label_scores, n, grid)
-            if privacy is not None and strata is not None:
-                strata = noisy_strata(strata, privacy)
-            elif privacy is not None and counts is not None:
+            if strata is None:
                 counts = add_noise(counts, privacy)
-        return Report(
-            client=client,
-            counts=counts,  # type: ignore[arg-type]
-            grid=grid,
-            score=score,
-            round=round,
-            model=model,
-            n_samples=n if privacy is not None and not privacy.hides_size else None,  # type: ignore[arg-type]
-            privacy=privacy,
-            strata=strata,
-            set_sizes=sizes,
-        )
+            elif privacy is not None:
+                strata = noisy_strata(strata, privacy)
+        stated: Any = n if privacy is not None and not privacy.hides_size else None
+        held: Any = {"n_samples": stated, "strata": strata, "set_sizes": sizes}
+        return Report(client, counts, grid, score, round, model, privacy=privacy, **held)
 
     @staticmethod
     def from_losses(
@@ -489,8 +484,10 @@ class Report(
             losses = losses if privacy is None else clamped_losses(losses, risk.bound)
             grid, gains, n = risk.falls(losses, lambdas)
             check_patients(privacy, n, patients)
-        context = {"client": client, "grid": grid, "round": round, "model": model}
-        return _of_falls(gains, n, risk, privacy, context)
+        counts = add_noise(gains, privacy, risk.resolution)
+        return Report(
+            client, counts, grid, None, round, model, n_samples=n, privacy=privacy, risk=risk
+        )
 
     @staticmethod
     def from_multilabel(
@@ -547,8 +544,10 @@ class Report(
                 probabilities, labels = clamped_multilabel(probabilities, labels)
             gains, n = kind.multilabel_falls(probabilities, labels, grid, weights)
             check_patients(privacy, n, patients)
-        context = {"client": client, "grid": grid, "round": round, "model": model}
-        return _of_falls(gains, n, kind, privacy, context)
+        counts = add_noise(gains, privacy, kind.resolution)
+        return Report(
+            client, counts, grid, None, round, model, n_samples=n, privacy=privacy, risk=kind
+        )
 
     def to_json(self) -> bytes:
         """The report as one JSON object.
@@ -654,12 +653,7 @@ class Report(
         return Report.from_json(read_limited(path, limit), source=os.fspath(path))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Report) and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            if name in ("counts", "set_sizes")
-            else getattr(self, name) == getattr(other, name)
-            for name in self.__struct_fields__
-        )
+        return isinstance(other, Report) and self.to_json() == other.to_json()
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -668,11 +662,6 @@ class Report(
         by = "" if self.strata is None else f", by {self.strata.by}"
         noise = "" if self.privacy is None else f", {self.privacy!r}"
         return f"Report({self.client!r}, {self.n_samples} samples, {self.grid!r}{by}{noise})"
-
-    @property
-    def context(self) -> tuple[Grid, Score | None, str | None, str | None, Risk | None]:
-        """What all reports of one round must share."""
-        return self.grid, self.score, self.round, self.model, self.risk
 
 
 _TELLING = ("sizes of sets would tell what the noise hides", "leave them out of private reports")
@@ -729,38 +718,6 @@ def _numbered(
     return table, numbers, columns.names or len(columns.order)
 
 
-def _strata(
-    scores: NDArray[Any],
-    grid: Grid,
-    labels: ArrayLike | None,
-    classes: Sequence[str] | int | None,
-    groups: ArrayLike | None,
-    least: int,
-    private: bool,
-) -> Strata | None:
-    """Counts by class or by group, where one of them is given."""
-    if private and least > 1:
-        raise RobfcpError(
-            "least: which classes are merged tells what noise should hide; "
-            "merge them beforehand, for all sites alike"
-        )
-    if labels is not None and groups is not None:
-        raise RobfcpError("groups: a report has one grouping; pass labels or groups")
-    if labels is not None:
-        if classes is None:
-            raise RobfcpError("classes: state their names in order, or their number")
-        found = Strata.of("class", scores, labels, classes, grid, private)
-    elif groups is not None:
-        if private and classes is None:
-            raise RobfcpError("groups: which ones occur is data; state them all in classes=")
-        found = Strata.of("group", scores, groups, classes, grid, private)
-    elif classes is not None:
-        raise RobfcpError("classes: counts by class need the labels; pass labels=")
-    else:
-        return None
-    return found if least <= 1 else found.with_thin_ones_merged(least)
-
-
 def _set_sizes(label_scores: ArrayLike, n_samples: int, grid: Grid) -> Whole:
     """The scores of all labels as counts on the grid."""
     values = floats("label_scores", label_scores)
@@ -778,11 +735,3 @@ def _set_sizes(label_scores: ArrayLike, n_samples: int, grid: Grid) -> Whole:
 def _risk(name: str, privacy: Privacy | None) -> Risk:
     """The risk of that name, in fewer parts where noise is added to them."""
     return Risk(name) if privacy is None else Risk(name, resolution=NOISY_RESOLUTION)
-
-
-def _of_falls(
-    falls: Whole, n_samples: int, risk: Risk, privacy: Privacy | None, context: dict[str, Any]
-) -> Report:
-    """The report of summed falls of a loss, with noise where it is asked for."""
-    counts = falls if privacy is None else add_noise(falls, privacy, risk.resolution)
-    return Report(counts=counts, n_samples=n_samples, privacy=privacy, risk=risk, **context)

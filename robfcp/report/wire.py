@@ -45,20 +45,28 @@ class WireScore(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     parameters: dict[str, Parameter] = {}
 
 
-class WireCounts(msgspec.Struct, forbid_unknown_fields=True):
+Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_SAMPLES)]
+Count = Annotated[int, msgspec.Meta(ge=-MAX_SAMPLES, le=MAX_SAMPLES)]  # with noise
+Step = Annotated[int, msgspec.Meta(ge=0, le=MAX_STRATA * MAX_WIRE_BINS)]
+
+
+class WireCounts(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """Only the bins that are not empty, in rising order."""
 
-    bins: list[int]
-    counts: list[int]
+    bins: list[Natural]
+    counts: list[Count]
 
 
-class WireStrata(msgspec.Struct, forbid_unknown_fields=True):
-    """Counts by class or group: the first cell in use, then how far each is from the one before."""
+class WireStrata(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """Counts by class or group: the first cell in use, then how far each is from the one before.
+
+    Names, or their number, are left as they stand: all reports of a round have the same.
+    """
 
     by: By
-    names: list[str] | int
-    steps: list[int]
-    counts: list[int]
+    names: msgspec.Raw
+    steps: list[Step]
+    counts: list[Count]
 
 
 if TYPE_CHECKING:  # what a report holds ...
@@ -102,12 +110,15 @@ def decode_sent(
             problem = f"schema {header.schema!r:.40} is unknown to this version (it reads 1)"
             raise ReportError(client, "schema", problem, "update robfcp at the server")
         if isinstance(said := header.privacy, dict):
-            missing = [field for field in Privacy.__struct_fields__ if not _stated(said, field)]
+            derived = {"mechanism": "auto", "scale": 0}  # what a report must not leave to be found
+            fields = Privacy.__struct_fields__
+            missing = [one for one in fields if said.get(one) in (None, derived.get(one))]
             if missing:
                 problem = f"privacy leaves out {', '.join(missing)}"
                 raise ReportError(client, "privacy", problem, remedy)
         if grid is not None:
-            read_grid(msgspec.convert({"grid": header.grid}, dict[str, WireGrid])["grid"], grid)
+            stated = msgspec.convert({"grid": header.grid}, dict[str, WireGrid])["grid"]
+            check_expected(client, stated, grid)
         return msgspec.json.decode(data, type=what)
     except (UnicodeError, RecursionError, OverflowError, ValueError) as error:
         cause = error.__cause__ if isinstance(error, msgspec.ValidationError) else error
@@ -118,11 +129,6 @@ def decode_sent(
         field = re.search(r"`\$\.(\w+)", str(error))
         problem = f"not a valid {kind} ({what_is_wrong(error)})"
         raise ReportError(client, field[1] if field else str(kind), problem, remedy) from None
-
-
-def _stated(privacy: dict[str, Any], field: str) -> bool:
-    """Whether a report says this of its noise, and leaves nothing to be derived."""
-    return field in privacy and privacy[field] != {"mechanism": "auto", "scale": 0}.get(field)
 
 
 def of_this_round(client: str, error: RobfcpError) -> ReportError:
@@ -154,15 +160,8 @@ def wire_grid(grid: Grid) -> WireGrid:
     )
 
 
-def read_grid(wire: WireGrid, expected: Grid | None = None) -> Grid:
-    """The grid a file names, refused when its digest does not fit.
-
-    Where the expected one is known no other is built, whatever size it would have.
-    """
-    if expected is not None:
-        if wire.digest == expected.digest:
-            return expected
-        raise _other_grid(wire.name, wire.digest, expected)
+def read_grid(wire: WireGrid) -> Grid:
+    """The grid a file names, refused when its digest does not fit."""
     bins = wire.parameters.get("bins", 0) if wire.edges is None else len(wire.edges)
     if not isinstance(bins, (int, float)) or bins > MAX_WIRE_BINS:
         raise RobfcpError(f"grid: more than {MAX_WIRE_BINS} bins; use a coarser grid")
@@ -176,17 +175,12 @@ def read_grid(wire: WireGrid, expected: Grid | None = None) -> Grid:
     return grid
 
 
-def check_expected(client: str, grid: Grid, expected: Grid) -> None:
-    """Refuse a report on another grid than the round's, in the words for one in a file."""
+def check_expected(client: str, grid: Grid | WireGrid, expected: Grid) -> None:
+    """Refuse a report on another grid than the round's before that is built, however large."""
     if grid.digest != expected.digest:
-        raise of_this_round(client, _other_grid(grid.name, grid.digest, expected))
-
-
-def _other_grid(name: str, digest: str, expected: Grid) -> RobfcpError:
-    return RobfcpError(
-        f"grid: grid is {plain(name, 40)} {plain(digest[:8])}, not the round's "
-        f"{expected}; use this round's grid"
-    )
+        stated = f"{plain(grid.name, 40)} {plain(grid.digest[:8])}"
+        problem = f"grid: grid is {stated}, not the round's {expected}; use this round's grid"
+        raise of_this_round(client, RobfcpError(problem))
 
 
 @lru_cache(maxsize=8)  # reports of a round name one grid, hostile ones many large ones
@@ -218,33 +212,25 @@ def read_counts(wire: WireCounts, n_bins: int) -> NDArray[np.int64]:
     """Dense counts."""
     if len(wire.bins) != len(wire.counts):
         raise RobfcpError("counts: bins and counts differ in length; rebuild the report")
-    bins, values = np.array(wire.bins, dtype=object), np.array(wire.counts)
-    within = not bins.size or (bins.min() >= 0 and bins.max() < n_bins)
-    if not within or (np.diff(bins) <= 0).any():
+    bins = np.array(wire.bins, dtype=np.intp)
+    if bins.max(initial=0) >= n_bins or (np.diff(bins) <= 0).any():
         raise RobfcpError(f"counts: bins must rise strictly within 0..{n_bins - 1}; rebuild it")
-    if values.size and values.dtype.kind != "i":
-        raise RobfcpError("counts: a count exceeds 64 bits; rebuild the report")
     dense = np.zeros(n_bins, dtype=np.int64)
-    dense[bins.astype(np.intp)] = values
+    dense[bins] = wire.counts
     return dense
 
 
 def wire_strata(strata: Strata) -> WireStrata:
     """Counts by class as they stand in a file."""
-    names = strata.names if isinstance(strata.names, int) else list(strata.names)
+    names = msgspec.Raw(msgspec.json.encode(strata.names))
     steps = np.diff(strata.cells, prepend=0).tolist()
     return WireStrata(strata.by, names, steps, strata.counts.tolist())
 
 
 def read_strata(wire: WireStrata, grid: Grid) -> Strata:
-    """Counts by class; what cannot be is refused in words."""
-    steps, counts = np.array(wire.steps), np.array(wire.counts)
-    if (steps.size and steps.dtype.kind != "i") or (counts.size and counts.dtype.kind != "i"):
-        raise RobfcpError("strata: a number exceeds 64 bits; rebuild the report")
-    if steps.size and steps.max() > MAX_STRATA * grid.n_bins:
-        raise RobfcpError("strata: a cell lies beyond the table; rebuild the report")
-    names = wire.names if isinstance(wire.names, int) else tuple(wire.names)
-    return Strata(wire.by, names, np.cumsum(steps), counts, grid.n_bins)
+    """Counts by class."""
+    names = msgspec.json.decode(wire.names)
+    return Strata(wire.by, names, np.cumsum(wire.steps), np.array(wire.counts), grid.n_bins)
 
 
 READERS: dict[type, Callable[[Any, Grid], Any]] = {
@@ -254,26 +240,8 @@ READERS: dict[type, Callable[[Any, Grid], Any]] = {
 }
 
 
-Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_SAMPLES)]
-Step = Annotated[int, msgspec.Meta(ge=0, le=MAX_STRATA * MAX_WIRE_BINS)]
 Unset = msgspec.UnsetType
 UNSET = msgspec.UNSET
-
-
-class FastCounts(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """Bins in use and what is in them."""
-
-    bins: list[Natural]
-    counts: list[Natural]
-
-
-class FastStrata(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """Counts by class or group; the names as they stand."""
-
-    by: By
-    names: msgspec.Raw
-    steps: list[Step]
-    counts: list[Natural]
 
 
 class FastReport(
@@ -285,13 +253,13 @@ class FastReport(
     client: str
     grid: msgspec.Raw
     n_samples: Natural
-    counts: list[Natural] | FastCounts | Unset = UNSET
+    counts: list[Natural] | WireCounts | Unset = UNSET
     score: msgspec.Raw | Unset = UNSET
     round: str | None = None
     model: str | None = None
     risk: msgspec.Raw | Unset = UNSET
-    strata: FastStrata | Unset = UNSET
-    set_sizes: list[Natural] | FastCounts | Unset = UNSET
+    strata: WireStrata | Unset = UNSET
+    set_sizes: list[Natural] | WireCounts | Unset = UNSET
 
     @property
     def shared(self) -> tuple[object, ...]:
@@ -335,14 +303,17 @@ def fast_report(data: bytes | str) -> FastReport | None:
 def read_shared(found: FastReport, expected: Grid | None) -> Shared | None:
     """What the report shares with others, understood; None where something of it is refused."""
     try:
-        grid = read_grid(msgspec.json.decode(found.grid, type=WireGrid), expected)
+        stated = msgspec.json.decode(found.grid, type=WireGrid)
+        if expected is not None:
+            check_expected(found.client, stated, expected)
+        grid = read_grid(stated) if expected is None else expected
         score, risk, split = None, None, None
         if found.score is not UNSET:
             score = read_score(msgspec.json.decode(found.score, type=WireScore | None))
         if found.risk is not UNSET:
             risk = msgspec.json.decode(found.risk, type=Risk)
         if found.strata is not UNSET:
-            names = msgspec.json.decode(found.strata.names, type=list[str] | int)
+            names = msgspec.json.decode(found.strata.names)
             split = found.strata.by, check_strata_names(found.strata.by, names)
         for field in ("round", "model"):
             check_text("report", field, getattr(found, field))

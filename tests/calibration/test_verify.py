@@ -14,8 +14,7 @@ from robfcp.calibration.letters import save_letters
 from robfcp.errors import RobfcpError
 
 pytest.importorskip("cryptography")
-from robfcp.report import generate_key, load_key
-from robfcp.report.signing import read_public_key
+from robfcp.report.signing import generate_key, load_key, read_public_key
 
 
 def reports(n_clients=12, seed=0):

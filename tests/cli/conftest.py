@@ -41,7 +41,7 @@ def made(tmp_path_factory):
         watch.update(p[:1200], y[:1200])
         watch.e_report("spring", 1).save(here / f"e-{k}.json")
     (here / "round.toml").write_text('round = "r1"\n')
-    key = robfcp.report.generate_key(here / "site-03.key")
+    key = robfcp.report.signing.generate_key(here / "site-03.key")
     (here / "registry.toml").write_text(f'["site-03"]\nkey = "{key}"\n')
     for start, *names in ((300, "own", "site-3"), (1600, "test"), (1800, "new"), (2000, "monday")):
         for name in names:

@@ -1,5 +1,6 @@
 """One protocol for every defence: verdicts, numbers and reasons that fit together, on any round."""
 
+from dataclasses import asdict
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from test_rob_fcp import random_counts
 
 import robfcp
-from robfcp.defence import DEFENCES, defence_again, named_defence, recorded_defence
+from robfcp.defence import DEFENCES, defence_again, named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 
@@ -51,7 +52,7 @@ def test_every_defence_keeps_the_protocol(name, seed, private):
 
 @pytest.mark.parametrize("rule", [*rules(3).values(), *(kind() for kind in DEFENCES.values())])
 def test_every_defence_is_made_again_from_its_record(rule):
-    assert defence_again(*recorded_defence(rule)) == rule
+    assert defence_again(rule.name, asdict(rule)) == rule
 
 
 @pytest.mark.parametrize("name", sorted(set(rules(0)) - {"none"}))

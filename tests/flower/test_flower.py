@@ -31,7 +31,7 @@ from robfcp.engines.flower import (  # noqa: E402
     run_in_process,
     server_app,
 )
-from robfcp.report import generate_key, load_key  # noqa: E402
+from robfcp.report.signing import generate_key, load_key  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = {"deadline": 20.0, "poll": 0.02}

@@ -170,8 +170,7 @@ def test_reports_survive_the_wire_signed_or_not(tmp_path):
     again = Report.from_json(report.to_json())
     assert again == report
     assert json.loads(report.to_json())["schema"] == 1
-    from robfcp.report import generate_key, load_key
-    from robfcp.report.signing import sign, verify
+    from robfcp.report.signing import generate_key, load_key, sign, verify
 
     public = generate_key(tmp_path / "key")
     data = sign(report, load_key(tmp_path / "key"))

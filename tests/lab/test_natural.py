@@ -8,7 +8,7 @@ import pytest
 from makers import refused, said
 
 from robfcp import LAC, RobfcpError, calibrate
-from robfcp.defence import DEFAULT
+from robfcp.defence import Consensus
 from robfcp.lab import natural, outputs, partitions, simulate
 from robfcp.lab.datasets import SiteTable
 from robfcp.lab.faults import report
@@ -48,19 +48,19 @@ def toy(label=lambda number: number % 2):
 def test_no_site_is_predicted_by_a_model_that_saw_it():
     """Labels that only the site itself reveals cannot be learnt when it is left out."""
     alone = toy(lambda number: number == 3)
-    found = leave_sites_out(alone, LeaveOutSettings(folds=4, iterations=5, least=2))
-    chosen = found.logits.argmax(axis=1)
+    _, logits, library = leave_sites_out(alone, LeaveOutSettings(folds=4, iterations=5, least=2))
+    chosen = logits.argmax(axis=1)
     assert (chosen[alone.sites == "s3"] == 0).all()  # class b was never seen in training
     assert (chosen == alone.y).mean() == pytest.approx(0.75)
-    assert found.library.startswith("scikit-learn")
+    assert library.startswith("scikit-learn")
 
 
 def test_leaving_out_is_seeded_thins_large_sites_and_refuses_one_site():
     settings = LeaveOutSettings(folds=2, iterations=5, least=2, per_site=10, seed=3)
     calls = []
-    first = leave_sites_out(toy(), settings, lambda: calls.append(1))
-    assert np.array_equal(first.logits, leave_sites_out(toy(), settings).logits)
-    assert (len(calls), len(first.table)) == (2, 40)
+    table, logits, _ = leave_sites_out(toy(), settings, lambda: calls.append(1))
+    assert np.array_equal(logits, leave_sites_out(toy(), settings)[1])
+    assert (len(calls), len(table)) == (2, 40)
     with pytest.raises(RobfcpError, match="1 site leaves none"):
         leave_sites_out(toy().take(np.arange(0, 120, 4)), settings)
     kept = thinned(toy().take(np.r_[0:60:1, 60:120:4]), 20, np.random.default_rng(0))
@@ -108,16 +108,16 @@ def test_natural_sites_own_their_samples_and_are_halved_anew_by_seed(stroke):
 def test_gross_lies_are_found_among_real_hospitals_and_nobody_is_accused(stroke):
     rows = simulate(
         stroke.probabilities, stroke.labels, sites=stroke.column("site"), min_size=50, share=0.2,
-        attack="efficiency", liars="estimate", defences=["none", DEFAULT], seeds=2,
+        attack="efficiency", liars="estimate", defences=["none", Consensus.name], seeds=2,
     )  # fmt: skip
     for row in rows:
         assert row.n_clients == 118
-        assert row.caught == (24 if row.defence == DEFAULT else 0)
+        assert row.caught == (24 if row.defence == Consensus.name else 0)
     (quiet,) = natural.lies(natural.FEDERATIONS[2], ("coverage",), 0.0, 3)
     assert (quiet["attack"], quiet["liars"], quiet["honest"]) == ("nobody lies", 0, 4)
-    assert quiet[f"{DEFAULT}_found"] == quiet[f"{DEFAULT}_false_alarms"] == 0
+    assert quiet[f"{Consensus.name}_found"] == quiet[f"{Consensus.name}_false_alarms"] == 0
     (loud,) = natural.lies(natural.FEDERATIONS[0], ("efficiency",), 0.2, 1)
-    assert (loud[f"{DEFAULT}_found"], loud[f"{DEFAULT}_false_alarms"]) == (24, 0)
+    assert (loud[f"{Consensus.name}_found"], loud[f"{Consensus.name}_false_alarms"]) == (24, 0)
 
 
 def test_the_commands_take_natural_sites(tmp_path):

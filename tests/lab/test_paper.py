@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import robfcp
 from robfcp import LAC, Grid, RobfcpError
-from robfcp.defence import DEFAULT, RobFCP, RobFCPReleased, named_defence, threshold_of
+from robfcp.defence import Consensus, RobFCP, RobFCPReleased, named_defence, threshold_of
 from robfcp.lab import outputs, paper
 from robfcp.lab.paper import runs, tables
 from robfcp.lab.paper.cases import COMPARED, DETECTORS, EXPERIMENTS, Case, published
@@ -250,7 +250,7 @@ def test_bounds_and_runtime_say_what_they_measured(tmp_path, monkeypatch):
         assert max(row["theorem_1_lower"], row["dkw_lower"]) < 0
         assert row["theorem_1_upper"] > 1
         assert row["certificate_lower"] <= row["ours_coverage"] <= row["certificate_upper"]
-    assert all(row[DEFAULT] < row["published"] * 10 for row in found["runtime"])
+    assert all(row[Consensus.name] < row["published"] * 10 for row in found["runtime"])
     paper.write_page(tmp_path, tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
     assert "theorem_1_lower" in text

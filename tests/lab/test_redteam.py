@@ -10,7 +10,7 @@ from makers import outputs as calibrated
 from makers import refused, said
 
 from robfcp import RobfcpError
-from robfcp.defence import DEFAULT
+from robfcp.defence import Consensus
 from robfcp.lab import outputs
 from robfcp.lab.redteam import DEFENCES, Cell, plot_redteam, records, redteam, search, worst
 
@@ -43,7 +43,7 @@ def test_there_is_a_cell_for_every_attack_share_and_defence_the_same_every_time(
 @pytest.mark.effort
 def test_the_default_holds_where_others_break(cells):
     found = {(cell.attack, cell.share, cell.defence): cell for cell in cells}
-    assert abs(found["coverage", 0.4, DEFAULT].error) <= 0.01
+    assert abs(found["coverage", 0.4, Consensus.name].error) <= 0.01
     assert found["coverage", 0.4, "none"].error < -0.04
     assert found["coverage", 0.4, "rob-fcp"].error < -0.1
     assert found["malformed", 0.4, "none"].error == pytest.approx(0, abs=0.02)

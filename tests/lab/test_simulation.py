@@ -11,7 +11,7 @@ from makers import refused, said
 
 import robfcp
 from robfcp import Federation, Grid, Report, RobfcpError, metrics
-from robfcp.defence import DEFAULT, Assessment
+from robfcp.defence import Assessment, Consensus
 from robfcp.federation import SparseCounts
 from robfcp.lab import outputs, simulate
 from robfcp.lab.attacks import ATTACKS
@@ -54,7 +54,9 @@ def test_undefended_coverage_and_set_size_under_gross_lies_are_the_closed_forms(
 @pytest.mark.parametrize("liars", ["known", "estimate"])
 def test_the_default_defence_restores_honest_coverage_on_an_accurate_model(data, liars):
     for attack in ("coverage", "efficiency", "size-inflation", "clones"):
-        rows = simulate(*data, attack=attack, liars=liars, defences=[DEFAULT], seeds=cases(1))
+        rows = simulate(
+            *data, attack=attack, liars=liars, defences=[Consensus.name], seeds=cases(1)
+        )
         assert max(abs(row.error) for row in rows) <= 0.01, attack
 
 

@@ -15,8 +15,7 @@ from robfcp.federation import Fault
 from robfcp.monitoring import AlarmHistory, EReport, merge, read_alarms, record_look
 from robfcp.monitoring import monitor as betting
 from robfcp.monitoring.alarms import listed, log_mean_of_smallest, log_product_of_smallest
-from robfcp.report import generate_key, load_key
-from robfcp.report.signing import sign
+from robfcp.report.signing import generate_key, load_key, sign
 
 DIGEST = "ab" * 32
 

@@ -56,7 +56,8 @@ def test_every_way_of_counting_gives_the_table_of_a_loop(n, n_classes, bins):
         table[cell] = table.get(cell, 0) + 1
     cells = sorted(table)
     found = report(n, n_classes, grid)
-    assert found.strata == Strata("class", n_classes, cells, [table[c] for c in cells], bins)
+    held = dict(zip(found.strata.cells.tolist(), found.strata.counts.tolist(), strict=True))
+    assert held == table
     np.testing.assert_array_equal(found.strata.sizes, np.bincount(labels, minlength=n_classes))
     np.testing.assert_array_equal(found.counts, Report.from_scores("a", scores, grid).counts)
     if n_classes * bins < 10**6:
@@ -223,7 +224,11 @@ def test_a_private_report_has_the_stated_noise_on_every_cell_and_crosses_the_wir
     [
         (PRIVATE, {"n_samples": 90_000}, "which noise cannot make of 90000 samples"),
         (HIDING, {"n_samples": 400}, "n_samples is stated though add-remove"),
-        (HIDING, {"steps": [5, 10], "counts": [2**62, -(2**62)]}, "strata: a count exceeds"),
+        (
+            HIDING,
+            {"steps": [5, 10], "counts": [2**62, -(2**62)]},
+            r"strata.counts\[0\] is not allowed",
+        ),
     ],
 )
 def test_what_noise_cannot_make_of_the_samples_is_refused(privacy, change, words):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import Rng, exact_level
-from robfcp.defence import DEFAULT, Defence, named_defence, threshold_of
+from robfcp.defence import Consensus, Defence, named_defence, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import fcp_index
@@ -55,7 +55,7 @@ class Adaptive:
     beyond: whether only what is lost beyond FCP, undefended, on the same reports counts.
     """
 
-    against: str | Defence | Rule = DEFAULT
+    against: str | Defence | Rule = Consensus.name
     direction: Literal["down", "up"] = "down"
     coverage: float = 0.9
     trials: int = 100

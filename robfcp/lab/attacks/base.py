@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol
@@ -77,7 +76,7 @@ class Scene:
         return self.honest[np.argsort(quantiles, kind="stable")]
 
 
-class _Forgery(ABC):
+class _Forgery:
     name: ClassVar[str]
     on: ClassVar[Stage]
 
@@ -100,9 +99,13 @@ class _Forgery(ABC):
                 parts[k] = part
         return parts
 
-    @abstractmethod
     def forge(self, scene: Scene) -> list[Any]:
         """The forged data of each malicious client, in the order of `scene.malicious`."""
+        return [self.lie(own, scene) for own in scene.own]
+
+    def lie(self, own: Any, scene: Scene) -> Any:
+        """What one malicious client makes of its own data, where each lies by itself."""
+        raise NotImplementedError
 
 
 class ScoreAttack(_Forgery):

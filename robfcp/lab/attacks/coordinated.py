@@ -175,10 +175,8 @@ class Squeeze(ScoreAttack):
     def forge(self, scene: Scene) -> list[Array]:
         low, high = quantile(scene.pool, self.low), quantile(scene.pool, self.high)
         middle = scene.pool[(scene.pool >= low) & (scene.pool <= high)]
-        return [
-            np.where((own < low) | (own > high), scene.rng.choice(middle, len(own)), own)
-            for own in scene.own
-        ]
+        drawn = ((own, scene.rng.choice(middle, len(own))) for own in scene.own)
+        return [np.where((own < low) | (own > high), new, own) for own, new in drawn]
 
 
 @dataclass(frozen=True)

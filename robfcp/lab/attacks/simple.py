@@ -21,8 +21,8 @@ class Coverage(ScoreAttack):
 
     name = "coverage"
 
-    def forge(self, scene: Scene) -> list[Array]:
-        return [np.full(len(own), scene.bounds[0]) for own in scene.own]
+    def lie(self, own: Array, scene: Scene) -> Array:
+        return np.full(len(own), scene.bounds[0])
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Efficiency(ScoreAttack):
 
     name = "efficiency"
 
-    def forge(self, scene: Scene) -> list[Array]:
-        return [np.full(len(own), scene.bounds[1]) for own in scene.own]
+    def lie(self, own: Array, scene: Scene) -> Array:
+        return np.full(len(own), scene.bounds[1])
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class NearCoverage(ScoreAttack):
     step: float = 0.001
     name = "near-coverage"
 
-    def forge(self, scene: Scene) -> list[Array]:
+    def lie(self, own: Array, scene: Scene) -> Array:
         low, high = scene.bounds
-        return [np.full(len(own), low + self.step * (high - low)) for own in scene.own]
+        return np.full(len(own), low + self.step * (high - low))
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,8 @@ class Gaussian(ScoreAttack):
     deviation: float = 0.5
     name = "gaussian"
 
-    def forge(self, scene: Scene) -> list[Array]:
-        noise = (scene.rng.normal(0, self.deviation, len(own)) for own in scene.own)
-        return [np.clip(own + z, *scene.bounds) for own, z in zip(scene.own, noise, strict=True)]
+    def lie(self, own: Array, scene: Scene) -> Array:
+        return np.clip(own + scene.rng.normal(0, self.deviation, len(own)), *scene.bounds)
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ class GaussianRelative(ScoreAttack):
     scale: float = 0.5
     name = "gaussian-relative"
 
-    def forge(self, scene: Scene) -> list[Array]:
-        noise = (scene.rng.normal(0, 1, len(own)) * self.scale * own.std() for own in scene.own)
-        return [np.clip(own + z, *scene.bounds) for own, z in zip(scene.own, noise, strict=True)]
+    def lie(self, own: Array, scene: Scene) -> Array:
+        noise = scene.rng.normal(0, 1, len(own)) * self.scale * own.std()
+        return np.clip(own + noise, *scene.bounds)
 
 
 @dataclass(frozen=True)
@@ -120,11 +119,10 @@ class Partial(ScoreAttack):
         share("share", self.share, "give 0.5, say", zero=True, one=True)
 
     def forge(self, scene: Scene) -> list[Array]:
-        mixed = []
-        for own, lies in zip(scene.own, self.attack.forge(scene), strict=True):
+        mixed = [own.copy() for own in scene.own]
+        for own, lies in zip(mixed, self.attack.forge(scene), strict=True):
             chosen = scene.rng.permutation(len(own))[: round(self.share * len(own))]
-            mixed.append(own.copy())
-            mixed[-1][chosen] = scene.rng.choice(lies, len(chosen))
+            own[chosen] = scene.rng.choice(lies, len(chosen))
         return mixed
 
 
@@ -151,14 +149,11 @@ class LabelPoisoning(SampleAttack):
     share: float = 1.0
     name = "label-poisoning"
 
-    def forge(self, scene: Scene) -> list[Pair]:
-        forged = []
-        for probabilities, labels in scene.own:
-            n_classes = probabilities.shape[1]
-            shift = scene.rng.integers(1, n_classes, len(labels))
-            chosen = scene.rng.random(len(labels)) < self.share
-            forged.append((probabilities, np.where(chosen, (labels + shift) % n_classes, labels)))
-        return forged
+    def lie(self, own: Pair, scene: Scene) -> Pair:
+        (probabilities, labels), n_classes = own, own[0].shape[1]
+        shift = scene.rng.integers(1, n_classes, len(labels))
+        chosen = scene.rng.random(len(labels)) < self.share
+        return probabilities, np.where(chosen, (labels + shift) % n_classes, labels)
 
 
 @dataclass(frozen=True)
@@ -171,15 +166,12 @@ class SwappedLabels(SampleAttack):
     classes: tuple[int, int] | None = None
     name = "swapped-labels"
 
-    def forge(self, scene: Scene) -> list[Pair]:
-        forged = []
-        for probabilities, labels in scene.own:
-            coding = np.arange(probabilities.shape[1])
-            commonest = np.argsort(-np.bincount(labels, minlength=len(coding)), kind="stable")
-            pair = list(self.classes or commonest[:2])
-            coding[pair] = pair[::-1]
-            forged.append((probabilities, coding[labels]))
-        return forged
+    def lie(self, own: Pair, scene: Scene) -> Pair:
+        (probabilities, labels), coding = own, np.arange(own[0].shape[1])
+        commonest = np.argsort(-np.bincount(labels, minlength=len(coding)), kind="stable")
+        pair = list(self.classes or commonest[:2])
+        coding[pair] = pair[::-1]
+        return probabilities, coding[labels]
 
 
 @dataclass(frozen=True)
@@ -193,11 +185,9 @@ class OldModel(SampleAttack):
     noise: float = 1.0
     name = "old-model"
 
-    def forge(self, scene: Scene) -> list[Pair]:
-        return [
-            (_softmax(self.keep * _logs(p) + self.noise * scene.rng.standard_normal(p.shape)), y)
-            for p, y in scene.own
-        ]
+    def lie(self, own: Pair, scene: Scene) -> Pair:
+        noise = self.noise * scene.rng.standard_normal(own[0].shape)
+        return _softmax(self.keep * _logs(own[0]) + noise), own[1]
 
 
 @dataclass(frozen=True)
@@ -207,14 +197,11 @@ class OtherClassOrder(SampleAttack):
 
     name = "other-class-order"
 
-    def forge(self, scene: Scene) -> list[Pair]:
-        forged = []
-        for probabilities, labels in scene.own:
-            cycle = scene.rng.permutation(probabilities.shape[1])
-            order = np.empty_like(cycle)
-            order[cycle] = np.roll(cycle, -1)
-            forged.append((probabilities[:, order], labels))
-        return forged
+    def lie(self, own: Pair, scene: Scene) -> Pair:
+        cycle = scene.rng.permutation(own[0].shape[1])
+        order = np.empty_like(cycle)
+        order[cycle] = np.roll(cycle, -1)
+        return own[0][:, order], own[1]
 
 
 @dataclass(frozen=True)
@@ -230,8 +217,8 @@ class Temperature(SampleAttack):
                 f"temperature: {self.temperature} is not positive; give 0.5 or 2, say"
             )
 
-    def forge(self, scene: Scene) -> list[Pair]:
-        return [(_softmax(_logs(p) / self.temperature), y) for p, y in scene.own]
+    def lie(self, own: Pair, scene: Scene) -> Pair:
+        return _softmax(_logs(own[0]) / self.temperature), own[1]
 
 
 def _logs(probabilities: NDArray[Any]) -> Array:
@@ -276,14 +263,11 @@ class Subset(SampleAttack):
         if self.which not in ("easy", "any"):
             raise RobfcpError(f"which: {self.which!r} is neither 'easy' nor 'any'")
 
-    def forge(self, scene: Scene) -> list[Pair]:
-        forged = []
-        for p, y in scene.own:
-            order = scene.rng.permutation(len(y))
-            if self.which == "easy":
-                order = np.argsort(-p[np.arange(len(y)), y], kind="stable")
-            forged.append(_first(p, y, order, self.share))
-        return forged
+    def lie(self, own: Pair, scene: Scene) -> Pair:
+        (p, y), order = own, scene.rng.permutation(len(own[1]))
+        if self.which == "easy":
+            order = np.argsort(-p[np.arange(len(y)), y], kind="stable")
+        return _first(p, y, order, self.share)
 
 
 def _first(p: NDArray[Any], y: NDArray[np.intp], order: NDArray[np.intp], part: float) -> Pair:

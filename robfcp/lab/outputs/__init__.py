@@ -14,10 +14,10 @@ import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,9 +50,8 @@ def natural_names() -> tuple[str, ...]:
     return tuple(entry["dataset"] for entry in entries() if entry["split"] == NATURAL)
 
 
-def load(
-    name: str, split: str | None = None, stage: Literal["final", "early"] = "final"
-) -> Outputs:
+@lru_cache(maxsize=4)
+def load(name: str, split: str | None = None, stage: str = "final") -> Outputs:
     """Probabilities and labels of the calibration and test samples.
 
     `split` says how the training data was spread over the clients ("iid" or "beta0.5"), or that

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from robfcp import __version__
 from robfcp.arguments import Rng
 from robfcp.defence import (
-    DEFAULT,
     Assessment,
     Consensus,
     Defence,
@@ -47,7 +46,7 @@ from robfcp.scores import APS, LAC, ClassificationScore
 FCP = "fcp"
 TEXT = RobFCP.name
 RELEASED = RobFCPReleased.name
-OURS = DEFAULT
+OURS = Consensus.name
 BY_CLASS = f"{OURS} by class"  # the same on reports that keep counts by class
 
 LEVEL = Fraction(9, 10)
@@ -130,7 +129,7 @@ class Trial:
 def make_trial(world: PaperWorld, seed: int) -> Trial:
     """The clients of one seed: their calibration scores and the counts of their test halves."""
     rng = np.random.default_rng([seed, *world_key(world)])
-    given = _outputs(world.dataset, world.split, world.stage)
+    given = outputs.load(world.dataset, world.split, world.stage)
     rule: ClassificationScore = LAC() if world.score == "lac" else APS(randomized=True)
     grid = fine_grid() if world.fine else Grid.default()
     every = rule.all_labels(given.probabilities, rng)
@@ -169,13 +168,8 @@ def clients_of(world: PaperWorld) -> int:
     """How many clients its samples are split among."""
     if not world.attribute:
         return CLIENTS
-    groups = _outputs(world.dataset, world.split, world.stage).groups
+    groups = outputs.load(world.dataset, world.split, world.stage).groups
     return CLIENTS if groups is None else -(-len(np.unique(groups)) // SUBJECTS)
-
-
-@lru_cache(maxsize=4)
-def _outputs(dataset: str, split_name: str, stage: str) -> outputs.Outputs:
-    return outputs.load(dataset, split_name, stage)  # type: ignore[arg-type]
 
 
 def split(
