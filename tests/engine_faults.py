@@ -111,23 +111,21 @@ def negative(report):
     return {**strata, "counts": [-1, *strata["counts"][1:]]}
 
 
-OTHER_GRID = {
-    "name": "uniform",
-    "digest": robfcp.Grid.uniform(10).digest,
-    "parameters": {"bins": 10, "low": 0.0, "high": 1.0},
+TEN = robfcp.Grid.uniform(10)
+COARSE = {
+    "grid": {"name": "uniform", "digest": TEN.digest, "parameters": dict(TEN.parameters)},
+    "counts": lambda report: [report["n_samples"]] + [0] * 9,
+    "strata": None,
 }
+LOUD = msgspec.structs.asdict(robfcp.Privacy(2e-5))
+NOISY = {"counts": [100_000, *[0] * 998, 60 - 100_000], "privacy": LOUD, "strata": None}
 BROKEN = b'{"schema":1,"kind":"report","client":"site-5"}'
 NAN = b'{"schema":1,"kind":"report","client":"site-3","counts":[NaN]}'
 CASES = {  # what is done, the status, what its reason holds, and how often the site was asked
     "an honest site": (honest, "ok", "", 1),
     "NaN for a count": (raw(NAN), "faulty", "not a valid report", 1),
     "not JSON": (raw(b"\xff\xfe"), "faulty", "not a valid report", 1),
-    "a wrong grid": (
-        altered(grid=OTHER_GRID, counts=lambda r: [r["n_samples"]] + [0] * 9, strata=None),
-        "faulty",
-        "grid is",
-        1,
-    ),
+    "a wrong grid": (altered(**COARSE), "faulty", "grid is", 1),
     "another round's report": (altered(round="yesterday"), "faulty", "round is yesterday", 1),
     "another model's report": (altered(model="abc"), "faulty", "model is abc", 1),
     "another score's report": (altered(score={"name": "cqr"}), "faulty", "score is", 1),
@@ -135,16 +133,7 @@ CASES = {  # what is done, the status, what its reason holds, and how often the 
     "a broken report in another's name": (raw(BROKEN), "faulty", "'grid' is missing", 1),
     "a size of its own": (altered(n_samples=61), "faulty", "n_samples says 61", 1),
     "negative counts": (altered(strata=negative), "faulty", "negative", 1),
-    "noise that nobody agreed on": (
-        altered(
-            counts=[100_000, *[0] * 998, 60 - 100_000],
-            privacy=msgspec.structs.asdict(robfcp.Privacy(2e-5)),
-            strata=None,
-        ),
-        "faulty",
-        "claims more noise than most reports hold",
-        1,
-    ),
+    "noise that nobody agreed on": (altered(**NOISY), "faulty", "claims more noise than most", 1),
     "50 MB": (raw(bytes(50 * 2**20)), "rejected", "52428800 bytes", 2),
     "50 MB beside the reply": (beside, "rejected", "the reply ", 2),
     "an odd record": (record(nonce=7, body=b""), "rejected", "not of this protocol", 2),

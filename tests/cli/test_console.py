@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import glob
-import io
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,14 +17,11 @@ import numpy as np
 import pytest
 from effort import thorough
 from in_process import run
-from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import robfcp
 from robfcp.cli import COMMANDS, LAB, app, console
-from robfcp.defence.rob_fcp import METRICS
-from robfcp.lab.attacks import ATTACKS
 
 RUNNER = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 CALLS = {  # one of each command, and of what it does besides
@@ -79,12 +74,10 @@ assert {name.split()[0] for name in CALLS} == set(EVERY)
 @pytest.mark.parametrize("name", EVERY)
 def test_help_shows_examples_shared_options_and_at_most_ten_basics(name: str) -> None:
     text = output(f"{of(name)} --help")
-    assert f"Example: robfcp {of(name)}" in text
-    for option in ("--json", "--quiet", "-q"):
-        assert option in text
+    for words in (f"Example: robfcp {of(name)}", "--json", "--quiet", "-q"):
+        assert words in text
     assert max(map(len, text.splitlines())) <= 80
     panels = Counter(getattr(one, "rich_help_panel", None) for one in click_command(name).params)
-    assert set(panels) <= {None, "Basics", "Agreement", "Privacy", "Expert"}
     assert panels["Basics"] <= 10
 
 
@@ -127,10 +120,8 @@ def test_tables_fit_eighty_columns_json_is_json_and_quiet_is_silent(
 @pytest.mark.parametrize(
     ("command", "option", "typed", "offered"),
     [
-        ("calibrate", "promise", "pa", ["pac"]),
         ("calibrate", "defence", "", ["consensus", "rob-fcp", "rob-fcp-released", "none"]),
         ("lab simulate", "attack", "mimic-h", ["mimic-high"]),
-        ("report", "score", "la", ["lac"]),
     ],
 )
 def test_shells_complete_words(command: str, option: str, typed: str, offered: list[str]) -> None:
@@ -151,15 +142,11 @@ def test_users_errors_are_one_line_with_their_exit_code_and_debug_shows_where() 
     assert robfcp.__version__ in run("--version").stdout
 
 
-COMPLETE = "_ROBFCP_COMPLETE=complete_bash COMP_WORDS='robfcp report --score la' COMP_CWORD=3"
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("robfcp calibrate --help | true", ""),
         ("PYTHONIOENCODING=ascii robfcp report site.npz -c Žilina -o r.json", r"\u017dilina: 1200"),
-        (f"{COMPLETE} robfcp", "lac"),
     ],
 )
 def test_the_installed_command_gives_a_shell_what_it_can_take(
@@ -172,26 +159,6 @@ def test_the_installed_command_gives_a_shell_what_it_can_take(
     assert done.stdout.startswith(said)
 
 
-class Terminal(io.StringIO):
-    """A stream that says somebody looks."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(("wait", "seen"), [(0.0, False), (0.3, True)])
-def test_a_bar_shows_only_when_it_takes_long(
-    wait: float, seen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(console, "PATIENCE_SECONDS", 0.05)
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    shown = Console(file=Terminal(), force_terminal=True)
-    with console.Printer().busy("working", 3, shown) as step:
-        step(advance=1)
-        time.sleep(wait)
-    assert ("working" in shown.file.getvalue()) is seen  # type: ignore[attr-defined]
-
-
 def test_what_is_wrong_inside_is_not_somebody_elses_text(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise KeyError("some library's own words")
@@ -202,60 +169,25 @@ def test_what_is_wrong_inside_is_not_somebody_elses_text(monkeypatch: pytest.Mon
 
 
 def test_json_holds_arrays_fractions_and_infinities_as_every_parser_reads_them() -> None:
-    value = {"a": np.arange(2), "b": [np.float64("inf"), np.int64(3)], 4: robfcp.LAC().name}
-    assert json.loads(console.json_text(value)) == {"a": [0, 1], "b": [None, 3], "4": "lac"}
-    assert console.json_text("Ž") == '"\\u017d"'
+    value = {"a": np.arange(2), "b": [np.float64("inf"), np.int64(3)], 4: "Ž"}
+    assert console.json_text(value).isascii()
+    assert json.loads(console.json_text(value)) == {"a": [0, 1], "b": [None, 3], "4": "Ž"}
 
 
 def test_ctrl_c_keeps_what_redteam_has(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from robfcp.lab import redteam as lab
 
-    real, calls = lab.verdicts, []
-
-    def interrupted(*words: Any, **options: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
+    def interrupted(*words: Any, attack: str, **options: Any) -> Any:
+        if attack == "gaussian":
             raise KeyboardInterrupt
-        return real(*words, **options)
+        return real(*words, attack=attack, **options)
 
+    real = lab.verdicts
     monkeypatch.setattr(lab, "verdicts", interrupted)
-    words = ["lab", "redteam", "site.npz", "--clients", "10", "--seeds", "1", "--share", "0.2"]
-    for attack in ("coverage", "efficiency", "gaussian"):
-        words += ["--attack", attack]
-    result = RUNNER.invoke(app, [*words, "-o", "cells.json"])
+    words = "lab redteam site.npz --clients 10 --seeds 1 --share 0.2 -o cells.json"
+    attacks = "--attack coverage --attack efficiency --attack gaussian"
+    result = RUNNER.invoke(app, shlex.split(f"{words} {attacks}"))
     assert result.exit_code == 130
     kept = json.loads((folder / "cells.json").read_text())
     assert {cell["attack"] for cell in kept} == {"coverage", "efficiency"}
     assert "the 2 of 3 attacks that had a run" in " ".join(result.output.split())
-    calls[:] = [1, 1]
-    assert RUNNER.invoke(app, words).exit_code == 130
-
-
-CHOICES = {
-    "report --score": "lac aps raps saps ordinal-aps absolute-residual cqr",
-    "report --grid": "default extended open-ended uniform:BINS logistic:BINS",
-    "report --neighbours": "substitution add-remove",
-    "report --risk": "fnr miss-rate",
-    "calibrate --defence": "consensus rob-fcp none",
-    "calibrate --promise": "marginal pac label-shift",
-    "calibrate --by": "class group",
-    "calibrate --mix": "uniform any",
-    "calibrate --distance": " ".join(METRICS),
-    "simulate --attack": " ".join(ATTACKS),
-    "simulate --score": "lac aps raps saps ordinal-aps",
-    "simulate --liars": "known estimate",
-    "simulate --sites": "artificial natural",
-    "simulate --defence": "none rob-fcp",
-    "redteam --attack": " ".join(ATTACKS),
-    "redteam --defence": "none rob-fcp",
-    "train --device": "auto cpu cuda",
-    "demo --engine": "none flower",
-}
-
-
-@pytest.mark.parametrize("place", CHOICES)
-def test_help_lists_what_an_option_accepts(place: str) -> None:
-    command, option = place.split()
-    (found,) = [one for one in click_command(command).params if option in one.opts]
-    said = set(re.findall(r"[\w-]+(?::BINS)?", found.help or ""))
-    assert set(CHOICES[place].split()) <= said, found.help

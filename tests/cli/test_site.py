@@ -33,15 +33,12 @@ def test_regression_runs_from_files_too(tmp_path):
 
 @pytest.mark.parametrize("score", ["aps", "raps", "lac", "saps", "ordinal-aps"])
 def test_every_score_and_grid_can_be_chosen(tmp_path, score):
-    p, y = outputs(0, 50, 4, 0.3)
-    table(tmp_path / "a.csv", p, y, ["p0", "p1", "p2", "p3"])
-    np.savez(tmp_path / "a.npz", probabilities=p.astype(np.float16), labels=y)
     plain = ["--no-randomized"] if score != "lac" else []
-    for grid in ([], ["--grid", "extended" if score in ("raps", "saps") else "uniform:50"]):
-        for name in ("a.csv", "a.npz"):
-            words = "report", tmp_path / name, "-c", "a", "-o", tmp_path / "r.json"
-            said(*words, "--score", score, *plain, "--round", 3, "--model", "m", *grid)
-            assert robfcp.Report.load(tmp_path / "r.json").round == "3"
+    grid = "extended" if score in ("raps", "saps") else "uniform:50"
+    said(*report(tmp_path, 0, "--score", score, *plain, "--round", 3, "--grid", grid))
+    made = robfcp.Report.load(tmp_path / "0.json")
+    assert (made.round, made.score.name) == ("3", score)
+    assert made.grid == robfcp.privacy.grid_from_text(grid)
 
 
 def test_words_that_do_not_fit_are_one_line(tmp_path):
@@ -75,27 +72,22 @@ def private(folder, k, *options):
 def test_private_files_give_a_guaranteed_threshold(tmp_path, neighbours):
     pytest.importorskip("opendp")
     options = "--epsilon", 1, "--delta", 1e-6, "--neighbours", neighbours
-    for k in range(8):
-        said(*private(tmp_path, k, *options))
+    told = [json.loads(said(*private(tmp_path, k, *options, "--json"))) for k in range(8)]
+    assert told[0]["privacy"]["samples_per_patient"] == 1
     paths = [tmp_path / f"{k}.json" for k in range(8)]
     made = robfcp.Report.load(paths[0])
-    assert made.privacy == robfcp.Privacy(1, 1e-6, neighbours)
-    assert made.grid.n_bins == 32
+    assert (made.privacy, made.grid.n_bins) == (robfcp.Privacy(1, 1e-6, neighbours), 32)
     data = json.loads(said("calibrate", *paths, "--liars", 1, "--promise", "marginal", "--json"))
     certificate = data["levels"][0]["certificate"]
     assert certificate["lower"] == 0.9
     assert "noise of 8 private reports is allowed for" in certificate["statement"]
-    said("calibrate", *paths, "-o", tmp_path / "c.json", "--html", tmp_path / "page.html")
-    said("show", tmp_path / "c.json")
-    assert (tmp_path / "page.html").stat().st_size > 1000
 
 
 def test_the_statement_of_privacy_is_printed_and_in_the_json(tmp_path):
     pytest.importorskip("opendp")
-    printed = " ".join(said(*private(tmp_path, 0, "--epsilon", 2)).split())
-    assert "(2, 0)-differentially private under substituting one sample" in printed
-    words = private(tmp_path, 0, "--epsilon", 2, "--json", "--samples-per-patient", 5)
-    assert json.loads(said(*words))["privacy"]["samples_per_patient"] == 5
+    words = private(tmp_path, 0, "--epsilon", 2, "--samples-per-patient", 5)
+    printed = " ".join(said(*words).split())
+    assert "(2, 0)-differentially private under substituting" in printed
 
 
 def test_a_ledger_stops_a_site_that_has_spent_its_budget_and_is_bound_to_its_data(tmp_path):
@@ -132,33 +124,20 @@ def test_sites_and_server_keep_to_the_terms(place):
         said(*report(place, k, *pinned, n=60))
     made = robfcp.Report.load(place / "0.json")
     assert (made.round, made.model, made.grid) == ("r1", "m1", robfcp.Grid.uniform(50))
-    other = "--round", "r1", "--model", "m2", "--grid", "uniform:50"
-    said(*report(place, 3, *other, n=60))
+    said(*report(place, 3, "--round", "r1", "--model", "m2", "--grid", "uniform:50", n=60))
     paths = [place / f"{k}.json" for k in range(4)]
     said("calibrate", *paths, *terms, "--liars", 0, "-o", place / "c.json")
     calibration = robfcp.Calibration.load(place / "c.json")
     assert calibration.trusted == ("s0", "s1", "s2")
     assert calibration.checked.model == calibration.checked.grid == "as stated"
     assert "is not what was agreed (r1)" in refused("calibrate", *paths, *terms, "--round", "r2")
-    assert "is not what was agreed (lac)" in refused(*report(place, 0, *terms, "--score", "aps"))
-
-
-def test_altered_terms_are_refused_by_whoever_pins_the_key(place):
-    words = report(place, 0, "--terms", place / "round.toml")
-    pinned = "--server-key", place / "server.key.pub"
+    words = report(place, 0, *terms)
+    assert "is not what was agreed (lac)" in refused(*words, "--score", "aps")
     (place / "round.toml").write_text('round = "r1"\ngrid = "uniform:3"\n')
     said(*words)
-    assert "not signed by the pinned key" in refused(*words, *pinned)
+    assert "not signed by the pinned key" in refused(*words, *pinned[2:])
     (place / "round.toml.sig").unlink()
-    assert "no such file" in refused(*words, *pinned)
-
-
-@pytest.mark.parametrize(
-    "text", ["x = 1", "round = 7", "epsilon = true", "round = ", "[[[", "\xff"]
-)
-def test_broken_terms_are_one_line(tmp_path, text):
-    (tmp_path / "round.toml").write_text(text, encoding="latin-1")
-    assert "round.toml: " in refused("terms", tmp_path / "round.toml")
+    assert "no such file" in refused(*words, *pinned[2:])
 
 
 def test_agreed_privacy_binds_too(place):

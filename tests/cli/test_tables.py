@@ -110,56 +110,16 @@ def test_numbered_columns_are_taken_by_their_numbers(tmp_path):
         np.testing.assert_array_equal(found.targets, Y)
 
 
-# The eight wrong files of the documentation, with what is said of them.
-WRONG = {
-    "an index column": (
-        "nr,cat,dog,label\n1,0.5,0.5,cat\n2,0.9,0.1,dog\n",
-        "row 2: the probabilities sum to 2, not 1, but do without column nr; pass --id nr if it is "
-        "an index, else the others as --classes",
-    ),
-    "two decimals": (
-        "cat,dog,bird,label\n0.33,0.33,0.33,cat\n",
-        "row 2: the probabilities sum to 0.99, not 1; if they were rounded, pass --normalise",
-    ),
-    "logits": (
-        "cat,dog,label\n2.5,-1.25,cat\n",
-        "row 2, column B (dog): -1.25 is negative and no probability; pass --logits for logits",
-    ),
-    "decimal commas between commas": (
-        "cat,dog,label\n0,5,0,5,cat\n",
-        "row 2 has 5 cells, the names in row 1 are 3; numbers with decimal commas need semicolons "
-        "between columns",
-    ),
-    "an unknown label": (
-        "cat,dog,label\n0.5,0.5,cat\n0.4,0.6,bird\n",
-        "row 3, column C (label): 'bird' is none of the classes cat, dog; fix it or rename a "
-        "column",
-    ),
-    "a missing number": (
-        "cat,dog,label\n0.5,0.5,cat\n\n0.4,,dog\n",
-        "row 4, column B (dog): is missing; fill it in or drop the row",
-    ),
-    "no header": (
-        "0.5,0.5,0\n0.25,0.75,1\n",
-        "row 1 holds numbers; write the columns' names there",
-    ),
-    "text among the classes": (
-        "ward,cat,dog,label\nnorth,0.5,0.5,cat\n",
-        "row 2, column A (ward): 'north' is no number; pass --id ward if it names samples, --label "
-        "ward if it is the truth, or the probabilities' names as --classes",
-    ),
-}
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "files.md").read_text(encoding="utf-8")
+WRONG = re.findall(r"^\| [\w ]+ \| `(.+)` \| `(.+)` \|$", GUIDE.split("| what is said |")[1], re.M)
+assert len(WRONG) == 8
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_files_are_refused_by_row_and_column_as_the_guide_shows(case, tmp_path):
-    written, message = WRONG[case]
-    (tmp_path / "t.csv").write_text(written)
+@pytest.mark.parametrize(("written", "message"), WRONG)
+def test_wrong_files_are_refused_by_row_and_column_as_the_guide_shows(written, message, tmp_path):
+    (tmp_path / "t.csv").write_text(written.replace(" ⏎ ", "\n") + "\n")
     words = "report", tmp_path / "t.csv", "-c", "a", "-o", tmp_path / "r.json"
     assert refused(*words) == f"{tmp_path / 't.csv'}: {message}"
-    guide = (Path(__file__).parents[2] / "docs" / "guides" / "files.md").read_text()
-    assert f"| {case} |" in guide
-    assert f"`{message}`" in guide
 
 
 FURTHER = {
@@ -188,16 +148,10 @@ FURTHER = {
     },
     "t.parquet": {"PAR1 no": "t.parquet: is damaged or no parquet file; write it again"},
     "t.npz": {
-        npz(probabilities=P[:3], labels=["flu", "ill", "flu"], classes=NAMES): (
-            "row 2: 'ill' is none of the classes flu, cold, well; fix it"
-        ),
-        npz(probabilities=P[:3], labels=[0, 1, 1], classes=["a", "b"]): (
-            "2 classes are named, but there are 3 columns"
-        ),
+        npz(probabilities=P[:2], labels=["flu", "ill"], classes=NAMES): "row 2: 'ill' is none of",
+        npz(probabilities=P[:2], labels=[0, 1], classes=["a", "b"]): "2 classes are named, but",
         npz(probabilities=P[:3] * 2, labels=[0, 1, 1]): "row 1: the probabilities sum to 2, not 1",
-        npz(
-            logits=np.full((3, 2), np.nan), labels=[0, 1, 1]
-        ): "row 1, column 1: is no finite logit",
+        npz(logits=P[:3] * np.nan, labels=[0, 1, 1]): "row 1, column 1: is no finite logit",
         npz(labels=[0]): "has arrays labels but no 'probabilities'; save it with numpy.savez",
         npz(probabilities=P[:3]): "holds no labels",
     },
@@ -236,26 +190,23 @@ def test_further_wrong_files_are_refused_in_our_words(name, data, message, tmp_p
 )
 def test_options_that_do_not_fit_are_refused(name, how, message, tmp_path):
     (tmp_path / "t.csv").write_bytes(text())
-    np.savez(tmp_path / "t.npz", probabilities=P, labels=WORDS, classes=NAMES)
-    np.savez(tmp_path / "zero.npz", probabilities=np.zeros((3, 2)), labels=[0, 1, 1])
+    (tmp_path / "t.npz").write_bytes(npz(probabilities=P, labels=WORDS, classes=NAMES))
+    (tmp_path / "zero.npz").write_bytes(npz(probabilities=0 * P, labels=Y))
     with pytest.raises(RobfcpError, match=re.escape(message)):
         read(tmp_path / name, **how)
 
 
 def test_old_windows_files_are_read_and_said_to_be(tmp_path):
-    (tmp_path / "t.csv").write_bytes(
-        "p_Übelkeit;p_gut;label\n0,75;0,25;Übelkeit\n".encode("cp1252")
-    )
+    written = "p_Übelkeit;p_gut;label\n0,75;0,25;Übelkeit\n"
+    (tmp_path / "t.csv").write_text(written, encoding="cp1252")
     found = read(tmp_path / "t.csv")
-    assert found.names == ("Übelkeit", "gut")
-    assert found.predictions.tolist() == [[0.75, 0.25]]
+    assert (found.names, found.predictions.tolist()) == (("Übelkeit", "gut"), [[0.75, 0.25]])
     assert "was read as Windows-1252" in found.notes[0]
 
 
 def test_rows_columns_and_quantiles_are_called_as_a_spreadsheet_does(tmp_path):
-    assert [letters(k) for k in (0, 25, 26, 51, 52, 701, 702)] == [
-        "A", "Z", "AA", "AZ", "BA", "ZZ", "AAA",
-    ]  # fmt: skip
+    places = "A Z AA AZ BA ZZ AAA".split()  # noqa: SIM905
+    assert [letters(k) for k in (0, 25, 26, 51, 52, 701, 702)] == places
     (tmp_path / "t.csv").write_text('note,x\n"two\nlines",1\n\nb,2\n')
     assert list(read_csv(tmp_path / "t.csv").rows) == [2, 4]
     (tmp_path / "t.csv").write_text("high,target,low\n2.0,1.5,1.0\n4.0,9.0,3.0\n")
@@ -281,9 +232,8 @@ def federation(tmp_path_factory):
 def test_folders_and_patterns_are_the_files_they_stand_for(federation, tmp_path):
     (federation / "reports" / ".hidden.json").write_text("{}")
     (federation / "reports" / "readme.txt").write_text("not a report")
-    wanted = said("calibrate", *sorted((federation / "reports").glob("[0-9].json")), "--json")
-    assert said("calibrate", federation / "reports", "--json") == wanted
-    assert said("calibrate", federation / "reports" / "?.json", "--json") == wanted
+    for place in (federation / "reports", federation / "reports" / "?.json"):
+        assert json.loads(said("calibrate", place, "--json"))["n_clients"] == 5
     assert "matches no file" in refused("calibrate", federation / "*.nothing")
     assert "holds no .json" in refused("calibrate", tmp_path)
 
@@ -298,16 +248,12 @@ def test_sets_come_back_with_ids_and_class_names(federation, tmp_path):
     for place, level in enumerate(("0.8", "0.95")):
         out = said(*words, "--level", level, "-o", tmp_path / "out/sets.csv", "--json")
         assert json.loads(out)["coverage"] == robfcp.metrics.coverage(sets[:, :, place], y)
-        with (tmp_path / "out/sets.csv").open() as stream:
-            header, *rows = csv.reader(stream)
+        header, *rows = csv.reader((tmp_path / "out/sets.csv").read_text().splitlines())
         assert header == ["id", "set", "size", *NAMES]
         for name, row, members in zip(ids, rows, sets[:, :, place], strict=True):
             held = [NAMES[c] for c in np.flatnonzero(members)]
             assert row == [name, " | ".join(held), str(len(held)), *map(str, members.astype(int))]
-    wrong = refused(*words, "--level", "0.9")
-    assert wrong.startswith(
-        "--level: '0.9' is none of the calibration's levels 0.8, 0.95; take one"
-    )
+    assert "is none of the calibration's levels 0.8, 0.95; take" in refused(*words, "--level", 0.9)
 
 
 def test_other_commands_read_the_same_files(federation, tmp_path):
@@ -326,30 +272,16 @@ def test_other_commands_read_the_same_files(federation, tmp_path):
     assert (tmp_path / "own.csv").read_text().startswith("id,set,size,flu,cold,well\n2,")
 
 
-@pytest.mark.parametrize(("names", "fits"), [(("flu", "cold", "ill"), False), (NAMES, True)])
-def test_a_site_with_other_classes_is_refused_by_name(federation, names, fits, tmp_path):
-    (tmp_path / "odd.csv").write_bytes(text(frame(P, np.array(names)[Y], names)[[*names, "label"]]))
-    said("report", tmp_path / "odd.csv", "-c", "odd", "-o", tmp_path / "odd.json")
-    both = federation / "reports" / "?.json", tmp_path / "odd.json"
-    found = json.loads(said("calibrate", *both, "--json"))
-    assert ("odd" in found["trusted"]) is fits
-    assert [fault["client"] for fault in found["faulty"]] == ([] if fits else ["odd"])
-    assert fits or "classes" in found["faulty"][0]["reason"]
-
-
 def test_no_set_is_empty_when_asked_and_the_cost_is_said(tmp_path):
     p, y = outputs(0, 2000, 6, 1.5)
     np.savez(tmp_path / "a.npz", probabilities=p, labels=y)
     said("report", tmp_path / "a.npz", "-c", "a", "-o", tmp_path / "r.json", "--score", "aps")
     said("calibrate", tmp_path / "r.json", "--coverage", "0.3", "-o", tmp_path / "c.json")
-    words = "predict", tmp_path / "c.json", tmp_path / "a.npz"
-    bare, full = (json.loads(said(*words, "--json", *more)) for more in ((), ("--non-empty",)))
-    assert bare["empty"] == full["filled"] > 0
-    assert full["empty"] == 0
+    words = "predict", tmp_path / "c.json", tmp_path / "a.npz", "--json"
+    bare, full = (json.loads(said(*words, *more)) for more in ((), ("--non-empty",)))
+    assert bare["empty"] == full["filled"] > full["empty"] == 0
     assert bare["coverage"] <= full["coverage"] <= bare["coverage"] + bare["empty"]
     assert full["set_size"] == pytest.approx(bare["set_size"] + bare["empty"])
-    told = " ".join(said(*words, "--non-empty").split())
-    assert "were empty and hold their likeliest label now" in told
 
 
 def test_sites_and_uses_draw_numbers_of_their_own(tmp_path):
@@ -438,14 +370,11 @@ def test_a_bomb_is_not_expanded(tmp_path):
 
 
 def test_encrypted_truncated_and_damaged_archives_are_one_line(tmp_path):
-    path = tmp_path / "x.npz"
-    path.write_bytes(npz(probabilities=np.ones((50, 2)) / 2))
-    with zipfile.ZipFile(path) as file:
-        good = {"probabilities.npy": file.read("probabilities.npy")}
-    archive(path, good, flag=1)
+    path, member = tmp_path / "x.npz", {"probabilities.npy": claimed("(50, 2)") + bytes(800)}
+    archive(path, member, flag=1)
     with pytest.raises(RobfcpError, match="encrypted"):
         read_outputs(path, needs_targets=False)
-    archive(path, good, compression=zipfile.ZIP_DEFLATED)
+    archive(path, member, compression=zipfile.ZIP_DEFLATED)
     data, rng = path.read_bytes(), np.random.default_rng(0)
     for _ in range(300):
         broken = bytearray(data)
@@ -457,13 +386,12 @@ def test_encrypted_truncated_and_damaged_archives_are_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("compressed", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_good_archives_are_read_as_numpy_reads_them(tmp_path, compressed, dtype):
     rows, names = np.asfortranarray(P.astype(dtype)), [f"P{k}" for k in range(300)]
     compressed(tmp_path / "x.npz", probabilities=rows, labels=Y, ids=names)
     found = read_outputs(tmp_path / "x.npz", needs_targets=True)
     assert np.array_equal(found.predictions, rows)
-    assert np.array_equal(found.targets, Y)
     assert found.sample_ids == names
     np.save(tmp_path / "x.npy", rows)
     assert np.array_equal(read_outputs(tmp_path / "x.npy", needs_targets=False).predictions, rows)

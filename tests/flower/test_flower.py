@@ -4,7 +4,6 @@ import importlib
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import robfcp
@@ -13,25 +12,23 @@ pytest.importorskip("flwr")
 tomllib = pytest.importorskip("tomllib")
 pytestmark = pytest.mark.flower
 
-from engine_data import DATA, client_data, core_reports, told  # noqa: E402
+from engine_data import DATA, told  # noqa: E402
 from engine_faults import once  # noqa: E402
 from engine_promises import *  # noqa: E402, F403
 from engine_promises import check_case, status  # noqa: E402
 from flower_faults import FaultyNetwork, FlowerDriver  # noqa: E402
 from flwr.app import RecordDict  # noqa: E402
 
-from robfcp.engines import calibration_round, register_sizes, send_letters  # noqa: E402
+from robfcp.engines import calibration_round, register_sizes  # noqa: E402
 from robfcp.engines.flower import (  # noqa: E402
     DEFAULTS,
     Flower,
     InProcessNetwork,
-    calibrate_in_process,
     client_app,
     named_strategy,
     run_in_process,
     server_app,
 )
-from robfcp.report.signing import generate_key, load_key  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = {"deadline": 20.0, "poll": 0.02}
@@ -123,23 +120,6 @@ def test_the_pytorch_example_trains_and_calibrates(tmp_path):
     assert len(found.federation.model) == 64
 
 
-def test_reports_sent_again_by_nodes_give_the_same_calibration():
-    federation = robfcp.Federation.from_reports(core_reports(client_data(9)))
-    flower = calibrate_in_process(federation, defence=robfcp.Consensus(at_most=2))
-    core = robfcp.calibrate(federation, defence=robfcp.Consensus(at_most=2))
-    assert flower.threshold == core.threshold
-    assert np.array_equal(flower.oddness, core.oddness)
-
-
-def test_local_models_need_no_arrays_and_a_seed_repeats():
-    options = {"score": robfcp.APS(), "defence": robfcp.Consensus(at_most=1)}
-    first, again = (
-        calibration_round(Flower(FaultyNetwork(DATA, rng=3), **QUICK), **options) for _ in range(2)
-    )
-    assert first.threshold == again.threshold
-    assert first.federation.model is None
-
-
 def test_the_demo_runs_its_round_through_flower(tmp_path):
     from in_process import run
 
@@ -150,19 +130,6 @@ def test_the_demo_runs_its_round_through_flower(tmp_path):
         thresholds.append(robfcp.Calibration.load(tmp_path / "calibration.json").threshold)
     assert thresholds[0] == thresholds[1]
     assert "'steam' is unknown" in run("demo", "--engine", "steam").stderr
-
-
-def test_letters_are_signed_by_the_server_and_kept_by_nodes_that_have_a_place(tmp_path):
-    configs = {f"site-{k}": {"letter-folder": str(tmp_path / str(k))} for k in range(7)}
-    network = FaultyNetwork(DATA, configs=configs)
-    engine = Flower(network, **QUICK)
-    calibration = calibration_round(engine, defence=robfcp.Consensus(at_most=1), check=False)
-    public = generate_key(tmp_path / "server.key")
-    key = load_key(tmp_path / "server.key")
-    outcomes = send_letters(engine, calibration, key)
-    assert [outcome.status for outcome in outcomes] == ["ok"] * 7 + ["faulty"]
-    (file,) = (tmp_path / "3").iterdir()
-    assert robfcp.calibration.Letter.load(file, public).client == "site-3"
 
 
 def test_texts_of_training_errors_stay_at_the_client():

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -185,35 +184,6 @@ def test_a_run_over_tls_survives_a_lying_and_a_killed_node(deployment):
     for client, entry in clients.items():
         registered = (deployment.state / "keys" / f"{client}.pub").read_text()
         assert _same_key(bytes.fromhex(entry["public_key"]), registered)
-
-
-def test_a_run_goes_on_when_the_superlink_is_restarted(deployment):
-    """Stopped by SIGTERM and started again on the same database, in the middle of training."""
-
-    def restart():
-        pid = deployment.pid("superlink")
-        os.kill(pid, signal.SIGTERM)
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end and _listens(deployment.environment["PORT"]):
-            time.sleep(0.2)
-        deployment("superlink")
-
-    deployment.environment["MIN_NODES"] = str(NODES - 1)
-    restarted = []
-    options = ("liars=1", "num-server-rounds=1", "deadline=200.0")
-    _, log = deployment.watch("[ROUND 1/1]", lambda: restarted.append(restart()), *options)
-    assert restarted, log
-    calibration = deployment.state / "calibration.json"
-    end = time.monotonic() + 2 * PATIENCE
-    while time.monotonic() < end and not calibration.exists():
-        time.sleep(1)
-    clients = robfcp.Calibration.load(calibration).provenance["clients"]
-    assert [clients[f"site-{k}"]["status"] for k in (1, 2, 3, 4)] == ["ok"] * 4
-
-
-def _listens(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", int(port))) == 0
 
 
 def _same_key(recorded, registered):

@@ -9,12 +9,11 @@ from makers import outputs
 
 import robfcp
 from robfcp import Federation, Grid, Report, RobfcpError
-from robfcp.defence import Assessment, NoDefence
-from robfcp.defence.copies import lower_tail
+from robfcp.defence import Assessment
 from robfcp.lab.attacks import ATTACKS, Adaptive, coordinated, named_attack, simple
 from robfcp.lab.attacks.adaptive import Shape, _Forge, families
 from robfcp.lab.attacks.base import pairs_of, scores_of, with_counts, with_pairs, with_scores
-from robfcp.lab.worlds import Setting, apply_attack, federation_of, make_world
+from robfcp.lab.worlds import Setting, apply_attack, make_world
 
 BAD = np.array([1, 3, 4])
 HONEST = np.setdiff1d(np.arange(9), BAD)
@@ -82,11 +81,15 @@ def test_every_attack_keeps_the_protocol(name, world):
         through_edges = attack(parts(federation), BAD, 2)
         on_counts = attack(federation, BAD, 2)
         assert same(on_counts, back(federation, BAD, [through_edges[k] for k in BAD]))
-    if attack.on in ("scores", "counts"):  # pooled counts go to classes in the client's own mix
-        own, sent = federation.strata.sizes, attack(federation, BAD, 1)
-        shares = sent.sizes[:, None] / federation.sizes[:, None] * own
-        assert attack.on == "counts" or np.array_equal(sent.strata.sizes, shares)
     seen = apply_attack(attack, world, np.random.default_rng(1))
+    if attack.on == "scores":  # go to classes in the client's own mix
+        sent, own = attack(federation, BAD, 1), federation.strata.sizes
+        assert np.array_equal(sent.strata.sizes, sent.sizes[:, None] / own.sum(1)[:, None] * own)
+        drawn = 0.06 * factor * federation.sizes[:, None] if factor > 1 else 0
+        assert (np.abs(seen.strata.sizes - sent.strata.sizes) <= drawn).all()
+    if attack.on == "samples":
+        made = [Report.from_scores("x", world.score(*xy), labels=xy[1], classes=4) for xy in once]
+        assert np.array_equal(tables(seen), [report.strata.dense() for report in made])
     assert np.array_equal(tables(seen).sum(axis=1), seen.counts)
     assert np.array_equal(seen.strata.sizes.sum(axis=1), seen.sizes)
     for k in HONEST:
@@ -98,64 +101,104 @@ def test_samples_of_a_federation_sketch_back_to_it_on_open_grids_too(world):
     federation, everybody = world.federation, np.arange(9)
     assert same(with_scores(federation, everybody, scores_of(federation)), federation)
     assert same(with_pairs(federation, everybody, pairs_of(federation)), federation)
-    bare = Federation.from_counts(federation.counts, federation.grid)
-    with pytest.raises(RobfcpError, match="labels"):
-        coordinated.PairMimic()(bare, BAD, 2)
     small = Federation.from_counts([[1, 2, 0, 3], [2, 0, 1, 1]], Grid.open_ended([0.0, 1.0, 2.0]))
     assert np.array_equal(with_scores(small, np.arange(2), scores_of(small)).counts, small.counts)
     assert simple.Coverage()(small, [0], 0).counts[0].tolist() == [6, 0, 0, 0]
     assert simple.Efficiency()(small, [0], 0).counts[0].tolist() == [0, 0, 0, 6]
+    with pytest.raises(RobfcpError, match="labels"):
+        coordinated.PairMimic()(small, [0], 2)
 
 
 def test_clients_that_withheld_their_labels_still_do_after_an_attack(world):
     first, *others = world.federation
     plain = Report(first.client, first.counts, first.grid, first.score)
     mixed = Federation.from_reports([plain, *others])
-    assert mixed.strata.rows.tolist() == list(range(1, 9))
     forged = mixed.counts.copy()
     forged[[0, 4]] = forged[[0, 4]][:, ::-1]
     attacked = with_counts(mixed, forged)
     assert attacked.strata.rows.tolist() == list(range(1, 9))
     assert np.array_equal(tables(attacked).sum(axis=1), forged[1:])
-    only = with_counts(mixed, np.where(np.arange(9)[:, None] == 0, forged, mixed.counts))
-    assert only.strata is mixed.strata
 
 
-def test_score_attacks_keep_labels_and_draw_them_where_the_number_changes(world):
-    own, labels = world.federation.strata.sizes, [y for _, y in world.samples]
-    for name in ("coverage", "gaussian", "mimic-low", "truncation"):
-        attacked = apply_attack(ATTACKS[name], world, np.random.default_rng(1))
-        assert np.array_equal(attacked.strata.sizes, own)
-    inflated = apply_attack(ATTACKS["size-inflation"], world, np.random.default_rng(1))
-    poisoned = apply_attack(ATTACKS["label-poisoning"], world, np.random.default_rng(1))
-    samples = ATTACKS["label-poisoning"](world.samples, BAD, np.random.default_rng(1))
-    zero = apply_attack(simple.Coverage(), world, np.random.default_rng(1))
-    for k in BAD:
-        mix = inflated.strata.sizes[k] / (20 * own[k].sum())
-        assert np.allclose(mix, own[k] / own[k].sum(), atol=0.06)  # 1300 draws
-        p, y = samples[k]
-        report = Report.from_scores("x", world.score(p, y), labels=y, classes=4)
-        assert np.array_equal(tables(poisoned)[k], report.strata.dense())
-        assert np.array_equal(tables(zero)[k][:, 0], np.bincount(labels[k], minlength=4))
+@pytest.mark.parametrize(
+    ("attack", "formula"),
+    [
+        (simple.Coverage(), lambda s, z: 0 * s),
+        (simple.Efficiency(), lambda s, z: 0 * s + 1),
+        (simple.NearCoverage(), lambda s, z: 0 * s + 0.001),
+        (simple.Gaussian(), lambda s, z: np.clip(s + 0.5 * z, 0, 1)),
+        (simple.GaussianRelative(), lambda s, z: np.clip(s + 0.5 * s.std() * z, 0, 1)),
+        (simple.GaussianRelative(50.0), lambda s, z: np.clip(s + 50 * s.std() * z, 0, 1)),
+    ],
+)
+def test_a_lie_is_what_its_formula_says(scores, attack, formula):
+    z = np.random.default_rng(3).normal(size=60)
+    assert np.allclose(attack(scores, [1], 3)[1], formula(scores[1], z))
 
 
-def test_coverage_efficiency_and_near_coverage_send_one_score(scores):
-    for attack, score in (
-        (simple.Coverage(), 0),
-        (simple.Efficiency(), 1),
-        (simple.NearCoverage(), 0.001),
-    ):
-        assert (np.concatenate([attack(scores, BAD)[k] for k in BAD]) == score).all()
+def normed(weights):
+    return weights / weights.sum(axis=1, keepdims=True)
 
 
-def test_gaussian_adds_the_papers_noise_and_the_relative_one_that_of_the_scores(scores):
-    wide = [np.full(4, 0.5), np.linspace(0.2, 0.8, 50_000)]
-    change = simple.GaussianRelative()(wide, [1], 3)[1] - wide[1]
-    assert change.std() == pytest.approx(0.5 * wide[1].std(), rel=0.02)
-    noise = np.random.default_rng(3).normal(0, 0.5, 50_000)
-    assert np.array_equal(simple.Gaussian()(wide, [1], 3)[1], np.clip(wide[1] + noise, 0, 1))
-    for rule in (simple.Gaussian(50.0), simple.GaussianRelative(50.0)):
-        assert rule(scores, BAD, 3)[1].max() == 1
+@pytest.fixture
+def samples():
+    rng = np.random.default_rng(0)
+    return [(rng.dirichlet(np.ones(5), 200), rng.integers(0, 5, 200)) for _ in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("attack", "formula"),
+    [
+        (simple.Temperature(), lambda p, y, z: (normed(p**2), y)),
+        (simple.Temperature(2.0), lambda p, y, z: (normed(p**0.5), y)),
+        (simple.OldModel(), lambda p, y, z: (normed(p**0.5 * np.exp(z)), y)),
+        (simple.SwappedLabels((0, 3)), lambda p, y, z: (p, np.choose(y, [3, 1, 2, 0, 4]))),
+    ],
+)
+def test_a_mistake_is_what_its_formula_says(samples, attack, formula):
+    z = np.random.default_rng(1).normal(size=(200, 5))
+    assert all(map(np.allclose, attack(samples, [1], 1)[1], formula(*samples[1], z)))
+
+
+def test_the_two_commonest_classes_are_swapped(samples):
+    p, y = samples[1]
+    most = tuple(np.argsort(-np.bincount(y), kind="stable")[:2])
+    chosen, given = (simple.SwappedLabels(pair)(samples, [1])[1][1] for pair in (None, most))
+    assert np.array_equal(chosen, given)
+    only = [(p, np.full(200, 2)), samples[0]]
+    assert (simple.SwappedLabels()(only, [0])[0][1] != 2).all()
+
+
+def test_label_poisoning_changes_every_label_asked_for_evenly(samples):
+    p, labels = np.full((30_000, 4), 0.25), np.random.default_rng(0).integers(0, 4, 30_000)
+    for share in (1.0, 0.5):
+        (_, poisoned), _ = simple.LabelPoisoning(share)([(p, labels), samples[0]], [0], 1)
+        shift = np.bincount((poisoned - labels) % 4, minlength=4) / 30_000
+        assert np.allclose(shift, [1 - share, *[share / 3] * 3], atol=0.02)
+
+
+def test_another_class_order_leaves_no_column_in_its_place(samples):
+    p = np.tile(np.arange(1, 6) / 15, (3, 1))
+    for seed in range(20):
+        moved = simple.OtherClassOrder()([(p, np.zeros(3, int)), samples[0]], [0], seed)[0][0]
+        assert np.allclose(np.sort(moved, axis=1), p)
+        assert not np.isclose(moved, p).any()
+
+
+def test_a_stale_file_is_an_honest_clients_and_a_subset_ones_own_easiest(samples):
+    sent = simple.StaleFile()(samples, [0, 1], 4)
+    for k in (0, 1):
+        assert any(np.array_equal(sent[k][0], samples[j][0]) for j in (2, 3))
+    part = simple.StaleFile(0.25)(samples, [0], 4)[0]
+    assert len(part[1]) == 50
+    assert any(np.isin(part[0], samples[j][0]).all() for j in (1, 2, 3))
+    (p, y), easy = samples[0], simple.Subset(0.3)(samples, [0])[0]
+    kept = easy[0][np.arange(60), easy[1]]
+    assert np.array_equal(np.sort(kept), np.sort(p[np.arange(200), y])[-60:])
+    assert len(simple.Subset(0.001)(samples, [0])[0][1]) == 1
+    drawn, easy = (simple.Subset(0.5, which)(samples, [0], 1)[0][0] for which in ("any", "easy"))
+    assert drawn.shape == easy.shape == (100, 5)
+    assert not np.array_equal(drawn, easy)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +226,13 @@ def test_only_the_mass_beyond_an_honest_quantile_moves_and_inside(scores, attack
     assert (cut == 0.1).all()
 
 
+def by_ease(scores):
+    """Honest clients, those with the lowest scores first."""
+    return sorted(HONEST, key=lambda k: np.quantile(scores[k], 0.9, method="inverted_cdf"))
+
+
 def test_mimics_copy_the_client_they_name(scores):
-    order = sorted(HONEST, key=lambda k: np.quantile(scores[k], 0.9, method="inverted_cdf"))
+    order = by_ease(scores)
     low, high = np.sort(scores[order[0]]), np.sort(scores[order[-1]])
     assert np.array_equal(coordinated.MimicLow("exact")(scores, BAD, 0)[1], low)
     assert np.array_equal(coordinated.MimicHigh("exact")(scores, BAD, 0)[1], high)
@@ -197,8 +245,6 @@ def test_mimics_copy_the_client_they_name(scores):
     assert np.isin(coordinated.Displacement()(scores, BAD, 0)[3], lowest_half).all()
     clones = coordinated.Clones()(scores, BAD, 0)
     assert np.array_equal(clones[1], clones[4])
-    with pytest.raises(RobfcpError, match="copy"):
-        coordinated.MimicLow("badly")(scores, BAD, 0)
 
 
 def test_attacks_that_wrap_another_do_it_where_they_say(scores):
@@ -217,7 +263,6 @@ def test_claims_of_a_class_are_of_the_one_the_fewest_honest_clients_hold(pairs):
         assert all((forged[k][0] == score).all() and (forged[k][1] == 3).all() for k in BAD)
     assert (coordinated.ClassCapture(1)(pairs, BAD)[3][1] == 1).all()
     held = [(part, np.where(labels == 0, 1, labels)) for part, labels in pairs]
-    assert (coordinated.ClassCapture()(held, [2])[2][1] == 3).all()
     assert (coordinated.ClassCapture()(held, [1, 2])[1][1] == 2).all()  # 0, 3: no honest holder
     pool = np.concatenate([pairs[k][0] for k in HONEST])
     for k, (part, labels) in enumerate(coordinated.ClassClaim()(pairs, BAD, 0)):
@@ -227,15 +272,7 @@ def test_claims_of_a_class_are_of_the_one_the_fewest_honest_clients_hold(pairs):
         assert 0.75 < claimed.mean() < 1 if k in BAD else not claimed.any()
 
 
-def test_pair_mimic_draws_pairs_of_the_easiest_honest_client(pairs):
-    easiest = min(HONEST, key=lambda k: np.quantile(pairs[k][0], 0.9, method="inverted_cdf"))
-    source = set(zip(*map(np.ndarray.tolist, pairs[easiest]), strict=True))
-    forged = coordinated.PairMimic()(pairs, BAD, 3)
-    assert all(set(zip(*map(np.ndarray.tolist, forged[k]), strict=True)) <= source for k in BAD)
-    assert not same(forged[1], forged[3])
-
-
-def test_stairs_push_and_ghost_lower_as_much_as_they_say(pairs):
+def test_stairs_and_push_move_as_many_scores_as_they_say():
     rng = np.random.default_rng(0)
     many = [rng.random(4000) for _ in range(9)]
     pool = np.concatenate([many[k] for k in HONEST])
@@ -248,106 +285,36 @@ def test_stairs_push_and_ghost_lower_as_much_as_they_say(pairs):
         above = many[k] > start
         assert np.array_equal(pushed[k][~above], many[k][~above])
         assert ((pushed[k][above] > low - 0.01) & (pushed[k][above] < high + 0.01)).all()
-    hardest = sorted(HONEST, key=lambda k: -np.quantile(pairs[k][0], 0.9, method="inverted_cdf"))
-    for source, k in zip(hardest, BAD, strict=False):
-        scores, labels = coordinated.Ghost()(pairs, BAD, 0)[k]
+
+
+def test_pair_mimics_ghosts_and_hubs_take_honest_pairs(pairs):
+    order = by_ease([scores for scores, _ in pairs])
+    held = [set(zip(*map(np.ndarray.tolist, pair), strict=True)) for pair in pairs]
+    forged = coordinated.PairMimic()(pairs, BAD, 3)
+    for k in BAD:
+        assert set(zip(*map(np.ndarray.tolist, forged[k]), strict=True)) <= held[order[0]]
+    assert not same(forged[1], forged[3])
+    ghosts = coordinated.Ghost()(pairs, BAD, 0)
+    for source, k in zip(order[::-1], BAD, strict=False):
         own = pairs[source][0]
         kept = own <= np.quantile(own, 0.85, method="inverted_cdf")
-        assert np.isin(scores, own[kept]).all()
-        assert np.isin(own[kept], scores).all()
-        assert np.array_equal(np.sort(labels), np.sort(pairs[source][1]))
-
-
-def test_half_of_a_hubs_attackers_send_means_of_honest_reports_and_the_others_zeros(pairs):
+        assert set(ghosts[k][0]) == set(own[kept])
+        assert np.array_equal(np.sort(ghosts[k][1]), np.sort(pairs[source][1]))
     forged = coordinated.Hub(of=3)(pairs, [0, 1, 3, 4], 0)  # honest: 2, 5, 6, 7, 8
     for k, parts in ((0, [2, 5, 6]), (1, [6, 7, 8])):
-        scores, labels = forged[k]
         mean = np.sort(np.concatenate([pairs[j][0] for j in parts]))
-        assert np.array_equal(scores, mean[1::3])
-        assert set(zip(scores, labels, strict=True)) <= {
-            pair for j in parts for pair in zip(*pairs[j], strict=True)
-        }
+        assert np.array_equal(forged[k][0], mean[1::3])
+        assert set(zip(*forged[k], strict=True)) <= set.union(*(held[j] for j in parts))
     assert not any(forged[k][0].any() for k in (3, 4))
     assert all(np.array_equal(forged[k][1], pairs[k][1]) for k in (3, 4))
-
-
-@pytest.fixture
-def samples():
-    rng = np.random.default_rng(0)
-    return [(rng.dirichlet(np.ones(5), 200), rng.integers(0, 5, 200)) for _ in range(4)]
-
-
-def test_label_poisoning_changes_every_label_asked_for_evenly(samples):
-    p, labels = np.full((30_000, 4), 0.25), np.random.default_rng(0).integers(0, 4, 30_000)
-    for share in (1.0, 0.5):
-        (_, poisoned), _ = simple.LabelPoisoning(share)([(p, labels), samples[0]], [0], 1)
-        shift = np.bincount((poisoned - labels) % 4, minlength=4) / 30_000
-        assert np.allclose(shift, [1 - share, *[share / 3] * 3], atol=0.02)
-
-
-def test_swapped_labels_exchange_two_classes_and_no_other(samples):
-    p, y = samples[1]
-    swapped = simple.SwappedLabels((0, 3))(samples, [1])[1]
-    assert swapped[0] is p
-    assert np.array_equal(swapped[1], np.select([y == 0, y == 3], [3, 0], y))
-    first, second = np.argsort(-np.bincount(y), kind="stable")[:2]
-    moved = simple.SwappedLabels()(samples, [1])[1][1]
-    assert np.array_equal(moved == first, y == second)
-    assert np.array_equal(moved == second, y == first)
-    only = [(p, np.full(200, 2)), samples[0]]
-    assert (simple.SwappedLabels()(only, [0])[0][1] != 2).all()
-
-
-def test_an_old_model_is_worse_and_keeps_the_labels(samples):
-    y = np.arange(4000) % 5
-    p, kept = simple.OldModel()([(0.025 + 0.875 * np.eye(5)[y], y), samples[0]], [0], 1)[0]
-    assert np.array_equal(kept, y)
-    assert np.allclose(p.sum(axis=1), 1)
-    assert 0.4 < (p.argmax(axis=1) == y).mean() < 0.95
-    assert np.allclose(simple.OldModel(1.0, 0.0)(samples, [0])[0][0], samples[0][0])
-
-
-def test_another_class_order_leaves_no_column_in_its_place(samples):
-    p = np.tile(np.arange(1, 6) / 15, (3, 1))
-    for seed in range(20):
-        given = [(p, np.zeros(3, int)), samples[0]]
-        moved = simple.OtherClassOrder()(given, [0], seed)[0][0]
-        assert np.allclose(np.sort(moved, axis=1), p)
-        assert not np.isclose(moved, p).any()
-
-
-def test_temperature_raises_probabilities_to_its_inverse(samples):
-    p = samples[2][0]
-    for t in (0.5, 2.0):
-        expected = p ** (1 / t) / (p ** (1 / t)).sum(axis=1, keepdims=True)
-        assert np.allclose(simple.Temperature(t)(samples, [2])[2][0], expected)
-
-
-def test_a_stale_file_is_an_honest_clients_whole_or_in_part(samples):
-    sent = simple.StaleFile()(samples, [0, 1], 4)
-    for k in (0, 1):
-        assert any(np.array_equal(sent[k][0], samples[j][0]) for j in (2, 3))
-    part = simple.StaleFile(0.25)(samples, [0], 4)[0]
-    assert len(part[1]) == 50
-    assert any(np.isin(part[0], samples[j][0]).all() for j in (1, 2, 3))
-
-
-def test_a_subset_keeps_the_easy_samples_or_any(samples):
-    p, y = samples[0]
-    easy = simple.Subset(0.3)(samples, [0])[0]
-    kept = easy[0][np.arange(60), easy[1]]
-    assert np.array_equal(np.sort(kept), np.sort(p[np.arange(200), y])[-60:])
-    assert len(simple.Subset(0.001)(samples, [0])[0][1]) == 1
-    assert len(simple.Subset(0.5, "any")(samples, [0], 1)[0][1]) == 100
 
 
 def test_malformed_reports_are_all_refused_and_the_round_goes_on(world):
     many = Federation.from_counts(np.tile(world.federation.counts, (3, 1)), world.federation.grid)
     bad = np.arange(0, 26, 2)
     received = Federation.from_reports(coordinated.Malformed()(many, bad, 0))
-    assert received.n_clients == 27 - len(bad)
+    assert set(received.ids) == set(many.ids) - {many.ids[k] for k in bad}
     assert len(received.faulty) >= 1
-    assert not set(received.ids) & {many.ids[k] for k in bad}
 
 
 @pytest.mark.parametrize(
@@ -359,6 +326,7 @@ def test_malformed_reports_are_all_refused_and_the_round_goes_on(world):
         (simple.Subset, {"share": 0.0}, "share"),
         (simple.Subset, {"which": "hard"}, "which"),
         (coordinated.ClassCapture, {"scores": "middle"}, "scores"),
+        (coordinated.MimicLow("badly"), {"malicious": BAD}, "copy"),
         (named_attack, {"name": "bribery"}, "unknown; use one of coverage"),
         (simple.Coverage(), {"malicious": [9]}, "client numbers"),
         (simple.Coverage(), {"malicious": np.ones(3, bool)}, "mask"),
@@ -396,8 +364,7 @@ def test_the_free_search_beats_honesty_without_any_family(
     monkeypatch.setattr("robfcp.lab.attacks.adaptive.families", lambda direction: [])
     honest = Adaptive("none", direction, trials=0).search(federation, BAD, 0)
     found = Adaptive("none", direction, trials=60).search(federation, BAD, 0)
-    assert honest.family == "honest"
-    assert found.family.startswith("free: scores")
+    assert (honest.family, found.family[:12]) == ("honest", "free: scores")
     assert sign * found.coverage < sign * honest.coverage - 0.01
     again = Adaptive("none", direction, trials=60, beyond=True).search(federation, BAD, 0)
     assert again.value == pytest.approx(0)  # nothing can be lost beyond itself
@@ -423,7 +390,7 @@ def test_a_shape_is_sent_as_its_formula_says(world):
         assert np.array_equal(down.tilt[:, ::-1], up.tilt)
 
 
-def test_a_search_beyond_fcp_turns_a_rule_that_leaves_out_the_hardest_sites(world):
+def test_the_adaptive_attacker_takes_any_rule_and_turns_one_that_leaves_out_the_hardest(world):
     class Expels:
         name = "expels"
 
@@ -431,24 +398,9 @@ def test_a_search_beyond_fcp_turns_a_rule_that_leaves_out_the_hardest_sites(worl
             ease = federation.counts.cumsum(axis=1).sum(axis=1) / federation.sizes
             return Assessment(-ease, ease > np.sort(ease)[2])
 
-    found = Adaptive(Expels(), trials=30, beyond=True).search(world.federation, BAD, 0)
-    assert found.value < -0.01
-
-
-def test_the_adaptive_attacker_takes_any_rule_and_refuses_nonsense(world):
     search = {"data": world.federation, "malicious": BAD, "rng": 0}
+    assert Adaptive(Expels(), trials=30, beyond=True).search(**search).value < -0.01
     assert Adaptive(lambda federation: 5, trials=1).search(**search).family == "honest"
     assert Adaptive(lambda federation: None, trials=1).search(**search).coverage == 1
-    nobody = {**search, "malicious": []}
-    assert Adaptive(NoDefence(), trials=0).search(**nobody).family == "honest"
     with pytest.raises(RobfcpError, match="direction"):
         Adaptive(direction="sideways").search(**search)
-
-
-def test_the_hub_chains_all_honest_reports_to_means_closer_than_chance_allows():
-    rng = np.random.default_rng(0)
-    pairs = [(rng.beta(0.6, 3, 20_000), rng.integers(0, 10, 20_000)) for _ in range(20)]
-    sent = coordinated.Hub()(pairs, np.arange(8), 0)
-    rows = federation_of([part for part, _ in sent], Grid.default(), robfcp.LAC()).counts
-    close = [lower_tail(rows[0], rows[k]) for k in range(8, 20)]
-    assert max(close[:4]) < 1e-25 < min(close[4:])

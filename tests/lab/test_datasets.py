@@ -30,15 +30,21 @@ def images(n, size, channels=3, seed=0):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-def refuses(word, name, directory, verify=False, load=datasets.load):
+def refuses(word, name, directory, verify=False):
+    load = datasets.load_sites if name in people.SITE_LOADERS else datasets.load
     with pytest.raises(RobfcpError, match=word):
         load(name, directory, verify=verify)
 
 
+def written(path, *lines):
+    """A text file of these lines, in folders that are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+
+
 def test_mnist_reads_idx_files_compressed_or_not_and_refuses_others(tmp_path, monkeypatch):
-    folder = tmp_path / "mnist"
+    folder, arrays = tmp_path / "mnist", {}
     folder.mkdir()
-    arrays = {}
     for prefix, n in (("train", 7), ("t10k", 5)):
         arrays[prefix] = x = images(n, 28, 1)[..., 0]
         header = b"\x00\x00\x08\x03" + struct.pack(">3I", *x.shape)
@@ -84,42 +90,35 @@ def test_missing_files_are_named_with_their_home(tmp_path, name, what):
 def test_re_encoded_images_become_the_official_cifar10(tmp_path, monkeypatch, tool):
     x = {f"train_{number}": images(3, 32, seed=number) for number in range(1, 6)}
     x["test"] = images(4, 32, seed=9)
-    folder = tmp_path / "source" / "cifar10"
+    folder, target, y = tmp_path / "source" / "cifar10", tmp_path / "target", np.arange(15) % 10
     folder.mkdir(parents=True)
     for name, array in x.items():
         (folder / f"cifar10_{name}.d2.npy.xz").write_bytes(tool.encode(array))
-    y = np.arange(15) % 10
     np.savez(folder / "cifar10_labels.npz", train=y, test=y[:4])
-    monkeypatch.setattr("sys.argv", ["x", str(tmp_path / "source"), str(tmp_path / "target")])
+    monkeypatch.setattr("sys.argv", ["x", str(tmp_path / "source"), str(target)])
     tool.main()
-    data = datasets.load("cifar10", tmp_path / "target", verify=False)
+    data = datasets.load("cifar10", target, verify=False)
     assert np.array_equal(data.train.x, np.concatenate([x[f"train_{k}"] for k in range(1, 6)]))
     assert np.array_equal(data.train.y, y)
     assert np.array_equal(data.test.x, x["test"])
-    refuses("not the official", "cifar10", tmp_path / "target", verify=True)
+    refuses("not the official", "cifar10", target, verify=True)
 
 
-def test_medmnist_trains_on_training_and_validation_images(tmp_path, tool):
-    folder, target = tmp_path / "source", tmp_path / "target"
-    folder.mkdir()
-    train, val, test = images(4, 28, seed=1), images(3, 28), images(2, 28)
-    for name, array in (("train_00000_00004", train), ("val", val), ("test", test)):
-        (folder / f"pathmnist_{name}.d2.npy.xz").write_bytes(tool.encode(array))
-    y = np.arange(9, dtype=np.uint8)
-    np.savez(folder / "pathmnist_labels.npz", train=y, val=y[:3], test=y[5:7])
-    tool.pathmnist(folder, target / "medmnist")
-    data = datasets.load("pathmnist", target, verify=False)
-    assert np.array_equal(data.train.x, np.concatenate([train, val]))
-    assert (data.train.y.tolist(), data.test.y.tolist()) == ([0, 1, 2, 3, 0, 1, 2], [5, 6])
-    refuses("MD5", "pathmnist", target, verify=True)
-    (target / "medmnist" / "pathmnist.npz").write_bytes(b"PK no")
-    refuses("damaged or not the official one", "pathmnist", target)
-    parts = ("train", "val", "test")
-    grey = {f"{part}_images": images(3, 28, 1)[..., 0] for part in parts}
-    grey |= {f"{part}_labels": np.array([[0], [1], [1]]) for part in parts}
+def test_medmnist_trains_on_training_and_validation_images(tmp_path):
+    parts = {"train": images(4, 28, seed=1), "val": images(3, 28), "test": images(2, 28)}
+    stored = {f"{name}_images": array for name, array in parts.items()}
+    stored |= {f"{name}_labels": np.arange(len(x))[:, None] for name, x in parts.items()}
+    np.savez(tmp_path / "pathmnist.npz", **stored)
+    data = datasets.load("pathmnist", tmp_path, verify=False)
+    assert np.array_equal(data.train.x, np.concatenate([parts["train"], parts["val"]]))
+    assert (data.train.y.tolist(), data.test.y.tolist()) == ([0, 1, 2, 3, 0, 1, 2], [0, 1])
+    refuses("MD5", "pathmnist", tmp_path, verify=True)
+    (tmp_path / "pathmnist.npz").write_bytes(b"PK no")
+    refuses("damaged or not the official one", "pathmnist", tmp_path)
+    grey = {k: v[..., 0] if "images" in k else np.minimum(v, 1) for k, v in stored.items()}
     np.savez(tmp_path / "breastmnist.npz", **grey)
     data = datasets.load("breastmnist", tmp_path, verify=False)
-    assert (data.test.x.shape, data.classes) == ((3, 28, 28, 1), ("0", "1"))
+    assert (data.test.x.shape, data.classes) == ((2, 28, 28, 1), ("0", "1"))
 
 
 def test_tiny_imagenet_reads_the_official_tree(tmp_path, tool):
@@ -155,32 +154,27 @@ def sleep(tmp_path):
     (tmp_path / "sleep").mkdir()
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 4)).astype(np.float16), rng.integers(0, 5, 60)
-    table = {"x": x, "y": y, "subject": np.repeat(np.arange(6), 10) + 10}
+    table = {"x": x, "y": y, "subject": np.repeat(np.arange(6), 10) + 10, "night": np.arange(60)}
 
     def save(name="a", **changes):
-        np.savez(tmp_path / "sleep" / f"{name}.npz", **{**table, **changes})
+        stored = {key: value for key, value in {**table, **changes}.items() if value is not None}
+        np.savez(tmp_path / "sleep" / f"{name}.npz", **stored)
         return table
 
     return save
 
 
 def test_sleep_splits_by_subject_and_scales_by_the_training_subjects(tmp_path, sleep):
-    table = sleep()
+    table = sleep(age=np.arange(60) + 20)
     data = datasets.load("sleep", tmp_path)
-    assert set(data.train.groups) == {0, 2, 4}
-    assert set(data.test.groups) == {1, 3, 5}
+    assert (set(data.train.groups), set(data.test.groups)) == ({0, 2, 4}, {1, 3, 5})
     assert np.allclose(np.median(data.train.x, axis=0), 0, atol=1e-3)
     assert np.array_equal(data.test.y, table["y"][table["subject"] % 2 == 1])
     sites = datasets.load_sites("sleep", tmp_path)
-    names = [f"subject {k:02d}" for k in range(1, 7)]
-    assert list(dict.fromkeys(sites.sites.tolist())) == names
+    assert list(dict.fromkeys(sites.sites)) == [f"subject {k:02d}" for k in range(1, 7)]
     assert np.array_equal(sites.x, table["x"].astype(np.float32))
-    assert list(sites.columns) == ["site"]
-    night = np.arange(60)
-    sleep(night=night, age=night + 20)
-    columns = datasets.load_sites("sleep", tmp_path).columns
-    assert columns["age"].tolist() == (night + 20).astype(str).tolist()
-    sleep("b", night=night)
+    assert sites.columns["age"].tolist() == (np.arange(60) + 20).astype(str).tolist()
+    sleep("b")
     assert list(datasets.load_sites("sleep", tmp_path).columns) == ["site", "night"]
 
 
@@ -188,36 +182,32 @@ def test_sleep_reads_parquet_as_it_reads_npz(tmp_path, sleep):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    table = sleep(night=np.arange(60))
-    first = datasets.load("sleep", tmp_path)
+    table = sleep()
+    first = datasets.load_sites("sleep", tmp_path)
     (tmp_path / "sleep" / "a.npz").unlink()
     columns = {f"f{k}": table["x"][:, k].astype(np.float32) for k in range(4)}
     columns |= {"subject": table["subject"], "stage": table["y"], "night": np.arange(60)}
-    path = tmp_path / "sleep" / "a.parquet"
-    parquet.write_table(pyarrow.table(columns), path)
-    second = datasets.load("sleep", tmp_path)
-    assert np.allclose(first.train.x, second.train.x)
-    assert np.array_equal(first.test.y, second.test.y)
-    nights = datasets.load_sites("sleep", tmp_path).columns["night"]
-    assert nights.tolist() == np.arange(60).astype(str).tolist()
-    parquet.write_table(pyarrow.table(columns).drop_columns(["stage"]), path)
-    refuses("needs x, y and subject", "sleep", tmp_path)
+    parquet.write_table(pyarrow.table(columns), tmp_path / "sleep" / "a.parquet")
+    second = datasets.load_sites("sleep", tmp_path)
+    assert np.allclose(first.x, second.x)
+    assert np.array_equal(first.y, second.y)
+    assert first.columns["night"].tolist() == second.columns["night"].tolist()
 
 
-def test_sleep_refuses_tables_it_cannot_use(tmp_path, sleep):
-    table = sleep()
-    for changes, word in (
-        ({"y": table["y"] + 3}, "do not fit 5 classes"),
-        ({"x": table["x"] * np.inf}, "not finite"),
-        ({"y": table["y"][:-1]}, "60 samples but 59 labels"),
-    ):
-        sleep(**changes)
-        refuses(word, "sleep", tmp_path, verify=True)
-    np.savez(tmp_path / "sleep" / "a.npz", x=table["x"])
-    refuses("needs x, y and subject", "sleep", tmp_path)
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"y": np.full(60, 5)}, "do not fit 5 classes"),
+        ({"x": np.full((60, 4), np.inf)}, "not finite"),
+        ({"y": np.zeros(59, int)}, "60 samples but 59 labels"),
+        ({"subject": None}, "needs x, y and subject"),
+        ({"name": "b", "x": np.zeros((60, 2))}, "make them agree"),
+    ],
+)
+def test_sleep_refuses_tables_it_cannot_use(tmp_path, sleep, changes, word):
     sleep()
-    sleep("b", x=table["x"][:, :2])
-    refuses("make them agree", "sleep", tmp_path)
+    sleep(**changes)
+    refuses(word, "sleep", tmp_path, verify=True)
 
 
 # Natural federations: the official formats, with every sample's site
@@ -231,15 +221,14 @@ PATIENT = {
 
 
 def write_stroke(path, *changes):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [",".join(PATIENT), *(",".join({**PATIENT, **one}.values()) for one in changes)]
-    path.write_text("\n".join(lines) + "\n", encoding="latin-1")
+    rows = (",".join({**PATIENT, **one}.values()) for one in changes)
+    written(path, ",".join(PATIENT), *rows)
 
 
 @pytest.mark.parametrize("place", ["IST.csv", "ist/IST.csv", "natural/ist/IST.csv"])
 def test_stroke_is_found_in_every_place_and_keeps_hospital_country_and_syndrome(tmp_path, place):
-    changes = ({}, {"HOSPNUM": "7", "COUNTRY": "ITAL", "OCCODE": "4", "RDATE": ""}, {"OCCODE": "9"})
-    write_stroke(tmp_path / place, *changes)
+    other = {"HOSPNUM": "7", "COUNTRY": "ITAL", "OCCODE": "4", "RDATE": ""}
+    write_stroke(tmp_path / place, {}, other, {"OCCODE": "9"})
     table = datasets.load_sites("stroke", tmp_path, verify=False)
     assert table.y.tolist() == [1, 3]
     assert {name: column.tolist() for name, column in table.columns.items()} == {
@@ -255,60 +244,48 @@ def test_stroke_is_found_in_every_place_and_keeps_hospital_country_and_syndrome(
 
 def test_stroke_features_are_known_at_randomisation():
     """In the trial's table D and F columns are of the follow-up, RX of treatment, EXP fitted."""
-    allowed = {"SEX", "AGE", "STYPE"}
-    assert all(name in allowed or name.startswith("R") for name in people.STROKE_BASELINE)
-    assert not any(name.startswith("RX") for name in people.STROKE_BASELINE)
+    others = set(people.STROKE_BASELINE) - {"SEX", "AGE", "STYPE"}
+    assert all(name.startswith("R") and not name.startswith("RX") for name in others)
 
 
 @pytest.mark.parametrize(
-    ("text", "word"),
+    ("changes", "word"),
     [
-        ({"OCCODE": "7"}, "OCCODE '7'"),
-        ({"AGE": "old"}, "AGE holds 'old', which is no number"),
-        ({"RSLEEP": "X"}, "RSLEEP holds 'X'"),
-        ({"AGE": "1,2"}, "line 2 has"),
-        ("HOSPNUM,AGE\n1,2\n", "no column RDELAY"),
-        (",".join(PATIENT) + "\n", "no rows"),
+        ([{"OCCODE": "7"}], "OCCODE '7'"),
+        ([{"AGE": "old"}], "AGE holds 'old', which is no number"),
+        ([{"RSLEEP": "X"}], "RSLEEP holds 'X'"),
+        ([{"AGE": "1,2"}], "line 2 has"),
+        ([], "no rows"),
     ],
 )
-def test_stroke_refuses_tables_that_are_not_the_trial(tmp_path, text, word):
-    path, sites = tmp_path / "IST.csv", datasets.load_sites
+def test_stroke_refuses_tables_that_are_not_the_trial(tmp_path, changes, word):
+    path = tmp_path / "IST.csv"
+    write_stroke(path, *changes)
+    refuses(word, "stroke", tmp_path)
     write_stroke(path, {})
-    official = r"1 patients, not the official 19435.*--no-verify"
-    refuses(official, "stroke", tmp_path, verify=True, load=sites)
-    if isinstance(text, str):
-        path.write_text(text)
-    else:
-        write_stroke(path, text)
-    refuses(word, "stroke", tmp_path, load=sites)
+    refuses(r"1 patients, not the official 19435.*--no-verify", "stroke", tmp_path, verify=True)
+    written(path, "HOSPNUM,AGE", "1,2")
+    refuses("no column RDELAY", "stroke", tmp_path)
 
 
 def write_heart(folder):
-    folder.mkdir(parents=True, exist_ok=True)
     for k, (file, _, _) in enumerate(people.HEART_SITES.values()):
-        rows = [f"{60 + k},1,4,140,260,0,1,112,1,3,2,?,NaN,{k}", "50,0,3,?,209,0,0,127,0,0,?,?,?,0"]
-        (folder / file).write_text("\n".join(rows) + "\n")
+        first = f"{60 + k},1,4,140,260,0,1,112,1,3,2,?,NaN,{k}"
+        written(folder / file, first, "50,0,3,?,209,0,0,127,0,0,?,?,?,0")
 
 
-@pytest.mark.parametrize("place", ["", "heart_disease", "natural/heart_disease"])
-def test_heart_reads_four_hospitals_with_missing_values(tmp_path, place):
-    write_heart(tmp_path / place)
+def test_heart_reads_four_hospitals_with_missing_values(tmp_path):
+    write_heart(tmp_path / "natural/heart_disease")
     table = datasets.load_sites("heart", tmp_path, verify=False)
     assert table.y.tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
     assert list(dict.fromkeys(table.sites.tolist())) == list(people.HEART_SITES)
     assert table.columns["country"].tolist()[::2] == ["USA", "Hungary", "Switzerland", "USA"]
     assert table.columns["group"].tolist()[:2] == ["male", "female"]
-    assert np.isnan(table.x[1, 3])
-    assert table.x[2, 0] == 61
-
-
-def test_heart_refuses_files_that_are_not_the_official_ones(tmp_path):
-    write_heart(tmp_path)
-    sites = datasets.load_sites
-    refuses("2 patients, not the official 303", "heart", tmp_path, verify=True, load=sites)
+    assert (np.isnan(table.x[1, 3]), table.x[2, 0]) == (True, 61)
+    refuses("2 patients, not the official 303", "heart", tmp_path, verify=True)
     for text, word in (("1,2\n", "line 1 has 2"), ("1," * 13 + "?\n", "lacks a diagnosis")):
-        (tmp_path / "processed.va.data").write_text(text)
-        refuses(word, "heart", tmp_path, load=sites)
+        (tmp_path / "natural/heart_disease/processed.va.data").write_text(text)
+        refuses(word, "heart", tmp_path)
 
 
 def test_fed_heart_drops_what_flamby_drops(tmp_path):
@@ -323,69 +300,68 @@ def test_fed_heart_drops_what_flamby_drops(tmp_path):
 def test_fed_isic_reads_images_centres_and_folds(tmp_path):
     from PIL import Image
 
-    folder, sites = tmp_path / "fed_isic2019", datasets.load_sites
-    pictures = folder / people.ISIC_IMAGES
+    pictures = tmp_path / "fed_isic2019" / people.ISIC_IMAGES
     pictures.mkdir(parents=True)
-    rows = ["image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"]
-    for k, fold in enumerate(("train", "test", "train")):
-        rows.append(f"ISIC_{k},0.0,1.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,{k},{k % 2},{fold},{fold}_0")
+    folds = ("train", "test", "train")
+    rows = [f"ISIC_{k},{k},{k % 2},{fold}" for k, fold in enumerate(folds)]
+    written(pictures.parent / "train_test_split", "image,target,center,fold", *rows)
+    for k in range(3):
         Image.new("RGB", (90, 70), (10 * k, 0, 0)).save(pictures / f"ISIC_{k}.jpg")
-    (folder / "train_test_split").write_text("\n".join(rows) + "\n")
     table = datasets.load_sites("fed-isic2019", tmp_path)
-    assert table.x.shape == (3, 64, 64, 3)
+    assert (table.x.shape, table.y.tolist()) == ((3, 64, 64, 3), [0, 1, 2])
     assert table.sites.tolist() == ["centre 0", "centre 1", "centre 0"]
     assert table.columns["group"].tolist() == ["train", "test", "train"]
-    assert table.y.tolist() == [0, 1, 2]
     (pictures / "ISIC_1.jpg").unlink()
-    refuses(r"ISIC_1\.jpg and 0 more", "fed-isic2019", tmp_path, verify=True, load=sites)
+    refuses(r"ISIC_1\.jpg and 0 more", "fed-isic2019", tmp_path, verify=True)
     assert datasets.load_sites("fed-isic2019", tmp_path, verify=False).y.tolist() == [0, 2]
     (pictures / "ISIC_0.jpg").write_bytes(b"")
-    refuses(r"ISIC_0\.jpg is missing or broken", "fed-isic2019", tmp_path, load=sites)
+    refuses(r"ISIC_0\.jpg is missing or broken", "fed-isic2019", tmp_path)
 
 
 def test_wisdm_makes_windows_of_one_user_and_activity(tmp_path):
-    reading = "{user},{activity},49105962326000,{x},12.68,0.5;"
-    lines = [reading.format(user=33, activity="Jogging", x=k % 2) for k in range(450)]
-    lines += [reading.format(user=7, activity="Walking", x=1.5) for _ in range(200)]
+    reading = "{},{},49105962326000,{},12.68,0.5;"
+    lines = [reading.format(33, "Jogging", k % 2) for k in range(450)]
+    lines += [reading.format(7, "Walking", 1.5)] * 200
     lines[10] += lines[10].rstrip(";") + ",;"  # two readings on a line, as in the official file
     lines[20] = "33,Jogging,49105962326000,0.1,;"
-    (tmp_path / people.WISDM_FILE).write_text("\n".join(lines) + "\n")
+    written(tmp_path / people.WISDM_FILE, *lines)
     table = datasets.load_sites("wisdm", tmp_path)
     assert table.sites.tolist() == ["user 33", "user 33", "user 07"]
     assert [table.classes[k] for k in table.y] == ["Jogging", "Jogging", "Walking"]
     walk = dict(zip(table.features, table.x[2].tolist(), strict=True))
     assert walk["mean x"] == walk["least x"] == walk["most x"] == 1.5
     assert walk["sd x"] == walk["step x"] == 0
-    (tmp_path / people.WISDM_FILE).write_text("no readings")
-    refuses("no 200 readings", "wisdm", tmp_path, load=datasets.load_sites)
+    written(tmp_path / people.WISDM_FILE, "no readings")
+    refuses("no 200 readings", "wisdm", tmp_path)
 
 
 def test_ptbxl_keeps_the_site_and_the_likeliest_superclass(tmp_path):
     header = "ecg_id,patient_id,age,sex,height,weight,nurse,site,device,scp_codes,filename_lr"
-    rows = [
+    database = tmp_path / "ptbxl_database.csv"
+    written(
+        database,
+        header,
         "1,9,56.0,1,,63.0,2.0,0.0,CS-12,\"{'NORM': 100.0, 'SR': 0.0}\",records100/00001_lr",
         "2,8,19.0,0,170,70.0,2.0,12.0,AT-6,\"{'NDT': 50.0, 'IMI': 100.0}\",records100/00002_lr",
         "3,7,37.0,1,,,2.0,,CS-12,\"{'NORM': 100.0}\",records100/00003_lr",
         "4,6,24.0,0,,,2.0,1.0,CS-12,\"{'SR': 0.0}\",records100/00004_lr",
-    ]
-    (tmp_path / "ptbxl_database.csv").write_text("\n".join([header, *rows]) + "\n")
-    (tmp_path / "scp_statements.csv").write_text(
-        ",description,diagnostic,diagnostic_class\nNORM,normal ECG,1.0,NORM\n"
-        "IMI,inferior infarction,1.0,MI\nNDT,non-diagnostic T,1.0,STTC\nSR,sinus rhythm,,\n"
     )
-    table, sites = datasets.load_sites("ptbxl", tmp_path, verify=False), datasets.load_sites
+    codes = "NORM,normal ECG,1.0,NORM", "IMI,infarction,1.0,MI", "NDT,T,1.0,STTC", "SR,rhythm,,"
+    written(tmp_path / "scp_statements.csv", ",description,diagnostic,diagnostic_class", *codes)
+    table = datasets.load_sites("ptbxl", tmp_path, verify=False)
     assert table.sites.tolist() == ["site 0", "site 12"]
     assert [table.classes[k] for k in table.y] == ["NORM", "MI"]
     assert table.columns["record"].tolist() == ["records100/00001_lr", "records100/00002_lr"]
-    refuses("4 records, not the official 21799", "ptbxl", tmp_path, verify=True, load=sites)
-    (tmp_path / "ptbxl_database.csv").write_text(f"{header}\n1,9,5,1,,6,2,0,CS,NORM,r\n")
-    refuses("scp_codes 'NORM'", "ptbxl", tmp_path, load=sites)
+    refuses("4 records, not the official 21799", "ptbxl", tmp_path, verify=True)
+    written(database, header, "1,9,5,1,,6,2,0,CS,NORM,r")
+    refuses("scp_codes 'NORM'", "ptbxl", tmp_path)
 
 
 def test_columns_must_be_as_long_as_the_labels():
     with pytest.raises(RobfcpError, match="1 values of site but 2 labels"):
         datasets.SiteTable("x", np.zeros((2, 1)), np.arange(2), ("a", "b"), {"site": np.array([1])})
-    refuses("choose one of stroke", "mnist", ".", load=datasets.load_sites)
+    with pytest.raises(RobfcpError, match="choose one of stroke"):
+        datasets.load_sites("mnist", ".")
 
 
 @pytest.mark.parametrize(

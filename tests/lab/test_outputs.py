@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,12 @@ from robfcp.lab import outputs
 
 
 @pytest.mark.parametrize("entry", outputs.entries(), ids=lambda entry: entry["file"])
-def test_every_shipped_file_is_what_the_index_says(entry: dict[str, object]) -> None:
-    loaded = outputs.load(str(entry["dataset"]), str(entry["split"]), entry["stage"])  # type: ignore[arg-type]
+def test_every_shipped_file_is_what_the_index_says(entry: dict[str, Any]) -> None:
+    loaded = outputs.load(entry["dataset"], entry["split"], entry["stage"])
     assert loaded.probabilities.shape == (entry["samples"], entry["classes"])
     assert loaded.accuracy == pytest.approx(entry["accuracy"], abs=1e-4)
     assert np.abs(loaded.probabilities.sum(1, dtype=np.float64) - 1).max() < 1e-5
-    assert 0 <= loaded.labels.min() <= loaded.labels.max() < int(str(entry["classes"]))
-    assert str(entry["command"]).startswith(f"robfcp train {entry['dataset']}")
+    assert 0 <= loaded.labels.min() <= loaded.labels.max() < entry["classes"]
     scores = LAC()(loaded.probabilities, loaded.labels)
     assert len(np.unique(scores)) > 0.5 * len(scores)
 
@@ -31,38 +31,30 @@ def test_what_ships_is_small_complete_and_keeps_sleepers_apart() -> None:
     assert sum(sizes) < 8 * 2**20
     names = ("mnist", "cifar10", "tinyimagenet", "pathmnist", "sleep")
     assert outputs.names() == (*names, "stroke", "heart")
-    for name in names:
-        first, second = (outputs.load(name, split) for split in ("iid", "beta0.5"))
-        assert np.array_equal(first.labels, second.labels)
     subjects = np.unique(outputs.load("sleep").groups)
-    assert len(subjects) == 39
-    assert (subjects % 2 == 1).all()  # the models were trained on the even ones
+    assert (len(subjects), set(subjects % 2)) == (39, {1})  # trained on the even ones
 
 
 @pytest.mark.parametrize(("bits", "error"), [(16, 0.02), (8, 0.07)])
 def test_small_probabilities_survive_storage_relative_to_their_size(
     tmp_path: Path, bits: int, error: float
 ) -> None:
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(500, 10))
+    logits, labels, path = (
+        np.random.default_rng(0).normal(size=(500, 10)),
+        [0] * 500,
+        tmp_path / "o",
+    )
     logits[:, 0] += 11.0
-    labels = np.zeros(500, int)
     exact = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    path = tmp_path / "outputs.npz"
     outputs.write(path, logits, labels, np.arange(500), bits=bits)
     loaded = outputs.read(path)
     others = exact[:, 1:].sum(1)
     assert others.min() < 1e-4
     assert np.allclose(LAC()(loaded.probabilities, labels), others, rtol=error, atol=0)
     assert np.array_equal(loaded.groups, np.arange(500))
-
-
-def test_columns_survive_storage_and_files_without_them_still_read(tmp_path: Path) -> None:
-    path, names = tmp_path / "o.npz", np.array(["b", "a", "b"])
-    outputs.write(path, np.eye(3), [0, 1, 2], columns={"site": names})
-    assert outputs.read(path).column("site").tolist() == names.tolist()
-    outputs.write(path, np.eye(3), [0, 1, 2])
-    assert outputs.read(path).columns == {}
+    assert loaded.columns == {}
+    outputs.write(path, np.eye(3), [0, 1, 2], columns={"site": np.array(["b", "a", "b"])})
+    assert outputs.read(path).column("site").tolist() == ["b", "a", "b"]
 
 
 def test_wrong_requests_and_files_are_refused(tmp_path: Path, monkeypatch) -> None:

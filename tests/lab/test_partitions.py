@@ -13,26 +13,19 @@ from robfcp.lab import partitions
 
 @settings(max_examples=50, deadline=None)
 @given(
-    n=st.integers(200, 600),
-    k=st.integers(1, 9),
-    beta=st.floats(0.4, 10),
-    seed=st.integers(0, 999),
+    n=st.integers(200, 600), k=st.integers(1, 9), beta=st.floats(0.4, 10), seed=st.integers(0, 999)
 )
 def test_every_sample_has_one_owner(n, k, beta, seed):
     labels = np.random.default_rng(seed).integers(0, 5, n)
-    for parts in (
-        partitions.iid(n, k, seed),
-        partitions.dirichlet(labels, k, beta, seed, minimum=2),
-        partitions.by_attribute(labels, k),
-    ):
+    equal = partitions.iid(n, k, seed)
+    assert {len(part) for part in equal} <= {n // k, n // k + 1}
+    assert all(map(np.array_equal, equal, partitions.iid(n, k, seed)))
+    intervals = partitions.by_attribute(labels, k)
+    for lower, upper in pairwise(intervals):
+        assert labels[lower].max() <= labels[upper].min()
+    for parts in (equal, intervals, partitions.dirichlet(labels, k, beta, seed, minimum=2)):
         assert len(parts) == k
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(n))
-
-
-def test_iid_parts_have_equal_sizes_and_the_same_seed_gives_the_same_parts():
-    assert {len(part) for part in partitions.iid(1003, 10, 0)} == {100, 101}
-    for one, other in zip(partitions.iid(50, 5, 3), partitions.iid(50, 5, 3), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_smaller_beta_makes_clients_less_alike():
@@ -44,13 +37,6 @@ def test_smaller_beta_makes_clients_less_alike():
         return np.std(shares, axis=0).mean()
 
     assert spread(0.2) > 2 * spread(2) > 4 * spread(200)
-
-
-def test_attribute_parts_are_intervals():
-    values = np.random.default_rng(0).normal(size=500)
-    parts = partitions.by_attribute(values, 7)
-    for lower, upper in pairwise(parts):
-        assert values[lower].max() <= values[upper].min()
 
 
 def test_a_tiny_beta_does_not_underflow_and_by_site_leaves_small_sites_out():

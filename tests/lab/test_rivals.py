@@ -6,6 +6,7 @@ from math import comb
 
 import numpy as np
 import pytest
+from makers import outputs
 
 from robfcp.federation import Federation
 from robfcp.grid import Grid
@@ -38,13 +39,12 @@ def test_expected_coverage_is_the_published_formula(m: int, n: int) -> None:
 
 def test_orders_reach_the_level_with_little_excess() -> None:
     for sizes in ((50,) * 20, (500,) * 9, tuple(range(20, 120, 5))):
-        orders = chosen_orders(sizes, LEVEL)
-        assert orders is not None
-        local, place = orders
+        local, place = chosen_orders(sizes, LEVEL) or ((), 0)
         coverage = expected_coverages(np.array(local), np.array(sizes))[place - 1]
         assert 0.9 <= coverage < 0.905
         assert len(sizes) / 4 < place <= 3 * len(sizes) / 4
     assert chosen_orders((2, 2), LEVEL) is None
+    assert fedcp_qq_index(Federation.from_counts([[1, 1], [2, 0]]), LEVEL) is None
 
 
 def test_it_covers_on_sites_of_one_distribution() -> None:
@@ -58,21 +58,13 @@ def test_it_covers_on_sites_of_one_distribution() -> None:
     assert 0.899 < np.mean(covered) < 0.904  # a bin is .001 wide
 
 
-def test_without_enough_samples_every_label_stays() -> None:
-    assert fedcp_qq_index(Federation.from_counts([[1, 1], [2, 0]]), LEVEL) is None
-
-
 def test_it_is_compared_beside_the_defences() -> None:
-    rng = np.random.default_rng(0)
-    probabilities = rng.dirichlet([0.3] * 4, 2000)
-    labels = (probabilities.cumsum(axis=1) > rng.random((2000, 1))).argmax(axis=1)
-    rows = simulate(probabilities, labels, n_clients=20, seeds=1, defences=["none", "fedcp-qq"])
+    data = outputs(0, 2000, 4, 0.3)
+    rows = simulate(*data, n_clients=20, seeds=1, defences=["none", "fedcp-qq"])
     assert [row.defence for row in rows] == ["none", "fedcp-qq"]
     assert rows[1].flagged == 0
     assert abs(rows[1].error) < abs(rows[0].error)
-    cells = redteam(probabilities, labels, attacks=("coverage",), seeds=1, trials=1, shares=(0.2,))
+    cells = redteam(*data, attacks=("coverage",), seeds=1, trials=1, shares=(0.2,))
     assert {cell.defence for cell in cells} >= {"fedcp-qq", "rob-fcp-released"}
-    by_class = simulate(
-        probabilities, labels, share=0, n_clients=5, seeds=1, defences=["fedcp-qq"], by="class"
-    )
-    assert by_class[0].coverage > 0.8
+    (row,) = simulate(*data, share=0, n_clients=5, seeds=1, defences=["fedcp-qq"], by="class")
+    assert row.coverage > 0.8

@@ -9,8 +9,7 @@ from effort import cases
 from makers import outputs as calibrated
 from makers import refused, said
 
-import robfcp
-from robfcp import Federation, Grid, Report, RobfcpError, metrics
+from robfcp import Grid, Report, RobfcpError
 from robfcp.defence import Assessment, Consensus
 from robfcp.federation import SparseCounts
 from robfcp.lab import outputs, simulate
@@ -86,21 +85,15 @@ def test_without_attackers_the_federation_is_untouched(data):
     rng = np.random.default_rng(0)
     world = make_world(*data, Setting(n_clients=10, share=0.0), rng)
     assert apply_attack(ATTACKS["coverage"], world, rng) is world.federation
-    assert (world.liars, world.score) == (frozenset(), LAC())
     (row,) = simulate(*data, score=APS(), n_clients=20, seeds=1, defences=["none"], share=0.0)
     assert 0.88 < row.coverage < 0.96
 
 
 def test_a_world_counts_as_reports_with_labels_do(world):
-    federation = world.federation
-    reports = [
-        Report.from_scores(client, scores, score=world.score, labels=labels, classes=10)
-        for client, scores, (_, labels) in zip(
-            federation.ids, world.scores, world.samples, strict=True
-        )
-    ]
-    assert np.array_equal(Federation.from_reports(reports).counts, federation.counts)
-    assert list(federation) == reports
+    held = zip(world.federation.ids, world.scores, world.samples, strict=True)
+    told = {"score": world.score, "classes": 10}
+    reports = [Report.from_scores(client, s, labels=y, **told) for client, s, (_, y) in held]
+    assert list(world.federation) == reports
 
 
 def test_spreading_is_exact_proportional_and_without_chance():
@@ -132,8 +125,7 @@ def test_many_classes_stay_sparse():
     scores, labels = [rng.random(50) for _ in range(60)], [rng.integers(0, 400, 50)] * 60
     federation = federation_of(scores, Grid.default(), LAC(), labels=labels, n_classes=400)
     attacked = Coverage()(federation, np.arange(20))
-    for one in (federation, attacked):
-        assert isinstance(one.strata.table, SparseCounts)
+    assert isinstance(federation.strata.table, SparseCounts)
     starts, cells, values = attacked.strata.table.entries()
     for k, (first, last) in enumerate(pairwise(starts.tolist())):
         pooled = np.bincount(cells[first:last] % 1000, values[first:last], 1000)
@@ -160,24 +152,11 @@ def test_rows_have_the_worst_class_with_one_threshold_and_with_several():
     pooled, by_class = simulate(*data, **options), simulate(*data, **options, by="class")
     for one, other in zip(pooled, by_class, strict=True):
         assert (one.by, other.by) == (None, "class")
-        assert one.worst_class_coverage <= one.coverage
-        assert other.worst_class_coverage <= other.coverage
         assert (one.seed, one.defence, one.flagged) == (other.seed, other.defence, other.flagged)
         assert other.honest_worst_class_coverage > one.honest_worst_class_coverage + 0.02
     table = {record["defence"]: record["worst_class_coverage"] for record in summarise(by_class)}
     alone = np.mean([row.honest_worst_class_coverage for row in by_class])
     assert table["none"] < table["honest sites alone"] == alone
-
-
-def test_class_capture_moves_only_the_captured_class_when_classes_have_thresholds(world):
-    attacked = apply_attack(ATTACKS["class-capture"], world, np.random.default_rng(0))
-    own = world.federation.subset(world.benign)
-    honest = robfcp.calibrate(own, by="class", defence="none").levels[0].parts
-    found = robfcp.calibrate(attacked, by="class", defence="none").levels[0].parts
-    (captured,) = np.unique(np.nonzero(attacked.strata.sizes[world.malicious])[1])
-    for c, (one, other) in enumerate(zip(honest, found, strict=True)):
-        assert (one.threshold == other.threshold) == (c != captured)
-    assert found[captured].threshold == pytest.approx(1)
 
 
 def test_impossible_wishes_are_refused(data):
@@ -188,32 +167,15 @@ def test_impossible_wishes_are_refused(data):
         federation_of([np.ones(3)], Grid.default(), LAC(), labels=[np.zeros(2, int)], n_classes=2)
 
 
-def test_simulate_command_writes_tables_and_figures(tmp_path, data):
+def test_simulate_command_writes_tables_and_figures(tmp_path):
     words = ["lab", "simulate", "mnist", "--clients", 20, "--seeds", 1]
-    told = said(*words, "-o", tmp_path / "r.csv", "--plot", tmp_path / "f.png", "--json")
-    assert len(json.loads(told)["rows"]) == 3
+    said(*words, "-o", tmp_path / "r.csv", "--plot", tmp_path / "f.png")
     assert (tmp_path / "r.csv").read_text().startswith("attack,defence,")
     assert (tmp_path / "f.png").stat().st_size > 1000
-    assert "worst class" not in said(*words, "-o", tmp_path / "r.json")
+    assert "worst class" in said(*words, "--by", "class", "-o", tmp_path / "r.json")
     assert len(json.loads((tmp_path / "r.json").read_text())) == 3
-    assert "worst class" in said(*words, "--by", "class")
-    for bad in (
-        ("-o", tmp_path / "r.doc"),
-        *(("--liars", "x"), ("--score", "cqr"), ("--attack", "x"), ("--by", "group")),
-    ):
-        assert str(bad[0]).lstrip("-") in refused(*words, *bad) or bad[0] == "-o"
+    wrong = ("--liars", "x"), ("--score", "cqr"), ("--attack", "x"), ("--by", "group")
+    for option, value in wrong:
+        assert option[2:] in refused(*words, option, value)
+    assert "r.doc" in refused(*words, "-o", tmp_path / "r.doc")
     assert "no outputs of that name" in refused("lab", "simulate", "nothing")
-    np.savez(tmp_path / "o.npz", probabilities=data[0][:800], labels=data[1][:800])
-    said("lab", "simulate", tmp_path / "o.npz", "--clients", 8, "--seeds", 1, "--beta", 5)
-
-
-def test_group_coverage_is_coverage_group_by_group():
-    rng = np.random.default_rng(0)
-    sets, labels = rng.random((50, 3)) < 0.6, rng.integers(0, 3, 50)
-    groups = rng.choice(["a", "b", "c"], 50)
-    for name, (size, share) in metrics.group_coverage(sets, labels, groups).items():
-        chosen = groups == name
-        assert size == chosen.sum()
-        assert share == pytest.approx(metrics.coverage(sets[chosen], labels[chosen]))
-    with pytest.raises(RobfcpError, match="groups: need one group"):
-        metrics.group_coverage(sets, labels, groups[:3])
