@@ -22,16 +22,9 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 )
 def test_nothing_escapes(what, cases, seed):
     """In a process of its own, which limits its memory; `make fuzz` does the same for longer."""
-    if what in ("flower", "nvflare"):
-        engine = {"flower": "flwr", "nvflare": "nvflare.apis"}[what]
-        pytest.importorskip(engine)
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), what, "--cases", str(cases), "--seed", str(seed)],
-        capture_output=True,
-        text=True,
-        timeout=120 if cases < 100 else 1800,
-        check=False,
-        cwd=SCRIPT.parents[1],
-    )
+    pytest.importorskip({"flower": "flwr", "nvflare": "nvflare.apis"}.get(what, "robfcp"))
+    words = [sys.executable, str(SCRIPT), what, "--cases", str(cases), "--seed", str(seed)]
+    limits = {"timeout": 120 if cases < 100 else 1800, "check": False, "cwd": SCRIPT.parents[1]}
+    done = subprocess.run(words, capture_output=True, text=True, **limits)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert f"{cases} cases, seed {seed}: 0 escapes" in done.stdout

@@ -77,8 +77,7 @@ def test_importing_costs_at_most_three_times_numpy():
 
 
 def test_every_public_name_exists():
-    for name in robfcp.__all__:
-        assert getattr(robfcp, name) is not None
+    assert all(getattr(robfcp, name) is not None for name in robfcp.__all__)
     assert set(robfcp.__all__) <= set(dir(robfcp))
     assert len(robfcp.__all__) <= 36
     assert not hasattr(robfcp, "nonsense")

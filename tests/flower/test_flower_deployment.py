@@ -139,24 +139,14 @@ def deployment(tmp_path_factory):
 
 
 def test_an_unregistered_key_is_turned_away(deployment):
-    state = deployment.state
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", state / "stranger"],
-        check=True,
-    )
-    stranger = subprocess.Popen(
-        [
-            "flower-supernode",
-            *("--superlink", f"127.0.0.1:{deployment.environment['PORT']}"),
-            *("--root-certificates", state / "certificates" / "ca.crt"),
-            *("--auth-supernode-private-key", state / "stranger"),
-            *("--port", str(free_port())),
-        ],
-        env=deployment.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    state, port = deployment.state, deployment.environment["PORT"]
+    made = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", state / "stranger"]
+    subprocess.run(made, check=True)
+    words = ["flower-supernode", "--superlink", f"127.0.0.1:{port}", "--port", str(free_port())]
+    words += ["--root-certificates", state / "certificates" / "ca.crt"]
+    words += ["--auth-supernode-private-key", state / "stranger"]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    stranger = subprocess.Popen(words, env=deployment.environment, start_new_session=True, **silent)
     try:
         assert stranger.wait(PATIENCE) != 0
     finally:

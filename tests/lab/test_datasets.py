@@ -72,12 +72,9 @@ def test_mnist_reads_idx_files_compressed_or_not_and_refuses_others(tmp_path, mo
     ("name", "what"),
     [
         ("mnist", "train-images-idx3-ubyte.gz"),
-        ("cifar10", "data_batch_1.bin"),
-        ("pathmnist", "pathmnist.npz"),
         ("tinyimagenet", "wnids.txt"),
         ("sleep", "parquet"),
         ("stroke", "IST.csv"),
-        ("heart", "processed.cleveland.data"),
     ],
 )
 def test_missing_files_are_named_with_their_home(tmp_path, name, what):

@@ -38,11 +38,8 @@ GOOD = PaperWorld("mnist", "iid")
 
 
 def test_every_published_number_ships_and_every_table_has_all_methods_in_every_setting():
-    figures = [row.figure for row in published()]
-    first = published()[0]
-    assert (len(figures), first.dataset, first.attack) == (578, "mnist", "coverage")
-    assert first.figure == (0.805, 1.284)
-    beside = []
+    figures, beside = [row.figure for row in published()], []
+    assert (len(figures), figures[0]) == (578, (0.805, 1.284))
     for name, (_, make) in EXPERIMENTS.items():
         settings = {}
         for case in make():
@@ -133,17 +130,11 @@ def closed_form_z_scores(places, seeds):
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_undefended_fcp_follows_the_closed_form_in_coverage_attack_cells(every):
-    places = [(SMALL, 0.1), (SMALL, 0.4), (GOOD, 0.3)]
+    places = {(SMALL, 0.1), (SMALL, 0.4), (GOOD, 0.3)}
     if every:
         cases = [case for _, make in EXPERIMENTS.values() for case in make()]
-        places = list(
-            dict.fromkeys(
-                (case.world, case.run.ratio)
-                for case in cases
-                if case.run.attack == "coverage" and case.world.score == "lac"
-                if not case.world.fine
-            )
-        )
+        plain = [case for case in cases if case.world.score == "lac" and not case.world.fine]
+        places = {(c.world, c.run.ratio) for c in plain if c.run.attack == "coverage"}
         assert len(places) > 80
     limit = norm.ppf(1 - 0.01 / (2 * len(places)))  # Bonferroni, 1% for all cells together
     assert max(closed_form_z_scores(places, 10 if every else 5)) < limit
@@ -252,11 +243,9 @@ def test_theorem_1_says_something_where_there_are_few_clients_bins_and_many_samp
 
 
 def a_row(method, coverage, **more):
-    base = {
-        "dataset": "mnist", "model": "final", "split": "iid", "ratio": 0.4, "attack": "coverage",
-        "told": 0.4, "variant": "", "number": "known", "honest_coverage": 0.9, "set_size": 1.0,
-    }  # fmt: skip
-    return {**base, "method": method, "coverage": coverage, **more}
+    base = {"dataset": "mnist", "model": "final", "split": "iid", "ratio": 0.4, "told": 0.4}
+    base |= {"attack": "coverage", "number": "known", "honest_coverage": 0.9, "set_size": 1.0}
+    return {**base, "variant": "", "method": method, "coverage": coverage, **more}
 
 
 def test_cells_in_which_a_rival_is_ahead_are_listed_by_their_lead():

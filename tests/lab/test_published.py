@@ -15,36 +15,26 @@ from robfcp.defence import RobFCP
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import conformal_rank
-from robfcp.lab.published import (
-    PublishedSetting,
-    dkw_radius,
-    full_rank,
-    normal_radius,
-    overestimated_benign,
-    published_rank,
-    released_code_variant,
-    table_edge,
-    theorem_1,
-    theorem_2,
-)
+from robfcp.lab import published
+from robfcp.lab.published import PublishedSetting, table_edge, theorem_1, theorem_2
 
 SETTING = PublishedSetting(60, 40, 500, 20_000, 10, 0.9, 0.1, 0.3, 0.01)
 
 
 def test_the_bounds_are_the_published_formulas():
     r, tau = 10 * norm.isf(0.1 / (2 * 10 * 60)) / (2 * sqrt(500)), 40 / 60
-    assert normal_radius(SETTING) == pytest.approx(r)
+    assert published.normal_radius(SETTING) == pytest.approx(r)
     penalty = r * (1 + (20_000 / 500) * 2 / (1 - tau)) + 20_000 * 0.3 / (500 * (1 - tau))
     bound = theorem_1(SETTING)
     assert bound.lower == pytest.approx(0.9 - penalty - (0.01 * 500 + 1) / 560)
     assert bound.upper == pytest.approx(0.9 + penalty + (0.01 * 500 + 1.01 * 60) / 560)
     assert bound.confidence == pytest.approx(0.9)
     dkw = 10 * sqrt(log(2 * 60 / 0.1) / 1000)
-    assert dkw_radius(SETTING) == pytest.approx(dkw)
-    difference = theorem_1(SETTING, dkw_radius).lower - bound.lower
+    assert published.dkw_radius(SETTING) == pytest.approx(dkw)
+    difference = theorem_1(SETTING, published.dkw_radius).lower - bound.lower
     assert difference == pytest.approx((r - dkw) * (1 + 40 * 2 / (1 - tau)), rel=1e-9)
     alike = replace(SETTING, sigma=0.0, sketch_error=0.0)
-    over, code = overestimated_benign(alike, 75), released_code_variant(alike)
+    over, code = published.overestimated_benign(alike, 75), published.released_code_variant(alike)
     assert over.lower == pytest.approx(0.9 - (1 - 60 / 75 * (1 - r)) - 1 / 560)
     assert code.lower == pytest.approx(0.9 - r * (1 + 2 * tau / (1 - tau)) - 1 / 560)
     assert "not the theorem" in code.name
@@ -118,19 +108,32 @@ def test_theorem_2_is_false_under_a_decoy():
     assert n_clients - chosen == 1
 
 
-def test_settings_the_paper_excludes_are_refused():
-    with pytest.raises(RobfcpError, match="fewer malicious"):
-        PublishedSetting(50, 50, 10, 10, 10)
-    with pytest.raises(RobfcpError, match="exceed the true"):
-        overestimated_benign(SETTING, 60)
-    with pytest.raises(RobfcpError, match="initial guess"):
-        theorem_2(100, 20, 20, 1.0, 1.0)
+@pytest.mark.parametrize(
+    ("call", "given", "word"),
+    [
+        (PublishedSetting, (50, 50, 10, 10, 10), "fewer malicious"),
+        (published.overestimated_benign, (SETTING, 60), "exceed the true"),
+        (theorem_2, (100, 20, 20, 1.0, 1.0), "initial guess"),
+    ],
+)
+def test_settings_the_paper_excludes_are_refused(call, given, word):
+    with pytest.raises(RobfcpError, match=word):
+        call(*given)
 
 
 def test_the_papers_ranks_are_n_plus_1_and_n_plus_k_and_an_edge_reaches_its_rank():
     level = Fraction(9, 10)
-    assert [conformal_rank(level, n, 3, full_rank) for n in (8, 9, 10, 19)] == [9, 9, 10, 18]
-    assert [conformal_rank(level, n, 10, published_rank) for n in (8, 10, 90)] == [17, 18, 90]
+    assert [conformal_rank(level, n, 3, published.full_rank) for n in (8, 9, 10, 19)] == [
+        9,
+        9,
+        10,
+        18,
+    ]
+    assert [conformal_rank(level, n, 10, published.published_rank) for n in (8, 10, 90)] == [
+        17,
+        18,
+        90,
+    ]
     rng = np.random.default_rng(0)
     for _ in range(50):
         counts = rng.integers(0, 9, (6, 7)) + (np.arange(7) == 0)

@@ -37,13 +37,6 @@ def engine():
     return nvflare_faults.NVFlareDriver()
 
 
-def nested(turn):
-    """A reply whose fields are no fields."""
-    lie = Shareable()
-    lie["DXO"] = {"kind": "METRICS", "data": [[]], "meta": 7}
-    turn.submit(lie)
-
-
 def stolen(turn):
     """Another client answers this one's task first, with the right nonce even."""
     turn.submit(FLModel(metrics={**turn.record, "body": b"{}"}), Client("site-5", "token"))
@@ -56,7 +49,7 @@ def stolen(turn):
         (lambda turn: turn.fail(), "faulty", "NVFlare says EXECUTION_EXCEPTION", 2),
         (lambda turn: turn.fail("patient 4711"), "faulty", "an unknown code", 2),
         (lambda turn: turn.submit(Shareable()), "rejected", "cannot be read", 2),
-        (nested, "rejected", "cannot be read", 2),
+        (lambda turn: turn.spoil(None), "rejected", "cannot be read", 2),
         (stolen, "ok", "", 1),
     ],
 )
@@ -68,12 +61,13 @@ def test_what_nvflare_says_of_a_site_is_believed(
 
 def test_a_site_whose_own_file_is_not_clear_answers_nothing(engine, tmp_path):
     """A misspelt epsilon must not mean a report without noise."""
-    own = {
-        "site-2": {"outputs": "nvflare_sites:nothing_of_that_name"},
-        "site-3": {"outputs": None},
-        "site-4": {"epsilonn": 1},
-        "site-5": {"epsilon": "x"},
-    }
+    wrong = (
+        {"outputs": "nvflare_sites:nobody"},
+        {"outputs": None},
+        {"epsilonn": 1},
+        {"epsilon": "x"},
+    )
+    own = {f"site-{k}": config for k, config in enumerate(wrong, 2)}
     calibration, _, _ = engine.play(tmp_path, configs=own, quorum=4)
     assert reason(calibration) == "scoring failed at the client"
     for site in ("site-3", "site-4", "site-5"):
@@ -114,12 +108,10 @@ def test_the_trained_model_goes_to_the_sites_and_its_digest_into_the_reports(
 
 
 def test_the_server_says_where_results_go_and_no_job_does(tmp_path):
-    with pytest.raises(robfcp.RobfcpError, match="output: is unknown"):
-        CalibrationController({"output": "/etc/passwd"})
-    with pytest.raises(robfcp.RobfcpError, match="malicius: is unknown; use score, "):
-        CalibrationController({"malicius": 2})
-    controller = CalibrationController({"liars": 1, "poll": 0.02, "coverage": 0.8})
-    assert controller.config["coverage"] == 0.8
+    for word in ("output", "malicius"):
+        with pytest.raises(robfcp.RobfcpError, match=f"{word}: is unknown; use score, "):
+            CalibrationController({word: "/etc/passwd"})
+    controller = CalibrationController({"liars": 1, "poll": 0.02})
     local = tmp_path / "server" / "local"
     local.mkdir(parents=True)
     (local / "robfcp.json").write_text(json.dumps({"output-folder": str(tmp_path / "kept")}))
@@ -144,13 +136,8 @@ def test_a_site_that_hangs_is_freed_when_its_task_is_over(tmp_path):
 
 
 P, Y = DATA["site-0"]
-REPORT = ReportRequest(
-    client="site-0",
-    round="r",
-    model=None,
-    grid=wire_grid(robfcp.Grid.uniform(20)),
-    score=wire_score(robfcp.APS()),
-)
+WHAT = {"grid": wire_grid(robfcp.Grid.uniform(20)), "score": wire_score(robfcp.APS())}
+REPORT = ReportRequest(client="site-0", round="r", model=None, **WHAT)
 
 
 def replies(monkeypatch, folder, tasks, *arguments, **options):

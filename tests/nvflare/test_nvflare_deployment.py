@@ -43,8 +43,7 @@ def example(name, *arguments):
 
 def test_training_and_calibration_in_one_job_in_the_simulator(tmp_path):
     output = example("simulation.py", tmp_path / "w", "--rounds", 1, "--deadline", 120)
-    (path,) = (tmp_path / "w").rglob("calibration.json")
-    calibration = robfcp.Calibration.load(path)
+    calibration = robfcp.Calibration.load(*(tmp_path / "w").rglob("calibration.json"))
     clients = calibration.provenance["clients"]
     assert calibration.flagged == ("site-2", "site-5")
     assert "reports under another name" in clients["site-8"]["reason"]
@@ -52,7 +51,6 @@ def test_training_and_calibration_in_one_job_in_the_simulator(tmp_path):
     faulty = {"site-8", "site-11"}
     assert {client for client, entry in clients.items() if entry["status"] != "ok"} == faulty
     assert len(clients) == 12
-    assert len(calibration.federation.model) == 64
     assert calibration.federation.registered
     core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=2))
     assert core.threshold == calibration.threshold
@@ -89,9 +87,6 @@ def test_the_deployed_job_carries_no_code(tmp_path):
     CalibrationRecipe(min_clients=2, liars=1).export(str(tmp_path))
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json"}
-    text = "".join(path.read_text() for path in tmp_path.rglob("*.json"))
-    assert "robfcp.engines.nvflare.CalibrationController" in text
-    assert "robfcp.engines.nvflare.CalibrationExecutor" in text
 
 
 @pytest.mark.parametrize(
