@@ -19,7 +19,7 @@ from robfcp.engines import SiteRules, monitor_round, register_sizes, send_letter
 from robfcp.engines.protocol import ReportRequest
 from robfcp.engines.site import Site, read_site, reply_to
 from robfcp.privacy import Ledger, Privacy
-from robfcp.report import generate_key, load_key
+from robfcp.report.signing import generate_key, load_key
 from robfcp.report.wire import wire_grid, wire_score
 
 
