@@ -3,7 +3,6 @@
 import pickle
 from math import ceil
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +10,7 @@ import sklearn
 from mapie.classification import SplitConformalClassifier
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes, load_digits, make_classification
+from sklearn.datasets import load_diabetes, load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
@@ -49,7 +48,6 @@ def test_scikit_learns_own_checks_pass(estimator):
 
 
 def test_score_is_a_parameter_and_scikit_learns_method(conformal):
-    assert conformal.get_params()["score"] == "aps"
     assert "score='aps'" in repr(conformal)
     right = (conformal.predict(X[1200:]) == y[1200:]).mean()
     assert conformal.score(X[1200:], y[1200:]) == right
@@ -61,7 +59,6 @@ def test_score_is_a_parameter_and_scikit_learns_method(conformal):
 
 def test_cross_validation_and_searches_run():
     model = Classifier(LOGISTIC)
-    assert cross_val_score(model, X[:600], y[:600], cv=2).min() > 0.8
     assert cross_val_score(model, X[:600], y[:600], cv=2, scoring="neg_log_loss").min() > -1
     grid = {"estimator__C": [0.1, 1.0], "score": ["lac", "aps"]}
     assert GridSearchCV(model, grid, cv=2).fit(X[:300], y[:300]).best_score_ > 0.8
@@ -69,81 +66,58 @@ def test_cross_validation_and_searches_run():
     assert cross_val_score(line, X[:300], X[:300, 20] * 2, cv=2).min() > 0.9
 
 
-def test_saved_estimators_come_back_whole(conformal, tmp_path):
-    joblib.dump(conformal, tmp_path / "model.joblib")
-    for again in (pickle.loads(pickle.dumps(conformal)), joblib.load(tmp_path / "model.joblib")):  # noqa: S301
-        assert again.calibration_ == conformal.calibration_
-        assert again.get_params()["score"] == "aps"
-        assert again.score(X[:50], y[:50]) == conformal.score(X[:50], y[:50])
-        np.testing.assert_array_equal(again.predict_set(X[1200:]), conformal.predict_set(X[1200:]))
-
-
-def test_clones_keep_parameters_and_output_but_no_calibration(conformal):
-    copy = clone(conformal.set_output(transform="pandas").set_params(confidence_level=0.8))
+def test_what_is_saved_comes_back_whole_and_a_clone_or_a_new_fit_without_its_calibration(conformal):
+    again = pickle.loads(pickle.dumps(conformal))  # noqa: S301
+    assert again.calibration_ == conformal.calibration_
+    assert again.score(X[:50], y[:50]) == conformal.score(X[:50], y[:50])
+    np.testing.assert_array_equal(again.predict_set(X[1200:]), conformal.predict_set(X[1200:]))
+    copy = clone(clone(conformal.set_output(transform="pandas").set_params(confidence_level=0.8)))
     assert (copy.get_params()["score"], copy.confidence_level) == ("aps", 0.8)
     assert copy.defence == robfcp.Consensus.name
-    with pytest.raises(NotFittedError, match="call fit, or pass a fitted estimator"):
-        copy.conformalize([(X, y)])
-    with pytest.raises(NotFittedError, match="call fit, or pass a fitted estimator"):
-        copy.predict_set(X)
-    assert clone(copy)._sklearn_output_config == {"transform": "pandas"}
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_sets_come_as_frames_when_asked(conformal, library):
-    frames = pytest.importorskip(library)
-    bare = conformal.predict_set(X[1200:])
-    sets = conformal.set_output(transform=library).predict_set(X[1200:])
-    assert isinstance(sets, frames.DataFrame)
-    assert list(sets.columns) == list(conformal.classes_)
-    np.testing.assert_array_equal(np.asarray(sets), bare)
-    assert metrics.coverage(sets, y[1200:]) == metrics.coverage(
-        bare, y[1200:], classes=conformal.classes_
-    )
-    assert conformal.set_output().predict_set(X[:2]).shape == (2, 10)
-    assert isinstance(conformal.set_output(transform="default").predict_set(X[:2]), np.ndarray)
-    with pytest.raises(robfcp.RobfcpError, match="use default, pandas, polars"):
-        conformal.set_output(transform="excel")
-
-
-def test_frames_keep_the_rows_names_and_one_column_a_level():
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.normal(size=(300, 2)), columns=["a", "b"])
-    frame.index = [f"patient {k}" for k in range(300)]
-    y = (frame["a"] > 0).map({True: "ill", False: "well"})
-    model = Classifier(LOGISTIC, [0.8, 0.9]).fit(frame[:100], y[:100])
-    model.conformalize(frame[100:], y[100:], groups=np.arange(200) % 4)
-    with sklearn.config_context(transform_output="pandas"):
-        sets = model.predict_set(frame[:5])
-    assert list(sets.index) == list(frame.index[:5])
-    assert list(sets.columns) == ["ill at 0.8", "ill at 0.9", "well at 0.8", "well at 0.9"]
-    assert list(model.feature_names_in_) == ["a", "b"]
-    assert model.n_features_in_ == 2
-    line = Regressor(LinearRegression()).fit(frame[:100], frame["a"][:100])
-    line.conformalize(frame[100:], frame["a"][100:])
-    ends = line.set_output(transform="pandas").predict_interval(frame[:5])
-    assert list(ends.columns) == ["low", "high"]
-
-
-def test_metadata_reaches_the_estimator():
-    weight = np.zeros(600)
-    weight[y[:600] == "digit-3"] = 1
-    weight[y[:600] == "digit-4"] = 1
-    direct = Classifier(LOGISTIC).fit(X[:600], y[:600], sample_weight=weight)
-    with sklearn.config_context(enable_metadata_routing=True):
-        asks = clone(LOGISTIC).set_fit_request(sample_weight=True)
-        routed = Classifier(asks)
-        routed.fit(X[:600], y[:600], sample_weight=weight)
-        np.testing.assert_allclose(routed.predict_proba(X[:9]), direct.predict_proba(X[:9]))
-        params = {"sample_weight": weight}
-        assert cross_val_score(routed, X[:600], y[:600], cv=2, params=params).max() < 0.5
-
-
-def test_fit_leaves_the_given_estimator_alone_and_forgets_the_calibration(conformal):
+    assert copy._sklearn_output_config == {"transform": "pandas"}
+    for call in (lambda: copy.conformalize([(X, y)]), lambda: copy.predict_set(X)):
+        with pytest.raises(NotFittedError, match="call fit, or pass a fitted estimator"):
+            call()
     assert not hasattr(conformal.estimator, "classes_")
     assert conformal.fit(X[:300], y[:300]).score(X[300:400], y[300:400]) > 0.7
     with pytest.raises(NotFittedError, match="fitted but not calibrated; call conformalize"):
         conformal.predict_set(X)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_sets_come_as_frames_when_asked(conformal, library):
+    frames, classes = pytest.importorskip(library), conformal.classes_
+    bare = conformal.predict_set(X[1200:])
+    sets = conformal.set_output(transform=library).predict_set(X[1200:])
+    assert isinstance(sets, frames.DataFrame)
+    assert list(sets.columns) == list(classes)
+    np.testing.assert_array_equal(np.asarray(sets), bare)
+    assert metrics.coverage(sets, y[1200:]) == metrics.coverage(bare, y[1200:], classes=classes)
+    for same in (None, "default"):
+        kept = isinstance(conformal.set_output(transform=same).predict_set(X[:2]), np.ndarray)
+        assert kept is (same == "default")
+    with pytest.raises(robfcp.RobfcpError, match="use default, pandas, polars"):
+        conformal.set_output(transform="excel")
+    frame = pd.DataFrame(X, columns=[f"pixel {k}" for k in range(64)])
+    frame.index = [f"patient {k}" for k in range(len(X))]
+    model = Classifier(LOGISTIC, [0.8, 0.9]).fit(frame[:300], y[:300] < "digit-5")
+    model.conformalize(frame[300:], y[300:] < "digit-5")
+    with sklearn.config_context(transform_output="pandas"):
+        sets = model.predict_set(frame[:5])
+    assert list(sets.index) == list(frame.index[:5])
+    assert list(sets.columns)[1:3] == ["False at 0.9", "True at 0.8"]
+    assert list(model.feature_names_in_) == list(frame.columns)
+
+
+def test_metadata_reaches_the_estimator():
+    weight = np.isin(y[:600], ["digit-3", "digit-4"]).astype(float)
+    direct = Classifier(LOGISTIC).fit(X[:600], y[:600], sample_weight=weight)
+    with sklearn.config_context(enable_metadata_routing=True):
+        routed = Classifier(clone(LOGISTIC).set_fit_request(sample_weight=True))
+        routed.fit(X[:600], y[:600], sample_weight=weight)
+        np.testing.assert_allclose(routed.predict_proba(X[:9]), direct.predict_proba(X[:9]))
+        params = {"sample_weight": weight}
+        assert cross_val_score(routed, X[:600], y[:600], cv=2, params=params).max() < 0.5
 
 
 @pytest.mark.parametrize("kind", [np.asarray, csr_matrix, pd.DataFrame, np.ndarray.tolist])
@@ -159,24 +133,22 @@ def test_groups_are_the_pairs_they_stand_for(kind):
 
 @pytest.mark.filterwarnings("ignore:X has feature names")
 def test_one_bad_site_is_named_and_the_rest_go_on():
-    sites = {f"ward-{k}": (X[600 + k : 1600 : 10], y[600 + k : 1600 : 10]) for k in range(10)}
-    sites["ward-3"] = np.full((100, 64), np.nan), sites["ward-3"][1]
-    sites["ward-4"] = sites["ward-4"][0], np.array(["letter"] * 100)
-    sites["ward-5"] = sites["ward-5"][0], sites["ward-5"][1][:7]
+    parts = {f"ward-{k}": (X[600 + k : 1600 : 10], y[600 + k : 1600 : 10]) for k in range(10)}
+    parts["ward-3"] = np.full((100, 64), np.nan), parts["ward-3"][1]
+    parts["ward-4"] = parts["ward-4"][0], np.array(["letter"] * 100)
+    parts["ward-5"] = parts["ward-5"][0], parts["ward-5"][1][:7]
+    parts["ward-6"] = parts["ward-6"][0], np.roll(parts["ward-6"][1], 1)
     conformal = Classifier(FITTED)
     with pytest.warns(UserWarning, match=r"left out: ward-[345]: ") as said:
-        conformal.conformalize(sites)
+        conformal.conformalize(parts)
     assert len(said) == 3
+    assert conformal.calibration_.flagged == ("ward-6",)
     reasons = {fault.client: fault.reason for fault in conformal.calibration_.faulty}
     assert list(reasons) == ["ward-3", "ward-4", "ward-5"]
-    assert reasons["ward-3"] == (
-        "ward-3: the estimator does not take its samples (ValueError); check missing values and "
-        "the number of columns"
-    )
+    assert "the estimator does not take its samples (ValueError)" in reasons["ward-3"]
     assert reasons["ward-4"].endswith("labels: letter was not seen in training; drop those samples")
-    assert conformal.calibration_.federation.n_clients == 7
     with pytest.raises(robfcp.RobfcpError, match="ward-4: labels: letter"):
-        conformal.conformalize({"ward-4": sites["ward-4"]})
+        conformal.conformalize({"ward-4": parts["ward-4"]})
 
 
 @pytest.mark.parametrize(
@@ -190,10 +162,8 @@ def test_one_bad_site_is_named_and_the_rest_go_on():
     ],
 )
 def test_sites_given_in_no_known_way_are_refused(arguments, message):
-    model = Classifier(FITTED)
-    X, y, groups = (*arguments, None, None)[:3]
     with pytest.raises(robfcp.RobfcpError, match=message):
-        model.conformalize(X, y, groups=groups)
+        Classifier(FITTED).conformalize(*arguments[:2], groups=(*arguments, None, None)[2])
 
 
 def test_randomness_follows_random_state(conformal):
@@ -201,47 +171,27 @@ def test_randomness_follows_random_state(conformal):
     first = conformal.predict_set(fresh)
     np.testing.assert_array_equal(first, conformal.predict_set(fresh))
     np.testing.assert_array_equal(conformal.predict_set(fresh, 7), conformal.predict_set(fresh, 7))
-    assert (first != conformal.set_params(random_state=1).predict_set(fresh)).any()
-    assert (first != conformal.set_params(random_state=None).predict_set(fresh)).any()
-    for state in (np.random.RandomState(0), np.random.default_rng(0)):
-        assert conformal.set_params(random_state=state).predict_set(fresh).shape == first.shape
+    for state in (1, None, np.random.RandomState(0), np.random.default_rng(0)):
+        assert (first != conformal.set_params(random_state=state).predict_set(fresh)).any()
     assert conformal.predict_set(fresh, non_empty=True).any(axis=1).all()
-
-
-def test_quantile_regressors_go_through_cqr():
-    class Pair(LinearRegression):
-        def predict(self, X):
-            centre = super().predict(X)
-            return np.stack([centre - 0.1, centre + 0.1], axis=1)
-
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(900, 1))
-    y = x[:, 0] + rng.normal(size=900)
-    model = Regressor(Pair(), score="cqr").fit(x[:300], y[:300])
-    ends = model.conformalize(x[300:600], y[300:600]).predict_interval(x[600:])
-    assert 0.84 < metrics.interval_coverage(ends, y[600:]) < 0.96
 
 
 def test_cells_that_differ_from_mapies_lie_within_one_bin_above_its_quantile():
     """Ranks agree; our threshold is the upper edge of the bin in which MAPIE's quantile lies."""
-    X, y = make_classification(4000, 20, n_informative=10, n_classes=5, random_state=0)
-    model = LogisticRegression(max_iter=1000).fit(X[:2000], y[:2000])
-    held, fresh = (X[2000:3000], y[2000:3000]), model.predict_proba(X[3000:])
-    exact = np.sort(robfcp.LAC()(model.predict_proba(held[0]), held[1]))
-    differing = {}
+    held, fresh, edges = (X[600:1200], y[600:1200]), X[1200:], robfcp.Grid.default().edges
+    exact = np.sort(
+        robfcp.LAC()(FITTED.predict_proba(held[0]), np.searchsorted(FITTED.classes_, held[1]))
+    )
+    scores = robfcp.LAC().all_labels(FITTED.predict_proba(fresh))
     for level in (0.8, 0.9, 0.95, 0.99):
-        theirs = SplitConformalClassifier(model, confidence_level=level, prefit=True)
-        cells = theirs.conformalize(*held).predict_set(X[3000:])[1][:, :, 0]
-        ours = Classifier(model, level).conformalize(*held)
-        sets, edge = ours.predict_set(X[3000:]), ours.calibration_.threshold
-        quantile = exact[ceil(level * 1001) - 1]
-        edges = robfcp.Grid.default().edges
+        theirs = SplitConformalClassifier(FITTED, confidence_level=level, prefit=True)
+        cells = theirs.conformalize(*held).predict_set(fresh)[1][:, :, 0]
+        ours = Classifier(FITTED, level).conformalize(*held)
+        sets, edge = ours.predict_set(fresh), ours.calibration_.threshold
+        quantile = exact[ceil(level * 601) - 1]
         assert edge == edges[np.searchsorted(edges, quantile)]
-        scores = robfcp.LAC().all_labels(fresh)
         np.testing.assert_array_equal(sets & ~cells, (scores > quantile) & (scores <= edge))
         assert not (cells & ~sets).any()
-        differing[level] = int((sets != cells).sum())
-    assert differing[0.99] == 11
 
 
 def sites(X, y, n_sites=10):
@@ -256,40 +206,40 @@ def test_classifier_covers_as_asked_on_honest_sites(score):
     np.testing.assert_array_equal(conformal.predict(X[:5]), FITTED.predict(X[:5]))
 
 
-def test_a_lying_site_is_found_by_name():
-    named = {f"ward-{k}": part for k, part in enumerate(sites(X[600:1500], y[600:1500], 9))}
-    named["ward-3"] = (named["ward-3"][0], np.roll(named["ward-3"][1], 1))
-    conformal = Classifier(FITTED).conformalize(named)
-    assert conformal.calibration_.flagged == ("ward-3",)
+class Pair(LinearRegression):
+    """A regressor of two quantiles."""
+
+    def predict(self, X):
+        return super().predict(X)[:, None] + [-10, 10]
 
 
-def test_regressor_intervals_cover_as_asked():
+@pytest.mark.parametrize(("model", "score"), [(LinearRegression(), None), (Pair(), "cqr")])
+def test_regressor_intervals_cover_as_asked(model, score):
     X, y = load_diabetes(return_X_y=True)
-    line = LinearRegression().fit(X[:150], y[:150])
-    conformal = Regressor(line, [0.8, 0.9])
-    ends = conformal.conformalize(sites(X[150:300], y[150:300], 3)).predict_interval(X[300:])
+    conformal = Regressor(model, [0.8, 0.9], score=score).fit(X[:150], y[:150])
+    conformal.conformalize(sites(X[150:300], y[150:300], 3))
+    ends = conformal.predict_interval(X[300:])
     assert ends.shape == (142, 2, 2)
     assert 0.72 <= metrics.interval_coverage(ends[:, :, 0], y[300:]) <= 0.95
     assert 0.82 <= metrics.interval_coverage(ends[:, :, 1], y[300:]) <= 0.99
+    frame = conformal.set_output(transform="pandas").predict_interval(X[300:])
+    assert list(frame.columns)[:2] == ["low at 0.8", "low at 0.9"]
 
 
 def test_missing_labels_are_named_by_site_and_row_and_features_left_to_the_model():
     rng = np.random.default_rng(0)
     X, site = rng.normal(size=(240, 4)), np.arange(200) % 4
     y = np.array(["mild", "grave", "dead"], dtype=object)[rng.integers(0, 3, 240)]
-    holed, gaps = y[40:].copy(), X.copy()
-    holed[50] = None
-    gaps[100, 1] = np.nan  # a forest takes gaps in features, and its probabilities are whole
-    forest = RandomForestClassifier(10, random_state=0)
-    conformal = Classifier(forest).fit(X[:40], y[:40])
+    holed, gaps, target = y[40:].copy(), X.copy(), X[40:, 0].copy()
+    holed[50], gaps[100, 1], target[5] = None, np.nan, np.nan
+    conformal = Classifier(RandomForestClassifier(10, random_state=0)).fit(X[:40], y[:40])
     with pytest.warns(UserWarning, match="left out: 2: labels: row 12 is missing"):
         conformal.conformalize(X[40:], holed, groups=site)
     with pytest.raises(robfcp.RobfcpError, match="groups: row 3 is missing"):
         conformal.conformalize(X[40:], y[40:], groups=np.where(np.arange(200) == 3, np.nan, site))
+    # a forest takes gaps in features, and its probabilities are whole
     assert conformal.conformalize(gaps[40:], y[40:], groups=site).calibration_.faulty == ()
     assert conformal.predict_set(gaps).shape == (240, 3)
-    target = X[40:, 0].copy()
-    target[5] = np.nan
     line = Regressor(LinearRegression()).fit(X[:40], X[:40, 0])
     with pytest.warns(UserWarning, match="left out: 1: targets: row 1 is NaN or infinite"):
         line.conformalize(X[40:], target, groups=site)

@@ -32,10 +32,10 @@ def rows() -> list[Any]:
     found = []
     for attack, cost in (("coverage", 0.1), ("gaussian", 0.02)):
         for defence, share in (("none", 1.0), ("rob-fcp", 0.5), ("consensus", 0.0)):
-            for seed in range(3):
-                one = {"coverage": 0.9 - cost * share + 0.001 * seed, "set_size": 1.8}
-                told = {**one, "honest_coverage": 0.9, "honest_set_size": 1.8}
-                found.append(SimpleNamespace(attack=attack, defence=defence, **told))
+            covered = 0.9 - cost * share + 0.001 * np.arange(3)
+            told = {"set_size": 1.8, "honest_coverage": 0.9, "honest_set_size": 1.8}
+            names = {"attack": attack, "defence": defence, **told}
+            found += [SimpleNamespace(coverage=each, **names) for each in covered]
     return found
 
 
@@ -43,24 +43,17 @@ def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
     axes = plot_comparison(rows(), 0.9)
     bars = {container.get_label(): container for container in axes[0].containers}
     assert set(bars) == {"undefended", "rob-fcp", "consensus"}
-    np.testing.assert_allclose(bars["undefended"].lines[0].get_ydata(), [0.801, 0.881])
-    low, high = bars["undefended"].lines[1]
-    np.testing.assert_allclose(np.asarray(low.get_ydata(), float), [0.8, 0.88])
-    np.testing.assert_allclose(np.asarray(high.get_ydata(), float), [0.802, 0.882])
+    mean, (low, high), _ = bars["undefended"].lines
+    for drawn, wanted in ((mean, [0.801, 0.881]), (low, [0.8, 0.88]), (high, [0.802, 0.882])):
+        np.testing.assert_allclose(np.asarray(drawn.get_ydata(), float), wanted)
     assert [tick.get_text() for tick in axes[1].get_xticklabels()] == ["coverage", "gaussian"]
 
 
-def test_every_curve_has_its_own_colour_and_mark() -> None:
+def test_lines_look_different_and_heatmaps_write_every_number() -> None:
     lines = {name: [1, 2] for name in ("none", "rob-fcp", Consensus.name, "a", "b")}
     ax = figures.plot_lines([0, 1], lines, {"a": ([0, 1], [2, 3])}, level=0.9, title="t")
-    drawn = ax.get_lines()[: len(lines)]
-    looks = {(line.get_color(), line.get_marker()) for line in drawn}
+    looks = {(line.get_color(), line.get_marker()) for line in ax.get_lines()[: len(lines)]}
     assert len(looks) == len(lines)
-    assert drawn[2].get_color() == figures.BLUE
-    assert ax.get_title(loc="left") == "t"
-
-
-def test_heatmap_writes_every_number() -> None:
     values = np.array([[-0.1, 0.02], [0.0, np.nan]])
     ax = figures.plot_heatmap(values, ["a", "b"], ["x", "y"], title="t", label="error")
     assert [text.get_text() for text in ax.texts] == ["-0.100", "+0.020", "+0.000", ""]
@@ -68,11 +61,10 @@ def test_heatmap_writes_every_number() -> None:
 
 def test_certificate_figure_shows_the_bands_of_certify() -> None:
     reports, level = federation(), Fraction(9, 10)
-    index = fcp_index(reports, level)
-    outcome = what_if(reports, level, index, (0, 1, 3), confidence=0.95)
-    axes = figures.plot_certificates([outcome])
+    outcome = what_if(reports, level, fcp_index(reports, level), (0, 1, 3), confidence=0.95)
     lower = [row.certificate.lower for row in outcome.budgets]
-    np.testing.assert_allclose(axes[0].get_lines()[0].get_ydata(), lower)
+    (ax, *_) = figures.plot_certificates([outcome])
+    np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), lower)
 
 
 def test_calibration_figures_tell_flagged_from_trusted_clients() -> None:
@@ -110,12 +102,11 @@ BY_CLASS: Any = {"by": "class", "defence": "none", "promise": robfcp.Marginal(li
 
 
 def labelled_sites(rare: int = 2) -> list[robfcp.Report]:
-    rng, names = np.random.default_rng(1), ["easy", "hard", "rare"]
-    found = []
+    rng, held, found = np.random.default_rng(1), {"classes": ["easy", "hard", "rare"]}, []
     for k in range(8):
         labels = rng.choice(3, 150, p=[0.6, 0.4, 0.0] if k >= rare else [0.5, 0.3, 0.2])
         scores = rng.random(150) ** np.array([3.0, 1.0, 1.0])[labels]
-        found.append(robfcp.Report.from_scores(f"s{k}", scores, labels=labels, classes=names))
+        found.append(robfcp.Report.from_scores(f"s{k}", scores, labels=labels, **held))
     return found
 
 
@@ -128,36 +119,26 @@ def test_classes_are_shown_with_what_is_reported_proved_and_set() -> None:
     calibration = robfcp.calibrate(labelled_sites(), **BY_CLASS)
     coverage, thresholds = figures.plot_by_class(calibration)
     names = [tick.get_text() for tick in coverage.get_yticklabels()]
-    assert sorted(names) == ["easy", "hard", "rare"]
     shares = dict(zip(names, coverage.collections[0].get_offsets()[:, 0], strict=True))
-    limit = dict(zip(calibration.parts, calibration.threshold, strict=True))
     grid = calibration.federation.grid
-    for c, name in enumerate(("easy", "hard", "rare")):
-        tables = [report.strata.dense()[c] for report in labelled_sites()]
-        edge = np.searchsorted(grid.upper, limit[name]).clip(max=grid.n_bins - 1)
-        wanted = sum(t[: edge + 1].sum() for t in tables) / sum(t.sum() for t in tables)
-        assert shares[name] == pytest.approx(wanted)
-    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    for c, limit in enumerate(calibration.threshold):
+        counts = sum(report.strata.dense()[c] for report in labelled_sites())
+        edge = np.searchsorted(grid.upper, limit)
+        wanted = counts[: edge + 1].sum() / counts.sum()
+        assert shares.pop(("easy", "hard", "rare")[c]) == pytest.approx(wanted)
+    assert not shares
     assert {tuple(bar.get_xdata()) for bar in proved(coverage)} == {(0.9, 1.0)}
     labels = coverage.get_legend_handles_labels()[1]
     assert {"proved", "proved, held by few", "reported samples", "wanted, 0.9"} == set(labels)
-    assert thresholds.collections[0].get_offsets().shape[0] == 3
-
-
-def test_a_class_that_is_in_every_set_is_marked() -> None:
     calibration = robfcp.calibrate(labelled_sites(rare=1), **BY_CLASS)
     coverage, thresholds = figures.plot_by_class(calibration)
     assert "infinite: in every set" in thresholds.get_legend_handles_labels()[1]
     assert [len(drawn.get_offsets()) for drawn in thresholds.collections] == [2, 1]
     assert len(proved(coverage)) == 2
-
-
-def test_one_threshold_is_shown_for_all_classes_and_nothing_is_proved_of_them() -> None:
     calibration = robfcp.calibrate(labelled_sites(), [0.8, 0.9], defence="none")
-    for place, level in enumerate(calibration.levels):
-        coverage, thresholds = figures.plot_by_class(calibration, level=place)
-        assert not proved(coverage)
-        assert set(thresholds.collections[0].get_offsets()[:, 0]) == {level.threshold}
+    coverage, thresholds = figures.plot_by_class(calibration, level=1)
+    assert not proved(coverage)
+    assert set(thresholds.collections[0].get_offsets()[:, 0]) == {calibration.threshold[1]}
 
 
 def test_of_very_many_classes_the_least_covered_are_shown_and_of_none_nothing() -> None:

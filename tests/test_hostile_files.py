@@ -1,11 +1,7 @@
 """Files of every kind, broken in every way we know: refused in one line that can be printed."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -56,10 +52,6 @@ def record(path):
     return robfcp.Calibration.load(path.with_name("c.json")).federation
 
 
-def ledger(path):
-    Ledger(path).releases()
-
-
 PRIVATE = robfcp.Report("a", [20] * 10, robfcp.Grid.uniform(10), LAC, n_samples=200,
                         privacy=Privacy(1.0))  # fmt: skip
 SPLIT = robfcp.Report.of("a", *outputs(0, 6), grid=robfcp.Grid.uniform(10))
@@ -68,19 +60,7 @@ BY_CLASS = robfcp.calibrate([robfcp.Report.of(f"s{k}", *outputs(k)) for k in ran
 CALIBRATION = robfcp.calibrate(PLAIN, defence=robfcp.Consensus(at_most=1))
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A valid file, how it is read, and values that each field must not have.
-
-    "a.b" is the field b inside a; an object is joined to the one that stands there.
-    """
-
-    good: Callable[[], bytes]
-    read: Callable[[Path], Any]
-    wrong: dict[str, list[Any]]
-    name: str = "x.json"
-
-
+LEDGER = {"schema": 1, "kind": "privacy-ledger", "dataset": None, "releases": []}
 REPORT_FIELDS = {
     "": [{"extra": 1}, {"kind": "calibration"}],
     "schema": [99, 2, "1", True, None],
@@ -88,189 +68,129 @@ REPORT_FIELDS = {
     "round": [7, "r" * 300, "a\nb"],
 }
 EVERY_NUMBER = [-1, 1.5, None, "1"]
-KINDS = {
-    "report": Kind(
-        PLAIN[0].to_json,
-        robfcp.Report.load,
-        REPORT_FIELDS
-        | {
-            "n_samples": [*EVERY_NUMBER, 49, 50.0],
-            "model": [3, "x" * 300],
-            "counts": [
-                [1.5], [1], None, {"bins": [0], "counts": [25, 25]}, {"bins": [], "counts": []},
-                {"bins": [5, 5], "counts": [9, 50]}, {"bins": [5, 4], "counts": [25, 25]},
-                {"bins": [-1], "counts": [50]}, {"bins": [1, -(2**63), 5], "counts": [25, 24, 1]},
-                {"bins": [10**6], "counts": [50]}, {"bins": [10**30], "counts": [50]},
-                {"bins": [3], "counts": [10**30]}, {"bins": [3, 4], "counts": [51, -1]},
-                {"bins": [1000], "counts": [50]},
-            ],
-            "grid": [
-                None, {"digest": "0"}, {"name": "nope"}, {"name": "x", "edges": [1, 0]},
-                {"name": "x", "edges": []}, {"name": "uniform", "parameters": {"bins": "x"}},
-                {"name": "uniform", "parameters": {"bins": "9", "low": "a", "high": True}},
-                {"name": "uniform", "parameters": {"bins": 10**9}},
-            ],
-            "score": [{"name": "nope"}, {"name": "raps", "parameters": {"penalty": "x"}}, 3],
-        },
-    ),
-    "report by class": Kind(
-        SPLIT.to_json,
-        robfcp.Report.load,
-        {
-            "strata": [
-                {"steps": [0, 0, 30], "counts": [2, 2, 2]}, {"steps": [2**62], "counts": [6]},
-                {"steps": [30], "counts": [6]}, {"steps": [-1, 2], "counts": [3, 3]},
-                {"steps": [3, 0], "counts": [3, 3]}, {"steps": [3, -2], "counts": [3, 3]},
-                {"steps": [3, -(2**63)], "counts": [3, 3]}, {"steps": [2**63], "counts": [6]},
-                {"steps": [2**100], "counts": [6]}, {"steps": [3, 1], "counts": [7, -1]},
-                {"steps": [3, 10], "counts": [7, -1]}, {"steps": [3, 1], "counts": [6, 0]},
-                {"steps": [3], "counts": [2**63]}, {"steps": [3, 10, 10], "counts": [2**62] * 3},
-                {"counts": [1.5] * 6}, {"counts": [6]}, {"steps": [3], "counts": [7]},
-                {"steps": [], "counts": []}, {"more": 1}, None,
-            ],
-            "strata.names": [
-                1, 0, -1, 10**6, 10**30, ["a", "a", "b"], ["a", "\u001b[2J", "b"], ["a", "", "b"],
-                [], "abc", [1, 2, 3],
-            ],
-            "strata.by": ["ward", "group", None],
-            "counts": [[6] + [0] * 9],
-            "risk": [{"name": "fnr", "bound": 1.0, "resolution": 360}],
-            "set_sizes": [[-6] + [3] * 8, [6] * 9 + [1], [6]],
-        },
-    ),
-    "private report": Kind(
-        PRIVATE.to_json,
-        robfcp.Report.load,
-        {
-            "n_samples": [100_000, 0, None, "1"],
-            "counts": [
-                [10**6, -(10**6) + 200] + [0] * 8, [2**41] + [0] * 9, [-(2**41)] + [0] * 9, [1, 2],
-                [10**12] * 2 + [-(10**12)] * 2 + [0] * 6,
-            ],
-            "privacy": [
-                {"scale": 1.0}, {"epsilon": -1}, {"neighbours": "add-remove"}, {"promise": 1},
-            ],
-            "set_sizes": [[20] * 10],
-        },
-    ),
-    "e-report": Kind(
-        EReport("a", DIGEST, 0.9, 10**6, 1.0, "r").to_json,
-        EReport.load,
-        REPORT_FIELDS
-        | {
-            "log_coverage": [None, "1", 1e300, 1e7, float("nan"), float("inf")],
-            "log_drift": [1e300, "a", float("nan")],
-            "n_samples": [*EVERY_NUMBER, 0, 2**60],
-            "step": EVERY_NUMBER,
-            "floor": [0.0, 1.0, "x"],
-            "calibration": ["AB" * 32, "", None],
-        },
-    ),
-    "monitor": Kind(
-        lambda: monitor().update(*outputs(1, 60)).to_json(),
-        monitor,
-        {
-            "": [{"more": 1}],
-            "floor": [1.0, "high"],
-            "delta": [0],
-            "misses": [61, -1],
-            "n": [61, 2**50],
-            "level": [-1],
-            "seed": [-4, 2**64],
-            "changes": [[], [0.0]],
-            "started": [[]],
-            "alarms": [{"coverage": 0}, {"coverage": 99}, {"x\x1b": 9}],
-            "curve": [[], [[60, 0.0, 0.0, 0.0], [60, 0.0, 0.0, 0.0]]],
-            "batches": [["x"]],
-            "rows": [["0" * 15]],
-            "run_length": [0.1],
-            "client": ["a\n"],
-            "calibration": [None],
-            "bag": [{"bins": [2**40], "counts": [260]}, {"bins": [20], "counts": [260]}],
-            "bag.reported": [0],
-            "bag.bins": [[3, 2], [-1]],
-            "bag.counts": [[0], [1]],
-            "bag.started": [[]],
-            "bag.cells": [[1] * 10, [-1] + [0] * 8 + [61]],
-        },
-    ),
-    "alarms": Kind(
-        lambda: looked().to_json(),
-        AlarmHistory.load,
-        {
-            "calibration": ["x", OTHER],
-            "delta": [2.0],
-            "liars": [6],
-            "n_sites": [2],
-            "looks": [[{"step": 1, "sites": {}}] * 2, [{"step": 1, "sites": {}, "extra": 1}]],
-            "looks.0.step": [2, 3],
-            "looks.0.sites.s0": [{"client": "s1"}, {"client": "a\u202eb"}, {"n_samples": -1},
-                                 {"log_coverage": 1e9}, {"step": 2}, {"calibration": OTHER}],
-        },
-    ),
-    "chain": Kind(
-        lambda: chain().to_json(),
-        Chain.load,
-        {
-            "": [{"more": 1}],
-            "delta": [0],
-            "links": [[]],
-            "edges": [[-1]],
-            "links.0.before": [OTHER],
-            "links.0.flagged": [["site-04"]],
-            "links.1.before": [None, OTHER],
-            "links.1.number": [3, 1],
-        },
-    ),
-    "letter": Kind(
-        lambda: letter().to_json(),
-        Letter.load,
-        {
-            "": [{"more": 1}],
-            "others.thresholds": [[0.5, 0.6]],
-            "others.label_counts": [[1, -2, 3]],
-            "others.liars": [-1],
-            "others.alike": [7.0],
-            "others": [{"more": 1}],
-            "verdict": ["perhaps"],
-            "covered": [[1.5]],
-            "calibration": [None],
-        },
-    ),
-    "calibration": Kind(
-        BY_CLASS.to_json,
-        robfcp.Calibration.load,
-        {
-            "": [{"more": 1}],
-            "recorded": ["../../../../x", "0" * 63],
-            "levels.0.parts": [[], None],
-            "levels.0.parts.2.name": ["0"],
-            "levels.0.certificate.lower": [-0.1, 2.0, float("nan")],
-            "levels.0.certificate.confidence": [0.0, 1.0],
-            "levels.0.certificate.assumptions.0": [
-                {"name": "alike", "value": "very"}, {"name": "alike", "value": -0.1},
-            ],
-            "levels.0.parts.0.curve.0": [{"lower": 0.9, "upper": 0.1}],
-            "classes": [2, ["a", "b", "c", "d"]],
-            "by": [None, "ward"],
-            "liars": [99],
-        },
-    ),
-    "record": Kind(lambda: b"", record, {}),
-    "ledger": Kind(
-        lambda: json.dumps(
-            {"schema": 1, "kind": "privacy-ledger", "dataset": None, "releases": []}
-        ).encode(),
-        ledger,
-        {"": [{"more": 1}], "schema": [2], "kind": ["report"], "releases": [[{}], None]},
-    ),
+FILES = {
+    "report": (PLAIN[0].to_json, robfcp.Report.load),
+    "report by class": (SPLIT.to_json, robfcp.Report.load),
+    "private report": (PRIVATE.to_json, robfcp.Report.load),
+    "e-report": (EReport("a", DIGEST, 0.9, 10**6, 1.0, "r").to_json, EReport.load),
+    "monitor": (lambda: monitor().update(*outputs(1, 60)).to_json(), monitor),
+    "alarms": (lambda: looked().to_json(), AlarmHistory.load),
+    "chain": (lambda: chain().to_json(), Chain.load),
+    "letter": (lambda: letter().to_json(), Letter.load),
+    "calibration": (BY_CLASS.to_json, robfcp.Calibration.load),
+    "ledger": (lambda: json.dumps(LEDGER).encode(), lambda path: Ledger(path).releases()),
+}
+# Values that fields must not have: "a.b" is b inside a, an object is joined to what stands there.
+WRONG = {
+    "report": REPORT_FIELDS | {
+        "n_samples": [*EVERY_NUMBER, 49, 50.0],
+        "model": [3, "x" * 300],
+        "counts": [
+            [1.5], [1], None, {"bins": [0], "counts": [25, 25]}, {"bins": [], "counts": []},
+            {"bins": [5, 5], "counts": [9, 50]}, {"bins": [5, 4], "counts": [25, 25]},
+            {"bins": [-1], "counts": [50]}, {"bins": [1, -(2**63), 5], "counts": [25, 24, 1]},
+            {"bins": [10**6], "counts": [50]}, {"bins": [10**30], "counts": [50]},
+            {"bins": [3], "counts": [10**30]}, {"bins": [3, 4], "counts": [51, -1]},
+            {"bins": [1000], "counts": [50]},
+        ],
+        "grid": [
+            None, {"digest": "0"}, {"name": "nope"}, {"name": "x", "edges": [1, 0]},
+            {"name": "x", "edges": []}, {"name": "uniform", "parameters": {"bins": "x"}},
+            {"name": "uniform", "parameters": {"bins": "9", "low": "a", "high": True}},
+            {"name": "uniform", "parameters": {"bins": 10**9}},
+        ],
+        "score": [{"name": "nope"}, {"name": "raps", "parameters": {"penalty": "x"}}, 3],
+    },
+    "report by class": {
+        "strata": [
+            {"steps": [0, 0, 30], "counts": [2, 2, 2]}, {"steps": [2**62], "counts": [6]},
+            {"steps": [30], "counts": [6]}, {"steps": [-1, 2], "counts": [3, 3]},
+            {"steps": [3, 0], "counts": [3, 3]}, {"steps": [3, -2], "counts": [3, 3]},
+            {"steps": [3, -(2**63)], "counts": [3, 3]}, {"steps": [2**63], "counts": [6]},
+            {"steps": [2**100], "counts": [6]}, {"steps": [3, 1], "counts": [7, -1]},
+            {"steps": [3, 10], "counts": [7, -1]}, {"steps": [3, 1], "counts": [6, 0]},
+            {"steps": [3], "counts": [2**63]}, {"steps": [3, 10, 10], "counts": [2**62] * 3},
+            {"counts": [1.5] * 6}, {"counts": [6]}, {"steps": [3], "counts": [7]},
+            {"steps": [], "counts": []}, {"more": 1}, None,
+        ],
+        "strata.names": [
+            1, 0, -1, 10**6, 10**30, ["a", "a", "b"], ["a", "\u001b[2J", "b"], ["a", "", "b"], [],
+            "abc", [1, 2, 3],
+        ],
+        "strata.by": ["ward", "group", None],
+        "counts": [[6] + [0] * 9],
+        "": [{"risk": {"name": "fnr", "bound": 1.0, "resolution": 360}}],
+        "set_sizes": [[-6] + [3] * 8, [6] * 9 + [1], [6]],
+    },
+    "private report": {
+        "n_samples": [100_000, 0, None, "1"],
+        "counts": [
+            [10**6, -(10**6) + 200] + [0] * 8, [2**41] + [0] * 9, [-(2**41)] + [0] * 9, [1, 2],
+            [10**12] * 2 + [-(10**12)] * 2 + [0] * 6,
+        ],
+        "privacy": [
+            {"scale": 1.0}, {"epsilon": -1}, {"neighbours": "add-remove"}, {"promise": 1},
+        ],
+        "set_sizes": [[20] * 10],
+    },
+    "e-report": REPORT_FIELDS | {
+        "log_coverage": [None, "1", 1e300, 1e7, float("nan"), float("inf")],
+        "log_drift": [1e300, "a", float("nan")],
+        "n_samples": [*EVERY_NUMBER, 0, 2**60],
+        "step": EVERY_NUMBER,
+        "floor": [0.0, 1.0, "x"],
+        "calibration": ["AB" * 32, "", None],
+    },
+    "monitor": {
+        "": [{"more": 1}, {"floor": 1.0}, {"floor": "high"}, {"delta": 0}, {"misses": 61},
+             {"misses": -1}, {"n": 61}, {"n": 2**50}, {"level": -1}, {"seed": -4}, {"seed": 2**64},
+             {"changes": []}, {"changes": [0.0]}, {"started": []}, {"curve": []},
+             {"curve": [[60, 0.0, 0.0, 0.0], [60, 0.0, 0.0, 0.0]]}, {"batches": ["x"]},
+             {"rows": ["0" * 15]}, {"run_length": 0.1}, {"client": "a\n"}, {"calibration": None}],
+        "alarms": [{"coverage": 0}, {"coverage": 99}, {"x\x1b": 9}],
+        "bag": [{"bins": [2**40], "counts": [260]}, {"bins": [20], "counts": [260]},
+                {"reported": 0}, {"bins": [3, 2]}, {"bins": [-1]}, {"counts": [0]}, {"counts": [1]},
+                {"started": []}, {"cells": [1] * 10}, {"cells": [-1] + [0] * 8 + [61]}],
+    },
+    "alarms": {
+        "": [{"calibration": "x"}, {"calibration": OTHER}, {"delta": 2.0}, {"liars": 6},
+             {"n_sites": 2}],
+        "looks": [[{"step": 1, "sites": {}}] * 2, [{"step": 1, "sites": {}, "extra": 1}]],
+        "looks.0.step": [2, 3],
+        "looks.0.sites.s0": [{"client": "s1"}, {"client": "a\u202eb"}, {"n_samples": -1},
+                             {"log_coverage": 1e9}, {"step": 2}, {"calibration": OTHER}],
+    },
+    "chain": {
+        "": [{"more": 1}, {"delta": 0}, {"links": []}, {"edges": [-1]}],
+        "links.0": [{"before": OTHER}, {"flagged": ["site-04"]}],
+        "links.1": [{"before": None}, {"before": OTHER}, {"number": 3}, {"number": 1}],
+    },
+    "letter": {
+        "": [{"more": 1}, {"verdict": "perhaps"}, {"covered": [1.5]}, {"calibration": None}],
+        "others": [{"more": 1}, {"thresholds": [0.5, 0.6]}, {"label_counts": [1, -2, 3]},
+                   {"liars": -1}, {"alike": 7.0}],
+    },
+    "calibration": {
+        "": [{"more": 1}, {"recorded": "../../../../x"}, {"recorded": "0" * 63}, {"classes": 2},
+             {"classes": ["a", "b", "c", "d"]}, {"by": None}, {"by": "ward"}, {"liars": 99}],
+        "levels.0.parts": [[], None],
+        "levels.0.parts.2.name": ["0"],
+        "levels.0.certificate": [{"lower": -0.1}, {"lower": 2.0}, {"lower": float("nan")},
+                                 {"confidence": 0.0}, {"confidence": 1.0}],
+        "levels.0.certificate.assumptions.0": [
+            {"name": "alike", "value": "very"}, {"name": "alike", "value": -0.1},
+        ],
+        "levels.0.parts.0.curve.0": [{"lower": 0.9, "upper": 0.1}],
+    },
+    "ledger": {"": [{"more": 1}, {"schema": 2}, {"kind": "report"}, {"releases": [{}]},
+                    {"releases": None}]},
 }  # fmt: skip
 JUNK = [b"null", b"[]", b"{}", b"\xff\xfe\x00", b"[" * 9999, b'"\\ud800"', b"{", b""]
 
 
 @cache
 def good(kind):
-    return KINDS[kind].good()
+    return FILES[kind][0]()
 
 
 def changed(kind, field, value):
@@ -281,28 +201,27 @@ def changed(kind, field, value):
     place = inside
     for step in way:
         place = place[int(step) if step.isdigit() else step]
+    last = int(last) if last.isdigit() else last
     if not field:
         inside |= value
+    elif isinstance(value, dict) and isinstance(place[last], dict):
+        place[last] |= value
     else:
-        last = int(last) if last.isdigit() else last
-        old = place.get(last) if isinstance(place, dict) else place[last]
-        both = isinstance(value, dict) and isinstance(old, dict)
-        place[last] = old | value if both else value
+        place[last] = value
     return sealed(data["kind"], inside) if "digest" in data else json.dumps(data).encode()
 
 
 def refused_in_one_line(kind, data, folder):
-    path = folder / KINDS[kind].name
-    path.write_bytes(data)
+    (folder / "x.json").write_bytes(data)
     with pytest.raises(RobfcpError) as caught:
-        KINDS[kind].read(path)
+        FILES[kind][1](folder / "x.json")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
     assert ";" in str(caught.value)
     return caught.value
 
 
-CASES = [(k, f, v) for k, kind in KINDS.items() for f, values in kind.wrong.items() for v in values]
+CASES = [(k, f, v) for k, wrong in WRONG.items() for f, values in wrong.items() for v in values]
 
 
 @pytest.mark.parametrize(("kind", "field", "value"), CASES, ids=lambda v: str(v)[:40])
@@ -316,11 +235,11 @@ def test_a_value_that_cannot_be_is_refused_with_the_client_named(kind, field, va
         assert error.field == field or error.field in ("report", "kind")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "record"])
+@pytest.mark.parametrize("kind", FILES)
 def test_what_is_cut_altered_newer_or_of_another_kind_is_refused(kind, tmp_path):
     data = good(kind)
     cuts = [data[:end] for end in {*range(1, len(data), len(data) // 40 + 1), len(data) - 1}]
-    others = [good(other) for other in KINDS if other not in (kind, "record", "ledger")]
+    others = [good(other) for other in FILES if other not in (kind, "ledger")]
     if "report" in kind:
         others = [one for one in others if b'"kind":"report"' not in one]
     newer = data.replace(b'"schema":1', b'"schema":9').replace(b'"schema": 1', b'"schema": 9')
@@ -391,21 +310,11 @@ def test_a_400_mb_file_is_refused_before_it_is_read(kind, tmp_path):
     with open(tmp_path / "x.json", "wb") as stream:
         stream.truncate(400 * 2**20)
     with pytest.raises(RobfcpError, match="larger than"):
-        KINDS[kind].read(tmp_path / "x.json")
+        FILES[kind][1](tmp_path / "x.json")
 
 
 HUGE = (2**40, 2**53, 2**63, -(2**63), 2**200, 1e300)
 ODD = (None, True, 0, -1, 39, 1.5, "", "a", (), (3, -2), *HUGE)
-
-
-def broken_bytes(rng, data):
-    data = bytearray(data)
-    for _ in range(rng.integers(1, 4)):
-        place = rng.integers(len(data))
-        more = bytes(rng.choice(list(b'0123456789.-eE,[]{}":n'), 2).tolist())
-        cut, new = [(1, rng.bytes(1)), (rng.integers(1, 9), b""), (0, more)][rng.integers(3)]
-        data[place : place + cut] = new
-    return bytes(data)
 
 
 def broken_fields(rng, data):
@@ -425,14 +334,12 @@ def broken_fields(rng, data):
 
 
 @pytest.mark.effort
-@pytest.mark.parametrize("broken", [broken_bytes, broken_fields])
-def test_every_mutation_of_a_report_is_refused_or_means_the_same(broken):
+def test_every_mutation_of_a_report_is_refused_or_means_the_same():
     """Thousands of them: never a traceback, never counts that differ from what stands."""
-    rng = np.random.default_rng(1)
+    rng, accepted, lines = np.random.default_rng(1), 0, []
     originals = [one.to_json() for one in (*PLAIN, SPLIT, PRIVATE)]
-    accepted, lines = 0, []
-    for _ in range(cases(3000)):
-        data = broken(rng, originals[rng.integers(len(originals))])
+    for _ in range(cases(4000)):
+        data = broken_fields(rng, originals[rng.integers(len(originals))])
         try:
             report = robfcp.Report.from_json(data)
         except ReportError as error:
@@ -448,5 +355,5 @@ def test_every_mutation_of_a_report_is_refused_or_means_the_same(broken):
             assert report.counts.min() >= 0
         if report.strata is not None:
             assert (report.strata.dense().sum(axis=0) == report.counts).all()
-    assert 10 < accepted < cases(1000)
-    assert all(line.isprintable() for line in lines)
+    assert 10 < accepted < cases(1500)
+    assert all(map(str.isprintable, lines))
