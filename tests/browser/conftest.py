@@ -13,15 +13,8 @@ import pytest
 import robfcp
 from robfcp.page import About, History, write_page
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+QUIET = ("background-networking", "component-update", "gpu", "quic", "sync")
+FLAGS = ["--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in QUIET)]
 
 
 @dataclass
@@ -69,7 +62,6 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     """Open a calibration's page, or one that a function writes; at the end it must have kept quiet
     and to itself."""
     opened: list[Opened] = []
-    contexts = []
 
     def open_page(
         shown: robfcp.Calibration | Callable[[Path], None],
@@ -82,13 +74,10 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
             write_page(shown, path, history, about)
         else:
             shown(path)
-        settings = {"viewport": {"width": 1280, "height": 900}, **options}
-        context = browser.new_context(**settings)
-        contexts.append(context)
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         found = Opened(context.new_page())
-        found.page.on("console", lambda message: found.messages.append(message.text))
-        found.page.on("pageerror", lambda error: found.messages.append(str(error)))
-        found.page.on("dialog", lambda dialog: found.messages.append(f"dialog {dialog.message}"))
+        for event in ("console", "pageerror", "dialog"):
+            found.page.on(event, lambda told: found.messages.append(str(told)))
         found.page.on("request", lambda request: found.requests.append(request.url))
         found.page.goto(path.as_uri())
         found.page.wait_for_selector("html[data-ready=yes]", timeout=20_000)
@@ -98,8 +87,5 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     yield open_page
     for found in opened:
         assert found.messages == []
-        assert [
-            url for url in found.requests if not url.startswith(("file:", "data:", "blob:"))
-        ] == []
-    for context in contexts:
-        context.close()
+        assert all(url.startswith(("file:", "data:", "blob:")) for url in found.requests)
+        found.page.context.close()

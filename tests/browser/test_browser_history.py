@@ -28,29 +28,25 @@ def calibration(seed: int = 0) -> robfcp.Calibration:
 def watched(identity: str) -> AlarmHistory:
     history = AlarmHistory(identity, "spring", 6, 1, 0.05)
     for step in range(1, 6):
+        logs = {HOSTILE: 2.0, "site-1": 2.0, "site-2": 2.0, "a": -0.4, "b": -0.4, "c": -0.4}
         sent = [
-            EReport(
-                HOSTILE if k == 0 else f"site-{k}", identity, 0.9, 100 * step,
-                2.0 * step if k < 3 else -0.4 * step, "spring", step, 0.1 * step,
-            )
-            for k in range(6)
-        ]  # fmt: skip
+            EReport(name, identity, 0.9, 100 * step, log * step, "spring", step, 0.1 * step)
+            for name, log in logs.items()
+        ]
         _, history = history.looked(sent, step)
     return history
 
 
 def test_the_page_of_a_history_draws_switches_and_keeps_names_as_text(
-    show: Callable[..., Any], tmp_path: Any
+    show: Callable[..., Any],
 ) -> None:
     history = History(watched("ab" * 32))
     opened = show(lambda path: write_history_page(history, path))
     assert opened.text("claim").startswith("Alarm: coverage has fallen below its floor")
     assert "Recalibrate now" in opened.text("todo")
-    assert opened.page.locator("#history-chart canvas").count() == 1
-    rows = opened.page.locator("#history-sites tbody tr")
-    assert rows.count() == 6
-    assert HOSTILE in rows.nth(0).inner_text() + rows.nth(1).inner_text() + rows.nth(2).inner_text()
-    assert opened.page.locator("#history-looks tbody tr").count() == 5
+    assert HOSTILE in opened.text("history-sites")
+    for table, rows in (("sites", 6), ("looks", 5)):
+        assert opened.page.locator(f"#history-{table} tbody tr").count() == rows
     words = opened.text("history-words")
     opened.page.locator("#history-kinds button", has_text="drift").click()
     assert opened.text("history-words") != words
@@ -81,9 +77,8 @@ def new_scanner() -> History:
     other labels, one falls silent, two report what they like."""
     data, rng = outputs.load("pathmnist"), np.random.default_rng(0)
     parts = np.array_split(rng.permutation(len(data.labels)), 20)
-    reports = reports_of(
-        LAC(data.probabilities[part[:150]], data.labels[part[:150]]) for part in parts
-    )
+    firsts = (part[:150] for part in parts)
+    reports = reports_of(LAC(data.probabilities[rows], data.labels[rows]) for rows in firsts)
     calibration = robfcp.calibrate(reports, defence="none")
     monitors = [robfcp.Monitor(calibration, report=one, seed=0) for one in reports]
     history = AlarmHistory(calibration.identity, "spring", 20, 2, 0.05)
@@ -106,8 +101,7 @@ def new_scanner() -> History:
 
 def test_the_picture_in_the_docs(show: Callable[..., Any]) -> None:
     history = new_scanner()
-    assert history.alarms is not None
-    opened = show(lambda path: write_history_page(history, path))
+    size = {"width": 1280, "height": 1000}
+    opened = show(lambda path: write_history_page(history, path), viewport=size)
     assert opened.text("claim").startswith("Alarm")
-    opened.page.set_viewport_size({"width": 1280, "height": 1000})
     opened.page.screenshot(path=IMAGES / "history.png")

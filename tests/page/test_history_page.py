@@ -19,20 +19,16 @@ from robfcp.page.history import MOST_LINES, MOST_SITES
 DIGEST = "ab" * 32
 
 
-def looks(calibration: str = DIGEST, rising: int = 3, sites: int = 6) -> AlarmHistory:
+def looks(calibration: str = DIGEST, rising: int = 3, drift: float = 0.25) -> AlarmHistory:
     """Six sites over four steps: some rise, the last falls silent, one is refused at the end."""
-    history = AlarmHistory(calibration, "spring", sites, 1, 0.05)
+    history = AlarmHistory(calibration, "spring", 6, 1, 0.05)
     for step in range(1, 5):
+        logs = [4.0 * step if k < rising else -0.5 for k in range(6 if step < 3 else 5)]
+        told = [500 * step] * 4 + [500 * step if step < 4 else 3] * 2
         sent = [
-            EReport(
-                f"site-{k:02d}", calibration, 0.9, 500 * step, 4.0 * step if k < rising else -0.5,
-                "spring", step, 0.25 * step,
-            )
-            for k in range(sites)
-            if not (k == sites - 1 and step > 2)
-        ]  # fmt: skip
-        if step == 4:
-            sent[-1] = EReport(sent[-1].client, calibration, 0.9, 3, 0.0, "spring", step)
+            EReport(f"site-{k:02d}", calibration, 0.9, told[k], log, "spring", step, drift * step)
+            for k, log in enumerate(logs)
+        ]
         _, history = history.looked(sent, step)
     return history
 
@@ -49,9 +45,6 @@ def shown(history: History) -> dict[str, Any]:
 def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
     history = looks()
     data = shown(History(history))
-    assert data["alarm"]
-    assert data["claim"].startswith("Alarm: coverage has fallen below its floor (step 1")
-    assert "Recalibrate now" in data["todo"]
     watch = data["watch"]
     coverage = watch["kinds"][0]
     assert coverage["limit"] == pytest.approx(-math.log10(0.05), abs=1e-4)
@@ -71,27 +64,19 @@ def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rising", "claim", "todo"),
+    ("rising", "drift", "claim", "todo"),
     [
-        (0, "No alarm in 4 looks", "Nothing."),
-        (1, "No common alarm in 4 looks", "told from 1 liars"),
+        (0, 0.25, "No alarm in 4 looks", "Nothing."),
+        (1, 0.25, "No common alarm in 4 looks", "told from 1 liars"),
+        (0, 9.0, "Scores have drifted (step 1", "robfcp check"),
+        (3, 0.25, "Alarm: coverage has fallen below its floor (step 1", "Recalibrate now"),
     ],
 )
-def test_a_quiet_history_says_so(rising: int, claim: str, todo: str) -> None:
-    data = shown(History(looks(rising=rising)))
-    assert not data["alarm"]
+def test_the_claim_says_what_rang_and_what_to_do(rising, drift, claim, todo) -> None:
+    data = shown(History(looks(rising=rising, drift=drift)))
+    assert data["alarm"] is (rising == 3)
     assert data["claim"].startswith(claim)
     assert todo in data["todo"]
-
-
-def test_drift_alone_asks_for_a_check() -> None:
-    history = AlarmHistory(DIGEST, None, 3, 0, 0.05, independent=True)
-    sent = [EReport(f"s{k}", DIGEST, 0.9, 500, -1.0, None, 1, 9.0) for k in range(3)]
-    data = shown(History(history.looked(sent, 1)[1]))
-    assert data["claim"].startswith("Scores have drifted (step 1")
-    assert "robfcp check" in data["todo"]
-    assert data["watch"]["sites"][0]["word"] == "scores changed"
-    assert "samples of different sites are independent" in data["assumptions"]
 
 
 def monitor(name: str, missed: float, own: bool = True) -> robfcp.Monitor:
@@ -100,33 +85,27 @@ def monitor(name: str, missed: float, own: bool = True) -> robfcp.Monitor:
     found = robfcp.Monitor(calibration, report=report, client=name, floor=0.85, seed=0)
     rng = np.random.default_rng(1)
     scores = np.where(rng.random(400) < missed, 0.99, rng.choice([0.02, 0.1, 0.3], 400))
-    probabilities = np.column_stack([1 - scores, scores])
-    found.update(probabilities, np.zeros(400, int), batch="first")
+    found.update(np.column_stack([1 - scores, scores]), np.zeros(400, int), batch="first")
     return found
 
 
-SHARES = {"bad": 0.5, "good": 0.05}
-
-
 def test_a_sites_own_monitors_have_a_page() -> None:
-    states = [(name, monitor(name, missed).state) for name, missed in SHARES.items()]
-    data = shown(History(monitors=tuple(states)))
-    assert data["claim"] == "Alarm: coverage has fallen below its floor at bad"
-    drawn = [kind["key"] for kind in data["watch"]["kinds"] if kind["lines"]]
-    assert drawn == ["coverage", "drift"]
-    bad = data["watch"]["sites"][0]
-    assert bad["name"] == "bad"
-    assert "coverage at sample" in bad["word"]
-    assert bad["covered"] == pytest.approx(1 - states[0][1].misses / 400, abs=1e-5)
-    drift_only = shown(History(monitors=(states[1],)))
-    assert drift_only["claim"].startswith("Scores have drifted at good")
-    assert not drift_only["alarm"]
-    quiet = monitor("quiet", 0.05, own=False).state
-    data = shown(History(monitors=(("quiet", quiet),)))
-    assert data["claim"] == "No alarm after 400 fresh samples"
-    assert data["watch"]["kinds"][1]["lines"] == []
-    nothing = History(monitors=(("new", robfcp.Monitor(calibrated(0)).state),))
-    assert "no samples yet" in shown(nothing)["watch"]["line"]
+    bad, good = (monitor(name, m).state for name, m in (("bad", 0.5), ("good", 0.05)))
+    quiet, new = monitor("quiet", 0.05, own=False).state, robfcp.Monitor(calibrated(0)).state
+    for states, claim, drawn in (
+        ((("bad", bad), ("good", good)), "Alarm: coverage has fallen below its floor at bad", 2),
+        ((("good", good),), "Scores have drifted at good", 2),
+        ((("quiet", quiet),), "No alarm after 400 fresh samples", 1),
+        ((("new", new),), "", 0),
+    ):
+        data = shown(History(monitors=states))
+        assert data["claim"].startswith(claim)
+        assert len([kind for kind in data["watch"]["kinds"] if kind["lines"]]) == drawn
+        assert ("no samples yet" in data["watch"]["line"]) is (drawn == 0)
+        if states[0][1] is bad:
+            first = data["watch"]["sites"][0]
+            assert "coverage at sample" in first["word"]
+            assert first["covered"] == pytest.approx(1 - bad.misses / 400, abs=1e-5)
 
 
 def chained() -> tuple[robfcp.Calibration, Chain]:
@@ -138,18 +117,14 @@ def chained() -> tuple[robfcp.Calibration, Chain]:
 
 def test_rounds_are_shown_with_the_alarms_before_them() -> None:
     calibration, chain = chained()
-    page = render(calibration, History(looks(calibration.identity), (), chain))
-    data = embedded(page)["history"]
-    newest, oldest = data["rounds"]["links"]
-    assert (newest["name"], oldest["name"]) == ("2", "1")
-    assert newest["alarms"] == "coverage at step 1"
-    assert oldest["alarms"] == "–"
+    data = embedded(render(calibration, History(looks(calibration.identity), (), chain)))["history"]
+    links = [(link["name"], link["alarms"]) for link in data["rounds"]["links"]]
+    assert links == [("2", "coverage at step 1"), ("1", "–")]
     spoken = {row["name"] for row in data["rounds"]["reputations"]}
     assert spoken == {"site-00", "site-01", "site-02"}
     assert embedded(render(calibration))["history"] is None
     alone = shown(History(chain=chain))
-    assert alone["claim"] == "2 rounds of calibration"
-    assert alone["watch"] is None
+    assert (alone["claim"], alone["watch"]) == ("2 rounds of calibration", None)
     with pytest.raises(robfcp.RobfcpError, match="there is none"):
         render_history(History())
 
@@ -179,7 +154,8 @@ def test_the_commands_write_a_page_of_what_they_are_given(
     chain.save("c.chain.json")
     looks(calibration.identity).save("alarms.json")
     looks().save("other.json")
-    (tmp_path / "m.json").write_bytes(monitor("bad", 0.5).state.to_json())
+    for name, missed in (("m", 0.5), ("n", 0.05)):
+        monitor(name, missed).state.save(f"{name}.json")
 
     def go(*words: str) -> dict[str, Any]:
         told = json.loads(said("show", *words, "--html", "p.html", "--json"))
@@ -190,8 +166,6 @@ def test_the_commands_write_a_page_of_what_they_are_given(
     assert go("c.json")["history"]["rounds"]["links"][0]["sites"] == 6  # the chain lies beside it
     assert go("c.json", "--history", "alarms.json")["history"]["alarm"]
     assert set(go("alarms.json")) == {"history"}
-    assert go("m.json")["history"]["claim"].endswith("at bad")
-    (tmp_path / "n.json").write_bytes(monitor("good", 0.05).state.to_json())
     assert len(go("m.json", "--history", "n.json")["history"]["watch"]["sites"]) == 2
     assert go("c.chain.json", "--history", "alarms.json")["history"]["watch"]
     (tmp_path / "junk.json").write_text('{"kind": "alarms", "schema": 1}')
@@ -206,9 +180,7 @@ def test_the_commands_write_a_page_of_what_they_are_given(
         assert refusal in refused("show", *words, "--html", "x.html")
     calibrated(3).save("c.json")
     assert "is not the chain of" in refused("show", "c.json", "--html", "x.html")
-    assert not (tmp_path / "x.html").exists()
-    sure = np.tile([0.98, 0.02], (60, 1))
-    np.savez("d.npz", probabilities=sure, labels=np.zeros(60, int))
+    np.savez("d.npz", probabilities=np.tile([0.98, 0.02], (60, 1)), labels=np.zeros(60, int))
     said("monitor", "c.json", "d.npz", "--html", "m.html", "-c", "ward")
     data = embedded((tmp_path / "m.html").read_text())["history"]
     assert data["watch"]["sites"][0]["name"] == "ward"

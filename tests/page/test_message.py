@@ -32,12 +32,6 @@ MANY = [one(c, cause="copy" if c > "e" else "not told", covered=0.4 - 0.3 * (c =
 FIRST_THEN = [
     ([], "All 12 sites were used; nothing in their reports looks wrong.", ""),
     (
-        [one(c) for c in "abc"],
-        "3 of 12 sites were left out: a (labels mixed up), b (labels mixed up) and "
-        "c (labels mixed up).",
-        "a, b and c (labels mixed up): check them.",
-    ),
-    (
         MANY,
         "7 of 12 sites were left out: cause unclear at 5 and copy at 2. The worst is d: only 10% "
         "of its own cases are covered where 90% should be.",
@@ -46,12 +40,11 @@ FIRST_THEN = [
     (
         [one(c, cause="scores all equal", covered=1.0) for c in "abcde"],
         "5 of 12 sites were left out: scores all equal at each of them.",
-        "a, b, c, d and e (scores all equal): check them.",
+        None,
     ),
     (
         [one(f"s{k}") for k in range(9)],
-        "9 of 12 sites were left out: labels mixed up at each of them. The worst is s0: only 40% "
-        "of its own cases are covered where 90% should be.",
+        None,
         "s0, s1, s2, s3, s4 and 4 more (labels mixed up): check them.",
     ),
     (
@@ -61,11 +54,6 @@ FIRST_THEN = [
         "Check them.",
     ),
     (
-        [one(c, trusted=True) for c in "xy"],
-        "All 12 sites were used, but look at x (labels mixed up) and y (labels mixed up).",
-        "x and y (labels mixed up): check them.",
-    ),
-    (
         [one("a"), one("x", trusted=True)],
         "a was left out: only 40% of its own cases are covered where 90% should be; its labels "
         "look wrong.",
@@ -73,7 +61,7 @@ FIRST_THEN = [
     ),
     (
         [one("a"), one("b"), one("x", trusted=True)],
-        None,
+        "2 of 12 sites were left out: a (labels mixed up) and b (labels mixed up).",
         "a and b (labels mixed up): check them.\nAlso look at x (labels mixed up), which was used.",
     ),
     (
@@ -105,24 +93,23 @@ def test_advice_of_many_groups_is_bounded() -> None:
 
 
 def test_a_real_site_is_named_with_what_is_seen_and_under_a_promise_it_is_flagged() -> None:
-    calibration = calibrated(1)
-    found = message(calibration, robfcp.diagnose(calibration))
-    assert found == {
-        "first": "site-00 was left out: all of its own cases are covered where 90% should be; "
-        "all its scores are equal (the smallest there is).",
-        "then": "Check that the file holds real probabilities and labels.",
-    }
-    stated = calibrated(2, robfcp.Marginal(5))
-    words = message(stated, robfcp.diagnose(stated))["first"]
-    assert words.startswith("2 of 12 sites were flagged: site-00 (")
+    for odd, promise, words in (
+        (
+            1,
+            None,
+            "site-00 was left out: all of its own cases are covered where 90% should be; all",
+        ),
+        (2, robfcp.Marginal(5), "2 of 12 sites were flagged: site-00 ("),
+    ):
+        calibration = calibrated(odd, promise)
+        assert words in message(calibration, robfcp.diagnose(calibration))["first"]
 
 
 def test_the_pages_data_holds_sentences_and_what_the_page_is_about() -> None:
     (found,) = diagnoses_data({"x": one("x", cause="not told")}).values()
     assert (found["cause"], found["advice"]) == ("cause unclear", "Check them.")
     assert found["fact"].startswith("Only 40% of")
-    about = About("Outcome <after> stroke", study="IST", by="A. Analyst", date="1 May 2026")
-    page = render(CALM, about=about)
+    page = render(CALM, about=About("Outcome <after> stroke", study="IST", by="A. Analyst"))
     assert "Outcome \\u003cafter\\u003e stroke" in page
     assert "run by A. Analyst" in page
     with pytest.raises(robfcp.RobfcpError, match="study: more than 200 letters"):
