@@ -313,26 +313,42 @@ def _chance(ratio: Array, sizes: Array, reference: Mask, free: float) -> Array:
 
 
 def rejected(chance: Array, level: float) -> Mask:
-    """Benjamini and Hochberg: the j oddest, j the last with p_(j) <= level j / K, a minority."""
+    """Benjamini and Hochberg: the j oddest, j the last with p_(j) <= level j / K."""
     n = len(chance)
     order = np.argsort(chance, kind="stable")
     fits = np.flatnonzero(chance[order] <= level * np.arange(1, n + 1) / n)
     found = np.zeros(n, dtype=bool)
-    found[order[: min(fits[-1] + 1, (n - 1) // 2) if len(fits) else 0]] = True
+    found[order[: fits[-1] + 1 if len(fits) else 0]] = True
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class Hypothesis:
-    """A majority as the reference: who goes, who stands out, how ill the others fit, by the two."""
+    """A majority as the reference: who goes, who stands out, and how ill everybody fits it.
+
+    `misfits` are (K,), given the labels and without classes. Where more than half would stand out
+    (`refuted`) it is the majority of nobody.
+    """
 
     out: Mask
     stands: Mask
-    misfits: tuple[float, float]
+    misfits: tuple[Array, Array]
+    refuted: bool
+
+    @property
+    def fits(self) -> list[float]:
+        """Mean misfits of those that do not stand out, sampling's at least."""
+        return [max(float(one[~self.stands].mean()), 1.0) for one in self.misfits]
 
     def beside(self, best: Hypothesis) -> bool:
-        """Whether it fits about as well."""
-        return all(own <= LOOSE * its for own, its in zip(self.misfits, best.misfits, strict=True))
+        """Whether it fits about as well, and whom the best leaves out fit it as its others do."""
+        close = [own <= LOOSE * its for own, its in zip(self.fits, best.fits, strict=True)]
+        kept = best.out & ~self.stands
+        others = ~self.stands & ~kept
+        if kept.any() and others.any():
+            for one in self.misfits:
+                close.append(one[kept].mean() <= LOOSE * max(float(one[others].mean()), 1.0))
+        return all(close)
 
 
 def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypothesis:
@@ -353,17 +369,18 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypot
             odd = rejected(chances(pooled, mixed, reference), level)
             easier = odd & mixed.impossible(int(odd.sum()) == 1) & ~mixed.hard
             out, stands = out | easier, stands | easier
-            if stands.sum() > most:
-                oddest = np.argsort(np.where(stands, chance, 2), kind="stable")[:most]
-                stands = np.isin(np.arange(sites.n), oddest)
-                out &= stands
-            if out.sum() > THIRD * sites.n:
-                out &= ~seen.hard | (odd & mixed.impossible(False))
+        refuted = bool(2 * stands.sum() > sites.n)
+        if stands.sum() > most:
+            oddest = np.argsort(np.where(stands, chance, 2), kind="stable")[:most]
+            stands = np.isin(np.arange(sites.n), oddest)
+            out &= stands
+        if by_class and out.sum() > THIRD * sites.n:
+            out &= ~seen.hard | (odd & mixed.impossible(False))
         if (before == stands).all():
             break
         reference = ~stands
-    misfits = [float(compared(one, reference).misfit[reference].mean()) for one in (sites, pooled)]
-    return Hypothesis(out, stands, (max(misfits[0], 1.0), max(misfits[1], 1.0)))
+    misfits = (compared(one, ~stands).misfit for one in (sites, pooled))
+    return Hypothesis(out, stands, (next(misfits), next(misfits)), refuted)
 
 
 def majorities(sites: Sites, lot: np.random.Generator) -> list[Mask]:
@@ -430,8 +447,12 @@ def explanations(sites: Sites, few: Indices, level: float, seed: int) -> list[Hy
     add(_distinct(majorities(part, lot)))
     others = [one.stands for one in found if one.stands.sum() > 1]
     add(_distinct(concentrated(part, stands, STEPS) for stands in others))
-    found.sort(key=lambda one: one.misfits[0] * one.misfits[1])
-    found = [one for one in found if one.beside(found[0])]
+    found.sort(key=lambda one: (one.refuted, one.fits[0] * one.fits[1]))
+    if found[0].refuted:  # no half explains the reports: everybody is kept
+        everybody = np.zeros(part.n, dtype=bool)
+        found = [replace(found[0], out=everybody, stands=everybody)]
+    found = [one for one in found if not one.refuted] or found
+    found = [found[0], *(one for one in found[1:] if one.beside(found[0]))]
     if len(few) == sites.n:
         return found
     whole = sites.pooled()
