@@ -18,6 +18,7 @@ from robfcp.certificate import (
 )
 from robfcp.federation import Federation
 from robfcp.guarantees.engine import (
+    FEW_CLIENTS,
     NOISE_SHARE,
     Edges,
     ExactCounts,
@@ -220,16 +221,36 @@ def coverage_curve(
 def empty_from(federation: Federation, index: int | None, confidence: float = 0.95) -> int | None:
     """The least number of liars for which nothing is proved about this threshold; None if none."""
     first, last = 0, federation.n_clients
-    while index is not None and first < last:
-        tried = np.unique(np.linspace(first, last - 1, TRIED).astype(int)).tolist()
-        edge = np.array([index])
-        told, shares, radius = _shares(counts_of(federation), edge, tried, 1 - confidence)
+    if index is None:
+        return None
+    counts, edge, delta = counts_of(federation), np.array([index]), 1 - confidence
+    if last <= FEW_CLIENTS and not counts.falling:
+        first = _first_that_may_be_empty(counts, edge, delta)
+    while first < last:
+        steps = (last - 1 - first) * np.linspace(0, 1, TRIED) ** 3
+        tried = (first + np.unique(np.ceil(steps).astype(int))).tolist()
+        told, shares, radius = _shares(counts, edge, tried, delta)
         empty = ~told
-        empty[told] = kl_lower_vanishes(shares[0], radius)[:, 0]
-        empty[told] &= kl_lower_vanishes(shares[1], radius, 2.0**-54)[:, 0]  # 1 less it is 1
+        empty[told] = _vanish(shares[..., 0], radius[:, 0])
         number = int(empty.argmax()) if empty.any() else len(tried)
         first, last = (tried[number - 1] + 1 if number else first), [*tried, last][number]
-    return first if index is not None and first < federation.n_clients else None
+    return first if first < federation.n_clients else None
+
+
+def _first_that_may_be_empty(counts: ExactCounts, edge: Edges, delta: float) -> int:
+    """The least m not ruled out by bounds: without the m largest counts over the least of sizes."""
+    below, weights = counts.least(edge)[0], counts.weights
+    rest = np.cumsum(np.sort(weights)[::-1])[::-1]  # of all without the m smallest
+    sides = np.stack([below, weights - below])
+    kept = np.cumsum(np.sort(sides, axis=1), axis=1)[:, ::-1]  # of all without the m largest
+    total = counts.smallest_totals(np.arange(len(weights)), 0.0)
+    maybe = _vanish(kept / rest, np.log(2 * counts.n_edges / delta) / total)
+    return int(maybe.argmax()) if maybe.any() else len(weights)
+
+
+def _vanish(shares: Shares, radius: Shares) -> Mask:
+    """(M,) whether both ends of [L_m, U_m] reach 0 and 1: 1 less at most 2^-54 is 1."""
+    return kl_lower_vanishes(shares[0], radius) & kl_lower_vanishes(shares[1], radius, 2.0**-54)
 
 
 def curve_budgets(n_clients: int, also: int = 0) -> tuple[int, ...]:

@@ -456,13 +456,19 @@ def least_shares(
 
 
 def _kinds(counts: Whole, sizes: Whole) -> tuple[Whole, Whole, Whole]:
-    """Distinct columns of counts and a size, as far as the first row tells, and how many have each.
+    """Distinct columns of counts and a size, and how many clients have each.
 
-    Every client by itself where clients are few or hardly any are alike.
+    Every client by itself where clients are few or hardly any are alike, or where the second row
+    is not what the first leaves of the sizes.
     """
     n_clients, width = len(sizes), int(sizes.max()) + 1
     possible = (int(counts[0].max()) + 1) * width
-    if n_clients >= FEW_CLIENTS and possible <= 4 * n_clients and counts.min() >= 0:
+    if (
+        n_clients >= FEW_CLIENTS
+        and possible <= 4 * n_clients
+        and counts.min() >= 0
+        and (counts[1:] == sizes - counts[0]).all()
+    ):
         table = np.bincount(counts[0] * width + sizes)
         keys = np.flatnonzero(table)
         if len(keys) <= n_clients // 2:

@@ -181,6 +181,18 @@ def test_noise_moves_the_least_share_by_what_it_may_add_to_either_side():
         assert Fraction(int(share[0, 0]), int(total[0, 0])) == wanted
 
 
+def test_many_clients_of_whom_some_are_silent_are_not_taken_for_their_likes(monkeypatch):
+    """A silent client has 0 below and 0 above an edge; grouping clients must not forget it."""
+    counts = np.tile([10, 0, 0, 2], (600, 1))
+    noise = [Privacy(1e-3)] * 150 + [Privacy(3.0)] * 450
+    loud = Federation.from_counts(counts, Grid.uniform(4), privacy=noise, sizes=[12] * 600)
+    edges, budgets = np.arange(4), np.array([0, 20])
+    found = counts_of(loud).shares(edges, budgets, 0.01)
+    monkeypatch.setattr("robfcp.guarantees.engine.FEW_CLIENTS", 10**6)
+    np.testing.assert_array_equal(found, counts_of(replace(loud)).shares(edges, budgets, 0.01))
+    assert found[1][0, 0] > 0.87 > 10 / 12 > 0.63 > found[0][0, 0]
+
+
 def test_the_smallest_total_removes_the_largest_clients():
     counts = counts_of(Federation.from_counts(np.array([[5], [1], [9], [3]])))
     assert counts.smallest_totals(np.arange(4), 0.0).tolist() == [18, 9, 4, 1]
