@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from makers import by_class, outputs
+from makers import outputs
+from scipy.special import expit, softmax
 
 import robfcp
 from robfcp.arguments import array
@@ -26,9 +27,6 @@ class Tensor:
     @property
     def shape(self):
         return np.shape(self.values)
-
-    def __len__(self):
-        return len(self.values)
 
     def __array__(self, *_, **__):
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
@@ -67,7 +65,7 @@ class OnDevice:
     __cuda_array_interface__ = ()
 
     def get(self):
-        return np.array([[0.5, 0.5]])
+        return np.array(P)
 
 
 P = [[0.75, 0.25], [0.5, 0.5]]
@@ -81,16 +79,15 @@ def test_tensors_of_any_kind_are_scored(dtype, sparse):
     np.testing.assert_array_equal(robfcp.LAC()(tensor, labels), [0.25, 0.5])
 
 
-def test_lists_of_tensors_are_rows():
-    np.testing.assert_array_equal(array("p", [Tensor(row) for row in P]), P)
-    with pytest.raises(RobfcpError, match="rows differ in length"):
-        array("p", [Tensor([1.0]), Tensor([1.0, 2.0])])
-
-
-def test_arrays_on_a_device_are_fetched_and_those_without_data_refused():
-    np.testing.assert_array_equal(array("p", OnDevice()), [[0.5, 0.5]])  # type: ignore[arg-type]
-    with pytest.raises(RobfcpError, match="p: hold no numbers that can be read; pass an array"):
-        array("p", Tensor(P, device="meta"))
+def test_rows_of_tensors_and_arrays_on_a_device_are_fetched_and_those_without_data_refused():
+    for given in ([Tensor(row) for row in P], OnDevice()):
+        np.testing.assert_array_equal(array("p", given), P)
+    for given, words in (
+        ([Tensor([1.0]), Tensor([1.0, 2.0])], "p: rows differ in length"),
+        (Tensor(P, device="meta"), "p: hold no numbers that can be read; pass an array"),
+    ):
+        with pytest.raises(RobfcpError, match=words):
+            array("p", given)
 
 
 def test_rounded_floats_of_short_kinds_still_sum_to_one():
@@ -101,16 +98,12 @@ def test_rounded_floats_of_short_kinds_still_sum_to_one():
 
 
 def test_logits_become_probabilities_that_keep_their_digits():
-    logits = np.array([[0.0, 1.0, 2.0], [40.0, 0.0, 0.0], [-800.0, 0.0, 800.0]])
+    logits = np.array([[0.0, 1.0, 2.0], [40.0, 0.0, 0.0], [-800.0, 0.0, 800.0], [0, 0, -np.inf]])
     p = robfcp.from_logits(logits)
-    np.testing.assert_allclose(p.sum(axis=1), 1)
-    np.testing.assert_allclose(p[0], np.exp([0, 1, 2]) / np.exp([0, 1, 2]).sum())
-    assert robfcp.LAC()(p, [0, 0, 2])[1] == pytest.approx(2 * np.exp(-40), rel=1e-9)
-    np.testing.assert_array_equal(robfcp.from_logits([[0.0, -np.inf]]), [[1.0, 0.0]])
-    np.testing.assert_allclose(
-        robfcp.from_logits([2.0]), [[1 / (1 + np.exp(2)), 1 / (1 + np.exp(-2))]]
-    )
-    np.testing.assert_array_equal(robfcp.from_logits([[2.0]]), robfcp.from_logits([2.0]))
+    np.testing.assert_allclose(p, softmax(logits, axis=1), rtol=1e-12)
+    assert robfcp.LAC()(p, [0, 0, 2, 2])[1] == pytest.approx(2 * np.exp(-40), rel=1e-9)
+    for one in ([2.0], [[2.0]]):  # of the second of two classes
+        np.testing.assert_allclose(robfcp.from_logits(one), [[1 - expit(2), expit(2)]])
     short = Tensor(logits.astype(np.float32), "torch.bfloat16")
     np.testing.assert_allclose(robfcp.from_logits(short), p, atol=1e-6)
 
@@ -121,9 +114,7 @@ def test_logits_become_probabilities_that_keep_their_digits():
         ([[0.0, 1.0], [np.nan, 0.0]], "row 1 holds NaN"),
         ([[np.inf, 0.0]], "row 0 holds NaN or infinity"),
         ([[-np.inf, -np.inf]], "row 0"),
-        (np.zeros((2, 3, 4)), "shape"),
-        (np.zeros((2, 0)), "shape"),
-        (3.0, "shape"),
+        *((shape, "shape") for shape in (np.zeros((2, 3, 4)), np.zeros((2, 0)), 3.0)),
         ([["a", "b"]], "real numbers"),
     ],
 )
@@ -134,47 +125,35 @@ def test_logits_that_are_none_are_refused(logits, message):
 
 def test_tensors_go_from_outputs_to_sets():
     p, y = outputs(0, 600)
-
-    def tensors(rows=slice(None)):
-        return Tensor(p[rows]), Tensor(y[rows], "torch.int64", grad=False)
-
-    sent = by_class([tensors(slice(k, None, 6)) for k in range(6)], bins_per_sample=100)
-    assert sent == by_class([(p[k::6], y[k::6]) for k in range(6)])
-    calibration = robfcp.calibrate(sent)
-    given, truth = tensors()
+    given, truth = Tensor(p), Tensor(y, "torch.int64", grad=False)
+    sent = [robfcp.Report.of(f"s{k}", given, truth) for k in range(6)]
+    assert sent == [robfcp.Report.of(f"s{k}", p, y) for k in range(6)]
+    calibration = robfcp.calibrate(sent, defence="none")
     np.testing.assert_array_equal(calibration.predict_set(given), calibration.predict_set(p))
     assert calibration.check(given, truth).overall == calibration.check(p, y).overall
     assert robfcp.Monitor(calibration).update(given, truth).n == 600
-    local = calibration.letter("site-01").at_site(given, truth)
-    np.testing.assert_array_equal(local.predict_set(given), local.predict_set(p))
-    with pytest.raises(RobfcpError, match="a: scores: rows differ in length"):
-        robfcp.Report.from_scores("a", [Tensor([1.0]), Tensor([1.0, 2.0])])
 
 
 @pytest.mark.train
 @pytest.mark.parametrize("grad", [False, True])
 def test_real_tensors_are_scored_and_predicted(grad):
     torch = pytest.importorskip("torch")
-    exact = torch.tensor([[0.75, 0.25], [0.5, 0.5]])
     federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
     calibration = robfcp.calibrate(federation, 0.75, defence="none")
-    devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    kinds = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn]
-    for device in devices:
-        for kind in kinds:
-            p = exact.to(kind).to(device).requires_grad_(grad)
+    for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
+        for kind in ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn"):
+            p = torch.tensor(P).to(getattr(torch, kind)).to(device).requires_grad_(grad)
             y = torch.tensor([0, 1], device=device)
             np.testing.assert_array_equal(robfcp.LAC()(p, y), [0.25, 0.5])
-            sets = calibration.predict_set(p)
-            assert robfcp.metrics.coverage(sets, y) == 1
+            assert robfcp.metrics.coverage(calibration.predict_set(p), y) == 1
             assert robfcp.from_logits(p).shape == (2, 2)
     with pytest.raises(RobfcpError, match="hold no numbers"):
-        robfcp.LAC()(exact.to("meta"), [0, 1])
+        robfcp.LAC()(torch.tensor(P).to("meta"), [0, 1])
 
 
 RNG = np.random.default_rng(0)
 ROWS, LABELS = RNG.dirichlet(np.ones(3), 60), RNG.integers(0, 3, 60)
-WORDS = np.array(["mild", "grave", "dead"], dtype=object)
+NAMES = ["mild", "grave", "dead"]
 
 
 def holed(values, row, hole=np.nan):
@@ -185,26 +164,22 @@ def holed(values, row, hole=np.nan):
 
 @pytest.mark.parametrize("hole", [np.nan, None])
 def test_missing_values_are_refused_everywhere_by_their_row(hole):
-    names = list(WORDS)
-    sites = [(ROWS[k::3], LABELS[k::3]) for k in range(3)]
-    calibration, scores = robfcp.calibrate(by_class(sites, names), defence="none"), RNG.random(60)
-    sets, labels, words = (
-        calibration.predict_set(ROWS),
-        holed(LABELS, 4, hole),
-        holed(WORDS[LABELS], 4, hole),
-    )
-    rules = (robfcp.LAC(), robfcp.APS(), robfcp.RAPS(), robfcp.SAPS())
-    made, covered = robfcp.Report.from_scores, robfcp.metrics.coverage
+    federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
+    calibration = robfcp.calibrate(federation, defence="none")
+    labels, words = (holed(y, 4, hole) for y in (LABELS, np.array(NAMES, dtype=object)[LABELS]))
+    made, covered = robfcp.Report.from_scores, partial(robfcp.metrics.coverage, ROWS > 0.2)
     for message, call in (
-        *(("probabilities: row 7 holds NaN", partial(s, holed(ROWS, 7), LABELS, 0)) for s in rules),
-        *(("labels: row 4 is missing; fill it in", partial(s, ROWS, labels, 0)) for s in rules),
+        ("probabilities: row 7 holds NaN", partial(robfcp.APS(), holed(ROWS, 7), LABELS, 0)),
+        ("labels: row 4 is missing; fill it in", partial(robfcp.APS(), ROWS, labels, 0)),
         ("row 7 holds NaN", partial(calibration.predict_set, holed(ROWS, 7))),
-        ("a: scores: row 9 is NaN", partial(made, "a", holed(scores, 9))),
-        ("a: labels: row 4 is", partial(made, "a", scores, labels=labels, classes=names)),
-        ("a: labels: row 4 is", partial(made, "a", scores, labels=words, classes=names)),
+        ("a: scores: row 9 is NaN", partial(made, "a", holed(ROWS[:, 0], 9))),
+        *(
+            ("a: labels: row 4 is", partial(made, "a", ROWS[:, 0], labels=y, classes=NAMES))
+            for y in (labels, words)
+        ),
         ("labels: row 4 is", partial(calibration.check, ROWS, labels, floor=0.8)),
-        ("labels: row 4 is", partial(covered, sets, labels)),
-        ("labels: row 4 is", partial(covered, sets, words, classes=names)),
+        ("labels: row 4 is", partial(covered, labels)),
+        ("labels: row 4 is", partial(covered, words, classes=NAMES)),
     ):
         with pytest.raises(RobfcpError, match=message):
             call()

@@ -62,6 +62,9 @@ HABITS = {  # the same outputs in other people's habits, and what has to be said
     "German Excel": (text(None, "utf-8-sig", **GERMAN), {}),
     "Excel's hint": (b"sep=;\n" + text(**GERMAN), {}),
     "tabs in UTF-16": (text(None, "utf-16", sep="\t"), {}),
+    "CRLF": (text().replace(b"\n", b"\r\n"), {}),
+    "blanks": (text().replace(b",", b", "), {}),
+    "quotes": (text(quoting=1), {}),
     "blank lines": (text().replace(b"\n", b"\n\n"), {}),
     "percent": (text(frame(100 * P)), {"normalise": True}),
     "logits": (text(frame(np.log(P) + 3)), {"logits": True}),
@@ -129,6 +132,10 @@ FURTHER = {
         'cat,dog,label\n"0,5","0,5",cat\n': "'0,5' is no number; write decimals with a point",
         "cat,dog,label\n0.5,0.5,\n": "row 2, column C (label): the label is missing",
         "cat,dog,label\n0.5,0.5,2\n": "'2' is none of the classes cat, dog",
+        **{
+            f"p0,p1,label\n0.5,0.5,{label}\n": f"'{label}' is none of the classes"
+            for label in ("inf", "1e+300", "0 # sure?")
+        },
         "p1,p2,label\n0.5,0.5,0\n": "'0' is none of the classes 1, 2",
         "p0,p1,label\n0.5,0.5,2\n": "'2' is none of the classes 0 to 1, as the columns are counted",
         "cat,Cat,label\n1,0,cat\n": "columns A and B have the same name 'Cat'",

