@@ -123,7 +123,7 @@ def level_by_class(
             if own is not None:
                 own = own.from_below() if isinstance(promise, Marginal) else own
                 edge = own.clipped(edge)
-            certificate = _nothing(held, m, sure)
+            certificate = _decided_by_liars(held, m, sure, edge)
             if promise is None and m < holders:
                 curve.coverage_curve(held, edge, {*budgets, m}, sure)  # together is faster
                 certificate = certify(held, edge, m, sure, estimated=not stated)
@@ -146,7 +146,7 @@ def level_by_class(
     parts = tuple(own[name] for name in strata.labels if name != OTHER)
     weakest = min(parts, key=lambda one: one.certificate.lower).certificate
     n_clients, few = len(strata.rows), {}
-    for kind in ("unprotected", "hardly protected"):
+    for kind in ("always covered", "unprotected", "hardly protected"):
         few[kind] = [one.name for one in parts if one.protection == kind]
     floors = [one.certificate.floor for one in parts if one.certificate.floor is not None]
     cut = anchor is not None and promise is not None  # which took as much of the confidence again
@@ -192,11 +192,12 @@ def _anchors(
     return found
 
 
-def _nothing(held: Federation, m: int, confidence: float) -> Certificate:
-    """A certificate that proves nothing: nobody can protect what at most m clients hold."""
-    found = Certificate("any-threshold", 0.0, 1.0, confidence, m, max(held.n_clients, 1))
+def _decided_by_liars(held: Federation, m: int, confidence: float, edge: int | None) -> Certificate:
+    """Of what at most m clients hold: a finite threshold proves nothing, an infinite one covers."""
+    lower = 1.0 if edge is None else 0.0
+    found = Certificate("any-threshold", lower, 1.0, confidence, m, max(held.n_clients, 1))
     if held.n_clients:
-        found = certify(held, None, 0, confidence).for_liars(CurvePoint(m, 0.0, 1.0), confidence)
+        found = certify(held, None, 0, confidence).for_liars(CurvePoint(m, lower, 1.0), confidence)
     return msgspec.structs.replace(
         found, note=f"held by {held.n_clients} sites, so that {m} liars decide it"
     )

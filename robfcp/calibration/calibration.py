@@ -69,8 +69,8 @@ class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class Part(Threshold, frozen=True, kw_only=True):
     """The threshold of one class or group, about the sites that hold it.
 
-    With at most m of them lying it is "unprotected" where m or fewer hold it, which nobody can
-    protect, and "hardly protected" where 2m or fewer do.
+    With an infinite threshold it is "always covered". With at most m of its holders lying it is
+    "unprotected" where m or fewer hold it, "hardly protected" where 2m or fewer do.
     """
 
     name: str
@@ -81,6 +81,8 @@ class Part(Threshold, frozen=True, kw_only=True):
     def protection(self) -> str:
         """How well the number of its holders protects it; empty where it does."""
         m = self.certificate.m
+        if np.isinf(self.threshold):
+            return "always covered"
         if self.holders <= m:
             return "unprotected"
         return "hardly protected" if m and self.holders <= 2 * m else ""
@@ -99,6 +101,11 @@ class Level(Threshold, frozen=True, kw_only=True):
         super().__post_init__()
         if isinstance(self.coverage, str):
             force_setattr(self, "coverage", exact_level(self.coverage))
+
+    @property
+    def full(self) -> bool:
+        """Whether every set is full: no threshold is finite."""
+        return all(np.isinf(one.threshold) for one in self.parts or (self,))
 
 
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

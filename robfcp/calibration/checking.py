@@ -76,7 +76,7 @@ def firm_floor(
     """A promise that this very calibration, or the site's own threshold, makes and that a miss can
     speak against."""
     found = floor_of(calibration, level, floor, own)
-    if not np.isfinite((own or calibration.levels[level]).threshold):
+    if np.isinf(own.threshold) if own else calibration.levels[level].full:
         raise RobfcpError("threshold: every set is full, so nothing can be missed; no need to look")
     if not found.holds:
         raise RobfcpError(
@@ -196,7 +196,7 @@ def check(
     overall = _part("all", hit, confidence)
     verdict: Verdict = "within"
     enough = None
-    if np.isfinite(limits).all() and overall.low < found.value:
+    if np.isfinite(limits).any() and overall.low < found.value:
         verdict = "below" if overall.high < found.value else "cannot tell yet"
     if verdict == "cannot tell yet":
         enough = samples_to_tell(overall.covered, overall.n, found.value, confidence)

@@ -153,7 +153,7 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
             "edges": [number(federation.threshold_at(int(edge))) for edge in used],
         },
         "view": view.tolist(),
-        "clients": _clients(calibration, first, below),
+        "clients": _clients(calibration),
         "counts": np.diff(drawn[:, view], prepend=0).ravel().tolist(),
         "crowd": crowd(shares[calibration.trusted_mask]),
         "everybody": rounded(rising_shares(below[:, view].sum(axis=0), federation.masses.sum())),
@@ -256,17 +256,15 @@ def _level(level: Level) -> dict[str, Any]:
     }
 
 
-def _clients(calibration: Calibration, level: Level, below: NDArray[np.int64]) -> dict[str, Any]:
-    """Columns: name, size, oddness, trusted, share at or below the threshold, reason."""
+def _clients(calibration: Calibration) -> dict[str, Any]:
+    """Columns: name, size, oddness, trusted, share of its own cases covered, reason."""
     federation = calibration.federation
-    edge = federation.grid.edge_at(level.threshold)
-    covered = np.clip(below[:, edge] / federation.masses, 0, 1)
     return {
         "id": list(federation.ids),
         "size": federation.sizes.tolist(),
         "oddness": [float(f"{value:.6g}") for value in calibration.oddness],
         "trusted": calibration.trusted_mask.astype(int).tolist(),
-        "covered": rounded(covered),
+        "covered": rounded(by_class.covered_at_sites(calibration)[:, 0]),
         "reason": {c: calibration.reasons.get(c, "") for c in calibration.flagged},
     }
 

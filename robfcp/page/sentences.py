@@ -201,7 +201,7 @@ def _guaranteed(calibration: Calibration, level: Level) -> str:
         promised = f"A mean {certificate.risk} of at most "
         promised += loss_at_most((1 - certificate.lower) * bound, bound)
     claim, flagged = f"{promised} is guaranteed{sure} {condition}", len(calibration.flagged)
-    if math.isinf(level.threshold):
+    if level.full:
         return f"{claim}, but only because every prediction set is full"
     was = "was" if flagged == 1 else "were"
     who = f"{count(flagged, 'site')} {was}" if flagged else "no site was"
@@ -211,7 +211,7 @@ def _guaranteed(calibration: Calibration, level: Level) -> str:
 def _defended(calibration: Calibration, level: Level) -> str:
     wanted = _wanted(calibration, level)
     flagged, clients = len(calibration.flagged), calibration.federation.n_clients
-    if math.isinf(level.threshold):
+    if level.full:
         return f"Too few samples for {wanted}: every prediction set is full"
     if flagged == 0:
         whom = f"all {clients} sites" if clients > 1 else "the one site"

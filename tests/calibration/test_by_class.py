@@ -12,6 +12,7 @@ from robfcp.calibration import Calibration, calibrate
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
+from robfcp.page.sentences import headline
 from robfcp.privacy import Privacy
 from robfcp.report import Report, Strata
 
@@ -66,7 +67,7 @@ GROUPED = [site(k, ("f", "m", "x"), by="groups") for k in range(6)]
 def test_every_class_is_a_round_of_its_holders_with_its_share_of_the_confidence(kind):
     """Rounds of one distribution are held against brute force elsewhere; nobody flagged here."""
     rng = np.random.default_rng(5)
-    seen = {"finite": 0, "infinite": 0, "": 0, "hardly protected": 0, "unprotected": 0}
+    seen = {"finite": 0, "infinite": 0, "": 0, "hardly protected": 0, "always covered": 0}
     for trial in range(cases(60)):
         tables, level = random_tables(rng), LEVELS[trial % len(LEVELS)]
         m = int(rng.integers(0, len(tables))) if kind else 0
@@ -76,13 +77,13 @@ def test_every_class_is_a_round_of_its_holders_with_its_share_of_the_confidence(
         for c, one in enumerate(parts):
             (held,) = np.nonzero(tables[:, c].any(axis=1))
             few = "hardly protected" if m and len(held) <= 2 * m else ""
-            kept = "unprotected" if len(held) <= m else few
+            kept = "always covered" if np.isinf(one.threshold) else few
             seen[kept] += 1
             seen["finite" if np.isfinite(one.threshold) else "infinite"] += 1
             assert (one.holders, one.samples) == (len(held), tables[:, c].sum())
             assert one.protection == kept
-            if kept == "unprotected":
-                assert (one.threshold, one.certificate.lower) == (np.inf, 0)
+            if len(held) <= m:
+                assert (one.threshold, one.certificate.lower) == (np.inf, 1)
                 continue
             alone = Federation.from_counts(tables[held, c])
             (own,) = calibrate(alone, level, confidence=sure, **asked).levels
@@ -121,7 +122,10 @@ def test_classes_held_by_few_are_named_and_curves_of_many_classes_are_short():
     for kind in (Marginal, Pac):
         found = calibrate(federation, by="class", defence="none", promise=kind(2))
         assert np.isfinite(found.threshold).tolist() == [True, True, True, False, False]
-        assert "unprotected: 3, 4; hardly protected: 2" in found.certificate.note
+        assert found.certificate.lower == 0.9  # infinite ones are covered for certain
+        assert found.certificate.note == "always covered: 3, 4; hardly protected: 2"
+        assert found.statement.startswith("coverage of every class is at least 90%, whatever")
+        assert "full" not in headline(found, found.levels[0])["claim"]
     plain = calibrate(federation, by="class", defence=Consensus(at_most=2))
     assert np.isfinite(plain.threshold).tolist() == [True, True, True, True, False]
     kept = plain.levels[0].parts[3]

@@ -6,13 +6,15 @@ import makers
 import numpy as np
 import pytest
 from effort import cases
-from makers import LAC, reports_of
+from makers import LAC, by_class, reports_of
 from scipy.stats import binom, binomtest
 
 import robfcp
 from robfcp.calibration.at_site import own_floor
+from robfcp.calibration.by_class import covered_at_sites
 from robfcp.calibration.checking import clopper_pearson, floor_of, samples_to_tell
 from robfcp.errors import RobfcpError
+from robfcp.page.data import About, page_data
 
 
 class Told(robfcp.defence.NoDefence):
@@ -151,3 +153,25 @@ def test_the_command_prints_the_line_and_reads_groups(tmp_path, monkeypatch):
     assert "cannot tell yet: 0.9000 of 60 samples" in " ".join(told.split())
     assert "by ID, all intervals together" in told
     assert "has no column 'bed'" in makers.refused("check", "c.json", "f.csv", "--group", "bed")
+
+
+@pytest.mark.parametrize("rare", [False, True])
+def test_an_infinite_threshold_stands_for_its_own_class_only(rare):
+    """Two of 20 sites hold the third class, two may lie: it is in every set, the others not."""
+    rng = np.random.default_rng(0)
+    sites = []
+    for k in range(20):
+        p, y = rng.dirichlet([8, 1, 1], 100), np.repeat([0, 1], 50)
+        p[50:] = p[50:, [1, 0, 2]]
+        y[:4] = 2 if rare and k < 2 else y[:4]
+        sites.append((p, y))
+    c = robfcp.calibrate(by_class(sites), by="class", promise=robfcp.Pac(2), defence="none")
+    assert np.isinf(c.threshold).tolist() == [False, False, True]
+    missed = np.tile([0.98, 0.01, 0.01], (100, 1)), np.repeat([1, 0], [88, 12])
+    found = c.check(*missed)
+    assert (found.overall.coverage, found.verdict, found.floor.value) == (0.12, "below", 0.9)
+    assert robfcp.Monitor(c).update(*missed).alarm
+    everybody = covered_at_sites(c)
+    page = page_data(c, About())["clients"]["covered"]
+    np.testing.assert_allclose(page, everybody[:, 0], atol=1e-5)
+    assert everybody.max() < 1
