@@ -8,7 +8,7 @@ from operator import methodcaller
 import msgspec
 import numpy as np
 import pytest
-from engine_data import DATA, client_data, core_reports, told, watched
+from engine_data import DATA, client_data, told, watched
 from engine_faults import forged, raw
 from engine_loopback import Loopback, LoopbackDriver, sites_of
 from engine_promises import *  # noqa: F403
@@ -137,15 +137,6 @@ def test_an_alarm_about_something_else_is_refused():
     reasons = {fault.client: fault.reason for fault in merged.faulty}
     assert set(reasons) == set(DATA)
     assert "round is old, not r" in reasons["site-0"]
-
-
-def test_a_report_travels_as_it_would_in_a_file():
-    found = []
-    faults = {"site-1": lambda turn: found.append(turn.record["body"])}
-    calibration = calibrated(loopback(faults=faults, deadline=0.5), round="r1")
-    (report,) = core_reports({"site-1": DATA["site-1"]}, round="r1")
-    assert robfcp.Report.from_json(found[0]) == report
-    assert calibration.federation.round == "r1"
 
 
 def asked(site, grid="uniform:16", score=None, round="r"):

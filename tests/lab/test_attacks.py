@@ -11,7 +11,7 @@ import robfcp
 from robfcp import Federation, Grid, Report, RobfcpError
 from robfcp.defence import Assessment
 from robfcp.lab.attacks import ATTACKS, Adaptive, coordinated, named_attack, simple
-from robfcp.lab.attacks.adaptive import families
+from robfcp.lab.attacks.adaptive import Shape, _Forge, families
 from robfcp.lab.attacks.base import pairs_of, scores_of, with_counts, with_pairs, with_scores
 from robfcp.lab.worlds import Setting, apply_attack, make_world
 
@@ -368,6 +368,22 @@ def test_the_free_search_beats_honesty_without_any_family(
     assert sign * found.coverage < sign * honest.coverage - 0.01
     again = Adaptive("none", direction, trials=60, beyond=True).search(federation, BAD, 0)
     assert again.value == pytest.approx(0)  # nothing can be lost beyond itself
+
+
+def test_a_shape_is_sent_as_its_formula_says(world):
+    federation, rng = world.federation, np.random.default_rng(0)
+    forge, honest = _Forge(federation, BAD, rng), tables(federation)[HONEST].sum(axis=0)
+    tilt, claim = rng.normal(size=(4, forge.n_blocks)), rng.normal(size=4)
+    shape = Shape(tilt, claim, loyal=0.4, own=0.3, tight=True, size=np.log(2))
+    sent = tables(forge.sent(shape))
+    assert np.array_equal(sent[BAD[0]], tables(federation)[BAD[0]])  # one of three is loyal
+    scores = honest * np.exp(tilt)[:, forge.block]
+    for k in BAD[1:]:
+        own = federation.strata.sizes[k] / federation.sizes[k]
+        mix = (0.3 * own + 0.7 * honest.sum(axis=1) / honest.sum()) * np.exp(claim)
+        law = mix[:, None] / mix.sum() * scores / scores.sum(axis=1, keepdims=True)
+        assert sent[k].sum() == 2 * federation.sizes[k]
+        assert np.abs(np.cumsum(sent[k] - sent[k].sum() * law)).max() <= 1 + 1e-6
 
 
 def test_the_adaptive_attacker_takes_any_rule_and_turns_one_that_leaves_out_the_hardest(world):

@@ -157,6 +157,7 @@ def test_sites_get_what_each_rule_gives_them_and_letters_help_the_worst():
     rows, rules = natural.by_site(natural.FEDERATIONS[2], seeds=2)
     weights = [row["samples"] for row in rows]
     assert weights == [303, 294, 123, 200]
+    assert natural.described(natural.FEDERATIONS[2])["samples_used"] == sum(weights)
     by_rule = {row["rule"]: row for row in rules}
     assert list(by_rule) == ["pooled", "dealt", "by class", "letter", "own data"]
     for rule in natural.RULES:
