@@ -91,27 +91,17 @@ _HOMES = {
     "guarantees": ("LabelShift", "Marginal", "Pac"),
     "privacy": ("Ledger", "Privacy", "recommend_grid"),
     "report": ("Report",),
-    "scores": (
-        "APS",
-        "CQR",
-        "LAC",
-        "RAPS",
-        "SAPS",
-        "AbsoluteResidual",
-        "ClassificationScore",
-        "OrdinalAPS",
-        "Risk",
-        "Score",
-    ),
     "probabilities": ("from_logits",),
 }
-_HOME = {name: f"robfcp.{room}" for room, names in _HOMES.items() for name in names}
+_HOME = {name: "scores" for name in __all__ if name[0].isupper()}  # all that is not named above
+_HOME |= {name: room for room, names in _HOMES.items() for name in names}
+_ROOMS = (*_HOMES, "scores", "metrics", "prediction", "figures", "page", "engines", "lab")
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        found = getattr(import_module(_HOME[name]), name)
-    elif name in (*_HOMES, "metrics", "prediction", "figures", "page", "engines", "lab"):
+        found = getattr(import_module(f"robfcp.{_HOME[name]}"), name)
+    elif name in _ROOMS:
         found = import_module(f"robfcp.{name}")
     else:
         raise AttributeError(f"module 'robfcp' has no attribute {name!r}")

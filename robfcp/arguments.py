@@ -17,6 +17,7 @@ from robfcp.errors import MAX_NAME, ReportError, RobfcpError
 
 Rng = int | np.random.Generator | None
 
+_MISSING = ("None", "nan", "NaN", "<NA>", "NaT")  # of Python, numpy, decimals and pandas
 _NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")
 
 
@@ -111,22 +112,15 @@ def refuse_missing(field: str, values: NDArray[Any]) -> None:
     if values.dtype.kind not in "fcOmM":
         return
     if values.dtype.kind == "O":
-        missing = np.array([_is_missing(value) for value in values.ravel().tolist()], dtype=bool)
+        each = values.ravel().tolist()
+        missing = np.array(
+            [not isinstance(v, str) and str(v) in _MISSING for v in each], dtype=bool
+        )
     else:
         missing = np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values)
     if missing.any():
         row = int(np.flatnonzero(missing.reshape(len(values), -1).any(axis=1))[0])
         raise RobfcpError(f"{field}: row {row} is missing; fill it in or leave the sample out")
-
-
-def _is_missing(value: object) -> bool:
-    """None, NaN, and what pandas writes for them (NA, NaT): none of it equals itself."""
-    try:
-        return value is None or not bool(value == value)
-    except TypeError:  # pandas.NA, whose truth is unknown
-        return True
-    except ValueError:  # an array
-        return False
 
 
 def generator(rng: Rng) -> np.random.Generator:
@@ -168,7 +162,6 @@ def a_few(names: Sequence[str], most: int = 5) -> str:
 
 
 MAX_SAMPLES = 2**40  # of a client: every sum over a million clients stays inside int64
-_ODD = [ord(" "), *sorted({ord(word[0]) for word in RESERVED})]  # with which refused names begin
 
 
 def check_client(client: object) -> None:
@@ -185,20 +178,9 @@ def check_client(client: object) -> None:
 
 
 def are_clients(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Which can be names; of plain text only those that begin or end oddly are looked at."""
-    text = "".join(names)
-    looked_at = np.ones(len(names), dtype=bool)
-    if text.isascii() and text.isprintable() and all(names):
-        letters = np.frombuffer(text.encode(), dtype=np.uint8)
-        lengths = np.fromiter(map(len, names), dtype=np.int64, count=len(names))
-        ends = np.cumsum(lengths)
-        odd = np.isin(letters[ends - lengths], _ODD)
-        looked_at = odd | (letters[ends - 1] == _ODD[0]) | (lengths > MAX_NAME)
-    fine = ~looked_at
-    for k in np.flatnonzero(looked_at).tolist():
-        name = names[k]
-        fine[k] = 0 < len(name) <= MAX_NAME and name.isprintable() and not deceptive(name)
-    return fine
+    """Which can be clients' names."""
+    fine = (0 < len(n) <= MAX_NAME and n.isprintable() and not deceptive(n) for n in names)
+    return np.fromiter(fine, dtype=bool, count=len(names))
 
 
 def check_text(client: str, field: str, value: object) -> None:

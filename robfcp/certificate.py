@@ -125,11 +125,6 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return self.lower <= 0 and self.upper >= 1
 
     @property
-    def width(self) -> float:
-        """upper - lower."""
-        return self.upper - self.lower
-
-    @property
     def at_every_site(self) -> float | None:
         """Where sites are declared alike up to s: coverage at each honest one, lower - 2 s."""
         declared = (float(one.value) for one in self.assumptions if one.name == "alike")
@@ -199,11 +194,10 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
             what = f"mean {self.risk}" if self.risk else "coverage"
             what += f" of every {self.by}" if self.by else ""
             return f"nothing is proved about {what} if {self.m} of {self.n_clients} sites lie"
+        many = f"more than {self.m} of the {self.n_clients} sites lie"
         if self.m == 0:
-            return f"{sure}, either at least one of the {self.n_clients} sites lies or {self._span}"
-        return (
-            f"{sure}, either more than {self.m} of the {self.n_clients} sites lie or {self._span}"
-        )
+            many = f"at least one of the {self.n_clients} sites lies"
+        return f"{sure}, either {many} or {self._span}"
 
     def _promised(self) -> str:
         whom = f"at most {self.m} of {self.n_clients} sites"
@@ -241,12 +235,12 @@ def _check_shares(lower: float, upper: float, m: int) -> None:
 
 def at_least(share: float) -> str:
     """The share as a percentage that is not larger: 0.899951 is 89.99%."""
-    return _percent(share, ROUND_FLOOR)
+    return _loss(share, 1, ROUND_FLOOR)
 
 
 def at_most(share: float) -> str:
     """The share as a percentage that is not smaller: 0.899951 is 90%."""
-    return _percent(share, ROUND_CEILING)
+    return _loss(share, 1, ROUND_CEILING)
 
 
 def loss_at_most(loss: float, bound: float) -> str:
@@ -255,15 +249,9 @@ def loss_at_most(loss: float, bound: float) -> str:
 
 
 def _loss(loss: float, bound: float, rounding: str) -> str:
-    if bound == 1:
-        return _percent(loss, rounding)
+    """Two decimals of a percentage where the bound is 1, else four significant digits."""
     exact = Decimal(repr(float(loss)))
-    if not exact:
-        return "0"
-    places = Decimal(1).scaleb(exact.adjusted() - 3)  # four significant digits
+    if bound == 1:
+        return f"{(100 * exact).quantize(Decimal('0.01'), rounding=rounding).normalize():f}%"
+    places = Decimal(1).scaleb(exact.adjusted() - 3) if exact else Decimal(1)
     return f"{exact.quantize(places, rounding=rounding).normalize():f}"
-
-
-def _percent(share: float, rounding: str) -> str:
-    exact = 100 * Decimal(repr(float(share)))
-    return f"{exact.quantize(Decimal('0.01'), rounding=rounding).normalize():f}%"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from robfcp.federation import Counts, Federation
 from robfcp.grid import Grid
 
 SURE = 20.0  # a part of another report by chance: less than e^-20
-MOST_CELLS = 5_000_000  # beyond that only whole copies are looked for
+MOST_CELLS = 20_000_000  # beyond that no copies are looked for
 FEWEST_CELLS = 5
 PLACES = 12  # equal parts of the others' scores
 SHARES = 10  # of what is left, for a wrong label
@@ -37,20 +37,57 @@ Whole = NDArray[np.int64]
 Array = NDArray[np.float64]
 
 
-Cause = Literal[
-    "labels swapped",
-    "labels mixed up",
-    "scores all equal",
-    "copy",
-    "part of another report",
-    "another model",
-    "probabilities too extreme",
-    "much smaller spread",
-    "hard cases missing",
-    "other mix of classes",
-    "other cases",
-    "not told",
-]
+WORDS: Mapping[str, tuple[str, str]] = {  # of each cause: what it looks like, what to check
+    "labels swapped": (
+        "the labels {classes} {look} swapped",
+        "check how {classes} are coded, in the labels and in the columns",
+    ),
+    "labels mixed up": (
+        "{mixed}",
+        "check the label column, the order of the classes and the version of the model",
+    ),
+    "scores all equal": (
+        "all its scores are equal ({where})",
+        "check that the file holds real probabilities and labels",
+    ),
+    "copy": (
+        "its report is the same as that of {other}",
+        "ask it and {other} which file they sent",
+    ),
+    "part of another report": (
+        "its report is contained in that of {other}",
+        "ask it and {other} whether they sent the same cases",
+    ),
+    "another model": (
+        "its scores look like those of another, less accurate model",
+        "check which version of the model was used, and that its input was prepared as elsewhere",
+    ),
+    "probabilities too extreme": (
+        "its probabilities are far more extreme than elsewhere, as with another model or scaling",
+        "check the version of the model and that probabilities were not rescaled",
+    ),
+    "much smaller spread": (
+        "its scores spread much less than elsewhere, as with another model, score or scaling",
+        "check the version of the model, the score, and that probabilities were not rescaled",
+    ),
+    "hard cases missing": (
+        "its hard cases are missing: large scores are too rare",
+        "check that the file holds all calibration cases, not a selection",
+    ),
+    "other mix of classes": (
+        "its mix of classes is another: {here} {classes} where the others have {there}",
+        "ask whether other cases are seen there; if so, nothing is wrong: consider thresholds by "
+        "class, or one of its own",
+    ),
+    "other cases": (
+        "its scores differ from the others'{where}, as with other cases or another device",
+        "compare the cases, the model and the labels with another site's",
+    ),
+    "not told": (
+        "nothing in its report says why",
+        "look at the technical reason, and ask how the file was made",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -99,7 +136,7 @@ equal (the smallest there is).
 
     client: str
     trusted: bool
-    cause: Cause
+    cause: str
     finding: str
     advice: str
     covered: float
@@ -115,7 +152,7 @@ equal (the smallest there is).
         if self.other:
             return f"{'copy' if self.cause == 'copy' else 'part'} of {self.other}"
         if self.cause == "labels swapped":
-            return f"labels swapped: {' and '.join(map(quoted, self.classes))}"
+            return f"labels swapped: {_named(self.classes)}"
         return "cause unclear" if self.cause == "not told" else self.cause
 
     @property
@@ -126,11 +163,11 @@ equal (the smallest there is).
     def to_site(self) -> Diagnosis:
         """The same for the site itself: no other site is named, nor what the others hold."""
         if self.other:
-            finding, _ = _copied("another site", self.cause == "copy")
+            finding = WORDS[self.cause][0].format(other="another site")
             return replace(self, finding=finding, advice="check which file was sent", other="")
         if self.cause == "other mix of classes":
-            most = " and ".join(map(quoted, self.classes))
-            return replace(self, finding=f"its mix of classes is another, most of all in {most}")
+            finding = f"its mix of classes is another, most of all in {_named(self.classes)}"
+            return replace(self, finding=finding)
         return self
 
     @property
@@ -160,9 +197,9 @@ def _percent(share: float) -> str:
     return f"{100 * share:.{digits}f}%"
 
 
-def quoted(name: str) -> str:
-    """A class's name in a sentence: numbers as they are, words in quotation marks."""
-    return name if name.isdigit() else f'"{name}"'
+def _named(classes: Sequence[str]) -> str:
+    """Classes in a sentence: numbers as they are, words in quotation marks."""
+    return " and ".join(name if name.isdigit() else f'"{name}"' for name in classes)
 
 
 def copied_from(federation: Federation, clients: NDArray[np.intp]) -> dict[int, tuple[int, bool]]:
@@ -186,30 +223,25 @@ def _copies(counts: Counts, chosen: list[int]) -> dict[int, tuple[int, bool]]:
     starts, cells, values = counts.entries()
     n_rows, pooled = len(starts) - 1, counts.pooled(None)
     here = [slice(int(first), int(last)) for first, last in pairwise(starts)]
-    equal: dict[bytes, list[int]] = {}
-    for k, row in enumerate(here):
-        key = cells[row].astype(np.int64).tobytes() + values[row].astype(np.int64).tobytes()
-        equal.setdefault(key, []).append(k)
-    same = {k: group for group in equal.values() if len(group) > 1 for k in group}
     share = pooled / max(1, int(pooled.sum()))
     owner = np.repeat(np.arange(n_rows), np.diff(starts))
+    totals = np.bincount(owner, weights=values, minlength=n_rows)
     found: dict[int, tuple[int, bool]] = {}
-    for k in chosen:
+    for k in chosen if len(chosen) * len(cells) <= MOST_CELLS else ():
         own, numbers = cells[here[k]], values[here[k]]
         if len(own) < FEWEST_CELLS:
             continue
-        if k in same:
-            found[k] = next(other for other in same[k] if other != k), True
-        elif len(chosen) * len(cells) <= MOST_CELLS:
-            place = np.searchsorted(own, cells).clip(max=len(own) - 1)
-            inside = (own[place] == cells) & (values >= numbers[place])
-            held = np.bincount(owner[inside], minlength=n_rows)
-            held[k] = 0
-            for other in np.flatnonzero(held == len(own)):
-                reach = share[cells[here[other]]].sum()
-                if -int(numbers.sum()) * np.log(max(reach, 1e-12)) > SURE + np.log(n_rows):
-                    found[k] = int(other), False
-                    break
+        place = np.searchsorted(own, cells).clip(max=len(own) - 1)
+        inside = (own[place] == cells) & (values >= numbers[place])
+        held = np.bincount(owner[inside], minlength=n_rows)
+        held[k] = 0
+        around = np.flatnonzero(held == len(own))
+        for other in around[np.argsort(totals[around], kind="stable")]:  # equal ones first
+            reach = share[cells[here[other]]].sum()
+            whole = bool(totals[other] == totals[k])
+            if whole or -totals[k] * np.log(max(reach, 1e-12)) > SURE + np.log(n_rows):
+                found[k] = int(other), whole
+                break
     return found
 
 
@@ -277,7 +309,7 @@ ODDER = 4.0
 class Explanation(NamedTuple):
     """A cause with its log-likelihood; `classes` are those that it names."""
 
-    cause: Cause
+    cause: str
     likelihood: float
     classes: tuple[int, ...] = ()
 
@@ -301,7 +333,7 @@ def explanations(own: Whole, others: Whole, grid: Grid, *, by_class: bool) -> li
     rest = _either((1 - ODD_CLASS, law["alike"]), (ODD_CLASS, law["shifted"]))
     mixes = Mixes(own.sum(axis=1), others.sum(axis=1))
     found = [Explanation("not told", float(rest.sum()) + mixes.usual)]
-    models: dict[Cause, Array] = {
+    models = {
         "another model": _either((0.6, law["noisier"]), (0.4, law["duller"])),
         "probabilities too extreme": law["sharper"],
         "much smaller spread": _either((0.7, law["flatter"]), (0.3, law["much flatter"])),
@@ -386,59 +418,20 @@ def _law(a: float, b: float, strength: float, bottom: float = 0.0) -> Array:
     return np.asarray(strength * mass)
 
 
-_MODEL_WORDS: Mapping[Cause, tuple[str, str]] = {
-    "another model": (
-        "its scores look like those of another, less accurate model",
-        "check which version of the model was used, and that its input was prepared as elsewhere",
-    ),
-    "probabilities too extreme": (
-        "its probabilities are far more extreme than elsewhere, as with another model or scaling",
-        "check the version of the model and that probabilities were not rescaled",
-    ),
-    "much smaller spread": (
-        "its scores spread much less than elsewhere, as with another model, score or scaling",
-        "check the version of the model, the score, and that probabilities were not rescaled",
-    ),
-    "hard cases missing": (
-        "its hard cases are missing: large scores are too rare",
-        "check that the file holds all calibration cases, not a selection",
-    ),
-}
-
-
-def _copied(other: str, whole: bool) -> tuple[str, str]:
-    """What another site's report is called, and what to ask."""
-    how = "the same as" if whole else "contained in"
-    ask = "which file they sent" if whole else "whether they sent the same cases"
-    return f"its report is {how} that of {other}", f"ask it and {other} {ask}"
-
-
-def _in_words(plain: Diagnosis, best: Explanation, sure: bool, names: tuple[str, ...]) -> Diagnosis:
-    """One explanation as a diagnosis."""
-    named = tuple(names[c] for c in best.classes) if names else ()
-    if best.cause == "not told":
-        return plain
-    if best.cause == "labels swapped":
-        first, second = map(quoted, named)
-        finding = f"the labels {first} and {second} {'look' if sure else 'may be'} swapped"
-        advice = f"check how {first} and {second} are coded, in the labels and in the columns"
-    elif best.cause == "labels mixed up":
-        finding = "its scores are far too large, as with wrong labels or another model"
-        if names:
-            finding = "its labels do not fit its probabilities in most classes"
-        column = "label column" if names else "labels"
-        advice = f"check the {column}, the order of the classes and the version of the model"
-    elif best.cause == "other cases":
-        where = f" in {' and '.join(map(quoted, named))}" if 0 < len(named) <= 3 else ""
-        finding = (
-            f"its scores differ from the others'{where}, as with other cases or another device"
-        )
-        advice = "compare the cases, the model and the labels with another site's"
-    else:
-        finding, advice = _MODEL_WORDS[best.cause]
-    return replace(
-        plain, cause=best.cause, finding=finding, advice=advice, sure=sure, classes=named
-    )
+def _told(
+    plain: Diagnosis,
+    cause: str,
+    *,
+    sure: bool = True,
+    classes: tuple[str, ...] = (),
+    other: str = "",
+    **words: str,
+) -> Diagnosis:
+    """The diagnosis of one cause, in its words."""
+    words |= {"classes": _named(classes), "other": other, "look": "look" if sure else "may be"}
+    finding, advice = (text.format(**words) for text in WORDS[cause])
+    found = replace(plain, cause=cause, finding=finding, advice=advice)
+    return replace(found, sure=sure, classes=classes, other=other)
 
 
 def diagnose(
@@ -538,33 +531,23 @@ class _Clinic:
 
     def examined(self, k: int) -> tuple[Diagnosis, bool]:
         """What site k's report looks like, and whether a trusted site should hear of it."""
-        plain = Diagnosis(
-            self._federation.ids[k],
-            bool(self._trusted[k]),
+        site, covered = self._federation.ids[k], float(self._covered[k])
+        plain = _told(
+            Diagnosis(
+                site, bool(self._trusted[k]), "", "", "", covered=covered, wanted=self._wanted
+            ),
             "not told",
-            "nothing in its report says why",
-            "look at the technical reason, and ask how the file was made",
-            covered=float(self._covered[k]),
-            wanted=self._wanted,
         )
         if self._noisy[k]:
-            finding = "its counts hold privacy noise, which hides the cause"
-            advice = "ask for the model, the labels and the file to be checked"
-            return replace(plain, finding=finding, advice=advice), False
+            hidden = "its counts hold privacy noise, which hides the cause"
+            return replace(plain, finding=hidden), False
         own, others, names = self._tables(k)
-        where = _constant(own, others)
-        if where:
-            finding = f"all its scores are equal ({where})"
-            advice = "check that the file holds real probabilities and labels"
-            found = replace(plain, cause="scores all equal", finding=finding, advice=advice)
-            return found, True
+        if where := _constant(own, others):
+            return _told(plain, "scores all equal", where=where), True
         if k in self._copies:
             source, whole = self._copies[k]
-            other = self._federation.ids[source]
-            finding, advice = _copied(other, whole)
-            cause: Cause = "copy" if whole else "part of another report"
-            found = replace(plain, cause=cause, finding=finding, advice=advice, other=other)
-            return found, True
+            cause = "copy" if whole else "part of another report"
+            return _told(plain, cause, other=self._federation.ids[source]), True
         if others.sum() < FEWEST or own.sum() < FEW_SCORES:
             return plain, bool(self.low[k])
         strata = self._federation.strata
@@ -574,32 +557,32 @@ class _Clinic:
         alike = next(one.likelihood for one in ranked if one.cause == "not told")
         certain = best.cause != "other cases" and best.likelihood - alike > CERTAIN
         sure = best.likelihood - second.likelihood > CLEAR
-        found = _in_words(plain, best, sure, names)
-        if found.cause == "not told":
-            found = _mix(found, own, others, names)
-        elif not sure:
-            instead = _in_words(plain, second, False, names)
-            if instead.cause not in ("not told", found.cause):
-                found = replace(found, instead=instead.short)
+
+        def in_words(one: Explanation) -> Diagnosis:
+            classes = tuple(names[c] for c in one.classes) if names else ()
+            where = f" in {_named(classes)}" if 0 < len(classes) <= 3 else ""
+            mixed = "its scores are far too large, as with wrong labels or another model"
+            if names:
+                mixed = "its labels do not fit its probabilities in most classes"
+            return _told(plain, one.cause, sure=sure, classes=classes, where=where, mixed=mixed)
+
+        found = in_words(best) if best.cause != "not told" else _mix(plain, own, others, names)
+        if not sure and not {best.cause, second.cause} & {"not told"}:
+            found = replace(found, instead=in_words(second).short)
         return found, bool(self.low[k] or certain)
 
 
 def _mix(plain: Diagnosis, own: Whole, others: Whole, names: tuple[str, ...]) -> Diagnosis:
     """Scores as elsewhere within the classes, but other classes."""
-    here, there = own.sum(axis=1), others.sum(axis=1)
-    mine, usual, mixes = here / here.sum(), there / max(1, int(there.sum())), Mixes(here, there)
+    sizes, all_sizes = own.sum(axis=1), others.sum(axis=1)
+    mine, usual = sizes / sizes.sum(), all_sizes / max(1, int(all_sizes.sum()))
+    mixes = Mixes(sizes, all_sizes)
     if not names or mixes.anything - RARE <= mixes.as_others:
         return plain
     most = int(np.argmax(np.abs(mine - usual)))
-    return replace(
-        plain,
-        cause="other mix of classes",
-        finding=f"its mix of classes is another: {_percent(float(mine[most]))} "
-        f"{quoted(names[most])} where the others have {_percent(float(usual[most]))}",
-        advice="ask whether other cases are seen there; if so, nothing is wrong: consider "
-        "thresholds by class, or one of its own",
-        classes=(names[most],),
-    )
+    here, there = _percent(float(mine[most])), _percent(float(usual[most]))
+    classes = (names[most],)
+    return _told(plain, "other mix of classes", classes=classes, here=here, there=there)
 
 
 def _constant(own: Whole, others: Whole) -> str:

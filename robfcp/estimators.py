@@ -24,7 +24,6 @@ try:
     from sklearn import get_config
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
     from sklearn.exceptions import NotFittedError
-    from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.validation import check_is_fitted, column_or_1d
 except ImportError as error:  # pragma: no cover
@@ -142,18 +141,14 @@ class _FederatedConformal:
         y
             Their targets.
         **fit_params
-            What the estimator's `fit` takes besides, sample_weight for instance; routed by
-            request where scikit-learn's metadata routing is on.
+            What the estimator's `fit` takes besides, sample_weight for instance.
 
         Returns
         -------
         self
             With `estimator_`. An earlier calibration is forgotten.
         """
-        routed = fit_params
-        if get_config()["enable_metadata_routing"]:
-            routed = process_routing(self, "fit", **fit_params).estimator.fit
-        self.estimator_ = clone(self.estimator).fit(X, y, **routed)
+        self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
         self.__dict__.pop("calibration_", None)
         return self
 
@@ -264,18 +259,6 @@ class _FederatedConformal:
             self._sklearn_output_config = {"transform": transform}
         return self
 
-    def get_metadata_routing(self) -> Any:
-        """Where scikit-learn sends what `fit` gets besides X and y: to the estimator.
-
-        Returns
-        -------
-        MetadataRouter
-            Requests are set on the estimator: `set_fit_request(sample_weight=True)`.
-        """
-        mapping = MethodMapping().add(caller="fit", callee="fit")
-        router = MetadataRouter(owner=type(self).__name__).add_self_request(self)
-        return router.add(estimator=self.estimator, method_mapping=mapping)
-
     def __sklearn_is_fitted__(self) -> bool:
         if hasattr(self, "estimator_"):
             return True
@@ -344,10 +327,7 @@ class _FederatedConformal:
             levels = [float(level.coverage) for level in self.calibration_.levels]
             columns = [f"{name} at {level:g}" for name in names for level in levels]
             values = values.reshape(len(values), -1)
-        try:
-            library = import_module(kind)
-        except ImportError:
-            raise RobfcpError(f"transform: {kind} is not installed; install it") from None
+        library = import_module(kind)
         if kind == "polars":
             return library.DataFrame(values, schema=columns)
         return library.DataFrame(values, columns=columns, index=getattr(X, "index", None))
@@ -426,14 +406,9 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
         (n, C) or (n, C, L) array of bool
             L is the number of confidence levels. A frame where `set_output` asks for one.
         """
-        calibration = self._calibrated()
-        sets = calibration.predict_set(
-            self._model.predict_proba(X),
-            self._generator(1) if rng is None else rng,
-            non_empty=non_empty,
-        )
-        framed: NDArray[np.bool_] = self._framed(sets, [str(name) for name in self.classes_], X)
-        return framed
+        calibration, drawn = self._calibrated(), self._generator(1) if rng is None else rng
+        sets = calibration.predict_set(self._model.predict_proba(X), drawn, non_empty=non_empty)
+        return self._framed(sets, [str(name) for name in self.classes_], X)
 
     @available_if(lambda self: hasattr(self._model, "predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -538,5 +513,4 @@ class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstim
             L is the number of confidence levels. A frame where `set_output` asks for one.
         """
         ends = self._calibrated().predict_interval(self._model.predict(X))
-        framed: NDArray[np.float64] = self._framed(ends, ["low", "high"], X)
-        return framed
+        return self._framed(ends, ["low", "high"], X)

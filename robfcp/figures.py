@@ -113,6 +113,13 @@ def save(drawn: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> N
     write_atomically(path, buffer.getvalue())
 
 
+def _worded(ax: Axes, title: str, xlabel: str, ylabel: str = "") -> Axes:
+    """The axes with their title, labels and legend."""
+    ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    ax.legend()
+    return ax
+
+
 def looks(names: Iterable[str]) -> list[tuple[str, tuple[str, str]]]:
     """Colour and mark for each name: defences keep theirs, others take the next free ones."""
     wanted = list(names)
@@ -159,11 +166,9 @@ def plot_certificates(
         pair[0].axhline(float(outcome.level), color=colour, linestyle=":", linewidth=1)
     confidence = outcomes[0].budgets[0].certificate.confidence
     proved = f"Proved coverage, {confidence:.0%} confidence"
-    pair[0].set(title=proved, ylabel="coverage of the honest sites")
-    pair[1].set(title="Thresholds guaranteed at the level", ylabel="threshold")
-    for ax in pair:
-        ax.set_xlabel("sites that may lie, m")
-        ax.legend()
+    liars = "sites that may lie, m"
+    _worded(pair[0], proved, liars, "coverage of the honest sites")
+    _worded(pair[1], "Thresholds guaranteed at the level", liars, "threshold")
     return pair
 
 
@@ -203,9 +208,7 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
         if np.isfinite(level.threshold):
             name = None if number else "threshold"
             target.axvline(level.threshold, color=GREEN, linestyle="--", label=name)
-    target.set(xlabel="score", ylabel="share at or below", title="Scores of the sites")
-    target.legend()
-    return target
+    return _worded(target, "Scores of the sites", "score", "share at or below")
 
 
 @style()
@@ -236,9 +239,7 @@ def plot_oddness(calibration: Calibration, ax: Axes | None = None) -> Axes:
         target.scatter(place[chosen], number[chosen], s=18, color=colour, marker=marker, label=name)
     if number[0] > 0 and number[-1] > 20 * number[len(number) // 2]:
         target.set_yscale("log")
-    target.set(xlabel="sites, least odd first", ylabel="oddness", title="Sites by oddness")
-    target.legend()
-    return target
+    return _worded(target, "Sites by oddness", "sites, least odd first", "oddness")
 
 
 @style()
@@ -288,9 +289,7 @@ def plot_lines(
             target.fill_between(x, *spreads[name], color=colour, alpha=0.15, linewidth=0)
     if level is not None:
         target.axhline(level, color=GREY, linestyle=":", linewidth=1)
-    target.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    target.legend()
-    return target
+    return _worded(target, title, xlabel, ylabel)
 
 
 @style()
@@ -379,9 +378,7 @@ def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
             target.plot(n, np.array(logs) / np.log(10), color=colour, label=words)
     line = -np.log10(monitor.state.delta)
     target.axhline(line, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
-    target.set(xlabel="samples", ylabel="alarm strength, log10", title="How strong the alarms are")
-    target.legend()
-    return target
+    return _worded(target, "How strong the alarms are", "samples", "alarm strength, log10")
 
 
 MOST = 40  # classes shown, those that are covered least
@@ -454,8 +451,7 @@ def plot_by_class(
     for ax in pair:
         ax.set_yticks(places, names, fontsize=8 if len(shown) > 15 else None)
         ax.set_ylim(-0.6, len(shown) - 0.4)
-        ax.legend()
     more = f", the {MOST} covered least" if len(shown) < len(some) else ""
-    pair[0].set(title=f"Coverage by {strata.by}{more}", xlabel="share covered")
-    pair[1].set(title="Thresholds", xlabel="score")
+    _worded(pair[0], f"Coverage by {strata.by}{more}", "share covered")
+    _worded(pair[1], "Thresholds", "score")
     return pair

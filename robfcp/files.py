@@ -29,10 +29,6 @@ _REASONS = {
     errno.EPERM: "you have no permission",
     errno.EROFS: "the disk is read-only",
     errno.ENOSPC: "the disk is full",
-    getattr(errno, "EDQUOT", errno.ENOSPC): "your share of the disk is used up",
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.EBUSY: "another program uses it",
-    errno.EMFILE: "too many files are open",
     errno.EIO: "the disk does not answer",
 }
 _READ = os.O_RDONLY | _BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -78,6 +74,19 @@ def reason_of(error: Exception) -> str:
     return _REASONS.get(number or 0) or getattr(error, "strerror", None) or str(error)
 
 
+@contextmanager
+def _writing(path: str | os.PathLike[str], problem: str = "cannot be written") -> Iterator[None]:
+    """Says of what the system refuses that another place would do."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, RobfcpError):
+            raise
+        raise RobfcpError(
+            f"{os.fspath(path)}: {problem} ({reason_of(error)}); choose another place"
+        ) from error
+
+
 def write_atomically(
     path: str | os.PathLike[str], content: bytes | str, *, private: bool = False
 ) -> None:
@@ -86,17 +95,13 @@ def write_atomically(
     What is there but no file (a device, a pipe) is written to, never replaced. A private file can
     be read by its owner alone, unless one that is there already is open to others.
     """
-    try:
+    with _writing(path):
         target = Path(os.path.realpath(path))
         data = content.encode() if isinstance(content, str) else content
         if is_special(target):
             target.write_bytes(data)
         else:
             _replace(target, data, 0o600 if private else 0o666)
-    except (OSError, ValueError) as error:
-        raise RobfcpError(
-            f"{path}: cannot be written ({reason_of(error)}); choose another place"
-        ) from error
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
@@ -107,12 +112,8 @@ def is_special(path: str | os.PathLike[str]) -> bool:
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
     """The folder, made with its parents where it is not there."""
-    try:
+    with _writing(path, "the folder cannot be made"):
         Path(path).mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise RobfcpError(
-            f"{path}: the folder cannot be made ({reason_of(error)}); choose another place"
-        ) from error
     return Path(path)
 
 
@@ -125,13 +126,9 @@ def prepare_output(path: str | os.PathLike[str]) -> None:
     if is_special(target):
         return
     probe = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
-    try:  # to ask for permission would not do: network drives and Windows say yes and mean no
+    with _writing(path):  # a probe: network drives and Windows say yes to a question and mean no
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.unlink(probe)
-    except OSError as error:
-        raise RobfcpError(
-            f"{path}: cannot be written ({reason_of(error)}); choose another place"
-        ) from error
 
 
 def _replace(target: Path, data: bytes, mode: int) -> None:
@@ -180,12 +177,8 @@ def _sync_folder(folder: Path) -> None:
 @contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[int]:
     """The open lock file, held by nobody else; the system lets go of it when a process dies."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
-    except OSError as error:
-        raise RobfcpError(
-            f"{os.fspath(path)}: cannot be written ({reason_of(error)}); choose another place"
-        ) from None
+    with _writing(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | _BINARY, 0o600)
     try:
         try:
             if os.name == "nt":

@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import array, floats, refuse_missing, share, whole
 from robfcp.errors import RobfcpError
-from robfcp.prediction import numbered_labels
 from robfcp.probabilities import ClassColumns, check_labels
 
 __all__ = [
@@ -52,12 +51,8 @@ def columns_of(sets: ArrayLike, labels: ArrayLike, classes: Classes) -> NDArray[
     if len(set(names)) != members.shape[1]:
         raise RobfcpError(f"classes: need {members.shape[1]} different names, one a column of sets")
     given = array("labels", labels)
-    if given.shape != (len(members),):
-        raise RobfcpError(
-            f"labels: shape {given.shape} does not fit {len(members)} samples; give one per row"
-        )
     refuse_missing("labels", given)
-    return numbered_labels(given.astype(str), names)
+    return check_labels(given.astype(str), members.shape, names)
 
 
 def ends_of(intervals: ArrayLike) -> NDArray[np.float64]:

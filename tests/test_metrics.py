@@ -53,7 +53,9 @@ def test_metrics_take_names_for_labels(metric):
 
 def test_metrics_refuse_names_that_do_not_fit():
     sets = np.eye(2, dtype=bool)
-    with pytest.raises(robfcp.RobfcpError, match="cough is none of the classes flu, cold"):
+    with pytest.raises(
+        robfcp.RobfcpError, match="cough of sample 1 is none of the columns flu, cold"
+    ):
         metrics.coverage(sets, ["flu", "cough"], classes=["flu", "cold"])
     with pytest.raises(robfcp.RobfcpError, match="need 2 different names"):
         metrics.coverage(sets, ["flu", "flu"], classes=["flu", "flu"])

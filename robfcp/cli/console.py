@@ -54,13 +54,8 @@ Sign = Annotated[Path | None, agreed("Sign it with this key of robfcp keygen.", 
 Round = Annotated[str | None, agreed("The round's name, the same at all sites.", "--round")]
 Model = Annotated[str | None, agreed("The shared model's name or digest.", "--model")]
 TermsFile = Annotated[Path | None, agreed("What was agreed for the round: round.toml.", "--terms")]
-Keys = Annotated[
-    Path | None, agreed("registry.toml of public keys; refuse the unsigned.", "--keys")
-]
-ServerKey = Annotated[
-    str | None,
-    agreed("The server's public key, or its file: refuse what it has not signed.", "--server-key"),
-]
+Keys = Annotated[Path | None, agreed("registry.toml of public keys: refuse others.", "--keys")]
+ServerKey = Annotated[str | None, agreed("Refuse what this key has not signed.", "--server-key")]
 FIGURES = (".png", ".svg", ".pdf")
 PATIENCE_SECONDS = 2.0
 SHOWN = 12
@@ -164,7 +159,7 @@ class Printer:
 
     def line(self, text: str) -> None:
         """Text for people, broken at blanks; control characters in names are not interpreted."""
-        if not (self.quiet or self.as_json):
+        if text and not (self.quiet or self.as_json):
             width = get_terminal_size((80, 24)).columns
             for part in text.split("\n"):
                 words = plain(part, None)

@@ -10,12 +10,11 @@ from robfcp.calibration import calibrate, diagnose
 from robfcp.cli import console
 from robfcp.cli.console import Printer, basic
 from robfcp.cli.server import about
-from robfcp.defence import Consensus
 from robfcp.diagnosis import Diagnosis
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.files import make_folder
-from robfcp.lab.faults import HONEST, LIE, compared, stroke_story
+from robfcp.lab.faults import LIE, compared, stroke_story
 from robfcp.page import write_page
 
 WORDS = {
@@ -26,20 +25,11 @@ WORDS = {
     "temperature-flat": "rescaled probabilities",
     LIE: "lies: all scores zero",
 }
-TITLES = {
-    HONEST: "honest only",
-    "none": "undefended",
-    "rob-fcp": "published",
-    "rob-fcp-released": "released",
-    Consensus.name: "ours",
-}
 
 
 def demo(
     printer: Printer,
-    output: Annotated[
-        Path, basic("Folder for page, calibration and reports.", "--output", "-o")
-    ] = Path("out"),
+    output: Annotated[Path, basic("Folder for all results.", "--output", "-o")] = Path("out"),
     engine: Annotated[str, basic("none, or flower: the round as messages between apps.")] = "none",
     seed: console.Seed = 0,
 ) -> None:
@@ -62,44 +52,34 @@ def demo(
         calibration = calibrated(Federation.from_reports(story.reports))
         found = diagnose(calibration)
     patients = sum(report.n_samples for report in story.reports)
-    wrong = Counter(WORDS[fault] for fault in story.faults.values())
     printer.line(
         f"{len(story.reports)} hospitals of the International Stroke Trial, {patients:,} patients. "
-        "A prediction set is to hold a patient's outcome nine times out of ten."
-    )
-    printer.line(
-        f"At {len(story.faults)} of them something is wrong: "
-        + ", ".join(f"{words} ({number})" for words, number in wrong.items())
-        + "."
+        "A prediction set is to hold a patient's outcome nine times out of ten. At "
+        f"{len(story.faults)} of them something is wrong."
     )
     rows = []
     for line in lines:
         shares = (f"{line.coverage:.1%}", f"{line.set_size:.2f}", f"{line.worst_class:.1%}")
         counts = (line.found, line.false_alarms) if line.found + line.false_alarms else ("", "")
-        title = TITLES.get(line.defence, line.defence)
-        rows.append((title, *shares, f"{line.worst_site:.1%}", *counts))
+        rows.append((line.defence, *shares, f"{line.worst_site:.1%}", *counts))
     printer.table(
         "at the hospitals where nothing is wrong",
         ["", "covered", "set size", "worst class", "worst site", "found", "false"],
         rows,
     )
     printer.line(
-        "Published is the rule as the paper prints it, released what its code does; found and "
-        "false count the hospitals left out, rightly and wrongly."
+        "rob-fcp is the rule as the paper prints it, rob-fcp-released what its code does; found "
+        "and false count the hospitals left out, rightly and wrongly."
     )
-    mistaken = [
-        (name, WORDS[fault], _verdict(found.get(name)),
-         found[name].short if name in found else "nothing looks wrong")
-        for name, fault in story.faults.items() if fault != LIE
-    ]  # fmt: skip
-    liars = [name for name, fault in story.faults.items() if fault == LIE]
-    verdicts = Counter(_verdict(found.get(name)) for name in liars).most_common()
-    decided = ", ".join(f"{words}: {number}" for words, number in verdicts)
-    said = ", ".join(dict.fromkeys(found[name].short for name in liars if name in found))
+    fates = []
+    for fault in dict.fromkeys(story.faults.values()):
+        names = [name for name, own in story.faults.items() if own == fault]
+        ends = Counter(_verdict(found.get(name)) for name in names).most_common()
+        words = dict.fromkeys(found[name].short for name in names if name in found)
+        decided = ", ".join(f"{end}: {number}" for end, number in ends)
+        fates.append((WORDS[fault], len(names), decided, ", ".join(words) or "nothing looks wrong"))
     printer.table(
-        "what became of the others",
-        ["hospital", "what is wrong", "verdict", "what we say"],
-        [*mistaken, (f"{len(liars)} hospitals", WORDS[LIE], decided, said)],
+        "what became of the others", ["what is wrong", "at", "verdict", "what we say"], fates
     )
     make_folder(output / "reports")
     for report in story.reports:

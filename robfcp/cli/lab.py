@@ -28,11 +28,10 @@ from robfcp.lab.paper.tables import to_csv
 from robfcp.scores import ClassificationScore
 
 SCORES = "lac, aps, raps, saps or ordinal-aps"
+DATASETS = ", ".join(dict.fromkeys([*datasets.names(), *datasets.site_names()]))
 SITES, TOLD = ("artificial", "natural"), ("known", "estimate")
 
-Data = Annotated[
-    str, typer.Argument(help="Shipped outputs by name, or a .npz/.csv file with labels.")
-]
+Data = Annotated[str, typer.Argument(help="Shipped outputs by name, or a .npz or .csv file.")]
 MEASURES = {  # of simulations, and how they are written
     "coverage": ".3f",
     "worst_class_coverage": ".3f",
@@ -87,18 +86,16 @@ class Range:
         """Probabilities, labels and what the test range takes besides; outputs can be written."""
         console.prepare(self.output, endings=(".json", ".csv"))
         console.prepare_figure(self.plot)
-        if self.sites not in SITES:
-            raise RobfcpError(f"--sites: {self.sites!r} is neither 'artificial' nor 'natural'")
+        for name, known in (("sites", SITES), ("liars", TOLD), ("by", (None, "class"))):
+            if (given := getattr(self, name)) not in known:
+                words = " or ".join(word for word in known if word)
+                raise RobfcpError(f"--{name}: {given!r} is unknown here; use {words}")
         natural = self.sites == "natural"
         if natural and self.beta is not None:
             raise RobfcpError("--beta: natural sites are as they are; leave --beta away")
         rule = chosen_score(self.score)
         if not isinstance(rule, ClassificationScore):
             raise RobfcpError(f"--score: {self.score} is a regression score; use {SCORES}")
-        if self.liars not in TOLD:
-            raise RobfcpError(f"--liars: {self.liars!r} is neither 'known' nor 'estimate'")
-        if self.by not in (None, "class"):
-            raise RobfcpError(f"--by: {self.by!r} is unknown here; use class, or leave it away")
         p, labels, own = _outputs(data, self.site_column if natural else None)
         same = ("coverage", "min_size", "beta", "liars", "exactly", "by")
         told = {name: getattr(self, name) for name in same}
@@ -256,24 +253,12 @@ def _show_cells(cells: Sequence[team.Cell], printer: Printer) -> None:
             for (attack, share), row in lines.items()
         ],
     )
-    for name, cell in marked.items():
-        worst, honest = cell.worst_class_coverage, cell.honest_worst_class_coverage
-        printer.line(
-            f"{name}: worst under {cell.attack} by {cell.share:.0%}: coverage {cell.coverage:.3f} "
-            f"(honest {cell.honest_coverage:.3f}), set size {cell.set_size:.2f} "
-            f"(honest {cell.honest_set_size:.2f})"
-            + (f", worst class {worst:.3f} (honest {honest:.3f})" if by else "")
-        )
 
 
 def reproduce(
     printer: Printer,
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments, or all; without any they are listed.")
-    ] = None,
-    output: Annotated[Path, basic("Where tables and figures go.", "--output", "-o")] = (
-        Path("out/paper")
-    ),
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments, or all.")] = None,
+    output: Annotated[Path, basic("Folder of results.", "--output", "-o")] = Path("out/paper"),
     seeds: Annotated[int, basic("Runs of every cell.")] = 10,
     workers: Annotated[int | None, basic("Processes; all cores unless told.")] = None,
     resume: Annotated[bool, basic("Keep what an earlier call has run.")] = True,
@@ -317,44 +302,19 @@ def reproduce(
     printer.json(tables)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a model is trained over simulated sites; what is None is as the shipped models were."""
-
-    beta: Annotated[float | None, basic("Dirichlet split; without it iid.")] = None
-    rounds: Annotated[int | None, basic("Rounds of training.")] = None
-    clients: Annotated[int | None, basic("Number of sites (100).")] = None
-    fraction: Annotated[float | None, expert("Share of sites a round.")] = None
-    local_epochs: Annotated[int | None, expert("Epochs a site trains.")] = None
-    batch: Annotated[int | None, expert("Samples a step.")] = None
-
-
 def train(
     printer: Printer,
-    how: Recipe,
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            help=f"One of {', '.join(datasets.names())}; with --model leave-sites-out one of "
-            f"{', '.join(datasets.site_names())}."
-        ),
-    ],
+    dataset: Annotated[str, typer.Argument(help=f"One of {DATASETS}.")],
     output: Annotated[Path, basic("Where the outputs go (npz).", "--output", "-o")],
     data_dir: Annotated[Path | None, basic("Where the data sets are; else $ROBFCP_DATA.")] = None,
     verify: Annotated[bool, basic("Check checksums and counts.")] = True,
-    model: Annotated[
-        str | None,
-        basic(
-            "cnn, resnet18 or mlp; or leave-sites-out: each of the data's own sites predicted by "
-            "a scikit-learn model that never saw it."
-        ),
-    ] = None,
-    learning_rate: Annotated[float | None, expert("At the first round.")] = None,
-    bits: Annotated[int, expert("16 or 8 bits a stored logit.")] = 16,
-    checkpoint: Annotated[
-        Path | None, basic("Safetensors file to save to and resume from.")
-    ] = None,
+    model: Annotated[str | None, basic("cnn, resnet18, mlp or leave-sites-out.")] = None,
+    beta: Annotated[float | None, basic("Dirichlet split; without it iid.")] = None,
+    rounds: Annotated[int | None, basic("Rounds of training.")] = None,
+    clients: Annotated[int | None, basic("Number of sites (100).")] = None,
+    checkpoint: Annotated[Path | None, basic("Safetensors file to save and resume.")] = None,
     device: Annotated[str, basic("auto, cpu or cuda.")] = "auto",
+    bits: Annotated[int, expert("16 or 8 bits a stored logit.")] = 16,
     stop_after: Annotated[int | None, expert("End after this many rounds.")] = None,
     seed: console.Seed = 0,
 ) -> None:
@@ -367,85 +327,69 @@ def train(
     [dim]Example: robfcp lab train stroke --model leave-sites-out -o stroke.npz[/dim]
     """
     console.prepare(output, checkpoint)
-    own: dict[str, Any] = {"learning_rate": learning_rate, "seed": seed}
-    where = {"checkpoint": checkpoint, "stop_after": stop_after}
+    told = {"beta": beta, "rounds": rounds, "clients": clients}
+    where: dict[str, Any] = {"checkpoint": checkpoint, "stop_after": stop_after}
+    record: dict[str, Any]
     natural_only = dataset in datasets.site_names() and dataset not in datasets.names()
     if model == "leave-sites-out" or (natural_only and model is None):
-        told = {**vars(how), **where}
-        given = next((name for name, value in told.items() if value is not None), None)
+        given = next((name for name, value in (told | where).items() if value is not None), None)
         if given is not None:
             option = given.replace("_", "-")
             raise RobfcpError(f"--{option}: says nothing to leave-sites-out; leave it away")
+        from robfcp.lab.natural import leave_out_recipe, leave_sites_out
+
         data = datasets.load_sites(dataset, data_dir, verify=verify)
-        record = _leave_sites_out(data, output, own, bits, printer)
+        plan = leave_out_recipe(dataset, seed=seed)
+        started = time.perf_counter()
+        with printer.busy(f"training {dataset}", plan.folds) as step:
+            table, logits, library = leave_sites_out(data, plan, lambda: step(advance=1))
+        seconds, y = time.perf_counter() - started, table.y
+        outputs.write(output, logits, y, None, bits, table.columns)
+        record = {
+            "sites": len(set(table.sites.tolist())),
+            "samples": len(y),
+            "accuracy": float((logits.argmax(axis=1) == y).mean()),
+            "commonest_class": float(np.bincount(y).max() / len(y)),
+            "seconds": seconds,
+            "features": list(data.features) or data.x.shape[1],
+            "class_names": list(data.classes),
+            "library": library,
+            "settings": asdict(plan),
+        }
     else:
+        from robfcp.lab.training import recipe
+        from robfcp.lab.training import train as run
+
         images = datasets.load(dataset, data_dir, verify=verify)
-        own |= {"dataset": dataset, "model": model, **vars(how)}
-        record = _train_over_sites(images, output, own, {**where, "device": device}, bits, printer)
+        settings = recipe(dataset=dataset, model=model, seed=seed, **told)
+        with printer.busy(f"training {dataset}", stop_after or settings.rounds) as step:
+            trained = run(
+                images,
+                settings,
+                on_round=lambda state: step(completed=state.round),
+                device=device,
+                **where,
+            )
+        outputs.write(output, trained.logits, images.test.y, images.test.groups, bits)
+        record = {
+            "accuracy": trained.accuracy,
+            "history": trained.history,
+            "seconds": trained.seconds,
+            "train_samples": len(images.train),
+            "test_samples": len(images.test),
+            "settings": asdict(settings),
+        }
+    record = {"dataset": dataset, **record}
     console.save_json(output.with_suffix(".json"), record)
     shown = {name: value for name, value in record.items() if isinstance(value, (int, float, str))}
     printer.table(str(output), [name.replace("_", " ") for name in shown], [list(shown.values())])
     printer.json(record)
 
 
-def _train_over_sites(
-    images: Any, output: Path, told: dict[str, Any], where: Any, bits: int, printer: Printer
-) -> dict[str, Any]:
-    """Train over simulated sites and save the outputs: their provenance."""
-    from robfcp.lab.training import Progress, recipe
-    from robfcp.lab.training import train as run
-
-    settings, dataset = recipe(**told), told["dataset"]
-    with printer.busy(f"training {dataset}", where["stop_after"] or settings.rounds) as step:
-
-        def advance(state: Progress) -> None:
-            reached = "" if state.accuracy is None else f", accuracy {state.accuracy:.3f}"
-            step(completed=state.round, description=f"training {dataset}{reached}")
-
-        trained = run(images, settings, on_round=advance, **where)
-    outputs.write(output, trained.logits, images.test.y, images.test.groups, bits)
-    return {
-        "dataset": dataset,
-        "accuracy": trained.accuracy,
-        "history": trained.history,
-        "seconds": trained.seconds,
-        "train_samples": len(images.train),
-        "test_samples": len(images.test),
-        "settings": asdict(settings),
-    }
-
-
-def _leave_sites_out(
-    data: datasets.SiteTable, output: Path, told: dict[str, Any], bits: int, printer: Printer
-) -> dict[str, Any]:
-    """The same where every site is predicted by a model that never saw it."""
-    from robfcp.lab.natural import leave_out_recipe, leave_sites_out
-
-    settings = leave_out_recipe(data.name, **told)
-    started = time.perf_counter()
-    with printer.busy(f"training {data.name}", settings.folds) as step:
-        table, logits, library = leave_sites_out(data, settings, lambda: step(advance=1))
-    seconds, y = time.perf_counter() - started, table.y
-    outputs.write(output, logits, y, None, bits, table.columns)
-    return {
-        "dataset": data.name,
-        "sites": len(set(table.sites.tolist())),
-        "samples": len(y),
-        "accuracy": float((logits.argmax(axis=1) == y).mean()),
-        "commonest_class": float(np.bincount(y).max() / len(y)),
-        "seconds": seconds,
-        "features": list(data.features) or data.x.shape[1],
-        "class_names": list(data.classes),
-        "library": library,
-        "settings": asdict(settings),
-    }
-
-
 def bench(
     printer: Printer,
     clients: Annotated[int, basic("Number of sites.")] = 1000,
     samples: Annotated[int, basic("Samples a site.")] = 500,
-    classes: Annotated[int, basic("Classes.")] = 10,
     repeat: Annotated[int, basic("Runs a stage; the fastest counts.")] = 3,
     seed: console.Seed = 0,
 ) -> None:
@@ -454,8 +398,8 @@ def bench(
     [dim]Example: robfcp lab bench --clients 1000 --samples 500[/dim]
     [dim]Example: robfcp lab bench --clients 50 --samples 100 --repeat 1 --json[/dim]
     """
-    if min(clients, samples, classes - 1, repeat) < 1:
-        raise RobfcpError("bench: needs at least 1 site, 1 sample, 2 classes and 1 run")
+    if min(clients, samples, repeat) < 1:
+        raise RobfcpError("bench: needs at least 1 site, 1 sample and 1 run")
     from robfcp import LAC, Consensus, Federation, Report, RobFCP
     from robfcp.arguments import exact_level
     from robfcp.defence import estimate_malicious
@@ -463,8 +407,8 @@ def bench(
     from robfcp.prediction import predict_sets
 
     rng, score, level = np.random.default_rng(seed), LAC(), exact_level(0.9)
-    site = rng.dirichlet(np.full(classes, 0.3), samples).astype(np.float32)
-    label = rng.integers(0, classes, samples)
+    site = rng.dirichlet(np.full(10, 0.3), samples).astype(np.float32)
+    label = rng.integers(0, 10, samples)
     rows = rng.beta(0.5, 2, (clients, samples))
     reports = [Report.from_scores(f"{k:07d}", row, score=score) for k, row in enumerate(rows)]
     federation, liars = Federation.from_reports(reports), (clients - 1) // 4
@@ -491,7 +435,7 @@ def bench(
             step(advance=1)
     total = sum(seconds.values())
     printer.table(
-        f"{clients} sites, {samples} samples each, {classes} classes",
+        f"{clients} sites, {samples} samples each, 10 classes",
         ["stage", "milliseconds", "share"],
         [(name, f"{1000 * s:.2f}", f"{s / total:.1%}") for name, s in seconds.items()],
     )

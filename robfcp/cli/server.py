@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -15,11 +16,11 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
-from robfcp.calibration import AuditLog, Calibration, Level, diagnose, document, verify_calibration
+from robfcp.calibration import AuditLog, Calibration, diagnose, document, verify_calibration
 from robfcp.calibration import audit as auditing
 from robfcp.calibration import calibrate as run
 from robfcp.calibration import letters as letter_files
-from robfcp.certificate import Certificate, CurvePoint, at_least, at_most
+from robfcp.certificate import at_least, at_most
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.site import read_letter
@@ -50,32 +51,22 @@ class Agreement:
 
     keys: console.Keys = None
     revoked: Annotated[Path | None, agreed("Public keys that count no more, one a line.")] = None
-    sizes: Annotated[Path | None, agreed("JSON registry {site: samples}; others are refused.")] = (
-        None
-    )
+    sizes: Annotated[Path | None, agreed("JSON {site: samples}: refuse others.")] = None
     quorum: Annotated[float | None, agreed("Least number of valid reports, or their share.")] = None
     round: console.Round = None
     terms: console.TermsFile = None
     model: console.Model = None
     score: Annotated[str | None, agreed("Refuse reports of another score.")] = None
     grid: Annotated[str | None, agreed("Refuse reports on another grid.")] = None
-    privacy: Annotated[str | None, agreed("EPSILON or EPSILON,DELTA: refuse others.")] = None
+    epsilon: Annotated[float | None, agreed("Refuse reports of another privacy.")] = None
+    delta: Annotated[float | None, agreed("The same of (epsilon, delta).")] = None
     max_share: Annotated[float | None, agreed("Refuse a site with a larger share.")] = None
 
     def stated(self) -> agreement.Terms:
         """The terms, from their file and besides."""
-        own = {name: getattr(self, name) for name in ("round", "model", "score", "grid")}
-        terms = console.agreed_terms(self.terms, None, **own)
-        if self.privacy is None:
-            return terms
-        epsilon, _, delta = self.privacy.partition(",")
-        try:
-            noise = {"epsilon": float(epsilon), "delta": float(delta or 0)}
-        except ValueError:
-            raise RobfcpError(
-                f"--privacy: {self.privacy!r} is not EPSILON or EPSILON,DELTA"
-            ) from None
-        return terms.joined(**noise)
+        names = ("round", "model", "score", "grid", "epsilon", "delta")
+        own = {name: getattr(self, name) for name in names}
+        return console.agreed_terms(self.terms, None, **own)
 
     def read(self, files: Sequence[Path]) -> Federation:
         """The reports that are as agreed; the others are its faults."""
@@ -93,21 +84,18 @@ class Agreement:
         """The files of the valid reports by their sites, signatures and all."""
         keys = None if self.keys is None else agreement.read_keys(self.keys, self.revoked)
         valid, sent = {report.client: report for report in found}, dict[str, bytes]()
+        same = ("round", "model", "score", "grid", "privacy")
         for path in files:
-            try:
+            with suppress(RobfcpError):
                 data = read_limited(path)
                 own = Report.from_json(signing.unwrap(data), str(path))
                 if keys is not None:
                     signing.verify(data, Report, keys, found.round or "", str(path))
-                signed = signing.check_named_key(data, str(path))
-            except RobfcpError:
-                continue
-            kept = valid.get(own.client)
-            same = ("round", "model", "score", "grid", "privacy")
-            if kept is None or any(getattr(own, name) != getattr(kept, name) for name in same):
-                continue
-            if np.array_equal(own.counts, kept.counts) and (signed or own.client not in sent):
-                sent[own.client] = data
+                signed, kept = signing.check_named_key(data, str(path)), valid.get(own.client)
+                if kept is None or any(getattr(own, n) != getattr(kept, n) for n in same):
+                    continue
+                if np.array_equal(own.counts, kept.counts) and (signed or own.client not in sent):
+                    sent[own.client] = data
         return sent
 
 
@@ -169,10 +157,9 @@ def calibrate(
     [dim]Example: robfcp calibrate reports/*.json --promise marginal --liars 5 -o c.json[/dim]
     [dim]Example: robfcp calibrate reports/*.json -o c.json --html page.html --letters letters[/dim]
     """
-    if readmit and previous is None:
-        raise RobfcpError("--readmit: nobody is out without a chain; pass --previous")
-    if alarms is not None and previous is None:
-        raise RobfcpError("--alarms: rang on a calibration before this one; pass it as --previous")
+    if previous is None and (readmit or alarms is not None):
+        option = "--readmit: nobody is out" if readmit else "--alarms: rang on no calibration"
+        raise RobfcpError(f"{option} without a chain; pass the one before as --previous")
     key = None if sign is None else signing.load_key(sign)
     files = expanded(reports, REPORTS)
     folder = None if letters is None else letters / "any"
@@ -301,68 +288,31 @@ def _mix(texts: list[str] | None) -> Any:
 def show_calibration(
     calibration: Calibration, found: Mapping[str, Diagnosis], printer: Printer
 ) -> None:
-    """The calibration for people."""
+    """The calibration for people; of many classes those that are least protected and worst."""
     federation = calibration.federation
     many = [len(who) for who in (calibration.trusted, calibration.flagged, calibration.faulty)]
     printer.table(
         f"{federation.n_clients} sites, {federation.n_samples} samples, "
         f"defence {calibration.defence}",
-        ["level", "threshold", "trusted", "flagged", "faulty", "proved"],
-        [
-            (f"{float(level.coverage):g}", level.threshold, *many, _proved(level.certificate))
-            for level in calibration.levels
-        ],
+        ["level", "threshold", "trusted", "flagged", "faulty"],
+        [(f"{float(level.coverage):g}", level.threshold, *many) for level in calibration.levels],
     )
     for level in calibration.levels:
-        if level.parts:
-            _show_classes(level, printer)
-        printer.line(f"At {float(level.coverage):g}: {level.certificate.statement}.")
-        if len(level.curve) > 1:
-            printer.line(f"Proved whatever the liars do: {_curve(level)}.")
-    for note in calibration.remarks:
-        printer.line(note)
+        at, by = f"{float(level.coverage):g}", level.certificate.by
+        worst = sorted(level.parts, key=lambda one: (not one.protection, one.certificate.lower))
+        if worst:
+            printer.table(
+                f"by {by} at {at}, {min(SHOWN_CLASSES, len(worst))} of {len(worst)}, worst first",
+                [by, "threshold", "sites", "samples", "at least", "at most", ""],
+                [
+                    (one.name, one.threshold, one.holders, one.samples, *span, one.protection)
+                    for one in worst[:SHOWN_CLASSES]
+                    for span in [(at_least(one.certificate.lower), at_most(one.certificate.upper))]
+                ],
+            )
+        printer.line(f"At {at}: {level.certificate.statement}.")
+    printer.line("\n".join(calibration.remarks))
     show_sites(calibration, found, printer)
-
-
-def _show_classes(level: Level, printer: Printer) -> None:
-    """The thresholds by class or group; of many, those that are least protected and worst."""
-    worst = sorted(level.parts, key=lambda one: (not one.protection, one.certificate.lower))
-    shown = [one for one in level.parts if one in worst[:SHOWN_CLASSES]]
-    by = level.certificate.by
-    more = f", {SHOWN_CLASSES} of {len(level.parts)} shown" if len(shown) < len(worst) else ""
-    rows = [
-        (
-            one.name,
-            one.threshold,
-            one.holders,
-            one.samples,
-            _proved(one.certificate),
-            one.protection,
-        )
-        for one in shown
-    ]
-    columns = [by, "threshold", "sites", "samples", "proved", ""]
-    printer.table(f"by {by} at {float(level.coverage):g}{more}", columns, rows)
-
-
-def _proved(certificate: Certificate | CurvePoint) -> str:
-    """What is proved in a few signs."""
-    if certificate.vacuous:
-        return "nothing"
-    if certificate.upper >= 1:
-        return f">= {at_least(certificate.lower)}"
-    return f"{at_least(certificate.lower)} to {at_most(certificate.upper)}"
-
-
-def _curve(level: Level) -> str:
-    """A few points of the curve: nobody, and 5, 10, 20 and 40% of the clients."""
-    wanted = [round(level.certificate.n_clients * share) for share in (0, 0.05, 0.1, 0.2, 0.4)]
-    points = {point.m: point for point in level.curve}
-    chosen = sorted({min(points, key=lambda m: abs(m - near)) for near in wanted})
-    words = {0: "if nobody lies", 1: "with at most 1 liar"}
-    return ", ".join(
-        f"{_proved(points[m])} {words.get(m, f'with at most {m} liars')}" for m in chosen
-    )
 
 
 def show_sites(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Printer) -> None:
@@ -385,19 +335,16 @@ def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[s
     """The calibration for programs, without the counts."""
     federation = calibration.federation
 
-    def certificate(one: Certificate) -> dict[str, Any]:
-        said = {name: getattr(one, name) for name in ("vacuous", "statement", "at_every_site")}
-        return {**structs.asdict(one), **said}
-
     return {
         "levels": [
             {
                 **structs.asdict(level),
-                "certificate": certificate(level.certificate),
-                "strata": [
-                    {**structs.asdict(one), "certificate": certificate(one.certificate)}
-                    for one in level.parts
-                ],
+                "certificate": {
+                    **structs.asdict(level.certificate),
+                    "vacuous": level.certificate.vacuous,
+                    "statement": level.certificate.statement,
+                    "at_every_site": level.certificate.at_every_site,
+                },
             }
             for level in calibration.levels
         ],
@@ -420,17 +367,15 @@ def _round(chain: Chain, printer: Printer) -> dict[str, Any]:
     """What the newest round of a chain changed: for people, and for programs."""
     link, changes = chain.links[-1], chain.changes()
     printer.line(f"round {link.number} of its chain; since the one before:")
-    for line in changes:
-        printer.line(f"  {line}")
+    printer.line("\n".join(f"  {line}" for line in changes))
     stale = [name for name in link.repeated if link.rang or name in link.alarmed]
     if stale:
         printer.line(
             "  an alarm is answered by fresh samples only: ask "
             f"{a_few(stale)} for a new report, then calibrate again"
         )
-    told = ("number", "out", "drifted", "repeated", "rang", "alarmed", "error")
     return {
-        **{name: getattr(link, name) for name in told},
+        **structs.asdict(link),
         "previous": chain.links[-2].calibration,
         "changes": changes,
         "reputations": chain.reputations(),
@@ -439,12 +384,8 @@ def _round(chain: Chain, printer: Printer) -> dict[str, Any]:
 
 def verify(
     printer: Printer,
-    file: Annotated[
-        Path, typer.Argument(help="A calibration, a site's letter, or an audit log (.jsonl).")
-    ],
-    record: Annotated[
-        Path | None, typer.Argument(help="The calibration's record, if not beside it.")
-    ] = None,
+    file: Annotated[Path, typer.Argument(help="A calibration, a letter, or a log (.jsonl).")],
+    record: Annotated[Path | None, typer.Argument(help="Its record, if not beside it.")] = None,
     report: Annotated[Path | None, basic("A site's own report, to be found in it.")] = None,
     server_key: console.ServerKey = None,
     audit: AuditFile = None,
@@ -462,12 +403,13 @@ def verify(
         return
     console.prepare(audit)
     key = console.pinned_key(server_key)
-    signed = "signed by the pinned key" if server_key else "signature not checked"
     signature = "by the pinned key" if server_key else "not checked"
     letter = read_letter(file, key)
     if letter is not None:
         printer.line(letter.sentence)
-        printer.line(f"The letter is whole ({signed}); its record stays at the server.")
+        printer.line(
+            f"The letter is whole (signature: {signature}); its record stays at the server."
+        )
         told = ("client", "verdict", "diagnosis", "advice", "reason")
         said = {name: getattr(letter, name) for name in told}
         printer.json({"letter": str(file), "signature": signature, **said})
@@ -484,8 +426,7 @@ def verify(
         result = f"{len(found)} differences" if found else "as its record gives it"
         digest = document.digest_of(read_limited(file, Calibration.most_bytes))
         AuditLog(audit).write("file verified", digest=digest, result=result)
-    for difference in found:
-        printer.line(difference.line)
+    printer.line("\n".join(difference.line for difference in found))
     sites = diagnose(loaded)
     printer.json(
         {"calibration": str(file), "signature": signature, "differences": found, "diagnoses": sites}
@@ -495,14 +436,12 @@ def verify(
             f"{file}: {len(found)} of its statements are not what its record gives "
             f"(first: {found[0].line}); do not use it"
         )
-    whose = (
-        "That these are the sites' reports each site can check with --report."
-        if report is None
-        else f"The report in {report} is among them, as it was sent."
-    )
+    whose = "That these are the sites' reports each site can check with --report."
+    if report is not None:
+        whose = f"The report in {report} is among them, as it was sent."
     printer.line(
         f"Everything is as the {loaded.federation.n_clients} reports in the record give it "
-        f"({signed}). {whose}"
+        f"(signature: {signature}). {whose}"
     )
     show_sites(loaded, sites, printer)
 
@@ -511,12 +450,9 @@ def _verify_log(log: Path, printer: Printer) -> None:
     """Check that no line of a server's log was altered, and show what it holds."""
     events = list(AuditLog(log).events())
     rows = [
-        (
-            event.get("time"),
-            event.get("event"),
-            " ".join(str(event[key]) for key in SHOWN_EVENTS if event.get(key) is not None),
-        )
+        (event.get("time"), event.get("event"), " ".join(map(str, about)))
         for event in events
+        for about in [[event[key] for key in SHOWN_EVENTS if event.get(key) is not None]]
     ]
     printer.table(f"{len(events)} events, the chain holds", ["time", "event", "about"], rows)
     if events:

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from robfcp.arguments import exact_level
+from robfcp.arguments import a_few, exact_level
 from robfcp.calibration import Calibration, by_class, diagnose, document, what_if
-from robfcp.calibration import letters as letter_files
 from robfcp.certificate import at_least, at_most
 from robfcp.cli import console
 from robfcp.cli.console import Printer, basic, expert
@@ -20,7 +19,7 @@ from robfcp.cli.server import about, show_calibration
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.files import read_limited
-from robfcp.guarantees import FcpThreshold, label_shift, outside_of, promises
+from robfcp.guarantees import FcpThreshold, outside_of, promises
 from robfcp.guarantees import alike as likeness
 from robfcp.monitoring import AlarmHistory, Chain, MonitorState, chain_path
 from robfcp.page import History, write_history_page, write_page
@@ -36,23 +35,16 @@ HISTORIES: dict[str, type[Any]] = {
 
 def show(
     printer: Printer,
-    file: Annotated[
-        Path,
-        typer.Argument(help="A calibration; or a record of alarms, a monitor's state, a chain."),
-    ],
+    file: Annotated[Path, typer.Argument(help="A calibration; or alarms, a monitor, a chain.")],
     html: console.Html = None,
     title: Annotated[str, basic("What the page is headed with.")] = "",
     study: Annotated[str, basic("The study or protocol, for the page.")] = "",
     run_by: Annotated[str, basic("Who ran it, for the page.")] = "",
     date: Annotated[str | None, basic("The page's date; today's if not given.")] = None,
     history: Annotated[list[Path] | None, basic("Alarms or monitors for the page.")] = None,
-    liars: Annotated[
-        list[str] | None, basic("What if so many lie: 0,5,9.", "--liars", "-m")
-    ] = None,
+    liars: Annotated[list[str] | None, basic("What if so many lie.", "--liars", "-m")] = None,
     coverage: Annotated[list[str] | None, basic("What if this were wanted.")] = None,
     alike: Annotated[float | None, basic("What if honest sites differ by at most this.")] = None,
-    output: console.Output = None,
-    plot: console.Plot = None,
     confidence: Annotated[float, expert("Of the certificates.")] = 0.95,
     record: Annotated[Path | None, expert("The calibration's record, if not beside it.")] = None,
     server_key: console.ServerKey = None,
@@ -65,8 +57,7 @@ def show(
     [dim]Example: robfcp show calibration.json -m 0,2,5,9 --coverage 0.9[/dim]
     [dim]Example: robfcp show calibration.json --html page.html --title "Outcome after stroke"[/dim]
     """
-    console.prepare(output, html)
-    console.prepare_figure(plot)
+    console.prepare(html)
     if document.kind_of(read_limited(file, MAX_BYTES)) in HISTORIES:
         past = _read_history([file, *(history or [])])
         lines = [] if past.alarms is None else [past.alarms.line]
@@ -75,7 +66,7 @@ def show(
         printer.line("\n".join(lines))
         if html is not None:
             write_history_page(past, html)
-        _end(printer, html, output, {"lines": lines})
+        _end(printer, html, {"lines": lines})
         return
     with printer.busy("computing what is proved"):
         calibration = Calibration.load(file, console.pinned_key(server_key))
@@ -84,14 +75,9 @@ def show(
         if html is not None:
             past = _history_of(calibration, file, history or [])
             write_page(calibration, html, past, about(title, study, run_by, date))
-            _end(printer, html, output, {"sites": calibration.federation.n_clients})
+            _end(printer, html, {"sites": calibration.federation.n_clients})
             return
         federation, asked = calibration.federation, [exact_level(text) for text in coverage or ()]
-        if plot is not None and calibration.by is not None and asked:
-            raise RobfcpError(
-                f"--plot: by {calibration.by} the calibration's own thresholds are drawn; drop "
-                "--coverage"
-            )
         numbers = _numbers(liars, federation.n_clients)
         sure: dict[str, Any] = {"confidence": confidence, "alike": alike}
         outcomes = [
@@ -99,31 +85,36 @@ def show(
             for level in asked or [level.coverage for level in calibration.levels]
         ]
         alone = {m: likeness.estimate_heterogeneity(federation, m, confidence) for m in numbers}
-        limits = [
-            max((one.threshold for one in each if one.budgets), default=np.inf)
-            for _, each in outcomes
-        ]
-        sites = _sites(calibration, limits if asked else None)
-        within = _within_classes(federation, max(numbers), confidence)
+        sites = _sites(calibration, outcomes if asked else None)
     show_calibration(calibration, diagnose(calibration), printer)
     if alike is not None:
         unlike = likeness.least_liars(federation, alike, confidence)
-        words = "every site is as alike as stated, as far as the reports tell"
-        if unlike:
-            many = "1 site is" if unlike == 1 else f"{unlike} sites are"
-            words = f"at least {many} not as alike as stated"
-        printer.line(f"With {at_least(confidence)} confidence, {words}.")
+        words = f"at least {unlike} of the sites are not" if unlike else "every site may be"
+        printer.line(f"With {at_least(confidence)} confidence, {words} as alike as stated.")
     for level, each in outcomes:
         _show_level(printer, level, each, calibration.by, **sure)
     _explain(printer, calibration, outcomes)
-    _show_alike(printer, alone, within, max(numbers))
-    _show_sites(printer, sites)
-    if plot is not None:
-        from robfcp.figures import plot_by_class, plot_certificates, save
-
-        drawn: Any = [one for _, each in outcomes for one in each]
-        save(plot_by_class(calibration) if calibration.by else plot_certificates(drawn), plot)
-        printer.wrote(plot)
+    printer.table(
+        f"how far sites seem to differ ({next(iter(alone.values())).label})",
+        ["m", "suggested", "seen", "by chance", "at least"],
+        [
+            (m, *(f"{x:.3f}" for x in (one.suggested, one.observed, one.by_chance, one.at_least)))
+            for m, one in alone.items()
+        ],
+    )
+    printer.line(
+        "seen: how far the farthest report is once m are set aside, so it falls as m grows. State "
+        "how alike sites are from what you know of them: liars who stay close are not set aside."
+    )
+    more = f", the {SHOWN} lowest of {len(sites)}" if len(sites) > SHOWN else ""
+    printer.table(
+        f"coverage each site reports of its own samples{more}",
+        ["site", "samples", "covered"],
+        [
+            (one["client"], one["samples"], ", ".join(f"{c:.3f}" for c in one["coverage"]))
+            for one in sites[:SHOWN]
+        ],
+    )
     data = {
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
@@ -138,9 +129,8 @@ def show(
         ],
         "alike": alone,
         "sites": sites,
-        "classes": within,
     }
-    _end(printer, html, output, data)
+    _end(printer, html, data)
 
 
 Outcome = tuple[Fraction, tuple[what_if.Budgets, ...]]  # a level; one part without classes
@@ -150,18 +140,16 @@ def _judged(
     calibration: Calibration, level: Fraction, numbers: Sequence[int], **sure: Any
 ) -> Outcome:
     """One level: the calibration's own thresholds, or FCP's of those it trusts."""
-    federation, mask = calibration.federation, calibration.trusted_mask
+    federation = calibration.federation
     stored = next((one for one in calibration.levels if one.coverage == level), None)
+    place = {client: k for k, client in enumerate(federation.ids)}
 
     def edge(members: tuple[str, ...], held: Federation) -> int | None:
         """The edge of the threshold that these classes share; None where it is infinite."""
         if stored is not None:
-            limit = stored.threshold
-            if members:
-                limit = next(one.threshold for one in stored.parts if one.name in members)
-            return int(held.grid.edge_at(limit)) if np.isfinite(limit) else None
-        place = {client: k for k, client in enumerate(federation.ids)}
-        trusted = mask[[place[client] for client in held.ids]] if members else mask
+            own = next((one for one in stored.parts if one.name in members), stored)
+            return int(held.grid.edge_at(own.threshold)) if np.isfinite(own.threshold) else None
+        trusted = calibration.trusted_mask[[place[client] for client in held.ids]]
         return FcpThreshold(held, trusted).index(level) if trusted.any() else None
 
     if calibration.by is None:
@@ -182,156 +170,74 @@ def _show_level(
 ) -> None:
     """One level's table, the classes of which least is proved first."""
 
-    def weakest(one: what_if.Budgets) -> tuple[float, float]:
+    def weakest(one: what_if.Budgets) -> tuple[float, ...]:
         """Unheld first, then by what is proved against most liars, then against fewest."""
-        rows = one.budgets
-        return (rows[-1].certificate.lower, rows[0].certificate.lower) if rows else (-1.0, -1.0)
+        return tuple(row.certificate.lower for row in one.budgets[::-1])
 
-    rows: list[list[object]] = []
+    table: list[dict[str, object]] = []
     for one in sorted(parts, key=weakest)[:SHOWN]:
-        first: list[object] = [one.name, one.holders]
+        first = {} if by is None else {by: one.name, "sites": one.holders}
         if not one.budgets:
-            rows.append([*first, "-", "", "nothing", "", "-", "-", "-", "-"])
-            continue
-        first.append(one.threshold)
+            table.append({**first, "from": "nothing"})
         for row in one.budgets:
-            bound, full = row.certificate, row.full_sets_from
-            proved = [at_least(bound.lower), at_most(bound.upper)]
-            proved = ["nothing", ""] if bound.vacuous else proved
-            promised = row.marginal, row.pac, row.alike
-            rows.append([*first, row.m, *proved, *promised, "-" if full is None else full])
-            first = ["", "", ""]
-    columns = [by or "", "sites", "threshold", "m", "from", "to", "marginal", "pac", "alike"]
-    columns.append("full at")
-    hidden = {"alike"} if alike is None else set()
+            bound = row.certificate
+            proved = {"from": at_least(bound.lower), "to": at_most(bound.upper)}
+            costs = {name: getattr(row, name) for name in ("marginal", "pac", "alike")}
+            full = {"full at": "-" if row.full_sets_from is None else row.full_sets_from}
+            table.append(
+                {**first, "threshold": one.threshold, "m": row.m, **proved, **costs, **full}
+            )
+    columns = ["threshold", "m", "from", "to", "marginal", "pac", "alike", "full at"]
+    if alike is None:
+        columns.remove("alike")
     head = f"what if coverage {float(level):g} and m liars, {confidence:.0%} sure"
-    if by is None:
-        hidden |= {"", "sites"}
-    else:
+    if by is not None:
+        columns = [by, "sites", *columns]
         more = f", the {SHOWN} weakest of {len(parts)}" if len(parts) > SHOWN else ""
-        once = " at once" if len(parts) > 1 else ""
-        head = f"by {by} at {float(level):g}{more}, {confidence:.0%} sure{once}"
-    shown = [k for k, name in enumerate(columns) if name not in hidden]
-    printer.table(head, [columns[k] for k in shown], [[row[k] for k in shown] for row in rows])
+        head = f"by {by} at {float(level):g}{more}, {confidence:.0%} sure at once"
+    rows = [[row.get(name, "") for name in columns] for row in table]
+    printer.table(head, columns, rows)
 
 
 def _explain(printer: Printer, calibration: Calibration, outcomes: Sequence[Outcome]) -> None:
     """What the columns mean, and where nothing is proved."""
-    by, sizes = calibration.by, calibration.federation.sizes
-    whose = "the honest sites' coverage with this threshold (each weighted by its samples)"
-    if by is not None:
-        whose = f"a {by}'s coverage at the honest ones among the sites that hold it"
+    by, federation = calibration.by, calibration.federation
+    whose = f"a {by}'s coverage at its honest sites" if by else "the honest sites' coverage"
     printer.line(
-        f"from, to: either more than m lie or {whose} lies there; all rows are true at once with "
-        "the stated confidence. marginal, pac, alike (pac for sites declared alike): thresholds "
-        "that would guarantee the wanted level. full at: so many liars can make every set full "
-        "under the marginal threshold."
+        f"from, to: either more than m lie or {whose} lies there, all rows at once. marginal, pac, "
+        "alike (pac for sites declared alike): thresholds that would guarantee the wanted level. "
+        "full at: so many liars can make every set full under the marginal one."
     )
-    if by is not None:
-        printer.line(
-            f"A {by} that m or fewer sites hold cannot be protected from m liars by anybody."
-        )
-        return
-    for level, (whole,) in outcomes:
-        if whole.empty_from is not None:
-            printer.line(f"At {float(level):g} nothing is proved from {whole.empty_from} liars on.")
-    limit = promises.liars_no_rule_survives(sizes, outcomes[0][0])
-    if limit is not None:
-        printer.line(
-            f"Against {limit} or more of {len(sizes)}, liars can make every set full, whatever "
-            f"rule promises {float(outcomes[0][0]):g}, unless it is stated how alike sites are."
-        )
-    outside = outside_of(calibration.federation)
-    if outside:
-        printer.line(f"outside every certificate (missing or faulty): {', '.join(outside)}")
+    for level, parts in outcomes if by is None else ():
+        if parts[0].empty_from is not None:
+            start = parts[0].empty_from
+            printer.line(f"At {float(level):g} nothing is proved from {start} liars on.")
+        limit = promises.liars_no_rule_survives(federation.sizes, level)
+        if limit is not None:
+            printer.line(
+                f"{limit} or more liars can make every set full, whatever rule promises "
+                f"{float(level):g}, unless it is stated how alike sites are."
+            )
+    if outside := outside_of(federation):
+        printer.line(f"outside every certificate (missing or faulty): {a_few(outside)}")
 
 
-def _show_alike(
-    printer: Printer, found: dict[int, Any], within: dict[str, Any] | None, m: int
-) -> None:
-    """How alike the reports look, which is never used by itself and falls with m."""
-    printer.table(
-        f"how far sites seem to differ ({next(iter(found.values())).label})",
-        ["m", "suggested", "seen", "by chance", "at least"],
-        [
-            (m, *(f"{x:.3f}" for x in (one.suggested, one.observed, one.by_chance, one.at_least)))
-            for m, one in found.items()
-        ],
-    )
-    printer.line(
-        "If m may lie, the m reports farthest from the middle are set aside, since a liar can look "
-        "as unlike as it wants: seen is how far the next one is, so it falls as m grows. State how "
-        "alike sites are from what you know of them: liars who stay close to the others are not "
-        "set aside, and honest sites that differ most are."
-    )
-    if within is None:
-        return
-    thin, shift = within["hardly_protected"], within["least_shift"]
-    if thin:
-        named = ", ".join(thin[:SHOWN]) + (", ..." if len(thin) > SHOWN else "")
-        printer.line(f"Against {m} liars hardly protected, held by at most {2 * m} sites: {named}.")
-    if shift is not None:
-        printer.line(
-            f"Label shift: the smallest at which none of them would be dropped is {shift:.3f} "
-            "(a diagnostic, liars included; it is not used by itself)."
-        )
-
-
-def _within_classes(federation: Federation, m: int, confidence: float) -> dict[str, Any] | None:
-    """What reports by class tell: who is alike within classes, and which classes liars can own."""
-    strata = federation.strata
-    if strata is None or strata.by != "class":
-        return None
-    holders = (strata.sizes > 0).sum(axis=0)
-    thin = [strata.labels[c] for c in np.flatnonzero((holders > 0) & (holders <= 2 * m))]
-    shift = None
-    if federation.exact_strata is not None and m < len(strata.rows) <= label_shift.MOST_COMPARED:
-        shift = label_shift.least_shift(federation, m, confidence)
-    return {"hardly_protected": thin, "least_shift": shift}
-
-
-def _sites(calibration: Calibration, limits: list[float] | None) -> list[dict[str, Any]]:
-    """Each site's own reported scores under the thresholds; worst first.
-
-    The worst ones also under the threshold that their letters come to, where these hold one.
-    """
-    federation, own = calibration.federation, {}
-    covered = (
-        by_class.covered_at_sites(calibration)
-        if limits is None
-        else by_class.site_coverage(federation, limits)
-    )
-    order = np.argsort(covered[:, 0], kind="stable").tolist()
-    if limits is None:
-        own = letter_files.own_thresholds(calibration, {federation.ids[k] for k in order[:SHOWN]})
+def _sites(calibration: Calibration, asked: Sequence[Outcome] | None) -> list[dict[str, Any]]:
+    """Each site's own reported scores under the thresholds, or under those asked; worst first."""
+    federation = calibration.federation
+    if asked is None:
+        covered = by_class.covered_at_sites(calibration)
+    else:
+        held = [[one.threshold for one in each if one.budgets] for _, each in asked]
+        covered = by_class.site_coverage(federation, [max(one, default=np.inf) for one in held])
     return [
         {
             "client": federation.ids[k],
             "samples": int(federation.sizes[k]),
             "coverage": covered[k].tolist(),
-            "own": own[federation.ids[k]]._asdict() if federation.ids[k] in own else None,
         }
-        for k in order
+        for k in np.argsort(covered[:, 0], kind="stable").tolist()
     ]
-
-
-def _show_sites(printer: Printer, sites: list[dict[str, Any]]) -> None:
-    """The worst sites; with what their own letters do for them, where there are any."""
-    more = f", the {SHOWN} lowest of {len(sites)}" if len(sites) > SHOWN else ""
-    own = any(one["own"] for one in sites)
-    rows = []
-    for one in sites[:SHOWN]:
-        rows.append([one["client"], one["samples"], ", ".join(f"{c:.3f}" for c in one["coverage"])])
-        if own:
-            at = one["own"]
-            rows[-1] += ["-", "-"] if at is None else [at["threshold"], f"{at['covered']:.3f}"]
-    columns = ["site", "samples", "covered"] + ["own threshold", "covers"] * own
-    printer.table(f"coverage each site reports of its own samples{more}", columns, rows)
-    if own:
-        printer.line(
-            "own threshold: what the site's letter comes to (robfcp predict --letter), up to one "
-            "bin: the others' reports for its label mix, clipped by its own samples."
-        )
 
 
 def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
@@ -383,11 +289,9 @@ def _history_of(calibration: Calibration, path: Path, paths: Sequence[Path]) -> 
     return found
 
 
-def _end(printer: Printer, html: Path | None, output: Path | None, data: dict[str, Any]) -> None:
+def _end(printer: Printer, html: Path | None, data: dict[str, Any]) -> None:
     """The same for programs, and where things went."""
     if html is not None:
         data = {**data, "html": str(html), "bytes": html.stat().st_size}
         printer.line(f"page ({html.stat().st_size / 1000:.0f} kB) -> {html}")
-    console.save_json(output, data)
-    printer.wrote(output)
     printer.json(data)

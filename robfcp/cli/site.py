@@ -39,9 +39,7 @@ _FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what spreadsheets compute, full
 def keygen(
     printer: Printer,
     client: Annotated[str, typer.Argument(help="This site's registered name.")],
-    output: Annotated[Path, basic("Where the private key goes.", "--output", "-o")] = Path(
-        "robfcp.key"
-    ),
+    output: Annotated[Path, basic("The private key.", "--output", "-o")] = Path("robfcp.key"),
 ) -> None:
     """Make a private key for this site and print the lines the server's registry needs.
 
@@ -90,9 +88,9 @@ class NoiseOptions:
     """The noise of a private report, beside its epsilon."""
 
     delta: Annotated[float, private("Of (epsilon, delta); 0 takes Laplace noise.")] = 0.0
-    neighbours: Annotated[
-        str, private("substitution (the number of samples is public) or add-remove (it is hidden).")
-    ] = "substitution"
+    neighbours: Annotated[str, private("substitution, or add-remove: n is hidden.")] = (
+        "substitution"
+    )
     samples_per_patient: Annotated[int, private("Most samples of one person, protected too.")] = 1
     rounds: Annotated[int, private("How many reports share the budget.")] = 1
 
@@ -102,16 +100,12 @@ def report(
     reading: FileReading,
     special: ScoreOptions,
     noise: NoiseOptions,
-    data: Annotated[
-        Path, typer.Argument(help="Model outputs with labels: .csv, .npz or .parquet.")
-    ],
+    data: Annotated[Path, typer.Argument(help="Outputs with labels: .csv, .npz or .parquet.")],
     client: Annotated[str, basic("This site's registered name.", "--client", "-c")],
     output: Annotated[Path, basic("Where the report goes.", "--output", "-o")],
     score: Annotated[str | None, basic("As agreed, or lac", among=base.SCORES)] = None,
     classes: Annotated[str | None, basic("The probability columns as a,b,c.")] = None,
-    by_class: Annotated[
-        bool | None, basic("Keep counts by class, or withhold the labels.", "--by-class/--pooled")
-    ] = None,
+    by_class: Annotated[bool | None, basic("Keep counts by class.", "--by-class/--pooled")] = None,
     group: Annotated[str | None, basic("Keep counts by this column instead.")] = None,
     round: console.Round = None,
     model: console.Model = None,
@@ -189,26 +183,15 @@ def report(
         if privacy is not None and ledger is not None:  # what is not written is not paid for
             Ledger(ledger, dataset or data.name).charge(privacy, told.round)
         made.save(output, None if sign is None else signing.load_key(sign))
-    printer.line(
-        f"{client}: {made.n_samples} {'scores' if risk is None else 'samples'} in "
-        f"{int((made.counts > 0).sum())} of {made.grid.n_bins} bins "
-        f"({output.stat().st_size} bytes) -> {output}"
-    )
-    notes = [*outputs.notes]
+    size = output.stat().st_size
+    printer.line(f"{client}: {made.n_samples} samples in {size} bytes -> {output}")
+    printer.line("\n".join(outputs.notes))
     if made.strata is not None:
-        kept = f"{int((made.strata.sizes > 0).sum())} of {made.strata.n_strata}"
-        notes.append(
-            f"Counts by {made.strata.by} are kept ({kept} occur); --pooled withholds them."
-        )
+        printer.line(f"Counts by {made.strata.by} are kept; --pooled withholds them.")
     elif by_class is False:
-        notes.append(
-            "Labels are withheld: the server cannot give thresholds by class or for your label "
-            "mix, nor compare you with other sites class by class."
-        )
+        printer.line("Labels are withheld: no thresholds by class, no comparison class by class.")
     if privacy is not None:
-        notes.append(f"The report is {privacy.statement}.")
-    for note in notes:
-        printer.line(note)
+        printer.line(f"The report is {privacy.statement}.")
     said = {"client": client, "n_samples": made.n_samples, "grid": made.grid.digest}
     said |= {"score": rule.name} if risk is None else {"risk": risk}
     printer.json({**said, "output": str(output), "privacy": privacy})
@@ -245,9 +228,7 @@ class ThresholdOptions:
     """The threshold that a site uses: of which level, and the federation's or its own."""
 
     level: Annotated[str | None, basic("The level, 0.95 say; the first if none.", "--level")] = None
-    local: Annotated[
-        Path | None, basic("Own calibration outputs: by the site's own threshold.", "--local")
-    ] = None
+    local: Annotated[Path | None, basic("Own outputs: by an own threshold.", "--local")] = None
 
     def read(
         self, path: Path, reading: FileReading, key: str | None = None, seed: int = 0
@@ -300,17 +281,12 @@ def predict(
     printer: Printer,
     reading: FileReading,
     used: ThresholdOptions,
-    calibration: Annotated[
-        Path | None, typer.Argument(help="A calibration; none with --letter.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Argument(help="Model outputs: .csv, .npz, .npy or .parquet.")
-    ] = None,
+    calibration: Annotated[Path | None, typer.Argument(help="None with --letter.")] = None,
+    data: Annotated[Path | None, typer.Argument(help=".csv, .npz, .npy or .parquet.")] = None,
     output: Annotated[Path | None, basic("The sets: .csv or .npy.", "--output", "-o")] = None,
     letter: Annotated[Path | None, basic("The site's letter, with --local.")] = None,
     non_empty: Annotated[bool, basic("The likeliest label where empty.", "--non-empty")] = False,
     group: Annotated[str | None, basic("The column or npz array with each sample's group.")] = None,
-    clip: Annotated[bool, expert("At most the threshold of the own data alone.")] = True,
     model: console.Model = None,
     server_key: console.ServerKey = None,
     seed: console.Seed = 0,
@@ -350,10 +326,9 @@ def predict(
         if data is not None:
             outputs = read_for(loaded, data, reading, needs_targets=False, columns=[group])
             notes += outputs.notes
-            how: Any = {"groups": outputs.columns.get(group or "")}
-            how = how if used.local is None else {"clip": clip}
-            how |= {"level": place, "non_empty": non_empty, "rng": console.seed_of(seed, "predict")}
-            found, figures, text = _predicted(watched, loaded, outputs, **how)
+            groups = {} if used.local else {"groups": outputs.columns.get(group or "")}
+            how: Any = {"level": place, "rng": console.seed_of(seed, "predict"), **groups}
+            found, figures, text = _predicted(watched, loaded, outputs, non_empty=non_empty, **how)
             if output is not None and output.suffix.lower() == ".npy":
                 buffer = io.BytesIO()
                 np.save(buffer, found, allow_pickle=False)
@@ -366,14 +341,14 @@ def predict(
             printer.table(
                 f"{own.client} at {one.coverage:g}, {one.n} samples of its own",
                 ["from", "threshold", "set size"],
-                [
-                    ("federation", one.federation, f"{one.set_sizes[0]:.3g}"),
-                    ("own data", one.own, f"{one.set_sizes[1]:.3g}"),
-                    ("clipped", one.threshold, f"{one.set_sizes[2]:.3g}"),
-                ],
+                zip(
+                    ("federation", "own data", "clipped"),
+                    (one.federation, one.own, one.threshold),
+                    one.set_sizes,
+                    strict=True,
+                ),
             )
-            for statement in one.statements:
-                printer.line(f"- {statement}")
+            printer.line("\n".join(f"- {statement}" for statement in one.statements))
         notes = [*own.remarks, *notes]
         levels = [{**vars(one), "statements": one.statements} for one in own.levels]
         figures |= {"client": own.client, "levels": levels, "remarks": own.remarks}
@@ -384,15 +359,12 @@ def predict(
             [name.replace("_", " ") for name in shown],
             [list(shown.values())],
         )
-    for note in notes:
-        printer.line(note)
     if "filled" in figures:
-        printer.line(
-            f"{figures['filled']:.1%} of the sets were empty and hold their likeliest label now. "
-            "Coverage can only have risen: its lower bound holds, its upper one no longer."
-            if figures["filled"]
-            else "No set was empty: --non-empty changed nothing."
+        notes.append(
+            f"{figures['filled']:.1%} of the sets were empty and hold their likeliest label now: "
+            "the lower bound of coverage holds, its upper one no longer."
         )
+    printer.line("\n".join(notes))
     say_verdict(told, printer)
     printer.wrote(output)
     printer.json(figures)
@@ -437,13 +409,9 @@ def _predicted(
         lines = zip(ids, *(map(repr, end.tolist()) for end in ends.T), strict=True)
         return ends, figures, _csv(["id", "low", "high"], lines)
     sets = at_level(watched.predict_set(p, rng, non_empty=non_empty, **how))
-    figures = {
-        "set_size": metrics.set_size(sets),
-        "singletons": metrics.singleton_share(sets),
-        "empty": metrics.empty_share(sets),
-    }
-    if truth is not None:
-        figures = dict(metrics.summary(sets, truth))
+    figures = {} if truth is None else dict(metrics.summary(sets, truth))
+    figures |= {"set_size": metrics.set_size(sets), "empty": metrics.empty_share(sets)}
+    figures["singletons"] = metrics.singleton_share(sets)
     if non_empty:
         figures["filled"] = metrics.empty_share(at_level(watched.predict_set(p, rng, **how)))
     return sets, figures, sets_as_csv(sets, ids, class_names(calibration))

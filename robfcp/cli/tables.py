@@ -37,12 +37,10 @@ _ENDS = (("low", "high"), ("lower", "upper"))
 _BOMS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "#n/a", "-")
 _OTHERS = {
-    ".xlsx": "save it as CSV UTF-8 in the spreadsheet",
-    ".xls": "save it as CSV UTF-8 in the spreadsheet",
-    ".ods": "save it as CSV in the spreadsheet",
-    ".pt": "save arrays with numpy.savez; pickles are never opened",
-    ".pth": "save arrays with numpy.savez; pickles are never opened",
-    ".pkl": "save arrays with numpy.savez; pickles are never opened",
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV UTF-8 in the spreadsheet"),
+    **dict.fromkeys(
+        (".pt", ".pth", ".pkl"), "save arrays with numpy.savez; pickles are never opened"
+    ),
 }
 
 Expects = Literal["classes", "values", "labels"]  # one of C classes, a number, several labels
@@ -111,12 +109,8 @@ def expanded(paths: Iterable[Path], endings: Sequence[str]) -> list[Path]:
         matches = [path]
         if path.is_dir():
             inside = (one for one in path.iterdir() if one.suffix.lower() in endings)
-            hidden = (".record.json", ".chain.json")
-            matches = sorted(
-                one
-                for one in inside
-                if one.is_file() and one.name[0] != "." and not one.name.endswith(hidden)
-            )
+            ours = re.compile(r"\..*|.*\.(record|chain)\.json")
+            matches = sorted(one for one in inside if one.is_file() and not ours.match(one.name))
             if not matches:
                 raise RobfcpError(f"{path}: holds no {' or '.join(endings)} file; check the folder")
         elif glob.has_magic(str(path)) and not path.exists():
@@ -205,12 +199,10 @@ class Table:
     def words(self, place: int) -> list[int]:
         """Where a column holds something that is neither a number nor missing."""
         column = self.columns[place]
-        try:
-            np.array(column, dtype=np.float64)
-        except ValueError:
-            known = [cell.lower() in _MISSING or _is_number(cell) for cell in column]
-            return [k for k, one in enumerate(known) if not one]
-        return []
+        if np.isfinite(self.numbers(place, lenient=True)).all():
+            return []
+        known = [cell.lower() in _MISSING or _is_number(cell) for cell in column]
+        return [k for k, one in enumerate(known) if not one]
 
     def numbers(self, place: int, *, lenient: bool = False) -> NDArray[np.float64]:
         """A column as numbers; a cell that is none is refused by its place, or is NaN."""
@@ -218,11 +210,10 @@ class Table:
         try:
             return np.array(column, dtype=np.float64)
         except ValueError:
-            known = [_is_number(cell) and cell.lower() not in _MISSING for cell in column]
+            found = [float(cell) if _is_number(cell) else np.nan for cell in column]
         if not lenient:
-            raise RobfcpError(self.no_number(known.index(False), place))
-        cells = zip(column, known, strict=True)
-        return np.array([float(cell) if number else np.nan for cell, number in cells])
+            raise RobfcpError(self.no_number(int(np.argmax(np.isnan(found))), place))
+        return np.array(found)
 
     def cell(self, row: int, place: int) -> str:
         """What a spreadsheet calls the place of a cell."""
@@ -243,9 +234,8 @@ class Table:
         seen: dict[str, str] = {}
         for place, column in enumerate(self.columns):
             for row, cell in enumerate(column):
-                for sign in ",.":
-                    if sign in cell and sign not in seen and _is_number(_point(cell)):
-                        seen[sign] = self.cell(row, place)
+                if _is_number(_point(cell)):
+                    seen |= {sign: self.cell(row, place) for sign in {*",."} & {*cell} - {*seen}}
         if len(seen) == 2:
             problem = f"{seen[',']} has a decimal comma, {seen['.']} a point"
             raise RobfcpError(f"{problem}; use one of them")
@@ -284,11 +274,10 @@ def read_csv(path: Path) -> Table:
     if "\0" in text or (notes and "\ufffd" in text):
         raise RobfcpError("is no text; save it as CSV UTF-8")
     first, _, rest = text.partition("\n")
-    separator = ""
-    if first.strip().lower().startswith("sep=") and len(first.strip()) <= 5:  # Excel's own hint
-        separator, text = first.strip()[4:], rest
-    bare = "".join(text.partition("\n")[0].split('"')[::2])  # what stands outside quotes
-    separator = separator or max((",", ";", "\t"), key=bare.count)
+    if re.fullmatch(r"sep=.", first.strip(), re.IGNORECASE):  # Excel's own hint
+        separator, text = first.strip()[4], rest
+    else:
+        separator = max((",", ";", "\t"), key="".join(first.split('"')[::2]).count)  # unquoted
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         records = [[cell.strip() for cell in record] for record in reader]
@@ -304,11 +293,10 @@ def read_csv(path: Path) -> Table:
         raise RobfcpError("holds names and no samples; write one row a sample")
     for k in rows:
         if len(records[k]) != len(names):
-            remedy = "write one cell a column"
-            if separator == "," and len(records[k]) > len(names):
-                remedy = "numbers with decimal commas need semicolons between columns"
-            problem = f"row {k + 1} has {len(records[k])} cells, the names in row 1 are"
-            raise RobfcpError(f"{problem} {len(names)}; {remedy}")
+            raise RobfcpError(
+                f"row {k + 1} has {len(records[k])} cells, the names in row 1 are {len(names)}; "
+                "write one cell a column, and semicolons between numbers with decimal commas"
+            )
     columns = tuple(zip(*(records[k] for k in rows), strict=True))
     table = Table(names, columns, [k + 1 for k in rows], notes)
     return table if separator == "," else table.with_points()
@@ -348,13 +336,13 @@ def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
     numbers = all(_is_number(_point(name)) for name in names)
     if numbers and not all(name.isdigit() for name in names):
         raise RobfcpError("row 1 holds numbers; write the columns' names there")
-    lowered = [name.lower() for name in names]
-    for place, name in enumerate(lowered):
-        first = lowered.index(name)
+    seen: dict[str, int] = {}
+    for place, name in enumerate(names):
+        first = seen.setdefault(name.lower(), place)
         if first != place:
             raise RobfcpError(
                 f"columns {letters(first)} and {letters(place)} have the same name "
-                f"{names[place]!r:.40}; rename one"
+                f"{name!r:.40}; rename one"
             )
     return tuple(names)
 
@@ -368,7 +356,9 @@ def _of_table(
     """The parts of a table by the names of its columns."""
     taken = {name: table.place(name) for name in aside}
     free = [k for k in range(len(table.names)) if k not in taken.values()]
-    label, notes = _label_place(table, how, free)
+    lowered = {name.lower(): k for k, name in enumerate(table.names) if k in free}
+    label = next((lowered[name] for name in TARGETS if name in lowered), None)
+    label = label if how.label is None else table.place(how.label)
     ids = None if how.ids is None else table.place(how.ids)
     if ids is None:
         named = (k for k in free if k != label and table.names[k] not in how.named)
@@ -381,7 +371,7 @@ def _of_table(
         {name: table.text(place) for name, place in taken.items()},
         ids=None if ids is None else table.text(ids),
         rows=table.rows,
-        notes=(*table.notes, *notes),
+        notes=table.notes,
     )
     if kind == "labels" or (kind is None and truths):
         truth = [table.numbers(k, lenient=how.lenient) for k in truths]
@@ -476,30 +466,6 @@ def _matrix(table: Table, places: Sequence[int], how: FileReading) -> NDArray[np
     return np.stack([table.numbers(k, lenient=how.lenient) for k in places], axis=1)
 
 
-def _label_place(
-    table: Table, how: FileReading, free: Sequence[int]
-) -> tuple[int | None, list[str]]:
-    """Where the truth is, by its name or as the one column of text whose words are the names of
-    other columns; and that it was taken for the truth, where its name does not say so."""
-    if how.label is not None:
-        return table.place(how.label), []
-    lowered = [name.lower() for name in table.names]
-    for name in TARGETS:
-        if lowered.count(name) == 1 and lowered.index(name) in free:
-            return lowered.index(name), []
-    texts = [k for k in free if table.words(k)]
-    others = [name for k, name in enumerate(table.names) if k not in texts]
-    found = []
-    for place in texts:
-        words = sorted(set(table.columns[place]) - {""})
-        if len(words) > 1 and ClassColumns.named(others, words) is not None:
-            found.append(place)
-    if len(found) != 1:
-        return None, []
-    name = table.names[found[0]]
-    return found[0], [f"Column {name:.40} was taken as the truth: it holds the classes' names."]
-
-
 def _probabilities(
     p: NDArray[Any],
     rows: Sequence[int],
@@ -510,16 +476,11 @@ def _probabilities(
 ) -> NDArray[Any]:
     """Rows that are probabilities, by softmax or division where asked; else refused by place."""
 
-    def first(wrong: NDArray[np.bool_]) -> tuple[int, int]:
-        """The first cell of the first row in which one is wrong."""
-        row = int(np.argmax(wrong.any(axis=1)))
-        return row, int(np.argmax(wrong[row]))
-
     if how.logits:
         p = p.astype(np.float64)
         wrong = np.isnan(p) | (p == np.inf) | (p == -np.inf).all(axis=1, keepdims=True)
         if wrong.any() and not how.lenient:
-            row, k = first(wrong)
+            row, k = np.argwhere(wrong)[0].tolist()
             raise RobfcpError(f"{cell(row, order[k])}: is no finite logit; fix it")
         bad = wrong.any(axis=1, keepdims=True)
         return np.where(bad, np.nan, from_logits(np.where(bad, 0.0, p)))
@@ -536,7 +497,7 @@ def _probabilities(
         return p
     wrong = ~(p >= 0)
     if wrong.any():
-        row, k = first(wrong)
+        row, k = np.argwhere(wrong)[0].tolist()
         place, value = cell(row, order[k]), float(p[row, k])
         if np.isnan(value):
             raise RobfcpError(f"{place}: is missing or NaN; fill it in or drop the row")
@@ -548,16 +509,12 @@ def _probabilities(
     if not off.any():
         return p
     row = int(np.argmax(off))
-    remedy = "; pass --logits if these are logits, --normalise if they need dividing"
+    remedy = "; pass --logits for logits, --normalise for percentages or rounded numbers"
     spare = np.flatnonzero((np.abs(total[:, None] - p - 1) <= within).all(axis=0))
     if len(spare):
         name = names[order[spare[0]]]
         remedy = f", but do without column {name:.40}; pass --id {name:.40} if it is an index, else"
         remedy += " the others as --classes"
-    elif abs(np.median(total) - 100) < 5:
-        remedy = "; if these are percentages, pass --normalise"
-    elif np.abs(total - 1).max() <= 0.01 * p.shape[1]:
-        remedy = "; if they were rounded, pass --normalise"
     raise RobfcpError(f"row {rows[row]}: the probabilities sum to {total[row]:.6g}, not 1{remedy}")
 
 

@@ -35,7 +35,6 @@ def check(
     used: ThresholdOptions,
     calibration: Watched,
     data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .csv, .npz or .parquet.")],
-    output: console.Output = None,
     group: Annotated[str | None, basic("A column to split by: night, ward, scanner.")] = None,
     floor: Annotated[float | None, basic("Hold coverage against this.")] = None,
     confidence: Annotated[float, expert("Of the exact intervals.")] = 0.95,
@@ -48,7 +47,6 @@ def check(
     [dim]Example: robfcp check calibration.json fresh.csv --group night[/dim]
     [dim]Example: robfcp check letter.json test.csv --floor 0.85[/dim]
     """
-    console.prepare(output)
     with printer.busy("checking"):
         loaded, watched, place, letter = used.read(calibration, reading)
         outputs = read_for(loaded, data, reading, columns=[group])
@@ -69,7 +67,6 @@ def check(
         for name in ("classes", "groups"):
             parts = getattr(found, name)
             said[name] = [{**asdict(one), "coverage": one.coverage} for one in parts]
-        console.save_json(output, said)
     for title, first, rows in (
         (f"{found.overall.n} fresh samples", "part", (found.overall,)),
         ("by class, all intervals together", "class", found.classes),
@@ -95,9 +92,7 @@ def monitor(
     reading: FileReading,
     used: ThresholdOptions,
     calibration: Watched,
-    data: Annotated[
-        list[Path] | None, typer.Argument(help="Fresh labelled batches: .csv, .npz, .parquet.")
-    ] = None,
+    data: Annotated[list[Path] | None, typer.Argument(help="Fresh labelled batches.")] = None,
     state: Annotated[Path, basic("What it remembers.", "--state", "-s")] = Path("monitor.json"),
     own: Annotated[Path | None, basic("Its own report: watch for drift too.")] = None,
     floor: Annotated[str | None, basic("Coverage to hold; own: what --own proves.")] = None,
@@ -109,7 +104,6 @@ def monitor(
     sign: console.Sign = None,
     delta: Delta = None,
     run_length: Annotated[float | None, expert("Ring on change; samples to a false one.")] = None,
-    plot: console.Plot = None,
 ) -> None:
     """Watch a calibration at a site: count fresh batches once each, ring when it no longer holds.
 
@@ -119,7 +113,6 @@ def monitor(
     [dim]Example: robfcp monitor letter.json monday.csv -s 03.json -c site-03 --report e.json[/dim]
     """
     console.prepare(state, report, html)
-    console.prepare_figure(plot)
     key = None if sign is None else signing.load_key(sign)
     with printer.busy("watching"):
         loaded, watched, place, letter = used.read(calibration, reading)
@@ -150,17 +143,13 @@ def monitor(
         seen = watch.state
         if report is not None:
             watch.e_report(round, step or 0).save(report, key)
-        if plot is not None:
-            from robfcp.figures import plot_alarm, save
-
-            save(plot_alarm(watch), plot)
         if html is not None:
             write_history_page(History(monitors=((client or state.stem, seen),)), html)
     printer.line(f"{new} new samples -> {state}")
     printer.line(f"floor: {seen.source}")
     printer.line(seen.line)
     say_verdict(letter, printer)
-    printer.wrote(report, plot, html)
+    printer.wrote(report, html)
     told = ("n", "misses", "floor", "delta", "log_coverage", "log_change", "log_drift", "alarms")
     points = ("n", "coverage", "change", "drift")
     curve = {name: [getattr(point, name) for point in seen.curve] for name in points}
@@ -186,14 +175,11 @@ def _floor(text: str | None, report: Report | None, threshold: float) -> float |
 
 def alarms(
     printer: Printer,
-    reports: Annotated[
-        list[Path], typer.Argument(help="The sites' e-report files, or their folder.")
-    ],
+    reports: Annotated[list[Path], typer.Argument(help="The sites' e-reports, or their folder.")],
     liars: Annotated[int, basic("The most that may lie.", "--liars", "-m", min=0)],
     sites: Annotated[int | None, basic("How many are watched, if not all.")] = None,
     history: Annotated[Path | None, basic("Keep every look in this file; needs --step.")] = None,
     html: console.Html = None,
-    output: console.Output = None,
     independent: Annotated[bool, expert("Sites are independent.", "--independent")] = False,
     delta: Delta = None,
     keys: console.Keys = None,
@@ -213,7 +199,7 @@ def alarms(
     if html is not None and history is None:
         raise RobfcpError("--html: shows a history; pass --history, where it is kept")
     files = expanded(reports, REPORTS)
-    console.prepare(output, history, html)
+    console.prepare(history, html)
     public = None if keys is None else agreement.read_keys(keys)
     known = AlarmHistory.load(history) if history is not None and history.exists() else None
     watched = None if known is None else known.calibration
@@ -240,7 +226,6 @@ def alarms(
             write_history_page(History(alarms=known), html)
     said = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line, **kept}
     data = {**vars(merged), **said}
-    console.save_json(output, data)
     printer.table(
         f"{merged.n_sites} sites",
         ["alarm strength", "log10", "holds under"],

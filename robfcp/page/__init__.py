@@ -27,26 +27,10 @@ __all__ = [
 ]
 
 MAX_CLIENTS = 20_000
-_SHARED = ("uplot/uPlot.iife.min.js", "embedded.js", "format.js", "charts.js", "history.js")
-_SCRIPTS = (
-    "data.js",
-    "scores.js",
-    "clients.js",
-    "diagnoses.js",
-    "distributions.js",
-    "whatif.js",
-    "table.js",
-    "strata.js",
-    "page.js",
-)
+_SHARED = ("uplot/uPlot.iife.min", "embedded", "format", "charts", "history")
+_SCRIPTS = ("data", "scores", "clients", "diagnoses", "distributions", "whatif", "table", "strata")
 _STYLES = ("uplot/uPlot.min.css", "page.css")
-_ESCAPES = {
-    "<": "\\u003c",
-    ">": "\\u003e",
-    "&": "\\u0026",
-    "\u2028": "\\u2028",
-    "\u2029": "\\u2029",
-}
+_ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"})
 
 
 def render(
@@ -59,7 +43,7 @@ def render(
             "page can show; use robfcp show and calibrate --json"
         )
     data = {**page_data(calibration, about or About()), "history": history_data(history)}
-    return _assembled("page.html", _SCRIPTS, data)
+    return _assembled("page.html", (*_SCRIPTS, "page"), data)
 
 
 def render_history(history: History) -> str:
@@ -67,12 +51,12 @@ def render_history(history: History) -> str:
     data = history_data(history)
     if data is None:
         raise RobfcpError("history: there is none; pass alarms, a monitor's state or a chain")
-    return _assembled("history.html", ("history-page.js",), {"history": data})
+    return _assembled("history.html", ("history-page",), {"history": data})
 
 
 def _assembled(template: str, scripts: Sequence[str], data: object) -> str:
     licence = f"/*! uPlot\n{_asset('uplot/LICENSE')}*/"
-    script = "\n".join([licence, *(_asset(name) for name in (*_SHARED, *scripts))])
+    script = "\n".join([licence, *(_asset(f"{name}.js") for name in (*_SHARED, *scripts))])
     style = "\n".join(_asset(name) for name in _STYLES)
     parts = {
         "{{policy}}": policy(script, style),
@@ -107,22 +91,17 @@ def write_history_page(history: History, path: str | os.PathLike[str]) -> None:
 def safe_json(value: object) -> str:
     """JSON that can stand inside a script element: nothing in it can end the element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character, escaped in _ESCAPES.items():
-        text = text.replace(character, escaped)
-    return text
+    return text.translate(_ESCAPES)
 
 
 def policy(script: str, style: str) -> str:
     """A content security policy that allows these two texts and nothing from anywhere."""
+    digests = (hashlib.sha256(text.encode()).digest() for text in (script, style))
+    own, look = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; script-src {own}; style-src {look}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 def _asset(name: str) -> str:

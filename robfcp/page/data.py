@@ -86,11 +86,9 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
     return {
         "by": strata.by,
         "n_strata": strata.n_strata,
-        "n_sites": len(strata.rows),
         "pooled_only": [
             federation.ids[k] for k in np.setdiff1d(range(federation.n_clients), strata.rows)
         ],
-        "own_thresholds": bool(levels),
         "rows": [
             {
                 "name": strata.labels[c],
@@ -137,7 +135,8 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
     first = calibration.levels[0]
     below = federation.smoothed_below()
     drawn = federation.comparable().smoothed_below()
-    shares = rising_shares(below[:, view], federation.masses[:, None])
+    shares = rising_shares(below[:, view], federation.masses[:, None])[calibration.trusted_mask]
+    low, middle, high = np.quantile(shares, [0.05, 0.5, 0.95], axis=0)
     found = diagnose(calibration)
     return {
         "about": {"title": about.title, "lines": about.lines},
@@ -155,7 +154,7 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
         "view": view.tolist(),
         "clients": _clients(calibration),
         "counts": np.diff(drawn[:, view], prepend=0).ravel().tolist(),
-        "crowd": crowd(shares[calibration.trusted_mask]),
+        "crowd": {"low": rounded(low), "middle": rounded(middle), "high": rounded(high)},
         "everybody": rounded(rising_shares(below[:, view].sum(axis=0), federation.masses.sum())),
         "faulty": msgspec.to_builtins(calibration.faulty),
         "missing": list(calibration.missing),
@@ -179,10 +178,8 @@ def view_edges(pooled: NDArray[np.int64], grid: Grid) -> NDArray[np.intp]:
     wanted = np.linspace(0, 1, VIEW // 2)
     equiprobable = np.searchsorted(np.cumsum(pooled) / pooled.sum(), wanted).clip(max=n_bins - 1)
     occupied = upper[(pooled > 0) & np.isfinite(upper)]
-    places = occupied
-    if occupied.size:
-        places = np.linspace(occupied[0], occupied[-1], VIEW // 4)
-    spread = grid.edge_at(places)
+    low, high = (occupied[0], occupied[-1]) if occupied.size else (0.0, 0.0)
+    spread = grid.edge_at(np.linspace(low, high, VIEW // 4))
     steps = np.linspace(0, n_bins - 1, VIEW // 4).astype(np.intp)
     return np.unique(np.concatenate([equiprobable, spread, steps, [n_bins - 1]]))
 
@@ -190,12 +187,6 @@ def view_edges(pooled: NDArray[np.int64], grid: Grid) -> NDArray[np.intp]:
 def rising_shares(below: NDArray[np.int64], total: ArrayLike) -> NDArray[np.float64]:
     """Shares in [0, 1] that never fall, as counts with noise may."""
     return np.maximum.accumulate(np.clip(below / np.asarray(total), 0, 1), axis=-1)
-
-
-def crowd(shares: NDArray[np.float64]) -> dict[str, list[float]]:
-    """The trusted clients' CDFs at each shown edge: 5%, 50% and 95% quantiles."""
-    low, middle, high = np.quantile(shares, [0.05, 0.5, 0.95], axis=0)
-    return {"low": rounded(low), "middle": rounded(middle), "high": rounded(high)}
 
 
 def number(value: float) -> float | None:

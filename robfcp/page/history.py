@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from robfcp import __version__
 from robfcp.arguments import a_few
-from robfcp.monitoring import AlarmHistory, Chain, EReport, Link, MonitorState
+from robfcp.monitoring import AlarmHistory, Chain, Link, MonitorState
 
 MOST_LINES = 60
 MOST_SITES = 300
@@ -27,6 +27,8 @@ _KINDS = {
         "coverage falls, and need not lower it.",
     ),
 }
+_ROW = ("name", "samples", "covered", "coverage", "drift", "state", "word", "todo")
+_DRIFTED = "Run robfcp check on fresh labelled samples: coverage need not have fallen."
 _QUIET = "Nothing. No alarm is no proof: robfcp check says how much coverage is proved."
 _RESTS_ON = (
     "while nothing is wrong, the chance of a miss given everything before is at most one minus the "
@@ -83,9 +85,7 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
     elif "drift" in alarms.rang:
         step = alarms.rang["drift"]
         found["claim"] = f"Scores have drifted (step {step}; {looks}); coverage has not rung"
-        found["todo"] = (
-            "Run robfcp check at the sites on fresh labelled samples; prepare a new round."
-        )
+        found["todo"] = _DRIFTED
     elif alarms.alarmed:
         found["claim"] = f"No common alarm in {looks}; by themselves alarm {a_few(alarms.alarmed)}"
         found["todo"] = (
@@ -106,46 +106,25 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
     found["audit"] += [
         ("calibration watched (SHA-256)", alarms.calibration),
         ("record of alarms (SHA-256)", alarms.digest),
-        ("round", "none" if alarms.round is None else alarms.round),
-        ("sites, liars allowed", f"{alarms.n_sites}, {alarms.liars}"),
+        ("round", alarms.round or "none"),
         ("delta", f"{alarms.delta:g}"),
-        ("sites stated independent", "yes" if alarms.independent else "no"),
     ]
     latest, listed = alarms.latest(), set(alarms.alarmed)
-    order = sorted(latest, key=lambda name: (-_strongest(latest[name]), name))
+    strength = {
+        name: max(log for log in (one.log_coverage, one.log_drift) if log is not None)
+        for name, one in latest.items()
+    }
+    order = sorted(latest, key=lambda name: (-strength[name], name))
+    both = list(zip(alarms.looks, alarms.merged, strict=True))
     lines: dict[str, list[dict[str, Any]]] = {}
-    together = {"coverage": "log_mean", "drift": "log_drift"}
-    for key, field in together.items():
-        common = [
-            (look.step, getattr(merged, field))
-            for look, merged in zip(alarms.looks, alarms.merged, strict=True)
-        ]
+    for key, field in (("coverage", "log_mean"), ("drift", "log_drift")):
+        common = [(look.step, getattr(merged, field)) for look, merged in both]
         lines[key] = [_line("all sites together", common, "together")]
         for name in order[:MOST_LINES]:
             sent = [look.sites[name] for look in alarms.looks if name in look.sites]
             points = [(report.step, getattr(report, f"log_{key}")) for report in sent]
             lines[key].append(_line(name, points, "alarm" if name in listed else "quiet"))
-    sites = list(_sites(alarms, latest, listed))
-    found["watch"] = _watch(alarms.line, "step", lines, -math.log10(alarms.delta), sites) | {
-        "looks": [
-            {
-                "step": look.step,
-                "heard": len(look.sites),
-                "refused": len(look.faulty),
-                "coverage": _tens(merged.log_mean),
-                "drift": _tens(merged.log_drift),
-                "alarmed": a_few(merged.alarmed),
-            }
-            for look, merged in list(zip(alarms.looks, alarms.merged, strict=True))[-MOST_POINTS:]
-        ]
-    }
-
-
-def _sites(
-    alarms: AlarmHistory, latest: dict[str, EReport], listed: set[str]
-) -> Iterator[dict[str, Any]]:
-    """Each site's row: where it stands and what to do about it."""
-    limit = -math.log10(alarms.delta)
+    limit, sites = -math.log10(alarms.delta), []
     step, faulty = (alarms.looks[-1].step, alarms.looks[-1].faulty) if alarms.looks else (0, {})
     for name, report in latest.items():
         coverage, drift = _tens(report.log_coverage), _tens(report.log_drift)
@@ -162,10 +141,21 @@ def _sites(
             said = "drift", "scores changed", "run robfcp check on fresh labelled samples"
         else:
             said = "quiet", "no alarm", "nothing"
-        yield _row(name, report.n_samples, None, coverage, drift, said)
-    for name, reason in faulty.items():
-        if name not in latest:
-            yield _row(name, 0, None, None, None, ("silent", "refused", reason))
+        sites.append((name, report.n_samples, None, coverage, drift, *said))
+    unheard = {name: reason for name, reason in faulty.items() if name not in latest}
+    sites += [(name, 0, None, None, None, "silent", "refused", unheard[name]) for name in unheard]
+    heard = [
+        {
+            "step": look.step,
+            "heard": len(look.sites),
+            "refused": len(look.faulty),
+            "coverage": _tens(merged.log_mean),
+            "drift": _tens(merged.log_drift),
+            "alarmed": a_few(merged.alarmed),
+        }
+        for look, merged in both[-MOST_POINTS:]
+    ]
+    found["watch"] = _watch(alarms.line, "step", lines, limit, sites) | {"looks": heard}
 
 
 def _add_monitors(found: dict[str, Any], monitors: tuple[tuple[str, MonitorState], ...]) -> None:
@@ -179,7 +169,7 @@ def _add_monitors(found: dict[str, Any], monitors: tuple[tuple[str, MonitorState
         )
     elif moved:
         found["claim"] = f"Scores have drifted at {a_few(moved)}; coverage has not rung"
-        found["todo"] = "Run robfcp check on fresh labelled samples: coverage need not have fallen."
+        found["todo"] = _DRIFTED
     else:
         samples = sum(state.n for _, state in monitors)
         found["claim"], found["todo"] = f"No alarm after {samples:,} fresh samples", _QUIET
@@ -199,34 +189,18 @@ def _add_monitors(found: dict[str, Any], monitors: tuple[tuple[str, MonitorState
             drawn.append(_line(name, points, "alarm" if key in state.alarms else "quiet"))
         since = sorted(state.alarms.items(), key=lambda pair: pair[1])
         word = ", ".join(f"{key} at sample {step:,}" for key, step in since) or "no alarm"
+        kind, todo = "quiet", "nothing"
+        if name in moved:
+            kind, todo = "drift", "run robfcp check; coverage need not have fallen"
         if name in fallen:
-            said = "alarm", word, "tell the server; recalibrate on fresh samples"
-        elif name in moved:
-            said = "drift", word, "run robfcp check; coverage need not have fallen"
-        else:
-            said = "quiet", word, "nothing"
+            kind, todo = "alarm", "tell the server; recalibrate on fresh samples"
         covered = round(1 - state.misses / state.n, 5) if state.n else None
         logs = _tens(state.log_coverage), _tens(state.log_drift)
-        sites.append(_row(name, state.n, covered, *logs, said))
+        sites.append((name, state.n, covered, *logs, kind, word, todo))
     limit = min(-math.log10(state.delta) for _, state in monitors)
     line = monitors[0][1].line if len(monitors) == 1 else ""
     kept = {key: [one for one in drawn if one["x"]][:MOST_LINES] for key, drawn in lines.items()}
     found["watch"] = _watch(line, "sample", kept, limit, sites) | {"looks": []}
-
-
-def _row(
-    name: str,
-    samples: int,
-    covered: float | None,
-    coverage: float | None,
-    drift: float | None,
-    said: tuple[str, str, str],
-) -> dict[str, Any]:
-    state, word, todo = said
-    return {
-        "name": name, "samples": samples, "covered": covered, "coverage": coverage,
-        "drift": drift, "state": state, "word": word, "todo": todo,
-    }  # fmt: skip
 
 
 def _watch(
@@ -234,15 +208,16 @@ def _watch(
     unit: str,
     lines: dict[str, list[dict[str, Any]]],
     limit: float,
-    sites: list[dict[str, Any]],
+    sites: list[tuple[Any, ...]],
 ) -> dict[str, Any]:
     """The curves of each kind of alarm, and the sites: alarms first, then drift, then silence."""
-    order = ("alarm", "drift", "silent", "quiet")
+    states = ("alarm", "drift", "silent", "quiet")
 
-    def place(site: dict[str, Any]) -> tuple[int, float, str]:
-        strength = -math.inf if site["coverage"] is None else site["coverage"]
-        return order.index(site["state"]), -strength, site["name"]
+    def place(row: dict[str, Any]) -> tuple[int, float, str]:
+        strength = -math.inf if row["coverage"] is None else row["coverage"]
+        return states.index(row["state"]), -strength, row["name"]
 
+    rows = sorted((dict(zip(_ROW, site, strict=True)) for site in sites), key=place)
     kinds = []
     for key, (title, words) in _KINDS.items():
         drawn = [one for one in lines[key] if one["x"]]
@@ -254,7 +229,7 @@ def _watch(
         "axis": "fresh samples" if unit == "sample" else unit,
         "unit": unit,
         "kinds": kinds,
-        "sites": sorted(sites, key=place)[:MOST_SITES],
+        "sites": rows[:MOST_SITES],
         "more": max(0, len(sites) - MOST_SITES),
     }
 
@@ -269,10 +244,6 @@ def _tens(log: float | None) -> float | None:
     return None if log is None or not math.isfinite(log) else round(log / math.log(10), 3)
 
 
-def _strongest(report: EReport) -> float:
-    return max(report.log_coverage, -math.inf if report.log_drift is None else report.log_drift)
-
-
 def _add_rounds(found: dict[str, Any], chain: Chain) -> None:
     """The chain, the newest round first, and the sites it says something of."""
     found.setdefault("claim", f"{len(chain.links)} rounds of calibration")
@@ -284,12 +255,9 @@ def _add_rounds(found: dict[str, Any], chain: Chain) -> None:
         ("first calibration of the chain (SHA-256)", chain.links[0].calibration),
         ("last calibration of the chain (SHA-256)", chain.links[-1].calibration),
     ]
-    said = {name: asdict(one) for name, one in chain.reputations().items()}
+    said = chain.reputations()
     weight = {
-        name: one["flagged"]
-        + one["drifted"]
-        + one["alarmed"]
-        + 1000 * (one["out_since"] is not None)
+        name: one.flagged + one.drifted + one.alarmed + 1000 * (one.out_since is not None)
         for name, one in said.items()
     }
     spoken = sorted((name for name in said if weight[name]), key=lambda name: (-weight[name], name))
@@ -302,7 +270,7 @@ def _add_rounds(found: dict[str, Any], chain: Chain) -> None:
             "named. Being flagged proves nothing; being left out does, if honest sites are as "
             "alike as was stated."
         ),
-        "reputations": [{"name": name, **said[name]} for name in spoken[:MOST_SITES]],
+        "reputations": [{"name": name, **asdict(said[name])} for name in spoken[:MOST_SITES]],
     }
 
 

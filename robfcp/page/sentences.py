@@ -42,7 +42,7 @@ def message(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[st
     if looks and out:
         was = "was" if len(looks) == 1 else "were"
         then += " " if len(out) == 1 else "\n"
-        then += f"Also look at {_few(looks)}, which {was} used."
+        then += f"Also look at {_names(looks)}, which {was} used."
     return {"first": first, "then": then}
 
 
@@ -72,7 +72,7 @@ def _sentence(words: str) -> str:
 def _worst(sites: Sequence[Diagnosis]) -> str:
     """Up to four by name with their cause; of more what was found how often, and the worst."""
     if len(sites) <= NAMED:
-        return _listed(_entries(sites))
+        return _listed([f"{one.client} ({one.short})" for one in sites])
     kinds = _kinds(sites)
     if len({*map(_cause, sites)}) == 1:
         kinds = f"{_cause(sites[0])} at each of them"
@@ -104,34 +104,10 @@ def _names(sites: Sequence[Diagnosis]) -> str:
     return _listed(names)
 
 
-def _few(sites: Sequence[Diagnosis]) -> str:
-    """Up to four by name with their cause; of more the first ones, and how many of each cause."""
-    if len(sites) <= NAMED:
-        return _listed(_entries(sites))
-    names = ", ".join(one.client for one in sites[: NAMED - 1])
-    return f"{names} and {len(sites) - NAMED + 1} more ({_kinds(sites)})"
-
-
 def _kinds(sites: Sequence[Diagnosis]) -> str:
     """What was found, and at how many."""
     causes = Counter(map(_cause, sites)).most_common()
     return _listed([f"{cause} at {number}" for cause, number in causes])
-
-
-def _entries(sites: Sequence[Diagnosis]) -> list[str]:
-    """Each site with its cause; two that are each other's copy in one entry."""
-    named = {one.client: one for one in sites}
-    found, told = [], set()
-    for one in sites:
-        twin = named.get(one.other)
-        if one.client in told:
-            continue
-        if twin is not None and one.cause == "copy" and twin.other == one.client:
-            told.add(twin.client)
-            found.append(f"{one.client} with {twin.client} (the same report)")
-        else:
-            found.append(f"{one.client} ({one.short})")
-    return found
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -194,18 +170,11 @@ def _guaranteed(calibration: Calibration, level: Level) -> str:
     sure = ""
     if certificate.confidence is not None:
         sure = f" with {at_least(certificate.confidence)} confidence"
-    every = f" of every {certificate.by}" if certificate.by else ""
-    promised = f"{at_least(certificate.lower)} coverage{every}"
-    if certificate.risk:
-        bound = certificate.bound or 1.0
-        promised = f"A mean {certificate.risk} of at most "
-        promised += loss_at_most((1 - certificate.lower) * bound, bound)
+    promised = _sentence(_wanted(calibration, level))
     claim, flagged = f"{promised} is guaranteed{sure} {condition}", len(calibration.flagged)
     if level.full:
         return f"{claim}, but only because every prediction set is full"
-    was = "was" if flagged == 1 else "were"
-    who = f"{count(flagged, 'site')} {was}" if flagged else "no site was"
-    return f"{claim}; {who} flagged"
+    return f"{claim}; {count(flagged, 'site') if flagged else 'no site'} flagged"
 
 
 def _defended(calibration: Calibration, level: Level) -> str:

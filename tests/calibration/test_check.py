@@ -149,7 +149,7 @@ def test_the_command_prints_the_line_and_reads_groups(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     calibration().save("c.json")
     makers.table("f.csv", *outputs(60, 6), ids=np.arange(60) % 2)
-    told = makers.said("check", "c.json", "f.csv", "--group", "ID", "-o", "out.json")
+    told = makers.said("check", "c.json", "f.csv", "--group", "ID")
     assert "cannot tell yet: 0.9000 of 60 samples" in " ".join(told.split())
     assert "by ID, all intervals together" in told
     assert "has no column 'bed'" in makers.refused("check", "c.json", "f.csv", "--group", "bed")

@@ -70,10 +70,6 @@ HABITS = {  # the same outputs in other people's habits, and what has to be said
     "logits": (text(frame(np.log(P) + 3)), {"logits": True}),
     "further columns": (text(frame(ward="north", age=50)), {"classes": NAMES}),
     "named truth": (text(frame().rename(columns=TRUTH)), {"label": "Diagnose"}),
-    "told by its words": (
-        text(frame(ward=["north", "south", "east"] * 100).rename(columns=TRUTH)),
-        {"ids": "ward"},
-    ),
     "numbers count columns": (
         text(frame(P[:, TURNED], np.argsort(TURNED)[Y], [NAMES[k] for k in TURNED])),
         {"classes": NAMES},
@@ -100,8 +96,7 @@ def test_the_same_outputs_are_read_from_every_habit(habit, tmp_path):
     assert found.names == NAMES
     np.testing.assert_allclose(found.predictions, P, atol=1e-12)
     np.testing.assert_array_equal(found.targets, Y)
-    told = "Column Diagnose was taken as the truth: it holds the classes' names."
-    assert found.notes == ((told,) if habit == "told by its words" else ())
+    assert found.notes == ()
 
 
 def test_numbered_columns_are_taken_by_their_numbers(tmp_path):
@@ -145,9 +140,9 @@ FURTHER = {
         "cat,dog\n0.5,0.5\n": "holds no labels; call the column",
         "label\ncat\n": "holds no predictions",
         "cat,dog,label\n0.5,0.5\n": "row 2 has 2 cells, the names in row 1 are 3; write one cell",
-        "cat,dog,label\n0,0,cat\n": "sum to 0, not 1; pass --logits if",
+        "cat,dog,label\n0,0,cat\n": "sum to 0, not 1; pass --logits for",
         "cat,dog,label\n0.5,nan,cat\n": "row 2, column B (dog): is missing or NaN; fill it in",
-        "cat,dog,label\n40,60,cat\n": "sum to 100, not 1; if these are percentages",
+        "cat,dog,label\n40,60,cat\n": "--normalise for percentages or rounded",
         '"' + "x" * 200_000 + '",label\n1,0\n': "a cell is too long or its quotes do not end",
         "\0": "is no text",
         b"a,b\n\x81\xfe,1\n": "is no text; save it as CSV UTF-8",

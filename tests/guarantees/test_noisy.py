@@ -252,7 +252,7 @@ def test_certificates_shrink_with_more_budget_and_hold_the_truth(known):
         federation = noisy(rng, counts, private(epsilon, known), known)
         certificate = certify(federation, 9, 2)
         assert certificate.lower <= truth[9] <= certificate.upper
-        widths.append(certificate.width)
+        widths.append(certificate.upper - certificate.lower)
         curve = coverage_curve(federation, 9, range(4))
         assert [point.lower for point in curve] == sorted((p.lower for p in curve), reverse=True)
         assert [point.upper for point in curve] == sorted(point.upper for point in curve)

@@ -113,7 +113,7 @@ def test_the_commands_take_natural_sites(tmp_path):
     for data, more, word in (
         ("mnist", words, "mnist has no sites of its own; use one of stroke, heart"),
         ("heart", (*words, "--site-column", "x"), "no column 'x'"),
-        ("heart", ("--sites", "wild"), "neither 'artificial' nor 'natural'"),
+        ("heart", ("--sites", "wild"), "'wild' is unknown here; use artificial or natural"),
         (own, words, "has no array 'site'"),
     ):
         assert word in refused("lab", "simulate", data, *more)

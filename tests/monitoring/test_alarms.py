@@ -277,8 +277,8 @@ def test_the_command_tells_what_follows_and_keeps_every_look(tmp_path, monkeypat
     for k in range(12):
         e_report(f"site-{k}", 12 if k < 5 else -1, step=3).save(f"e-{k}.json")
     words = ["alarms", *(f"e-{k}.json" for k in range(12)), "-m", "2"]
-    assert "alarms  site-4" in said(*words, "-o", "a.json", code=3)
-    assert json.loads((tmp_path / "a.json").read_text())["n_sites"] == 12
+    assert "alarms  site-4" in said(*words, code=3)
+    assert json.loads(said(*words, "--json", code=3))["n_sites"] == 12
     keep = [*words, "--history", "h.json"]
     for wrong, why in (
         (keep, "needs --step"),

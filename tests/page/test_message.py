@@ -57,22 +57,22 @@ FIRST_THEN = [
         [one("a"), one("x", trusted=True)],
         "a was left out: only 40% of its own cases are covered where 90% should be; its labels "
         "look wrong.",
-        "Check them. Also look at x (labels mixed up), which was used.",
+        "Check them. Also look at x, which was used.",
     ),
     (
         [one("a"), one("b"), one("x", trusted=True)],
         "2 of 12 sites were left out: a (labels mixed up) and b (labels mixed up).",
-        "a and b (labels mixed up): check them.\nAlso look at x (labels mixed up), which was used.",
+        "a and b (labels mixed up): check them.\nAlso look at x, which was used.",
     ),
     (
         [one("a", True, "copy", other="b"), one("b", True, "copy", other="a"), one("x", True)],
-        "All 12 sites were used, but look at a with b (the same report) and x (labels mixed up).",
+        "All 12 sites were used, but look at a (copy of b), b (copy of a) and x (labels mixed up).",
         None,
     ),
     (
         [one("a"), *(one(c, trusted=True) for c in "pqrstuv")],
         None,
-        "Check them. Also look at p, q, r and 4 more (labels mixed up at 7), which were used.",
+        "Check them. Also look at p, q, r, s, t and 2 more, which were used.",
     ),
 ]
 

@@ -178,7 +178,7 @@ def test_view_of_an_open_ended_grid_stays_where_the_scores_are() -> None:
         ),
         ((24, 3), {"promise": robfcp.Pac(2)}, "is guaranteed with 95% confidence even if any 2 of"),
         ((24, 3), {"promise": robfcp.Marginal(samples=200)}, "at most 200 samples together lie"),
-        ((8, 0), {"promise": robfcp.Marginal(0)}, "guaranteed if nobody lies; no site was flagged"),
+        ((8, 0), {"promise": robfcp.Marginal(0)}, "guaranteed if nobody lies; no site flagged"),
         ((24, 3), {"defence": Consensus(at_most=0)}, "either at least one of the 24 sites lies or"),
         ((24, 3), {"coverage": 0.99999}, "every prediction set is full"),
         ((8, 0), {"coverage": 0.99999, "promise": robfcp.Marginal(1)}, "prediction set is full"),
