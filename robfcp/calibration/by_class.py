@@ -135,7 +135,6 @@ def level_by_class(
             holders=holders,
             samples=int(held.sizes.sum()),
             curve=curve.coverage_curve(held, edge, budgets, sure) if holders else (),
-            empty_from=curve.empty_from(held, edge, sure),
         )
 
     own: dict[str, Part] = {}

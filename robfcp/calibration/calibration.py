@@ -52,14 +52,12 @@ Curves = Mapping[int, Certificate] | Mapping[str, Mapping[int, Certificate]]
 class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A threshold and its certificate.
 
-    `curve` says where coverage lies for each number of liars, all of it true at once;
-    `empty_from` is the number from which on nothing is proved, None where something always is.
+    `curve` says where coverage lies for each number of liars, all of it true at once.
     """
 
     threshold: Limit
     certificate: Certificate
     curve: tuple[CurvePoint, ...] = ()
-    empty_from: int | None = None
 
     def __post_init__(self) -> None:
         if self.threshold is None:
@@ -92,10 +90,12 @@ class Level(Threshold, frozen=True, kw_only=True):
     """The threshold for one coverage wanted.
 
     With `parts` there is one for each class or group, and `threshold` is the largest of them.
+    `empty_from` is the number of liars from which on nothing is proved, None where something is.
     """
 
     coverage: Exact
     parts: tuple[Part, ...] = ()
+    empty_from: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

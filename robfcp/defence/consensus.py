@@ -48,9 +48,9 @@ VOUCH = 0.5  # deviations above the level that a site may vouch for; it objects 
 QUANTILES = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
 BODY = 0.92  # expected share up to the edge that parts body and tail, at most
 VIEWS = 1.6  # tests that the two views are worth
-STARTS, FOLLOWED, STEPS = 12, 4, 8  # of the search for majorities
-DRAWN = 1024  # of many sites, whose quantiles choose the bins and among whom majorities are sought
-EXACT = 1024  # sites whose chances are computed one by one; of more, on a fine grid
+STARTS, FOLLOWED, STEPS = 8, 3, 8  # of the search for majorities
+DRAWN = 256  # of many sites, whose quantiles choose the bins and among whom majorities are sought
+EXACT = 256  # sites whose chances are computed one by one; of more, on a fine grid
 CELLS = 2**16  # of a block of sites worked on together
 MOST_CELLS = 2**28  # of a table by class; beyond it classes are pooled
 
@@ -506,26 +506,28 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     harder = (doubted[0] & seen.hard) | (doubted[1] & mixed.hard)
     remarks = list(copy_note(copies))
     unsure = np.logical_or.reduce([one.out for one in plausible]) & ~out
-    for members, why in (
+    for members, how in (
         (unsure, "out in one explanation of the reports, kept in another as good"),
         (plausible[0].stands & ~out & ~unsure, "standing out, as another population would"),
     ):
         names = a_few([federation.ids[k] for k in np.flatnonzero(members[owner])])
         if members.any():
             remarks.append(
-                f"{why}: {names}. Nobody was left out for it and the safer threshold was kept; ask "
+                f"{how}: {names}. Nobody was left out for it and the safer threshold was kept; ask "
                 "these sites what differs, state the number of liars (Consensus(exactly=m)) or "
                 "give a trusted sample (anchor)"
             )
     others = _distinct([one.out[owner] for one in plausible if (one.out != out).any()])
-    told = reasons(federation, sites, reference, seen, chance)
+    odd = np.flatnonzero(out)
+    told = np.stack([chance, seen.misfit])[:, odd]
+    why = dict(zip(odd.tolist(), reasons(federation, sites, reference, odd, told), strict=True))
     return Finding(
         oddness=-np.log10(chance)[owner],
         stands_out=out[owner],
         others=tuple(others),
         easier=easier[owner],
         harder=harder[owner],
-        reasons={federation.ids[k]: told(int(owner[k])) for k in np.flatnonzero(out[owner])},
+        reasons={federation.ids[k]: why[int(owner[k])] for k in np.flatnonzero(out[owner])},
         remarks=tuple(remarks),
     )
 
@@ -538,29 +540,29 @@ def drawn(n_sites: int, seed: int) -> Indices:
 
 
 def reasons(
-    federation: Federation, sites: Sites, reference: Mask, seen: Compared, chance: Array
-) -> Callable[[int], str]:
-    """Why a site is left out: its scores against those its labels lead one to expect."""
-    say = sites.say(reference)
-    total = np.einsum("k,kcb->cb", say, sites.counts)
+    federation: Federation, every: Sites, reference: Mask, chosen: Indices, told: Array
+) -> Iterator[str]:
+    """Why each chosen site is left out: its scores against those its labels lead one to expect.
+
+    `told` are the chances and misfits of the chosen.
+    """
+    say, sites = every.say(reference), every.some(chosen)
+    total, say = np.einsum("k,kcb->cb", say, every.counts), say[chosen]
     said = "its labels lead one to expect {}" if sites.counts.shape[1] > 1 else "{} is usual"
-
-    def why(site: int) -> str:
-        row = slice(site, site + 1)
-        own = sites.counts[row] * sites.scale[row, None, None]
-        means, *_ = expected(own, sites.counts[row] * say[row, None, None], total)
-        have, want = (np.cumsum(one[0]) / sites.sizes[site] for one in (own.sum(axis=1), means))
-        place = int(np.argmax(np.abs(have - want)[: max(len(have) - 1, 1)]))
-        rare = chance[site]
-        rarity = f"1 in {1 / rare:,.0f}" if rare > 1e-6 else "fewer than 1 in a million"
-        edge = federation.grid.upper[sites.ends[place]]
-        return (
-            f"{have[place]:.0%} of its scores are at most {edge:.3g} where "
-            f"{said.format(f'{want[place]:.0%}')}: {seen.misfit[site]:.3g} times as far off as "
-            f"sampling explains, as {rarity} honest sites of its size would be"
-        )
-
-    return why
+    edges = federation.grid.upper[sites.ends]
+    for block in sites.blocks():
+        own, size = sites.counts[block] * sites.scale[block, None, None], sites.sizes[block, None]
+        means, *_ = expected(own, sites.counts[block] * say[block, None, None], total)
+        have, want = (np.cumsum(one, axis=1) / size for one in (own.sum(axis=1), means))
+        place = np.argmax(np.abs(have - want)[:, : max(have.shape[1] - 1, 1)], axis=1)
+        for row, at in enumerate(place.tolist()):
+            rare, times = told[:, block][:, row]
+            rarity = f"1 in {1 / rare:,.0f}" if rare > 1e-6 else "fewer than 1 in a million"
+            yield (
+                f"{have[row, at]:.0%} of its scores are at most {edges[at]:.3g} where "
+                f"{said.format(f'{want[row, at]:.0%}')}: {times:.3g} times as far off as "
+                f"sampling explains, as {rarity} honest sites of its size would be"
+            )
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def test_every_class_is_a_round_of_its_holders_with_its_share_of_the_confidence(
                 continue
             alone = Federation.from_counts(tables[held, c])
             (own,) = calibrate(alone, level, confidence=sure, **asked).levels
-            for field in ("threshold", "empty_from", "curve", "certificate"):
+            for field in ("threshold", "curve", "certificate"):
                 assert getattr(one, field) == getattr(own, field)
             assert found.curve[one.name][0].confidence == 0.9
         assert found.certificate.lower == min(one.certificate.lower for one in parts)
