@@ -10,7 +10,7 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
 from robfcp.report import OTHER, Report, Strata
-from robfcp.report.by_class import DENSE, MAX_STRATA
+from robfcp.report.by_class import DENSE, MAX_COUNT, MAX_STRATA
 
 GRID = Grid.uniform(10)
 NAMES = ("cat", "dog", "eel")
@@ -150,6 +150,27 @@ def test_what_a_site_gets_wrong_is_said_in_one_line_that_names_it(options, words
     assert line.startswith("site-7: ")
     assert line.isprintable()
     assert len(line) < 300
+
+
+GOOD = {"by": "class", "names": 2, "cells": [0, 11], "counts": [1, 2], "n_bins": 10}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"by": "ward"}, "neither 'class' nor 'group'"),
+        ({"by": "group"}, "no list of names"),
+        *(({"cells": cells}, "rise strictly") for cells in ([11, 0], [0, 20], [-1, 11])),
+        ({"cells": [0, 2**62 + 1, -(2**62) - 1, 11], "counts": [1] * 4}, "rise strictly"),
+        *(({"counts": counts}, "counts are not whole") for counts in ([[1, 2]], [0.5, 1.5])),
+        ({"counts": [1]}, "differ in length"),
+        *(({"counts": [1, n]}, "exceeds") for n in (MAX_COUNT + 1, -MAX_COUNT - 1)),
+    ],
+)
+def test_strata_made_by_hand_are_checked(change, words):
+    assert Strata(**GOOD).sizes.tolist() == [1, 2]
+    with pytest.raises(RobfcpError, match=words):
+        Strata(**(GOOD | change))
 
 
 PLAIN, FINER = report(), Grid.uniform(20)
