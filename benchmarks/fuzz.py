@@ -177,7 +177,7 @@ class Files:
     def use_terms(self, path: Path) -> None:
         """All that they say."""
         terms = read_terms(path)
-        _ = terms.agreed_grid, terms.agreed_score, terms.privacy
+        _ = terms.agreed
 
     def use_signed(self, path: Path) -> None:
         """With and without registered keys."""

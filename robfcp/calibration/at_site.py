@@ -106,17 +106,14 @@ class LocalThreshold:
                 f"where the federation's threshold covers {wanted} here, so does the clipped one, "
                 "with 97.5% confidence",
             ]
-        own = (
-            "it is never above the threshold that this site's own data prove with 97.5% confidence"
+        found.append(
+            f"whatever anybody does, {self.threshold:.4g} covers at least {at_least(self.floor)} "
+            "on average"
         )
         if np.isinf(self.own):
-            own = "this site's own data prove nothing: too few samples"
-        return (
-            *found,
-            f"whatever anybody does, {self.threshold:.4g} covers at least {at_least(self.floor)} "
-            "on average",
-            own,
-        )
+            return (*found, "this site's own data prove nothing: too few samples")
+        own = "the threshold that this site's own data prove with 97.5% confidence"
+        return (*found, f"it is never above {own}")
 
 
 @dataclass(frozen=True, eq=False)

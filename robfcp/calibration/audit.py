@@ -200,15 +200,11 @@ def verify_calibration(calibration: Calibration) -> list[Difference]:
 def check_own_report(calibration: Calibration, report: Report) -> list[Difference]:
     """What the record says otherwise than a site's own report; nothing where it holds it."""
     federation = calibration.federation
-    if report.client not in federation.ids:
-        outside = {fault.client: fault.reason for fault in federation.faulty}
-        said = outside.get(report.client, "no report")
-        return [Difference(f"the report of {report.client}", said, "the one given")]
-    place = federation.ids.index(report.client)
-    found = next(other for k, other in enumerate(federation) if k == place)
-    if found == report:
-        return []
-    return [Difference(f"the report of {report.client}", "another one", "the one given")]
+    own = [other for other in federation if other.client == report.client]
+    refused = {fault.client: fault.reason for fault in federation.faulty}
+    said = "another one" if own else refused.get(report.client, "no report")
+    what = f"the report of {report.client}"
+    return [] if own == [report] else [Difference(what, said, "the one given")]
 
 
 def _compared(name: str, stated: Any, computed: Any) -> list[Difference]:

@@ -107,9 +107,7 @@ def calibrate(
     clusters = {str(k): str(v) for k, v in by.items()} if isinstance(by, Mapping) else None
     kind = None if isinstance(by, Mapping) else by
     chosen = None if by is None else strata_of(federation, kind).by
-    _check_promise(promise, federation, chosen)
-    if anchor is not None:
-        _check_anchor(anchor, federation, promise, confidence)
+    _check_together(federation, chosen, promise, anchor, confidence)
     levels, several = _asked(federation, coverage, risk)
     if isinstance(rule, Consensus):
         rule = rule.unforeseen(federation)
@@ -215,51 +213,48 @@ def _is_json(given: object) -> bool:
     return isinstance(given, str) and given.lstrip().startswith("{")
 
 
-def _check_promise(promise: Promise | None, federation: Federation, by: str | None) -> None:
-    """Refuse what is not proved: the whole of what does not go together."""
-    if promise is None:
-        return
-    if not isinstance(promise, (Marginal, Pac, LabelShift)):
-        raise RobfcpError(f"promise: {promise!r:.60} is none; use Marginal, Pac or LabelShift")
-    if isinstance(promise, Marginal) and promise.samples is not None and by is not None:
-        raise RobfcpError("promise: by class or group state liars, not samples")
-    if not isinstance(promise, LabelShift):
-        return
-    if federation.risk is not None:
-        raise RobfcpError("promise: LabelShift is not proved for losses; use Marginal or Pac")
-    if by is not None:
-        raise RobfcpError(
-            "promise: thresholds by class need no LabelShift; use Marginal or Pac, or drop by"
-        )
-    if federation.noisy:
-        raise RobfcpError(
-            "promise: LabelShift is not proved for private reports; use Marginal or Pac"
-        )
-
-
-def _check_anchor(
-    anchor: Report, federation: Federation, promise: Promise | None, confidence: float
+def _check_together(
+    federation: Federation,
+    by: str | None,
+    promise: Promise | None,
+    anchor: Report | None,
+    confidence: float,
 ) -> None:
-    """Refuse trusted samples that cannot hold this round's threshold."""
-    if not isinstance(anchor, Report):
+    """Refuse what is not proved: the whole of what does not go together."""
+    if promise is not None and not isinstance(promise, (Marginal, Pac, LabelShift)):
+        raise RobfcpError(f"promise: {promise!r:.60} is none; use Marginal, Pac or LabelShift")
+    if anchor is not None and not isinstance(anchor, Report):
         raise RobfcpError(
             "anchor: is not a report; make one of the trusted samples, Report.of(...)"
         )
+    shift, losses = isinstance(promise, LabelShift), federation.risk is not None
+    samples = isinstance(promise, Marginal) and promise.samples is not None
     wrong = {
-        "is not proved with LabelShift; use Marginal or Pac": isinstance(promise, LabelShift),
-        "is for scores, not for losses; leave it out": federation.risk is not None
-        or anchor.risk is not None,
-        "holds noise; keep and pass an exact one": anchor.privacy is not None,
-        "is on another grid than the reports; make it with grid=": anchor.grid.digest
-        != federation.grid.digest,
-        "has another score than the reports; use that": None not in (anchor.score, federation.score)
-        and anchor.score != federation.score,
-        "is among the reports; trusted samples are in none": anchor.client in federation.ids,
-        "takes as much of the confidence again; state more than 0.5": confidence <= 0.5,
+        "promise: by class or group state liars, not samples": samples and by is not None,
+        "promise: LabelShift is not proved for losses; use Marginal or Pac": shift and losses,
+        "promise: thresholds by class need no LabelShift; use Marginal or Pac, or drop by": shift
+        and by is not None,
+        "promise: LabelShift is not proved for private reports; use Marginal or Pac": shift
+        and federation.noisy,
     }
+    if anchor is not None:
+        scores = anchor.score, federation.score
+        wrong |= {
+            "anchor: is not proved with LabelShift; use Marginal or Pac": shift,
+            "anchor: is for scores, not for losses; leave it out": losses
+            or anchor.risk is not None,
+            "anchor: holds noise; keep and pass an exact one": anchor.privacy is not None,
+            "anchor: is on another grid than the reports; make it with grid=": anchor.grid.digest
+            != federation.grid.digest,
+            "anchor: has another score than the reports; use that": None not in scores
+            and scores[0] != scores[1],
+            "anchor: is among the reports; trusted samples are in none": anchor.client
+            in federation.ids,
+            "anchor: takes as much of the confidence again; state more than 0.5": confidence <= 0.5,
+        }
     for words, found in wrong.items():
         if found:
-            raise RobfcpError(f"anchor: {words}")
+            raise RobfcpError(words)
 
 
 def _asked(

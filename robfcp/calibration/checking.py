@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -189,7 +190,13 @@ def check(
     `Calibration.check`."""
     share("confidence", confidence, "give 0.95, say")
     limits = limits_of(calibration, level, own)
-    hit, sizes = covered_by(calibration.score_of(score), predictions, targets, limits, rng)
+    rule = calibration.score_of(score)
+    if isinstance(rule, ClassificationScore):
+        sets = predict_sets(rule, predictions, limits, rng)[:, :, 0]
+        hit, sizes = sets[np.arange(len(sets)), check_labels(targets, sets.shape)], sets.sum(axis=1)
+    else:
+        ends = predict_intervals(rule, predictions, limits.tolist())[:, :, 0]
+        hit, sizes = rule(predictions, targets) <= limits[0], np.maximum(ends[:, 1] - ends[:, 0], 0)
     if not len(hit):
         raise RobfcpError("samples: there are none; pass at least one")
     found = floor_of(calibration, level, floor, own)
@@ -201,7 +208,6 @@ def check(
     if verdict == "cannot tell yet":
         enough = samples_to_tell(overall.covered, overall.n, found.value, confidence)
     whole = sizes.dtype.kind in "iu"
-    values, counts = np.unique(sizes, return_counts=True) if whole else ([], [])
     names = np.zeros(len(hit), int) if groups is None else array("groups", groups)
     if names.shape != hit.shape:
         raise RobfcpError(f"groups: need one group a sample ({len(hit)})")
@@ -211,7 +217,7 @@ def check(
         classes=_parts(hit, targets, confidence) if whole else (),
         groups=() if groups is None else _parts(hit, names, confidence),
         set_size=float(sizes.mean()),
-        set_sizes={int(v): int(c) for v, c in zip(values, counts, strict=True)},
+        set_sizes=dict(sorted(Counter(sizes.tolist()).items())) if whole else {},
         floor=found,
         confidence=confidence,
         verdict=verdict,
@@ -231,25 +237,6 @@ def limits_of(
     if calibration.by is None:
         return np.array([chosen.threshold])
     return np.array([[one.threshold] for one in chosen.parts])
-
-
-def covered_by(
-    score: Score,
-    predictions: ArrayLike,
-    targets: ArrayLike,
-    limits: NDArray[np.float64],
-    rng: Rng = None,
-) -> tuple[NDArray[np.bool_], NDArray[np.generic]]:
-    """(n,) whether each target is in its set or interval, and (n,) how large that is.
-
-    `limits` is (1,) for one threshold, (C, 1) for one a class.
-    """
-    if isinstance(score, ClassificationScore):
-        sets = predict_sets(score, predictions, limits, rng)[:, :, 0]
-        label = check_labels(targets, sets.shape)
-        return sets[np.arange(len(sets)), label], sets.sum(axis=1)
-    ends = predict_intervals(score, predictions, limits.tolist())[:, :, 0]
-    return score(predictions, targets) <= limits[0], np.maximum(ends[:, 1] - ends[:, 0], 0)
 
 
 def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, float]:

@@ -182,7 +182,15 @@ def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSe
     except RobfcpError as error:
         rule, frozen = None, str(error)
     excluded = _excluded(calibration, liars, rule)
-    index = _defended(federation, rule, excluded, levels)
+    rows: dict[bytes, list[int]] = {}  # by whom is left out: often the same for many numbers
+    for out in excluded:
+        if out.tobytes() not in rows:
+            own_edge = threshold_of(
+                rule, federation, ~np.isin(np.arange(federation.n_clients), out)
+            )
+            edges = map(own_edge.index, levels)
+            rows[out.tobytes()] = [INFINITE if edge is None else edge for edge in edges]
+    index = np.array([rows[out.tobytes()] for out in excluded], dtype=np.int64)
     places = np.union1d(index[index != INFINITE], shown)
     ends = curve.coverage_interval(counts, places, liars, 1 - calibration.confidence)
     at, drawn = np.searchsorted(places, index), np.searchsorted(places, shown)
@@ -233,22 +241,6 @@ def _excluded(
         return np.flatnonzero(~trusted)
 
     return tuple(left_out(m) for m in liars)
-
-
-def _defended(
-    federation: Federation,
-    rule: Defence | None,
-    excluded: Sequence[NDArray[np.intp]],
-    levels: tuple[Fraction, ...],
-) -> NDArray[np.int64]:
-    """(M, L) the edge of the defence's own threshold on the clients it trusts."""
-    rows: dict[bytes, list[int]] = {}  # by whom is left out: often the same for many numbers
-    for out in excluded:
-        if out.tobytes() not in rows:
-            own = threshold_of(rule, federation, ~np.isin(np.arange(federation.n_clients), out))
-            found = [own.index(level) for level in levels]
-            rows[out.tobytes()] = [INFINITE if edge is None else edge for edge in found]
-    return np.array([rows[out.tobytes()] for out in excluded], dtype=np.int64)
 
 
 def _marginal(

@@ -222,8 +222,14 @@ class Asking(Generic[T]):
                 sleep(max(0.0, min(before + poll, self.end) - monotonic()))
         self._look(monotonic() + GRACE)
         self.workers.close()
-        for turn in self.open:
-            self.done[turn.participant] = self._silent(turn)
+        for turn in self.open:  # what its first reply was, if it had one
+            reason = "no answer within"
+            if turn in self.workers.open:
+                whole = "its reply was not there as a whole after"
+                reason = whole if turn.message else "could not be reached within"
+            reason = f"{reason} {self.engine.deadline:g} s"
+            silent: Outcome[T] = turn.before or Outcome(turn.participant, "missing", reason)
+            self.done[turn.participant] = replace(silent, attempts=turn.attempts)
         for one in self.outcomes:
             if one.status != "ok":
                 log.warning("%s: %s: %s", one.participant.client, one.status, one.reason)
@@ -301,17 +307,6 @@ class Asking(Generic[T]):
         except Exception as error:  # whose text may hold anything
             reason = plain(f"the reply cannot be read ({type(error).__name__})")
             return outcome("rejected", reason), authentic
-
-    def _silent(self, turn: _Turn) -> Outcome[T]:
-        """What is said of a site that has not answered: what its first reply was, if it had one."""
-        reason = "no answer within"
-        if turn in self.workers.open:
-            reason = "its reply was not there as a whole after"
-            if not turn.message:
-                reason = "could not be reached within"
-        reason += f" {self.engine.deadline:g} s"
-        silent: Outcome[T] = Outcome(turn.participant, "missing", reason)
-        return replace(turn.before or silent, attempts=turn.attempts)
 
 
 def named_participants(nodes: Iterable[tuple[int, str, bytes]]) -> list[Participant]:

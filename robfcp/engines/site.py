@@ -41,21 +41,11 @@ Part = Literal["calibration", "test"]
 Attack = Callable[[NDArray[np.float64]], ArrayLike]
 
 BUDGET = ("delta", "neighbours", "samples-per-patient", "rounds")  # beside epsilon
-RULES: Mapping[str, Callable[[Any], Any]] = {  # how each is read; see `SiteRules`
-    "privacy-ledger": str,
-    "privacy-dataset": str,
-    "privacy-grid": grid_from_text,
-    "privacy-score": base.named_score,
-    "privacy-samples": int,
-    "pooled": bool,
-    "least": int,
-    "bins-per-sample": float,
-    "signing-key": str,
-    "letter-folder": str,
-    "monitor-folder": str,
-}
+OF_PRIVACY = ("ledger", "dataset", "grid", "score", "samples")  # rules called privacy-...
+RULES = ("pooled", "least", "bins-per-sample", "signing-key", "letter-folder", "monitor-folder")
 CODE = ("outputs", "fresh")  # the site's own functions, as module:function
-WORDS = ("epsilon", *BUDGET, *RULES, *CODE, "output-folder")  # the last one: a server's
+WORDS = ("epsilon", *BUDGET, *(f"privacy-{rule}" for rule in OF_PRIVACY), *RULES, *CODE)
+WORDS += ("output-folder",)  # a server's
 
 log = logging.getLogger(__name__)
 
@@ -91,11 +81,13 @@ class SiteRules:
 
     def with_config(self, config: Mapping[str, Any]) -> SiteRules:
         """The same with what the site's own configuration says, which goes before."""
-        said = {
-            word.removeprefix("privacy-").replace("-", "_"): read(config[word])
-            for word, read in RULES.items()
-            if word in config
-        }
+        said = {rule.replace("-", "_"): config[rule] for rule in RULES if rule in config}
+        for rule in OF_PRIVACY:
+            if f"privacy-{rule}" in config:
+                read: Any = {"grid": grid_from_text, "score": base.named_score}.get(
+                    rule, lambda x: x
+                )
+                said[rule] = read(config[f"privacy-{rule}"])
         if "epsilon" in config:
             budget = {word.replace("-", "_"): config[word] for word in BUDGET if word in config}
             said["privacy"] = Privacy(config["epsilon"], **budget)

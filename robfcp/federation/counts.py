@@ -113,10 +113,7 @@ class SparseCounts:
 
     def row(self, k: int) -> Whole:
         """(H,) counts of one client."""
-        counts = np.zeros(self.n_bins, dtype=np.int64)
-        here = slice(self.starts[k], self.starts[k + 1])
-        counts[self.bins[here]] = self.values[here]
-        return counts
+        return self.rows(slice(k, k + 1)).dense()[0]
 
     def rows(self, chosen: Indices | slice) -> SparseCounts:
         """The chosen clients in the given order; a slice of them is a view."""
@@ -190,9 +187,8 @@ class SparseCounts:
 
     def pooled(self, mask: Mask | None) -> Whole:
         """(H,) counts of the chosen clients together."""
-        return self.weighted(np.ones(self.n_rows, np.uint8) if mask is None else mask).astype(
-            np.int64
-        )
+        weights = np.ones(self.n_rows, np.uint8) if mask is None else mask
+        return self.weighted(weights).astype(np.int64)
 
     def weighted(self, weights: NDArray[Any]) -> NDArray[np.float64]:
         """(H,) sums of the counts times the clients' weights."""

@@ -596,9 +596,9 @@ class Federation:
         stated["privacy"] = privacy
         if terms is not None:
             own = terms if isinstance(terms, agreement.Terms) else agreement.read_terms(terms)
-            agreed = own.agreed_grid, own.agreed_score, own.round, own.model, own.privacy
-            for (name, value), wanted in zip(stated.items(), agreed, strict=True):
-                if wanted is not None and value not in (None, wanted):
+            for name, wanted in own.agreed.items():
+                value = stated[name]
+                if None not in (wanted, value) and value != wanted:
                     raise RobfcpError(
                         f"{name}: {value} is not what was agreed ({wanted}); drop one of them"
                     )

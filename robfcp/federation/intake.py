@@ -104,7 +104,7 @@ class Entry(NamedTuple):
     size: int
     header: Header
     position: int
-    sent: Sent | bytes | str | None  # to be read again; None where nothing can be wrong
+    sent: Sent | None  # to be read again; None where nothing can be wrong
     parts: tuple[Listed | None, ...]  # counts by bin, by class in steps, of all labels by bin
 
 
@@ -235,11 +235,10 @@ class Intake:
         """Take one thing that should be a report."""
         position = self.read
         self.read = position + 1
-        entry: Entry | None
-        if isinstance(item, (bytes, str, Sent)):
-            entry = self._entry(item, position)
-        else:
-            entry = self._other(item, position)
+        if isinstance(item, (bytes, str)):
+            item = Sent(item, f"report #{position + 1}")
+        read: Any = self._entry if isinstance(item, Sent) else self._other
+        entry = read(item, position)
         if entry is None:
             return
         self._waiting.append(entry)
@@ -263,7 +262,8 @@ class Intake:
                 return _known(item, position)
             if isinstance(item, Mapping):
                 problem = "is not JSON data", "send a report"
-                return self._entry(msgspec.json.encode(dict(item)), position)
+                data = msgspec.json.encode(dict(item))
+                return self._entry(Sent(data, f"report #{position + 1}"), position)
         except ReportError as error:
             fault = Fault.of(error)
         except (TypeError, ValueError, OverflowError, RecursionError):
@@ -272,24 +272,24 @@ class Intake:
         self._faults.append((position, fault))
         return None
 
-    def _entry(self, sent: Sent | bytes | str, position: int) -> Entry | None:
+    def _entry(self, sent: Sent, position: int) -> Entry | None:
         """The report's numbers; None, and a fault, where it is refused."""
-        data = _data(sent)
-        entry = self._fast(data, sent, position)
+        entry, data = self._fast(sent, position), sent.data
         if entry is not None:
             return entry
         try:
             if isinstance(data, bytes) and signing.may_be_signed(data):
-                sent = Sent(signing.unwrap(data), _source(sent, position))
+                sent = Sent(signing.unwrap(data), sent.source)
                 self.signed += signing.check_named_key(data, sent.source)
-                entry = self._fast(sent.data, sent, position)
+                entry = self._fast(sent, position)
             return entry or self._strictly(sent, position)
         except ReportError as error:
             self._faults.append((position, Fault.of(error)))
             return None
 
-    def _fast(self, data: bytes | str, sent: Sent | bytes | str, position: int) -> Entry | None:
+    def _fast(self, sent: Sent, position: int) -> Entry | None:
         """The report, to be checked with others; None where it has to be read by itself."""
+        data = sent.data
         found = wire.fast_report(data)
         if found is None:
             return None
@@ -313,10 +313,9 @@ class Intake:
         self._bytes += len(data)
         return Entry(found.client, found.n_samples, header, position, sent, parts=parts)
 
-    def _strictly(self, sent: Sent | bytes | str, position: int) -> Entry:
+    def _strictly(self, sent: Sent, position: int) -> Entry:
         """The same by the rules for a single report, whose words a refusal has."""
-        report = Report.from_json(_data(sent), _source(sent, position), self._grid)
-        return _known(report, position)
+        return _known(Report.from_json(*sent, self._grid), position)
 
     def _flush(self) -> None:
         """Check what waits, keep what is right, read again what is not."""
@@ -500,14 +499,6 @@ def _known(report: Report, position: int) -> Entry:
     labels = None if told is None else ((used := np.flatnonzero(told)), told[used])
     parts = counts, split, labels
     return Entry(report.client, report.n_samples, header, position, None, parts=parts)
-
-
-def _data(sent: Sent | bytes | str) -> bytes | str:
-    return sent.data if isinstance(sent, Sent) else sent
-
-
-def _source(sent: Sent | bytes | str, position: int) -> str:
-    return sent.source if isinstance(sent, Sent) else f"report #{position + 1}"
 
 
 def _listed(

@@ -165,13 +165,17 @@ def common_strata(votes: Votes) -> tuple[By, Names] | None:
     own = {names: number for (one, names), number in kinds.items() if one == by}
     most = MAX_ROUND_CELLS // next(iter(votes)).grid.n_bins
     if by == "group":
-        return by, _common_groups(own, min(MAX_STRATA, most))
-    if (found := number_of(names := _common_classes(own))) > most:
+        found: set[str] = set()
+        for names in sorted(map(listed, own), key=lambda one: (len(one), one)):  # few groups first
+            if len(joined := found.union(names)) <= min(MAX_STRATA, most):
+                found = joined
+        return by, tuple(sorted(found))
+    if (number := number_of(classes := _common_classes(own))) > most:
         raise RobfcpError(
-            f"classes: {found} of them on this grid are too many for a round; use a grid of at "
-            f"most {MAX_ROUND_CELLS // found} bins, or merge classes"
+            f"classes: {number} of them on this grid are too many for a round; use a grid of at "
+            f"most {MAX_ROUND_CELLS // number} bins, or merge classes"
         )
-    return by, names
+    return by, classes
 
 
 def _common_classes(own: Mapping[Names, int]) -> Names:
@@ -201,15 +205,6 @@ def _common_classes(own: Mapping[Names, int]) -> Names:
     fitting = [order for order in orders if frozenset(order) == chosen]
     order = max(fitting, key=lambda one: (orders[one], one))
     return (*order, OTHER) if chosen in merged else order
-
-
-def _common_groups(own: Mapping[Names, int], most: int) -> Names:
-    """All groups of the reports that a round has room for, those with few groups first."""
-    found: set[str] = set()
-    for names in sorted(map(listed, own), key=lambda one: (len(one), one)):
-        if len(joined := found.union(names)) <= most:
-            found = joined
-    return tuple(sorted(found))
 
 
 def same_strata(common: tuple[By, Names] | None) -> Check:

@@ -14,10 +14,9 @@ import msgspec
 from robfcp.arguments import MAX_SAMPLES, check_client
 from robfcp.errors import RobfcpError
 from robfcp.files import read_limited, what_is_wrong, write_atomically
-from robfcp.grid import Grid
 from robfcp.privacy import Privacy, grid_from_text
 from robfcp.report.signing import domain, public_key, sign_bytes, valid_signature
-from robfcp.scores import Score, base
+from robfcp.scores import base
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -123,19 +122,15 @@ class Terms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     delta: float | None = None
 
     @property
-    def agreed_grid(self) -> Grid | None:
-        """The grid, built."""
-        return None if self.grid is None else grid_from_text(self.grid)
-
-    @property
-    def agreed_score(self) -> Score | None:
-        """The score."""
-        return None if self.score is None else base.named_score(self.score)
-
-    @property
-    def privacy(self) -> Privacy | None:
-        """The privacy every report has."""
-        return None if self.epsilon is None else Privacy(self.epsilon, self.delta or 0.0)
+    def agreed(self) -> dict[str, Any]:
+        """What every report has: grid, score, round, model and privacy; None where not agreed."""
+        return {
+            "grid": None if self.grid is None else grid_from_text(self.grid),
+            "score": None if self.score is None else base.named_score(self.score),
+            "round": self.round,
+            "model": self.model,
+            "privacy": None if self.epsilon is None else Privacy(self.epsilon, self.delta or 0.0),
+        }
 
     def joined(self, **options: Any) -> Terms:
         """The terms with what a call states besides, refused where it states something else."""

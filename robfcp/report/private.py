@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import MAX_SAMPLES, array, numbers_or_nan
-from robfcp.errors import ReportError, RobfcpError
+from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy, add_noise, noise_bound
 from robfcp.report.by_class import Strata
@@ -85,32 +85,33 @@ def plausible_size(report: Report, privacy: Privacy, unit: int) -> int:
     total, draws = int(counts.sum()), 1 if strata is None else strata.n_strata
     noise = privacy.noise_on(unit)
 
-    def refuse(field: str, problem: str) -> ReportError:
-        return ReportError(report.client, field, problem, "rebuild the report from the scores")
-
     most: float = np.inf
     size = max(1, total)
     if privacy.hides_size:
         if unit > 1:
-            raise refuse("privacy", "losses need n_samples, which add-remove privacy hides")
+            raise report.refused("privacy", "losses need n_samples, which add-remove privacy hides")
         if n_samples is not None:
-            raise refuse("n_samples", "n_samples is stated though add-remove privacy hides it")
+            raise report.refused(
+                "n_samples", "n_samples is stated though add-remove privacy hides it"
+            )
     else:
         whole = isinstance(n_samples, (int, np.integer)) and not isinstance(n_samples, bool)
         if not whole or not 1 <= n_samples <= MAX_SAMPLES:
-            raise refuse("n_samples", f"n_samples is {n_samples!r}, not a number of samples")
+            raise report.refused(
+                "n_samples", f"n_samples is {n_samples!r}, not a number of samples"
+            )
         most = size = int(n_samples)
         slack = noise_bound(((noise, draws * counts.size),), IMPLAUSIBLE)
         if abs(total - unit * size) > slack:
-            raise refuse(
+            raise report.refused(
                 "counts", f"counts sum to {total}, which noise cannot make of {size} samples"
             )
         slack = noise_bound(((noise, draws),), IMPLAUSIBLE / counts.size)
         if counts.min() < -slack or counts.max() > unit * size + slack:
-            raise refuse("counts", "a count is beyond what the stated noise can make of it")
+            raise report.refused("counts", "a count is beyond what the stated noise can make of it")
     if strata is not None and strata.counts.size:
         slack = noise_bound(((noise, 1),), IMPLAUSIBLE / strata.counts.size)
         if strata.counts.min() < -slack or strata.counts.max() > most + slack:
             problem = f"a count by {strata.by} is beyond what the stated noise can make of it"
-            raise refuse("strata", problem)
+            raise report.refused("strata", problem)
     return size

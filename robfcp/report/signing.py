@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,23 +26,7 @@ _PRIME = 2**255 - 19
 _ORDER_8 = int.from_bytes(
     bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
 )
-
-
-class Sendable(Protocol):
-    """What a site signs: a report, or the report of a monitor."""
-
-    KIND: ClassVar[str]
-
-    @property
-    def client(self) -> str: ...
-    @property
-    def round(self) -> str | None: ...
-    def to_json(self) -> bytes: ...
-    @staticmethod
-    def from_json(data: bytes | str, source: str) -> Any: ...
-
-
-S = TypeVar("S", bound=Sendable)
+_SMALL_ORDER = (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8)  # y of points anybody can sign for
 
 
 class Signed(msgspec.Struct, forbid_unknown_fields=True):
@@ -136,7 +120,7 @@ def domain(kind: str) -> bytes:
     return f"robfcp {kind} 1\n".encode()
 
 
-def sign(report: Sendable, key: Ed25519PrivateKey) -> bytes:
+def sign(report: Any, key: Ed25519PrivateKey) -> bytes:
     """The signed report as JSON; it must name its round, or it could be used again."""
     if report.round is None:
         problem = f"a signed {report.KIND} must name its round"
@@ -170,8 +154,11 @@ def unwrap(data: bytes) -> bytes:
     return data if signed is None else bytes(signed.body)
 
 
-def verify(data: bytes, what: type[S], keys: Mapping[str, str], round: str, source: str = "") -> S:
-    """The report in a signed file of this round, or one line that says why it is refused."""
+def verify(data: bytes, what: Any, keys: Mapping[str, str], round: str, source: str = "") -> Any:
+    """The report in a signed file of this round, or one line that says why it is refused.
+
+    `what` is of which kind: a report, or the report of a monitor.
+    """
     client = _claimed(data, source or what.KIND)
     signed = _signed(data)
     if client not in keys:
@@ -190,7 +177,7 @@ def verify(data: bytes, what: type[S], keys: Mapping[str, str], round: str, sour
             "the signature is not by its registered key",
             "sign it as it is with the site's own key",
         )
-    report: S = what.from_json(bytes(signed.body), client)
+    report = what.from_json(bytes(signed.body), client)
     if report.round != round:
         problem = f"signed for round {report.round}, not {round}: a replay"
         raise ReportError(client, "round", problem, "make one of this round")
@@ -221,22 +208,14 @@ def public_key(client: str, text: str) -> Any:
         if not text.startswith(PREFIX):
             raise ValueError
         raw = base64.b64decode(text[len(PREFIX) :], validate=True)
-        if base64.b64encode(raw).decode() != text[len(PREFIX) :] or small_order(raw):
+        y = int.from_bytes(raw, "little") % 2**255 % _PRIME
+        if base64.b64encode(raw).decode() != text[len(PREFIX) :] or y in _SMALL_ORDER:
             raise ValueError
         return ed25519.Ed25519PublicKey.from_public_bytes(raw)
     except ValueError:
         raise RobfcpError(
             f"{client}: key is not an Ed25519 public key; paste the line robfcp keygen printed"
         ) from None
-
-
-def small_order(raw: bytes) -> bool:
-    """Whether a public key is one of the few points for which anybody can sign.
-
-    They are those whose y is 0, 1, -1 or one of two others of order 8, in any encoding.
-    """
-    y = int.from_bytes(raw, "little") & (2**255 - 1)
-    return y % _PRIME in (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8)
 
 
 def _cryptography() -> tuple[Any, Any]:

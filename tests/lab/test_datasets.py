@@ -332,28 +332,6 @@ def test_wisdm_makes_windows_of_one_user_and_activity(tmp_path):
     refuses("no 200 readings", "wisdm", tmp_path)
 
 
-def test_ptbxl_keeps_the_site_and_the_likeliest_superclass(tmp_path):
-    header = "ecg_id,patient_id,age,sex,height,weight,nurse,site,device,scp_codes,filename_lr"
-    database = tmp_path / "ptbxl_database.csv"
-    written(
-        database,
-        header,
-        "1,9,56.0,1,,63.0,2.0,0.0,CS-12,\"{'NORM': 100.0, 'SR': 0.0}\",records100/00001_lr",
-        "2,8,19.0,0,170,70.0,2.0,12.0,AT-6,\"{'NDT': 50.0, 'IMI': 100.0}\",records100/00002_lr",
-        "3,7,37.0,1,,,2.0,,CS-12,\"{'NORM': 100.0}\",records100/00003_lr",
-        "4,6,24.0,0,,,2.0,1.0,CS-12,\"{'SR': 0.0}\",records100/00004_lr",
-    )
-    codes = "NORM,normal ECG,1.0,NORM", "IMI,infarction,1.0,MI", "NDT,T,1.0,STTC", "SR,rhythm,,"
-    written(tmp_path / "scp_statements.csv", ",description,diagnostic,diagnostic_class", *codes)
-    table = datasets.load_sites("ptbxl", tmp_path, verify=False)
-    assert table.sites.tolist() == ["site 0", "site 12"]
-    assert [table.classes[k] for k in table.y] == ["NORM", "MI"]
-    assert table.columns["record"].tolist() == ["records100/00001_lr", "records100/00002_lr"]
-    refuses("4 records, not the official 21799", "ptbxl", tmp_path, verify=True)
-    written(database, header, "1,9,5,1,,6,2,0,CS,NORM,r")
-    refuses("scp_codes 'NORM'", "ptbxl", tmp_path)
-
-
 def test_columns_must_be_as_long_as_the_labels():
     with pytest.raises(RobfcpError, match="1 values of site but 2 labels"):
         datasets.SiteTable("x", np.zeros((2, 1)), np.arange(2), ("a", "b"), {"site": np.array([1])})

@@ -24,7 +24,6 @@ from robfcp.lab.paper.runs import (
     PaperWorld,
     Run,
     expected_coverage,
-    look,
     make_trial,
     ours,
     run_cases,
@@ -85,7 +84,7 @@ def test_our_defence_is_run_as_calibrate_runs_it(told):
     federation = trial.attacked("coverage", 30, noise)
     rule = named_defence(OURS, number)
     kept = robfcp.calibrate(federation, defence=rule).trusted_mask
-    edge, found = ours(number, federation, look(federation))
+    edge, found = ours(number, federation, Consensus().look(federation))
     assert threshold_of(rule, federation, kept, full_rank).index(LEVEL) == edge is not None
     assert np.array_equal(kept, found.trusted)
     (outcome,) = run_seed(SMALL, [Run("coverage", 0.3, OURS, told)], 2)

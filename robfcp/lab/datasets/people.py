@@ -6,8 +6,6 @@
   Repository. CC BY 4.0.
 - fed-heart, fed-isic2019: Ogier du Terrail et al. (2022), "FLamby: datasets and benchmarks for
   cross-silo federated learning in realistic healthcare settings", NeurIPS datasets and benchmarks.
-- ptbxl: Wagner et al. (2020), "PTB-XL, a large publicly available electrocardiography dataset",
-  Scientific Data 7:154. Only the tables are read; signals are named in the column `record`.
 - wisdm: Kwapisz, Weiss and Moore (2010), "Activity recognition using cell phone accelerometers",
   SensorKDD.
 - sleep: tables of thirty-second epochs made from Sleep-EDF Expanded or SHHS.
@@ -15,7 +13,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -32,7 +29,6 @@ FED_HEART = Source(
     "fed-heart", "https://github.com/owkin/FLamby (fed_heart_disease)", "fed_heart_disease"
 )
 FED_ISIC = Source("fed-isic2019", "https://github.com/owkin/FLamby (fed_isic2019)", "fed_isic2019")
-PTBXL = Source("ptbxl", "https://doi.org/10.13026/kfzx-aw45", "ptb-xl")
 WISDM = Source("wisdm", "https://www.cis.fordham.edu/wisdm/dataset.php", "wisdm")
 SLEEP = Source(
     "sleep",
@@ -60,8 +56,7 @@ def load_stroke(directory: Path, verify: bool) -> SiteTable:
     path = STROKE.locate(directory, "IST.csv", "IST_corrected.csv", "natural/ist/IST.csv")
     needed = (*STROKE_BASELINE, "HOSPNUM", "COUNTRY", "OCCODE", "RDATE")
     table = STROKE.read_columns(path, needed)
-    if verify:
-        STROKE.check_number(path, len(table["OCCODE"]), STROKE_PATIENTS, "patients")
+    STROKE.check_number(path, len(table["OCCODE"]), STROKE_PATIENTS, "patients", verify)
     outcome = {"1": 0, "2": 1, "3": 2, "4": 3, "0": -1, "9": -1, "": -1}  # -1: not known
     for value in table["OCCODE"]:
         if value not in outcome:
@@ -154,8 +149,7 @@ def _heart_site(directory: Path, source: Source, site: str, verify: bool) -> NDA
     for number, row in enumerate(rows, 1):
         if len(row) != width:
             raise source.wrong(f"{path} line {number} has {len(row)} values, not {width}")
-    if verify:
-        source.check_number(path, len(rows), patients, "patients")
+    source.check_number(path, len(rows), patients, "patients", verify)
     values = [value.strip() for row in rows for value in row]
     table = source.numbers(values, path.name).reshape(-1, width)
     if np.isnan(table[:, -1]).any():
@@ -194,61 +188,6 @@ def load_fed_isic(directory: Path, verify: bool) -> SiteTable:
             "site": np.array([f"centre {name}" for name in table["center"]])[there],
             "group": np.array(table["fold"])[there],
         },
-    )
-
-
-PTBXL_RECORDS = 21799
-PTBXL_CLASSES = ("NORM", "MI", "STTC", "CD", "HYP")  # diagnostic superclasses
-PTBXL_FEATURES = ("age", "sex", "height", "weight")
-
-
-def load_ptbxl(directory: Path, verify: bool) -> SiteTable:
-    """Records with a recording site and a diagnosis; the label is the superclass of the most
-    likely diagnostic statement, the first of `PTBXL_CLASSES` where several are.
-
-    Read from ptbxl_database.csv and scp_statements.csv. Columns: site, group (device), record
-    (the path of the signal at 100 Hz).
-    """
-    path = PTBXL.locate(directory, "ptbxl_database.csv")
-    needed = (*PTBXL_FEATURES, "site", "device", "scp_codes", "filename_lr")
-    table = PTBXL.read_columns(path, needed)
-    if verify:
-        PTBXL.check_number(path, len(table["site"]), PTBXL_RECORDS, "records")
-    statements = PTBXL.locate(directory, "scp_statements.csv")
-    with statements.open(encoding="utf-8") as stream:
-        first = stream.readline().split(",")[0].strip()  # official: the codes' column has no name
-    words = PTBXL.read_columns(statements, (first, "diagnostic_class"))
-    superclass = {
-        code: PTBXL_CLASSES.index(word)
-        for code, word in zip(words[first], words["diagnostic_class"], strict=True)
-        if word in PTBXL_CLASSES
-    }
-
-    def label(text: str) -> int:
-        """The superclass of the likeliest diagnosis in {'NORM': 100.0, 'SR': 0.0}; -1: none."""
-        try:
-            said = {str(k): float(v) for k, v in json.loads(text.replace("'", '"')).items()}
-        except (ValueError, AttributeError, TypeError) as error:
-            words = f"{path} has scp_codes {text[:40]!r}, not {{'NORM': 100.0}}"
-            raise PTBXL.wrong(words) from error
-        found = [(-value, superclass[code]) for code, value in said.items() if code in superclass]
-        return min(found)[1] if found else -1
-
-    y = np.array([label(text) for text in table["scp_codes"]])
-    place = PTBXL.numbers(table["site"], "site")
-    kept = (y >= 0) & ~np.isnan(place)
-    x = np.column_stack([PTBXL.numbers(table[name], name) for name in PTBXL_FEATURES])
-    return SiteTable(
-        name="ptbxl",
-        x=x[kept],
-        y=y[kept].astype(np.int64),
-        classes=PTBXL_CLASSES,
-        columns={
-            "site": np.array([f"site {value:g}" for value in place[kept]]),
-            "group": np.array(table["device"])[kept],
-            "record": np.array(table["filename_lr"])[kept],
-        },
-        features=PTBXL_FEATURES,
     )
 
 
@@ -385,5 +324,4 @@ SITE_LOADERS = {
     "fed-heart": (FED_HEART, load_fed_heart),
     "fed-isic2019": (FED_ISIC, load_fed_isic),
     "wisdm": (WISDM, load_wisdm),
-    "ptbxl": (PTBXL, load_ptbxl),
 }

@@ -25,7 +25,6 @@ from robfcp.defence import (
     NoDefence,
     RobFCP,
     RobFCPReleased,
-    named_defence,
     threshold_of,
 )
 from robfcp.defence.consensus import Finding
@@ -36,7 +35,7 @@ from robfcp.files import write_atomically
 from robfcp.grid import Grid
 from robfcp.guarantees import conformal_rank
 from robfcp.lab import outputs, partitions
-from robfcp.lab.attacks import Attack, named_attack
+from robfcp.lab.attacks import named_attack
 from robfcp.lab.attacks.simple import Gaussian, NearCoverage
 from robfcp.lab.published import full_rank, table_edge
 from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
@@ -69,15 +68,6 @@ class PaperWorld:
     attribute: str = ""
     score: str = "lac"
     fine: bool = False  # a grid that holds every k/10000, to merge views of any granularity from
-
-
-def paper_attack(name: str) -> Attack:
-    """The attack by its name, in another strength where one follows: `gaussian:0.02`."""
-    kind, _, strength = name.partition(":")
-    if not strength:
-        return named_attack(kind)
-    strengths = {Gaussian.name: Gaussian, NearCoverage.name: NearCoverage}
-    return strengths[kind](float(strength))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +109,11 @@ class Trial:
         """What the server receives, by class too if wanted; attackers keep their labels."""
         scores, score, grid = self.scores, self.federation.score, self.federation.grid
         if attack != "none" and n_malicious:
-            rng = np.random.default_rng(seed)
-            scores = paper_attack(attack)(scores, self.order[:n_malicious], rng)
+            kind, _, strength = attack.partition(":")  # `gaussian:0.02`: in another strength
+            rule = named_attack(kind)
+            if strength:
+                rule = {"gaussian": Gaussian, "near-coverage": NearCoverage}[kind](float(strength))
+            scores = rule(scores, self.order[:n_malicious], np.random.default_rng(seed))
         assert isinstance(score, ClassificationScore)
         labels = self.labels if by_class else None
         return federation_of(scores, grid, score, labels=labels, n_classes=self.n_classes)
@@ -277,23 +270,15 @@ class _Scene:
         elif run.method != FCP:
             if run.method not in self.findings:
                 seen = self.reports(by_class=True) if run.method == BY_CLASS else reports
-                self.findings[run.method] = seen, look(seen)
+                self.findings[run.method] = seen, Consensus().look(seen)
             return ours(told, *self.findings[run.method])
         found = rule(reports)
         return table_edge(reports, LEVEL, found.trusted), found
 
 
-def look(reports: Federation) -> Finding:
-    """What our defence sees; it looks once, whatever it is told."""
-    rule = named_defence(OURS)
-    assert isinstance(rule, Consensus)
-    return rule.look(reports)
-
-
 def ours(told: int | None, reports: Federation, finding: Finding) -> tuple[int | None, Assessment]:
     """Our defence as `calibrate` takes it, but by the rank of the paper's tables."""
-    rule = named_defence(OURS, told)
-    assert isinstance(rule, Consensus)
+    rule = Consensus(at_most=told)
     found = rule.judge(reports, finding)
     return threshold_of(rule, reports, found.trusted, full_rank).index(LEVEL), found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from robfcp.defence import named_defence
+from robfcp.defence import Consensus, named_defence
 from robfcp.guarantees import certify
 from robfcp.lab.outputs import entries
 from robfcp.lab.paper.cases import DATASETS, LABELS, RIVALS, Case
@@ -24,7 +24,6 @@ from robfcp.lab.paper.runs import (
     PaperWorld,
     Results,
     clients_of,
-    look,
     make_trial,
     ours,
 )
@@ -234,7 +233,7 @@ def bounds(seeds: int) -> list[dict[str, Any]]:
                 least = int(reports.sizes[benign].min())
                 given = PublishedSetting(int(benign.sum()), m, least, liars, bins=100)
                 trusted = named_defence(TEXT, m)(reports).trusted
-                edge, _ = ours(m, reports, look(reports))
+                edge, _ = ours(m, reports, Consensus().look(reports))
                 intervals = {
                     "theorem_1": theorem_1(given),
                     "dkw": theorem_1(given, dkw_radius),
