@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp import __version__
 from robfcp.arguments import Rng, array, exact_level
-from robfcp.calibration.checking import Check, check
+from robfcp.calibration.checking import check
 from robfcp.calibration.document import FilePath, SealedFile, digest_of, kind_of
 from robfcp.certificate import Certificate, CurvePoint
 from robfcp.errors import RobfcpError
@@ -28,7 +28,6 @@ from robfcp.files import is_special, locked, read_limited
 from robfcp.prediction import (
     in_order,
     iterate_sets,
-    numbered_labels,
     predict_intervals,
     predict_sets,
 )
@@ -638,64 +637,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
             return letter
         raise RobfcpError(f"{client}: neither reported nor was registered; check the name")
 
-    def check(
-        self,
-        predictions: ArrayLike,
-        targets: ArrayLike,
-        *,
-        groups: ArrayLike | None = None,
-        level: int = 0,
-        floor: float | None = None,
-        confidence: float = 0.95,
-        rng: Rng = None,
-        score: Score | None = None,
-    ) -> Check:
-        """Whether fresh labelled samples are covered as promised, with exact intervals.
-
-        Parameters
-        ----------
-        predictions
-            (n, C) class probabilities, or what a regression score takes.
-        targets
-            (n,) true labels or values.
-        groups
-            (n,) any further split: the night, the ward, the scanner.
-        level
-            Which level of the calibration, counted from 0.
-        floor
-            What to hold coverage against; the certificate's lower end, or 1 - alpha, if None.
-        confidence
-            Of the Clopper-Pearson intervals.
-        rng
-            A seed or generator, for randomised scores.
-        score
-            The score, where the reports did not name it.
-
-        Returns
-        -------
-        Check
-            Coverage overall, by class and by group; its `line` is the answer.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
-        >>> calibration = robfcp.calibrate(federation, defence="none")
-        >>> found = calibration.check([[0.9, 0.1]] * 100, [0] * 96 + [1] * 4, floor=0.93)
-        >>> found.overall.covered, found.verdict, found.enough
-        (96, 'cannot tell yet', 295)
-        """
-        return check(
-            self,
-            in_order(predictions, self.classes),
-            numbered_labels(targets, self.classes),
-            groups=groups,
-            level=level,
-            floor=floor,
-            confidence=confidence,
-            rng=rng,
-            score=score,
-        )
+    check = check
 
     def __repr__(self) -> str:
         """A line: what a list of them shows."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import Rng, array, share
 from robfcp.errors import RobfcpError
-from robfcp.prediction import predict_intervals, predict_sets
+from robfcp.prediction import in_order, numbered_labels, predict_intervals, predict_sets
 from robfcp.probabilities import check_labels
 from robfcp.scores import ClassificationScore, Score
 
@@ -186,11 +186,49 @@ def check(
     score: Score | None = None,
     own: LocalThreshold | None = None,
 ) -> Check:
-    """How the calibration, or a site's own threshold, covers fresh labelled samples; see
-    `Calibration.check`."""
+    """Whether fresh labelled samples are covered as promised, with exact intervals.
+
+    Parameters
+    ----------
+    calibration
+        What is checked; as a method, the calibration itself.
+    predictions
+        (n, C) class probabilities, or what a regression score takes.
+    targets
+        (n,) true labels or values.
+    groups
+        (n,) any further split: the night, the ward, the scanner.
+    level
+        Which level of the calibration, counted from 0.
+    floor
+        What to hold coverage against; the certificate's lower end, or 1 - alpha, if None.
+    confidence
+        Of the Clopper-Pearson intervals.
+    rng
+        A seed or generator, for randomised scores.
+    score
+        The score, where the reports did not name it.
+    own
+        A site's own threshold in place of the calibration's.
+
+    Returns
+    -------
+    Check
+        Coverage overall, by class and by group; its `line` is the answer.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
+    >>> calibration = robfcp.calibrate(federation, defence="none")
+    >>> found = calibration.check([[0.9, 0.1]] * 100, [0] * 96 + [1] * 4, floor=0.93)
+    >>> found.overall.covered, found.verdict, found.enough
+    (96, 'cannot tell yet', 295)
+    """
     share("confidence", confidence, "give 0.95, say")
-    limits = limits_of(calibration, level, own)
-    rule = calibration.score_of(score)
+    limits, rule = limits_of(calibration, level, own), calibration.score_of(score)
+    predictions = in_order(predictions, calibration.classes)
+    targets = numbered_labels(targets, calibration.classes)
     if isinstance(rule, ClassificationScore):
         sets = predict_sets(rule, predictions, limits, rng)[:, :, 0]
         hit, sizes = sets[np.arange(len(sets)), check_labels(targets, sets.shape)], sets.sum(axis=1)

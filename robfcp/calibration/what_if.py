@@ -185,11 +185,9 @@ def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSe
     rows: dict[bytes, list[int]] = {}  # by whom is left out: often the same for many numbers
     for out in excluded:
         if out.tobytes() not in rows:
-            own_edge = threshold_of(
-                rule, federation, ~np.isin(np.arange(federation.n_clients), out)
-            )
-            edges = map(own_edge.index, levels)
-            rows[out.tobytes()] = [INFINITE if edge is None else edge for edge in edges]
+            kept = ~np.isin(np.arange(federation.n_clients), out)
+            found = map(threshold_of(rule, federation, kept).index, levels)
+            rows[out.tobytes()] = [INFINITE if edge is None else edge for edge in found]
     index = np.array([rows[out.tobytes()] for out in excluded], dtype=np.int64)
     places = np.union1d(index[index != INFINITE], shown)
     ends = curve.coverage_interval(counts, places, liars, 1 - calibration.confidence)
@@ -205,7 +203,17 @@ def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSe
     plain = isinstance(promise, Marginal) and promise.samples is None
     if promise is not None and not plain and calibration.by is None:
         stated = few if isinstance(promise, Pac) else (calibration.liars,)
-        tables["stated"] = _promised(federation, promise, calibration.confidence, coarse, stated)
+        promised = [
+            msgspec.structs.replace(promise, **({} if promise.liars is None else {"liars": m}))
+            for m in stated
+        ]
+        sure = calibration.confidence
+        told = [[one.threshold(federation, level, sure) for level in coarse] for one in promised]
+        edges = [[INFINITE if edge is None else edge for edge, _ in row] for row in told]
+        sides = [[(proved.lower, proved.upper) for _, proved in row] for row in told]
+        tables["stated"] = Outcomes(
+            stated, coarse, np.array(edges), *np.moveaxis(np.array(sides), 2, 0)
+        )
     return OtherSettings(tables, excluded, ends[0][:, drawn], ends[1][:, drawn], frozen)
 
 
@@ -260,22 +268,3 @@ def _marginal(
         index[:, column] = np.where(high == counts.n_edges, INFINITE, high)
     lower = np.broadcast_to(np.array([float(level) for level in levels]), index.shape)
     return Outcomes(liars, levels, index, lower, np.ones(index.shape))
-
-
-def _promised(
-    federation: Federation,
-    promise: Promise,
-    confidence: float,
-    levels: tuple[Fraction, ...],
-    liars: tuple[int, ...],
-) -> Outcomes:
-    """A promise at a few settings, each computed as `calibrate` does."""
-    index = np.empty((len(liars), len(levels)), dtype=np.int64)
-    lower, upper = np.empty(index.shape), np.empty(index.shape)
-    for row, m in enumerate(liars):
-        told = promise if promise.liars is None else msgspec.structs.replace(promise, liars=m)
-        for column, level in enumerate(levels):
-            found, certificate = told.threshold(federation, level, confidence)
-            index[row, column] = INFINITE if found is None else found
-            lower[row, column], upper[row, column] = certificate.lower, certificate.upper
-    return Outcomes(liars, levels, index, lower, upper)

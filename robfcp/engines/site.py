@@ -210,20 +210,14 @@ class Site:
         self.rules.protect("test data are protected")
         calibration = Calibration.from_json(bytes(request.calibration))
         predictions, targets = self._data("test")
-        truth, levels = np.asarray(targets), len(calibration.levels)
-        covered, total = np.zeros((2, levels))
-        if isinstance(calibration.score_of(), ClassificationScore):
-            rng = np.random.default_rng(self.seed)
-            for rows, sets in calibration.iterate_sets(predictions, rng):
-                members = sets.reshape(*sets.shape[:2], levels)
-                covered += members[np.arange(len(sets)), truth[rows]].sum(axis=0)
-                total += members.sum(axis=(0, 1))
-        else:
-            low, high = np.moveaxis(calibration.predict_interval(predictions), 1, 0)
-            low, high = low.reshape(-1, levels), high.reshape(-1, levels)
-            covered = ((low <= truth[:, None]) & (truth[:, None] <= high)).sum(axis=0)
-            total = np.maximum(high - low, 0).sum(axis=0)
-        return Claims(len(truth), [int(count) for count in covered], total.tolist())
+        seen = [
+            calibration.check(
+                predictions, targets, level=level, rng=np.random.default_rng(self.seed)
+            )
+            for level in range(len(calibration.levels))
+        ]
+        n = seen[0].overall.n
+        return Claims(n, [one.overall.covered for one in seen], [one.set_size * n for one in seen])
 
     def _keep(self, request: LetterRequest) -> str:
         data = bytes(request.letter)

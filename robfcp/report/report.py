@@ -129,15 +129,15 @@ class Report(
         for field in ("round", "model"):
             check_text(self.client, field, getattr(self, field))
         if self.risk is not None and not isinstance(self.risk, Risk):
-            raise self.refused("risk", f"{self.risk!r} is not a risk", 'pass Risk("fnr"), say')
+            raise self._refused("risk", f"{self.risk!r} is not a risk", 'pass Risk("fnr"), say')
         derived = self.counts is None and isinstance(self.strata, Strata)
         stated = self.strata.pooled if derived else self.counts  # type: ignore[union-attr]
         counts = self._checked_counts("counts", stated)
         if self.privacy is None:
             if counts.min() < 0:
-                raise self.refused("counts", f"counts[{int(counts.argmin())}] is negative")
+                raise self._refused("counts", f"counts[{int(counts.argmin())}] is negative")
             if not counts.any():
-                raise self.refused("counts", "counts are all zero")
+                raise self._refused("counts", "counts are all zero")
         counts.flags.writeable = False
         force_setattr(self, "counts", counts)
         if self.strata is not None:
@@ -154,9 +154,9 @@ class Report(
             if isinstance(grid, wire.WireGrid):
                 force_setattr(self, "grid", wire.read_grid(grid))
                 if (strata is None) == (self.counts is None):
-                    raise self.refused("counts", "a report has counts or counts by class")
+                    raise self._refused("counts", "a report has counts or counts by class")
                 if self.n_samples is None and self.privacy is None:
-                    raise self.refused("n_samples", "n_samples is missing")
+                    raise self._refused("n_samples", "n_samples is missing")
             for name, value in said.items():
                 if isinstance(value, tuple(wire.READERS)) and isinstance(self.grid, Grid):
                     force_setattr(self, name, wire.READERS[type(value)](value, self.grid))
@@ -165,8 +165,7 @@ class Report(
         except RobfcpError as error:
             raise wire.of_this_round(self.client, error) from None
 
-    def refused(self, field: str, problem: str, remedy: str = _REBUILD) -> ReportError:
-        """Why this report cannot be."""
+    def _refused(self, field: str, problem: str, remedy: str = _REBUILD) -> ReportError:
         return ReportError(self.client, field, problem, remedy)
 
     def _checked_counts(self, field: str, values: Any) -> Whole:
@@ -174,33 +173,33 @@ class Report(
         try:
             counts = np.array(values)
         except (ValueError, OverflowError):  # ragged lists
-            raise self.refused(field, "counts are not a vector of integers") from None
+            raise self._refused(field, "counts are not a vector of integers") from None
         if counts.ndim != 1 or counts.dtype.kind not in "iu":
             kind = f"({counts.dtype}, {counts.ndim}-d)"
-            raise self.refused(field, f"counts are not a vector of integers {kind}")
+            raise self._refused(field, f"counts are not a vector of integers {kind}")
         if counts.size != self.grid.n_bins:
             fault = f"{counts.size} counts do not fit the grid's {self.grid.n_bins} bins"
-            raise self.refused(field, fault)
+            raise self._refused(field, fault)
         total = counts.sum(dtype=np.float64)
         if counts.max() > MAX_SAMPLES or total > MAX_SAMPLES:
-            raise self.refused(field, f"counts exceed {MAX_SAMPLES} samples")
+            raise self._refused(field, f"counts exceed {MAX_SAMPLES} samples")
         if counts.min() < -MAX_SAMPLES or total < -MAX_SAMPLES:
-            raise self.refused(field, f"counts lie below {-MAX_SAMPLES}")
+            raise self._refused(field, f"counts lie below {-MAX_SAMPLES}")
         return counts.astype(np.int64, copy=False)
 
     def _check_strata(self, derived: bool) -> None:
         """Refuse counts by class that do not belong to the report's own."""
         strata = self.strata
         if not isinstance(strata, Strata) or self.risk is not None:
-            raise self.refused("strata", "counts by class go with scores, not with losses")
+            raise self._refused("strata", "counts by class go with scores, not with losses")
         if strata.n_bins != self.grid.n_bins:
             problem = f"counts by {strata.by} are for {strata.n_bins} bins, not the grid's"
-            raise self.refused("strata", problem)
+            raise self._refused("strata", problem)
         if self.privacy is None and strata.counts.min(initial=1) < 1:
-            raise self.refused("strata", f"a count by {strata.by} is not positive")
+            raise self._refused("strata", f"a count by {strata.by} is not positive")
         if not derived and not np.array_equal(strata.pooled, self.counts):
             problem = f"counts by {strata.by} do not add up to the counts of all"
-            raise self.refused("strata", problem)
+            raise self._refused("strata", problem)
 
     def _checked_size(self) -> int:
         """n_k, refused where the counts do not add up to it or noise cannot make them of it."""
@@ -218,21 +217,21 @@ class Report(
             words = (
                 f"the losses fall by {total} parts in all, not by {unit} for each of {n!r} samples"
             )
-        raise self.refused("n_samples", words, "rebuild the report")
+        raise self._refused("n_samples", words, "rebuild the report")
 
     def _checked_set_sizes(self) -> Whole:
         """The scores of all labels as counts, refused where they cannot belong to the report."""
         if self.privacy is not None:
-            raise self.refused("set_sizes", *_TELLING)
+            raise self._refused("set_sizes", *_TELLING)
         if self.risk is not None:
-            raise self.refused("set_sizes", "sizes of sets go with scores, not with losses")
+            raise self._refused("set_sizes", "sizes of sets go with scores, not with losses")
         counts = self._checked_counts("set_sizes", self.set_sizes)
         if counts.min() < 0:
-            raise self.refused("set_sizes", "a count of labels is negative")
+            raise self._refused("set_sizes", "a count of labels is negative")
         total, n = int(counts.sum()), self.n_samples
         if total < n or total % n:
             problem = f"{total} labels do not make as many for each of {n} samples"
-            raise self.refused("set_sizes", problem)
+            raise self._refused("set_sizes", problem)
         return counts
 
     @staticmethod
