@@ -59,9 +59,10 @@ def demo(
     )
     rows = []
     for line in lines:
-        shares = (f"{line.coverage:.1%}", f"{line.set_size:.2f}", f"{line.worst_class:.1%}")
-        counts = (line.found, line.false_alarms) if line.found + line.false_alarms else ("", "")
-        rows.append((line.defence, *shares, f"{line.worst_site:.1%}", *counts))
+        shares = [f"{line[name]:.1%}" for name in ("coverage", "worst_class", "worst_site")]
+        caught = line["found"], line["false_alarms"]
+        shares.insert(1, f"{line['set_size']:.2f}")
+        rows.append((line["defence"], *shares, *(caught if any(caught) else ("", ""))))
     printer.table(
         "at the hospitals where nothing is wrong",
         ["", "covered", "set size", "worst class", "worst site", "found", "false"],

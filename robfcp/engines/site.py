@@ -82,12 +82,12 @@ class SiteRules:
     def with_config(self, config: Mapping[str, Any]) -> SiteRules:
         """The same with what the site's own configuration says, which goes before."""
         said = {rule.replace("-", "_"): config[rule] for rule in RULES if rule in config}
-        for rule in OF_PRIVACY:
-            if f"privacy-{rule}" in config:
-                read: Any = {"grid": grid_from_text, "score": base.named_score}.get(
-                    rule, lambda x: x
-                )
-                said[rule] = read(config[f"privacy-{rule}"])
+        own = [rule for rule in OF_PRIVACY if f"privacy-{rule}" in config]
+        said |= {rule: config[f"privacy-{rule}"] for rule in own}
+        if "grid" in own:
+            said["grid"] = grid_from_text(said["grid"])
+        if "score" in own:
+            said["score"] = base.named_score(said["score"])
         if "epsilon" in config:
             budget = {word.replace("-", "_"): config[word] for word in BUDGET if word in config}
             said["privacy"] = Privacy(config["epsilon"], **budget)

@@ -56,21 +56,6 @@ class Story:
         return tuple(one for one in self.reports if one.client not in self.faults)
 
 
-@dataclass(frozen=True)
-class Line:
-    """What one way to calibrate gives at the hospitals where nothing is wrong."""
-
-    defence: str
-    coverage: float
-    set_size: float
-    worst_class: float
-    worst_class_name: str
-    worst_site: float
-    worst_site_name: str
-    found: int
-    false_alarms: int
-
-
 def stroke_story(
     *,
     min_size: int = 100,
@@ -107,12 +92,10 @@ def stroke_story(
     return Story(tuple(reports), {names[k]: odd[k] for k in sorted(odd)}, tests)
 
 
-def compared(story: Story, defences: Sequence[str] = DEFENCES) -> tuple[Line, ...]:
+def compared(story: Story, defences: Sequence[str] = DEFENCES) -> list[dict[str, Any]]:
     """The honest hospitals alone, then everybody under each defence."""
-    lines = [_line(HONEST, calibrate(story.honest, defence="none"), story)]
-    for defence in defences:
-        lines.append(_line(defence, calibrate(story.reports, defence=defence), story))
-    return tuple(lines)
+    alone = _line(HONEST, calibrate(story.honest, defence="none"), story)
+    return [alone, *(_line(one, calibrate(story.reports, defence=one), story) for one in defences)]
 
 
 def report(
@@ -132,8 +115,8 @@ def report(
     )
 
 
-def _line(defence: str, calibration: Calibration, story: Story) -> Line:
-    """Coverage and set size on the test patients of the honest hospitals."""
+def _line(defence: str, calibration: Calibration, story: Story) -> dict[str, Any]:
+    """Coverage and set size on the test patients of the hospitals where nothing is wrong."""
     limit = calibration.levels[0].threshold
     names = [one.client for one in story.honest]
     score = LAC()
@@ -144,17 +127,17 @@ def _line(defence: str, calibration: Calibration, story: Story) -> Line:
     by_site = [float(one.mean()) for one in hits]
     worst, site = int(np.argmin(by_class)), int(np.argmin(by_site))
     caught = [name for name in calibration.flagged if name in story.faults]
-    return Line(
-        defence=defence,
-        coverage=float(every.mean()),
-        set_size=float(np.concatenate(sizes).mean()),
-        worst_class=by_class[worst],
-        worst_class_name=story.classes[worst],
-        worst_site=by_site[site],
-        worst_site_name=names[site],
-        found=len(caught),
-        false_alarms=len(calibration.flagged) - len(caught),
-    )
+    return {
+        "defence": defence,
+        "coverage": float(every.mean()),
+        "set_size": float(np.concatenate(sizes).mean()),
+        "worst_class": by_class[worst],
+        "worst_class_name": story.classes[worst],
+        "worst_site": by_site[site],
+        "worst_site_name": names[site],
+        "found": len(caught),
+        "false_alarms": len(calibration.flagged) - len(caught),
+    }
 
 
 _CODING = ("labels swapped", "labels mixed up")

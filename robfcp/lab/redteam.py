@@ -113,16 +113,12 @@ def redteam(
 def worst(cells: Sequence[Cell]) -> dict[str, Cell]:
     """Each defence's cell with the greatest error of coverage, either way; of equals, the one whose
     sets grow or shrink most."""
-    found: dict[str, Cell] = {}
-    for cell in cells:
-        last = found.setdefault(cell.defence, cell)
-        if _harm(cell) > _harm(last):
-            found[cell.defence] = cell
-    return found
 
+    def harm(cell: Cell) -> tuple[float, float]:
+        return round(abs(cell.error), 9), abs(cell.set_size - cell.honest_set_size)
 
-def _harm(cell: Cell) -> tuple[float, float]:
-    return round(abs(cell.error), 9), abs(cell.set_size - cell.honest_set_size)
+    defences = dict.fromkeys(cell.defence for cell in cells)
+    return {one: max((c for c in cells if c.defence == one), key=harm) for one in defences}
 
 
 def search(

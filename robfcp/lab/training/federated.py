@@ -42,8 +42,6 @@ class Progress:
 class Trained:
     """A trained network's logits (n, classes) on the test samples, and how it got there."""
 
-    settings: TrainingSettings
-    state: Tensor
     logits: NDArray[np.float32]
     accuracy: float
     history: tuple[tuple[int, float], ...]  # (round, accuracy) where evaluated
@@ -99,7 +97,7 @@ def train(
     assert logits is not None
     accuracy = float((logits.argmax(1) == dataset.test.y).mean())
     seconds = time.perf_counter() - started
-    return Trained(settings, state.cpu(), logits, accuracy, tuple(history), seconds)
+    return Trained(logits, accuracy, tuple(history), seconds)
 
 
 def run_round(
