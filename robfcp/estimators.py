@@ -48,11 +48,8 @@ def _sites(X: Any, y: Any, groups: ArrayLike | None) -> dict[str, Site]:
         if groups is None:
             return {numbered(1, 1)[0]: (X, y)}
         site, target = array("groups", groups), array("y", y)
-        if site.ndim != 1 or len(site) != len(target):
-            raise RobfcpError(
-                f"groups: shape {site.shape} does not fit {len(target)} samples; give each one's "
-                "site"
-            )
+        if site.shape != (len(target),):
+            raise RobfcpError(f"groups: shape {site.shape} is not ({len(target)},); give each site")
         refuse_missing("groups", site)
         names = site.astype(str)
         held = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}

@@ -41,7 +41,6 @@ CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY)
 MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 DEFENCES = {"none": (VERMILION, "^"), "rob-fcp": (ORANGE, "s"), "consensus": (BLUE, "o")}
 STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",

@@ -260,7 +260,7 @@ def reproduce(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments, or all.")] = None,
     output: Annotated[Path, basic("Folder of results.", "--output", "-o")] = Path("out/paper"),
     seeds: Annotated[int, basic("Runs of every cell.")] = 10,
-    workers: Annotated[int | None, basic("Processes; all cores unless told.")] = None,
+    workers: Annotated[int | None, basic("Processes; all cores unless told.", min=1)] = None,
     resume: Annotated[bool, basic("Keep what an earlier call has run.")] = True,
     page: Annotated[Path | None, basic("Write a Markdown page of all results.")] = None,
 ) -> None:
@@ -276,8 +276,6 @@ def reproduce(
         printer.table("robfcp lab reproduce NAME ... (or all)", ["name", "shows"], known.items())
         printer.json({"experiments": known})
         return
-    if workers is not None and workers < 1:
-        raise RobfcpError(f"--workers: {workers} is not a number of processes; give 1 or more")
     console.prepare(page, output / "any")
     chosen = list(known) if "all" in names else list(dict.fromkeys(names))
     with printer.busy("running") as step:
@@ -388,9 +386,9 @@ def train(
 
 def bench(
     printer: Printer,
-    clients: Annotated[int, basic("Number of sites.")] = 1000,
-    samples: Annotated[int, basic("Samples a site.")] = 500,
-    repeat: Annotated[int, basic("Runs a stage; the fastest counts.")] = 3,
+    clients: Annotated[int, basic("Number of sites.", min=1)] = 1000,
+    samples: Annotated[int, basic("Samples a site.", min=1)] = 500,
+    repeat: Annotated[int, basic("Runs a stage; the fastest counts.", min=1)] = 3,
     seed: console.Seed = 0,
 ) -> None:
     """Time every stage from probabilities to prediction sets on simulated data.
@@ -398,8 +396,6 @@ def bench(
     [dim]Example: robfcp lab bench --clients 1000 --samples 500[/dim]
     [dim]Example: robfcp lab bench --clients 50 --samples 100 --repeat 1 --json[/dim]
     """
-    if min(clients, samples, repeat) < 1:
-        raise RobfcpError("bench: needs at least 1 site, 1 sample and 1 run")
     from robfcp import LAC, Consensus, Federation, Report, RobFCP
     from robfcp.arguments import exact_level
     from robfcp.defence import estimate_malicious

@@ -225,9 +225,7 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
         "round": federation.round,
         "model": federation.model,
         "privacy": "; ".join(f"{n} reports {words}" for words, n in noise.items()) or None,
-        "reports digest": document.digest_of(
-            np.ascontiguousarray(federation.counts, dtype="<i8").tobytes()
-        ),
+        "reports digest": document.digest_of(federation.counts.astype("<i8").tobytes()),
     }
     return [(name, "none" if value is None else str(value)) for name, value in rows.items()]
 

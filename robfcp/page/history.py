@@ -18,13 +18,12 @@ MOST_POINTS = 200
 _KINDS = {
     "coverage": (
         "Alarm strength against “coverage is at least its floor”",
-        "While coverage here is at least the floor, the alarm's strength reaches the dashed line "
-        "with a chance of at most delta, however often one looks.",
+        "While coverage here is at least the floor, it reaches the dashed line with a chance of at "
+        "most delta, however often one looks.",
     ),
     "drift": (
         "Alarm strength against “scores are like the site's own report”",
-        "The same for scores that are like those the site reported: a drift shows here before "
-        "coverage falls, and need not lower it.",
+        "The same for scores like those reported: drift shows before coverage falls, if it does.",
     ),
 }
 _ROW = ("name", "samples", "covered", "coverage", "drift", "state", "word", "todo")
@@ -226,7 +225,6 @@ def _watch(
         kinds.append({"key": key, "title": title, "words": words, **limits})
     return {
         "line": line,
-        "axis": "fresh samples" if unit == "sample" else unit,
         "unit": unit,
         "kinds": kinds,
         "sites": rows[:MOST_SITES],
@@ -264,11 +262,9 @@ def _add_rounds(found: dict[str, Any], chain: Chain) -> None:
     found["rounds"] = {
         "links": [_link(link) for link in reversed(chain.links[-MOST_POINTS:])],
         "words": (
-            f"Every round holds the digest of the one before. Over all rounds at most "
-            f"{chain.delta:g} is spent on leaving sites out and as much on naming drift. "
-            f"{len(said) - len(spoken)} of {len(said)} sites were never flagged, left out or "
-            "named. Being flagged proves nothing; being left out does, if honest sites are as "
-            "alike as was stated."
+            f"Over all rounds at most {chain.delta:g} is spent on leaving sites out and as much on "
+            f"naming drift. {len(said) - len(spoken)} of {len(said)} sites were never named. Being "
+            "flagged proves nothing; being left out does, if honest sites are as alike as stated."
         ),
         "reputations": [{"name": name, **asdict(said[name])} for name in spoken[:MOST_SITES]],
     }

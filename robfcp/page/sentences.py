@@ -194,12 +194,9 @@ def _reports(calibration: Calibration) -> str:
     """Who reported, and who did not."""
     federation = calibration.federation
     out = "flagged" if calibration.promised else "left out"
-    words = (
-        f"{count(federation.n_clients, 'valid report')} with {federation.n_samples:,} samples; "
-        f"{len(calibration.trusted)} used, {len(calibration.flagged)} {out}"
-    )
-    if calibration.faulty:
-        words += f", {len(calibration.faulty)} refused as faulty"
-    if calibration.missing:
-        words += f", {len(calibration.missing)} missing"
-    return words + "."
+    numbers = {"used": len(calibration.trusted), out: len(calibration.flagged)}
+    gone = {"refused as faulty": len(calibration.faulty), "missing": len(calibration.missing)}
+    numbers |= {word: number for word, number in gone.items() if number}
+    words = ", ".join(f"{number} {word}" for word, number in numbers.items())
+    valid = count(federation.n_clients, "valid report")
+    return f"{valid} with {federation.n_samples:,} samples; {words}."
