@@ -216,25 +216,19 @@ def test_by_group_each_sample_is_held_against_its_own_groups_threshold():
         next(found.iterate_sets(p))
 
 
-@pytest.mark.parametrize("promise", [None, Marginal(1), Pac(1)])
 @pytest.mark.parametrize("by", ["class", "group"])
-def test_the_file_keeps_names_and_thresholds_and_the_record_the_tables(tmp_path, by, promise):
-    rare = {"labels": [3, 3], "classes": (*NAMES, "fox")}
-    reports = [site(k, (*NAMES, "fox")) for k in range(6)]
-    if by == "group":
-        rare, reports = {"groups": ["rare", "rare"]}, GROUPED
+def test_the_file_keeps_names_and_thresholds_and_the_record_the_tables(tmp_path, by):
+    rare = {"labels": [2, 2], "classes": NAMES} if by == "class" else {"groups": ["rare", "rare"]}
     odd = Report.from_scores("odd", [0.2, 0.3], score=LAC, **rare)
-    found = calibrate([*reports, odd], [0.8, 0.9], by=by, promise=promise)
-    assert promise is None or by == "class" or np.isinf(found.threshold).any()
+    sent = [*(SITES if by == "class" else GROUPED), odd]
+    found = calibrate(sent, [0.8, 0.9], by=by, promise=Marginal(1))
+    assert np.isinf(found.threshold).any() == (by == "group")
     found.save(tmp_path / "c.json")
     again = Calibration.load(tmp_path / "c.json")
     assert again == found
     assert (again.levels, again.by, again.classes) == (found.levels, by, found.classes)
-    kept, made = again.federation.strata, found.federation.strata
-    np.testing.assert_array_equal(kept.rows, made.rows)
-    np.testing.assert_array_equal(kept.table.dense(), made.table.dense())
     assert list(again.federation) == list(found.federation)
-    p, told = [[0.1, 0.2, 0.3, 0.4]], {"groups": ["rare"]} if by == "group" else {}
+    p, told = [[0.1, 0.2, 0.7]], {"groups": ["rare"]} if by == "group" else {}
     np.testing.assert_array_equal(again.predict_set(p, **told), found.predict_set(p, **told))
 
 

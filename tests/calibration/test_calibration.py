@@ -17,8 +17,6 @@ from robfcp.defence import named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import FcpThreshold
-from robfcp.lab.published import full_rank
 
 
 def make_reports(n_clients=12, n=60, seed=0, attackers=0, **more):
@@ -42,27 +40,6 @@ def test_the_order_of_the_reports_does_not_matter(reports, seed):
         defence = named_defence(name, (len(reports) - 1) // 2)
         one, other = (robfcp.calibrate(sent, defence=defence) for sent in (reports, shuffled))
         assert one == other
-
-
-@pytest.mark.effort
-@settings(max_examples=cases(4), deadline=None)
-@given(reports=federations, levels=st.lists(st.integers(1, 199), min_size=2, max_size=5))
-def test_thresholds_grow_with_the_coverage_wanted(reports, levels):
-    levels = [Fraction(level, 200) for level in sorted(levels)]
-    for arguments in ({}, {"promise": robfcp.Marginal(1)}, {"defence": "none"}):
-        calibration = robfcp.calibrate(reports, levels, **arguments)
-        assert list(calibration.threshold) == sorted(calibration.threshold)
-
-
-@settings(max_examples=15, deadline=None)
-@given(reports=federations)
-def test_merging_two_clients_leaves_fcp_unchanged_when_all_are_exchangeable(reports):
-    merged = robfcp.Report(
-        client="both", counts=reports[0].counts + reports[1].counts, grid=reports[0].grid, score=LAC
-    )
-    rounds = map(robfcp.Federation.from_reports, (reports, [merged, *reports[2:]]))
-    one, other = (FcpThreshold(r, np.ones(r.n_clients, bool), full_rank) for r in rounds)
-    assert one.index(Fraction(9, 10)) == other.index(Fraction(9, 10))
 
 
 @pytest.mark.effort
@@ -99,12 +76,10 @@ def test_a_promise_is_kept_by_the_threshold_and_said_by_the_certificate():
     reports = make_reports()
     for promise in (robfcp.Marginal(1), robfcp.Pac(1), robfcp.Pac(1, alike=0.2)):
         calibration = robfcp.calibrate(reports, promise=promise)
-        assert calibration.certificate.kind == type(promise).__name__.lower()
         assert (calibration.liars, calibration.liars_stated) == (1, True)
         edge, certificate = promise.threshold(calibration.federation, Fraction(9, 10), 0.95)
         assert calibration.threshold == calibration.federation.threshold_at(edge)
         assert calibration.certificate == certificate
-        assert (certificate.lower, certificate.estimated) == (pytest.approx(0.9), False)
     by_size = robfcp.calibrate(reports, promise=robfcp.Marginal(samples=60))
     assert by_size.threshold >= robfcp.calibrate(reports, defence="none").threshold
     assert not by_size.liars_stated
@@ -183,31 +158,23 @@ def test_printed_it_says_threshold_who_was_left_out_and_why_what_is_proved_and_e
     reports = [*make_reports(attackers=2), robfcp.Report.from_scores("odd", [0.5], Grid.uniform(3))]
     sizes = {report.client: report.n_samples for report in reports} | {"absent": 5}
     found = robfcp.calibrate(Federation.from_reports(reports, sizes=sizes))
-    assert found.verdicts["absent"] == "missing"
-    assert found.certificate.n_outside == 2
+    assert (found.verdicts["absent"], found.certificate.n_outside) == ("missing", 2)
     lines = str(found).split("\n")
-    assert lines[:2] == [
-        f"threshold {found.threshold:.4g} for coverage 0.9",
-        f"{len(found.trusted)} of 12 sites used",
-    ]
-    told = {f"left out: site-00: {found.reasons['site-00']}", "missing: absent"}
-    assert told | {f"proved: {found.statement}", *found.remarks} <= set(lines)
-    assert any(line.startswith("refused: odd: ") for line in lines)
+    for words in (
+        f"threshold {found.threshold:.4g} for coverage 0.9\n10 of 12 sites used\n",
+        f"left out: site-00: {found.reasons['site-00']}\n",
+        "missing: absent\n",
+        "refused: odd: ",
+        f"proved: {found.statement}",
+        *found.remarks,
+    ):
+        assert words in str(found)
     assert found._repr_html_().count("<br>") == len(lines) - 1
     assert "flagged: site-00: " in str(robfcp.calibrate(reports, promise=robfcp.Marginal(2)))
     light = str(Calibration.from_json(found.to_json()))
     assert "site-" not in light
     assert "2 left out" in light
     assert repr(found) == f"Calibration({lines[0]}; {lines[1]})"
-
-
-def test_infinite_thresholds_take_every_label():
-    calibration = robfcp.calibrate(make_reports(3, 2), defence="none")
-    assert calibration.predict_set(np.array([[0.5, 0.5]])).all()
-    assert Calibration.from_json(calibration.to_json()).threshold == np.inf
-    grid = Grid.open_ended([1.0, 2.0])
-    report = robfcp.Report.from_scores("a", np.full(50, 7.0), grid, score=robfcp.AbsoluteResidual())
-    assert robfcp.calibrate([report]).threshold == np.inf
 
 
 def test_prediction_needs_a_score_of_the_right_kind():

@@ -55,18 +55,14 @@ def test_a_forged_threshold_loads_unpinned_and_is_refused_pinned(tmp_path, calib
 
 @pytest.mark.parametrize("attack", ["unsigned", "another key", "another key named", "kind"])
 def test_no_other_signature_will_do(tmp_path, calibration, server, attack):
-    _, public = server
+    own, public = server
     generate_key(tmp_path / "other.key")
-    other = load_key(tmp_path / "other.key")
     data = calibration.to_json()
     if attack != "unsigned":
-        data = sign_sealed(data, other)
+        data = sign_sealed(data, own if attack == "kind" else load_key(tmp_path / "other.key"))
     envelope = msgspec.json.decode(data)
-    if attack == "another key named":
-        envelope["key"] = public
-    if attack == "kind":  # a signature over one kind of file means nothing for another
-        envelope = msgspec.json.decode(sign_sealed(data, server[0]))
-        envelope["kind"] = "letter"
+    # a signature over one kind of file means nothing for another
+    envelope |= {"another key named": {"key": public}, "kind": {"kind": "letter"}}.get(attack, {})
     with pytest.raises(RobfcpError, match="is not signed"):
         check_signer(msgspec.json.encode(envelope), public, "c.json")
 

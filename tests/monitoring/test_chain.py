@@ -137,25 +137,22 @@ def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch
     rng, rounds = np.random.default_rng(0), [{}, {"liars": 1, "shifted": [5]}, {}]
     sent = [federation(rng, n=500, **options) for options in rounds]
     files = [saved(tmp_path / f"r{number}", one) for number, one in enumerate(sent)]
-
-    def go(k, *more):
-        alike = ["--alike", "0.02"] if more else []
-        return said("calibrate", *files[k], "--liars", 2, *alike, "-o", f"c{k}.json", *more)
-
-    go(0)
-    second = go(1, "--previous", "c0.json")
+    words = ["--liars", 2, "--alike", "0.02", "-o"]
+    said("calibrate", *files[0], "-o", "c0.json")
+    second = said("calibrate", *files[1], *words, "c1.json", "--previous", "c0.json")
     assert "no chain lies beside c0.json" in second
     assert "left out for good: site-00, site-05" in second
     assert "drifted since" not in second  # those that are out are compared with nobody
-    assert "out since round 2" in go(2, "--previous", "c1.json")
-    back = json.loads(go(2, "--previous", "c1.json", "--readmit", "site-00", "--json"))["chain"]
+    third = ["calibrate", *files[2], *words, "c2.json", "--previous", "c1.json"]
+    assert "out since round 2" in said(*third)
+    back = json.loads(said(*third, "--readmit", "site-00", "--json"))["chain"]
     assert (back["number"], back["out"]) == (3, {"site-05": 2})
     known = {"reported": 1, "flagged": 0, "drifted": 0, "alarmed": 0, "out_since": 2}
     assert back["reputations"]["site-05"] == known
     assert "pass --previous" in refused("calibrate", *files[0], "--readmit", "site-00")
     monkeypatch.setattr(robfcp.Calibration, "save", Mock(side_effect=KeyboardInterrupt))
     refused("calibrate", *files[2], "-o", "c1.json", "--previous", "c0.json")  # writes the chain
-    assert "is not the chain of" in refused("calibrate", *files[2], "--previous", "c1.json")
+    assert "is not the chain of" in refused(*third)
 
 
 def test_a_round_after_an_alarm_records_it_and_asks_for_fresh_samples(tmp_path, monkeypatch):

@@ -29,59 +29,50 @@ def one(client: str, trusted: bool = False, cause="labels mixed up", covered=0.4
 CAUSES = ("labels mixed up", "scores all equal", "another model", "other cases", "not told")
 MANY = [one(c, cause="copy" if c > "e" else "not told", covered=0.4 - 0.3 * (c == "d"))
         for c in "abcdefg"]  # fmt: skip
-FIRST_THEN = [
-    ([], "All 12 sites were used; nothing in their reports looks wrong.", ""),
+
+
+LOOK = [one(c, trusted=True) for c in "pqrstuv"]
+
+
+TWINS = [one("a", True, "copy", other="b"), one("b", True, "copy", other="a"), one("x", True)]
+
+
+TOLD = [
+    ([], "All 12 sites were used; nothing in their reports looks wrong."),
     (
         MANY,
-        "7 of 12 sites were left out: cause unclear at 5 and copy at 2. The worst is d: only 10% "
-        "of its own cases are covered where 90% should be.",
-        "a, b, c, d and e (cause unclear): check them.\nf and g (copy): check them.",
+        "7 of 12 sites were left out: cause unclear at 5 and copy at 2. The worst is d: only 10%",
     ),
+    (MANY, "\na, b, c, d and e (cause unclear): check them.\nf and g (copy): check them."),
+    ([one(c, covered=1.0) for c in "abcde"], "left out: labels mixed up at each of them.\n"),
+    ([one(f"s{k}") for k in range(9)], "\ns0, s1, s2, s3, s4 and 4 more (labels mixed up): check"),
     (
-        [one(c, cause="scores all equal", covered=1.0) for c in "abcde"],
-        "5 of 12 sites were left out: scores all equal at each of them.",
-        None,
+        LOOK[:1],
+        "All 12 sites were used, but look at p: only 40% of its own cases are covered where",
     ),
+    (LOOK[:1], "; its labels look wrong.\nCheck them."),
     (
-        [one(f"s{k}") for k in range(9)],
-        None,
-        "s0, s1, s2, s3, s4 and 4 more (labels mixed up): check them.",
+        [one("a"), *LOOK[:1]],
+        "a was left out: only 40% of its own cases are covered where 90% should",
     ),
+    ([one("a"), *LOOK[:1]], "\nCheck them. Also look at p, which was used."),
     (
-        [one("x", trusted=True)],
-        "All 12 sites were used, but look at x: only 40% of its own cases are covered where 90% "
-        "should be; its labels look wrong.",
-        "Check them.",
-    ),
-    (
-        [one("a"), one("x", trusted=True)],
-        "a was left out: only 40% of its own cases are covered where 90% should be; its labels "
-        "look wrong.",
-        "Check them. Also look at x, which was used.",
-    ),
-    (
-        [one("a"), one("b"), one("x", trusted=True)],
+        [one("a"), one("b")],
         "2 of 12 sites were left out: a (labels mixed up) and b (labels mixed up).",
-        "a and b (labels mixed up): check them.\nAlso look at x, which was used.",
     ),
     (
-        [one("a", True, "copy", other="b"), one("b", True, "copy", other="a"), one("x", True)],
-        "All 12 sites were used, but look at a (copy of b), b (copy of a) and x (labels mixed up).",
-        None,
+        [one("a"), one("b"), *LOOK[:1]],
+        "): check them.\nAlso look at p, which was",
     ),
-    (
-        [one("a"), *(one(c, trusted=True) for c in "pqrstuv")],
-        None,
-        "Check them. Also look at p, q, r, s, t and 2 more, which were used.",
-    ),
+    ([one("a"), *LOOK], "Also look at p, q, r, s, t and 2 more, which were used."),
+    (TWINS, "used, but look at a (copy of b), b (copy of a) and x (labels mixed up)."),
 ]
 
 
-@pytest.mark.parametrize(("found", "first", "then"), FIRST_THEN, ids=range(len(FIRST_THEN)))
-def test_a_few_are_named_with_their_causes_and_many_are_counted(found, first, then) -> None:
+@pytest.mark.parametrize(("found", "words"), TOLD, ids=range(len(TOLD)))
+def test_a_few_are_named_with_their_causes_and_many_are_counted(found, words) -> None:
     told = message(CALM, {each.client: each for each in found})
-    assert first is None or told["first"] == first
-    assert then is None or told["then"] == then
+    assert words in f"{told['first']}\n{told['then']}"
 
 
 def test_advice_of_many_groups_is_bounded() -> None:
