@@ -434,7 +434,7 @@ def plot_by_class(
         one = known.get(strata.labels[c])
         if one is not None and not one.certificate.vacuous:
             ends = one.certificate.lower, one.certificate.upper
-            colour = VERMILION if one.protection else GREY
+            colour = VERMILION if "protected" in one.protection else GREY
             pair[0].plot(ends, (place, place), color=colour, label=words.pop(colour, None), **look)
     pair[0].scatter(share[shown], places, s=26, color=BLUE, zorder=3, label="reported samples")
     wanted = float(chosen.coverage)

@@ -130,7 +130,7 @@ def test_classes_are_shown_with_what_is_reported_proved_and_set() -> None:
     coverage, thresholds = figures.plot_by_class(calibration)
     assert "infinite: in every set" in thresholds.get_legend_handles_labels()[1]
     assert [len(drawn.get_offsets()) for drawn in thresholds.collections] == [2, 1]
-    assert len(proved(coverage)) == 2
+    assert len(proved(coverage)) == 3  # a full set always covers
     calibration = robfcp.calibrate(labelled_sites(), [0.8, 0.9], defence="none")
     coverage, thresholds = figures.plot_by_class(calibration, level=1)
     assert not proved(coverage)

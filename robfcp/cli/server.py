@@ -299,7 +299,9 @@ def show_calibration(
     )
     for level in calibration.levels:
         at, by = f"{float(level.coverage):g}", level.certificate.by
-        worst = sorted(level.parts, key=lambda one: (not one.protection, one.certificate.lower))
+        worst = sorted(
+            level.parts, key=lambda one: ("protected" not in one.protection, one.certificate.lower)
+        )
         if worst:
             printer.table(
                 f"by {by} at {at}, {min(SHOWN_CLASSES, len(worst))} of {len(worst)}, worst first",
