@@ -149,7 +149,7 @@ def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch
     assert (back["number"], back["out"]) == (3, {"site-05": 2})
     known = {"reported": 1, "flagged": 0, "drifted": 0, "alarmed": 0, "out_since": 2}
     assert back["reputations"]["site-05"] == known
-    assert "pass --previous" in refused("calibrate", *files[0], "--readmit", "site-00")
+    assert "as --previous" in refused("calibrate", *files[0], "--readmit", "site-00")
     monkeypatch.setattr(robfcp.Calibration, "save", Mock(side_effect=KeyboardInterrupt))
     refused("calibrate", *files[2], "-o", "c1.json", "--previous", "c0.json")  # writes the chain
     assert "is not the chain of" in refused(*third)
@@ -165,7 +165,7 @@ def test_a_round_after_an_alarm_records_it_and_asks_for_fresh_samples(tmp_path, 
     _, alarms = alarms.looked(sent, 3)
     alarms.save("alarms.json")
     words = ["calibrate", *fresh[:7], first[7], "-o", "c2.json", "--alarms", "alarms.json"]
-    assert "pass it as --previous" in refused(*words)
+    assert "as --previous" in refused(*words)
     told = " ".join(said(*words, "--previous", "c1.json", "--html", "p.html").split())
     assert "rang at step 3" in told
     assert "sent the report of the round before again: site-07" in told
