@@ -1,8 +1,8 @@
 """Guarantees: what is proved about a threshold, whatever at most m clients do."""
 
 from robfcp.guarantees.curve import certify, outside_of
-from robfcp.guarantees.engine import FcpThreshold, RankRule, conformal_rank, fcp_index, rank_charge
 from robfcp.guarantees.promises import LabelShift, Marginal, Pac, Promise, named_promise
+from robfcp.guarantees.rank import FcpThreshold, RankRule, conformal_rank, fcp_index, rank_charge
 
 __all__ = [
     "FcpThreshold",

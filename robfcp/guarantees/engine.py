@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -476,59 +475,3 @@ def _kinds(counts: Whole, sizes: Whole) -> tuple[Whole, Whole, Whole]:
             rows = [below, own - below][: len(counts)]
             return np.stack(rows), own, table[keys]
     return counts, sizes, np.ones(n_clients, dtype=np.int64)
-
-
-class Charge(NamedTuple):
-    """What a count must have beyond level N: so much for every client, and so much in all."""
-
-    per_client: Fraction
-    in_all: Fraction
-
-
-RankRule = Callable[[Fraction, int], Charge]
-
-
-def rank_charge(level: Fraction, n_clients: int) -> Charge:
-    """count_S >= level N_S + 1, by the swap lemma, whatever clients differ by.
-
-    For one client alone, who is exchangeable altogether, level (N + 1).
-    """
-    return Charge(Fraction(0), level if n_clients == 1 else Fraction(1))
-
-
-def conformal_rank(
-    level: Fraction, n_samples: int, n_clients: int, rule: RankRule = rank_charge, unit: int = 1
-) -> int:
-    """ceil(level N) + 1, or ceil(level (N + 1)) of one client; `unit` counts make a sample."""
-    charge = rule(level, n_clients)
-    return ceil(unit * (level * n_samples + charge.per_client * n_clients + charge.in_all))
-
-
-class FcpThreshold:
-    """FCP's threshold on the trusted clients, at any level: the one place it is computed."""
-
-    def __init__(
-        self, federation: Federation, trusted: Mask | None = None, rule: RankRule = rank_charge
-    ) -> None:
-        counts, self._rule = counts_of(federation), rule
-        chosen = None if trusted is None or np.all(trusted) else np.asarray(trusted)
-        sizes = counts.sizes if chosen is None else counts.sizes[chosen]
-        self._counted = max(1, int(sizes.sum())), len(sizes)
-        self._pooled, self._unit = counts.pooled(chosen), counts.unit
-
-    def index(self, level: Fraction) -> int | None:
-        """The threshold's edge; None = infinite."""
-        rank = conformal_rank(level, *self._counted, self._rule, self._unit)
-        total = self._unit * self._counted[0]
-        found = int(np.searchsorted(self._pooled, rank - _ROUNDING * total))
-        return found if rank <= total and found < len(self._pooled) else None
-
-
-def fcp_index(
-    federation: Federation,
-    level: Fraction,
-    trusted: Mask | None = None,
-    rule: RankRule = rank_charge,
-) -> int | None:
-    """The edge of FCP's threshold on the trusted clients at one level; None = infinite."""
-    return FcpThreshold(federation, trusted, rule).index(level)

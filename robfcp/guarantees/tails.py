@@ -18,9 +18,9 @@ from robfcp.guarantees.engine import (
     check_delta,
     counts_of,
     integers,
-    rank_charge,
     sum_of_largest,
 )
+from robfcp.guarantees.rank import rank_charge
 
 _TOTALS = 4096  # how many benign totals N_S are looked at one by one
 _SLOPE = 1024  # the slope of the slack is rounded to a multiple of 1/1024

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import fcp_index
-from robfcp.guarantees.engine import Charge
+from robfcp.guarantees.rank import Charge
 
 
 def full_rank(level: Fraction, n_clients: int) -> Charge:

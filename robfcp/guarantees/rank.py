@@ -1,0 +1,71 @@
+"""The rank of a threshold: which of the pooled scores FCP takes, and the threshold it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from robfcp.federation import Federation
+from robfcp.guarantees.engine import Mask, counts_of
+
+_ROUNDING = 1e-12
+
+
+class Charge(NamedTuple):
+    """What a count must have beyond level N: so much for every client, and so much in all."""
+
+    per_client: Fraction
+    in_all: Fraction
+
+
+RankRule = Callable[[Fraction, int], Charge]
+
+
+def rank_charge(level: Fraction, n_clients: int) -> Charge:
+    """count_S >= level N_S + 1, by the swap lemma, whatever clients differ by.
+
+    For one client alone, who is exchangeable altogether, level (N + 1).
+    """
+    return Charge(Fraction(0), level if n_clients == 1 else Fraction(1))
+
+
+def conformal_rank(
+    level: Fraction, n_samples: int, n_clients: int, rule: RankRule = rank_charge, unit: int = 1
+) -> int:
+    """ceil(level N) + 1, or ceil(level (N + 1)) of one client; `unit` counts make a sample."""
+    charge = rule(level, n_clients)
+    return ceil(unit * (level * n_samples + charge.per_client * n_clients + charge.in_all))
+
+
+class FcpThreshold:
+    """FCP's threshold on the trusted clients, at any level: the one place it is computed."""
+
+    def __init__(
+        self, federation: Federation, trusted: Mask | None = None, rule: RankRule = rank_charge
+    ) -> None:
+        counts, self._rule = counts_of(federation), rule
+        chosen = None if trusted is None or np.all(trusted) else np.asarray(trusted)
+        sizes = counts.sizes if chosen is None else counts.sizes[chosen]
+        self._counted = max(1, int(sizes.sum())), len(sizes)
+        self._pooled, self._unit = counts.pooled(chosen), counts.unit
+
+    def index(self, level: Fraction) -> int | None:
+        """The threshold's edge; None = infinite."""
+        rank = conformal_rank(level, *self._counted, self._rule, self._unit)
+        total = self._unit * self._counted[0]
+        found = int(np.searchsorted(self._pooled, rank - _ROUNDING * total))
+        return found if rank <= total and found < len(self._pooled) else None
+
+
+def fcp_index(
+    federation: Federation,
+    level: Fraction,
+    trusted: Mask | None = None,
+    rule: RankRule = rank_charge,
+) -> int | None:
+    """The edge of FCP's threshold on the trusted clients at one level; None = infinite."""
+    return FcpThreshold(federation, trusted, rule).index(level)
