@@ -35,7 +35,7 @@ from robfcp.calibration import AuditLog, Letter, load_calibration, verify_calibr
 from robfcp.calibration.audit import log_round
 from robfcp.calibration.document import digest_of, sign_sealed
 from robfcp.calibration.record import Record
-from robfcp.cli.tables import read_outputs
+from robfcp.cli.input_tables import read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.monitoring import AlarmHistory, Chain, EReport, merge

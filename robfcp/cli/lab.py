@@ -15,8 +15,8 @@ import typer
 
 from robfcp.cli import console
 from robfcp.cli.console import Printer, basic, expert
+from robfcp.cli.input_tables import read_arrays, read_outputs
 from robfcp.cli.site import chosen_score
-from robfcp.cli.tables import read_arrays, read_outputs
 from robfcp.defence import DEFENCES, Consensus
 from robfcp.errors import RobfcpError
 from robfcp.files import write_atomically

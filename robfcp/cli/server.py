@@ -23,8 +23,8 @@ from robfcp.calibration import letters as letter_files
 from robfcp.certificate import at_least, at_most
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
+from robfcp.cli.input_tables import REPORTS, expanded, expects, read_outputs
 from robfcp.cli.site import read_letter
-from robfcp.cli.tables import REPORTS, expanded, expects, read_outputs
 from robfcp.defence import DEFENCES, Consensus, Defence, RobFCP, named_defence
 from robfcp.diagnosis import Diagnosis
 from robfcp.errors import RobfcpError

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from robfcp.arguments import check_client
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert, private
-from robfcp.cli.tables import FileOutputs, FileReading, expects, read_outputs
+from robfcp.cli.input_tables import FileOutputs, FileReading, expects, read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.files import read_limited, write_atomically
 from robfcp.grid import Grid

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from robfcp.calibration import at_site, checking
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
+from robfcp.cli.input_tables import REPORTS, TABLES, FileReading, expanded
 from robfcp.cli.site import ThresholdOptions, class_names, read_for, say_verdict
-from robfcp.cli.tables import REPORTS, TABLES, FileReading, expanded
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.files import read_limited
 from robfcp.monitoring import AlarmHistory, Monitor, merge, read_alarms, record_look

@@ -485,7 +485,8 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     few = drawn(federation.n_clients, seed)
     sites = sites_of(federation, copies, few)
     owner, nobody = sites.owner, np.zeros(federation.n_clients, dtype=bool)
-    if sites.n < 3:
+    if sites.n < 4:
+        few_sites = "fewer than four sites are too few to tell a liar from an unusual site"
         return Finding(
             oddness=np.zeros(len(nobody)),
             stands_out=nobody,
@@ -493,7 +494,7 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
             easier=nobody,
             harder=nobody,
             reasons={},
-            remarks=copy_note(copies),
+            remarks=(*copy_note(copies), few_sites),
         )
     few = few if sites.n == federation.n_clients else drawn(sites.n, seed)
     plausible = explanations(sites, few, level, seed)

@@ -15,7 +15,7 @@ from robfcp import metrics
 from robfcp.calibration import Calibration
 from robfcp.calibration.record import Record
 from robfcp.cli.console import natural
-from robfcp.cli.tables import read_outputs
+from robfcp.cli.input_tables import read_outputs
 from robfcp.errors import MAX_TEXT, RobfcpError
 from robfcp.files import make_folder, write_atomically
 from robfcp.grid import Grid

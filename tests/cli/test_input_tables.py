@@ -15,7 +15,7 @@ import pytest
 from makers import outputs, refused, said
 
 import robfcp
-from robfcp.cli.tables import FileReading, letters, read_csv, read_outputs
+from robfcp.cli.input_tables import FileReading, letters, read_csv, read_outputs
 from robfcp.errors import RobfcpError
 
 NAMES = ("flu", "cold", "well")
