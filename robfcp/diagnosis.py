@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.certificate import loss_at_most
 from robfcp.errors import RobfcpError
 from robfcp.federation import Counts, Federation
 from robfcp.grid import Grid
+from robfcp.scores import Risk
 
 SURE = 20.0  # a part of another report by chance: less than e^-20
 MOST_CELLS = 20_000_000  # beyond that no copies are looked for
@@ -118,6 +120,8 @@ class Diagnosis:
         The classes that are named.
     other
         The site that it copies, if it does.
+    risk
+        The loss that is controlled in place of coverage, if so; `covered` is then 1 - loss / B.
 
     Examples
     --------
@@ -145,6 +149,7 @@ equal (the smallest there is).
     instead: str = ""
     classes: tuple[str, ...] = ()
     other: str = ""
+    risk: Risk | None = None
 
     @property
     def short(self) -> str:
@@ -175,6 +180,10 @@ equal (the smallest there is).
         """'only 40% of its own cases are covered where 90% should be', nothing if all is well."""
         if math.isnan(self.covered) or -0.03 < self.covered - self.wanted < 0.05:
             return ""
+        if self.risk is not None:
+            b = self.risk.bound
+            own, most = (loss_at_most((1 - x) * b, b) for x in (self.covered, self.wanted))
+            return f"its own mean {self.risk.name} is {own} where {most} is wanted"
         only = "only " if self.covered < self.wanted else ""
         share = f"{only}{_percent(self.covered)}"
         if not 0.0005 <= self.covered <= 0.9995:
@@ -505,7 +514,7 @@ class _Clinic:
 
         self._noisy = np.array([law is not None for law in federation.noises])
         self._federation, self._trusted = federation.comparable(), trusted
-        self._covered, self._wanted = covered, wanted
+        self._covered, self._wanted, self._risk = covered, wanted, federation.risk
         self._copies = copied_from(self._federation, asked[~self._noisy[asked]])
         strata, n_sites = self._federation.strata, federation.n_clients
         self._row = {} if strata is None else {int(k): r for r, k in enumerate(strata.rows)}
@@ -534,7 +543,14 @@ class _Clinic:
         site, covered = self._federation.ids[k], float(self._covered[k])
         plain = _told(
             Diagnosis(
-                site, bool(self._trusted[k]), "", "", "", covered=covered, wanted=self._wanted
+                site,
+                bool(self._trusted[k]),
+                "",
+                "",
+                "",
+                covered=covered,
+                wanted=self._wanted,
+                risk=self._risk,
             ),
             "not told",
         )

@@ -22,7 +22,7 @@ from robfcp import __version__
 from robfcp.arguments import Rng, array, exact_level
 from robfcp.calibration.checking import check
 from robfcp.calibration.document import FilePath, SealedFile, digest_of, kind_of
-from robfcp.certificate import Certificate, CurvePoint
+from robfcp.certificate import Certificate, CurvePoint, loss_at_most
 from robfcp.errors import RobfcpError
 from robfcp.files import is_special, locked, read_limited
 from robfcp.prediction import (
@@ -652,12 +652,24 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         """The same for a notebook."""
         return "<br>\n".join(html.escape(line) for line in self._sentences)
 
+    def wanted(self, level: Level) -> str:
+        """What was asked for at a level: coverage, or a mean loss in its units.
+
+        Parameters
+        ----------
+        level
+            One of the calibration's.
+        """
+        if self.risk is None:
+            return f"coverage {float(level.coverage):g}"
+        most = loss_at_most(float(1 - level.coverage) * self.risk.bound, self.risk.bound)
+        return f"a mean {self.risk.name} of at most {most}"
+
     @property
     def _limits_in_words(self) -> list[str]:
         return [
-            f"threshold {float(one.threshold):.4g} for coverage {float(one.coverage):g}"
-            if not one.parts
-            else f"{len(one.parts)} thresholds for coverage {float(one.coverage):g}"
+            (f"{len(one.parts)} thresholds" if one.parts else f"threshold {one.threshold:.4g}")
+            + f" for {self.wanted(one)}"
             for one in self.levels
         ]
 

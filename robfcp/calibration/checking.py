@@ -267,6 +267,11 @@ def limits_of(
     calibration: Calibration, level: int, own: LocalThreshold | None = None
 ) -> NDArray[np.float64]:
     """(1,) the threshold of a level or the site's own, or (C, 1) those of the level's classes."""
+    if calibration.risk is not None:
+        raise RobfcpError(
+            f"risk: the calibration promises {calibration.wanted(level_of(calibration, level))}, "
+            "not coverage; average that loss over fresh samples at the threshold yourself"
+        )
     if own is not None:
         return np.array([own.threshold])
     chosen = level_of(calibration, level)

@@ -312,7 +312,7 @@ def show_calibration(
                     for span in [(at_least(one.certificate.lower), at_most(one.certificate.upper))]
                 ],
             )
-        printer.line(f"At {at}: {level.certificate.statement}.")
+        printer.line(f"For {calibration.wanted(level)}: {level.certificate.statement}.")
     printer.line("\n".join(calibration.remarks))
     show_sites(calibration, found, printer)
 

@@ -391,12 +391,12 @@ class Monitor:
                 client = calibration.client
             level_of(calibration.calibration, level)
             own, calibration = calibration.levels[level], calibration.calibration
+        self._limits = limits_of(calibration, level, own)
         promise = firm_floor(calibration, level, floor, own)
         client = report.client if client is None and report is not None else client
         if client is not None:
             check_client(client)
         self._calibration, self._path = calibration, path
-        self._limits = limits_of(calibration, level, own)
         self._grid = None if report is None else report.grid
         self.state = MonitorState(
             calibration=calibration.identity,

@@ -16,7 +16,7 @@ from robfcp.calibration import Calibration, Level, by_class, diagnose, document,
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.page.sentences import diagnoses_data, headline, how_to_read, message, percent
+from robfcp.page.sentences import diagnoses_data, headline, how_to_read, message
 
 LONGEST = 200
 
@@ -143,6 +143,7 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
         "message": message(calibration, found),
         "headline": headline(calibration, first),
         "diagnoses": diagnoses_data(found),
+        "risk": None if calibration.risk is None else msgspec.to_builtins(calibration.risk),
         "levels": [_level(level) for level in calibration.levels],
         "grid": {
             "name": grid.name,
@@ -209,7 +210,7 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
         "record digest (SHA-256 of the file)": calibration.record_digest,
         "made with": f"robfcp {calibration.version}",
         "page made with": f"robfcp {__version__}, Python {platform.python_version()}",
-        "coverage": ", ".join(str(level.coverage) for level in calibration.levels),
+        "wanted": ", ".join(map(calibration.wanted, calibration.levels)),
         "number of liars": calibration.liars,
         "that number was": "stated" if calibration.liars_stated else "read off the reports",
         "defence": record.defence,
@@ -233,7 +234,6 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
 def _level(level: Level) -> dict[str, Any]:
     certificate = level.certificate
     return {
-        "level": percent(float(level.coverage)),
         "value": float(level.coverage),
         "threshold": number(level.threshold),
         "lower": certificate.lower,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from robfcp.calibration import Calibration, Level
-from robfcp.certificate import at_least, loss_at_most
+from robfcp.certificate import at_least
 from robfcp.diagnosis import Diagnosis
 
 NAMED = 4  # sites that the first sentence names with their cause
@@ -77,7 +77,7 @@ def _worst(sites: Sequence[Diagnosis]) -> str:
     if len({*map(_cause, sites)}) == 1:
         kinds = f"{_cause(sites[0])} at each of them"
     low = min(sites, key=lambda one: math.inf if math.isnan(one.covered) else one.covered)
-    if not low.fact.startswith(("only", "none")):
+    if not low.fact or low.covered >= low.wanted:
         return kinds
     return f"{kinds}. The worst is {low.client}: {low.fact}"
 
@@ -134,19 +134,20 @@ def percent(share: float) -> str:
 
 def _wanted(calibration: Calibration, level: Level) -> str:
     """What was asked for: coverage, or a mean loss."""
-    if calibration.risk is None:
-        every = f" of every {calibration.by}" if calibration.by else ""
-        return f"{percent(float(level.coverage))} coverage{every}"
-    bound = calibration.risk.bound
-    most = loss_at_most(float(1 - level.coverage) * bound, bound)
-    return f"a mean {calibration.risk.name} of at most {most}"
+    if calibration.risk is not None:
+        return calibration.wanted(level)
+    every = f" of every {calibration.by}" if calibration.by else ""
+    return f"{percent(float(level.coverage))} coverage{every}"
 
 
 def how_to_read(calibration: Calibration) -> Iterator[str]:
     """What to know of a page of losses, or with a threshold for each class."""
     if calibration.risk is not None:
         bound = "" if calibration.risk.bound == 1 else f" / {calibration.risk.bound:g}"
-        yield f"These reports hold losses: coverage is 1 - {calibration.risk.name}{bound}."
+        yield (
+            "These reports hold losses: what charts call the share of scores at or below a "
+            f"threshold is 1 - mean {calibration.risk.name}{bound} there."
+        )
     if calibration.by is not None:
         yield (
             f"There is a threshold for each {calibration.by}; the sliders and charts above the "

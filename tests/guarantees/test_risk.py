@@ -12,6 +12,7 @@ import robfcp
 from robfcp import Federation, Privacy, Report, Risk
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.guarantees.promises import marginal_threshold
+from robfcp.page.data import About, page_data
 
 LAMBDAS = np.linspace(0, 1, 21)
 
@@ -310,3 +311,26 @@ def test_the_risk_holds_against_the_worst_liars_and_a_budget_too_small_is_caught
     else:
         assert np.mean(np.array(held) > risk) <= 0.05
         assert np.mean(np.array(broken) > risk) > 0.05
+
+
+def test_every_sentence_names_the_loss_in_its_units():
+    """Losses up to 2, of which 0.2 is wanted; one site's are far larger."""
+    rng, steps = np.random.default_rng(0), np.linspace(0, 1, 21)
+    reports = []
+    for k in range(8):
+        worst = rng.beta(*((30, 2) if k == 7 else (2, 2)), (100, 1))
+        losses = 2 * np.clip(worst - steps, 0, 1)
+        reports.append(Report.from_losses(f"s{k}", losses, steps, risk=robfcp.Risk("cost", 2)))
+    found = robfcp.calibrate(reports, risk=0.2, promise=robfcp.Pac(1), defence="none")
+    page, letter = page_data(found, About()), found.letter("s7").sentence
+    assert "for a mean cost of at most 0.2\n" in str(found)
+    for words in (letter, page["diagnoses"]["s7"]["fact"]):
+        assert "own mean cost is 0.5" in words
+        assert "where 0.2 is wanted" in words
+    assert page["risk"]["bound"] == 2
+    assert dict(page["audit"])["wanted"] == "a mean cost of at most 0.2"
+    said = [str(found), repr(found), letter, *page["message"].values(), *page["headline"].values()]
+    assert not any(word in one for one in said for word in ("cover", "missed", "true label"))
+    for look in (lambda: found.check([[0.5, 0.5]], [0]), lambda: robfcp.Monitor(found)):
+        with pytest.raises(robfcp.RobfcpError, match=r"promises a mean cost of at most 0\.2, not"):
+            look()

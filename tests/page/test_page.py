@@ -198,7 +198,7 @@ def test_the_headline_says_what_is_proved(sites, options, words) -> None:
 def test_one_client_and_several_levels_have_a_page() -> None:
     report = Report.from_scores("only", np.linspace(0, 1, 99), Grid.default())
     data = embedded(render(robfcp.calibrate([report], [0.8, 0.9])))
-    assert [level["level"] for level in data["levels"]] == ["80%", "90%"]
+    assert [level["value"] for level in data["levels"]] == [0.8, 0.9]
     assert data["whatif"]["liars"] == [0]
     assert data["headline"]["claim"].endswith("from the one site")
     assert data["message"]["first"] == "The one site was used; nothing in its report looks wrong."

@@ -127,7 +127,7 @@ function showClient() {
           ["samples", number(chosen.size)],
           ["how odd", shown(chosen.oddness)],
           ["strangest first", `${chosen.rank} of ${K}`],
-          ["own cases covered", percent(chosen.covered)],
+          [OWN_CASES, inUnits(chosen.covered)],
         ];
   byId("client-facts").replaceChildren(
     ...facts.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))),

@@ -43,7 +43,7 @@ function diagnosisCard(group, most) {
   const rest = group.length - names.length;
   const who = element("div", { className: "names" }, ...names, ...(rest ? [element("span", { className: "quiet", text: `and ${number(rest)} more` })] : []));
   const same = group.every((k) => DIAGNOSES.get(CLIENTS.id[k]).fact === fact);
-  const seen = same ? fact : group.length > 1 ? `${percent(Math.min(...group.map((k) => CLIENTS.covered[k])))} – ${percent(Math.max(...group.map((k) => CLIENTS.covered[k])))} of their own cases are covered` : fact;
+  const seen = same ? fact : group.length > 1 ? `${inUnits(Math.min(...group.map((k) => CLIENTS.covered[k])))} – ${inUnits(Math.max(...group.map((k) => CLIENTS.covered[k])))} ${DATA.risk ? `is their ${OWN_CASES}` : "of their own cases are covered"}` : fact;
   const parts = [
     element("div", { className: "who" }, who, verdictMark(verdict)),
     element("p", { className: "seen" }, element("strong", { text: `${finding}.` }), ...(seen ? [` ${seen}.`] : [])),

@@ -57,18 +57,18 @@ function drawPooled() {
       hooks: {
         draw: [
           (chart) => {
-            rule(chart, { y: now.level, stroke: colour("quiet"), text: percent(now.level), dash: [2, 3] });
+            rule(chart, { y: now.level, stroke: colour("quiet"), text: inUnits(now.level), dash: [2, 3] });
             rule(chart, { x: place(now.index), stroke: colour("accent"), text: `threshold ${shown(now.threshold)}` });
           },
         ],
       },
-      read: (i) => `threshold ${scoreAt(i)}: ${percent(data[3][i])} of the trusted scores, coverage ${percent(data[1][i])} – ${percent(data[2][i])}`,
+      read: (i) => `threshold ${scoreAt(i)}: ${percent(data[3][i])} of the trusted scores, ${CONTROLLED} ${proved(data[1][i], data[2][i])}`,
     }),
     data,
   );
   const sure = percent(DATA.own.confidence);
   byId("pooled-words").textContent =
-    `The shaded range holds the honest sites' coverage at every score, with ${sure} confidence, ${whatever(DATA.whatif.liars[row])}.`;
+    `The shaded range holds the honest sites' ${CONTROLLED} at every score, with ${sure} confidence, ${whatever(DATA.whatif.liars[row])}.`;
 }
 
 /** The threshold that is guaranteed against each number of liars. */
@@ -103,8 +103,8 @@ function drawCost() {
     },
     [xs, ys],
   );
-  const limit = full < 0 ? "" : ` From ${liarsWord(table.liars[full])} on, these reports leave no finite guaranteed threshold at ${percent(now.level)}.`;
-  byId("cost-words").textContent = `The threshold that would cover ${percent(now.level)} whatever so many sites do, if their number is fixed before the reports are seen.${limit}`;
+  const limit = full < 0 ? "" : ` From ${liarsWord(table.liars[full])} on, these reports leave no finite guaranteed threshold at ${inUnits(now.level)}.`;
+  byId("cost-words").textContent = `The threshold that would hold ${DATA.risk ? `a ${CONTROLLED} of at most` : "coverage of"} ${inUnits(now.level)} whatever so many sites do, if their number is fixed before the reports are seen.${limit}`;
 }
 
 /** Where coverage lies for every number of liars, at the threshold as calibrated. */
@@ -118,7 +118,7 @@ function drawCurve() {
     {
       axes: [
         axis({ label: "sites that may lie", values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) }),
-        axis({ label: "coverage proved", size: 60, side: 3, values: (_, ticks) => ticks.map((t) => percent(t)) }),
+        axis({ label: `${CONTROLLED} proved`, size: 60, side: 3, values: (_, ticks) => ticks.map((t) => inUnits(t)) }),
       ],
       scales: { x: { time: false }, y: { range: (_, low) => [Math.max(0, low - 0.02), 1] } },
       bands: [{ series: [2, 1], fill: colour("crowd") }],
@@ -127,14 +127,14 @@ function drawCurve() {
         { stroke: colour("trusted"), width: 2, points: { show: xs.length < 40, size: 5, fill: colour("trusted") } },
         { stroke: colour("trusted"), width: 2, points: { show: xs.length < 40, size: 5, fill: colour("trusted") } },
       ],
-      hooks: { draw: [(chart) => rule(chart, { y: first.value, stroke: colour("quiet"), text: `wanted ${first.level}`, dash: [2, 3] })] },
+      hooks: { draw: [(chart) => rule(chart, { y: first.value, stroke: colour("quiet"), text: `wanted ${inUnits(first.value)}`, dash: [2, 3] })] },
       read: (i) => `at most ${liarsWord(xs[i])}: ${proved(lower[i], upper[i])}`,
     },
     [xs, lower, upper],
   );
   const empty = first.empty_from === null ? "" : ` From ${liarsWord(first.empty_from)} on nothing is proved.`;
   byId("curve-words").textContent =
-    `With ${percent(DATA.own.confidence)} confidence all of it is true at once: for every number, either more sites lie or the honest sites' coverage lies in the range.${empty}`;
+    `With ${percent(DATA.own.confidence)} confidence all of it is true at once: for every number, either more sites lie or the honest sites' ${CONTROLLED} lies in the range.${empty}`;
 }
 
 function widened(low, high) {

@@ -24,8 +24,27 @@ function atMost(share) {
   return `${Math.ceil(+(1e4 * share).toPrecision(12)) / 100}%`;
 }
 
+/** What is controlled by name, and a value of it in its units: of a loss B (1 - share). */
+const CONTROLLED = DATA.risk ? `mean ${DATA.risk.name}` : "coverage";
+const OWN_CASES = DATA.risk ? `own mean ${DATA.risk.name}` : "own cases covered";
+
+function inUnits(share, rounded = percent, turned = rounded) {
+  if (!DATA.risk) return rounded(share);
+  return DATA.risk.bound === 1 ? turned(1 - share) : lossShown(DATA.risk.bound * (1 - share), turned);
+}
+
+/** Four digits, rounded to the safe side where it is proved. */
+function lossShown(value, rounded) {
+  if (value <= 0) return "0";
+  const step = 10 ** (Math.floor(Math.log10(value)) - 3);
+  const steps = +(value / step).toPrecision(12);
+  const whole = rounded === atMost ? Math.ceil(steps) : rounded === atLeast ? Math.floor(steps) : steps;
+  return String(+(whole * step).toPrecision(4));
+}
+
 function proved(lower, upper) {
   if (lower <= 0 && upper >= 1) return "nothing";
+  if (DATA.risk) return upper >= 1 ? `≤ ${inUnits(lower, atLeast, atMost)}` : `${inUnits(upper, atMost, atLeast)} – ${inUnits(lower, atLeast, atMost)}`;
   return upper >= 1 ? `≥ ${atLeast(lower)}` : `${atLeast(lower)} – ${atMost(upper)}`;
 }
 

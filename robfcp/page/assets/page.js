@@ -34,6 +34,8 @@ function showWords() {
   byId("promise").textContent = DATA.headline.promise;
   byId("reports").textContent = DATA.headline.reports;
   const first = DATA.levels[0];
+  const named = `${CONTROLLED[0].toUpperCase()}${CONTROLLED.slice(1)}`;
+  for (const word of document.querySelectorAll(".controlled")) word.textContent = named;
   byId("statement").textContent = `${first.statement[0].toUpperCase()}${first.statement.slice(1)}. This holds if:`;
   byId("assumptions").replaceChildren(...first.assumptions.map((text) => element("li", { text })));
   byId("notes").replaceChildren(...DATA.notes.map((text) => element("li", { text })));
@@ -56,9 +58,9 @@ function culprit() {
 function showLevels() {
   const cells = (kind, values) => element("tr", {}, ...values.map((text) => element(kind, { text })));
   byId("levels").replaceChildren(
-    element("thead", {}, cells("th", ["coverage wanted", "threshold", "coverage proved"])),
+    element("thead", {}, cells("th", [`${CONTROLLED} wanted`, "threshold", `${CONTROLLED} proved`])),
     element("tbody", {}, ...DATA.levels.map((level) =>
-      cells("td", [level.level, shown(level.threshold), proved(level.lower, level.upper)]))),
+      cells("td", [inUnits(level.value), shown(level.threshold), proved(level.lower, level.upper)]))),
   );
   byId("levels-section").hidden = false;
 }

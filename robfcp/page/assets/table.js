@@ -6,7 +6,7 @@ const COLUMNS = [
   ["verdict", "verdict", (row) => verdictWords(row.verdict)],
   ["oddness", "how odd", (row) => (row.oddness === null ? "–" : shown(row.oddness))],
   ["size", "samples", (row) => (row.size === null ? "–" : number(row.size))],
-  ["covered", "own cases covered", (row) => (row.covered === null ? "–" : percent(row.covered))],
+  ["covered", OWN_CASES, (row) => (row.covered === null ? "–" : inUnits(row.covered))],
   ["diagnosis", "what it looks like", (row) => row.diagnosis || (row.k >= K ? row.reason : "")],
 ];
 const EXPORTED = [...COLUMNS.map(([key]) => key), "reason"];

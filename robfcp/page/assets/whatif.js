@@ -2,7 +2,7 @@
 const TABLES = DATA.whatif.tables;
 const MODE_WORDS = {
   defence: ["Defended", "The threshold of the sites that are kept"],
-  marginal: ["Guaranteed", "The threshold that covers whatever any so many sites do"],
+  marginal: ["Guaranteed", "The threshold that holds whatever any so many sites do"],
   stated: [DATA.own.guarantee ?? "", "The guarantee that was stated, at the settings computed for it"],
 };
 const OWN_MODE = TABLES.stated ? "stated" : (DATA.own.guarantee ?? "defence");
@@ -72,9 +72,9 @@ function syncSliders() {
 
 function showOutcome() {
   const now = outcome();
-  byId("level-value").textContent = percent(now.level);
+  byId("level-value").textContent = inUnits(now.level);
   byId("liars-value").textContent = `${number(now.m)} of ${number(K)}`;
-  byId("level").setAttribute("aria-valuetext", percent(now.level));
+  byId("level").setAttribute("aria-valuetext", inUnits(now.level));
   byId("liars").setAttribute("aria-valuetext", `${now.m} of ${K}`);
   byId("excluded-word").textContent = state.mode === "defence" ? "Sites left out" : "Sites flagged";
   const rows = {
@@ -97,12 +97,12 @@ function showOutcome() {
 function modeWords(now) {
   if (now.threshold === Infinity) return "The threshold is infinite: every prediction set would be full.";
   if (state.mode === "defence") {
-    const certificate = proved(now.lower, now.upper) === "nothing" ? "nothing is proved about coverage" : `coverage is proved to lie in ${atLeast(now.lower)} – ${atMost(now.upper)}`;
+    const certificate = proved(now.lower, now.upper) === "nothing" ? `nothing is proved about ${CONTROLLED}` : `${CONTROLLED} is proved to be ${proved(now.lower, now.upper)}`;
     const told = DATA.whatif.frozen
       ? `The defence cannot be run again from its record, so the recorded ${number(now.excluded.size)} stay out`
       : `Told that ${number(now.m)} of ${number(K)} sites may lie, the defence leaves ${number(now.excluded.size)} out`;
     return `${told}; ${now.m ? `whatever at most ${number(now.m)} sites do` : "if nobody lies"}, ${certificate}, with ${percent(DATA.own.confidence)} confidence.`;
   }
   const sure = state.mode === "stated" && DATA.own.guarantee !== "marginal" ? ` with ${percent(DATA.own.confidence)} confidence` : "";
-  return `Coverage of at least ${atLeast(now.lower)} is guaranteed${sure} ${now.m ? `whatever any ${number(now.m)} of ${number(K)} sites do, if that number is fixed before the reports are seen` : "if nobody lies"}.`;
+  return `${DATA.risk ? `A ${CONTROLLED} of at most` : "Coverage of at least"} ${inUnits(now.lower, atLeast, atMost)} is guaranteed${sure} ${now.m ? `whatever any ${number(now.m)} of ${number(K)} sites do, if that number is fixed before the reports are seen` : "if nobody lies"}.`;
 }
