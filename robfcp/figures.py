@@ -375,7 +375,7 @@ def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
         logs = [getattr(point, name) for point in points]
         if logs and logs[0] is not None:
             target.plot(n, np.array(logs) / np.log(10), color=colour, label=words)
-    line = -np.log10(monitor.state.delta)
+    line = monitor.state.limit / np.log(10)
     target.axhline(line, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
     return _worded(target, "How strong the alarms are", "samples", "alarm strength, log10")
 

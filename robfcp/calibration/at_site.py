@@ -259,7 +259,7 @@ def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> flo
     """What a site's own report proves of its coverage at a threshold, whoever chose that.
 
     The p with n kl(c/n, p) = ln(2 H/delta) below the share c/n: at all H edges at once. A threshold
-    between two edges has the floor of the lower one.
+    between two edges has the floor of the lower one; of several give the smallest.
     """
     if report.privacy is not None:
         raise RobfcpError(

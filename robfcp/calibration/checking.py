@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from robfcp.calibration.at_site import LocalThreshold
     from robfcp.calibration.calibration import Calibration, Level
 
-LOCAL_DELTA = 0.05  # the chance that a site's own threshold covers less than its floor
+LOCAL_DELTA = 0.05  # the chance that a floor is too high at any of the sites, shared by them
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ def floor_of(
     """The stated floor, else the certificate's lower end, else 1 - alpha, and which it is.
 
     Of a site's own threshold it is what its own n samples prove: that is never below X_(a), and
-    P(F(X_(a)) < q) <= P(Beta(a, n+1-a) < q) whatever anybody does; q is the 0.05 quantile.
+    P(F(X_(a)) < q) <= P(Beta(a, n+1-a) < q) whatever anybody does; q is the 0.05/K quantile, so
+    that the floors of all K sites hold together with 0.95 confidence.
     """
     chosen = level_of(calibration, level)
     if floor is not None:
@@ -53,8 +54,9 @@ def floor_of(
         from scipy.special import betaincinv
 
         a = round(own.floor * (own.n + 1))
-        proved = float(betaincinv(a, own.n + 1 - a, LOCAL_DELTA))
-        words = f"what the site's own {own.n} samples prove of its own threshold, 0.95 confidence"
+        each, together = share_of_site(calibration)
+        proved = float(betaincinv(a, own.n + 1 - a, each))
+        words = f"what the site's own {own.n} samples prove of its own threshold, {together}"
         return Floor(proved, words, True)
     certificate = chosen.certificate
     if certificate.lower > 0 and certificate.confidence is not None:
@@ -66,6 +68,13 @@ def floor_of(
     if certificate.lower <= 0:
         words = "1 - alpha, as nothing is certified"
     return Floor(float(chosen.coverage), words, False)
+
+
+def share_of_site(calibration: Calibration) -> tuple[float, str]:
+    """With which chance one site's own floor may fail so that all hold together, and the words."""
+    summary = calibration.summary
+    sites = summary.n_clients + summary.n_faulty + summary.n_missing
+    return LOCAL_DELTA / sites, f"0.95 confidence at all {sites} sites together"
 
 
 def firm_floor(
@@ -143,8 +152,10 @@ class Check:
     verdict
         "within" where the interval lies above the floor, "below" where it lies below.
     enough
-        The least number of samples that would tell at this coverage; None where the answer is
-        there already or 200,000 would not do.
+        The least number of other samples that would tell at this coverage, looked at once; None
+        where the answer is there already or 200,000 would not do.
+    wanted
+        The coverage that was asked for, which may be far above what is promised.
     """
 
     overall: Interval
@@ -156,6 +167,7 @@ class Check:
     confidence: float
     verdict: Verdict
     enough: int | None
+    wanted: float
 
     @property
     def line(self) -> str:
@@ -166,11 +178,19 @@ class Check:
             f"({self.confidence:.4g} interval {part.low:.4f} to {part.high:.4f}), promised is "
             f"{floor:.4f} ({self.floor.source})"
         )
+        if part.high < self.wanted:
+            words += f"; the wanted {self.wanted:.4f} is missed"
+        elif part.low >= self.wanted:
+            words += f"; the wanted {self.wanted:.4f} is reached"
         if self.verdict != "cannot tell yet":
             return words
         if self.enough is None:
             return f"{words}; at this coverage more than {MOST_SAMPLES} samples would be needed"
-        return f"{words}; {self.enough} samples would tell at this coverage"
+        return (
+            f"{words}; {self.enough} other samples, looked at once, would tell at this coverage "
+            f"(every look may err with a chance of {1 - self.confidence:.2g}; to look often, "
+            "monitor)"
+        )
 
 
 def check(
@@ -260,6 +280,7 @@ def check(
         confidence=confidence,
         verdict=verdict,
         enough=enough,
+        wanted=float(level_of(calibration, level).coverage),
     )
 
 

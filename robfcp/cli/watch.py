@@ -11,7 +11,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from robfcp.calibration import at_site, checking
+from robfcp.calibration import checking
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.input_tables import REPORTS, TABLES, FileReading, expanded
@@ -95,7 +95,7 @@ def monitor(
     data: Annotated[list[Path] | None, typer.Argument(help="Fresh labelled batches.")] = None,
     state: Annotated[Path, basic("What it remembers.", "--state", "-s")] = Path("monitor.json"),
     own: Annotated[Path | None, basic("Its own report: watch for drift too.")] = None,
-    floor: Annotated[str | None, basic("Coverage to hold; own: what --own proves.")] = None,
+    floor: Annotated[float | None, basic("Coverage to hold, if not what --own proves.")] = None,
     html: console.Html = None,
     client: Annotated[str | None, agreed("This site's name.", "--client", "-c")] = None,
     report: Annotated[Path | None, agreed("Write an e-report for robfcp alarms.")] = None,
@@ -123,7 +123,7 @@ def monitor(
             report=bag,
             client=client,
             level=place,
-            floor=_floor(floor, bag, watched.levels[place].threshold),
+            floor=floor,
             delta=delta,
             run_length=run_length,
             path=state,
@@ -157,20 +157,6 @@ def monitor(
     printer.json({**said, "new": new, "curve": curve})
     if seen.alarm:
         raise typer.Exit(RANG)
-
-
-def _floor(text: str | None, report: Report | None, threshold: float) -> float | None:
-    """A number, or what the site's own report proves."""
-    if text is None:
-        return None
-    if text == "own":
-        if report is None:
-            raise RobfcpError("--floor: 'own' needs the site's own report; pass --own")
-        return at_site.own_floor(report, threshold)
-    try:
-        return float(text)
-    except ValueError:
-        raise RobfcpError(f"--floor: {text!r} is neither a number nor 'own'") from None
 
 
 def alarms(
@@ -233,7 +219,7 @@ def alarms(
             ("mean of the K - m smallest", _tens(merged.log_mean), "any dependence"),
             ("product of (0.9 + 0.1 W)", _tens(merged.log_product), "independent sites only"),
             ("drift, mean of the K - m smallest", _tens(merged.log_drift), "any dependence"),
-            ("alarm at", _tens(-math.log(merged.delta)), f"delta {merged.delta:g}"),
+            ("alarm at", _tens(merged.limit), f"delta {merged.delta:g}, coverage and drift"),
         ],
     )
     printer.list("alarms", merged.alarmed)
@@ -241,7 +227,7 @@ def alarms(
     printer.line(said["line"])
     printer.wrote(history, html)
     printer.json(data)
-    if merged.alarm or kept.get("rang"):
+    if merged.alarm or merged.drift or kept.get("rang"):
         raise typer.Exit(RANG)
 
 

@@ -37,7 +37,7 @@ class Merged:
     liars
         How many of them may lie, m.
     delta
-        The chance of a false alarm, ever.
+        The chance of a false alarm, ever, half of it for coverage and half for drift.
     log_mean
         ln of the mean of the K - m smallest strengths: valid under any dependence.
     log_product
@@ -70,13 +70,24 @@ class Merged:
     @property
     def alarm(self) -> bool:
         """Whether the alarm of all sites together rings."""
-        found = max(self.log_mean, self.log_product if self.independent else -np.inf)
-        return bool(found >= -np.log(self.delta))
+        return self.log_coverage >= self.limit
 
     @property
     def drift(self) -> bool:
         """Whether the scores of the sites together have drifted from their own reports."""
-        return bool(self.log_drift >= -np.log(self.delta))
+        return self.log_drift >= self.limit
+
+    @property
+    def log_coverage(self) -> float:
+        """ln of the mean's strength; of independent sites, of the average of mean and product."""
+        if not self.independent:
+            return self.log_mean
+        return float(np.logaddexp(self.log_mean, self.log_product) - np.log(2))
+
+    @property
+    def limit(self) -> float:
+        """ln(2 / delta), at which either alarm rings."""
+        return float(np.log(2 / self.delta))
 
     @property
     def line(self) -> str:

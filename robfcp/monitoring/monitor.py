@@ -17,9 +17,9 @@ from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import MAX_SAMPLES, are_clients, array, check_client, check_text, share, whole
-from robfcp.calibration.at_site import STRANGER, Localised, LocalThreshold
+from robfcp.calibration.at_site import STRANGER, Localised, LocalThreshold, own_floor
 from robfcp.calibration.calibration import Calibration
-from robfcp.calibration.checking import firm_floor, level_of, limits_of
+from robfcp.calibration.checking import firm_floor, level_of, limits_of, share_of_site
 from robfcp.calibration.document import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.files import locked, read_limited, write_atomically
@@ -208,6 +208,11 @@ class MonitorState(SealedFile, frozen=True):
         return bool(self.alarms)
 
     @property
+    def limit(self) -> float:
+        """ln of the strength at which an alarm rings: two alarms have half of delta each."""
+        return math.log((1 if self.bag is None else 2) / self.delta)
+
+    @property
     def log_coverage(self) -> float:
         """ln of the alarm's strength against "coverage is at least the floor"."""
         return self.curve[-1].coverage if self.curve else 0.0
@@ -234,7 +239,9 @@ class MonitorState(SealedFile, frozen=True):
         if not self.alarms:
             log = self.log_coverage
             strength = f"{math.exp(log):.3g}" if abs(log) < 50 else f"10^{log / math.log(10):.0f}"
-            return f"no alarm: {seen}; alarm strength {strength}, it rings at {1 / self.delta:g}"
+            return (
+                f"no alarm: {seen}; alarm strength {strength}, it rings at {math.exp(self.limit):g}"
+            )
         rung = ", ".join(f"{name} at sample {step}" for name, step in self.alarms.items())
         return f"alarm ({rung}): {seen}; recalibrate now, with --previous to keep the record"
 
@@ -274,11 +281,11 @@ class MonitorState(SealedFile, frozen=True):
         bag, drift = self.bag, None
         if bag is not None and grid is not None:
             bag, drift = bag.grown(self, scores, grid)
-        over = {"coverage": coverage >= -np.log(self.delta)}
+        over = {"coverage": coverage >= self.limit}
         if self.run_length is not None:
             over["change"] = change >= np.log(self.run_length)
         if drift is not None:
-            over["drift"] = drift >= -np.log(self.delta)
+            over["drift"] = drift >= self.limit
         alarms = self.alarms | {
             name: int(n[np.argmax(rings)])
             for name, rings in over.items()
@@ -340,10 +347,10 @@ class Monitor:
     level
         Which confidence level of the calibration, counted from 0.
     floor
-        The coverage this very calibration must hold; its certificate's lower end if None, at a
-        site's own threshold what the site's own samples prove.
+        The coverage this very calibration must hold. If None what the site's own samples prove
+        (those of its report, or of its own threshold), without any the certificate's lower end.
     delta
-        The chance of a false alarm, ever, of each of the two; 0.05 if None.
+        The chance of a false alarm, ever; two alarms share it. 0.05 if None.
     run_length
         Also ring when R_t of Shiryaev and Roberts reaches this number: a false alarm then comes
         after at least so many samples in the mean. No such alarm if None.
@@ -392,7 +399,14 @@ class Monitor:
             level_of(calibration.calibration, level)
             own, calibration = calibration.levels[level], calibration.calibration
         self._limits = limits_of(calibration, level, own)
-        promise = firm_floor(calibration, level, floor, own)
+        proved, source = floor, None
+        if floor is None and own is None and report is not None:
+            each, together = share_of_site(calibration)
+            proved = own_floor(report, float(self._limits.min()), 1 - each)
+            source = f"what the site's own {report.n_samples} samples prove, {together}"
+            if not proved:
+                raise RobfcpError("floor: the site's own report proves nothing; state a floor")
+        promise = firm_floor(calibration, level, proved, own)
         client = report.client if client is None and report is not None else client
         if client is not None:
             check_client(client)
@@ -403,7 +417,7 @@ class Monitor:
             client=client,
             level=level,
             floor=promise.value,
-            source=promise.source,
+            source=source or promise.source,
             delta=chosen,
             run_length=None if run_length is None else float(run_length),
             seed=secrets.randbits(61) if seed is None else whole("seed", seed, "give one from 0"),

@@ -116,14 +116,14 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
     order = sorted(latest, key=lambda name: (-strength[name], name))
     both = list(zip(alarms.looks, alarms.merged, strict=True))
     lines: dict[str, list[dict[str, Any]]] = {}
-    for key, field in (("coverage", "log_mean"), ("drift", "log_drift")):
+    for key, field in (("coverage", "log_coverage"), ("drift", "log_drift")):
         common = [(look.step, getattr(merged, field)) for look, merged in both]
         lines[key] = [_line("all sites together", common, "together")]
         for name in order[:MOST_LINES]:
             sent = [look.sites[name] for look in alarms.looks if name in look.sites]
             points = [(report.step, getattr(report, f"log_{key}")) for report in sent]
             lines[key].append(_line(name, points, "alarm" if name in listed else "quiet"))
-    limit, sites = -math.log10(alarms.delta), []
+    limit, sites = math.log10(2 / alarms.delta), []
     step, faulty = (alarms.looks[-1].step, alarms.looks[-1].faulty) if alarms.looks else (0, {})
     for name, report in latest.items():
         coverage, drift = _tens(report.log_coverage), _tens(report.log_drift)
@@ -148,7 +148,7 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
             "step": look.step,
             "heard": len(look.sites),
             "refused": len(look.faulty),
-            "coverage": _tens(merged.log_mean),
+            "coverage": _tens(merged.log_coverage),
             "drift": _tens(merged.log_drift),
             "alarmed": a_few(merged.alarmed),
         }
@@ -196,7 +196,7 @@ def _add_monitors(found: dict[str, Any], monitors: tuple[tuple[str, MonitorState
         covered = round(1 - state.misses / state.n, 5) if state.n else None
         logs = _tens(state.log_coverage), _tens(state.log_drift)
         sites.append((name, state.n, covered, *logs, kind, word, todo))
-    limit = min(-math.log10(state.delta) for _, state in monitors)
+    limit = min(state.limit for _, state in monitors) / math.log(10)
     line = monitors[0][1].line if len(monitors) == 1 else ""
     kept = {key: [one for one in drawn if one["x"]][:MOST_LINES] for key, drawn in lines.items()}
     found["watch"] = _watch(line, "sample", kept, limit, sites) | {"looks": []}

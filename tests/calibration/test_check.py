@@ -71,7 +71,6 @@ def test_the_verdict_says_how_many_samples_would_tell_and_the_promise_where_it_c
     found = c.check(*outputs(100, 8))
     assert found.enough > 100
     assert found.line.startswith("cannot tell yet: 0.9200 of 100 samples")
-    assert f"{found.enough} samples would tell" in found.line
     federation = robfcp.Federation.from_counts([[1, 1]] * 2, score=LAC)
     full = robfcp.calibrate(federation, 0.99, defence="none")  # every set is full
     assert full.check([[0.9, 0.1]], [1]).verdict == "within"
@@ -175,3 +174,14 @@ def test_an_infinite_threshold_stands_for_its_own_class_only(rare):
     page = page_data(c, About())["clients"]["covered"]
     np.testing.assert_allclose(page, everybody[:, 0], atol=1e-5)
     assert everybody.max() < 1
+
+
+def test_the_line_says_whether_the_wanted_level_is_missed_and_invites_one_look_only():
+    c = calibration()
+    found = c.check(*outputs(60, 20), floor=0.7)
+    assert found.verdict == "cannot tell yet"
+    assert "the wanted 0.9000 is missed" in found.line
+    assert f"{found.enough} other samples, looked at once" in found.line
+    assert "every look may err with a chance of 0.05" in found.line
+    assert "the wanted 0.9000 is reached" in c.check(*outputs(2000, 20)).line
+    assert "wanted" not in c.check(*outputs(60, 6)).line

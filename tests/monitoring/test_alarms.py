@@ -90,6 +90,16 @@ def test_alarms_ring_where_they_should(logs, m, options, rings, n_sites):
     )
 
 
+def test_two_tests_are_averaged_and_two_alarms_share_delta():
+    """The larger of two would ring falsely twice as often."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        logs, drift = rng.normal(2, 2, 5), rng.normal(3, 2)
+        found = merge(sent(logs, log_drift=drift), 1, independent=True)
+        strength = (np.exp(found.log_mean) + np.exp(found.log_product)) / 2
+        assert (found.alarm, found.drift) == (strength >= 40, np.exp(found.log_drift) >= 40)
+
+
 def test_listed_sites_are_those_of_the_definition():
     rng = np.random.default_rng(0)
     for _ in range(300):
@@ -211,7 +221,7 @@ def test_replays_and_monitors_begun_anew_count_for_nothing(change, words):
 
 
 def test_a_step_may_be_looked_at_again_only_grows_and_no_clock_runs_backwards():
-    reports = sent([3.5] * 6, step=1)
+    reports = sent([4] * 6, step=1)
     first, history = begun().looked(reports[:3], 1)
     assert not first.alarm
     again, grown = history.looked(reports[3:], 1)

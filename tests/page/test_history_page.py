@@ -46,12 +46,12 @@ def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
     data = shown(History(history))
     watch = data["watch"]
     coverage = watch["kinds"][0]
-    assert coverage["limit"] == pytest.approx(-math.log10(0.05), abs=1e-4)
+    assert coverage["limit"] == pytest.approx(math.log10(2 / 0.05), abs=1e-4)
     lines = {line["name"]: line for line in coverage["lines"]}
     assert lines["site-00"]["state"] == "alarm"
     assert lines["site-00"]["y"] == [round(4 * s / math.log(10), 3) for s in range(1, 5)]
     assert lines["site-05"]["x"] == [1, 2]
-    merged = [round(one.log_mean / math.log(10), 3) for one in history.merged]
+    merged = [round(one.log_coverage / math.log(10), 3) for one in history.merged]
     assert lines["all sites together"]["y"] == merged
     rows = {row["name"]: f"{row['word']}: {row['todo']}" for row in watch["sites"]}
     for name, words in (("site-00", "alarms: "), ("site-03", "no alarm: nothing"),
@@ -68,7 +68,7 @@ def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
         (0, 0.25, "No alarm in 4 looks", "Nothing."),
         (1, 0.25, "No common alarm in 4 looks", "told from 1 liars"),
         (0, 9.0, "Scores have drifted (step 1", "robfcp check"),
-        (3, 0.25, "Alarm: coverage has fallen below its floor (step 1", "Recalibrate now"),
+        (3, 0.25, "Alarm: coverage has fallen below its floor (step 2", "Recalibrate now"),
     ],
 )
 def test_the_claim_says_what_rang_and_what_to_do(rising, drift, claim, todo) -> None:
@@ -118,7 +118,7 @@ def test_rounds_are_shown_with_the_alarms_before_them() -> None:
     calibration, chain = chained()
     data = embedded(render(calibration, History(looks(calibration.identity), (), chain)))["history"]
     links = [(link["name"], link["alarms"]) for link in data["rounds"]["links"]]
-    assert links == [("2", "coverage at step 1"), ("1", "–")]
+    assert links == [("2", "coverage at step 2"), ("1", "–")]
     spoken = {row["name"] for row in data["rounds"]["reputations"]}
     assert spoken == {"site-00", "site-01", "site-02"}
     assert embedded(render(calibration))["history"] is None
