@@ -1,14 +1,15 @@
-"""After calibration: alarms at a site and over sites, to be looked at any time; rounds in a row."""
+"""After calibration: alarms to be looked at any time; rounds in a row; thresholds that follow."""
 
 from robfcp.monitoring.alarms import AlarmHistory, Merged, merge, read_alarms, record_look
-from robfcp.monitoring.chain import Admission, Chain, Link, chain_path
+from robfcp.monitoring.chain import Chain, Link, chain_path
+from robfcp.monitoring.following import Follower
 from robfcp.monitoring.monitor import EReport, Monitor, MonitorState
 
 __all__ = [
-    "Admission",
     "AlarmHistory",
     "Chain",
     "EReport",
+    "Follower",
     "Link",
     "Merged",
     "Monitor",

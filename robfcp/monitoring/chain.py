@@ -209,9 +209,10 @@ class Chain(SealedFile, frozen=True):
         out |= dict.fromkeys(left, len(self.links) + 1)
         if out:
             remarks.append(
-                f"{len(out)} sites are out since earlier rounds or this one; all of them justly "
-                f"with {100 * (1 - self.delta):.4g}% confidence over all rounds, beside each "
-                "round's own"
+                f"{len(out)} sites are out since earlier rounds or this one: justly, all of them, "
+                f"but for a chance of {self.delta:g} over all rounds, which adds to that of the "
+                "certificate; if no more than the stated number ever lie (a site that is mended "
+                "and another that begins are two) and every round brings fresh samples"
             )
         found = Admission(kept, liars, alike, out, left_out=left, readmitted=back)
         return replace(found, remarks=tuple(remarks))

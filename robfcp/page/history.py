@@ -246,8 +246,8 @@ def _add_rounds(found: dict[str, Any], chain: Chain) -> None:
     """The chain, the newest round first, and the sites it says something of."""
     found.setdefault("claim", f"{len(chain.links)} rounds of calibration")
     found["assumptions"].append(
-        f"exclusions over all rounds fail with a chance of at most {chain.delta:g}, beside each "
-        "round's own"
+        "at most the stated number of sites ever lie; exclusions fail with a chance of at most "
+        f"{chain.delta:g} over all rounds, which adds to that of each certificate"
     )
     found["audit"] += [
         ("first calibration of the chain (SHA-256)", chain.links[0].calibration),

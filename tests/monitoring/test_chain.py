@@ -50,6 +50,8 @@ def test_a_site_that_cannot_be_honest_stays_out_until_readmitted():
     chain = Chain.begin(previous)
     admitted = chain.admit(now, 2, alike=0.02)
     assert list(admitted.left_out) == ["site-00"]
+    assert "a chance of 0.05 over all rounds, which adds to that of the" in admitted.remarks[-1]
+    assert "if no more than the stated number ever lie" in admitted.remarks[-1]
     assert (admitted.liars, admitted.federation.n_clients) == (1, 11)
     second = calibration(admitted.federation, defence=robfcp.Consensus(at_most=1))
     chain = chain.extended(second, previous, admitted)

@@ -228,7 +228,7 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     said(*nameless[:-2])
     said(*nameless, "-c", "site-9")  # and one begun without a name can get it
     assert (EReport.load("e.json").client, EReport.load("e.json").n_samples) == ("site-9", 120)
-    common = ["monitor", "c.json", "--own", "own.json", "--floor", "own", "--state", "m.json"]
+    common = ["monitor", "c.json", "--own", "own.json", "--state", "m.json"]
     assert "no alarm: 120 samples" in said(*common, "mon.csv")
     again = said(*common, "mon.csv", "tue.csv", code=3)
     assert "mon.csv: was counted before" in again
