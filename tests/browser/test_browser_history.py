@@ -88,11 +88,11 @@ def new_scanner() -> History:
             rows = part[130 + 20 * week : 150 + 20 * week]
             p, y = data.probabilities[rows].astype(float), data.labels[rows]
             if week > 3 and k % 3 == 0:
-                y = np.where(rng.random(len(y)) < 0.3, rng.permutation(y), y)
+                y = np.where(rng.random(len(y)) < 0.7, rng.permutation(y), y)
             monitor.update(p, y, ids=rows)
             one = monitor.e_report("spring", week)
             if k in (17, 18):
-                one = replace(one, log_coverage=-30.0 if k == 17 else 2.0 * one.n_samples)
+                one = replace(one, log_coverage=-30.0 if k == 17 else 1.0 * one.n_samples)
             if k != 10 or week < 7:
                 sent.append(one)
         _, history = history.looked(sent, week)
