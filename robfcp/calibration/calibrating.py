@@ -283,6 +283,8 @@ def _asked(
 def _noise_remarks(federation: Federation) -> tuple[str, ...]:
     """Who holds how much noise, where not all hold the same."""
     held: dict[str, list[str]] = {}
+    if not federation.private:
+        return ()
     for client, law in zip(federation.ids, federation.noises, strict=True):
         noise = "none" if law is None else f"{law.mechanism} of scale {law.scale:g}"
         held.setdefault(noise, []).append(client)
