@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -79,8 +79,30 @@ class Sites:
         """How many."""
         return len(self.sizes)
 
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of a misfit, the bins being unequal."""
+        return max(1.0, 0.8 * (len(self.ends) - 1))
+
+    @cached_property
+    def lower_half(self) -> tuple[int, float]:
+        """The last bin of the lower half of all sites' scores, and the mean site's share there."""
+        every = self.total(self.scale / self.sizes)
+        below = np.cumsum(every.sum(axis=0)) / max(every.sum(), 1e-300)
+        half = int(np.searchsorted(below, 0.5))
+        return half, float(below[half])
+
+    def total(self, weights: Array) -> Array:
+        """(C, B) the counts of all with the given weights."""
+        found = np.zeros(self.counts.shape[1:])
+        for block in self.blocks():
+            found = found + np.einsum("k,kcb->cb", weights[block], self.counts[block])
+        return found
+
     def pooled(self) -> Sites:
-        """The same without classes."""
+        """The same without classes; itself where it has none."""
+        if self.counts.shape[1] == 1:
+            return self
         return replace(self, counts=self.counts.sum(axis=1, keepdims=True))
 
     def some(self, chosen: Indices) -> Sites:
@@ -230,26 +252,13 @@ class Compared:
 def compared(sites: Sites, reference: Mask) -> Compared:
     """Every site beside the reference, itself left out."""
     say = sites.say(reference)
-    parts = [(block, sites.counts[block]) for block in sites.blocks()]
-    total, every = (
-        sum((np.einsum("k,kcb->cb", weight[block], part) for block, part in parts), np.zeros(1))
-        for weight in (say, sites.scale / sites.sizes)
-    )
-    below = np.cumsum(every.sum(axis=0)) / max(every.sum(), 1e-300)
-    half = int(np.searchsorted(below, 0.5))
-    found = [_compared(sites, say, total, (half, below[half]), *part) for part in parts]
+    total = sites.total(say)
+    found = [_compared(sites, say, total, block) for block in sites.blocks()]
     return Compared(*np.concatenate(found, axis=1))
 
 
-def _compared(
-    sites: Sites,
-    say: Array,
-    total: Array,
-    half: tuple[int, float],
-    block: slice,
-    counts: NDArray[np.integer],
-) -> Array:
-    scale, size = (one[block, None] for one in (sites.scale, sites.sizes))
+def _compared(sites: Sites, say: Array, total: Array, block: slice) -> Array:
+    counts, scale, size = sites.counts[block], sites.scale[block, None], sites.sizes[block, None]
     own = counts * scale[:, None]
     means, by_bin, up_to = expected(own, counts * say[block, None, None], total)
     h = own.sum(axis=1)
@@ -270,15 +279,23 @@ def _compared(
     edge = np.maximum((wanted <= BODY).sum(axis=1) - 1, 0)[:, None]
     have, want = (np.take_along_axis(one, edge, axis=1)[:, 0] for one in (shares, wanted))
     body, tail = have / np.maximum(want, 1e-12), (1 - have) / np.maximum(1 - want, 1e-12)
-    lower = shares[:, half[0]] / half[1]
+    half, usually = sites.lower_half
+    lower = shares[:, half] / usually
     return np.stack([misfit, drift, lead, other, body, tail, lower])
 
 
 def chances(sites: Sites, seen: Compared, reference: Mask) -> Array:
     """(K,) the chance that an honest site of each one's size is so far off, by either view."""
-    views = (seen.misfit, max(1.0, 0.8 * (len(sites.ends) - 1))), (seen.drift, 3.4)
+    views = (seen.misfit, sites.freedom), (seen.drift, 3.4)
     found = [_chance(ratio, sites.sizes, reference, free) for ratio, free in views]
     return np.clip(VIEWS * np.minimum(*found), 1e-300, 1)
+
+
+def sampled(free: float, above: Array | float) -> Array:
+    """What chi-square over `free` exceeds with the given chances."""
+    from scipy.special import gammainccinv
+
+    return np.asarray(gammainccinv(free / 2, above) / (free / 2), dtype=np.float64)
 
 
 def _chance(ratio: Array, sizes: Array, reference: Mask, free: float) -> Array:
@@ -287,17 +304,14 @@ def _chance(ratio: Array, sizes: Array, reference: Mask, free: float) -> Array:
     phi is what the reference's own ratios exceed sampling by, with its standard error; the tail is
     that of one more site than the reference's.
     """
-    from scipy.special import gammainccinv, ndtr
-
-    def sampled(above: Array | float) -> Array:
-        return np.asarray(gammainccinv(free / 2, above) / (free / 2), dtype=np.float64)
+    from scipy.special import ndtr
 
     known, middle = reference.sum(), np.median(sizes)
-    excess = float(np.median(ratio[reference]) / sampled(0.5)) - 1
+    excess = float(np.median(ratio[reference]) / sampled(free, 0.5)) - 1
     phi = max(excess, 0.0) / np.median(sizes[reference])
     phi += 1.25 * np.sqrt(2 / free / known) / middle
     cuts = np.concatenate([np.linspace(1, 0.1, 31)[:-1], np.geomspace(0.1, 1e-10, 46)])
-    quantiles, weights = sampled(np.sqrt(cuts[1:] * cuts[:-1])), -np.diff(cuts)
+    quantiles, weights = sampled(free, np.sqrt(cuts[1:] * cuts[:-1])), -np.diff(cuts)
     tail = TAIL * np.sqrt(1 + 1.5 / known)
 
     def summed(ratio: Array, sizes: Array) -> Array:
@@ -324,21 +338,22 @@ def rejected(chance: Array, level: float) -> Mask:
 
 @dataclass(frozen=True, eq=False)
 class Hypothesis:
-    """A majority as the reference: who goes, who stands out, and how ill everybody fits it.
+    """A majority as the reference: who goes, who stands out, and how everybody compares with it.
 
-    `misfits` are (K,), given the labels and without classes. Where more than half would stand out
+    `seen` is given the labels, `mixed` without classes. Where more than half would stand out
     (`refuted`) it is the majority of nobody.
     """
 
     out: Mask
     stands: Mask
-    misfits: tuple[Array, Array]
-    refuted: bool
+    seen: Compared
+    mixed: Compared
+    refuted: bool = False
 
     @property
     def fits(self) -> list[float]:
         """Mean misfits of those that do not stand out, sampling's at least."""
-        return [max(float(one[~self.stands].mean()), 1.0) for one in self.misfits]
+        return [max(float(one.misfit[~self.stands].mean()), 1.0) for one in (self.seen, self.mixed)]
 
     def beside(self, best: Hypothesis) -> bool:
         """Whether it fits about as well, and whom the best leaves out fit it as its others do."""
@@ -346,9 +361,15 @@ class Hypothesis:
         kept = best.out & ~self.stands
         others = ~self.stands & ~kept
         if kept.any() and others.any():
-            for one in self.misfits:
+            for one in (self.seen.misfit, self.mixed.misfit):
                 close.append(one[kept].mean() <= LOOSE * max(float(one[others].mean()), 1.0))
         return all(close)
+
+
+def both(sites: Sites, pooled: Sites, reference: Mask) -> tuple[Compared, Compared]:
+    """Everybody beside the reference, given the labels and without classes."""
+    seen = compared(sites, reference)
+    return seen, seen if pooled is sites else compared(pooled, reference)
 
 
 def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypothesis:
@@ -357,15 +378,14 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypot
     Whoever goes stands out given its labels, or without classes if it is easier: to lose easier
     sites raises the threshold. Harder ones beyond a third must stand out without classes too.
     """
-    most, by_class = (sites.n - 1) // 2, sites.counts.shape[1] > 1
+    most, by_class = (sites.n - 1) // 2, pooled is not sites
     stands = np.ones(sites.n, dtype=bool)
     for _ in range(10):
-        seen = compared(sites, reference)
+        seen, mixed = both(sites, pooled, reference)
         chance = chances(sites, seen, reference)
         before, stands = stands, rejected(chance, level)
         out = stands & seen.impossible(int(stands.sum()) == 1)
         if by_class:
-            mixed = compared(pooled, reference)
             odd = rejected(chances(pooled, mixed, reference), level)
             easier = odd & mixed.impossible(int(odd.sum()) == 1) & ~mixed.hard
             out, stands = out | easier, stands | easier
@@ -379,8 +399,9 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypot
         if (before == stands).all():
             break
         reference = ~stands
-    misfits = (compared(one, ~stands).misfit for one in (sites, pooled))
-    return Hypothesis(out, stands, (next(misfits), next(misfits)), refuted)
+    else:
+        seen, mixed = both(sites, pooled, reference)
+    return Hypothesis(out, stands, seen, mixed, refuted)
 
 
 def majorities(sites: Sites, lot: np.random.Generator) -> list[Mask]:
@@ -406,7 +427,7 @@ def majorities(sites: Sites, lot: np.random.Generator) -> list[Mask]:
     return [*found, concentrated(sites, ~found[0], STEPS)]
 
 
-def _distinct(masks: Iterator[Mask] | Sequence[Mask]) -> list[Mask]:
+def _distinct(masks: Iterable[Mask]) -> list[Mask]:
     return list({mask.tobytes(): mask for mask in masks}.values())
 
 
@@ -415,10 +436,7 @@ def concentrated(sites: Sites, reference: Mask, steps: int) -> Mask:
 
     Whoever fits stays: sites more alike than sampling allows win nothing by it.
     """
-    from scipy.special import gammainccinv
-
-    free = max(1.0, 0.8 * (len(sites.ends) - 1))
-    fits = float(gammainccinv(free / 2, LEVEL) / (free / 2))
+    fits = float(sampled(sites.freedom, LEVEL))
     for _ in range(steps):
         misfit = compared(sites, reference).misfit
         phi = max(np.median(misfit[reference]) - 1, 0) / np.median(sites.sizes[reference])
@@ -449,9 +467,9 @@ def explanations(sites: Sites, few: Indices, level: float, seed: int) -> list[Hy
     add(_distinct(concentrated(part, stands, STEPS) for stands in others))
     found.sort(key=lambda one: (one.refuted, one.fits[0] * one.fits[1]))
     if found[0].refuted:  # no half explains the reports: everybody is kept
-        everybody = np.zeros(part.n, dtype=bool)
-        found = [replace(found[0], out=everybody, stands=everybody)]
-    found = [one for one in found if not one.refuted] or found
+        nobody = np.zeros(part.n, dtype=bool)
+        found = [Hypothesis(nobody, nobody, *both(part, pooled, ~nobody))]
+    found = [one for one in found if not one.refuted]
     found = [found[0], *(one for one in found[1:] if one.beside(found[0]))]
     if len(few) == sites.n:
         return found
@@ -499,17 +517,17 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     few = few if sites.n == federation.n_clients else drawn(sites.n, seed)
     plausible = explanations(sites, few, level, seed)
     out = np.logical_and.reduce([one.out for one in plausible])
-    reference, pooled = ~plausible[0].stands, sites.pooled()
-    seen, mixed = compared(sites, reference), compared(pooled, reference)
+    best, reference = plausible[0], ~plausible[0].stands
+    seen, mixed = best.seen, best.mixed
     chance = chances(sites, seen, reference)
-    doubted = chance < LEVEL, chances(pooled, mixed, reference) < LEVEL
+    doubted = chance < LEVEL, chances(sites, mixed, reference) < LEVEL
     easier = (doubted[0] & ~seen.hard) | (doubted[1] & ~mixed.hard)
     harder = (doubted[0] & seen.hard) | (doubted[1] & mixed.hard)
     remarks = list(copy_note(copies))
     unsure = np.logical_or.reduce([one.out for one in plausible]) & ~out
     for members, how in (
         (unsure, "out in one explanation of the reports, kept in another as good"),
-        (plausible[0].stands & ~out & ~unsure, "standing out, as another population would"),
+        (best.stands & ~out & ~unsure, "standing out, as another population would"),
     ):
         names = a_few([federation.ids[k] for k in np.flatnonzero(members[owner])])
         if members.any():
@@ -548,7 +566,7 @@ def reasons(
     `told` are the chances and misfits of the chosen.
     """
     say, sites = every.say(reference), every.some(chosen)
-    total, say = np.einsum("k,kcb->cb", say, every.counts), say[chosen]
+    total, say = every.total(say), say[chosen]
     said = "its labels lead one to expect {}" if sites.counts.shape[1] > 1 else "{} is usual"
     edges = federation.grid.upper[sites.ends]
     for block in sites.blocks():

@@ -519,7 +519,7 @@ def _content(held: SparseCounts, row: int) -> tuple[bytes, bytes]:
 def read_files(paths: FilePath | Iterable[FilePath]) -> Iterator[Sent | Fault]:
     """What stands in the files, one at a time; a folder stands for its .json files.
 
-    Hidden files and the evidence of calibrations are no reports.
+    Hidden files and the records of calibrations are no reports.
     """
     for path in map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths):
         files = [path]
