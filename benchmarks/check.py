@@ -78,7 +78,6 @@ def stages() -> dict[str, Stage]:
 
     import robfcp
     from robfcp.page import About, page_data
-    from robfcp.prediction import predict_sets
 
     p, labels = probabilities(2000, 1000)
     scores = np.random.default_rng(0).beta(0.4, 2, 20_000)
@@ -103,8 +102,8 @@ def stages() -> dict[str, Stage]:
     return {
         "scores, lac": Stage(lambda: robfcp.LAC()(p, labels), sort_rows),
         "scores, aps": Stage(lambda: robfcp.APS()(p, labels, rng=1), sort_rows),
-        "sets, aps": Stage(lambda: predict_sets(robfcp.APS(), p, [0.9], 1), sort_rows),
-        "sets, raps": Stage(lambda: predict_sets(robfcp.RAPS(), p, [0.9], 1), sort_rows),
+        "sets, aps": Stage(lambda: robfcp.APS().sets(p, [0.9], 1), sort_rows),
+        "sets, raps": Stage(lambda: robfcp.RAPS().sets(p, [0.9], 1), sort_rows),
         "sketch": Stage(lambda: server.GRID.counts(scores), lambda: np.sort(scores)),
         "intake": Stage(
             lambda: robfcp.Federation.from_reports(iter(reports)),

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from server import GRID
 
 import robfcp
-from robfcp.prediction import iterate_sets
 
 ROWS, CLASSES = 20_000, 1000
 
@@ -46,7 +45,7 @@ def client_side() -> Iterator[Row]:
     for score in (robfcp.LAC(), robfcp.APS(), robfcp.RAPS(), robfcp.SAPS()):
 
         def in_sets(score: Any = score) -> None:
-            for _ in iterate_sets(score, p, [0.9], rng=1):
+            for _ in score.iterate_sets(p, [0.9], rng=1):
                 pass
 
         ours, least = in_turns(in_sets, floor)

@@ -95,7 +95,7 @@ _HOMES = {
 }
 _HOME = {name: "scores" for name in __all__ if name[0].isupper()}  # all that is not named above
 _HOME |= {name: room for room, names in _HOMES.items() for name in names}
-_ROOMS = (*_HOMES, "scores", "metrics", "prediction", "figures", "page", "engines", "lab")
+_ROOMS = (*_HOMES, "scores", "metrics", "figures", "page", "engines", "lab")
 
 
 def __getattr__(name: str) -> Any:

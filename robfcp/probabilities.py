@@ -15,6 +15,7 @@ from robfcp.arguments import a_few, array, floats, refuse_missing, whole_numbers
 from robfcp.errors import RobfcpError
 
 Probabilities = NDArray[np.floating]
+Classes = tuple[str, ...] | int | None
 BLOCK_BYTES = 2**20  # rows are handled in blocks that stay in the cache
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,6})", re.DOTALL)
 
@@ -259,3 +260,38 @@ def check_labels(
             "encode classes as column numbers"
         )
     return given.astype(np.intp, copy=False)
+
+
+def in_order(probabilities: ArrayLike, classes: Classes) -> NDArray[Any]:
+    """The probabilities as an array; a frame's columns in the order of the classes, by name.
+
+    Another number of classes than a calibration was made for is refused.
+    """
+    table, names = array("probabilities", probabilities), ClassColumns.names_of(probabilities)
+    if classes is None:
+        return table
+    wanted = classes if isinstance(classes, int) else len(classes)
+    if names:
+        order = ClassColumns.of_classes(names, classes)
+        if order is None:
+            assert isinstance(classes, tuple)
+            lacking = sorted(set(classes) - set(names))
+            raise RobfcpError(
+                f"columns: none is called {lacking[0]!r:.60}; the classes are {a_few(classes)}; "
+                "rename the columns"
+            )
+        table = table[:, order]
+    if table.ndim == 2 and table.shape[1] != wanted:
+        raise RobfcpError(
+            f"probabilities: {table.shape[1]} columns, but the calibration is for {wanted} classes;"
+            " use the model and the column order it was made with"
+        )
+    return table
+
+
+def numbered_labels(labels: ArrayLike, classes: Classes) -> NDArray[Any]:
+    """Labels as class numbers, looked up where they are text and the classes have names."""
+    found = array("labels", labels)
+    if found.dtype.kind not in "USO" or not isinstance(classes, tuple):
+        return found
+    return check_labels(found, (len(found), len(classes)), classes)

@@ -24,7 +24,7 @@ SERVER = CORE | {"scipy", "charset_normalizer"}  # the last by numpy, where it h
 PYDANTIC = {"pydantic", "pydantic_core", "annotated_types", "typing_inspection"}  # so by typer
 SHELL = CORE | PYDANTIC | {"typer", "click", "rich", "shellingham", "annotated_doc"}
 AT_A_SITE = {"arguments", "errors", "files", "grid", "privacy", "probabilities", "report", "scores"}
-TO_PREDICT = {"calibration", "certificate", "prediction"}
+TO_PREDICT = {"calibration", "certificate"}
 TO_CALIBRATE = {"defence", "diagnosis", "federation", "guarantees"}
 
 

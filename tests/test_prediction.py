@@ -6,7 +6,6 @@ from makers import outputs, reports_of
 from mapie.conformity_scores import APSConformityScore, LACConformityScore, RAPSConformityScore
 
 import robfcp
-from robfcp.prediction import predict_intervals, predict_sets
 
 RANKED = [
     robfcp.APS(),
@@ -67,12 +66,12 @@ def test_sets_equal_mapies_except_that_its_adaptive_ones_are_never_empty(
     if last == "randomized":  # at 1 and above MAPIE leaves labels out
         threshold = min(threshold, 0.99)
     u = 1 - np.random.RandomState(3).uniform(size=(400, 1))[:, 0]
-    sets = predict_sets(ours, p, [threshold], u)[:, :, 0]
+    sets = ours.sets(p, [threshold], u)[:, :, 0]
     expected = mapies_sets(theirs, p, threshold, last)
     if last is False:
         empty = ~sets.any(axis=1)
         np.testing.assert_array_equal(sets[~empty], expected[~empty])
-        sets = predict_sets(ours, p, [threshold], non_empty=True)[:, :, 0]
+        sets = ours.sets(p, [threshold], non_empty=True)[:, :, 0]
     np.testing.assert_array_equal(sets, expected)
 
 
@@ -92,15 +91,14 @@ def test_honest_federations_cover_between_the_proved_bounds(score):
 
 def test_crossed_quantiles_meet_in_the_middle_when_no_interval_may_be_empty():
     pairs = np.array([[0.0, 1.0], [0.0, 4.0]])
-    (bare,) = predict_intervals(robfcp.CQR(), pairs[:1], [-0.8])[:, :, 0]
+    grid = robfcp.Grid.open_ended([-1.0, -0.8, 0.0, 0.5])
+    report = robfcp.Report.from_scores("a", [-0.9] * 60 + [0.4] * 40, grid, score=robfcp.CQR())
+    found = robfcp.calibrate([report], [0.5, 0.9], defence="none")
+    (bare,) = found.predict_interval(pairs[:1])[:, :, 0]
     assert bare.tolist() == [0.8, pytest.approx(0.2)]
-    full = predict_intervals(robfcp.CQR(), pairs, [-0.8, 0.5], non_empty=True)
+    full = found.predict_interval(pairs, non_empty=True)
     np.testing.assert_allclose(full[:, :, 0], [[0.5, 0.5], [0.8, 3.2]])
     np.testing.assert_allclose(full[:, :, 1], [[-0.5, 1.5], [-0.5, 4.5]])
-    report = robfcp.Report.from_scores("a", [-0.9] * 40, robfcp.Grid.open_ended([-1.0, -0.8, 0.0]))
-    found = robfcp.calibrate([report], defence="none")
-    ends = found.predict_interval(pairs[:1], score=robfcp.CQR(), non_empty=True)
-    np.testing.assert_allclose(ends, [[0.5, 0.5]])
 
 
 LIKELY = [
@@ -125,9 +123,9 @@ def test_sets_from_few_ranks_are_those_of_all_scores(score, likely):
         for shape in ((1,), (3,), (c, 2), (n, 1, 2)):
             for limits in (np.full(shape, 0.9), rng.choice(some, shape)):
                 members = table[:, :, None] <= limits
-                found = predict_sets(score, p, limits, seed)
+                found = score.sets(p, limits, seed)
                 np.testing.assert_array_equal(found, members)
                 row, level = np.nonzero(~members.any(axis=1))
                 members[row, table[row].argmin(axis=1), level] = True
-                found = predict_sets(score, p, limits, seed, non_empty=True)
+                found = score.sets(p, limits, seed, non_empty=True)
                 np.testing.assert_array_equal(found, members)

@@ -11,16 +11,15 @@ from msgspec import Meta
 from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import Rng, array, share
+from robfcp.arguments import Rng, share
 from robfcp.calibration.calibration import Calibration, Limit
 from robfcp.calibration.checking import Check, check, level_of
 from robfcp.certificate import at_least
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import curve, engine, label_shift, site
-from robfcp.prediction import predict_sets
+from robfcp.probabilities import in_order, numbered_labels
 from robfcp.report import Report
-from robfcp.scores import ClassificationScore
 
 STRANGER = "this site"  # what a site that sent no report is called
 
@@ -155,10 +154,9 @@ class Localised:
         non_empty
             Put the likeliest label into sets that would be empty; coverage can only rise.
         """
-        self.calibration.check_classes(probabilities)
-        limits = np.array([one.threshold if clip else one.unclipped for one in self.levels])
-        score = self.calibration.score_of()
-        sets = predict_sets(score, probabilities, limits, rng, non_empty=non_empty)
+        rows = in_order(probabilities, self.calibration.classes)
+        limits = [one.threshold if clip else one.unclipped for one in self.levels]
+        sets = self.calibration.classifier().sets(rows, limits, rng, non_empty=non_empty)
         return sets if self.calibration.several else sets[:, :, 0]
 
     def check(
@@ -183,13 +181,11 @@ def localised(
     rng: Rng = None,
 ) -> Localised:
     """The site's thresholds from what the others say and its own labelled outputs."""
-    score = calibration.score_of()
-    if not isinstance(score, ClassificationScore):
-        raise RobfcpError(f"{client}: {score.name} has no classes; a site's own mix needs them")
-    calibration.check_classes(probabilities)
+    score, labels = calibration.classifier(), numbered_labels(labels, calibration.classes)
+    probabilities = in_order(probabilities, calibration.classes)
     scores = score(probabilities, labels, rng)
     every = score.all_labels(probabilities, rng)
-    counts = np.bincount(array("labels", labels), minlength=every.shape[1])
+    counts = np.bincount(labels, minlength=every.shape[1])
     remarks: list[str] = []
     if others is None:
         remarks.append("the letter has no threshold from other sites: they kept no labels, or few")
@@ -240,11 +236,12 @@ def at_stranger(
 
     Takes and gives what `Letter.at_site` does; the calibration's reports must be by class.
     """
-    calibration.check_classes(probabilities)
-    calibration.score_of()(probabilities, labels, rng)  # refuses what are no labels
+    labels = numbered_labels(labels, calibration.classes)
+    probabilities = in_order(probabilities, calibration.classes)
+    calibration.classifier()(probabilities, labels, rng)  # refuses what are no labels
     federation = calibration.federation
     counts = label_shift.class_counts(federation)
-    sizes = np.bincount(array("labels", labels), minlength=len(counts.names))
+    sizes = np.bincount(labels, minlength=len(counts.names))
     liars, alike = calibration.liars, calibration.record.alike_within_classes
     edges = (
         site.stranger_threshold(counts, sizes, float(1 - level.coverage), liars, alike)

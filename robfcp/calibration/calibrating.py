@@ -124,9 +124,10 @@ def calibrate(
         liars, stated = promise.liars, True
     if liars is None:
         liars = int((~trusted).sum())
-    name, parameters = f"custom:{plain(str(rule.name), MAX_NAME)}", {}  # none can make it again
     if type(rule) is DEFENCES.get(rule.name):
         name, parameters = rule.name, asdict(cast(Any, rule))
+    else:  # nobody can make it again
+        name, parameters = f"custom:{plain(str(rule.name), MAX_NAME)}", {}
     record = Record(
         federation=federation,
         oddness=assessment.oddness,

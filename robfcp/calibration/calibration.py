@@ -25,14 +25,9 @@ from robfcp.calibration.document import FilePath, SealedFile, digest_of, kind_of
 from robfcp.certificate import Certificate, CurvePoint, loss_at_most
 from robfcp.errors import RobfcpError
 from robfcp.files import is_special, locked, read_limited
-from robfcp.prediction import (
-    in_order,
-    iterate_sets,
-    predict_intervals,
-    predict_sets,
-)
-from robfcp.report import By, Names, agreement, check_strata_names, listed, number_of, wire
-from robfcp.scores import Risk, Score
+from robfcp.probabilities import in_order
+from robfcp.report import By, Names, agreement, check_strata_names, listed, wire
+from robfcp.scores import ClassificationScore, Risk, Score
 
 if TYPE_CHECKING:
     from robfcp.calibration.letters import Letter
@@ -314,9 +309,8 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         array([[ True, False, False, False]])
         """
         rows = in_order(probabilities, self.classes)
-        self.check_classes(rows)
         limits = self._limits(groups, rows.shape[:1])
-        sets = predict_sets(self.score_of(score), rows, limits, rng, non_empty=non_empty)
+        sets = self.classifier(score).sets(rows, limits, rng, non_empty=non_empty)
         return sets if self.several else sets[:, :, 0]
 
     def iterate_sets(
@@ -346,12 +340,10 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
             A slice of rows and their sets, as `predict_set` gives them.
         """
         table = in_order(probabilities, self.classes)
-        self.check_classes(table)
         if self.by == "group":
             raise RobfcpError("iterate_sets: thresholds are by group; use predict_set(groups=...)")
-        limits = self._limits(None, ())
-        rule = self.score_of(score)
-        for rows, sets in iterate_sets(rule, table, limits, rng, non_empty=non_empty):
+        rule, limits = self.classifier(score), self._limits(None, ())
+        for rows, sets in rule.iterate_sets(table, limits, rng, non_empty=non_empty):
             yield rows, sets if self.several else sets[:, :, 0]
 
     def predict_interval(
@@ -395,15 +387,17 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         rule, values = self.score_of(score), array("predictions", predictions)
         if self.by == "class":
             raise RobfcpError("predict_interval: an interval has no classes; calibrate without by=")
-        limits = self._limits(groups, values.shape[:1])
-        if self.by is None:
-            ends = predict_intervals(rule, values, self._limits_of_levels, non_empty=non_empty)
-            return ends if self.several else ends[:, :, 0]
+        if isinstance(rule, (ClassificationScore, type)) or not hasattr(rule, "interval"):
+            raise RobfcpError(f"{rule.name}: is no regression score; use predict_set")
+        limits = self._limits(groups, values.shape[:1]).reshape(-1, len(self.levels))
         ends = np.empty((len(values), 2, len(self.levels)))
-        for own in np.unique(limits[:, 0], axis=0):
-            same = (limits[:, 0] == own).all(axis=1)
-            limit = tuple(own.tolist())
-            ends[same] = predict_intervals(rule, values[same], limit, non_empty=non_empty)
+        for level, own in enumerate(limits.T):
+            for limit in np.unique(own):
+                same = np.broadcast_to(own == limit, len(values))
+                ends[same, :, level] = rule.interval(values[same], limit)
+        if non_empty:
+            crossed = ends[:, :1] > ends[:, 1:]
+            ends = np.where(crossed, ends.mean(axis=1, keepdims=True), ends)
         return ends if self.several else ends[:, :, 0]
 
     def predict_multilabel(self, probabilities: ArrayLike) -> NDArray[np.bool_]:
@@ -418,23 +412,6 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
             raise RobfcpError("predict_multilabel: the reports held no losses; use predict_set")
         sets = self.risk.multilabel_sets(probabilities, self._limits_of_levels)
         return sets if self.several else sets[:, :, 0]
-
-    def check_classes(self, probabilities: ArrayLike) -> None:
-        """Refuse another number of classes than the calibration was made for.
-
-        Parameters
-        ----------
-        probabilities
-            (n, C) class probabilities.
-        """
-        if self.classes is None:
-            return
-        shape, wanted = np.shape(probabilities), number_of(self.classes)
-        if len(shape) == 2 and shape[1] != wanted:
-            raise RobfcpError(
-                f"probabilities: {shape[1]} columns, but the calibration is for {wanted} classes; "
-                "use the model and the column order it was made with"
-            )
 
     def score_of(self, score: Score | None = None) -> Score:
         """The score given, or the one the reports name.
@@ -453,6 +430,19 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         if chosen is None:
             raise RobfcpError("score: the reports did not name their score; pass score=")
         return chosen
+
+    def classifier(self, score: Score | None = None) -> ClassificationScore:
+        """The same, refused where it has no classes.
+
+        Parameters
+        ----------
+        score
+            As `score_of` takes it.
+        """
+        rule = self.score_of(score)
+        if not isinstance(rule, ClassificationScore):
+            raise RobfcpError(f"{rule.name}: is no classification score; use predict_interval")
+        return rule
 
     def _limits(self, groups: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """(L,) one threshold a level, (C, L) by class, or (n, 1, L) by each sample's group."""

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import Rng, array, share
 from robfcp.errors import RobfcpError
-from robfcp.prediction import in_order, numbered_labels, predict_intervals, predict_sets
-from robfcp.probabilities import check_labels
+from robfcp.probabilities import check_labels, in_order, numbered_labels
 from robfcp.scores import ClassificationScore, Score
 
 if TYPE_CHECKING:
@@ -250,11 +249,13 @@ def check(
     predictions = in_order(predictions, calibration.classes)
     targets = numbered_labels(targets, calibration.classes)
     if isinstance(rule, ClassificationScore):
-        sets = predict_sets(rule, predictions, limits, rng)[:, :, 0]
+        sets = rule.sets(predictions, limits, rng)[:, :, 0]
         hit, sizes = sets[np.arange(len(sets)), check_labels(targets, sets.shape)], sets.sum(axis=1)
     else:
-        ends = predict_intervals(rule, predictions, limits.tolist())[:, :, 0]
-        hit, sizes = rule(predictions, targets) <= limits[0], np.maximum(ends[:, 1] - ends[:, 0], 0)
+        ends = calibration.predict_interval(predictions, score=score)
+        ends = ends.reshape(-1, 2, len(calibration.levels))
+        hit = rule(predictions, targets) <= limits[0]
+        sizes = np.maximum(ends[:, 1, level] - ends[:, 0, level], 0)
     if not len(hit):
         raise RobfcpError("samples: there are none; pass at least one")
     found = floor_of(calibration, level, floor, own)

@@ -400,7 +400,6 @@ def bench(
     from robfcp.arguments import exact_level
     from robfcp.defence import estimate_malicious
     from robfcp.guarantees import certify, fcp_index, promises
-    from robfcp.prediction import predict_sets
 
     rng, score, level = np.random.default_rng(seed), LAC(), exact_level(0.9)
     site = rng.dirichlet(np.full(10, 0.3), samples).astype(np.float32)
@@ -420,7 +419,7 @@ def bench(
         "quantile": lambda: fcp_index(federation, level),
         "guaranteed threshold": lambda: promises.marginal_threshold(federation, level, liars),
         "certify": lambda: certify(federation, index, liars),
-        "predict (one site)": lambda: predict_sets(score, site, [0.9]),
+        "predict (one site)": lambda: score.sets(site, [0.9]),
     }
     seconds = dict.fromkeys(stages, np.inf)
     with printer.busy("timing", len(stages) * repeat) as step:

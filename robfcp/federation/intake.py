@@ -259,7 +259,7 @@ class Intake:
             if isinstance(item, Report):
                 if self._grid is not None:
                     wire.check_expected(item.client, item.grid, self._grid)
-                return _known(item, position)
+                return self._known(item, position)
             if isinstance(item, Mapping):
                 problem = "is not JSON data", "send a report"
                 data = msgspec.json.encode(dict(item))
@@ -315,7 +315,30 @@ class Intake:
 
     def _strictly(self, sent: Sent, position: int) -> Entry:
         """The same by the rules for a single report, whose words a refusal has."""
-        return _known(Report.from_json(*sent, self._grid), position)
+        return self._known(Report.from_json(*sent, self._grid), position)
+
+    def _known(self, report: Report, position: int) -> Entry:
+        """A report that was checked when it was made."""
+        strata, told = report.strata, report.set_sizes
+        kind = None if strata is None else (strata.by, strata.names)
+        said = report.round, report.model, report.risk, report.privacy, kind
+        key = report.grid.digest, id(report.score), *said  # the header keeps the score alive
+        header = self._known_headers.get(key)
+        if header is None:
+            header = Header(GridDigest.of(report.grid), report.score, *said)
+            if len(self._known_headers) < _KEPT_HEADERS:
+                self._known_headers[key] = header
+        split = None
+        if strata is not None:
+            steps = strata.cells.copy()
+            steps[1:] -= strata.cells[:-1]
+            split = steps, strata.counts
+        bins = np.flatnonzero(report.counts)
+        bins = bins if bins.size else np.zeros(1, dtype=np.intp)  # noise can leave nothing
+        counts = bins, report.counts[bins]
+        labels = None if told is None else ((used := np.flatnonzero(told)), told[used])
+        parts = counts, split, labels
+        return Entry(report.client, report.n_samples, header, position, None, parts=parts)
 
     def _flush(self) -> None:
         """Check what waits, keep what is right, read again what is not."""
@@ -480,25 +503,6 @@ class Intake:
             return None
         counts = held.chosen(rows[places], number_of(names) * n_bins)
         return Stratified(by, names, counts, places, n_bins).renamed(owns, kinds[places])
-
-
-def _known(report: Report, position: int) -> Entry:
-    """A report that was checked when it was made."""
-    strata, told = report.strata, report.set_sizes
-    kind = None if strata is None else (strata.by, strata.names)
-    said = report.score, report.round, report.model, report.risk
-    header = Header(GridDigest.of(report.grid), *said, report.privacy, kind)
-    split = None
-    if strata is not None:
-        steps = strata.cells.copy()
-        steps[1:] -= strata.cells[:-1]
-        split = steps, strata.counts
-    bins = np.flatnonzero(report.counts)
-    bins = bins if bins.size else np.zeros(1, dtype=np.intp)  # noise can leave nothing
-    counts = bins, report.counts[bins]
-    labels = None if told is None else ((used := np.flatnonzero(told)), told[used])
-    parts = counts, split, labels
-    return Entry(report.client, report.n_samples, header, position, None, parts=parts)
 
 
 def _listed(

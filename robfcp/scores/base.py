@@ -187,14 +187,14 @@ class ClassificationScore(ABC):
         return scores
 
     def sets(
-        self, predictions: ArrayLike, limits: Scores, rng: Rng = None, *, non_empty: bool = False
-    ) -> Iterator[tuple[slice, Members]]:
-        """Which labels score at most the limits, a block of rows at a time.
+        self, predictions: ArrayLike, limits: ArrayLike, rng: Rng = None, *, non_empty: bool = False
+    ) -> Members:
+        """Which labels score at most the limits.
 
         Parameters
         ----------
         predictions
-            (n, C) class probabilities, a memory map for instance.
+            (n, C) class probabilities.
         limits
             (L,), (C, L) where each label has its own, or (n, 1, L) where each row has.
         rng
@@ -202,23 +202,37 @@ class ClassificationScore(ABC):
         non_empty
             Put the label with the least score into sets that would be empty.
 
-        Yields
-        ------
-        tuple
-            A slice of rows and their (rows, C, L) members.
+        Returns
+        -------
+        (n, C, L) array of bool
+            Whether each label is in each row's set, at every limit.
 
         Examples
         --------
-        >>> import numpy as np
         >>> import robfcp
-        >>> for rows, members in robfcp.LAC().sets([[0.75, 0.25]], np.array([0.5])):
-        ...     print(rows, members[:, :, 0])
-        slice(0, 1, None) [[ True False]]
+        >>> robfcp.LAC().sets([[0.75, 0.25]], [0.5])[:, :, 0]
+        array([[ True, False]])
         """
         table = check_probabilities(predictions)
-        u, floor = self._uniforms(len(table), rng), self._floor(table, limits)
+        members = np.empty((*table.shape, np.shape(limits)[-1]), dtype=bool)
+        for rows, own in self.iterate_sets(table, limits, rng, non_empty=non_empty):
+            members[rows] = own
+        return members
+
+    def iterate_sets(
+        self, predictions: ArrayLike, limits: ArrayLike, rng: Rng = None, *, non_empty: bool = False
+    ) -> Iterator[tuple[slice, Members]]:
+        """The same as (rows, members) blocks, for more rows than memory holds.
+
+        Parameters
+        ----------
+        predictions, limits, rng, non_empty
+            As `sets` takes them; a memory map, for instance.
+        """
+        table, thresholds = check_probabilities(predictions), np.asarray(limits, dtype=np.float64)
+        u, floor = self._uniforms(len(table), rng), self._floor(table, thresholds)
         for rows, p in checked_blocks(table):
-            own = limits[rows] if limits.ndim == 3 else limits
+            own = thresholds[rows] if thresholds.ndim == 3 else thresholds
             yield rows, self._members(p, u[rows], own, floor, non_empty)
 
     def default_grid(self) -> Grid:

@@ -132,7 +132,7 @@ def test_a_stranger_gets_the_threshold_that_it_would_have_had(calibration):
 def test_what_does_not_fit_a_site_is_refused(calibration):
     residual = {"score": robfcp.AbsoluteResidual(), "grid": robfcp.Grid.open_ended([0.0, 0.5, 1.0])}
     numbers = [robfcp.Report.from_scores(name, [0.1, 0.4], **residual) for name in "ab"]
-    with pytest.raises(RobfcpError, match="has no classes"):
+    with pytest.raises(RobfcpError, match="is no classification score"):
         robfcp.calibrate(numbers, 0.5).letter("a").at_site([1.0, 2.0], [0, 1])
     letter, four = calibration.letter("site-03"), np.full((300, 4), 0.25)
     with pytest.raises(RobfcpError, match="4 columns, but the calibration is for 3 classes"):

@@ -17,7 +17,6 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.federation.counts import DenseCounts, SparseCounts
 from robfcp.grid import Grid
-from robfcp.prediction import iterate_sets
 from robfcp.privacy import Privacy
 from robfcp.report import OTHER, Report, Strata
 from robfcp.report.by_class import MAX_STRATA
@@ -397,7 +396,7 @@ def test_nobody_is_flagged_among_many_honest_clients(number):
 def test_prediction_sets_are_built_a_block_at_a_time(tmp_path):
     p = np.lib.format.open_memmap(tmp_path / "p.npy", "w+", np.float32, (20_000, 200))
     p[:] = np.random.default_rng(0).dirichlet(np.ones(200), 20_000)
-    blocks, sizes = iterate_sets(robfcp.APS(), p, [0.9], rng=1), []
+    blocks, sizes = robfcp.APS().iterate_sets(p, [0.9], rng=1), []
     most = peak(lambda: sizes.extend(members.sum() for _, members in blocks))
     assert most < 40 * 2**20  # blocks of 1 MiB and what an argsort of them takes
     assert len(sizes) > 10
