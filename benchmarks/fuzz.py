@@ -39,7 +39,7 @@ from robfcp.cli.input_tables import read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.monitoring import AlarmHistory, Chain, EReport, merge
-from robfcp.page import History, write_history_page, write_page
+from robfcp.page import History, write_page
 from robfcp.privacy import Ledger, Privacy
 from robfcp.report.agreement import read_keys, read_sizes, read_terms
 from robfcp.report.signing import generate_key, load_key, read_public_key, sign
@@ -210,7 +210,7 @@ class Files:
         """Judge the next round by it, add that round, and draw all of them."""
         chain, new = Chain.load(path), self.calibration
         later = chain.extended(new, self.later, chain.admit(new.federation, 1))
-        write_history_page(History(chain=later), self.folder / "page.html")
+        write_page(History(chain=later), self.folder / "page.html")
 
     def use_history(self, path: Path) -> None:
         """One more look, and draw it."""
@@ -218,7 +218,7 @@ class Files:
         with contextlib.suppress(RobfcpError):
             sent = [EReport("s2", alarms.calibration, 0.9, 9, 0.5, alarms.round, 9)]
             _, alarms = alarms.looked(sent, 9)
-        write_history_page(History(alarms=alarms), self.folder / "page.html")
+        write_page(History(alarms=alarms), self.folder / "page.html")
 
     def use_state(self, path: Path) -> None:
         """Go on from it."""

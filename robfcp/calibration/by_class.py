@@ -202,18 +202,18 @@ def _decided_by_liars(held: Federation, m: int, confidence: float, edge: int | N
     )
 
 
-def covered_at_sites(calibration: Calibration) -> NDArray[np.float64]:
-    """(K, L) the share of each site's own reported scores that the calibration covers.
+def covered_at_sites(calibration: Calibration, levels: Sequence[Level] = ()) -> NDArray[np.float64]:
+    """(K, L) the share of each site's own reported scores that its levels, or these, cover.
 
     By class each score is held against its own class's threshold; a site that did not report by
     class, and what a site merged, against the largest.
     """
-    federation = calibration.federation
-    found = site_coverage(federation, [level.threshold for level in calibration.levels])
+    federation, levels = calibration.federation, levels or calibration.levels
+    found = site_coverage(federation, [level.threshold for level in levels])
     strata = federation.strata
     if calibration.by is None or strata is None:
         return found
-    for place, level in enumerate(calibration.levels):
+    for place, level in enumerate(levels):
         covered, sizes = covered_by_stratum(strata, federation.grid, level)
         found[strata.rows, place] = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
     return found

@@ -22,7 +22,7 @@ from robfcp.files import read_limited
 from robfcp.guarantees import FcpThreshold, outside_of, promises
 from robfcp.guarantees import alike as likeness
 from robfcp.monitoring import AlarmHistory, Chain, MonitorState, chain_path
-from robfcp.page import History, write_history_page, write_page
+from robfcp.page import History, write_page
 
 MAX_BYTES = 2**28
 SHOWN = 10
@@ -65,7 +65,7 @@ def show(
         lines += [] if past.chain is None else past.chain.changes()
         printer.line("\n".join(lines))
         if html is not None:
-            write_history_page(past, html)
+            write_page(past, html)
         _end(printer, html, {"lines": lines})
         return
     with printer.busy("computing what is proved"):

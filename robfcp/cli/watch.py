@@ -19,7 +19,7 @@ from robfcp.cli.site import ThresholdOptions, class_names, read_for, say_verdict
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.files import read_limited
 from robfcp.monitoring import AlarmHistory, Monitor, merge, read_alarms, record_look
-from robfcp.page import History, write_history_page
+from robfcp.page import History, write_page
 from robfcp.report import Report, agreement, signing
 
 RANG = 3  # the exit status of an alarm, and of coverage that is too low
@@ -144,7 +144,7 @@ def monitor(
         if report is not None:
             watch.e_report(round, step or 0).save(report, key)
         if html is not None:
-            write_history_page(History(monitors=((client or state.stem, seen),)), html)
+            write_page(History(monitors=((client or state.stem, seen),)), html)
     printer.line(f"{new} new samples -> {state}")
     printer.line(f"floor: {seen.source}")
     printer.line(seen.line)
@@ -209,7 +209,7 @@ def alarms(
         merged, known = record_look(history, found, liars, **told)
         kept = {"line": known.line, "rang": known.rang, "looks": len(known.looks)}
         if html is not None:
-            write_history_page(History(alarms=known), html)
+            write_page(History(alarms=known), html)
     said = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line, **kept}
     data = {**vars(merged), **said}
     printer.table(

@@ -541,7 +541,7 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     told = np.stack([chance, seen.misfit])[:, odd]
     why = dict(zip(odd.tolist(), reasons(federation, sites, reference, odd, told), strict=True))
     return Finding(
-        oddness=-np.log10(chance)[owner],
+        oddness=0.0 - np.log10(chance)[owner],  # not -0.0
         stands_out=out[owner],
         others=tuple(others),
         easier=easier[owner],

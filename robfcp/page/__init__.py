@@ -20,9 +20,7 @@ __all__ = [
     "History",
     "page_data",
     "render",
-    "render_history",
     "safe_json",
-    "write_history_page",
     "write_page",
 ]
 
@@ -34,24 +32,24 @@ _ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u20
 
 
 def render(
-    calibration: Calibration, history: History | None = None, about: About | None = None
+    shown: Calibration | History, history: History | None = None, about: About | None = None
 ) -> str:
-    """The page as HTML: no network, no inline handlers, client names only ever as text."""
-    if calibration.federation.n_clients > MAX_CLIENTS:
+    """The page of a calibration, or of a history alone, as HTML.
+
+    No network, no inline handlers, client names only ever as text.
+    """
+    if isinstance(shown, History):
+        data = history_data(shown)
+        if data is None:
+            raise RobfcpError("history: there is none; pass alarms, a monitor's state or a chain")
+        return _assembled("history.html", ("history-page",), {"history": data})
+    if shown.federation.n_clients > MAX_CLIENTS:
         raise RobfcpError(
-            f"page: {calibration.federation.n_clients} sites are more than the {MAX_CLIENTS} a "
+            f"page: {shown.federation.n_clients} sites are more than the {MAX_CLIENTS} a "
             "page can show; use robfcp show and calibrate --json"
         )
-    data = {**page_data(calibration, about or About()), "history": history_data(history)}
+    data = {**page_data(shown, about or About()), "history": history_data(history)}
     return _assembled("page.html", (*_SCRIPTS, "page"), data)
-
-
-def render_history(history: History) -> str:
-    """The page of a history alone, made as the calibration's page is."""
-    data = history_data(history)
-    if data is None:
-        raise RobfcpError("history: there is none; pass alarms, a monitor's state or a chain")
-    return _assembled("history.html", ("history-page",), {"history": data})
 
 
 def _assembled(template: str, scripts: Sequence[str], data: object) -> str:
@@ -74,18 +72,13 @@ def _assembled(template: str, scripts: Sequence[str], data: object) -> str:
 
 
 def write_page(
-    calibration: Calibration,
+    shown: Calibration | History,
     path: str | os.PathLike[str],
     history: History | None = None,
     about: About | None = None,
 ) -> None:
     """Write the page whole or not at all."""
-    write_atomically(path, render(calibration, history, about), private=True)
-
-
-def write_history_page(history: History, path: str | os.PathLike[str]) -> None:
-    """Write the page of a history whole or not at all."""
-    write_atomically(path, render_history(history), private=True)
+    write_atomically(path, render(shown, history, about), private=True)
 
 
 def safe_json(value: object) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from robfcp import __version__
-from robfcp.calibration import Calibration, Level, by_class, diagnose, document, letters, what_if
+from robfcp.calibration import Calibration, by_class, diagnose, document, letters, what_if
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.page.sentences import diagnoses_data, headline, how_to_read, message
+from robfcp.page.sentences import harm, headline, how_to_read, message, set_sizes
 
 LONGEST = 200
 
@@ -61,28 +61,28 @@ class About:
 
 
 MOST_STRATA = 60
-MOST_SITES = 60
-WITH_OWN = 20  # sites shown, whose letters are worked out
+MOST_SITES = 20  # the worst, whose letters are worked out
 
 
 def strata_data(calibration: Calibration) -> dict[str, Any] | None:
-    """A row for each class or group, and for the worst sites their mix and own coverage.
+    """A row for each class or group, and for the worst sites in use their mix and own coverage.
 
-    None where the reports keep no such counts.
+    What sites hold that were left out is counted apart. None where the reports keep no such counts.
     """
     federation = calibration.federation
     strata = federation.strata
     if strata is None:
         return None
+    used = calibration.trusted_mask[strata.rows]
     limits = by_class.stratum_limits(strata, calibration.levels[0])
     covered, sizes = by_class.covered_by_stratum(strata, federation.grid, calibration.levels[0])
-    totals = sizes.sum(axis=0)
-    order = np.argsort(-totals, kind="stable")[:MOST_STRATA]
+    every, totals, hits = sizes.sum(axis=0), sizes[used].sum(axis=0), covered[used].sum(axis=0)
+    order = np.argsort(-every, kind="stable")[:MOST_STRATA]
     shares = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
-    sites = np.argsort(shares, kind="stable")[:MOST_SITES]
+    sites = np.flatnonzero(used)[np.argsort(shares[used], kind="stable")][:MOST_SITES]
     levels = {one.name: one for one in calibration.levels[0].parts}
-    worst = [federation.ids[strata.rows[r]] for r in sites[:WITH_OWN]]
-    own_letters = letters.own_thresholds(calibration, set(worst))
+    names = {r: federation.ids[strata.rows[r]] for r in sites.tolist()}
+    own_letters = letters.own_thresholds(calibration, set(names.values()))
     return {
         "by": strata.by,
         "n_strata": strata.n_strata,
@@ -93,9 +93,10 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
             {
                 "name": strata.labels[c],
                 "threshold": number(limits[c]),
-                "sites": int((sizes[:, c] > 0).sum()),
+                "sites": int((sizes[used, c] > 0).sum()),
                 "samples": int(totals[c]),
-                "covered": _share(covered[:, c].sum(), totals[c]),
+                "out": int(every[c] - totals[c]),
+                "covered": _share(hits[c], totals[c]),
                 "proved": [own.certificate.lower, own.certificate.upper] if own else None,
                 "protection": own.protection if own else "",
             }
@@ -111,8 +112,7 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
                 "mix": [_share(sizes[r, c], sizes[r].sum()) for c in order],
                 "by": [_share(covered[r, c], sizes[r, c]) for c in order],
             }
-            for r in sites
-            for client in [federation.ids[strata.rows[r]]]
+            for r, client in names.items()
             for own in [own_letters.get(client)]
         ],
     }
@@ -123,6 +123,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 VIEW = 160  # edges a distribution is drawn with
+_TOLD = ("short", "fact", "finding", "advice", "instead")  # of a diagnosis
 
 
 def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
@@ -135,16 +136,32 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
     first = calibration.levels[0]
     below = federation.smoothed_below()
     drawn = federation.comparable().smoothed_below()
-    shares = rising_shares(below[:, view], federation.masses[:, None])[calibration.trusted_mask]
-    low, middle, high = np.quantile(shares, [0.05, 0.5, 0.95], axis=0)
+    shares = np.clip(below[:, view] / federation.masses[:, None], 0, 1)[calibration.trusted_mask]
+    rising = np.maximum.accumulate(shares, axis=1)  # as counts with noise may not
+    low, middle, high = np.quantile(rising, [0.05, 0.5, 0.95], axis=0)
     found = diagnose(calibration)
     return {
         "about": {"title": about.title, "lines": about.lines},
+        "harm": harm(calibration),
         "message": message(calibration, found),
         "headline": headline(calibration, first),
-        "diagnoses": diagnoses_data(found),
+        "diagnoses": {
+            client: {name: getattr(one, name) for name in _TOLD} for client, one in found.items()
+        },
         "risk": None if calibration.risk is None else msgspec.to_builtins(calibration.risk),
-        "levels": [_level(level) for level in calibration.levels],
+        "levels": [
+            {
+                "value": float(level.coverage),
+                "threshold": number(level.threshold),
+                "lower": level.certificate.lower,
+                "upper": level.certificate.upper,
+                "statement": level.certificate.statement,
+                "curve": [[point.m, point.lower, point.upper] for point in level.curve],
+                "empty_from": level.empty_from,
+                "assumptions": [assumption.text for assumption in level.certificate.assumptions],
+            }
+            for level in calibration.levels
+        ],
         "grid": {
             "name": grid.name,
             "bins": grid.n_bins,
@@ -153,10 +170,16 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
             "edges": [number(federation.threshold_at(int(edge))) for edge in used],
         },
         "view": view.tolist(),
-        "clients": _clients(calibration),
+        "clients": {
+            "id": list(federation.ids),
+            "size": federation.sizes.tolist(),
+            "oddness": [float(f"{value:.6g}") for value in calibration.oddness],
+            "trusted": calibration.trusted_mask.astype(int).tolist(),
+            "covered": rounded(by_class.covered_at_sites(calibration)[:, 0]),
+            "reason": {c: calibration.reasons.get(c, "") for c in calibration.flagged},
+        },
         "counts": np.diff(drawn[:, view], prepend=0).ravel().tolist(),
         "crowd": {"low": rounded(low), "middle": rounded(middle), "high": rounded(high)},
-        "everybody": rounded(rising_shares(below[:, view].sum(axis=0), federation.masses.sum())),
         "faulty": msgspec.to_builtins(calibration.faulty),
         "missing": list(calibration.missing),
         "whatif": _what_if(others, federation),
@@ -183,11 +206,6 @@ def view_edges(pooled: NDArray[np.int64], grid: Grid) -> NDArray[np.intp]:
     spread = grid.edge_at(np.linspace(low, high, VIEW // 4))
     steps = np.linspace(0, n_bins - 1, VIEW // 4).astype(np.intp)
     return np.unique(np.concatenate([equiprobable, spread, steps, [n_bins - 1]]))
-
-
-def rising_shares(below: NDArray[np.int64], total: ArrayLike) -> NDArray[np.float64]:
-    """Shares in [0, 1] that never fall, as counts with noise may."""
-    return np.maximum.accumulate(np.clip(below / np.asarray(total), 0, 1), axis=-1)
 
 
 def number(value: float) -> float | None:
@@ -231,44 +249,15 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
     return [(name, "none" if value is None else str(value)) for name, value in rows.items()]
 
 
-def _level(level: Level) -> dict[str, Any]:
-    certificate = level.certificate
-    return {
-        "value": float(level.coverage),
-        "threshold": number(level.threshold),
-        "lower": certificate.lower,
-        "upper": certificate.upper,
-        "statement": certificate.statement,
-        "curve": [[point.m, point.lower, point.upper] for point in level.curve],
-        "empty_from": level.empty_from,
-        "assumptions": [assumption.text for assumption in certificate.assumptions],
-    }
-
-
-def _clients(calibration: Calibration) -> dict[str, Any]:
-    """Columns: name, size, oddness, trusted, share of its own cases covered, reason."""
-    federation = calibration.federation
-    return {
-        "id": list(federation.ids),
-        "size": federation.sizes.tolist(),
-        "oddness": [float(f"{value:.6g}") for value in calibration.oddness],
-        "trusted": calibration.trusted_mask.astype(int).tolist(),
-        "covered": rounded(by_class.covered_at_sites(calibration)[:, 0]),
-        "reason": {c: calibration.reasons.get(c, "") for c in calibration.flagged},
-    }
-
-
 def _what_if(others: what_if.OtherSettings, federation: Federation) -> dict[str, Any]:
     """Rows by number of liars, columns by level, and the mean number of labels in a set.
 
     That is told by some sites only; those that the defence would leave out are left out.
     """
-    told, sizes = federation.set_sizes, {}
+    told, sizes, every = federation.set_sizes, {}, np.arange(federation.n_clients)
     if told is not None:
         for m, out in zip(others.liars, others.excluded, strict=True):
-            kept = ~np.isin(told.rows, out)
-            total = max(1, int(federation.sizes[told.rows[kept]].sum()))
-            sizes[m] = np.cumsum(told.table.pooled(kept)) / total
+            sizes[m] = set_sizes(federation, told, ~np.isin(every, out))
     tables = {
         name: {
             "liars": list(table.liars),

@@ -28,7 +28,7 @@ _KINDS = {
 }
 _ROW = ("name", "samples", "covered", "coverage", "drift", "state", "word", "todo")
 _DRIFTED = "Run robfcp check on fresh labelled samples: coverage need not have fallen."
-_QUIET = "Nothing. No alarm is no proof: robfcp check says how much coverage is proved."
+_QUIET = "No alarm is no proof: robfcp check says how much coverage is proved."
 _RESTS_ON = (
     "while nothing is wrong, the chance of a miss given everything before is at most one minus the "
     "floor: independent samples of a site that holds its floor",
@@ -92,7 +92,7 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
             f"from {alarms.liars} liars, so no common alarm can ring for them."
         )
     else:
-        found["claim"], found["todo"] = f"No alarm in {looks}", _QUIET
+        found["claim"], found["todo"] = f"No alarm in {looks}", f"Nothing. {_QUIET}"
     found["alarm"] = "coverage" in alarms.rang
     found["assumptions"] += [
         f"at most {alarms.liars} of the {alarms.n_sites} sites lie; silent and refused ones count "
@@ -143,6 +143,9 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
         sites.append((name, report.n_samples, None, coverage, drift, *said))
     unheard = {name: reason for name, reason in faulty.items() if name not in latest}
     sites += [(name, 0, None, None, None, "silent", "refused", unheard[name]) for name in unheard]
+    changed = [f"{row[0]} ({row[6]})" for row in sites if row[5] != "quiet"]
+    if changed and not alarms.rang and not alarms.alarmed:
+        found["todo"] = f"Look at {a_few(changed)}. {_QUIET}"
     heard = [
         {
             "step": look.step,
@@ -171,7 +174,8 @@ def _add_monitors(found: dict[str, Any], monitors: tuple[tuple[str, MonitorState
         found["todo"] = _DRIFTED
     else:
         samples = sum(state.n for _, state in monitors)
-        found["claim"], found["todo"] = f"No alarm after {samples:,} fresh samples", _QUIET
+        found["claim"] = f"No alarm after {samples:,} fresh samples"
+        found["todo"] = f"Nothing. {_QUIET}"
     found["alarm"] = bool(fallen)
     found["assumptions"] += _RESTS_ON
     lines: dict[str, list[dict[str, Any]]] = {key: [] for key in _KINDS}

@@ -1,29 +1,110 @@
-"""The page's first sentence: who was left out or deserves a look, why, and what to do."""
+"""The page's first sentences: what harm was done, who did it, what it looks like, what to do."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from robfcp.calibration import Calibration, Level
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from robfcp.calibration import Calibration, Level, by_class
 from robfcp.certificate import at_least
 from robfcp.diagnosis import Diagnosis
+from robfcp.federation import Federation, Stratified
+from robfcp.guarantees import FcpThreshold
 
 NAMED = 4  # sites that the first sentence names with their cause
-GROUPS = 4  # diagnoses that the advice spells out
-LISTED = 6  # sites that it names of each
+
+
+def harm(calibration: Calibration) -> dict[str, str]:
+    """What believing every report would do to the cases of the sites that were used, and how much.
+
+    An estimate: their own reported samples against the threshold of all sites together. Empty where
+    no more are missed than were asked for, and sets do not grow.
+    """
+    federation, level, risk = calibration.federation, calibration.levels[0], calibration.risk
+    both, used = (level, _undefended(calibration)), calibration.trusted_mask
+    now, new = np.round(_covered(calibration, *both), 3)
+    if not (new > now or new < min(now, level.coverage)):
+        return {"first": "", "then": ""}
+    missed = [round(1000 * (1 - one)) for one in (new, now)]
+    counts = f"{missed[0]} of 1,000 sets would miss the true label in place of {missed[1]}"
+    sizes, words = federation.set_sizes, "sets would be wider than needed"
+    if risk is not None:
+        lost = [f"{risk.bound * (1 - one):.3g}" for one in (new, now)]
+        words, counts = f"the mean {risk.name} would be about {lost[0]} in place of {lost[1]}", ""
+    elif new < now:
+        name, counts = _mostly(calibration, both, counts)
+        more = f"about {missed[0] - missed[1]} more of every 1,000 cases"
+        words = f"{more} would get a wrong set{name}"
+    elif sizes is not None and calibration.by is None:
+        labels = set_sizes(federation, sizes, used)
+        mean = [f"{labels[federation.grid.edge_at(one.threshold)]:.2f}" for one in both]
+        words = f"a set would hold about {mean[1]} labels in place of {mean[0]}"
+    rests = "estimated from the reports of the sites that were used, which may lie too."
+    then = f"{counts}; {rests}" if counts else _sentence(rests)
+    return {"first": f"Had every report been believed, {words}.", "then": then}
+
+
+def set_sizes(
+    federation: Federation, told: Stratified, used: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """(bins,) the mean number of labels in a set with each threshold, at the used that tell it."""
+    kept = used[told.rows]
+    total = max(1, int(federation.sizes[told.rows[kept]].sum()))
+    return np.asarray(np.cumsum(told.table.pooled(kept)) / total)
+
+
+def _covered(calibration: Calibration, *levels: Level) -> NDArray[np.float64]:
+    """(L,) the share of what used sites reported that each level covers."""
+    used, mass = calibration.trusted_mask, calibration.federation.masses
+    shares = by_class.covered_at_sites(calibration, levels)[used]
+    return np.asarray(mass[used] @ shares / mass[used].sum())
+
+
+def _undefended(calibration: Calibration) -> Level:
+    """The first level with the thresholds of all sites together."""
+    federation, level = calibration.federation, calibration.levels[0]
+
+    def limit(held: Federation) -> float:
+        rule = FcpThreshold(held, np.ones(held.n_clients, dtype=bool))
+        return held.threshold_at(rule.index(level.coverage) if held.n_clients else None)
+
+    if calibration.by is None:
+        return replace(level, threshold=limit(federation))
+    every = by_class.held_strata(federation, calibration.by, calibration.record.clusters)
+    own = {name: limit(held.federation()) for held in every for name in held.members}
+    parts = tuple(replace(one, threshold=own[one.name]) for one in level.parts)
+    return replace(level, threshold=max(own.values()), parts=parts)
+
+
+def _mostly(calibration: Calibration, both: Sequence[Level], counts: str) -> tuple[str, str]:
+    """Of which class or group most of those are that are missed more; how many before and after."""
+    strata = calibration.federation.strata
+    if strata is None:
+        return "", counts
+    used, grid = calibration.trusted_mask[strata.rows], calibration.federation.grid
+    found = [by_class.covered_by_stratum(strata, grid, one) for one in both]
+    held = found[0][1][used].sum(axis=0)
+    now, then = (held - covered[used].sum(axis=0) for covered, _ in found)
+    more, c = then - now, int(np.argmax(then - now))
+    often = "mostly" if 2 * more[c] > more.sum() else "most often"
+    name = f"{strata.by} {strata.labels[c]}"
+    rates = [round(1000 * one[c] / max(held[c], 1)) for one in (then, now)]
+    return f", {often} in {name}", f"{counts}, in {name} {rates[0]} in place of {rates[1]}"
 
 
 def message(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, str]:
-    """The first sentence, and what to do about it, a line for each thing.
+    """Who was left out, else who deserves a look, else that nothing stands out.
 
-    Names first: those left out, else those to look at, else that nothing stands out.
+    Of one site also what to do; of more the page has cards.
     """
     out = [one for one in found.values() if not one.trusted]
     looks = [one for one in found.values() if one.trusted]
-    clients, then = calibration.federation.n_clients, ""
+    clients, told = calibration.federation.n_clients, out or looks
     used = "The one site was used" if clients == 1 else f"All {clients} sites were used"
     verdict = "flagged" if calibration.promised else "left out"
     if out:
@@ -37,32 +118,8 @@ def message(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[st
     else:
         report = "its report" if clients == 1 else "their reports"
         first = f"{used}; nothing in {report} looks wrong."
-    if told := out or looks:
-        then = _advice(told[0]) if len(told) == 1 else _to_do(told)
-    if looks and out:
-        was = "was" if len(looks) == 1 else "were"
-        then += " " if len(out) == 1 else "\n"
-        then += f"Also look at {_names(looks)}, which {was} used."
+    then = f"{_sentence(told[0].advice)}." if len(told) == 1 else ""
     return {"first": first, "then": then}
-
-
-def diagnoses_data(found: Mapping[str, Diagnosis]) -> dict[str, dict[str, Any]]:
-    """What the page shows of each diagnosis."""
-    return {
-        client: {
-            "cause": _cause(one),
-            "short": one.short,
-            "fact": _sentence(one.fact),
-            "finding": _sentence(one.finding),
-            "advice": _advice(one),
-            "instead": one.instead,
-        }
-        for client, one in found.items()
-    }
-
-
-def _advice(one: Diagnosis) -> str:
-    return f"{_sentence(one.advice)}."
 
 
 def _sentence(words: str) -> str:
@@ -73,8 +130,9 @@ def _worst(sites: Sequence[Diagnosis]) -> str:
     """Up to four by name with their cause; of more what was found how often, and the worst."""
     if len(sites) <= NAMED:
         return _listed([f"{one.client} ({one.short})" for one in sites])
-    kinds = _kinds(sites)
-    if len({*map(_cause, sites)}) == 1:
+    causes = Counter(map(_cause, sites)).most_common()
+    kinds = _listed([f"{cause} at {number}" for cause, number in causes])
+    if len(causes) == 1:
         kinds = f"{_cause(sites[0])} at each of them"
     low = min(sites, key=lambda one: math.inf if math.isnan(one.covered) else one.covered)
     if not low.fact or low.covered >= low.wanted:
@@ -86,30 +144,6 @@ def _cause(one: Diagnosis) -> str:
     return "cause unclear" if one.cause == "not told" else one.cause
 
 
-def _to_do(sites: Sequence[Diagnosis]) -> str:
-    """What to check, once for all sites of which the same is said; the largest groups first."""
-    groups: dict[tuple[str, str], list[Diagnosis]] = {}
-    for one in sites:
-        groups.setdefault((one.short, one.advice), []).append(one)
-    ordered = sorted(groups.values(), key=len, reverse=True)
-    told = [f"{_names(group)} ({group[0].short}): {group[0].advice}." for group in ordered[:GROUPS]]
-    rest = [one for group in ordered[GROUPS:] for one in group]
-    return "\n".join([*told, *([f"{_names(rest)}: see below."] if rest else [])])
-
-
-def _names(sites: Sequence[Diagnosis]) -> str:
-    names = [one.client for one in sites]
-    if len(names) > LISTED:
-        names[LISTED - 1 :] = [f"{len(names) - LISTED + 1} more"]
-    return _listed(names)
-
-
-def _kinds(sites: Sequence[Diagnosis]) -> str:
-    """What was found, and at how many."""
-    causes = Counter(map(_cause, sites)).most_common()
-    return _listed([f"{cause} at {number}" for cause, number in causes])
-
-
 def _listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
@@ -117,27 +151,37 @@ def _listed(parts: Sequence[str]) -> str:
 def headline(calibration: Calibration, level: Level) -> dict[str, str]:
     """The top of the page for one level: what was promised, or how much is proved up to where; the
     exact promise; and what became of the reports."""
-    promise = f"{_sentence(level.certificate.statement)}."
-    if calibration.promised:
-        claim = _guaranteed(calibration, level)
-    else:
-        claim = _defended(calibration, level)
-        if level.empty_from is not None:
-            promise += f" From {count(level.empty_from, 'liar')} on nothing is proved."
-    return {"claim": claim, "promise": promise, "reports": _reports(calibration)}
+    promise, every = f"{_sentence(level.certificate.statement)}.", calibration.by
+    wanted = f"{percent(float(level.coverage))} coverage" + (f" of every {every}" if every else "")
+    wanted = wanted if calibration.risk is None else calibration.wanted(level)
+    claim = (_guaranteed if calibration.promised else _defended)(calibration, level, wanted)
+    if not calibration.promised and level.empty_from is not None:
+        promise += f" From {count(level.empty_from, 'liar')} on nothing is proved."
+    (share,), used = _covered(calibration, level), len(calibration.trusted)
+    covers = f"{percent(share)} are covered"
+    if calibration.risk is not None:
+        covers = f"the mean {calibration.risk.name} is {calibration.risk.bound * (1 - share):.3g}"
+    kind, out = ("unflagged", "flagged") if calibration.promised else ("used", "left out")
+    numbers = {
+        "used": used,
+        out: len(calibration.flagged),
+        "refused as faulty": len(calibration.faulty),
+        "missing": len(calibration.missing),
+    }
+    told = ", ".join(f"{n} {word}" for word, n in numbers.items() if n or word in ("used", out))
+    federation = calibration.federation
+    valid = f"{count(federation.n_clients, 'valid report')} with {federation.n_samples:,} samples"
+    return {
+        "claim": claim,
+        "used": f"Of the cases that the {count(used, f'{kind} site')} reported, {covers}.",
+        "promise": promise,
+        "reports": f"{valid}; {told}.",
+    }
 
 
 def percent(share: float) -> str:
     """A share as a percentage of at most four digits; not for what is proved."""
     return f"{100 * share:.4g}%"
-
-
-def _wanted(calibration: Calibration, level: Level) -> str:
-    """What was asked for: coverage, or a mean loss."""
-    if calibration.risk is not None:
-        return calibration.wanted(level)
-    every = f" of every {calibration.by}" if calibration.by else ""
-    return f"{percent(float(level.coverage))} coverage{every}"
 
 
 def how_to_read(calibration: Calibration) -> Iterator[str]:
@@ -160,7 +204,7 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def _guaranteed(calibration: Calibration, level: Level) -> str:
+def _guaranteed(calibration: Calibration, level: Level, wanted: str) -> str:
     certificate = level.certificate
     condition = f"even if any {certificate.m} of {certificate.n_clients} sites lie"
     if certificate.samples is not None:
@@ -168,18 +212,15 @@ def _guaranteed(calibration: Calibration, level: Level) -> str:
         condition = f"even if any sites that hold {held} lie"
     elif certificate.m == 0:
         condition = "if nobody lies"
-    sure = ""
-    if certificate.confidence is not None:
-        sure = f" with {at_least(certificate.confidence)} confidence"
-    promised = _sentence(_wanted(calibration, level))
-    claim, flagged = f"{promised} is guaranteed{sure} {condition}", len(calibration.flagged)
+    sure, flagged = certificate.confidence, len(calibration.flagged)
+    sure_words = "" if sure is None else f" with {at_least(sure)} confidence"
+    claim = f"{_sentence(wanted)} is guaranteed{sure_words} {condition}"
     if level.full:
         return f"{claim}, but only because every prediction set is full"
     return f"{claim}; {count(flagged, 'site') if flagged else 'no site'} flagged"
 
 
-def _defended(calibration: Calibration, level: Level) -> str:
-    wanted = _wanted(calibration, level)
+def _defended(calibration: Calibration, level: Level, wanted: str) -> str:
     flagged, clients = len(calibration.flagged), calibration.federation.n_clients
     if level.full:
         return f"Too few samples for {wanted}: every prediction set is full"
@@ -189,15 +230,3 @@ def _defended(calibration: Calibration, level: Level) -> str:
         whom = f"the {clients - flagged} of {clients} sites that were kept"
     aim = "The thresholds aim" if calibration.by else "The threshold aims"
     return f"{aim} at {wanted}, from {whom}"
-
-
-def _reports(calibration: Calibration) -> str:
-    """Who reported, and who did not."""
-    federation = calibration.federation
-    out = "flagged" if calibration.promised else "left out"
-    numbers = {"used": len(calibration.trusted), out: len(calibration.flagged)}
-    gone = {"refused as faulty": len(calibration.faulty), "missing": len(calibration.missing)}
-    numbers |= {word: number for word, number in gone.items() if number}
-    words = ", ".join(f"{number} {word}" for word, number in numbers.items())
-    valid = count(federation.n_clients, "valid report")
-    return f"{valid} with {federation.n_samples:,} samples; {words}."

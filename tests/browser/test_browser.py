@@ -66,16 +66,19 @@ def shown_numbers(opened: Any) -> tuple[float, ...]:
     return tuple(map(float, " ".join(words).split()))
 
 
-def test_page_opens_quietly_and_says_the_headline(show: Show, calibration: Calibration) -> None:
+def test_page_opens_quietly_and_says_what_harm_was_done_by_whom_and_what_is_proved(
+    show: Show, calibration: Calibration
+) -> None:
     opened = show(calibration)
-    kept = f"the {39 - len(calibration.flagged)} of 39 sites that were kept"
     for part, words in (
+        ("first", "Had every report been believed, about "),
         ("message", f"{len(calibration.flagged)} of 39 sites were left out: "),
-        ("advice", "(scores all equal): check that the file"),
-        ("claim", kept),
+        ("claim", f"the {39 - len(calibration.flagged)} of 39 sites that were kept"),
+        ("used", "used sites reported, 9"),
         ("promise", calibration.certificate.statement[1:]),  # "With", not "with"
         ("reports", "1 refused as faulty, 1 missing"),
         ("assumptions", "lie"),
+        ("card", "**What is proved.** The threshold aims at 90% coverage"),
         ("audit", calibration.federation.grid.digest),
     ):
         assert words in opened.text(part)
@@ -110,30 +113,23 @@ def test_sliders_show_what_the_library_computes(
     assert opened.text("level-value") != before
 
 
-def test_click_on_a_flagged_client_shows_its_reason(show: Show, calibration: Calibration) -> None:
-    opened = show(calibration)
-    flagged = calibration.flagged[0]
+def test_a_click_in_table_or_chart_chooses_the_client_there(
+    show: Show, calibration: Calibration
+) -> None:
+    opened, flagged = show(calibration), calibration.flagged[0]
     opened.page.locator("#verdicts [data-key=flagged]").click()
     assert opened.page.locator("#table tbody tr[data-client]").count() == len(calibration.flagged)
     opened.page.locator("#table tbody tr[data-client]", has_text=flagged).click()
     assert opened.text("client-title") == flagged
     assert opened.text("client-verdict") == "left out"
     assert opened.text("client-finding").startswith("All its scores are equal")
-    assert not opened.page.locator("#client-reason").is_visible()
     opened.page.locator("#client-technical summary").click()
     assert opened.text("client-reason") == calibration.reasons[flagged]
-
-
-def test_click_in_the_chart_chooses_the_client_there(show: Show, calibration: Calibration) -> None:
-    opened = show(calibration)
     opened.page.locator("#clients-chart").scroll_into_view_if_needed()
     box = opened.page.locator("#clients-chart .u-over").bounding_box()
-    names = set()
-    for share, verdicts in ((0.05, ["used"]), (0.5, ["used"]), (0.995, ["faulty", "missing"])):
+    for share, verdicts in ((0.05, ["used"]), (0.995, ["faulty", "missing"])):
         opened.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
-        names.add(opened.text("client-title"))
         assert opened.text("client-verdict") in verdicts
-    assert len(names) == 3
 
 
 def test_filter_and_sort_and_export_give_the_rows_asked_for(
@@ -212,13 +208,15 @@ def test_dark_page_is_dark_and_a_printed_one_light_and_two_pages(
         assert len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 2
 
 
-def test_culprits_stand_before_the_sliders(show: Show, stroke: Calibration) -> None:
-    parts = ("message", "diagnoses-section", "client", "whatif")
+def test_harm_stands_before_culprits_and_those_before_the_sliders(
+    show: Show, stroke: Calibration
+) -> None:
+    parts = ("first", "message", "used", "promise", "diagnoses-section", "client", "whatif")
     for width, height in ((1280, 900), (375, 812)):
         opened = show(stroke, viewport={"width": width, "height": height})
         tops = [opened.page.locator(f"#{part}").bounding_box()["y"] for part in parts]
         assert tops == sorted(tops)
-        assert tops[1] < height
+        assert tops[4] < height
         assert 2 <= opened.page.locator("#diagnoses li").count() <= 6
     opened.page.locator("#diagnoses-more").click()
     shown = opened.page.locator("#diagnoses li .site").all_inner_texts()
@@ -226,22 +224,32 @@ def test_culprits_stand_before_the_sliders(show: Show, stroke: Calibration) -> N
     opened.page.locator("#diagnoses li .site").nth(2).click()
     assert opened.text("client-title") == shown[2]
     first = opened.page.locator("#diagnoses li").first
-    assert not first.locator("details p").first.is_visible()
     first.locator("summary").click()
     assert first.locator("details p").first.inner_text().endswith(stroke.reasons[shown[0]])
-
-
-def test_what_if_tells_how_large_sets_would_be(
-    show: Show, stroke: Calibration, calibration: Calibration
-) -> None:
-    opened = show(stroke)
     table = opened.data()["whatif"]["tables"]["defence"]
-    for level in (0.8, 0.95):
-        column = table["levels"].index(level)
-        opened.slide("level", column)
-        wanted = table["size"][table["liars"].index(stroke.liars)][column]
-        assert 1 < float(opened.value("out-size")) == wanted < 4
-    assert not show(calibration).page.locator("#size-tile").is_visible()
+    column = table["levels"].index(0.95)
+    opened.slide("level", column)
+    wanted = table["size"][table["liars"].index(stroke.liars)][column]
+    assert 1 < float(opened.value("out-size")) == wanted < 4
+
+
+BROKEN = """() => [...document.querySelectorAll("td, th")].filter((cell) => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  const tops = [...range.getClientRects()].map((box) => Math.round(box.top / 9));
+  return cell.offsetParent && Math.max(...tops) - Math.min(...tops) > 1;
+}).map((cell) => cell.innerText)"""
+
+
+@pytest.mark.parametrize("width", [500, 1280])
+def test_tables_scroll_and_never_break_a_word(show: Show, stroke: Calibration, width: int) -> None:
+    opened = show(stroke, viewport={"width": width, "height": 900})
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.page.evaluate(BROKEN) == []
+    assert "proved" not in opened.text("strata")  # one threshold for all classes proves none of one
+    with opened.page.expect_download() as download:
+        opened.page.locator("#card-save").click()
+    assert "| recovered | 0." in Path(download.value.path()).read_text()
 
 
 def test_a_missed_liar_is_used_but_to_be_looked_at(show: Show) -> None:
@@ -250,7 +258,7 @@ def test_a_missed_liar_is_used_but_to_be_looked_at(show: Show) -> None:
     calibration = robfcp.calibrate(story.reports, defence="none")
     opened = show(calibration, viewport={"width": 1280, "height": 700})
     opened.page.screenshot(path=IMAGES / "page-missed.png")
-    assert opened.text("message").startswith(f"All 49 sites were used, but look at {liar}: only ")
+    assert opened.text("first").startswith(f"All 49 sites were used, but look at {liar}: only ")
     assert opened.text("client-title") == liar
     assert opened.text("client-verdict") == "used, but look"
     opened.page.locator("#verdicts [data-key=look]").click()
@@ -285,6 +293,8 @@ def test_pictures_for_the_documentation_and_what_they_are_about(
 ) -> None:
     title = "Outcome after stroke, 49 hospitals"
     about = About(title, "International Stroke Trial", "the demo", "15 November 2026")
+    narrow = show(stroke, about=about, viewport={"width": 500, "height": 1180})
+    narrow.page.screenshot(path=IMAGES / "page-narrow.png")
     opened = show(stroke, about=about, viewport={"width": 1280, "height": 1180})
     assert opened.text("about-title") == opened.page.title() == title
     lines = "International Stroke Trial · 15 November 2026 · run by the demo"
@@ -296,6 +306,4 @@ def test_pictures_for_the_documentation_and_what_they_are_about(
     opened.page.wait_for_timeout(300)
     parts = {"left-out": "diagnoses-section", "site": "client", "classes": "strata-section"}
     for name, part in parts.items():
-        assert (
-            len(opened.page.locator(f"#{part}").screenshot(path=IMAGES / f"page-{name}.png")) > 9999
-        )
+        opened.page.locator(f"#{part}").screenshot(path=IMAGES / f"page-{name}.png")

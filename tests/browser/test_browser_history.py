@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import robfcp
 from robfcp.lab import outputs
 from robfcp.monitoring import AlarmHistory, Chain, EReport
-from robfcp.page import History, write_history_page
+from robfcp.page import History, write_page
 
 pytestmark = pytest.mark.browser
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -37,25 +37,6 @@ def watched(identity: str) -> AlarmHistory:
     return history
 
 
-def test_the_page_of_a_history_draws_switches_and_keeps_names_as_text(
-    show: Callable[..., Any],
-) -> None:
-    history = History(watched("ab" * 32))
-    opened = show(lambda path: write_history_page(history, path))
-    assert opened.text("claim").startswith("Alarm: coverage has fallen below its floor")
-    assert "Recalibrate now" in opened.text("todo")
-    assert HOSTILE in opened.text("history-sites")
-    for table, rows in (("sites", 6), ("looks", 5)):
-        assert opened.page.locator(f"#history-{table} tbody tr").count() == rows
-    words = opened.text("history-words")
-    opened.page.locator("#history-kinds button", has_text="drift").click()
-    assert opened.text("history-words") != words
-    box = opened.page.locator("#history-chart .u-over").bounding_box()
-    opened.page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 20)
-    assert opened.page.locator("#history-chart .readout").inner_text().startswith("step 5: all")
-    assert not opened.page.locator("#rounds-section").is_visible()
-
-
 def test_the_calibrations_page_warns_of_an_alarm_and_shows_its_rounds(
     show: Callable[..., Any],
 ) -> None:
@@ -65,6 +46,7 @@ def test_the_calibrations_page_warns_of_an_alarm_and_shows_its_rounds(
     chain = chain.extended(fresh, first, admitted, watched(first.identity))
     opened = show(fresh, history=History(watched(fresh.identity), (), chain))
     assert "coverage has fallen" in opened.text("since")
+    assert HOSTILE in opened.text("history-sites")
     assert opened.page.locator("#rounds tbody tr").count() == 2
     assert "coverage at step" in opened.text("rounds")
     quiet = show(fresh)
@@ -99,9 +81,18 @@ def new_scanner() -> History:
     return History(history)
 
 
-def test_the_picture_in_the_docs(show: Callable[..., Any]) -> None:
-    history = new_scanner()
-    size = {"width": 1280, "height": 1000}
-    opened = show(lambda path: write_history_page(history, path), viewport=size)
-    assert opened.text("claim").startswith("Alarm")
+def test_the_page_of_a_history_draws_and_switches(show: Callable[..., Any]) -> None:
+    history, size = new_scanner(), {"width": 1280, "height": 1000}
+    opened = show(lambda path: write_page(history, path), viewport=size)
     opened.page.screenshot(path=IMAGES / "history.png")
+    assert opened.text("claim").startswith("Alarm: coverage has fallen below its floor")
+    assert "Recalibrate now" in opened.text("todo")
+    for table, rows in (("sites", 20), ("looks", 10)):
+        assert opened.page.locator(f"#history-{table} tbody tr").count() == rows
+    words = opened.text("history-words")
+    opened.page.locator("#history-kinds button", has_text="drift").click()
+    assert opened.text("history-words") != words
+    box = opened.page.locator("#history-chart .u-over").bounding_box()
+    opened.page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 20)
+    assert opened.page.locator("#history-chart .readout").inner_text().startswith("step 10: all")
+    assert not opened.page.locator("#rounds-section").is_visible()

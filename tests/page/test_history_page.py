@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from makers import beta_scores, embedded, refused, reports_of, said
 
 import robfcp
 from robfcp.monitoring import AlarmHistory, Chain, EReport
-from robfcp.page import History, render, render_history
+from robfcp.page import History, render
 from robfcp.page.history import MOST_LINES, MOST_SITES
 
 DIGEST = "ab" * 32
@@ -32,20 +31,18 @@ def looks(calibration: str = DIGEST, rising: int = 3, drift: float = 0.25) -> Al
     return history
 
 
-def calibrated(seed: int, **options: Any) -> robfcp.Calibration:
-    reports = reports_of(beta_scores(seed, 6, 300))
-    return robfcp.calibrate(reports, **{"defence": "none", **options})
+def calibrated(seed: int) -> robfcp.Calibration:
+    return robfcp.calibrate(reports_of(beta_scores(seed, 6, 300)), defence="none")
 
 
 def shown(history: History) -> dict[str, Any]:
-    return embedded(render_history(history))["history"]
+    return embedded(render(history))["history"]
 
 
 def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
     history = looks()
     data = shown(History(history))
-    watch = data["watch"]
-    coverage = watch["kinds"][0]
+    watch, coverage = data["watch"], data["watch"]["kinds"][0]
     assert coverage["limit"] == pytest.approx(math.log10(2 / 0.05), abs=1e-4)
     lines = {line["name"]: line for line in coverage["lines"]}
     assert lines["site-00"]["state"] == "alarm"
@@ -54,23 +51,21 @@ def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
     merged = [round(one.log_coverage / math.log(10), 3) for one in history.merged]
     assert lines["all sites together"]["y"] == merged
     rows = {row["name"]: f"{row['word']}: {row['todo']}" for row in watch["sites"]}
-    for name, words in (("site-00", "alarms: "), ("site-03", "no alarm: nothing"),
-                        ("site-04", "counts 3 samples"), ("site-05", "silent since step 2: "),
-                        ("site-05", "ask for its e-report")):  # fmt: skip
-        assert words in rows[name]
+    told = ("alarms: ", "no alarm: nothing", "counts 3 samples", "silent since step 2: counts for")
+    assert all(words in rows[f"site-0{k}"] for k, words in zip((0, 3, 4, 5), told, strict=True))
     assert [look["heard"] for look in watch["looks"]] == [6, 6, 5, 4]
     assert {history.digest, DIGEST} <= set(dict(data["audit"]).values())
 
 
-@pytest.mark.parametrize(
-    ("rising", "drift", "claim", "todo"),
-    [
-        (0, 0.25, "No alarm in 4 looks", "Nothing."),
-        (1, 0.25, "No common alarm in 4 looks", "told from 1 liars"),
-        (0, 9.0, "Scores have drifted (step 1", "robfcp check"),
-        (3, 0.25, "Alarm: coverage has fallen below its floor (step 2", "Recalibrate now"),
-    ],
-)
+RANG = [
+    (0, 0.25, "No alarm in 4 looks", "Look at site-04 (silent since step 3), site-05 ("),
+    (1, 0.25, "No common alarm in 4 looks", "told from 1 liars"),
+    (0, 9.0, "Scores have drifted (step 1", "robfcp check"),
+    (3, 0.25, "Alarm: coverage has fallen below its floor (step 2", "Recalibrate now"),
+]
+
+
+@pytest.mark.parametrize(("rising", "drift", "claim", "todo"), RANG)
 def test_the_claim_says_what_rang_and_what_to_do(rising, drift, claim, todo) -> None:
     data = shown(History(looks(rising=rising, drift=drift)))
     assert data["alarm"] is (rising == 3)
@@ -92,19 +87,18 @@ def test_a_sites_own_monitors_have_a_page() -> None:
     bad, good = (monitor(name, m).state for name, m in (("bad", 0.5), ("good", 0.05)))
     quiet, new = monitor("quiet", 0.05, own=False).state, robfcp.Monitor(calibrated(0)).state
     for states, claim, drawn in (
-        ((("bad", bad), ("good", good)), "Alarm: coverage has fallen below its floor at bad", 2),
-        ((("good", good),), "Scores have drifted at good", 2),
-        ((("quiet", quiet),), "No alarm after 400 fresh samples", 1),
-        ((("new", new),), "", 0),
+        ({"bad": bad, "good": good}, "Alarm: coverage has fallen below its floor at bad", 2),
+        ({"good": good}, "Scores have drifted at good", 2),
+        ({"quiet": quiet}, "No alarm after 400 fresh samples", 1),
+        ({"new": new}, "", 0),
     ):
-        data = shown(History(monitors=states))
+        data = shown(History(monitors=tuple(states.items())))
         assert data["claim"].startswith(claim)
         assert len([kind for kind in data["watch"]["kinds"] if kind["lines"]]) == drawn
         assert ("no samples yet" in data["watch"]["line"]) is (drawn == 0)
-        if states[0][1] is bad:
-            first = data["watch"]["sites"][0]
-            assert "coverage at sample" in first["word"]
-            assert first["covered"] == pytest.approx(1 - bad.misses / 400, abs=1e-5)
+    first = shown(History(monitors=(("bad", bad),)))["watch"]["sites"][0]
+    assert "coverage at sample" in first["word"]
+    assert first["covered"] == pytest.approx(1 - bad.misses / 400, abs=1e-5)
 
 
 def chained() -> tuple[robfcp.Calibration, Chain]:
@@ -117,26 +111,21 @@ def chained() -> tuple[robfcp.Calibration, Chain]:
 def test_rounds_are_shown_with_the_alarms_before_them() -> None:
     calibration, chain = chained()
     data = embedded(render(calibration, History(looks(calibration.identity), (), chain)))["history"]
-    links = [(link["name"], link["alarms"]) for link in data["rounds"]["links"]]
-    assert links == [("2", "coverage at step 2"), ("1", "–")]
+    assert [link["alarms"] for link in data["rounds"]["links"]] == ["coverage at step 2", "–"]
     spoken = {row["name"] for row in data["rounds"]["reputations"]}
     assert spoken == {"site-00", "site-01", "site-02"}
     assert embedded(render(calibration))["history"] is None
-    alone = shown(History(chain=chain))
-    assert (alone["claim"], alone["watch"]) == ("2 rounds of calibration", None)
+    assert shown(History(chain=chain))["claim"] == "2 rounds of calibration"
     with pytest.raises(robfcp.RobfcpError, match="there is none"):
-        render_history(History())
+        render(History())
 
 
 def test_hostile_names_and_many_sites_stay_inside() -> None:
-    hostile = "</script><script>alert(1)</script>&"
+    hostile, own = "</script><script>alert(1)</script>&", (DIGEST, 0.9, 500)
     history = AlarmHistory(DIGEST, hostile, 700, 1, 0.05)
-    sent = [EReport(f"s{k}", DIGEST, 0.9, 500, -1.0, None, 1) for k in range(699)]
-    sent.append(EReport(hostile, DIGEST, 0.9, 500, 60.0, None, 1))
-    page = render_history(History(history.looked(sent, 1)[1]))
+    sent = [EReport(f"s{k}", *own, -1.0, None, 1) for k in range(699)]
+    page = render(History(history.looked([*sent, EReport(hostile, *own, 60.0, None, 1)], 1)[1]))
     assert hostile not in page
-    assert page.count("<script") == 2
-    assert not re.search(r"""(src|href|action)\s*=\s*["']?(https?:|//)""", page)
     watch = embedded(page)["history"]["watch"]
     assert watch["sites"][0]["name"] == hostile
     assert len(watch["kinds"][0]["lines"]) == MOST_LINES + 1
@@ -144,19 +133,14 @@ def test_hostile_names_and_many_sites_stay_inside() -> None:
     assert len(page) < 300_000
 
 
-def test_the_commands_write_a_page_of_what_they_are_given(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_write_a_page_of_what_they_are_given(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     calibration, chain = chained()
     calibration.save("c.json")
     chain.save("c.chain.json")
     looks(calibration.identity).save("alarms.json")
     looks().save("other.json")
-    for name, missed in (("m", 0.5), ("n", 0.05)):
-        monitor(name, missed).state.save(f"{name}.json")
-    for name, text in (("junk", '{"kind": "alarms", "schema": 1}'), ("report", "{}")):
-        (tmp_path / f"{name}.json").write_text(text)
+    monitor("m", 0.5).state.save("m.json")
 
     def go(*words: str) -> dict[str, Any]:
         said("show", *words, "--html", "p.html")
@@ -165,16 +149,10 @@ def test_the_commands_write_a_page_of_what_they_are_given(
     assert go("c.json")["history"]["rounds"]["links"][0]["sites"] == 6  # the chain lies beside it
     assert go("c.json", "--history", "alarms.json")["history"]["alarm"]
     assert set(go("alarms.json")) == {"history"}
-    assert len(go("m.json", "--history", "n.json")["history"]["watch"]["sites"]) == 2
-    assert go("c.chain.json", "--history", "alarms.json")["history"]["watch"]
-    calibrated(3).save("d.json")
-    chain.save("d.chain.json")
     for words, refusal in (
-        (["c.json", "--history", "other.json"], "the history is that of another calibration"),
-        (["c.json", "--history", "report.json"], "is no history"),
-        (["alarms.json", "--history", "other.json"], "is the second alarms file"),
-        (["alarms.json", "--history", "m.json"], "different pages"),
-        (["junk.json"], "not a record of alarms"),
-        (["d.json"], "is not the chain of"),
+        ("c.json --history other.json", "the history is that of another calibration"),
+        ("alarms.json --history c.json", "is no history"),
+        ("alarms.json --history other.json", "is the second alarms file"),
+        ("alarms.json --history m.json", "different pages"),
     ):
-        assert refusal in refused("show", *words, "--html", "x.html")
+        assert refusal in refused("show", *words.split(), "--html", "x.html")

@@ -21,7 +21,7 @@ function client(k) {
     oddness: CLIENTS.oddness[k],
     covered: CLIENTS.covered[k],
     reason: verdict === "flagged" ? CLIENTS.reason[id] : "",
-    diagnosis: Object.hasOwn(DATA.diagnoses, id) ? `${DATA.diagnoses[id].finding}.` : "",
+    diagnosis: Object.hasOwn(DATA.diagnoses, id) ? `${sentence(DATA.diagnoses[id].finding)}.` : "",
   };
 }
 
@@ -46,7 +46,7 @@ function drawClients() {
       },
       axes: [
         axis({ label: "sites, the strangest on the right", values: (_, ticks) => ticks.map((t) => (t > 0 && t <= K && Number.isInteger(t) ? t : "")) }),
-        axis({ label: log ? "how strange (log)" : "how strange", size: 52, splits: log ? powers : undefined, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(shown) }),
+        axis({ label: log ? "how strange (log; 0 at the foot)" : "how strange", size: 52, splits: log ? powers : undefined, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(shown) }),
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
       hooks: { draw: [(chart) => drawMarks(chart, xs, ys, drawn)] },
@@ -116,7 +116,7 @@ function showClient() {
   const found = DIAGNOSES.get(chosen.id);
   const told = chosen.k < K && found;
   byId("client-finding").textContent = told
-    ? [found.finding, found.fact, found.advice.slice(0, -1)].filter(Boolean).join(". ") + "."
+    ? [found.finding, found.fact, found.advice].filter(Boolean).map(sentence).join(". ") + "."
     : chosen.k < K ? "Used: nothing in its report looks wrong." : chosen.reason;
   byId("client-reason").textContent = chosen.reason;
   byId("client-technical").hidden = chosen.k >= K || !chosen.reason;

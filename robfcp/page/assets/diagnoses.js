@@ -14,7 +14,7 @@ function showDiagnoses() {
   }
   const cards = [...groups.values()].sort((a, b) => CLIENTS.trusted[a[0]] - CLIENTS.trusted[b[0]]);
   const word = verdictWords("flagged"), out = ks.filter((k) => !CLIENTS.trusted[k]).length;
-  const left = `${word[0].toUpperCase()}${word.slice(1)}`;
+  const left = sentence(word);
   byId("diagnoses-title").textContent = out === 0 ? "Used, but look" : out === ks.length ? left : `${left}, and used but to be looked at`;
   const fill = (most, names) => byId("diagnoses").replaceChildren(...cards.slice(0, most).map((group) => diagnosisCard(group, names)));
   fill(FIRST_CARDS, FIRST_NAMES);
@@ -43,11 +43,11 @@ function diagnosisCard(group, most) {
   const rest = group.length - names.length;
   const who = element("div", { className: "names" }, ...names, ...(rest ? [element("span", { className: "quiet", text: `and ${number(rest)} more` })] : []));
   const same = group.every((k) => DIAGNOSES.get(CLIENTS.id[k]).fact === fact);
-  const seen = same ? fact : group.length > 1 ? `${inUnits(Math.min(...group.map((k) => CLIENTS.covered[k])))} – ${inUnits(Math.max(...group.map((k) => CLIENTS.covered[k])))} ${DATA.risk ? `is their ${OWN_CASES}` : "of their own cases are covered"}` : fact;
+  const seen = same ? sentence(fact) : group.length > 1 ? `${inUnits(Math.min(...group.map((k) => CLIENTS.covered[k])))} – ${inUnits(Math.max(...group.map((k) => CLIENTS.covered[k])))} ${DATA.risk ? `is their ${OWN_CASES}` : "of their own cases are covered"}` : sentence(fact);
   const parts = [
     element("div", { className: "who" }, who, verdictMark(verdict)),
-    element("p", { className: "seen" }, element("strong", { text: `${finding}.` }), ...(seen ? [` ${seen}.`] : [])),
-    element("p", { className: "todo", text: advice }),
+    element("p", { className: "seen" }, element("strong", { text: `${sentence(finding)}.` }), ...(seen ? [` ${seen}.`] : [])),
+    element("p", { className: "todo", text: `${sentence(advice)}.` }),
   ];
   if (instead) parts.push(element("p", { className: "quiet small", text: `Not certain; it may also be: ${instead}.` }));
   const reasons = group.slice(0, most).map((k) => [CLIENTS.id[k], client(k).reason]).filter(([, reason]) => reason);

@@ -71,6 +71,17 @@ function element(name, { text, className, ...rest } = {}, ...children) {
   return made;
 }
 
+/** Hand the reader a file. */
+function save(text, name, type) {
+  const link = element("a", { download: name, href: URL.createObjectURL(new Blob([text], { type })) });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+function sentence(words) {
+  return words.slice(0, 1).toUpperCase() + words.slice(1);
+}
+
 /** Buttons of which one is pressed; `choose` is told its key. */
 function segments(id, choices, pressed, choose) {
   byId(id).replaceChildren(

@@ -28,9 +28,13 @@ function showWords() {
   if (title) document.title = title;
   byId("about-title").textContent = title || "calibration";
   byId("about-lines").textContent = lines.join(" · ");
-  byId("message").textContent = DATA.message.first;
+  const harm = DATA.harm.first;
+  byId("first").textContent = harm || DATA.message.first;
+  byId("harm").textContent = DATA.harm.then;
+  byId("message").textContent = harm ? DATA.message.first : "";
   byId("advice").textContent = DATA.message.then;
   byId("claim").textContent = `${DATA.headline.claim}.`;
+  byId("used").textContent = DATA.headline.used;
   byId("promise").textContent = DATA.headline.promise;
   byId("reports").textContent = DATA.headline.reports;
   const first = DATA.levels[0];
@@ -47,6 +51,34 @@ function showWords() {
     byId("since").textContent = `${DATA.history.claim}. ${DATA.history.todo}`;
     byId("since").hidden = false;
   }
+}
+
+/** What a model card says about uncertainty, as Markdown: who, what is proved, what it rests on. */
+function modelCard() {
+  const plain = (words) => words.replace(/[\\`*_|<>[\]#]/g, "\\$&").replace(/\s+/g, " ");
+  const row = (cells) => `| ${cells.map((cell) => plain(String(cell))).join(" | ")} |`;
+  const audit = new Map(DATA.audit), { headline, strata } = DATA;
+  const told = ["model", "round", "score", "defence", "promise", "calibration digest (SHA-256 of the file)"];
+  const lines = [
+    `## Prediction sets${DATA.about.title ? `: ${plain(DATA.about.title)}` : ""}`, "",
+    "**Intended use.** Sets of labels for new cases of the sites that reported; not for cases of other kinds, nor in place of judgement.", "",
+    `**Calibration data.** ${plain(headline.reports)} ${plain(headline.used)}`, "",
+    `**What is proved.** ${plain(headline.claim)}. ${plain(headline.promise)}`, "",
+    "**It rests on:**", "", ...DATA.levels[0].assumptions.map((text) => `- ${plain(text)}`), "",
+  ];
+  if (strata) {
+    lines.push(row([strata.by, "threshold", "samples", "covered"]), "|---|---|---|---|");
+    lines.push(...strata.rows.map((one) => row([one.name, shown(one.threshold), number(one.samples), one.covered === null ? "–" : percent(one.covered)])));
+    lines.push("", "Covered: the share of their own cases, at the sites that were used.", "");
+  }
+  lines.push(...told.filter((name) => audit.get(name) !== "none").map((name) => `- ${name}: ${plain(audit.get(name))}`));
+  return `${lines.join("\n")}\n`;
+}
+
+function setUpCard() {
+  const text = modelCard();
+  byId("card").textContent = text;
+  byId("card-save").addEventListener("click", () => save(text, "model-card.md", "text/markdown"));
 }
 
 /** Whom the page opens on: the strangest site left out, else one to look at, else the strangest. */
@@ -96,6 +128,7 @@ showHistory(DATA.history);
 setUpWhatIf();
 setUpScales();
 setUpTable();
+setUpCard();
 setUpPrinting();
 drawAll();
 document.querySelectorAll(".chart").forEach((box) => resized.observe(box));

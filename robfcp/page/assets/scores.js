@@ -1,4 +1,5 @@
 // The axis of scores: linear, or stretched to the grid.
+const EVERYBODY = pooledShares(new Set());
 let scale = defaultScale();
 
 /** Linear where the threshold stands well inside the shown range, else by bin number. */
@@ -13,8 +14,8 @@ function defaultScale() {
 /** The bins between which scores lie; all of them on a finite grid. */
 function shownBins() {
   if (DATA.grid.low !== null && edgeValue(VIEW.at(-1)) !== Infinity) return [-1, VIEW.at(-1)];
-  const first = DATA.everybody.findLastIndex((share) => share < 0.002);
-  const last = DATA.everybody.findIndex((share) => share > 0.998);
+  const first = EVERYBODY.findLastIndex((share) => share < 0.002);
+  const last = EVERYBODY.findIndex((share) => share > 0.998);
   return [first < 0 ? VIEW[0] : VIEW[first], VIEW[last]];
 }
 

@@ -7,7 +7,7 @@ const COLUMNS = [
   ["oddness", "how odd", (row) => (row.oddness === null ? "–" : shown(row.oddness))],
   ["size", "samples", (row) => (row.size === null ? "–" : number(row.size))],
   ["covered", OWN_CASES, (row) => (row.covered === null ? "–" : inUnits(row.covered))],
-  ["diagnosis", "what it looks like", (row) => row.diagnosis || (row.k >= K ? row.reason : "")],
+  ["diagnosis", "what it looks like", (row) => DIAGNOSES.get(row.id)?.short ?? (row.k >= K ? row.reason : "")],
 ];
 const EXPORTED = [...COLUMNS.map(([key]) => key), "reason"];
 const NUMBERS = new Set(["oddness", "size", "covered"]);
@@ -107,7 +107,7 @@ function tableRow(row) {
     const words = text(row);
     if (key === "verdict") cell.append(verdictMark(row.verdict));
     else cell.textContent = words;
-    if (key === "diagnosis" || key === "id") cell.title = words;
+    if (key === "diagnosis" || key === "id") cell.title = key === "id" ? words : row.diagnosis || words;
     return cell;
   });
   return element("tr", { "data-client": row.k, tabindex: 0, className: row.k === state.client ? "chosen" : "" }, ...cells);
@@ -117,9 +117,7 @@ function tableRow(row) {
 function exportRows() {
   const lines = view.rows.map((row) => EXPORTED.map((key) => csv(row[key])).join(","));
   const text = `${EXPORTED.map((key) => (key === "size" ? "samples" : key === "id" ? "client" : key)).join(",")}\r\n${lines.join("\r\n")}\r\n`;
-  const link = element("a", { download: "clients.csv", href: URL.createObjectURL(new Blob([text], { type: "text/csv" })) });
-  link.click();
-  URL.revokeObjectURL(link.href);
+  save(text, "clients.csv", "text/csv");
 }
 
 function csv(value) {
