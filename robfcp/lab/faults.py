@@ -22,7 +22,7 @@ from robfcp.scores import LAC
 
 OUTCOMES = ("dead", "dependent", "not recovered", "recovered")
 FAULTS = ("swapped-labels", "other-class-order", "old-model", "stale-file", "temperature-flat")
-LIE = "all scores zero"
+LIE = "all scores equal"
 DEFENCES = ("none", "rob-fcp", "rob-fcp-released", Consensus.name)
 HONEST = "honest hospitals only"
 
@@ -62,11 +62,12 @@ def stroke_story(
     faults: Sequence[str] = FAULTS,
     repeats: int = 1,
     liars: int = 14,
+    lie: float = 0.0,
     seed: int = 0,
 ) -> Story:
     """Hospitals with at least `min_size` patients; `repeats` of them make each fault.
 
-    Besides, `liars` report zeros only, which is the simplest lie.
+    Besides, `liars` report one score only, which is the simplest lie.
     """
     given = outputs.load("stroke", outputs.NATURAL)
     parts = partitions.by_site(given.column("site"), min_size)
@@ -87,8 +88,8 @@ def stroke_story(
         if odd.get(k, LIE) != LIE:
             pair = named_attack(odd[k])(own, wrongdoers, rng)[k]
         sizes = LAC().all_labels(pair[0])
-        zero = odd.get(k) == LIE
-        reports.append(report(name, *pair, OUTCOMES, zero=zero, label_scores=sizes))
+        told = lie if odd.get(k) == LIE else None
+        reports.append(report(name, *pair, OUTCOMES, lie=told, label_scores=sizes))
     return Story(tuple(reports), {names[k]: odd[k] for k in sorted(odd)}, tests)
 
 
@@ -104,12 +105,12 @@ def report(
     labels: NDArray[np.intp],
     classes: Any,
     *,
-    zero: bool = False,
+    lie: float | None = None,
     label_scores: NDArray[np.float64] | None = None,
 ) -> Report:
-    """A site's report by class, of zeros if asked for."""
+    """A site's report by class, of one score only if told so."""
     score = LAC()
-    scores = np.zeros(len(labels)) if zero else score(probabilities, labels)
+    scores = score(probabilities, labels) if lie is None else np.full(len(labels), lie)
     return Report.from_scores(
         name, scores, score=score, labels=labels, classes=classes, label_scores=label_scores
     )
@@ -131,10 +132,12 @@ def _line(defence: str, calibration: Calibration, story: Story) -> dict[str, Any
         "defence": defence,
         "coverage": float(every.mean()),
         "set_size": float(np.concatenate(sizes).mean()),
+        "by_class": by_class,
         "worst_class": by_class[worst],
         "worst_class_name": story.classes[worst],
         "worst_site": by_site[site],
         "worst_site_name": names[site],
+        "worst_site_patients": len(hits[site]),
         "found": len(caught),
         "false_alarms": len(calibration.flagged) - len(caught),
     }
@@ -208,7 +211,7 @@ def named(
         for k in chosen.tolist():
             faulty = honest[k]
             if fault == "all-zero":
-                faulty = report(names[k], samples[k][0], samples[k][1], n_classes, zero=True)
+                faulty = report(names[k], samples[k][0], samples[k][1], n_classes, lie=0.0)
             elif fault != NOBODY:
                 p, y = named_attack(fault)(samples, [k], rng)[k]
                 faulty = report(names[k], p, y, n_classes)

@@ -46,6 +46,8 @@ def test_demo_ends_with_a_page_and_the_reports(tmp_path) -> None:
     assert [line["defence"] for line in told["lines"]][:2] == [HONEST, "none"]
     liars = [name for name, fault in told["faults"].items() if fault == LIE]
     assert all(told["said"][name] == "scores all equal" for name in liars)
+    recovered = [1 - told["lines"][k]["by_class"][3] for k in (0, 1, -1)]  # honest, none, ours
+    assert recovered[1] > 1.5 * recovered[0] > recovered[2]
     assert {"calibration.json", "demo.json", "page.html"} <= {path.name for path in out.iterdir()}
     again = robfcp.calibrate([robfcp.Report.load(path) for path in (out / "reports").iterdir()])
     assert len(again.federation.ids) == 49
