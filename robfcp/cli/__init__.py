@@ -38,7 +38,7 @@ COMMANDS = {  # in the order people need them, and the module each is in
     "show": "show",
     "verify": "server",
 }
-LAB = dict.fromkeys(("train", "reproduce", "simulate", "redteam", "bench"), "lab")
+LAB = dict.fromkeys(("train", "reproduce", "simulate", "redteam", "rivals", "bench"), "lab")
 STYLE: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": "rich",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,14 +32,8 @@ DATASETS = ", ".join(dict.fromkeys([*datasets.names(), *datasets.site_names()]))
 SITES, TOLD = ("artificial", "natural"), ("known", "estimate")
 
 Data = Annotated[str, typer.Argument(help="Shipped outputs by name, or a .npz or .csv file.")]
-MEASURES = {  # of simulations, and how they are written
-    "coverage": ".3f",
-    "worst_class_coverage": ".3f",
-    "set_size": ".2f",
-    "error": "+.3f",
-    "flagged": ".1f",
-    "caught": ".1f",
-}
+NUMBERS = ("coverage", "worst_class_coverage", "worst_site_coverage", "set_size", "error",
+           "flagged", "caught")  # fmt: skip
 
 
 def _outputs(name: str, column: str | None) -> tuple[Any, Any, Any]:
@@ -82,10 +76,14 @@ class Range:
     score: Annotated[str, expert(f"{SCORES}.")] = "lac"
     by: Annotated[str | None, expert("class: a threshold a class; else one for all.")] = None
 
-    def setting(self, data: str) -> tuple[Any, Any, dict[str, Any]]:
-        """Probabilities, labels and what the test range takes besides; outputs can be written."""
+    def prepare(self) -> None:
+        """Make sure that what is found can be written."""
         console.prepare(self.output, endings=(".json", ".csv"))
         console.prepare_figure(self.plot)
+
+    def setting(self, data: str) -> tuple[Any, Any, dict[str, Any]]:
+        """Probabilities, labels and what the test range takes besides."""
+        self.prepare()
         for name, known in (("sites", SITES), ("liars", TOLD), ("by", (None, "class"))):
             if (given := getattr(self, name)) not in known:
                 words = " or ".join(word for word in known if word)
@@ -146,13 +144,11 @@ def simulate(
             **setting,
         )
     first, means = rows[0], list(range_.summarise(rows))
-    shown = [name for name in MEASURES if told.by or name != "worst_class_coverage"]
     printer.table(
-        f"{first.n_malicious} of {first.n_clients} sites attack ({attack}), number "
-        f"{'known' if told.liars == 'known' else 'estimated'}"
+        f"{first.n_malicious} of {first.n_clients} sites attack ({attack}), number {told.liars}"
         f"{', a threshold for each class' if told.by else ''}",
-        ["defence", *(name.replace("_", " ").removesuffix(" coverage") for name in shown)],
-        [(one["defence"], *(format(one[name], MEASURES[name]) for name in shown)) for one in means],
+        ["defence", *(name.removeprefix("worst_").partition("_")[0] for name in NUMBERS)],
+        [(one["defence"], *(f"{one[name]:.3f}" for name in NUMBERS)) for one in means],
     )
     records = range_.records(rows)
     told.end(printer, records, lambda: range_.plot_comparison(rows, told.coverage))
@@ -205,38 +201,17 @@ def redteam(
         printer.json(found)
         return
     defences = defence or team.DEFENCES
-    total, whole = len(attacks) * len(shares), True
-    with printer.busy("attacking", total * len(defences) * seeds) as step:
-        try:
-            cells = team.redteam(
-                p,
-                labels,
-                attacks=attacks,
-                defences=defences,
-                shares=shares,
-                trials=trials,
-                progress=lambda: step(advance=1),
-                **same,
-            )
-        except team.Stopped as stopped:
-            cells, whole = stopped.cells, False
-            if not cells:
-                raise
+    total = len(attacks) * len(shares) * len(defences) * seeds
+    with printer.busy("attacking", total) as step:
+        same |= {"trials": trials, "progress": lambda: step(advance=1)}
+        cells = team.redteam(p, labels, attacks=attacks, defences=defences, shares=shares, **same)
     _show_cells(cells, printer)
     records = team.records(cells)
     told.end(printer, records, lambda: team.plot_redteam(cells))
     printer.json(records)
-    if not whole:
-        done = len({(cell.attack, cell.share) for cell in cells})
-        print(
-            f"robfcp: stopped by Ctrl-C; what is shown and written are the {done} of {total} "
-            "attacks that had a run",
-            file=sys.stderr,
-        )
-        raise typer.Exit(130)
 
 
-def _show_cells(cells: Sequence[team.Cell], printer: Printer) -> None:
+def _show_cells(cells: Sequence[range_.Row], printer: Printer) -> None:
     """The cells for people: a line an attack and share, a column a defence."""
     marked, by = team.worst(cells), cells[0].by
     lines: dict[tuple[str, float], dict[str, str]] = {}
@@ -253,6 +228,54 @@ def _show_cells(cells: Sequence[team.Cell], printer: Printer) -> None:
             for (attack, share), row in lines.items()
         ],
     )
+
+
+def rivals(
+    printer: Printer,
+    data: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(team.FIELD)}.")] = None,
+    attack: Annotated[list[str] | None, basic("May be repeated", among=ATTACKS)] = None,
+    clients: Annotated[int, basic("Number of artificial sites.", min=2)] = 20,
+    seeds: Annotated[int, basic("Number of runs.", min=1)] = 1,
+    workers: Annotated[int | None, basic("Processes; all cores unless told.", min=1)] = None,
+    output: console.Output = None,
+    plot: console.Plot = None,
+    seed: console.Seed = 0,
+) -> None:
+    """Compare every federated conformal method, with and without liars.
+
+    Five data sets cut into unlike sites and four federations as they are. Where nobody lies: means
+    of coverage, worst class, worst site, and set size over FCP's; then with one liar, 10, 20 and
+    40%: the coverage lost and the growth of sets under the worst attack. All cells: --json, -o.
+
+    [dim]Example: robfcp lab rivals heart --attack coverage[/dim]
+    [dim]Example: robfcp lab rivals cifar10 pathmnist --clients 5 --seeds 50 -o field.csv[/dim]
+    """
+    told = Range(output=output, plot=plot)
+    told.prepare()
+    chosen, started = data or list(team.FIELD), time.perf_counter()
+    with printer.busy("comparing", len(chosen)) as step:
+        cells = team.field(
+            chosen,
+            attacks=attack or team.FIELD_ATTACKS,
+            n_clients=clients,
+            seeds=seeds,
+            rng=seed,
+            workers=workers or os.cpu_count() or 1,
+            progress=lambda: step(advance=1),
+        )
+    lines = team.standings(cells)
+    steps = [name for name in team.STEPS if name in lines[0]]
+    printer.table(
+        f"{len(chosen)} federations, {time.perf_counter() - started:.0f} seconds",
+        ["method", "covered", "class", "site", "size", *steps],
+        [
+            (line["method"], *(f"{line[name]:.3f}" for name in team.HONEST),
+             *("{:+.2f} {:.1f}x".format(*line[name]) for name in steps))
+            for line in lines
+        ],
+    )  # fmt: skip
+    told.end(printer, cells, lambda: team.plot_standings(lines))
+    printer.json(cells)
 
 
 def reproduce(
@@ -290,8 +313,6 @@ def reproduce(
         )
     for name, rows in tables.items():
         printer.line(f"{name}: {known[name]} ({len(rows)} rows)")
-        for line in paper.remarks(rows) if "method" in rows[0] else ():
-            printer.line(f"  {line}")
     if page is not None:
         paper.write_page(output, page)
         printer.wrote(page)

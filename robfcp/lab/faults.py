@@ -17,6 +17,7 @@ from robfcp.federation import Federation
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import named_attack
 from robfcp.lab.natural import FEDERATIONS, MIN_SIZE, NaturalFederation
+from robfcp.lab.worlds import Measured
 from robfcp.report import Report
 from robfcp.scores import LAC
 
@@ -118,26 +119,24 @@ def report(
 
 def _line(defence: str, calibration: Calibration, story: Story) -> dict[str, Any]:
     """Coverage and set size on the test patients of the hospitals where nothing is wrong."""
-    limit = calibration.levels[0].threshold
     names = [one.client for one in story.honest]
-    score = LAC()
-    hits = [score(*story.tests[name]) <= limit for name in names]
-    sizes = [(score.all_labels(story.tests[name][0]) <= limit).sum(axis=1) for name in names]
-    every, label = np.concatenate(hits), np.concatenate([story.tests[name][1] for name in names])
-    by_class = [float(every[label == c].mean()) for c in range(len(story.classes))]
-    by_site = [float(one.mean()) for one in hits]
-    worst, site = int(np.argmin(by_class)), int(np.argmin(by_site))
+    tests = [story.tests[name] for name in names]
+    owner = np.repeat(np.arange(len(tests)), [len(labels) for _, labels in tests])
+    every = LAC().all_labels(np.concatenate([part for part, _ in tests]))
+    label = np.concatenate([labels for _, labels in tests])
+    found = Measured.of(every, label, owner, calibration.levels[0].threshold)
+    numbers, site = found.numbers(), int(np.nanargmin(found.by_site(found.hits)))
     caught = [name for name in calibration.flagged if name in story.faults]
     return {
         "defence": defence,
-        "coverage": float(every.mean()),
-        "set_size": float(np.concatenate(sizes).mean()),
-        "by_class": by_class,
-        "worst_class": by_class[worst],
-        "worst_class_name": story.classes[worst],
-        "worst_site": by_site[site],
+        "coverage": numbers["coverage"],
+        "set_size": numbers["set_size"],
+        "by_class": found.by_class.tolist(),
+        "worst_class": numbers["worst_class_coverage"],
+        "worst_class_name": story.classes[int(np.nanargmin(found.by_class))],
+        "worst_site": numbers["worst_site_coverage"],
         "worst_site_name": names[site],
-        "worst_site_patients": len(hits[site]),
+        "worst_site_patients": len(tests[site][1]),
         "found": len(caught),
         "false_alarms": len(calibration.flagged) - len(caught),
     }

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.calibration import calibrate
-from robfcp.calibration.letters import letters
 from robfcp.defence import Consensus
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
-from robfcp.guarantees import Marginal
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import EVERYDAY
 from robfcp.lab.datasets import SiteTable
+from robfcp.lab.rivals import limits_of
 from robfcp.lab.simulation import simulate, summarise, thresholds_of
-from robfcp.lab.worlds import federation_of
-from robfcp.probabilities import check_labels, check_probabilities
+from robfcp.lab.worlds import Measured, Setting, make_world
 from robfcp.scores import LAC
 
 MIN_SIZE = 50
@@ -37,6 +34,7 @@ TITLES = {
     "own data": "each site's own data alone",
 }
 RULES = ("pooled", "by class", "letter", "own data")
+PLAIN: dict[str, Literal["class"] | None] = {"pooled": None, "by class": "class"}
 FLOOR = 1e-6  # probability of a class that the training sites lack
 
 
@@ -208,69 +206,28 @@ def site_outcomes(
     the site while at most the share ALLOWED of the sites (one at least) may lie, `own data` its
     own PAC threshold.
     """
-    array = check_probabilities(probabilities)
-    label = check_labels(labels, array.shape)
-    score, n_classes = LAC(), array.shape[1]
-    every = score.all_labels(array)
-    true = every[np.arange(len(label)), label]
-    parts = partitions.by_site(sites, max(2, min_size))
-    covered, sizes = ({rule: np.zeros(len(parts)) for rule in rules} for _ in range(2))
-    classes = {rule: np.zeros(n_classes) for rule in rules}
+    setting = Setting(share=0.0, sites=sites, min_size=min_size)
+    found: dict[str, list[Measured]] = {rule: [] for rule in rules}
     for seed in range(seeds):
-        generator = np.random.default_rng([0, seed])
-        halves = [np.array_split(generator.permutation(part), 2) for part in parts.values()]
-        federation = federation_of(
-            [true[own] for own, _ in halves],
-            score.default_grid(),
-            score,
-            list(parts),
-            labels=[label[own] for own, _ in halves],
-            n_classes=n_classes,
-        )
-        own = [(array[half], label[half]) for half, _ in halves]
-        test = np.concatenate([half for _, half in halves])
-        owner = np.repeat(np.arange(len(parts)), [len(half) for _, half in halves])
-        for rule, limits in _limits(federation, own, rules):
-            hit = true[test] <= limits[owner, label[test]]
-            size = (every[test] <= limits[owner]).sum(axis=1)
-            covered[rule] += np.bincount(owner, hit) / np.bincount(owner)
-            sizes[rule] += np.bincount(owner, size) / np.bincount(owner)
-            number = np.bincount(label[test], minlength=n_classes)
-            hits = np.bincount(label[test], hit, minlength=n_classes)
-            classes[rule] += hits / np.maximum(number, 1)
+        world = make_world(probabilities, labels, setting, np.random.default_rng([0, seed]))
+        federation = world.federation
+        for rule in rules:
+            if rule in PLAIN:
+                calibration = calibrate(federation, by=PLAIN[rule], defence="none")
+                limits = thresholds_of(calibration.levels[0])
+            else:
+                liars = max(1, round(ALLOWED * federation.n_clients))
+                limits = limits_of(rule, federation, setting.coverage, world.scores, liars)
+            found[rule].append(world.measured(limits))
     return {
         rule: SiteOutcomes(
-            tuple(parts), covered[rule] / seeds, sizes[rule] / seeds, classes[rule] / seeds
+            federation.ids,
+            np.mean([one.by_site(one.hits) for one in own], axis=0),
+            np.mean([one.by_site(one.sizes) for one in own], axis=0),
+            np.mean([np.nan_to_num(one.by_class) for one in own], axis=0),
         )
-        for rule in rules
+        for rule, own in found.items()
     }
-
-
-def _limits(
-    federation: Federation,
-    own: Sequence[tuple[NDArray[Any], NDArray[np.intp]]],
-    rules: Sequence[str],
-) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Each rule with its (K, C) thresholds of each class at each site; nobody lies."""
-    shape = (federation.n_clients, len(federation.strata.labels) if federation.strata else 1)
-    if "pooled" in rules:
-        one = calibrate(federation, defence="none").levels[0].threshold
-        yield "pooled", np.full(shape, one)
-    if "by class" in rules:
-        found = calibrate(federation, by="class", defence="none").levels[0]
-        yield "by class", np.broadcast_to(thresholds_of(found), shape)
-    if "letter" in rules:
-        liars = max(1, round(ALLOWED * federation.n_clients))
-        calibration = calibrate(federation, defence="none", promise=Marginal(liars))
-        local = [
-            letter.at_site(*samples).levels[0]
-            for letter, samples in zip(letters(calibration), own, strict=True)
-        ]
-        for rule, limits in (
-            ("letter", [one.threshold for one in local]),
-            ("own data", [one.own for one in local]),
-        ):
-            yield rule, np.broadcast_to(np.array(limits)[:, None], shape)
 
 
 def by_site(

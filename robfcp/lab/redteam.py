@@ -2,67 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import exact_level
 from robfcp.defence import Consensus, named_defence
 from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
 from robfcp.figures import new_axes, plot_heatmap
+from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import ATTACKS, Adaptive, Attack, named_attack
-from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
-from robfcp.lab.simulation import Row, verdicts
+from robfcp.lab.rivals import FEDCP_QQ, RULES, limits_of
+from robfcp.lab.simulation import Row, averaged, verdicts
 from robfcp.lab.worlds import Setting, World, apply_attack, make_world
 
 DEFENCES = ("none", FEDCP_QQ, "rob-fcp", "rob-fcp-released", Consensus.name)
 SHARES = (0.1, 0.2, 0.4)
-MEANS = (
-    *("coverage", "honest_coverage", "set_size", "honest_set_size", "flagged", "caught"),
-    *("worst_class_coverage", "honest_worst_class_coverage"),
-)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One attack by one share of the clients against one defence: means over the runs."""
-
-    attack: str
-    share: float
-    defence: str
-    coverage: float
-    honest_coverage: float
-    set_size: float
-    honest_set_size: float
-    flagged: float
-    caught: float
-    runs: int
-    by: str | None
-    worst_class_coverage: float
-    honest_worst_class_coverage: float
-
-    @property
-    def error(self) -> float:
-        """Coverage minus that of the honest clients alone."""
-        return self.coverage - self.honest_coverage
-
-    @property
-    def growth(self) -> float:
-        """Set size over that of the honest clients alone."""
-        return self.set_size / self.honest_set_size if self.honest_set_size else float("nan")
-
-
-class Stopped(KeyboardInterrupt):
-    """Somebody pressed Ctrl-C; `cells` are those that had at least one run."""
-
-    def __init__(self, cells: tuple[Cell, ...]) -> None:
-        super().__init__("redteam was stopped; its cells so far are kept")
-        self.cells = cells
 
 
 def redteam(
@@ -78,43 +41,40 @@ def redteam(
     rng: int = 0,
     progress: Callable[[], None] = lambda: None,
     **setting: Any,
-) -> tuple[Cell, ...]:
+) -> tuple[Row, ...]:
     """A cell for every attack, share and defence; runs of one seed and share have the same clients.
 
     The adaptive attacks are sought against each defence by itself, in `trials` free steps. What
-    else is asked for is a `Setting`, as in `simulate`. Ctrl-C raises `Stopped` with the cells there
-    are.
+    else is asked for is a `Setting`, as in `simulate`.
     """
     for name in attacks:
         named_attack(name)
     if not attacks or not defences or not shares or seeds < 1:
         raise RobfcpError("redteam: give at least one attack, defence, share and seed")
     rows: list[Row] = []
-    try:
-        for share, seed in product(shares, range(seeds)):
-            given = Setting(share=share, n_clients=n_clients, **setting)
-            world = make_world(probabilities, labels, given, np.random.default_rng([rng, seed]))
-            for number, attack in enumerate(attacks):
-                rule = named_attack(attack)
-                faced: list[tuple[Attack, Sequence[str]]] = [(rule, defences)]
-                if isinstance(rule, Adaptive):  # who knows what it faces: one for each defence
-                    known = (_knowing(rule, one, world, given, trials) for one in defences)
-                    faced = [(own, [one]) for own, one in zip(known, defences, strict=True)]
-                for own, some in faced:
-                    sent = apply_attack(own, world, np.random.default_rng([rng, seed, number]))
-                    for row in verdicts(world, sent, some, given, attack=attack, seed=seed):
-                        rows.append(row)
-                        progress()
-    except KeyboardInterrupt:
-        raise Stopped(_cells(rows, attacks, shares, defences)) from None
-    return _cells(rows, attacks, shares, defences)
+    for share, seed in product(shares, range(seeds)):
+        given = Setting(share=share, n_clients=n_clients, **setting)
+        world = make_world(probabilities, labels, given, np.random.default_rng([rng, seed]))
+        for number, attack in enumerate(attacks):
+            rule = named_attack(attack)
+            faced: list[tuple[Attack, Sequence[str]]] = [(rule, defences)]
+            if isinstance(rule, Adaptive):  # who knows what it faces: one for each defence
+                known = (_knowing(rule, one, world, given, trials) for one in defences)
+                faced = [(own, [one]) for own, one in zip(known, defences, strict=True)]
+            for own, some in faced:
+                sent = apply_attack(own, world, np.random.default_rng([rng, seed, number]))
+                for row in verdicts(world, sent, some, given, attack=attack, seed=seed):
+                    rows.append(row)
+                    progress()
+    cells = averaged(rows, "attack", "share", "defence")
+    return tuple(sorted(cells, key=lambda cell: attacks.index(cell.attack)))
 
 
-def worst(cells: Sequence[Cell]) -> dict[str, Cell]:
+def worst(cells: Sequence[Row]) -> dict[str, Row]:
     """Each defence's cell with the greatest error of coverage, either way; of equals, the one whose
     sets grow or shrink most."""
 
-    def harm(cell: Cell) -> tuple[float, float]:
+    def harm(cell: Row) -> tuple[float, float]:
         return round(abs(cell.error), 9), abs(cell.set_size - cell.honest_set_size)
 
     defences = dict.fromkeys(cell.defence for cell in cells)
@@ -152,7 +112,122 @@ def search(
     return sorted(found, key=lambda record: record["harm"])
 
 
-def records(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+FIELD: dict[str, tuple[str, str | None]] = {  # outputs, and the column of natural sites
+    "stroke": ("stroke", "site"),
+    "sleepers": ("sleep", "site"),
+    **{name: (name, None) for name in ("tinyimagenet", "mnist", "cifar10", "pathmnist", "sleep")},
+    "countries": ("stroke", "country"),
+    "heart": ("heart", "site"),
+}
+FIELD_ATTACKS = ("coverage", "efficiency", "truncation")
+STEPS = {"one liar": 0.0, "10%": 0.1, "20%": 0.2, "40%": 0.4}
+NOBODY = "nobody lies"
+HONEST = ("coverage", "worst_class_coverage", "worst_site_coverage", "growth")  # shown of it
+METHODS = ("none", "rob-fcp", "rob-fcp-released", *RULES, Consensus.name)
+
+
+def field(
+    data: Sequence[str] = tuple(FIELD),
+    *,
+    workers: int = 1,
+    progress: Callable[[], None] = lambda: None,
+    **told: Any,
+) -> list[dict[str, Any]]:
+    """A record a federation, step (`STEPS`, and nobody), attack and method of `METHODS`.
+
+    Artificial sites are `n_clients` of Dirichlet(beta), natural ones as they are; `attacks`,
+    `seeds` and `rng` as in `redteam`. Defences find out themselves how many lie; our promises are
+    told.
+    """
+    unknown = [name for name in data if name not in FIELD]
+    if unknown:
+        raise RobfcpError(f"{unknown[0]}: is not in the field; choose from {', '.join(FIELD)}")
+    found: list[dict[str, Any]] = []
+    work = partial(_field_of, **told)
+    with ExitStack() as stack:
+        run: Callable[..., Iterable[list[dict[str, Any]]]] = map
+        if workers > 1:
+            context = get_context("spawn")
+            pool = ProcessPoolExecutor(min(workers, len(data)), mp_context=context)
+            run = stack.enter_context(pool).map
+        for part in run(work, data):
+            found += part
+            progress()
+    return found
+
+
+def _field_of(
+    name: str,
+    attacks: Sequence[str] = FIELD_ATTACKS,
+    n_clients: int = 20,
+    beta: float = 0.5,
+    seeds: int = 1,
+    rng: int = 0,
+) -> list[dict[str, Any]]:
+    dataset, column = FIELD[name]
+    given = outputs.load(dataset, None if column is None else outputs.NATURAL)
+    same: dict[str, Any] = {"n_clients": n_clients, "beta": beta}
+    if column is not None:
+        sites = given.column(column)
+        same, n_clients = {"sites": sites, "min_size": 50}, len(partitions.by_site(sites, 50))
+    steps: dict[int, str] = {}  # the first name of each number of liars
+    for step, part in STEPS.items():
+        steps.setdefault(max(1, round(part * n_clients)), step)
+    found = []
+    for liars, step in {0: NOBODY, **steps}.items():
+        cells = redteam(
+            given.probabilities,
+            given.labels,
+            attacks=attacks if liars else attacks[:1],
+            defences=METHODS,
+            shares=(liars / n_clients,),
+            seeds=seeds,
+            rng=rng,
+            liars="estimate",
+            **same,
+        )
+        for cell in cells:
+            record = {**asdict(cell), "error": cell.error, "growth": cell.growth}
+            found.append(
+                {"data": name, "step": step, **record, "attack": cell.attack if liars else ""}
+            )
+    return found
+
+
+def standings(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A record a method, means over the federations: what nobody's lies cost, and for each number
+    of liars the least error of coverage and the largest growth of sets under any attack."""
+    lines = []
+    for method in dict.fromkeys(one["defence"] for one in found):
+        line: dict[str, Any] = {"method": method}
+        for step in (NOBODY, *STEPS):
+            own = [one for one in found if (one["defence"], one["step"]) == (method, step)]
+            groups = [
+                [one for one in own if one["data"] == d] for d in {one["data"]: 0 for one in own}
+            ]
+            if step == NOBODY:
+                line |= {name: float(np.mean([one[name] for one in own])) for name in HONEST}
+            elif groups:
+                lost = [min(one["error"] for one in group) for group in groups]
+                grown = [max(one["growth"] for one in group) for group in groups]
+                line[step] = float(np.mean(lost)), float(np.mean(grown))
+        lines.append(line)
+    return lines
+
+
+def plot_standings(lines: Sequence[dict[str, Any]]) -> NDArray[Any]:
+    """Two heat maps, method by number of liars: coverage lost at worst, and growth of the sets."""
+    steps = [step for step in STEPS if step in lines[0]]
+    axes = new_axes(2, 1.4 + 0.3 * len(lines))
+    names = [line["method"] for line in lines]
+    titles = ("coverage - honest, at worst", "set size / honest - 1, at worst")
+    for place, title in enumerate(titles):
+        values = np.array([[line[step][place] for step in steps] for line in lines])
+        plot_heatmap(values - place, names, steps, title=title, ax=axes[place])
+    return axes
+
+
+def records(cells: Sequence[Row]) -> list[dict[str, Any]]:
     """The cells as plain dictionaries, each defence's worst marked."""
     marked = worst(cells)
     return [
@@ -166,7 +241,7 @@ def records(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     ]
 
 
-def plot_redteam(cells: Sequence[Cell]) -> NDArray[Any]:
+def plot_redteam(cells: Sequence[Row]) -> NDArray[Any]:
     """Two heat maps, attack and share by defence: coverage error and growth of the sets."""
     from matplotlib.patches import Rectangle
 
@@ -192,24 +267,16 @@ def _knowing(
     attack: Adaptive, defence: str, world: World, setting: Setting, trials: int
 ) -> Adaptive:
     """The attack by somebody who knows the defence and what it is told."""
-    against: Any = partial(fedcp_qq_index, level=exact_level(setting.coverage))
-    if defence != FEDCP_QQ:
+    against: Any = None
+    if defence in RULES:  # of several thresholds it aims at the middle one
+
+        def against(federation: Federation) -> int | None:
+            scores, liars = world.scores, len(world.malicious)
+            limits = limits_of(defence, federation, setting.coverage, scores, liars)
+            edge = int(np.searchsorted(federation.grid.upper, np.median(limits)))
+            return edge if edge < federation.grid.n_bins else None
+
+    else:
         told = len(world.malicious) if setting.liars == "known" else None
         against = named_defence(defence, told, exactly=setting.exactly)
     return replace(attack, against=against, coverage=setting.coverage, trials=trials)
-
-
-def _cells(
-    rows: Sequence[Row], attacks: Sequence[str], shares: Sequence[float], defences: Sequence[str]
-) -> tuple[Cell, ...]:
-    """Means over the runs, in the order asked for."""
-    cells = []
-    for attack, share, defence in product(attacks, shares, defences):
-        wanted = (attack, share, defence)
-        group = [row for row in rows if (row.attack, row.share, row.defence) == wanted]
-        if group:
-            means: Any = {
-                name: float(np.mean([getattr(row, name) for row in group])) for name in MEANS
-            }
-            cells.append(Cell(*wanted, runs=len(group), by=group[0].by, **means))
-    return tuple(cells)

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import exact_level, whole
+from robfcp.arguments import whole
 from robfcp.calibration import Level, calibrate
 from robfcp.defence import Consensus, Defence, named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.figures import GREY, looks, new_axes, style
+from robfcp.lab import rivals
 from robfcp.lab.attacks import Attack, named_attack
-from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
 from robfcp.lab.worlds import Setting, Thresholds, World, apply_attack, make_world
+
+MEASURES = ("coverage", "set_size", "worst_class_coverage", "worst_site_coverage")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One defence under one attack in one run, beside what the honest sites alone give.
+    """One defence or rival under one attack, beside what the honest sites alone give: one run, or
+    the mean of several.
 
-    With by="class" there is a threshold for each class, and `threshold` is their largest. The worst
-    class is the least covered of those with test samples, under one threshold or several.
+    With by="class" there is a threshold for each class; `threshold` is the largest of all. The
+    worst class and site are the least covered of those with test samples.
     """
 
     attack: str
@@ -35,22 +38,52 @@ class Row:
     n_clients: int
     n_malicious: int
     seed: int
+    threshold: float
+    assumed: float
+    flagged: float
+    caught: float
+    by: Literal["class"] | None
     coverage: float
     set_size: float
-    threshold: float
+    worst_class_coverage: float
+    worst_site_coverage: float
     honest_coverage: float
     honest_set_size: float
-    assumed: int
-    flagged: int
-    caught: int
-    by: Literal["class"] | None
-    worst_class_coverage: float
     honest_worst_class_coverage: float
+    honest_worst_site_coverage: float
+    runs: int = 1
 
     @property
     def error(self) -> float:
         """Coverage minus that of the honest sites alone."""
         return self.coverage - self.honest_coverage
+
+    @property
+    def growth(self) -> float:
+        """Set size over that of the honest sites alone."""
+        return self.set_size / self.honest_set_size if self.honest_set_size else float("nan")
+
+
+AVERAGED = (
+    "threshold",
+    "assumed",
+    "flagged",
+    "caught",
+    *MEASURES,
+    *map("honest_{}".format, MEASURES),
+)
+
+
+def averaged(rows: Sequence[Row], *by: str) -> tuple[Row, ...]:
+    """The means of the rows that agree in the fields `by`, in the order they first come."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(getattr(row, name) for name in by), []).append(row)
+    found = []
+    for own in groups.values():
+        means: dict[str, Any] = {name: _mean(own, name) for name in AVERAGED}
+        found.append(replace(own[0], runs=len(own), **means))
+    return tuple(found)
 
 
 def simulate(
@@ -79,7 +112,7 @@ def simulate(
     attack
         The name of an attack, or an attack of your own.
     defences
-        Names of defences, "fedcp-qq" (a quantile of the sites' quantiles), or your own.
+        Names of defences or of rivals (`robfcp.lab.rivals.RULES`), or defences of your own.
     seeds
         The number of runs.
     rng
@@ -140,27 +173,31 @@ def verdicts(
     alone = calibrate(
         world.federation.subset(world.benign), setting.coverage, by=setting.by, defence="none"
     )
-    honest = world.measured(thresholds_of(alone.levels[0]))
-    told = None
-    if setting.liars == "known":
-        told = sum(client in world.liars for client in attacked.ids)
+    honest = world.measured(thresholds_of(alone.levels[0])).numbers()
+    n_liars = sum(client in world.liars for client in attacked.ids)
+    told = n_liars if setting.liars == "known" else None
     for defence in defences:
         flagged: tuple[str, ...] = ()
-        if defence == FEDCP_QQ:
-            parts, level = [attacked], exact_level(setting.coverage)
-            if setting.by is not None and attacked.strata is not None:
-                parts = [attacked.stratum(c) for c in range(attacked.strata.n_strata)]
-            own = [part.threshold_at(fedcp_qq_index(part, level)) for part in parts]
-            name, assumed, limits = FEDCP_QQ, 0, np.array(own) if setting.by else own[0]
+        name, assumed = "", 0
+        limits: Any = np.inf
+        if isinstance(defence, str) and defence in rivals.RULES:
+            name, places = defence, [world.federation.ids.index(one) for one in attacked.ids]
+            scores = [world.scores[k] for k in places]
+            limits = rivals.limits_of(defence, attacked, setting.coverage, scores, n_liars)
+            if np.ndim(limits) == 2:
+                everybody = np.full((world.federation.n_clients, limits.shape[1]), np.inf)
+                everybody[places] = limits
+                limits = everybody
         else:
             if isinstance(defence, str):
                 defence = named_defence(defence, told, exactly=setting.exactly)
-            name, assumed, limits = defence.name, 0, np.inf
+            name = defence.name
             with suppress(RobfcpError):
                 found = calibrate(attacked, setting.coverage, by=setting.by, defence=defence)
                 limits = thresholds_of(found.levels[0])
                 name, assumed, flagged = found.defence, found.liars, found.flagged
-        measured = world.measured(limits)
+        measured: Any = world.measured(limits).numbers()
+        beside: Any = {f"honest_{name}": value for name, value in honest.items()}
         yield Row(
             attack=attack,
             defence=name,
@@ -168,17 +205,13 @@ def verdicts(
             n_clients=world.federation.n_clients,
             n_malicious=len(world.malicious),
             seed=seed,
-            coverage=measured.coverage,
-            set_size=measured.set_size,
             threshold=float(np.max(limits)),
-            honest_coverage=honest.coverage,
-            honest_set_size=honest.set_size,
             assumed=assumed,
             flagged=len(flagged),
             caught=len(world.liars.intersection(flagged)),
             by=setting.by,
-            worst_class_coverage=measured.worst_class_coverage,
-            honest_worst_class_coverage=honest.worst_class_coverage,
+            **measured,
+            **beside,
         )
 
 
@@ -191,15 +224,13 @@ def thresholds_of(level: Level) -> Thresholds:
 
 def summarise(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Means over the seeds, one record a defence, with the honest clients first."""
-    measures = ("coverage", "set_size", "worst_class_coverage")
     if rows:
-        honest = {name: _mean(rows, f"honest_{name}") for name in measures}
+        honest = {name: _mean(rows, f"honest_{name}") for name in MEASURES}
         nobody = {"error": 0.0, "flagged": 0.0, "caught": 0.0}
         yield {"defence": "honest sites alone", **honest, **nobody}
-    for defence in dict.fromkeys(row.defence for row in rows):
-        group = [row for row in rows if row.defence == defence]
-        names = (*measures, "error", "flagged", "caught")
-        yield {"defence": defence, **{name: _mean(group, name) for name in names}}
+    for row in averaged(rows, "defence"):
+        names = ("defence", *MEASURES, "error", "flagged", "caught")
+        yield {name: getattr(row, name) for name in names}
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:

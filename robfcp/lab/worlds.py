@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Whole = NDArray[np.int64]
 Indices = NDArray[np.intp]
-Thresholds = float | NDArray[np.float64]  # one for all classes, or (C,) one for each
+Thresholds = float | NDArray[np.float64]  # one for all, (C,) one a class, (K, C) by client too
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,48 @@ class Setting:
             raise RobfcpError("beta: natural sites are as they are; leave beta or sites away")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
-    """What thresholds give on a world's test data; the worst class has samples there."""
+    """What thresholds give test samples: whether the label is in each set, and the set's size.
 
-    coverage: float
-    set_size: float
-    worst_class_coverage: float
+    (n,) hits, sizes, labels and owner, the client each sample is of.
+    """
+
+    hits: NDArray[np.bool_]
+    sizes: NDArray[np.intp]
+    labels: Indices
+    owner: Indices
+
+    @staticmethod
+    def of(columns: NDArray[Any], labels: Indices, owner: Indices, limits: Thresholds) -> Measured:
+        """The sets {y: s(x, y) <= q}, one limit for all, (C,) one a class or (K, C) by client."""
+        own = limits[owner] if isinstance(limits, np.ndarray) and limits.ndim == 2 else limits
+        sets = columns <= own
+        return Measured(sets[np.arange(len(labels)), labels], sets.sum(axis=1), labels, owner)
+
+    def by_site(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """The values' mean at each client, in order; NaN where it has no samples."""
+        return _means(self.owner, values)
+
+    @property
+    def by_class(self) -> NDArray[np.float64]:
+        """Coverage of each class, NaN where it has no samples."""
+        return _means(self.labels, self.hits)
+
+    def numbers(self) -> dict[str, float]:
+        """Coverage, set size, and coverage of the worst class and site of those with samples."""
+        return {
+            "coverage": float(self.hits.mean()),
+            "set_size": int(self.sizes.sum()) / len(self.sizes),
+            "worst_class_coverage": float(np.nanmin(self.by_class)),
+            "worst_site_coverage": float(np.nanmin(self.by_site(self.hits))),
+        }
+
+
+def _means(group: Indices, values: NDArray[Any]) -> NDArray[np.float64]:
+    size = np.bincount(group)
+    found: NDArray[np.float64] = np.bincount(group, values) / np.where(size > 0, size, np.nan)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,12 +135,12 @@ class World:
         Their scores.
     malicious
         Who attacks.
-    test_scores
-        The scores of the benign clients' test halves.
+    test_columns
+        (n, C) the scores of all labels of the benign clients' test halves.
     test_labels
         Their labels.
-    test_columns
-        (n, C) the scores of all labels of the same samples.
+    test_owner
+        The client each is of.
     """
 
     federation: Federation
@@ -113,9 +148,9 @@ class World:
     samples: list[tuple[NDArray[Any], NDArray[np.intp]]]
     scores: list[NDArray[np.float64]]
     malicious: NDArray[np.intp]
-    test_scores: NDArray[np.float64]
-    test_labels: NDArray[np.intp]
     test_columns: NDArray[np.float64]
+    test_labels: NDArray[np.intp]
+    test_owner: NDArray[np.intp]
 
     @property
     def benign(self) -> NDArray[np.bool_]:
@@ -127,15 +162,14 @@ class World:
         """The names of those who attack."""
         return frozenset(self.federation.ids[k] for k in self.malicious)
 
-    def measured(self, thresholds: Thresholds) -> Measured:
-        """Coverage, mean set size and coverage of the worst class, of {y: s(x, y) <= q_y}."""
-        limits = np.broadcast_to(thresholds, self.test_columns.shape[1])
-        hit = self.test_scores <= limits[self.test_labels]
-        sizes = np.bincount(self.test_labels, minlength=len(limits))
-        hits = np.bincount(self.test_labels[hit], minlength=len(limits))
-        worst = np.where(sizes > 0, hits / np.maximum(sizes, 1), np.inf).min()
-        labels = int((self.test_columns <= limits).sum()) / len(hit)
-        return Measured(float(hit.mean()), labels, float(worst))
+    @property
+    def test_scores(self) -> NDArray[np.float64]:
+        """The scores of the true labels of the same samples."""
+        return self.test_columns[np.arange(len(self.test_labels)), self.test_labels]
+
+    def measured(self, limits: Thresholds) -> Measured:
+        """What the limits give the benign clients' test samples."""
+        return Measured.of(self.test_columns, self.test_labels, self.test_owner, limits)
 
 
 def make_world(
@@ -162,7 +196,8 @@ def make_world(
     halves = [np.array_split(rng.permutation(part), 2) for part in parts]
     malicious = np.sort(rng.permutation(len(parts))[: round(setting.share * len(parts))])
     attackers = set(malicious.tolist())
-    test = np.concatenate([half[1] for k, half in enumerate(halves) if k not in attackers])
+    tested = [half[1][: 0 if k in attackers else None] for k, half in enumerate(halves)]
+    test = np.concatenate(tested)
     if not len(test):
         raise RobfcpError(
             f"simulate: {len(label)} samples leave the honest of {len(parts)} clients nothing to "
@@ -178,9 +213,9 @@ def make_world(
         samples=[(array[half[0]], own[k]) for k, half in enumerate(halves)],
         scores=scores,
         malicious=malicious,
-        test_scores=true[test],
-        test_labels=label[test],
         test_columns=every_label[test],
+        test_labels=label[test],
+        test_owner=np.repeat(np.arange(len(halves)), [len(half) for half in tested]),
     )
 
 

@@ -90,6 +90,8 @@ OUTPUTS = [  # the same where a result would go
     "lab simulate site.npz --seeds 1 --clients 5 --plot {.png}",
     "lab redteam site.npz --seeds 1 --clients 5 -o {.json}",
     "lab redteam site.npz --seeds 1 --clients 5 --plot {.png}",
+    "lab rivals heart -o {.json}",
+    "lab rivals heart --plot {.png}",
 ]
 PLACE = re.compile(r"\{(.*?)\}")
 
@@ -164,8 +166,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
         "cli.site.read_outputs", "cli.server.run", "federation.Federation.read",
         "cli.server.verify_calibration", "cli.watch.read_alarms", "cli.show.write_page",
         "calibration.what_if.what_if", "cli.demo.stroke_story", "lab.simulation.simulate",
-        "lab.redteam.redteam", "lab.paper.reproduce", "lab.datasets.load_sites",
-        "lab.datasets.load",
+        "lab.redteam.redteam", "lab.redteam.field", "lab.paper.reproduce",
+        "lab.datasets.load_sites", "lab.datasets.load",
     ):  # fmt: skip
         monkeypatch.setattr(f"robfcp.{name}", work)
     assert place.removesuffix("/x") in refused(named(call, place)[0], folder)

@@ -44,6 +44,7 @@ CALLS = {  # one of each command, and of what it does besides
     "reproduce": "lab reproduce",
     "simulate": "lab simulate site.npz --clients 10 --seeds 1",
     "redteam": "lab redteam site.npz --clients 10 --seeds 1 --attack coverage",
+    "rivals": "lab rivals heart --workers 1 --attack coverage",
     "bench": "lab bench --clients 20 --samples 50 --repeat 1",
 }
 EVERY = {**COMMANDS, **LAB}
@@ -87,6 +88,7 @@ SLOW = (  # minutes; the other example of each does the same on less
     "robfcp lab redteam mnist --share 0.4 --plot redteam.png",
     "robfcp lab redteam mnist --search 150 --clients 10 --beta 0.1 --share 0.4",
     "robfcp lab reproduce main benign -o out/paper",
+    "robfcp lab rivals cifar10 pathmnist --clients 5 --seeds 50 -o field.csv",
 )
 
 
@@ -172,22 +174,3 @@ def test_json_holds_arrays_fractions_and_infinities_as_every_parser_reads_them()
     value = {"a": np.arange(2), "b": [np.float64("inf"), np.int64(3)], 4: "Ž"}
     assert console.json_text(value).isascii()
     assert json.loads(console.json_text(value)) == {"a": [0, 1], "b": [None, 3], "4": "Ž"}
-
-
-def test_ctrl_c_keeps_what_redteam_has(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from robfcp.lab import redteam as lab
-
-    def interrupted(*words: Any, attack: str, **options: Any) -> Any:
-        if attack == "gaussian":
-            raise KeyboardInterrupt
-        return real(*words, attack=attack, **options)
-
-    real = lab.verdicts
-    monkeypatch.setattr(lab, "verdicts", interrupted)
-    words = "lab redteam site.npz --clients 10 --seeds 1 --share 0.2 -o cells.json"
-    attacks = "--attack coverage --attack efficiency --attack gaussian"
-    result = RUNNER.invoke(app, shlex.split(f"{words} {attacks}"))
-    assert result.exit_code == 130
-    kept = json.loads((folder / "cells.json").read_text())
-    assert {cell["attack"] for cell in kept} == {"coverage", "efficiency"}
-    assert "the 2 of 3 attacks that had a run" in " ".join(result.output.split())

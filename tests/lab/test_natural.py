@@ -9,10 +9,11 @@ from makers import refused, said
 
 from robfcp import LAC, RobfcpError, calibrate
 from robfcp.defence import Consensus
+from robfcp.guarantees import Marginal
 from robfcp.lab import natural, outputs, partitions, simulate
 from robfcp.lab.datasets import SiteTable
 from robfcp.lab.faults import report
-from robfcp.lab.natural import LeaveOutSettings, leave_out_recipe, leave_sites_out, thinned
+from robfcp.lab.natural import LeaveOutSettings, leave_out_recipe, leave_sites_out
 from robfcp.lab.worlds import Setting, make_world
 
 NATURAL = [entry for entry in outputs.entries() if entry["split"] == outputs.NATURAL]
@@ -53,35 +54,25 @@ def test_no_site_is_predicted_by_a_model_that_saw_it():
 
 
 def test_leaving_out_is_seeded_thins_large_sites_and_refuses_one_site():
-    settings = LeaveOutSettings(folds=2, iterations=5, least=2, per_site=10, seed=3)
-    calls = []
+    settings, calls = LeaveOutSettings(folds=2, iterations=5, least=2, per_site=10, seed=3), []
     table, logits, _ = leave_sites_out(toy(), settings, lambda: calls.append(1))
     assert np.array_equal(logits, leave_sites_out(toy(), settings)[1])
-    assert (len(calls), len(table)) == (2, 40)
+    assert (len(calls), np.unique(table.sites, return_counts=True)[1].tolist()) == (2, [10] * 4)
     with pytest.raises(RobfcpError, match="1 site leaves none"):
         leave_sites_out(toy().take(np.arange(0, 120, 4)), settings)
-    kept = thinned(toy().take(np.r_[0:60:1, 60:120:4]), 20, np.random.default_rng(0))
-    assert np.unique(kept.sites, return_counts=True)[1].tolist() == [20, 15, 15, 15]
     assert (leave_out_recipe("sleep").per_site, leave_out_recipe("heart", seed=4).seed) == (400, 4)
 
 
-def test_natural_sites_own_their_samples_and_are_halved_anew_by_seed(stroke):
+def test_natural_sites_own_their_samples_and_are_halved(stroke):
     sites, data = stroke.column("country"), (stroke.probabilities, stroke.labels)
-    setting = Setting(share=0.0, sites=sites, min_size=50)
-    worlds = [make_world(*data, setting, np.random.default_rng(seed)) for seed in (0, 1)]
-    names, sizes = np.unique(sites, return_counts=True)
-    assert worlds[0].federation.ids == tuple(names[sizes >= 50])
-    assert not np.array_equal(worlds[0].federation.counts, worlds[1].federation.counts)
-    scores = LAC()(*data)
-    mine = np.sort(np.concatenate([*worlds[0].scores, worlds[0].test_scores]))
-    assert np.array_equal(mine, np.sort(scores[np.isin(sites, worlds[0].federation.ids)]))
-    for name, own in zip(worlds[0].federation.ids, worlds[0].scores, strict=True):
+    setting, scores = Setting(share=0.0, sites=sites, min_size=50), LAC()(*data)
+    world = make_world(*data, setting, np.random.default_rng(0))
+    for name, own in zip(world.federation.ids, world.scores, strict=True):
         assert abs(2 * len(own) - (sites == name).sum()) <= 1
         assert np.isin(own, scores[sites == name]).all()
-    for wrong, word in (
-        ({"beta": 0.5}, "natural sites are as"),
-        ({"sites": [*"ab"]}, "2 names but"),
-    ):
+    mine = np.sort(np.concatenate([*world.scores, world.test_scores]))
+    assert np.array_equal(mine, np.sort(scores[np.isin(sites, world.federation.ids)]))
+    for wrong, word in (({"beta": 0.5}, "natural sites are as"), ({"sites": [*"ab"]}, "2 names")):
         with pytest.raises(RobfcpError, match=word):
             simulate(*data, **{"sites": sites, **wrong})
 
@@ -119,36 +110,26 @@ def test_the_commands_take_natural_sites(tmp_path):
         assert word in refused("lab", "simulate", data, *more)
 
 
-def alike(seed, n=6000):
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 3, n)
-    return rng.beta(1 + labels, 3), labels, rng.integers(0, 40, n).astype(str)
-
-
-def test_heterogeneity_is_one_for_sites_that_are_alike_and_pearsons_statistic_for_two():
+def test_heterogeneity_is_one_for_sites_alike_and_what_labels_explain_is_explained():
     from scipy.stats import chi2_contingency
 
-    found = [natural.heterogeneity(*alike(seed)) for seed in range(6)]
-    assert np.mean([one["pooled"] for one in found]) == pytest.approx(1, abs=0.1)
-    assert np.mean([one["given_labels"] for one in found]) == pytest.approx(1, abs=0.1)
-    rng = np.random.default_rng(3)
-    scores, sites = rng.random(900), np.where(np.arange(900) < 300, "a", "b")
-    two = natural.heterogeneity(scores, np.zeros(900, int), sites)
-    cells = np.searchsorted(np.quantile(scores, [0.2, 0.4, 0.6, 0.8]), scores)
-    table = [np.bincount(cells[sites == name], minlength=5) for name in "ab"]
-    assert two["pooled"] == pytest.approx(chi2_contingency(table).statistic / 4)
-
-
-def test_label_shift_is_explained_by_the_labels_and_nothing_else_is():
     rng = np.random.default_rng(0)
-    scores, labels, _ = alike(0)
-    by_label = ((labels * 13 + rng.integers(0, 20, len(labels))) % 40).astype(str)
+    labels = rng.integers(0, 3, 36_000)
+    scores = rng.beta(1 + labels, 3)
+    dealt, by_label = rng.integers(0, 240, (2, 36_000))
+    by_label = (labels * 13 + by_label % 20) % 40
+    by_score = np.where(rng.random(36_000) < scores, "hard", "easy")
+    alike = natural.heterogeneity(scores, labels, dealt)
+    assert (alike["pooled"], alike["given_labels"]) == pytest.approx((1, 1), abs=0.1)
     shifted = natural.heterogeneity(scores, labels, by_label)
     assert shifted["pooled"] > 3
     assert shifted["given_labels"] == pytest.approx(1, abs=0.2)
     assert shifted["explained"] > 0.9
-    by_score = np.where(rng.random(len(scores)) < scores, "hard", "easy")
     assert natural.heterogeneity(scores, labels, by_score)["given_labels"] > 20
+    two = natural.heterogeneity(scores, 0 * labels, by_score)
+    cells = np.searchsorted(np.quantile(scores, [0.2, 0.4, 0.6, 0.8]), scores)
+    table = [np.bincount(cells[by_score == name], minlength=5) for name in ("hard", "easy")]
+    assert two["pooled"] == pytest.approx(chi2_contingency(table).statistic / 4)
     with pytest.raises(RobfcpError, match="two are needed"):
         natural.heterogeneity(scores, labels, np.full(len(scores), "one"))
 
@@ -167,10 +148,10 @@ def test_sites_get_what_each_rule_gives_them_and_letters_help_the_worst():
     assert by_rule["letter"]["worst"] > by_rule["pooled"]["worst"]
 
 
-def test_coverage_of_a_site_is_the_share_of_its_test_half(stroke):
-    """Against loops, with the halves drawn as site_outcomes draws them."""
+def test_outcomes_at_a_site_are_those_of_its_prediction_sets(stroke):
+    """Against loops, with the halves drawn as make_world draws them."""
     p, y, sites = stroke.probabilities, stroke.labels, stroke.column("country")
-    rules = {"pooled": None, "by class": "class"}
+    rules = {"pooled": {}, "by class": {"by": "class"}, "letter": {"promise": Marginal(1)}}
     found = natural.site_outcomes(p, y, sites, rules=tuple(rules), seeds=1, min_size=700)
     parts = partitions.by_site(sites, 700)
     assert found["pooled"].sites == tuple(parts)
@@ -178,18 +159,13 @@ def test_coverage_of_a_site_is_the_share_of_its_test_half(stroke):
     halves = [np.array_split(rng.permutation(part), 2) for part in parts.values()]
     owned = zip(parts, halves, strict=True)
     reports = [report(name, p[own], y[own], 4) for name, (own, _) in owned]
-    for rule, by in rules.items():
-        calibration = calibrate(reports, by=by, defence="none")
-        for k, (_, test) in enumerate(halves):
-            sets = calibration.predict_set(p[test])
+    for rule, told in rules.items():
+        calibration = calibrate(reports, defence="none", **told)
+        for k, (own, test) in enumerate(halves):
+            used = calibration
+            if rule == "letter":
+                used = calibration.letter(reports[k].client).at_site(p[own], y[own])
+            sets = used.predict_set(p[test])
             hit = sets[np.arange(len(test)), y[test]].mean()
             measured = found[rule].coverage[k], found[rule].set_size[k]
             assert measured == pytest.approx((hit, sets.sum(axis=1).mean()))
-
-
-def test_reproduce_natural_leaves_table_and_figure(tmp_path, monkeypatch):
-    monkeypatch.setattr(natural, "FEDERATIONS", natural.FEDERATIONS[2:3])
-    told = said("lab", "reproduce", "natural", "-o", tmp_path, "--seeds", 2, "--json")
-    rows = json.loads(told)["natural"]
-    assert [row["attack"] for row in rows] == ["nobody lies", *natural.ATTACKS]
-    assert (tmp_path / "natural.png").stat().st_size > 5000

@@ -123,17 +123,11 @@ def test_settings_the_paper_excludes_are_refused(call, given, word):
 
 def test_the_papers_ranks_are_n_plus_1_and_n_plus_k_and_an_edge_reaches_its_rank():
     level = Fraction(9, 10)
-    assert [conformal_rank(level, n, 3, published.full_rank) for n in (8, 9, 10, 19)] == [
-        9,
-        9,
-        10,
-        18,
-    ]
-    assert [conformal_rank(level, n, 10, published.published_rank) for n in (8, 10, 90)] == [
-        17,
-        18,
-        90,
-    ]
+    for rule, k, sizes, ranks in (
+        (published.full_rank, 3, (8, 9, 10, 19), [9, 9, 10, 18]),
+        (published.published_rank, 10, (8, 10, 90), [17, 18, 90]),
+    ):
+        assert [conformal_rank(level, n, k, rule) for n in sizes] == ranks
     rng = np.random.default_rng(0)
     for _ in range(50):
         counts = rng.integers(0, 9, (6, 7)) + (np.arange(7) == 0)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from effort import EFFORT
@@ -31,23 +32,17 @@ def cells(data):
 
 
 @pytest.mark.effort
-def test_there_is_a_cell_for_every_attack_share_and_defence_the_same_every_time(data, cells):
-    assert len({(cell.attack, cell.share, cell.defence) for cell in cells}) == len(cells)
-    assert len(cells) == 4 * len(SHARES) * len(DEFENCES)
-    assert all(cell.runs == 1 for cell in cells)
+def test_there_is_a_cell_for_every_attack_and_the_default_holds_where_others_break(data, cells):
+    found = {(cell.attack, cell.share, cell.defence): cell.error for cell in cells}
+    assert len(found) == len(cells) == 4 * len(SHARES) * len(DEFENCES)
     again = redteam(*data, **SMALL, attacks=ATTACKED[:3])
     assert again == tuple(cell for cell in cells if cell.attack != "adaptive")
-
-
-@pytest.mark.effort
-def test_the_default_holds_where_others_break(cells):
-    found = {(cell.attack, cell.share, cell.defence): cell.error for cell in cells}
     assert abs(found["coverage", 0.4, Consensus.name]) <= 0.01
     assert found["coverage", 0.4, "none"] < -0.04
     assert found["coverage", 0.4, "rob-fcp"] < -0.1
     assert abs(found["malformed", 0.4, "none"]) < 0.02
-    for share in SHARES:
-        assert found["adaptive", share, "none"] <= found["coverage", share, "none"] + 1e-12
+    for share, rule in product(SHARES, ("none", "fedcp-qq")):
+        assert found["adaptive", share, rule] <= found["coverage", share, rule] + 1e-12
 
 
 @pytest.mark.effort
@@ -79,20 +74,10 @@ def test_the_command_searches_and_prints_and_writes_what_it_found(tmp_path):
     words = ("--search", 3, "--share", 0.4, "--clients", 8)
     (one,) = json.loads(said(*COMMAND, *words, "--json", "-o", tmp_path / "worlds.json"))
     assert [one] == json.loads((tmp_path / "worlds.json").read_text())
-    assert {"defence", "seed", "error", "undefended", "honest_left_out", "lies"} <= set(one)
     assert "--search" in refused(*COMMAND, *words, "--attack", "coverage")
-
-
-@pytest.mark.slow
-def test_the_command_prints_a_table_writes_json_and_draws(tmp_path):
-    out, figure = tmp_path / "cells.json", tmp_path / "map.png"
-    words = ("--attack", "class-capture", "--attack", "adaptive-up", "--share", 0.4)
-    told = said(*COMMAND, *words, "--clients", 10, "-o", out, "--plot", figure, "--by", "class")
-    assert "* worst" in told
-    saved = json.loads(out.read_text())
-    assert {cell["attack"] for cell in saved} == {"class-capture", "adaptive-up"}
-    assert all(0 <= cell["worst_class_coverage"] <= cell["coverage"] for cell in saved)
-    assert figure.read_bytes()[:4] == b"\x89PNG"
+    words = ("--attack", "class-capture", "--share", 0.4, "--clients", 10, "--by", "class")
+    assert "* worst" in said(*COMMAND, *words, "--plot", tmp_path / "map.png")
+    assert (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_wrong_requests_are_refused(data):

@@ -41,12 +41,6 @@ def pictures(n: int, size: int) -> Dataset:
 QUICK = {"clients": 10, "fraction": 0.4, "local_epochs": 2, "batch": 16, "learning_rate": 0.05}
 
 
-def test_training_separates_what_can_be_separated() -> None:
-    trained = train(blobs(), TrainingSettings("mlp", 4, **QUICK), device="cpu")
-    assert trained.accuracy > 0.95
-    assert trained.history[-1] == (4, trained.accuracy)
-
-
 @pytest.mark.parametrize(("model", "epochs", "least"), [("cnn", 10, 0.9), ("resnet18", 1, 0.0)])
 def test_networks_take_pictures(model: str, epochs: int, least: float) -> None:
     settings = {"clients": 2, "fraction": 1.0, "batch": 8, "local_epochs": epochs}
@@ -75,16 +69,10 @@ def test_local_training_is_plain_sgd() -> None:
     assert torch.allclose(result, expected, atol=1e-5)
 
 
-def test_every_epoch_visits_every_sample_of_the_share() -> None:
-    share = np.arange(100, 137)
-    draws = draw_batches(share, 3, 10, True, np.random.default_rng(0))
-    assert draws.shape == (12, 10, 4)
+def test_epochs_visit_every_sample_and_shifts_and_mirrors_move_pixels_only() -> None:
+    draws = draw_batches(np.arange(100, 137), 3, 10, True, np.random.default_rng(0))
     for epoch in draws.reshape(3, 40, 4):
-        assert set(epoch[:, 0]) == set(share)
-        assert len(set(epoch[:37, 0])) == 37
-
-
-def test_shifts_and_mirrors_move_pixels_and_nothing_else() -> None:
+        assert sorted(epoch[:37, 0]) == list(range(100, 137))
     data = pictures(3, 8)
     pool = Pool(data.train, CPU, augment=True)
     plain = torch.tensor([[0, 4, 4, 0], [1, 4, 4, 1], [2, 5, 3, 0]], dtype=torch.int32)
@@ -99,14 +87,14 @@ def test_shifts_and_mirrors_move_pixels_and_nothing_else() -> None:
 def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
     settings, rounds = TrainingSettings("mlp", 4, **QUICK), []
     whole = train(blobs(), settings, device="cpu")
+    assert whole.history[-1] == (4, whole.accuracy)
+    assert whole.accuracy > 0.95  # what can be separated
     path = tmp_path / "state.safetensors"
     told = {"device": "cpu", "checkpoint": path}
     train(blobs(), settings, **told, stop_after=2)
     resumed = train(blobs(), settings, **told, on_round=lambda at: rounds.append(at.round))
     assert rounds == [3, 4]
     assert np.array_equal(whole.logits, resumed.logits)
-    other = train(blobs(), TrainingSettings("mlp", 4, **QUICK, seed=1), device="cpu")
-    assert not np.allclose(whole.logits, other.logits)
     with pytest.raises(RobfcpError, match="batch=16, not 8"):
         train(blobs(), TrainingSettings("mlp", 4, **{**QUICK, "batch": 8}), **told)
     path.write_bytes(b"nonsense")

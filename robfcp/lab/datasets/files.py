@@ -173,15 +173,14 @@ class Source:
                 raise self.wrong(f"{field} holds {value!r}, not Y or N")
         return np.array([known.get(value.upper(), np.nan) for value in values], np.float32)
 
-    def images(self, paths: Sequence[Path], side: int | None = None) -> list[NDArray[np.uint8]]:
-        """The pictures as RGB arrays, made `side` x `side` pixels if that is given."""
+    def images(self, paths: Sequence[Path]) -> list[NDArray[np.uint8]]:
+        """The pictures as RGB arrays."""
         from PIL import Image
 
         def read(path: Path) -> NDArray[np.uint8]:
             try:
                 with Image.open(path) as image:
-                    whole = image.convert("RGB")
-                    return np.asarray(whole if side is None else whole.resize((side, side)))
+                    return np.asarray(image.convert("RGB"))
             except OSError as error:
                 raise self.wrong(f"{path} is missing or broken") from error
 

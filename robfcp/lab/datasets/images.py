@@ -1,4 +1,4 @@
-"""Images in their official formats: MNIST, CIFAR-10, Tiny-ImageNet-200 and MedMNIST v2."""
+"""Images in their official formats: MNIST, CIFAR-10, Tiny-ImageNet-200 and PathMNIST."""
 
 from __future__ import annotations
 
@@ -19,19 +19,7 @@ MNIST_MD5 = {
     "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
-MEDMNIST: dict[str, tuple[str, int]] = {  # official MD5 and number of classes
-    "pathmnist": ("a8b06965200029087d5bd730944a56c1", 9),
-    "dermamnist": ("0744692d530f8e62ec473284d019b0c7", 7),
-    "octmnist": ("c68d92d5b585d8d81f7112f81e2d0842", 4),
-    "pneumoniamnist": ("28209eda62fecd6e6a2d98b1501bb15f", 2),
-    "retinamnist": ("bd4c0672f1bba3e3a89f0e4e876791e4", 5),
-    "breastmnist": ("750601b1f35ba3300ea97c75c52ff8f6", 2),
-    "bloodmnist": ("7053d0359d879ad8a5505303e11de1dc", 8),
-    "tissuemnist": ("ebe78ee8b05294063de985d821c1c34b", 8),
-    "organamnist": ("866b832ed4eeba67bfb9edee1d5544e6", 11),
-    "organcmnist": ("0afa5834fb105f7705a7d93372119a21", 11),
-    "organsmnist": ("e5c39f1af030238290b9557d9503af9d", 11),
-}
+PATH_MD5 = "a8b06965200029087d5bd730944a56c1"
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
@@ -129,27 +117,19 @@ def load_tinyimagenet(source: Source, directory: Path, verify: bool) -> Dataset:
     return Dataset(source.name, split(train), split(test), classes)
 
 
-def load_medmnist(source: Source, directory: Path, verify: bool) -> Dataset:
-    """A single-label 2-D set: training and validation images train, test images test."""
-    name = source.name
-    md5, n_classes = MEDMNIST[name]
-    path = source.locate(directory, f"{name}.npz", f"{name}/{name}.npz")
+def load_pathmnist(source: Source, directory: Path, verify: bool) -> Dataset:
+    """Of MedMNIST v2: training and validation images train, test images test."""
+    path = source.locate(directory, "pathmnist.npz", "pathmnist/pathmnist.npz")
     if verify:
-        source.check_md5(path, md5)
+        source.check_md5(path, PATH_MD5)
     with np.load(path, allow_pickle=False) as content:
-        x, y = (
-            {part: content[f"{part}_{kind}"] for part in ("train", "val", "test")}
-            for kind in ("images", "labels")
-        )
 
-    def split(*parts: str) -> Split:
-        images = np.concatenate([x[part] for part in parts])
-        images = images if images.ndim == 4 else images[..., None]
-        labels = np.concatenate([y[part].reshape(-1) for part in parts])
-        return Split(np.ascontiguousarray(images, np.uint8), labels.astype(np.int64))
+        def split(*parts: str) -> Split:
+            images = np.concatenate([content[f"{part}_images"] for part in parts])
+            labels = np.concatenate([content[f"{part}_labels"].reshape(-1) for part in parts])
+            return Split(np.ascontiguousarray(images, np.uint8), labels.astype(np.int64))
 
-    classes = PATH_CLASSES if name == "pathmnist" else tuple(str(k) for k in range(n_classes))
-    return Dataset(name, split("train", "val"), split("test"), classes)
+        return Dataset(source.name, split("train", "val"), split("test"), PATH_CLASSES)
 
 
 _LOADERS: dict[Source, Callable[[Source, Path, bool], Dataset]] = {
@@ -158,6 +138,6 @@ _LOADERS: dict[Source, Callable[[Source, Path, bool], Dataset]] = {
     Source(
         "tinyimagenet", "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "tinyimagenet"
     ): load_tinyimagenet,
-    **{Source(name, "https://medmnist.com", "medmnist"): load_medmnist for name in MEDMNIST},
+    Source("pathmnist", "https://medmnist.com", "medmnist"): load_pathmnist,
 }
 LOADERS = {source.name: (source, partial(load, source)) for source, load in _LOADERS.items()}

@@ -4,8 +4,6 @@
   (2011), "The International Stroke Trial database", Trials 12:101. Open Data Commons Attribution.
 - heart: Janosi, Steinbrunn, Pfisterer and Detrano (1989), "Heart Disease", UCI Machine Learning
   Repository. CC BY 4.0.
-- fed-heart, fed-isic2019: Ogier du Terrail et al. (2022), "FLamby: datasets and benchmarks for
-  cross-silo federated learning in realistic healthcare settings", NeurIPS datasets and benchmarks.
 - wisdm: Kwapisz, Weiss and Moore (2010), "Activity recognition using cell phone accelerometers",
   SensorKDD.
 - sleep: tables of thirty-second epochs made from Sleep-EDF Expanded or SHHS.
@@ -25,10 +23,6 @@ from robfcp.lab.datasets.files import Dataset, SiteTable, Source, Split
 
 STROKE = Source("stroke", "https://doi.org/10.7488/ds/104", "ist")
 HEART = Source("heart", "https://doi.org/10.24432/C52P4X", "heart_disease")
-FED_HEART = Source(
-    "fed-heart", "https://github.com/owkin/FLamby (fed_heart_disease)", "fed_heart_disease"
-)
-FED_ISIC = Source("fed-isic2019", "https://github.com/owkin/FLamby (fed_isic2019)", "fed_isic2019")
 WISDM = Source("wisdm", "https://www.cis.fordham.edu/wisdm/dataset.php", "wisdm")
 SLEEP = Source(
     "sleep",
@@ -102,7 +96,7 @@ def load_heart(directory: Path, verify: bool) -> SiteTable:
 
     Columns: site (hospital), country, group (sex).
     """
-    parts = [_heart_site(directory, HEART, name, verify) for name in HEART_SITES]
+    parts = [_heart_site(directory, name, verify) for name in HEART_SITES]
     table, sizes = np.concatenate(parts), [len(part) for part in parts]
     return SiteTable(
         name="heart",
@@ -118,77 +112,22 @@ def load_heart(directory: Path, verify: bool) -> SiteTable:
     )
 
 
-def load_fed_heart(directory: Path, verify: bool) -> SiteTable:
-    """Fed-Heart-Disease: ten features, patients with any missing left out, cp and restecg as
-    indicators of all but their least value; site: the centre, 0 to 3."""
-    tables = [_heart_site(directory, FED_HEART, name, verify) for name in HEART_SITES]
-    whole = [table[~np.isnan(table[:, :10]).any(axis=1)] for table in tables]
-    table, coded = np.concatenate(whole), ("cp", "restecg")
-    column = dict(zip(HEART_FEATURES[:10], table.T, strict=False))
-    x = {name: values for name, values in column.items() if name not in coded}
-    for name in coded:
-        values = np.unique(column[name])[1:]
-        x |= {f"{name}={value:g}": column[name] == value for value in values}
-    return SiteTable(
-        name="fed-heart",
-        x=np.column_stack(list(x.values())).astype(np.float32),
-        y=(table[:, -1] > 0).astype(np.int64),
-        classes=HEART_CLASSES,
-        columns={"site": np.repeat([f"centre {k}" for k in range(4)], [len(t) for t in whole])},
-        features=tuple(x),
-    )
-
-
-def _heart_site(directory: Path, source: Source, site: str, verify: bool) -> NDArray[np.float32]:
+def _heart_site(directory: Path, site: str, verify: bool) -> NDArray[np.float32]:
     """(n, 14) one hospital's file: thirteen features, then the diagnosis."""
     file, patients, _ = HEART_SITES[site]
-    path = source.locate(directory, file, f"natural/{HEART.folder}/{file}")
+    path = HEART.locate(directory, file, f"natural/{HEART.folder}/{file}")
     lines = path.read_text(encoding="utf-8").splitlines()
     rows = [line.split(",") for line in lines if line.strip()]
     width = len(HEART_FEATURES) + 1
     for number, row in enumerate(rows, 1):
         if len(row) != width:
-            raise source.wrong(f"{path} line {number} has {len(row)} values, not {width}")
-    source.check_number(path, len(rows), patients, "patients", verify)
+            raise HEART.wrong(f"{path} line {number} has {len(row)} values, not {width}")
+    HEART.check_number(path, len(rows), patients, "patients", verify)
     values = [value.strip() for row in rows for value in row]
-    table = source.numbers(values, path.name).reshape(-1, width)
+    table = HEART.numbers(values, path.name).reshape(-1, width)
     if np.isnan(table[:, -1]).any():
-        raise source.wrong(f"{path} lacks a diagnosis")
+        raise HEART.wrong(f"{path} lacks a diagnosis")
     return table
-
-
-ISIC_CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
-ISIC_IMAGES = "ISIC_2019_Training_Input_preprocessed"
-ISIC_SIDE = 64  # pixels: the images are made small enough to be held in memory together
-
-
-def load_fed_isic(directory: Path, verify: bool) -> SiteTable:
-    """Fed-ISIC2019: dermoscopic images made 64 x 64 pixels; site: the centre, 0 to 5; group:
-    FLamby's fold, train or test.
-
-    Read from FLamby's table `train_test_split` (with or without .csv) and the folder
-    ISIC_2019_Training_Input_preprocessed beside it.
-    """
-    path = FED_ISIC.locate(directory, "train_test_split", "train_test_split.csv")
-    table = FED_ISIC.read_columns(path, ("image", "target", "center", "fold"))
-    folder = FED_ISIC.locate(directory, ISIC_IMAGES)
-    files = [folder / f"{name}.jpg" for name in table["image"]]
-    there = np.array([file.is_file() for file in files])
-    if verify and not there.all():
-        first, more = files[int(np.argmin(there))], int((~there).sum()) - 1
-        raise FED_ISIC.wrong(f"{first} and {more} more images are missing (--no-verify: leave out)")
-    if not there.any():
-        raise FED_ISIC.wrong(f"{folder} holds no image")
-    return SiteTable(
-        name="fed-isic2019",
-        x=np.stack(FED_ISIC.images([files[k] for k in np.flatnonzero(there)], ISIC_SIDE)),
-        y=np.array(table["target"])[there].astype(np.int64),
-        classes=ISIC_CLASSES,
-        columns={
-            "site": np.array([f"centre {name}" for name in table["center"]])[there],
-            "group": np.array(table["fold"])[there],
-        },
-    )
 
 
 WISDM_FILE = "WISDM_ar_v1.1_raw.txt"
@@ -321,7 +260,5 @@ SITE_LOADERS = {
     "stroke": (STROKE, load_stroke),
     "heart": (HEART, load_heart),
     "sleep": (SLEEP, load_sleepers),
-    "fed-heart": (FED_HEART, load_fed_heart),
-    "fed-isic2019": (FED_ISIC, load_fed_isic),
     "wisdm": (WISDM, load_wisdm),
 }

@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from robfcp.lab.paper.pages import reproduce, titles, write_page
-from robfcp.lab.paper.tables import remarks
 
-__all__ = ["remarks", "reproduce", "titles", "write_page"]
+__all__ = ["reproduce", "titles", "write_page"]

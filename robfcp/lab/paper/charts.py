@@ -15,7 +15,6 @@ from robfcp.figures import (
     PURPLE,
     VERMILION,
     new_axes,
-    plot_heatmap,
     style,
 )
 from robfcp.lab.paper.runs import BY_CLASS, FCP, OURS, RELEASED, TEXT
@@ -218,17 +217,4 @@ def draw_overview(cells: Sequence[PaperCell]) -> Any:
         ax.plot(x, y, color=colour, marker=marker, markersize=3.5, alpha=0.6, linestyle="none")
         ax.set(xlim=(-0.005, top), ylim=(-0.005, top), title=label)
         ax.set(xlabel="its distance from the honest coverage", ylabel=f"ours ({OURS})")
-    return axes[0].figure
-
-
-def draw_natural(rows: Rows) -> Any:
-    """A heat map a natural federation: error of coverage under each fault and defence."""
-    methods = [key.removesuffix("_error") for key in rows[0] if key.endswith("_error")]
-    names = list(dict.fromkeys(row["federation"] for row in rows))
-    faults = list(dict.fromkeys(row["attack"] for row in rows))
-    axes = new_axes(len(names), 1.4 + 0.3 * len(faults))
-    for ax, name in zip(axes, names, strict=True):
-        found = {row["attack"]: row for row in rows if row["federation"] == name}
-        errors = np.array([[found[a][f"{m}_error"] for m in methods] for a in faults])
-        plot_heatmap(errors, faults, methods, title=name, ax=ax)
     return axes[0].figure

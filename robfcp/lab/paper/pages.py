@@ -15,7 +15,6 @@ import numpy as np
 from robfcp.errors import RobfcpError
 from robfcp.figures import save
 from robfcp.files import write_atomically
-from robfcp.lab.natural import found_table
 from robfcp.lab.paper import charts, tables
 from robfcp.lab.paper.cases import DETECTORS, EXPERIMENTS, LABELS
 from robfcp.lab.paper.runs import FCP, OURS, RELEASED, TEXT, run_cases
@@ -25,16 +24,10 @@ Rows = Sequence[Mapping[str, Any]]
 Table = Callable[[int], list[dict[str, Any]]]
 EXTRAS: dict[str, tuple[str, Table, Callable[[Rows], Any] | None]] = {  # with a figure or without
     "bounds": ("Bounds against measured coverage", tables.bounds, charts.draw_bounds),
-    "theorem": ("Where Theorem 1 says anything", lambda seeds: tables.theorem(), None),
     "runtime": (
         "Seconds from the reports to the threshold, the CPU here and an RTX A6000 as published",
         lambda seeds: tables.runtime(),
         None,
-    ),
-    "natural": (
-        "Natural federations: who is found, and who is accused (not in the paper)",
-        lambda seeds: found_table(max(2, seeds // 2), seeds),
-        charts.draw_natural,
     ),
 }
 SHORT = {FCP: "FCP", FEDCP_QQ: "FedCP-QQ", TEXT: "text", RELEASED: "code", OURS: "ours"}
@@ -187,12 +180,8 @@ def _section(name: str, rows: Rows) -> str:
         return _counting(rows)
     if name == "bounds":
         rows = [{k: row[k] for k in BOUNDS} for row in rows if row["ratio"] in (0.1, 0.4)]
-    if name == "theorem":
-        rows = [row for row in rows if row["K"] in (6, 100) and row["H"] != 10]
     if name in VARIED:
         rows = [row for row in rows if row["method"] in (TEXT, RELEASED)]
-    if name == "natural":
-        return "Real hospitals, countries and sleepers have [a page of their own](natural.md)."
     if "method" in rows[0]:
         return _condensed(rows, BY.get(name, ("variant",)))
     return markdown(list(rows[0]), ([_plain(v) for v in row.values()] for row in rows))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from robfcp.defence import Consensus, named_defence
 from robfcp.guarantees import certify
 from robfcp.lab.outputs import entries
-from robfcp.lab.paper.cases import DATASETS, LABELS, RIVALS, Case
+from robfcp.lab.paper.cases import DATASETS, RIVALS, Case
 from robfcp.lab.paper.runs import (
     LEVEL,
     OURS,
@@ -117,24 +116,6 @@ def setting(row: Row) -> str:
     if row["number"] == "unknown" and row["ratio"]:
         parts.append("number estimated")
     return " ".join(dict.fromkeys(part for part in parts if part))
-
-
-def remarks(rows: Sequence[Row]) -> list[str]:
-    """How often each defence is off, and where most."""
-    lines = []
-    for method in (TEXT, RELEASED, OURS):
-        own = [row for row in rows if row["method"] == method]
-        off = [row for row in own if abs(error(row)) > APART]
-        if off:
-            worst = max(off, key=lambda row: abs(error(row)))
-            lines.append(
-                f"{LABELS[method]} is over {APART} from the honest clients alone in {len(off)} of "
-                f"{len(own)} cells (most: {setting(worst)}, {worst['coverage']:.3f} against "
-                f"{worst['honest_coverage']:.3f})."
-            )
-        elif own:
-            lines.append(f"{LABELS[method]} is within {APART} of the honest clients in every cell.")
-    return lines
 
 
 @dataclass(frozen=True)
@@ -253,44 +234,6 @@ def bounds(seeds: int) -> list[dict[str, Any]]:
                 {"dataset": dataset, "attack": attack, "ratio": ratio, **means, "seeds": seeds}
             )
     return rows
-
-
-THEOREM_SETTINGS = (  # K, K_m, H
-    *((6, 1, 2), (10, 1, 2), (10, 3, 2), (20, 5, 2), (100, 10, 2), (100, 40, 2)),
-    *((6, 1, 10), (20, 5, 10), (100, 10, 10), (100, 40, 10)),
-    *((6, 1, 100), (20, 5, 100), (100, 10, 100), (100, 40, 100)),
-)
-
-
-def theorem() -> list[dict[str, Any]]:
-    """From how many samples a client Theorem 1 says anything: equal sizes, sigma and eps 0."""
-    return [
-        {
-            "K": k,
-            "K_m": m,
-            "H": bins,
-            "n_b: lower end above 0": _samples(k, m, bins, lambda low, high: low > 0),
-            "n_b: upper end below 1": _samples(k, m, bins, lambda low, high: high < 1),
-            "n_b: within 0.05 of 0.9": _samples(
-                k, m, bins, lambda low, high: max(high - 0.9, 0.9 - low) <= 0.05
-            ),
-            "at n_b = 80,000": "[{:.3f}, {:.3f}]".format(*theorem_at(k, m, bins, 80_000)),
-        }
-        for k, m, bins in THEOREM_SETTINGS
-    ]
-
-
-def theorem_at(k: int, m: int, bins: int, n: int) -> tuple[float, float]:
-    """Theorem 1's interval for equal clients of n samples."""
-    bound = theorem_1(PublishedSetting(k - m, m, n, m * n, bins=bins))
-    return bound.lower, bound.upper
-
-
-def _samples(k: int, m: int, bins: int, good: Callable[[float, float], bool]) -> int:
-    """The least n, to three digits, from which the interval is good; it narrows as n grows."""
-    low = 1 + bisect_left(range(1, 10**15), True, key=lambda n: good(*theorem_at(k, m, bins, n)))
-    digits = max(0, len(str(low)) - 3)
-    return -(-low // 10**digits) * 10**digits
 
 
 def runtime(repeats: int = 5) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ RECIPES: dict[str, dict[str, Any]] = {  # what each shipped model was trained wi
         "model": "cnn", "rounds": 40, "fraction": 0.1, "local_epochs": 10, "batch": 64,
         "learning_rate": 0.02,
     },
-    "medmnist": {
+    "pathmnist": {
         "model": "cnn", "rounds": 100, "fraction": 0.2, "local_epochs": 10, "batch": 50,
         "learning_rate": 0.02, "augment": True, "mirror": True,
     },
@@ -83,7 +83,7 @@ RECIPES: dict[str, dict[str, Any]] = {  # what each shipped model was trained wi
 def recipe(dataset: str, **changes: Any) -> TrainingSettings:
     """The data set's settings with those changes that are not None."""
     given = {key: value for key, value in changes.items() if value is not None}
-    return TrainingSettings(**{**RECIPES.get(dataset, RECIPES["medmnist"]), **given})
+    return TrainingSettings(**{**RECIPES[dataset], **given})
 
 
 class Pool:
