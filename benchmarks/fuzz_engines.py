@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flower"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "nvflare"))
 import engine_faults as faults
-from engine_data import client_data, core_reports, drifting, told, watched
+from engine_faults import client_data, core_reports, drifting, told, watched
 from fuzz import mutate_bytes, mutate_json
 
 import robfcp

@@ -2,8 +2,7 @@
 
 import time
 
-from engine_data import DATA, QUICK, looked, told, watched
-from engine_faults import Stage, Turn
+from engine_faults import DATA, QUICK, Stage, Turn, looked, told, watched
 
 import robfcp
 from robfcp.engines import SiteRules, monitor_round, server
@@ -67,14 +66,12 @@ class LoopbackDriver:
 
     def play(self, folder, data=DATA, faults=None, configs=None, only="report", **config):
         folder.mkdir(exist_ok=True)
-        output = str(folder / "calibration.json")
+        output, started = str(folder / "calibration.json"), time.monotonic()
         config = {**server.DEFAULTS, **QUICK, **config, "output": output}
-        started = time.monotonic()
-        waiting = {word: config[word] for word in ("deadline", "poll")}
-        engine = Loopback(sites_of(data, configs), faults, only, **waiting)
+        waiting = config["deadline"], config["poll"]
+        engine = Loopback(sites_of(data, configs), faults, only, *waiting)
         server.configured_round(engine, config)
-        seconds = time.monotonic() - started
-        return robfcp.Calibration.load(output), engine.stage.asked, seconds
+        return robfcp.Calibration.load(output), engine.stage.asked, time.monotonic() - started
 
     def answer(self, folder, record, fresh):
         """What the first site replies to a request."""

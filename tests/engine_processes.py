@@ -21,9 +21,8 @@ def running(place):
 def left(place, seconds=60):
     """Those that are still there when they have had their time to end; ended then."""
     end = time.monotonic() + seconds
-    while running(place) and time.monotonic() < end:
+    while (stubborn := running(place)) and time.monotonic() < end:
         time.sleep(0.5)
-    stubborn = running(place)
     for process in stubborn:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

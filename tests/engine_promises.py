@@ -6,12 +6,13 @@ configs=, **options)` asks about `watched()` and returns what a merged look hold
 """
 
 import json
+from functools import partial
 from importlib.util import find_spec
 
+import engine_faults as does
 import numpy as np
 import pytest
-from engine_data import DATA, client_data, core_reports, drifting
-from engine_faults import CASES, altered, forged, raw, silent, slow
+from engine_faults import CASES, DATA, client_data, core_reports, drifting
 
 import robfcp
 from robfcp.calibration import Letter
@@ -38,9 +39,8 @@ def check_case(engine, folder, fault, expected, words, attempts):
     deadline = 1.0 if expected in ("missing", "late") or "nonce" in words else 20.0
     calibration, asked, seconds = engine.play(folder, faults={"site-3": fault}, deadline=deadline)
     entry = clients_of(calibration)["site-3"]
-    assert (entry["status"], entry["attempts"]) == (expected, attempts)
+    assert (entry["attempts"], len(asked["site-3"])) == (attempts, attempts)
     assert words in entry["reason"]
-    assert len(asked["site-3"]) == attempts
     assert status(calibration) == {**dict.fromkeys(DATA, "ok"), "site-3": expected}
     assert seconds < 2 * deadline + 8  # reports, then the sites' own check
     kept = {name: pair for name, pair in DATA.items() if expected == "ok" or name != "site-3"}
@@ -48,13 +48,12 @@ def check_case(engine, folder, fault, expected, words, attempts):
     assert calibration.threshold == core.threshold
     assert np.array_equal(calibration.federation.counts, core.federation.counts)
     assert calibration.certificate.n_outside == (expected != "ok")
-    refused = {fault.client for fault in calibration.faulty}
-    assert refused == ({"site-3"} if expected in ("faulty", "rejected") else set())
+    refused = ["site-3"] if expected in ("faulty", "rejected") else []
+    assert [fault.client for fault in calibration.faulty] == refused
     assert "patient" not in calibration.to_json().decode() + str(calibration.provenance)
     assert calibration.provenance["engine"].startswith(engine.name)
     nonces = [nonce for found in asked.values() for nonce in found]
-    assert len(set(nonces)) == len(nonces)
-    assert min(map(len, nonces)) == 32
+    assert (len(set(nonces)), min(map(len, nonces))) == (len(nonces), 32)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -67,25 +66,19 @@ ALIKE = {"liars": 1, "promise": "pac", "alike": 0.05, "confidence": 0.9}
 OPTIONS = {  # as a configuration says it, and as `calibrate` is told
     "the default": ({"liars": 2}, {"defence": robfcp.Consensus(at_most=2)}),
     "the paper's": ({"defence": "rob-fcp", "liars": 3}, {"defence": robfcp.RobFCP(3)}),
-    "a promise": ({"liars": 2, "promise": "marginal"}, {"promise": robfcp.Marginal(2)}),
     "sites alike": (ALIKE, {"promise": robfcp.Pac(1, alike=0.05), "confidence": 0.9}),
     "three levels": (THREE, THREE),
 }
 
 
 @pytest.mark.parametrize("case", OPTIONS)
-def test_engines_end_where_files_end_to_the_bit(case, engine, tmp_path):
+def test_engines_end_where_the_core_ends_to_the_bit(case, engine, tmp_path):
     configured, told = OPTIONS[case]
     found, _, _ = engine.play(tmp_path, sizes="ask", check=False, **configured)
-    for report in core_reports(DATA):
-        report.save(tmp_path / f"{report.client}.json")
-    federation = robfcp.Federation.read([tmp_path / f"{name}.json" for name in DATA])
-    core = robfcp.calibrate(federation, **told)
-    assert (found.threshold, found.trusted) == (core.threshold, core.trusted)
-    assert (found.defence, found.promised) == (core.defence, core.promised)
-    assert np.array_equal(found.oddness, core.oddness)
-    for ours, theirs in zip(found.levels, core.levels, strict=True):
-        assert ours.curve == theirs.curve
+    core = robfcp.calibrate(core_reports(DATA), **told)
+    for part in ("threshold", "trusted", "defence", "promised"):
+        assert getattr(found, part) == getattr(core, part)
+    assert [level.curve for level in found.levels] == [level.curve for level in core.levels]
     assert found.federation.registered
 
 
@@ -99,41 +92,37 @@ def test_sizes_are_binding_and_who_never_came_is_missing(engine, tmp_path):
     assert calibration.certificate.n_outside == 3
 
 
-@pytest.mark.parametrize("fault", [silent, raw(b"0"), raw(b"[]"), raw(b'"60"')])
-def test_who_states_no_size_beforehand_does_not_count(fault, engine, tmp_path):
-    faults = {"site-2": fault}
-    calibration, _, _ = engine.play(tmp_path, faults=faults, only="size", sizes="ask", deadline=2)
-    assert "site-2" not in calibration.federation.ids
-    assert calibration.federation.registered
+def test_who_states_no_size_beforehand_does_not_count(engine, tmp_path):
+    lies = {"site-1": does.silent, "site-2": does.raw(b"0"), "site-3": does.raw(b'"60"')}
+    found, _, _ = engine.play(tmp_path, faults=lies, only="size", sizes="ask", deadline=1)
+    assert found.federation.ids == ("site-0", *(f"site-{k}" for k in range(4, 8)))
+    assert found.federation.registered
 
 
 def test_lying_claims_about_coverage_are_left_out(engine, tmp_path):
     lies = [b'{"n_samples":5,"covered":[6],"total_size":[1]}', b'{"n_samples":5}', b"[]"]
-    faults = {f"site-{k}": raw(lie) for k, lie in enumerate(lies)}
+    faults = {f"site-{k}": does.raw(lie) for k, lie in enumerate(lies)}
     calibration, _, _ = engine.play(tmp_path, faults=faults, only="check")
     claims = [clients_of(calibration)[f"site-{k}"]["claims"] for k in (0, 1, 2, 5)]
-    p, y = DATA["site-5"]
-    sets = calibration.predict_set(p)
-    covered, size = [int(robfcp.metrics.covered(sets, y).sum())], [sets.sum()]
-    honest = {"n_samples": 60, "covered": covered, "total_size": size}
+    sets = calibration.predict_set(DATA["site-5"][0])
+    covered = int(robfcp.metrics.covered(sets, DATA["site-5"][1]).sum())
+    honest = {"n_samples": 60, "covered": [covered], "total_size": [sets.sum()]}
     assert claims == [None, None, None, honest]
 
 
 def test_a_missed_quorum_counts_the_silent_and_leaves_no_calibration(engine, tmp_path):
-    faults = {"site-1": silent, "site-2": forged, "site-3": raw(bytes(2**20))}
+    faults = {"site-1": does.silent, "site-2": does.forged, "site-3": does.raw(bytes(2**20))}
     with pytest.raises(robfcp.QuorumError, match="only 5"):
         engine.play(tmp_path, faults=faults, quorum=6, deadline=1.0)
     assert not list(tmp_path.rglob("calibration.json"))
-    engine.play(tmp_path, faults={"site-1": silent, "site-2": forged}, quorum=0.75, deadline=1.0)
 
 
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        *(({"deadline": deadline}, "no time to wait") for deadline in (0, -1.0, np.inf, np.nan)),
+        *(({"deadline": deadline}, "no time to wait") for deadline in (0, np.inf, np.nan)),
         ({"liars": "some"}, "neither a number nor 'unknown'"),
         ({"score": "nothing"}, "nothing"),
-        ({"promise": "marginal", "liars": 1, "alike": 0.1}, "alike: marginal takes none"),
         ({"promise": "pac", "liars": "unknown"}, "liars: state how many sites may lie"),
     ],
 )
@@ -144,7 +133,7 @@ def test_what_a_configuration_cannot_mean_is_refused(config, words, engine, tmp_
 
 def test_everybody_is_heard_once_more_at_the_deadline(engine, tmp_path):
     """All replies arrive while nobody looks, just before the deadline."""
-    faults = dict.fromkeys(DATA, slow(1.1))
+    faults = dict.fromkeys(DATA, does.slow(1.1))
     calibration, _, _ = engine.play(tmp_path, faults=faults, deadline=1.5, poll=1.0, check=False)
     assert set(status(calibration).values()) == {"ok"}
 
@@ -160,21 +149,16 @@ def test_exceptions_at_a_site_become_codes(engine, tmp_path):
 
 @needs_opendp
 def test_a_site_sets_its_own_privacy_and_no_server_can_ask_for_more(engine, tmp_path):
-    ledger, own = tmp_path / "ledger.json", {"epsilon": 0.5, "delta": 1e-6, "rounds": 2}
-    for number in range(3):
-        configs = {  # most hold the same noise; all but one pay for it afresh
-            f"site-{k}": own | {"privacy-ledger": str(tmp_path / f"ledger-{k}-{number}.json")}
-            for k in range(5)
-        }
-        configs["site-2"]["privacy-ledger"] = str(ledger)
-        calibration, _, _ = engine.play(tmp_path / str(number), configs=configs, grid="uniform:16")
-        if number < 2:
-            expected = [Privacy(0.5, 1e-6, rounds=2) if k < 5 else None for k in range(8)]
-            assert list(calibration.federation.privacy) == expected
-            assert len(Ledger(ledger).releases()) == number + 1
-            assert clients_of(calibration)["site-2"]["claims"] is None  # test data are its own
-            assert clients_of(calibration)["site-6"]["claims"]["n_samples"] == 60
+    own = {
+        f"site-{k}": {"epsilon": 0.5, "privacy-ledger": str(tmp_path / f"{k}.json")}
+        for k in range(6)
+    }
+    Ledger(own["site-2"]["privacy-ledger"]).charge(Privacy(0.5), "before")
+    calibration, _, _ = engine.play(tmp_path, configs=own, grid="uniform:16")
     assert "privacy budget" in reason(calibration)
+    assert calibration.federation.privacy == (*[Privacy(0.5)] * 5, None, None)
+    assert clients_of(calibration)["site-1"]["claims"] is None  # test data are its own
+    assert clients_of(calibration)["site-6"]["claims"]["n_samples"] == 60
 
 
 def test_a_site_says_how_small_the_cells_are_that_it_shows(engine, tmp_path):
@@ -193,24 +177,21 @@ def test_signed_reports_and_letters(engine, tmp_path):
     keys = {name: generate_key(tmp_path / f"{name}.key") for name in DATA}
     registry = tmp_path / "registry.json"
     registry.write_text(json.dumps({name: {"key": key} for name, key in keys.items()}))
-    folders = {name: tmp_path / f"{name}.letters" for name in DATA}
     own = {
-        name: {"signing-key": str(tmp_path / f"{name}.key"), "letter-folder": str(folder)}
-        for name, folder in folders.items()
+        name: {"signing-key": str(tmp_path / f"{name}.key"), "letter-folder": str(tmp_path / name)}
+        for name in DATA
     }
     own["site-1"]["signing-key"] = own["site-3"]["signing-key"]
     own["site-2"] = {}
-    calibration, _, _ = engine.play(tmp_path, configs=own, keys=str(registry), letters=True)
+    play = partial(engine.play, configs=own)
+    calibration, _, _ = play(tmp_path / "keyed", keys=str(registry), letters=True)
     assert "not by its registered key" in reason(calibration, "site-1")
     assert "not signed" in reason(calibration)
     assert "registered keys" in calibration.federation.checked.signatures
-    (file,) = folders["site-3"].iterdir()
-    letter = Letter.load(file)
-    assert (letter.client, letter.verdict) == ("site-3", "trusted")
-    assert letter.calibration == calibration
-    assert not folders["site-2"].exists()
-    forgery = {"site-5": altered(key=keys["site-3"])}
-    unkeyed, _, _ = engine.play(tmp_path / "unkeyed", configs=own, faults=forgery)
+    letter = Letter.load(*(tmp_path / "site-3").glob("letter-*"))
+    assert (letter.client, letter.calibration) == ("site-3", calibration)
+    assert not list((tmp_path / "site-2").glob("letter-*"))
+    unkeyed, _, _ = play(tmp_path / "unkeyed", faults={"site-5": does.altered(key=keys["site-3"])})
     assert set(unkeyed.trusted) == set(DATA) - {"site-5"}  # not by the key it names itself
 
 
@@ -222,7 +203,6 @@ def test_the_monitor_rings_where_most_sites_drift_and_the_rest_is_no_alarm(engin
     own["site-1"] = {}  # no place for its state
     own["site-0"] |= {"epsilon": 1.0, "privacy-ledger": str(tmp_path / "l.json")}
     found = engine.monitor(tmp_path, fresh, configs=own, liars=2, round="r", floor=0.9)
-    assert found["alarm"]
     assert found["line"].startswith("alarm: 8 sites of which at most 2 lie")
     assert found["faulty"] == {f"site-{k}" for k in range(4)}
     assert set(found["alarmed"]) == {f"site-{k}" for k in range(4, 8)}
@@ -239,8 +219,6 @@ def test_nodes_go_on_from_their_state_and_every_date_is_kept(engine, tmp_path):
     assert strength[0] != strength[1] == strength[2]  # all 800 were counted before
     history = robfcp.monitoring.AlarmHistory.load(record)
     assert ([look.step for look in history.looks], history.n_sites) == ([1, 2, 3], 8)
-    with pytest.raises(robfcp.RobfcpError, match="steps only rise"):
-        engine.monitor(tmp_path, fresh, step=1, **options)
-    silent_ones = engine.monitor(tmp_path, {}, step=4, **options)
-    assert silent_ones["log_mean"] in (None, -np.inf)
+    nobody = engine.monitor(tmp_path, {}, step=4, **options)
+    assert nobody["log_mean"] in (None, -np.inf)
     assert robfcp.monitoring.AlarmHistory.load(record) == history

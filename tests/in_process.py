@@ -1,27 +1,17 @@
 """Commands in this process, run as `main` runs them: most tests need no new interpreter."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
-from typing import NamedTuple
+from subprocess import CompletedProcess
 from unittest import mock
 
 from robfcp import cli
 
 
-class Done(NamedTuple):
-    """What a command leaves, as `subprocess.run` would tell it."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run(*words: object, **environment: str) -> Done:
+def run(*words, **environment):
     """`robfcp WORDS`, with nothing of it left in the environment afterwards."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
@@ -35,4 +25,4 @@ def run(*words: object, **environment: str) -> Done:
             cli.main()
         except SystemExit as done:
             code = done.code if isinstance(done.code, int) else int(done.code is not None)
-    return Done(code, out.getvalue(), err.getvalue())
+    return CompletedProcess(words, code, out.getvalue(), err.getvalue())

@@ -24,7 +24,7 @@ def judged(seed, slowdown):
     return list(slower(stages, {"same": 3.0, "changed": 3.0}, **measure)[1])
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(20))
 def test_noise_does_not_fail_and_twice_the_time_does(seed):
     assert judged(seed, 1.2) == judged(seed, 1.0) == []
     assert judged(seed, 2.0) == ["changed"]

@@ -36,32 +36,27 @@ def test_every_script_reads_the_settings_first():
             assert first[0] == 'source "$(dirname "$0")/settings.sh"', script.name
 
 
-@pytest.fixture
-def calibration():
-    return robfcp.calibrate(robfcp.Federation.from_counts([[9, 1]] * 3), defence="none")
+def calibration(folder, counts=(9, 1)):
+    folder.mkdir(exist_ok=True)
+    found = robfcp.calibrate(robfcp.Federation.from_counts([counts] * 3), defence="none")
+    found.save(folder / "calibration.json")
+    return found
 
 
-def test_a_whole_calibration_takes_the_last_ones_place(tmp_path, calibration):
-    (tmp_path / "new").mkdir()
-    calibration.save(tmp_path / "new" / "calibration.json")
-    old = robfcp.calibrate(robfcp.Federation.from_counts([[8, 2]] * 3))
-    old.save(tmp_path / "calibration.json")
+def test_a_whole_calibration_takes_the_last_ones_place(tmp_path):
+    new = calibration(tmp_path / "new")
+    calibration(tmp_path, (8, 2))
     done = bash(tmp_path, 'keep "$STATE/new"')
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("*.record.json"))) == 1
-    assert robfcp.Calibration.load(tmp_path / "calibration.json").trusted == calibration.trusted
+    assert robfcp.Calibration.load(tmp_path / "calibration.json") == new
 
 
-@pytest.mark.parametrize("broken", thorough(["nothing", "half", "no record"], "half"))
-def test_a_run_without_a_calibration_fails_and_keeps_the_last_one(tmp_path, calibration, broken):
-    (tmp_path / "new").mkdir()
-    new = tmp_path / "new" / "calibration.json"
-    if broken != "nothing":
-        calibration.save(new)
-    if broken == "half":
-        new.write_bytes(new.read_bytes()[:-100])
-    if broken == "no record":
-        calibration.record_path(new).unlink()
+@pytest.mark.parametrize("broken", thorough(["calibration.json", "*.record.json"], "*.record.json"))
+def test_a_run_without_a_calibration_fails_and_keeps_the_last_one(tmp_path, broken):
+    calibration(tmp_path / "new")
+    (half,) = (tmp_path / "new").glob(broken)
+    half.write_bytes(half.read_bytes()[:-100])
     (tmp_path / "calibration.json").write_text("old")
     done = bash(tmp_path, 'keep "$STATE/new"')
     assert done.returncode == 1

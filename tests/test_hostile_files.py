@@ -1,7 +1,9 @@
 """Files of every kind, broken in every way we know: refused in one line that can be printed."""
 
 import json
+import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,9 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.monitoring import AlarmHistory, Chain, EReport
 from robfcp.privacy import Ledger, Privacy
 from robfcp.report.agreement import read_keys, read_sizes, read_terms
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+from fuzz import mutate_json
 
 DIGEST, OTHER = "ab" * 32, "cd" * 32
 GRID = robfcp.Grid.uniform(20)
@@ -47,19 +52,11 @@ def chain():
     return begun.extended(new, old, begun.admit(new.federation, 1))
 
 
-def record(path):
-    """Read the calibration's record, which lies beside it."""
-    return robfcp.Calibration.load(path.with_name("c.json")).federation
-
-
 PRIVATE = robfcp.Report("a", [20] * 10, robfcp.Grid.uniform(10), LAC, n_samples=200,
                         privacy=Privacy(1.0))  # fmt: skip
 SPLIT = robfcp.Report.of("a", *outputs(0, 6), grid=robfcp.Grid.uniform(10))
 PLAIN = reports_of(beta_scores(0, 6, 50), round="7", model="abc")
 BY_CLASS = robfcp.calibrate([robfcp.Report.of(f"s{k}", *outputs(k)) for k in range(4)], by="class")
-CALIBRATION = robfcp.calibrate(PLAIN, defence=robfcp.Consensus(at_most=1))
-
-
 LEDGER = {"schema": 1, "kind": "privacy-ledger", "dataset": None, "releases": []}
 REPORT_FIELDS = {
     "": [{"extra": 1}, {"kind": "calibration"}],
@@ -197,11 +194,10 @@ def changed(kind, field, value):
     """The valid file with another value there, its digest made to fit again."""
     data = json.loads(good(kind))
     inside = data["body"] if "digest" in data else data
-    *way, last = field.split(".")
+    *way, last = (int(step) if step.isdigit() else step for step in field.split("."))
     place = inside
     for step in way:
-        place = place[int(step) if step.isdigit() else step]
-    last = int(last) if last.isdigit() else last
+        place = place[step]
     if not field:
         inside |= value
     elif isinstance(value, dict) and isinstance(place[last], dict):
@@ -213,11 +209,10 @@ def changed(kind, field, value):
 
 def refused_in_one_line(kind, data, folder):
     (folder / "x.json").write_bytes(data)
-    with pytest.raises(RobfcpError) as caught:
+    with pytest.raises(RobfcpError, match=";") as caught:
         FILES[kind][1](folder / "x.json")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
-    assert ";" in str(caught.value)
     return caught.value
 
 
@@ -254,18 +249,17 @@ def test_what_is_cut_altered_newer_or_of_another_kind_is_refused(kind, tmp_path)
 
 
 def test_a_record_that_is_damaged_or_another_calibrations_is_refused(tmp_path):
-    CALIBRATION.save(tmp_path / "c.json")
-    (path,) = set(tmp_path.glob("c.*.json"))
-    data = path.read_bytes()
-    robfcp.calibrate(PLAIN[1:]).save(tmp_path / "d.json")
-    (other,) = set(tmp_path.glob("d.*.json"))
-    for broken in [*JUNK, data[:-9], data.replace(b"site-01", b"site-11"), other.read_bytes()]:
+    calibration = robfcp.calibrate(PLAIN, defence=robfcp.Consensus(at_most=1))
+    calibration.save(tmp_path / "c.json")
+    path, data = calibration.record_path(tmp_path / "c.json"), calibration.record.to_json()
+    another = robfcp.calibrate(PLAIN[1:]).record.to_json()
+    for broken in [*JUNK, data[:-9], data.replace(b"site-01", b"site-11"), another]:
         path.write_bytes(broken)
         with pytest.raises(RobfcpError) as caught:
-            record(path)
+            _ = robfcp.Calibration.load(tmp_path / "c.json").federation
         assert str(caught.value).isprintable()
     path.write_bytes(data)
-    assert list(record(path)) == PLAIN
+    assert list(robfcp.Calibration.load(tmp_path / "c.json").federation) == PLAIN
     for way, value, words in (
         (("starts", 0), 1, "starts do not span the counts"),
         (("strata", "rows"), [1, 0, 2, 3], "counts by class belong to nobody"),
@@ -313,40 +307,19 @@ def test_a_400_mb_file_is_refused_before_it_is_read(kind, tmp_path):
         FILES[kind][1](tmp_path / "x.json")
 
 
-HUGE = (2**40, 2**53, 2**63, -(2**63), 2**200, 1e300)
-ODD = (None, True, 0, -1, 39, 1.5, "", "a", (), (3, -2), *HUGE)
-
-
-def broken_fields(rng, data):
-    tree = json.loads(data)
-    for _ in range(rng.integers(1, 4)):
-        places = [tree, *(one for one in tree.values() if isinstance(one, dict))]
-        place = places[rng.integers(len(places))]
-        name = sorted(place)[rng.integers(len(place))] if place else "more"
-        value, odd = place.get(name), ODD[rng.integers(len(ODD))]
-        if isinstance(value, list) and value and rng.random() < 0.5:
-            value[rng.integers(len(value))] = odd
-        elif rng.random() < 0.7:
-            place[name] = odd
-        else:
-            place.pop(name, None)
-    return json.dumps(tree).encode()
-
-
 @pytest.mark.effort
 def test_every_mutation_of_a_report_is_refused_or_means_the_same():
     """Thousands of them: never a traceback, never counts that differ from what stands."""
     rng, accepted, lines = np.random.default_rng(1), 0, []
     originals = [one.to_json() for one in (*PLAIN, SPLIT, PRIVATE)]
-    for _ in range(cases(4000)):
-        data = broken_fields(rng, originals[rng.integers(len(originals))])
+    for _ in range(cases(2000)):
+        data = mutate_json(originals[rng.integers(len(originals))], rng)
         try:
             report = robfcp.Report.from_json(data)
         except ReportError as error:
             lines.append(str(error))
             continue
-        accepted += 1
-        said = json.loads(data)
+        accepted, said = accepted + 1, json.loads(data)
         assert report.grid.digest == said["grid"]["digest"]
         assert report.n_samples == said.get("n_samples", report.n_samples)
         assert robfcp.Report.from_json(report.to_json()) == report
@@ -355,5 +328,5 @@ def test_every_mutation_of_a_report_is_refused_or_means_the_same():
             assert report.counts.min() >= 0
         if report.strata is not None:
             assert (report.strata.dense().sum(axis=0) == report.counts).all()
-    assert 10 < accepted < cases(1500)
+    assert cases(10) < accepted < cases(750)
     assert all(map(str.isprintable, lines))

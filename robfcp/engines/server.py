@@ -315,9 +315,9 @@ def named_participants(nodes: Iterable[tuple[int, str, bytes]]) -> list[Particip
     Examples
     --------
     >>> from robfcp.engines.server import named_participants
-    >>> nodes = [(1, "b", b""), (2, "a", b""), (3, "a", b"")]
+    >>> nodes = [(1, "b", b""), (2, "a", b""), (3, "a", b""), (4, "", b""), (5, "x y\\n", b"")]
     >>> [one.client for one in named_participants(nodes)]
-    ['b', 'node-2', 'node-3']
+    ['b', 'node-2', 'node-3', 'node-4', 'node-5']
     """
     found = list(nodes)
     names = Counter(name for _, name, _ in found)

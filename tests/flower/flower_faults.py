@@ -3,8 +3,7 @@
 import time
 
 import numpy as np
-from engine_data import DATA, QUICK, looked, told, watched
-from engine_faults import Stage, Turn
+from engine_faults import DATA, QUICK, Stage, Turn, looked, told, watched
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
 import robfcp

@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 import msgspec
-import nvflare_sites
-from engine_data import DATA, QUICK, watched
-from engine_faults import Stage, Turn
+import numpy as np
+from engine_faults import DATA, QUICK, Stage, Turn, told, watched
 from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
@@ -31,9 +30,27 @@ from robfcp.engines.nvflare import CalibrationController, CalibrationExecutor, M
 from robfcp.engines.protocol import RECORD
 
 STAGED = ("data", "faults", "only", "configs")
-
+HELD, FRESH = {}, {}  # what a test lets the sites hold
 flare_decomposers.register()
 common_decomposers.register()
+
+
+def hangs(part, params):
+    time.sleep(10**4)
+
+
+def with_params(part, params):
+    """Probabilities that the received model makes."""
+    return np.tile(params["numpy_key"], (60, 1)), np.zeros(60, dtype=int)
+
+
+def __getattr__(name):
+    """Sites' own code, as an installed module would hold it: `nvflare_faults:site_3`."""
+    kind, _, number = name.partition("_")
+    found = {"site": HELD, "fresh": FRESH}.get(kind)
+    if found is None:
+        raise AttributeError(name)
+    return lambda *given: told(found[f"site-{number}"])
 
 
 def workspace(folder, name, config=None):
@@ -123,11 +140,11 @@ class NVFlareTurn(Turn):
     def fail(self, code=ReturnCode.EXECUTION_EXCEPTION):
         self.submit(make_reply(code))
 
-    def hold(self):
+    def hold(self, fault):
         released, sent = threading.Event(), threading.Event()
         self.stage.held.append(lambda: released.set() or sent.wait(30))
         released.wait(30)
-        self.send()
+        fault(self)
         sent.set()
 
     def later(self, seconds):
@@ -142,12 +159,12 @@ def run(
     controller, folder, *, data=DATA, faults=None, only="report", configs=None, components=None
 ):
     """Run a workflow with one thread a site; the stage and the server afterwards."""
-    nvflare_sites.DATA.clear()
-    nvflare_sites.DATA.update(data)
+    HELD.clear()
+    HELD.update(data)
     stage, sites = Stage(data, faults, only), []
     for name in data:
         own = (configs or {}).get(name, {})
-        outputs = f"nvflare_sites:{name.replace('-', '_')}"
+        outputs = f"nvflare_faults:{name.replace('-', '_')}"
         sites.append(Site(name, folder, {"outputs": outputs, **own}, stage))
     server = Server(folder, data, components)
     comm = WFCommServer(task_check_period=0.05)
@@ -184,9 +201,9 @@ class NVFlareDriver:
 
     def answer(self, folder, record, fresh):
         """What the first site replies to a request."""
-        nvflare_sites.DATA.update(DATA)
-        nvflare_sites.FRESH["site-0"] = fresh
-        own = {"outputs": "nvflare_sites:site_0", "fresh": "nvflare_sites:fresh_0"}
+        HELD.update(DATA)
+        FRESH["site-0"] = fresh
+        own = {"outputs": "nvflare_faults:site_0", "fresh": "nvflare_faults:fresh_0"}
         own |= {"letter-folder": str(folder), "monitor-folder": str(folder)}
         site = Site("site-0", folder, own)
         task = FLModelUtils.to_shareable(FLModel(params={}, meta={RECORD: record}))
@@ -195,9 +212,9 @@ class NVFlareDriver:
 
     def monitor(self, folder, fresh, configs, **options):
         watched().save(folder / "watched.json")
-        nvflare_sites.FRESH.clear()
-        nvflare_sites.FRESH.update(fresh)
-        watch = {name: {"fresh": f"nvflare_sites:fresh_{name[5:]}"} for name in fresh}
+        FRESH.clear()
+        FRESH.update(fresh)
+        watch = {name: {"fresh": f"nvflare_faults:fresh_{name[5:]}"} for name in fresh}
         own = {name: {**configs[name], **watch.get(name, {})} for name in DATA}
         words = {"calibration": str(folder / "watched.json"), "deadline": 20.0, "poll": 0.02}
         _, server = run(MonitorController({**words, **options}), folder, configs=own)

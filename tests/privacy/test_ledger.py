@@ -4,41 +4,33 @@ import itertools
 import multiprocessing
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 
 from robfcp.errors import RobfcpError
 from robfcp.privacy import Ledger, Privacy
 
-TWO, THREE = Privacy(1.0, rounds=2), Privacy(1.0, rounds=3)
+TWO, THREE, FOUR = Privacy(1.0, rounds=2), Privacy(1.0, rounds=3), Privacy(4.0, rounds=4)
 FORK = multiprocessing.get_context("fork")
 
 
 def charge_once(path):
-    try:
-        Ledger(path).charge(TWO, str(os.getpid()))
-    except RobfcpError:
-        return False
-    return True
+    with suppress(RobfcpError):
+        return Ledger(path).charge(TWO, str(os.getpid()))
 
 
 def test_eight_processes_with_a_budget_of_two_are_allowed_two(tmp_path):
     with FORK.Pool(8) as pool:
         allowed = pool.map(charge_once, [tmp_path / "l.json"] * 8, chunksize=1)
-    assert sum(allowed) == 2
-    assert len(Ledger(tmp_path / "l.json").releases()) == 2
-
-
-FOUR = Privacy(4.0, rounds=4)
+    assert sum(map(bool, allowed)) == len(Ledger(tmp_path / "l.json").releases()) == 2
 
 
 @pytest.mark.parametrize(
     ("first", "then", "words"),
     [
-        (Privacy(1.0), [Privacy(1.0)], "1 reports have spent epsilon 1 of 1"),
         (TWO, [TWO, TWO], "2 reports have spent epsilon 1 of 1"),
         (Privacy(1.0), [Privacy(2.0)], "have spent epsilon 1 of 1"),  # stated first, for ever
-        (Privacy(1.0), [Privacy(18.0)], "have spent epsilon 1 of 1"),
         (FOUR, [Privacy(1.0)], "of 1 at delta 0"),  # and a smaller one later
         (FOUR, [Privacy(4.0, rounds=4, samples_per_patient=2)], "different uni"),
         (TWO, [TWO, Privacy(2.0, neighbours="add-remove")], "different units"),
@@ -120,13 +112,11 @@ def test_killed_between_any_two_writes_nothing_is_lost_and_nothing_is_free(tmp_p
 
 
 def test_links_to_a_ledger_share_its_budget(tmp_path):
-    real, link = tmp_path / "real.json", tmp_path / "elsewhere" / "link.json"
-    link.parent.mkdir()
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
     link.symlink_to(real)
     for path in (link, real):
         Ledger(path).charge(TWO)
-    assert [path.name for path in link.parent.iterdir()] == ["link.json"]  # no lock of its own
+    assert not (tmp_path / "link.json.lock").exists()
     assert link.is_symlink()
-    for path in (real, link):
-        with pytest.raises(RobfcpError, match="2 reports have spent"):
-            Ledger(path).charge(TWO)
+    with pytest.raises(RobfcpError, match="2 reports have spent"):
+        Ledger(link).charge(TWO)

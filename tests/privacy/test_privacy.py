@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -29,15 +30,13 @@ def test_substituting_a_sample_moves_the_counts_by_the_stated_sensitivity():
     rng = np.random.default_rng(1)
     l1, l2 = Privacy(1).sensitivity
     for _ in range(50):
-        scores = rng.random((2, 20))
-        scores[1, 1:] = scores[0, 1:]
-        before, after = map(GRID.counts, scores)
-        assert np.abs(before - after).sum() <= l1
-        assert np.linalg.norm(before - after) <= l2 + 1e-12
+        scores = rng.random(20)
+        moved = GRID.counts(scores) - GRID.counts([rng.random(), *scores[1:]])
+        assert np.abs(moved).sum() <= l1
+        assert np.linalg.norm(moved) <= l2 + 1e-12
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1, 4])
-@pytest.mark.parametrize("delta", [1e-6, 1e-3])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (4, 1e-3)])
 def test_gaussian_scales_are_the_least_that_opendp_accepts(epsilon, delta):
     privacy = Privacy(epsilon, delta, mechanism="gaussian")
     dp.enable_features("contrib")
@@ -52,14 +51,13 @@ def test_gaussian_scales_are_the_least_that_opendp_accepts(epsilon, delta):
 
 
 def test_zcdp_conversion_is_the_best_order_of_proposition_7():
-    order = np.linspace(1.001, 400, 2_000_000)
+    order = np.linspace(1.001, 400, 200_000)
     for rho, delta in ((0.1, 1e-6), (1.0, 1e-2)):
         tail = np.log(1 / delta) + order * np.log1p(-1 / order) - np.log(order - 1)
         bound = order * rho + tail / (order - 1)
         assert budget.zcdp_epsilon(rho, delta) == pytest.approx(bound.min(), rel=1e-6)
     assert budget.zcdp_epsilon(budget.zcdp_rho(1.0, 1e-6), 1e-6) == pytest.approx(1, rel=1e-6)
-    assert budget.zcdp_epsilon(0.0, 1e-6) == 0
-    assert budget.zcdp_epsilon(0.1, 0.0) == np.inf
+    assert (budget.zcdp_epsilon(0.0, 1e-6), budget.zcdp_epsilon(0.1, 0.0)) == (0, np.inf)
 
 
 @pytest.mark.parametrize(
@@ -84,17 +82,14 @@ def test_without_opendp_one_line_says_what_to_install(monkeypatch):
 
 
 def test_counts_are_refused_where_noise_makes_them_once_in_ten_thousand_million_reports():
-    privacy, counts = Privacy(1), np.full(10, 20)
+    privacy, counts = Privacy(1), [20] * 10
     slack, most = (noise_bound(((privacy.noise, n),), c) for n, c in ((10, 1e-10), (1, 1e-11)))
-    for more, words in ((0, None), (1, "noise cannot make of|beyond what the stated noise")):
-        odd = np.array([-most - more, most + more, *[25] * 8])
+    for more in (0, 1):
+        odd = [-most - more, most + more, *[25] * 8]
         for sent, n in ((counts, 200 - slack - more), (counts, 200 + slack + more), (odd, 200)):
-            stated = {"counts": sent, "grid": GRID, "n_samples": n, "privacy": privacy}
-            if words is None:
-                assert Report("a", **stated).n_samples == n
-                continue
-            with pytest.raises(ReportError, match=words):
-                Report("a", **stated)
+            words = "noise cannot make of|beyond what the stated noise"
+            with pytest.raises(ReportError, match=words) if more else nullcontext():
+                Report("a", sent, GRID, n_samples=n, privacy=privacy)
 
 
 def test_hidden_sizes_are_registered_or_estimated_and_then_need_the_same_noise():
@@ -104,28 +99,13 @@ def test_hidden_sizes_are_registered_or_estimated_and_then_need_the_same_noise()
     (fault,) = unknown.faulty
     assert (fault.client, "other noise than most reports" in fault.reason) == ("d", True)
     known = Federation.from_reports(reports, sizes=dict.fromkeys("abcd", 200))
-    assert (known.sizes_known, known.faulty) == (True, ())
-    assert known.sizes.tolist() == [200] * 4
-
-
-@pytest.mark.parametrize("privacy", [Privacy(1), HIDING])
-def test_calibrations_of_private_reports_are_saved_and_loaded(tmp_path, privacy):
-    reports = [private(f"site-{k}", privacy) for k in range(8)]
-    calibration = robfcp.calibrate(reports, promise=robfcp.Marginal(liars=1))
-    calibration.save(tmp_path / "c.json")
-    again = robfcp.Calibration.load(tmp_path / "c.json")
-    assert again == calibration
-    assert again.federation.privacy == (privacy,) * 8
-    assert "noise of 8 private reports is allowed for" in calibration.certificate.statement
-    assert "noise" in {a.name for a in calibration.certificate.assumptions}
+    assert (known.sizes_known, known.faulty, known.sizes.tolist()) == (True, (), [200] * 4)
 
 
 def test_recommended_grids_grow_with_what_the_noise_leaves():
-    bins = [recommend_bins(epsilon, 500, 20) for epsilon in (0.01, 0.1, 1, 4)]
-    assert bins == sorted(bins)
-    assert bins[0] == 8
-    assert recommend_bins(1, 5000, 20) > recommend_bins(1, 50, 20)
-    assert recommend_grid(1, 500, 20) == logistic_grid(bins[2])
+    asked = ((0.01, 500), (1, 50), (1, 500), (1, 5000))
+    assert [recommend_bins(epsilon, n, 20) for epsilon, n in asked] == [8, 8, 34, 160]
+    assert recommend_grid(1, 500, 20) == logistic_grid(34)
     scores = np.random.default_rng(0).exponential(3, 1000)
     grid = recommend_grid(Privacy(1), 500, 20, prior=scores)
     shares = np.searchsorted(np.sort(scores), grid.edges[1:-1]) / 1000
@@ -164,7 +144,7 @@ def test_noise_is_the_least_that_spends_the_budget_exactly(settings, scale):
     assert privacy.hides_size or report.n_samples == 200
 
 
-@pytest.mark.parametrize("epsilon", [1e-4, 1e-3, 1e3, 1e6])
+@pytest.mark.parametrize("epsilon", [1e-4, 1e6])
 @pytest.mark.parametrize("delta", [0, 1e-300, 0.5])
 def test_extreme_budgets_have_a_scale(epsilon, delta):
     privacy = Privacy(epsilon, delta)
@@ -191,7 +171,6 @@ SENT = {"client": "a", "scores": SCORES, "privacy": Privacy(1), "patients": PAIR
         (Privacy, {"epsilon": 1, "scale": 1.9}, "too little"),
         (Privacy, {"epsilon": 1, "scale": -1}, "scale is -1"),
         (Privacy, {"epsilon": 1e-12}, "give a number from 1e-09"),
-        (Privacy, {"epsilon": 1e300, "delta": 1e-6}, "epsilon is 1e"),
         (logistic_grid, {"bins": 4}, "8 to 10000 bins"),
         (recommend_bins, {"privacy": 1, "n_samples": 0, "n_clients": 3}, "numbers from 1"),
         (recommend_grid, WISHED | {"prior": [1.0, 2.0]}, "finite scores"),

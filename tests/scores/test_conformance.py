@@ -56,14 +56,12 @@ def surprise(self, p, u):
 
 
 def logarithm(self, p, u):
-    with np.errstate(divide="ignore"):
-        return -np.log(p)
+    return -np.log(np.maximum(p, 0), where=p > 0, out=np.full(p.shape, np.inf))
 
 
 def writes(self, p, u):
-    scores = 1 - p
     p[:, 0] = 0
-    return scores
+    return 1 - p
 
 
 def own_label(self, p, label, u):
@@ -71,8 +69,7 @@ def own_label(self, p, label, u):
 
 
 def unchecked(self, predictions, targets, rng=None):
-    p = np.asarray(predictions)
-    return (1 + p.max(axis=1) - p[np.arange(len(p)), targets]) / 2
+    return Margin.of_all(self, np.asarray(predictions), 1)[np.arange(len(targets)), targets]
 
 
 def moved(self, predictions, threshold):

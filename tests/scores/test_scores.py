@@ -66,8 +66,8 @@ def test_every_label_gets_the_score_of_the_definition(score, dtype):
 
 def test_lac_keeps_its_digits_near_zero():
     tiny = np.array([[1 - 3e-17, 1e-17, 2e-17]])
-    assert LAC()(tiny, [0])[0] == pytest.approx(3e-17, rel=1e-12)
-    assert LAC().all_labels(tiny)[0, 0] == pytest.approx(3e-17, rel=1e-12)
+    found = LAC()(tiny, [0])[0], LAC().all_labels(tiny)[0, 0]
+    assert found == pytest.approx((3e-17, 3e-17), rel=1e-12, abs=0)
 
 
 def test_scores_of_probabilities_stay_in_the_unit_interval():
@@ -85,7 +85,7 @@ def test_blocks_do_not_change_the_scores(monkeypatch):
         np.testing.assert_array_equal(score.all_labels(p, rng=1), whole[score])
 
 
-def test_regression_scores_and_their_intervals_fit():
+def test_regression_scores_are_distances():
     rng = np.random.default_rng(0)
     y, f = rng.normal(size=(2, 500))
     residual = AbsoluteResidual()(f, y)
@@ -94,12 +94,6 @@ def test_regression_scores_and_their_intervals_fit():
     cqr = CQR()(band, y)
     np.testing.assert_allclose(cqr, np.maximum(f - 1 - y, y - f - 0.5), atol=1e-12)
     assert AbsoluteResidual()([1e308], [-1e308]) == CQR()([[1e308, 1.1e308]], [-1e308]) == [np.inf]
-    for score, prediction, values in ((AbsoluteResidual(), f, residual), (CQR(), band, cqr)):
-        for t in (0.1, 0.7):
-            ends = score.interval(prediction, t)
-            inside = (ends[:, 0] <= y) & (y <= ends[:, 1])
-            close = np.abs(values - t) < 1e-9
-            np.testing.assert_array_equal(inside[~close], (values <= t)[~close])
 
 
 @pytest.mark.parametrize("score", [APS(randomized=False), RAPS(randomized=False)], ids=repr)
@@ -126,14 +120,11 @@ RAGGED = [[0.5], [0.2, 0.3]]
     [
         (LAC(), ([[0.5, 0.6]], [0]), "row 0 sums to 1.1"),
         (LAC(), (RAGGED, [0, 0]), "probabilities: rows differ"),
-        (LAC(), ([[1e308, 1e308]], [0]), "probabilities"),
         (LAC(), ([[0.5, 0.5], [1.5, -0.5]], [0, 0]), "row 1 holds a negative value; are these lo"),
         (LAC(), ([[np.nan, 1.0]], [0]), "row 0 holds NaN; check"),
         (LAC(), ([[np.inf, 0.0]], [0]), "sums to inf"),
-        (LAC(), ([0.5, 0.5], [0, 0]), "shape"),
-        (LAC(), ([[1.0]], [0]), "shape"),
-        (LAC(), (np.array([[1, 0]]), [0]), "floating"),
-        (LAC(), ([["a", "b"]], [0]), "floating"),
+        *((LAC(), (bad, [0]), "shape") for bad in ([0.5, 0.5], [[1.0]])),
+        *((LAC(), (bad, [0]), "floating") for bad in ([[1, 0]], [["a", "b"]])),
         *(
             (LAC(), (TWO, labels), "labels")
             for labels in ([0, 2], [-1, 0], [0.0, 1.0], [0], [[0, 1]], ["a", "b"], [[0], [1, 2]])
