@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.calibration import Calibration, by_class, what_if
+from robfcp.calibration import Calibration, by_class
 from robfcp.errors import RobfcpError
 from robfcp.files import write_atomically
 from robfcp.monitoring import Monitor
@@ -22,7 +22,7 @@ __all__ = [
     "plot_alarm",
     "plot_by_class",
     "plot_cdf",
-    "plot_certificates",
+    "plot_curve",
     "plot_heatmap",
     "plot_lines",
     "plot_oddness",
@@ -128,47 +128,32 @@ def looks(names: Iterable[str]) -> list[tuple[str, tuple[str, str]]]:
 
 
 @style()
-def plot_certificates(
-    outcomes: Sequence[what_if.Budgets], axes: NDArray[Any] | None = None
-) -> NDArray[Any]:
-    """(2,) proved coverage and guaranteed thresholds against the number of liars.
+def plot_curve(calibration: Calibration, ax: Axes | None = None) -> Axes:
+    """Where coverage is proved to lie, for each number of liars; a colour a level.
 
     Parameters
     ----------
-    outcomes
-        One a confidence level, as `robfcp.calibration.what_if.what_if` gives them.
-    axes
-        (2,) where to draw; new ones if None.
+    calibration
+        Without classes or groups, which have a curve each.
+    ax
+        Where to draw; new axes if None.
 
     Examples
     --------
-    >>> from fractions import Fraction
     >>> import robfcp
-    >>> from robfcp.calibration.what_if import what_if
-    >>> from robfcp.figures import plot_certificates, save
+    >>> from robfcp.figures import plot_curve, save
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
-    >>> outcome = what_if(federation, Fraction(9, 10), index=1, budgets=(0, 1, 2))
-    >>> save(plot_certificates([outcome]), "certificates.png")
+    >>> save(plot_curve(robfcp.calibrate(federation, [0.5, 0.9])), "curve.png")
     """
-    pair = new_axes(2) if axes is None else axes
-    for colour, outcome in zip(cycle(CYCLE), outcomes, strict=False):
-        m = [row.m for row in outcome.budgets]
-        lower = [row.certificate.lower for row in outcome.budgets]
-        upper = [row.certificate.upper for row in outcome.budgets]
-        name = f"threshold {outcome.threshold:.4g} for {float(outcome.level):g}"
-        pair[0].fill_between(m, lower, upper, color=colour, alpha=0.25, linewidth=0, label=name)
-        pair[0].plot(m, lower, color=colour)
-        for line, name in (("-", "marginal"), ("--", "pac")):
-            held = [getattr(row, name) for row in outcome.budgets]
-            finite = [value if np.isfinite(value) else np.nan for value in held]
-            pair[1].plot(m, finite, color=colour, linestyle=line, label=name)
-        pair[0].axhline(float(outcome.level), color=colour, linestyle=":", linewidth=1)
-    confidence = outcomes[0].budgets[0].certificate.confidence
-    proved = f"Proved coverage, {confidence:.0%} confidence"
-    liars = "sites that may lie, m"
-    _worded(pair[0], proved, liars, "coverage of the honest sites")
-    _worded(pair[1], "Thresholds guaranteed at the level", liars, "threshold")
-    return pair
+    target: Axes = new_axes()[0] if ax is None else ax
+    for colour, level in zip(cycle(CYCLE), calibration.levels, strict=False):
+        m, lower, upper = np.transpose([(one.m, one.lower, one.upper) for one in level.curve])
+        name = f"threshold {level.threshold:.4g} for {float(level.coverage):g}"
+        target.fill_between(m, lower, upper, color=colour, alpha=0.25, linewidth=0, label=name)
+        target.plot(m, lower, color=colour)
+        target.axhline(float(level.coverage), color=colour, linestyle=":", linewidth=1)
+    proved = f"Proved coverage, {calibration.confidence:.0%} confidence"
+    return _worded(target, proved, "sites that may lie, m", "coverage of the honest sites")
 
 
 @style()
@@ -198,15 +183,14 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     low, high = np.quantile(shares[trusted], [0.05, 0.95], axis=0)
     label = "middle 90% of the trusted sites"
     target.fill_between(upper[inside], low, high, color=GREY, alpha=0.2, linewidth=0, label=label)
-    for number, k in enumerate(np.flatnonzero(~trusted)):
-        name = None if number else "flagged sites"
-        target.plot(upper[inside], shares[k], color=VERMILION, linewidth=0.9, alpha=0.6, label=name)
+    look: dict[str, Any] = {"color": VERMILION, "linewidth": 0.9, "alpha": 0.6}
+    for line in target.plot(upper[inside], shares[~trusted].T, **look)[:1]:
+        line.set_label("flagged sites")
     pooled = np.cumsum(federation.pooled(trusted))[inside] / federation.sizes[trusted].sum()
     target.plot(upper[inside], pooled, color=BLUE, label="trusted sites pooled")
-    for number, level in enumerate(calibration.levels):
-        if np.isfinite(level.threshold):
-            name = None if number else "threshold"
-            target.axvline(level.threshold, color=GREEN, linestyle="--", label=name)
+    limits = [level.threshold for level in calibration.levels if np.isfinite(level.threshold)]
+    for limit, name in zip(limits, ("threshold", *[None] * len(limits)), strict=False):
+        target.axvline(limit, color=GREEN, linestyle="--", label=name)
     return _worded(target, "Scores of the sites", "score", "share at or below")
 
 
@@ -232,12 +216,12 @@ def plot_oddness(calibration: Calibration, ax: Axes | None = None) -> Axes:
     target: Axes = new_axes()[0] if ax is None else ax
     order = np.argsort(calibration.oddness, kind="stable")
     number, trusted = calibration.oddness[order], calibration.trusted_mask[order]
-    place = np.arange(1, len(order) + 1)
+    place, some = np.arange(1, len(order) + 1), number[number > 0]
     kinds = (("trusted", trusted, BLUE, "o"), ("flagged", ~trusted, VERMILION, "^"))
     for name, chosen, colour, marker in kinds:
         target.scatter(place[chosen], number[chosen], s=18, color=colour, marker=marker, label=name)
-    if number[0] > 0 and number[-1] > 20 * number[len(number) // 2]:
-        target.set_yscale("log")
+    if len(some) > 1 and some[-1] > 20 * np.median(some):
+        target.set_yscale("symlog", linthresh=some[0])  # 0 at the foot, as on the page
     return _worded(target, "Sites by oddness", "sites, least odd first", "oddness")
 
 
@@ -365,16 +349,13 @@ def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
     """
     target: Axes = new_axes()[0] if ax is None else ax
     points = monitor.state.curve
-    n = [point.n for point in points]
-    curves = (
-        ("coverage", "coverage below the floor", BLUE),
-        ("drift", "scores have drifted", GREEN),
-        ("change", "change (R)", ORANGE),
-    )
-    for name, words, colour in curves:
+    words = ("coverage below the floor", "scores have drifted", "change (R)")
+    kinds = zip(("coverage", "drift", "change"), words, (BLUE, GREEN, ORANGE), strict=True)
+    for name, word, colour in kinds:
         logs = [getattr(point, name) for point in points]
         if logs and logs[0] is not None:
-            target.plot(n, np.array(logs) / np.log(10), color=colour, label=words)
+            n = [point.n for point in points]
+            target.plot(n, np.array(logs) / np.log(10), color=colour, label=word)
     line = monitor.state.limit / np.log(10)
     target.axhline(line, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
     return _worded(target, "How strong the alarms are", "samples", "alarm strength, log10")
@@ -429,12 +410,12 @@ def plot_by_class(
     places = np.arange(len(shown))
     known = {one.name: one for one in chosen.parts}
     look: dict[str, Any] = {"alpha": 0.35, "linewidth": 6, "solid_capstyle": "butt"}
-    words = {GREY: "proved", VERMILION: "proved, held by few"}  # each once
+    words = {GREY: "proved", GREEN: "always covered", VERMILION: "proved, held by few"}  # each once
     for place, c in enumerate(shown):
         one = known.get(strata.labels[c])
         if one is not None and not one.certificate.vacuous:
             ends = one.certificate.lower, one.certificate.upper
-            colour = VERMILION if "protected" in one.protection else GREY
+            colour = {"": GREY, "always covered": GREEN}.get(one.protection, VERMILION)
             pair[0].plot(ends, (place, place), color=colour, label=words.pop(colour, None), **look)
     pair[0].scatter(share[shown], places, s=26, color=BLUE, zorder=3, label="reported samples")
     wanted = float(chosen.coverage)
@@ -443,11 +424,12 @@ def plot_by_class(
     finite = np.isfinite(limits)
     pair[1].scatter(limits[finite], places[finite], s=26, color=BLUE, label="threshold")
     if not finite.all():
-        full, edges = places[~finite], calibration.federation.grid.edges
-        look = {"s": 36, "color": VERMILION, "marker": ">", "label": "infinite: in every set"}
-        pair[1].scatter(np.full(len(full), edges[np.isfinite(edges)][-1]), full, **look)
-    names = [strata.labels[c] for c in shown]
+        edges = calibration.federation.grid.edges
+        last = np.full((~finite).sum(), edges[np.isfinite(edges)][-1])
+        look = {"s": 36, "color": GREEN, "marker": ">", "label": "infinite: in every set"}
+        pair[1].scatter(last, places[~finite], **look)
     for ax in pair:
+        names = [strata.labels[c] for c in shown]
         ax.set_yticks(places, names, fontsize=8 if len(shown) > 15 else None)
         ax.set_ylim(-0.6, len(shown) - 0.4)
     more = f", the {MOST} covered least" if len(shown) < len(some) else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,134 +12,82 @@ from effort import thorough
 from makers import beta_scores, reports_of
 
 import robfcp
-from robfcp import Federation, figures
-from robfcp.calibration.what_if import what_if
-from robfcp.defence import Consensus
-from robfcp.errors import RobfcpError
+from robfcp import figures
 from robfcp.figures import FORMATS
-from robfcp.guarantees import fcp_index
 from robfcp.lab.simulation import plot_comparison
 
-
-def federation(attackers: int = 2) -> Federation:
-    return Federation.from_reports(reports_of(beta_scores(0, 14, 60, attackers)))
-
-
-def rows() -> list[Any]:
-    """Three runs of each attack and defence."""
-    found = []
-    for attack, cost in (("coverage", 0.1), ("gaussian", 0.02)):
-        for defence, share in (("none", 1.0), ("rob-fcp", 0.5), ("consensus", 0.0)):
-            covered = 0.9 - cost * share + 0.001 * np.arange(3)
-            told = {"set_size": 1.8, "honest_coverage": 0.9, "honest_set_size": 1.8}
-            names = {"attack": attack, "defence": defence, **told}
-            found += [SimpleNamespace(coverage=each, **names) for each in covered]
-    return found
+SITES = reports_of(beta_scores(0, 14, 60, 2))
+FLAGGED = robfcp.calibrate(SITES, defence=robfcp.RobFCP(liars=2))
 
 
 def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
-    axes = plot_comparison(rows(), 0.9)
-    bars = {container.get_label(): container for container in axes[0].containers}
-    assert set(bars) == {"undefended", "rob-fcp", "consensus"}
+    told = {"set_size": 1.8, "honest_coverage": 0.9, "honest_set_size": 1.8, "defence": "none"}
+    cells = [("coverage", 0.8), ("coverage", 0.802), ("gaussian", 0.88), ("gaussian", 0.882)]
+    rows: list[Any] = [SimpleNamespace(attack=a, coverage=c, **told) for a, c in cells]
+    bars = {one.get_label(): one for one in plot_comparison(rows, 0.9)[0].containers}
     mean, (low, high), _ = bars["undefended"].lines
     for drawn, wanted in ((mean, [0.801, 0.881]), (low, [0.8, 0.88]), (high, [0.802, 0.882])):
         np.testing.assert_allclose(np.asarray(drawn.get_ydata(), float), wanted)
-    assert [tick.get_text() for tick in axes[1].get_xticklabels()] == ["coverage", "gaussian"]
 
 
 def test_lines_look_different_and_heatmaps_write_every_number() -> None:
-    lines = {name: [1, 2] for name in ("none", "rob-fcp", Consensus.name, "a", "b")}
+    lines = {name: [1, 2] for name in ("none", "rob-fcp", "consensus", "a", "b")}
     ax = figures.plot_lines([0, 1], lines, {"a": ([0, 1], [2, 3])}, level=0.9, title="t")
-    looks = {(line.get_color(), line.get_marker()) for line in ax.get_lines()[: len(lines)]}
-    assert len(looks) == len(lines)
-    values = np.array([[-0.1, 0.02], [0.0, np.nan]])
-    ax = figures.plot_heatmap(values, ["a", "b"], ["x", "y"], title="t", label="error")
+    assert len({(line.get_color(), line.get_marker()) for line in ax.get_lines()[:5]}) == 5
+    ax = figures.plot_heatmap([[-0.1, 0.02], [0.0, np.nan]], ["a", "b"], ["x", "y"])
     assert [text.get_text() for text in ax.texts] == ["-0.100", "+0.020", "+0.000", ""]
 
 
-def test_certificate_figure_shows_the_bands_of_certify() -> None:
-    reports, level = federation(), Fraction(9, 10)
-    outcome = what_if(reports, level, fcp_index(reports, level), (0, 1, 3), confidence=0.95)
-    lower = [row.certificate.lower for row in outcome.budgets]
-    (ax, *_) = figures.plot_certificates([outcome])
-    np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), lower)
-
-
-def test_calibration_figures_tell_flagged_from_trusted_clients() -> None:
-    calibration = robfcp.calibrate(federation(), defence=robfcp.RobFCP(liars=2))
-    ax = figures.plot_oddness(calibration)
+def test_calibration_figures_tell_flagged_from_trusted_clients_and_what_is_proved() -> None:
+    ax = figures.plot_oddness(FLAGGED)
     sizes = {str(part.get_label()): len(part.get_offsets()) for part in ax.collections}
     assert sizes == {"trusted": 12, "flagged": 2}
-    ax = figures.plot_cdf(calibration)
-    thin = [line for line in ax.get_lines() if line.get_color() == figures.VERMILION]
-    assert len(thin) == 2
-    assert ax.get_lines()[-1].get_xdata()[0] == calibration.threshold  # type: ignore[index]
+    ax = figures.plot_cdf(FLAGGED)
+    assert [line.get_color() for line in ax.get_lines()].count(figures.VERMILION) == 2
+    assert ax.get_lines()[-1].get_xdata()[0] == FLAGGED.threshold  # type: ignore[index]
+    proved = [point.lower for point in FLAGGED.curve.values()]
+    np.testing.assert_allclose(figures.plot_curve(FLAGGED).get_lines()[0].get_ydata(), proved)
 
 
 @pytest.mark.parametrize("suffix", thorough(list(FORMATS), "svg"))
-def test_saved_figures_are_the_same_bytes_again(suffix: str, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        calibration = robfcp.calibrate(federation(), defence=robfcp.RobFCP(liars=2))
-        figures.save(figures.plot_cdf(calibration), tmp_path / f"{name}.{suffix}")
-    assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
-
-
-def test_unknown_formats_are_refused_and_nothing_outside_the_axes_is_touched(tmp_path) -> None:
+def test_saved_figures_are_the_same_bytes_and_nothing_else_is_touched(suffix, tmp_path) -> None:
     before, ax = dict(mpl.rcParams), figures.new_axes()[0]
-    with pytest.raises(RobfcpError, match=r"use \.png, \.svg or \.pdf"):
+    for name in ("a", "b"):
+        figures.save(figures.plot_cdf(FLAGGED), tmp_path / f"{name}.{suffix}")
+    assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+    with pytest.raises(robfcp.RobfcpError, match=r"use \.png, \.svg or \.pdf"):
         figures.save(figures.new_axes(2), tmp_path / "figure.bmp")
     assert figures.plot_lines([0, 1], {"a": [1, 2]}, ax=ax) is ax
     assert dict(mpl.rcParams) == before
 
 
-BY_CLASS: Any = {"by": "class", "defence": "none", "promise": robfcp.Marginal(liars=1)}
-
-
-def labelled_sites(rare: int = 2) -> list[robfcp.Report]:
-    rng, held, found = np.random.default_rng(1), {"classes": ["easy", "hard", "rare"]}, []
+@pytest.mark.parametrize(("rare", "kind"), [(2, "proved, held by few"), (1, "always covered")])
+def test_classes_are_shown_with_what_is_reported_proved_and_set(rare: int, kind: str) -> None:
+    rng, names, reports = np.random.default_rng(1), ["easy", "hard", "rare"], []
     for k in range(8):
         labels = rng.choice(3, 150, p=[0.6, 0.4, 0.0] if k >= rare else [0.5, 0.3, 0.2])
         scores = rng.random(150) ** np.array([3.0, 1.0, 1.0])[labels]
-        found.append(robfcp.Report.from_scores(f"s{k}", scores, labels=labels, **held))
-    return found
-
-
-def proved(ax: Any) -> list[Any]:
-    """The bars behind what is reported."""
-    return [line for line in ax.lines if line.get_linewidth() == 6]
-
-
-def test_classes_are_shown_with_what_is_reported_proved_and_set() -> None:
-    calibration = robfcp.calibrate(labelled_sites(), **BY_CLASS)
+        reports.append(robfcp.Report.from_scores(f"s{k}", scores, labels=labels, classes=names))
+    promise = robfcp.Marginal(liars=1)
+    calibration = robfcp.calibrate(reports, by="class", defence="none", promise=promise)
     coverage, thresholds = figures.plot_by_class(calibration)
-    names = [tick.get_text() for tick in coverage.get_yticklabels()]
-    shares = dict(zip(names, coverage.collections[0].get_offsets()[:, 0], strict=True))
-    grid = calibration.federation.grid
+    drawn = [tick.get_text() for tick in coverage.get_yticklabels()]
+    shares = dict(zip(drawn, coverage.collections[0].get_offsets()[:, 0], strict=True))
     for c, limit in enumerate(calibration.threshold):
-        counts = sum(report.strata.dense()[c] for report in labelled_sites())
-        edge = np.searchsorted(grid.upper, limit)
-        wanted = counts[: edge + 1].sum() / counts.sum()
-        assert shares.pop(("easy", "hard", "rare")[c]) == pytest.approx(wanted)
-    assert not shares
-    assert {tuple(bar.get_xdata()) for bar in proved(coverage)} == {(0.9, 1.0)}
+        counts = sum(report.strata.dense()[c] for report in reports)
+        edge = np.searchsorted(calibration.federation.grid.upper, limit)
+        assert shares[names[c]] == pytest.approx(counts[: edge + 1].sum() / counts.sum())
     labels = coverage.get_legend_handles_labels()[1]
-    assert {"proved", "proved, held by few", "reported samples", "wanted, 0.9"} == set(labels)
-    calibration = robfcp.calibrate(labelled_sites(rare=1), **BY_CLASS)
-    coverage, thresholds = figures.plot_by_class(calibration)
-    assert "infinite: in every set" in thresholds.get_legend_handles_labels()[1]
-    assert [len(drawn.get_offsets()) for drawn in thresholds.collections] == [2, 1]
-    assert len(proved(coverage)) == 3  # a full set always covers
-    calibration = robfcp.calibrate(labelled_sites(), [0.8, 0.9], defence="none")
-    coverage, thresholds = figures.plot_by_class(calibration, level=1)
-    assert not proved(coverage)
-    assert set(thresholds.collections[0].get_offsets()[:, 0]) == {calibration.threshold[1]}
+    assert set(labels) == {"proved", kind, "reported samples", "wanted, 0.9"}
+    infinite = "infinite: in every set" in thresholds.get_legend_handles_labels()[1]
+    assert infinite is (kind == "always covered")
 
 
 def test_of_very_many_classes_the_least_covered_are_shown_and_of_none_nothing() -> None:
     rng = np.random.default_rng(2)
     held = {"labels": rng.integers(0, 60, 6000), "classes": 60}
     report = robfcp.Report.from_scores("a", rng.random(6000), **held)
-    coverage, _ = figures.plot_by_class(robfcp.calibrate([report], defence="none"))
-    assert len(coverage.get_yticklabels()) == 40
-    with pytest.raises(RobfcpError, match="keep no classes or groups"):
-        figures.plot_by_class(robfcp.calibrate(federation(), defence="none"))
+    many = robfcp.calibrate([report], defence="none")
+    assert len(figures.plot_by_class(many)[0].get_yticklabels()) == 40
+    with pytest.raises(robfcp.RobfcpError, match="keep no classes or groups"):
+        figures.plot_by_class(FLAGGED)
