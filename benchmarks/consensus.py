@@ -54,7 +54,7 @@ SHOWN = {  # the rows that stand on the page; docs/defence holds all of them
     "few": r", all",
     "gaussian": r"all|share 0.4",
     "stealth": r"all|^. (mimic|push)",
-    "turned": r"^. (hub|squeeze|class-claim) .[0-9]",
+    "turned": r"^. (hub|squeeze|class-c[a-z]*|size-inflation) .[0-9]",
     "upward": r"",
     "groups": r"all",
     "nobody": r", all",
@@ -127,7 +127,7 @@ RULES: dict[str, Callable[..., tuple[int | None, NDArray[np.bool_]]]] = {
     "consensus": ours,
     "exactly": partial(ours, exactly=True),
 }
-NUMBERS = ("LEVEL", "TAIL", "CAP", "LACKS", "CROSS", "LOOSE", "THIRD", "VOUCH")
+NUMBERS = ("LEVEL", "TAIL", "CAP", "LACKS", "CROSS", "LOOSE", "BESIDE", "VOUCH")
 for _name in NUMBERS:  # half and twice of every number
     for _factor in (0.5, 2.0):
         _rule = partial(_varied, name=_name, factor=_factor)

@@ -83,9 +83,9 @@ def stealth(seeds: range, names: Sequence[Any]) -> Cells:
 
 
 def turned(seeds: range, names: Sequence[Any]) -> Cells:
-    """40% that turn a defence against the honest: by means of them, a middle, a rare class."""
+    """40% that turn a defence against the honest: means of them, a middle, a rare class, sizes."""
     places = ((10, 200, None), (20, 200, 0.5), (50, 50, 0.1), (20, 5000, None))
-    attacks = ("hub", "squeeze", "class-claim")
+    attacks = ("hub", "squeeze", "class-claim", "class-capture", "size-inflation")
     for seed, name, attack, (clients, size, beta) in product(seeds, names, attacks, places):
         made = ("world", name, clients, size, beta, "equal", seed, {})
         yield [attack, f"{attack}, n = {size}"], made, (attack, 0.4), COMPARED, True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -33,7 +33,7 @@ from robfcp.defence.base import (
 from robfcp.defence.copies import Copies, copy_note, find_copies
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import FcpThreshold, RankRule, conformal_rank, rank_charge
+from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
 
 # What was chosen, not derived; the documentation shows what half and twice of each do.
 LEVEL = 0.05  # chance of leaving anybody out when nobody lies; below it a site is doubted
@@ -42,7 +42,7 @@ CAP = 3.0  # a site vouches for at most so many times the median number of sampl
 LACKS = 0.25  # of the expected body or tail: with less no honest population is left
 CROSS = 0.05  # share of scores on the other side that no other population has
 LOOSE = 2.0  # an explanation is plausible up to so many times the misfit of the best
-THIRD = 1 / 3  # of the sites, beyond which harder ones must stand out without classes too
+BESIDE = 0.2  # honest sites left out beside liars, in the mean
 VOUCH = 0.5  # deviations above the level that a site may vouch for; it objects with one over it
 
 QUANTILES = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
@@ -321,9 +321,10 @@ def _chance(ratio: Array, sizes: Array, reference: Mask, free: float) -> Array:
 
     if len(ratio) <= EXACT:
         return summed(ratio, sizes)
-    rounded = np.round(np.log(np.stack([np.maximum(ratio, 1e-3), sizes])) * 64)
-    points, place = np.unique(rounded, axis=1, return_inverse=True)
-    return summed(*np.exp(points / 64))[place]
+    logs = [np.round(64 * np.log(one)) for one in (np.maximum(ratio, 1e-3), sizes)]
+    points, place = np.unique(logs[0] * 2**16 + logs[1], return_inverse=True)
+    rare, size = np.divmod(points, 2**16)
+    return summed(np.exp(rare / 64), np.exp(size / 64))[place]
 
 
 def rejected(chance: Array, level: float) -> Mask:
@@ -376,7 +377,7 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypot
     """Who stands out from a reference, which becomes all the others until nothing changes.
 
     Whoever goes stands out given its labels, or without classes if it is easier: to lose easier
-    sites raises the threshold. Harder ones beyond a third must stand out without classes too.
+    sites raises the threshold. Of several harder ones each must stand out without classes too.
     """
     most, by_class = (sites.n - 1) // 2, pooled is not sites
     stands = np.ones(sites.n, dtype=bool)
@@ -384,9 +385,10 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypot
         seen, mixed = both(sites, pooled, reference)
         chance = chances(sites, seen, reference)
         before, stands = stands, rejected(chance, level)
-        out = stands & seen.impossible(int(stands.sum()) == 1)
+        out = stands & seen.impossible(int(stands.sum()) == 1) & (sites.n * chance <= BESIDE)
         if by_class:
-            odd = rejected(chances(pooled, mixed, reference), level)
+            without = chances(pooled, mixed, reference)
+            odd = rejected(without, level) & (sites.n * without <= BESIDE)
             easier = odd & mixed.impossible(int(odd.sum()) == 1) & ~mixed.hard
             out, stands = out | easier, stands | easier
         refuted = bool(2 * stands.sum() > sites.n)
@@ -394,7 +396,7 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypot
             oddest = np.argsort(np.where(stands, chance, 2), kind="stable")[:most]
             stands = np.isin(np.arange(sites.n), oddest)
             out &= stands
-        if by_class and out.sum() > THIRD * sites.n:
+        if by_class and (out & seen.hard).sum() > 1:
             out &= ~seen.hard | (odd & mixed.impossible(False))
         if (before == stands).all():
             break
@@ -517,6 +519,7 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     few = few if sites.n == federation.n_clients else drawn(sites.n, seed)
     plausible = explanations(sites, few, level, seed)
     out = np.logical_and.reduce([one.out for one in plausible])
+    out &= 2 * out[owner].sum() < len(owner)  # copies of an honest report could make it a majority
     best, reference = plausible[0], ~plausible[0].stands
     seen, mixed = best.seen, best.mixed
     chance = chances(sites, seen, reference)
@@ -718,29 +721,26 @@ class VotedThreshold:
         rank: RankRule = rank_charge,
         finding: Finding | None = None,
     ) -> None:
-        self._made: dict[bytes, Vote] = {}
-        self._round = federation, rank, None if finding is None else finding.harder
+        nobody = np.zeros(federation.n_clients, dtype=bool)
+        harder = nobody if finding is None else finding.harder
+        self._vote = lru_cache(lambda who: Vote(federation, np.frombuffer(who, bool), rank, harder))
         self._trusted, self._finding = np.asarray(trusted), finding
 
-    def _vote(self, trusted: Mask, level: Fraction) -> float:
+    def _edge(self, trusted: Mask, level: Fraction) -> float:
         """The edge of some sites' vote; infinite where there is none."""
-        key = trusted.tobytes()
-        if key not in self._made:
-            federation, rank, harder = self._round
-            self._made[key] = Vote(federation, trusted, rank, harder)
-        edge = self._made[key].index(level)
+        edge = self._vote(trusted.tobytes()).index(level)
         return np.inf if edge is None else edge
 
     def index(self, level: Fraction) -> int | None:
         """The threshold's edge; None = infinite."""
-        edge, finding = self._vote(self._trusted, level), self._finding
+        edge, finding = self._edge(self._trusted, level), self._finding
         if finding is not None and (self._trusted | finding.stands_out).all():
-            edge = max([edge, *(self._vote(~out, level) for out in finding.others)])
+            edge = max([edge, *(self._edge(~out, level) for out in finding.others)])
             beyond_doubt = self._trusted & ~finding.easier
             if not self._trusted.all() and beyond_doubt.sum() >= 3:
-                plain = self._vote(np.ones_like(self._trusted), level)
+                plain = self._edge(np.ones_like(self._trusted), level)
                 if edge < plain:
-                    edge = max(edge, min(plain, self._vote(beyond_doubt, level)))
+                    edge = max(edge, min(plain, self._edge(beyond_doubt, level)))
         return None if np.isinf(edge) else int(edge)
 
 
@@ -752,94 +752,61 @@ class Vote:
     L (1 - L) (1/n_k + phi), and e_k is the mean of g_k(X/n_k - L) for X beta-binomial. The edge is
     the first at or beyond FCP's with sum_k w_k [g_k(F_k(t) - L + d) - e_k] >= 0, d the standard
     deviation of the difference between vote and mean when nobody lies, less 1/N. Weights are
-    sizes; to vouch, at most CAP times the median unless registered. Copies speak once, with the
-    least of their shares.
+    sizes, at most CAP times the median unless registered. Copies speak once, with the least of
+    their shares.
     """
 
-    def __init__(
-        self, federation: Federation, trusted: Mask, rank: RankRule, harder: Mask | None
-    ) -> None:
+    def __init__(self, federation: Federation, trusted: Mask, rank: RankRule, harder: Mask) -> None:
         self._plain = FcpThreshold(federation, trusted, rank)
-        kept = federation if trusted.all() else federation.subset(trusted)
-        self._kept, self._rank = kept, rank
+        self._kept = kept = federation if trusted.all() else federation.subset(trusted)
         self._sizes = kept.sizes.astype(np.float64)
-        self._objects = self._sizes.copy()
         most = np.inf if federation.registered else CAP * float(np.median(federation.sizes))
-        self._vouches = np.minimum(self._sizes, most)
+        self._weights = np.minimum(self._sizes, most)
         copies = find_copies(federation)
         place = {client: k for k, client in enumerate(kept.ids)} if copies else {}
         groups = [[place[c] for c in group.clients if c in place] for group in copies]
         self._groups = [group for group in groups if len(group) > 1]
-        for weights in (self._objects, self._vouches):
-            for group in self._groups:
-                weights[group[0]] = weights[group].max()
-                weights[group[1:]] = 0
-        self._even = bool((self._vouches == self._sizes).all())
-        doubted = np.zeros(kept.n_clients, dtype=bool) if harder is None else harder[trusted]
-        self._objection = np.where(doubted, VOUCH, 1 / VOUCH)
+        for group in self._groups:
+            self._weights[group[0]] = self._weights[group].max()
+            self._weights[group[1:]] = 0
+        self._objection = np.where(harder[trusted], VOUCH, 1 / VOUCH)
         few = kept.n_clients * kept.grid.n_bins <= 2**22
         self._below = kept.cumulative() if few else None
-        self._phi: float | None = None
 
     def index(self, level: Fraction) -> int | None:
         """The threshold's edge; None = infinite."""
-        kept, last = self._kept, self._kept.grid.n_bins - 1
-        first = self._plain.index(level)
-        if not self._even:
-            rank = conformal_rank(level, kept.n_samples, kept.n_clients, self._rank)
-            wanted = rank / kept.n_samples
-            if wanted > 1:
-                return None
-            first = self._reached(0, last, lambda shares: shares - wanted)
-        if first is None or kept.n_clients < 3:
+        first, last = self._plain.index(level), self._kept.grid.n_bins - 1
+        if first is None or self._kept.n_clients < 3:
             return first
-        share, weights = float(level), self._vouches
-        phi = self._heterogeneity()
+        share, phi, weights = float(level), self._phi, self._weights
         deviation = np.sqrt(share * (1 - share) * (1 / self._sizes + phi))
         means, spread = (one * deviation for one in _laws(self._sizes, share, phi))
         allowed = float(np.sqrt((weights**2 * spread**2).sum()) / weights.sum())
         wanted = share - max(allowed - 1 / weights.sum(), 0.0)
 
-        def votes(shares: Array) -> Array:
-            cut = np.clip(shares - wanted, -self._objection * deviation, VOUCH * deviation)
-            found: Array = cut - means
-            return found
-
-        return self._reached(first, last, votes)
-
-    def _reached(self, first: int, last: int, votes: Callable[[Array], Array]) -> int | None:
-        """The first edge at which the weighted votes are not against."""
-        least = -1e-9 * self._vouches.sum()
-
         def accepted(edge: int) -> bool:
-            given = votes(self._shares(edge))
-            weights = np.where(given > 0, self._vouches, self._objects)
-            return float(weights @ given) >= least
+            below = self._kept.below(edge) if self._below is None else self._below[:, edge]
+            shares = below / self._sizes
+            for group in self._groups:
+                shares[group[0]] = shares[group].min()
+            given = np.clip(shares - wanted, -self._objection * deviation, VOUCH * deviation)
+            return float(weights @ (given - means)) >= -1e-9 * weights.sum()
 
         if not accepted(last):
             return None
         return first + bisect_left(range(first, last), True, key=accepted)
 
-    def _shares(self, edge: int) -> Array:
-        """(K,) F_k at an edge; of copies the least."""
-        below = self._kept.below(edge) if self._below is None else self._below[:, edge]
-        found: Array = below / self._sizes
-        for group in self._groups:
-            found[group[0]] = found[group].min()
-        return found
-
-    def _heterogeneity(self) -> float:
+    @cached_property
+    def _phi(self) -> float:
         """phi by which the closer 30% of some differ beyond sampling: liars would widen later."""
-        if self._phi is None:
-            few = drawn(self._kept.n_clients, 0)
-            counts = self._kept.merged(_ends(self._kept, few))[few].astype(np.float64)
-            sizes = self._sizes[few]
-            shares = counts.sum(axis=0) / max(counts.sum(), 1)
-            squares = (counts / sizes[:, None] - shares) ** 2 / (shares + 1e-12)
-            misfit = squares.sum(axis=1) * sizes / max(counts.shape[1] - 1, 1)
-            excess = (misfit / 0.7 - 1) / np.minimum(sizes, CAP * np.median(sizes))
-            self._phi = float(f"{np.clip(np.quantile(excess, 0.3), 0, 0.3):.1e}")
-        return self._phi
+        few = drawn(self._kept.n_clients, 0)
+        counts = self._kept.merged(_ends(self._kept, few))[few].astype(np.float64)
+        sizes = self._sizes[few]
+        shares = counts.sum(axis=0) / max(counts.sum(), 1)
+        squares = (counts / sizes[:, None] - shares) ** 2 / (shares + 1e-12)
+        misfit = squares.sum(axis=1) * sizes / max(counts.shape[1] - 1, 1)
+        excess = (misfit / 0.7 - 1) / np.minimum(sizes, CAP * np.median(sizes))
+        return float(f"{np.clip(np.quantile(excess, 0.3), 0, 0.3):.1e}")
 
 
 def _laws(sizes: Array, level: float, phi: float) -> tuple[Array, Array]:

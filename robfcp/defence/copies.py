@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,11 +16,9 @@ from robfcp.federation import Counts, Federation
 FALSE_ALARM = 1e-3  # the chance of calling any independent samples copies
 MANY = 4000  # beyond so many different reports only equal ones are looked for
 CLOSE = 0.3  # of the bins in use: more than the squared distance of the roots of copies
-MARGIN = 1e3  # by which the chi-square law may be too large in its lower tail
 _PAIRS = 2**12  # looked at together
 _CELLS = 2**22  # of a block of all pairs
-_TILTS = np.geomspace(0.05, 30, 24)
-_NORMAL = 200  # standard deviation of a count beyond which it is taken as normal
+_TILTS = np.geomspace(0.1, 20, 8)
 
 Indices = NDArray[np.intp]
 Array = NDArray[np.float64]
@@ -39,44 +37,41 @@ class Copies:
 def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tuple[Copies, ...]:
     """Groups of clients whose reports are all closer than independent samples ever are.
 
-    Pairs are compared by X^2 = sum_b (a_b - q s_b)^2 / (q (1-q) s_b), s_b = a_b + c_b, q = n_a/(n_a
-    + n_c). For independent samples of one distribution a_b is Binomial(s_b, q) and X^2 is about the
-    number of bins in use; different distributions only enlarge it. A pair are copies when the
-    Chernoff bound on P(X^2 <= observed) times the number of pairs is at most `false_alarm`. Of
-    reports that hold noise, and of very many, only equal ones are copies.
+    Equal reports, by the chance of an equal one, and pairs by `lower_tail`, times the number of
+    pairs. Whoever is close to many who are not close to each other (a mean of theirs) joins one of
+    them. Of reports that hold noise, and of very many, only equal ones are copies.
     """
-    table, n_bins = federation.table, federation.grid.n_bins
-    codes, equal = _codes_and_chances(table, n_bins)
+    table = federation.table
+    codes, equal = _codes_and_chances(table, federation.grid.n_bins)
     first, owner = np.unique(codes, return_index=True, return_inverse=True)[1:]
-    order = np.argsort(owner, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(owner))[:-1])
     n_pairs = max(1.0, federation.n_clients * (federation.n_clients - 1) / 2)
     noisy = np.array([law is not None and not law.never_moves for law in federation.noises])[first]
-    p_values: dict[tuple[int, int], float] = {}
-
-    def chance(one: int, other: int) -> float:
-        pair = min(one, other), max(one, other)
-        if pair not in p_values:
-            p_values[pair] = n_pairs * lower_tail(*(table.row(first[row]) for row in pair))
-        return p_values[pair]
-
-    close: list[tuple[int, int]] = []
-    plain = np.flatnonzero(~noisy)
+    own = np.where(noisy, 0.0, n_pairs * equal[first])
+    plain, near = np.flatnonzero(~noisy), {}
     if 1 < len(plain) <= MANY:
         left, right = (plain[ends] for ends in _similar(table.rows(first[plain]).dense()))
-        likely = _close_enough(table, first[left], first[right], MARGIN * false_alarm / n_pairs)
-        pairs = zip(left[likely].tolist(), right[likely].tolist(), strict=True)
-        close = [pair for pair in pairs if chance(*pair) <= false_alarm]
-    rare = noisy | (n_pairs * equal[first] <= false_alarm)
-    same = np.flatnonzero((np.bincount(owner) > 1) & rare)
+        for start in range(0, len(left), _PAIRS):
+            pairs = left[start : start + _PAIRS], right[start : start + _PAIRS]
+            chances = n_pairs * lower_tail(*(table.rows(first[ends]).dense() for ends in pairs))
+            for one, other, chance in zip(*(ends.tolist() for ends in pairs), chances, strict=True):
+                if chance <= false_alarm:
+                    near[one, other] = near[other, one] = float(chance)
+    groups: dict[int, list[int]] = {}
+    ends = [one for one, _ in near]
+    for row in sorted(set(ends), key=lambda row: (-ends.count(row), row)):
+        joins = (group for group in groups.values() if all((row, one) in near for one in group))
+        group = next(joins, [])
+        group.append(row)
+        groups[group[0]] = group
+    alone = np.flatnonzero((np.bincount(owner) > 1) & (own <= false_alarm))
+    joined = {row for group in groups.values() if len(group) > 1 for row in group}
+    rows = [sorted(group) for group in groups.values() if len(group) > 1]
+    rows += [[row] for row in alone.tolist() if row not in joined]
     found = []
-    for rows in _mutual(close, lambda *pair: chance(*pair) <= false_alarm, same.tolist()):
-        clients = tuple(
-            federation.ids[k] for k in np.sort(np.concatenate([members[r] for r in rows]))
-        )
-        own = 0.0 if noisy[rows[0]] else n_pairs * float(equal[first[rows[0]]])
-        p_value = max((chance(rows[0], row) for row in rows[1:]), default=own)
-        found.append(Copies(clients, len(rows) == 1, p_value))
+    for group in rows:
+        clients = tuple(federation.ids[k] for k in np.flatnonzero(np.isin(owner, group)))
+        p_value = max((near[group[0], row] for row in group[1:]), default=float(own[group[0]]))
+        found.append(Copies(clients, len(group) == 1, p_value))
     return tuple(sorted(found, key=lambda group: group.clients))
 
 
@@ -109,55 +104,6 @@ def copy_note(copies: Sequence[Copies]) -> tuple[str, ...]:
     )
 
 
-def _mutual(
-    pairs: list[tuple[int, int]],
-    close: Callable[[int, int], bool],
-    alone: Sequence[int] = (),
-) -> list[list[int]]:
-    """Groups of rows that are all close to each other, and those `alone` that are in none.
-
-    Whoever is close to many who are not close to each other (a mean of theirs) joins one of them.
-    """
-    near: dict[int, set[int]] = {}
-    for one, other in pairs:
-        near.setdefault(one, set()).add(other)
-        near.setdefault(other, set()).add(one)
-    found: dict[int, list[int]] = {}  # by member
-    for row in sorted(near, key=lambda row: (-len(near[row]), row)):
-        for group in {
-            id(found[other]): found[other] for other in near[row] if other in found
-        }.values():
-            if all(other in near[row] or close(row, other) for other in group):
-                group.append(row)
-                found[row] = group
-                break
-        else:
-            found[row] = [row]
-    groups = {id(group): group for group in found.values()}.values()
-    single = [[row] for row in alone if len(found.get(row, ())) < 2]
-    return sorted([*(sorted(group) for group in groups if len(group) > 1), *single])
-
-
-def _close_enough(table: Counts, left: Indices, right: Indices, most: float) -> NDArray[np.bool_]:
-    """The pairs whose X^2 is below the chi-square quantile `most`: the others are never copies.
-
-    The exact bound takes a moment for each pair, and on a few bins many pairs are similar.
-    """
-    from scipy.special import gammainc
-
-    kept = np.zeros(len(left), dtype=bool)
-    for start in range(0, len(left), _PAIRS):
-        pairs = slice(start, start + _PAIRS)
-        first, second = (table.rows(ends[pairs]).dense() for ends in (left, right))
-        total = first + second
-        share = (first.sum(axis=1) / total.sum(axis=1))[:, None]
-        scale = share * (1 - share) * np.maximum(total, 1)
-        squared = ((first - share * total) ** 2 / scale).sum(axis=1)
-        free = np.maximum((total > 0).sum(axis=1) - 1, 1)
-        kept[pairs] = gammainc(free / 2, squared / 2) <= most
-    return kept
-
-
 def _similar(counts: NDArray[np.int64]) -> tuple[Indices, Indices]:
     """Pairs of rows with sum (sqrt a - sqrt c)^2 below 0.3 of the bins used by either.
 
@@ -180,39 +126,23 @@ def _similar(counts: NDArray[np.int64]) -> tuple[Indices, Indices]:
     return np.concatenate(left), np.concatenate(right)
 
 
-def lower_tail(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
-    """Chernoff bound on P(X^2 <= observed) for two independent samples of one distribution.
+def lower_tail(first: NDArray[np.int64], second: NDArray[np.int64]) -> Array:
+    """(P,) bounds on P(X^2 <= observed) for P pairs of independent samples of one distribution.
 
-    min_t exp(t x) prod_b E exp(-t X_b^2), X_b^2 the term of a bin under Binomial(s_b, q).
+    X^2 = sum_b (a_b - q s_b)^2 / (q (1-q) s_b), s_b = a_b + c_b, q = n_a / (n_a + n_c). Given the
+    sums a_b is Binomial(s_b, q), so that each term X has mean 1 and mean square M = 3 + (1 - 6 q
+    (1-q)) / (q (1-q) s_b), hence E exp(-t X) <= 1 - (1 - exp(-t M)) / M; Chernoff's bound, the best
+    of a few t. Different distributions only enlarge X^2.
     """
-    total = first + second
-    share = float(first.sum() / total.sum())
-    sums, repeats = np.unique(total[total > 0], return_counts=True)
-    kept = total > 0
-    terms = (first[kept] - share * total[kept]) ** 2 / (share * (1 - share) * total[kept])
-    observed = float(terms.sum())
-    log_mgf = np.zeros(len(_TILTS))
-    for size, times in zip(sums, repeats, strict=True):
-        log_mgf += times * _log_laplace(int(size), share)
-    return float(np.exp(min(0.0, float((_TILTS * observed + log_mgf).min()))))
-
-
-def _log_laplace(size: int, share: float) -> Array:
-    """log E exp(-t (a - q s)^2 / (q (1-q) s)) for a ~ Binomial(s, q), at every tilt t.
-
-    Summed over the values within 40 standard deviations; where these are too many for a sum, that
-    of the normal limit, -log(1 + 2t)/2.
-    """
-    from scipy.special import gammaln, logsumexp
-
-    deviation = np.sqrt(share * (1 - share) * size)
-    if deviation > _NORMAL:
-        return np.asarray(-np.log1p(2 * _TILTS) / 2)
-    low = max(0, int(share * size - 40 * deviation) - 1)
-    high = min(size, int(share * size + 40 * deviation) + 1)
-    a = np.arange(low, high + 1)
-    log_choose = gammaln(size + 1) - gammaln(a + 1) - gammaln(size - a + 1)
-    log_mass = log_choose + a * np.log(share) + (size - a) * np.log1p(-share)
-    squared = (a - share * size) ** 2 / (share * (1 - share) * size)
-    result: Array = logsumexp(log_mass[None, :] - _TILTS[:, None] * squared, axis=1)
-    return result
+    rows, bins = np.nonzero(first + second)
+    own, total = first[rows, bins], (first + second)[rows, bins]
+    share = first.sum(axis=1) / (first + second).sum(axis=1)
+    variance = (share * (1 - share))[rows]
+    observed = np.bincount(rows, (own - share[rows] * total) ** 2 / (variance * total), len(first))
+    square = 3 + (1 - 6 * variance) / (variance * total)
+    logs = [
+        t * observed + np.bincount(rows, np.log1p(np.expm1(-t * square) / square), len(first))
+        for t in _TILTS
+    ]
+    found: Array = np.exp(np.minimum(np.min(logs, axis=0), 0))
+    return found
