@@ -126,8 +126,8 @@ def just_unseen(rng: np.random.Generator, round: Round) -> None:
         share = 1.0 if step == 0 else (low + high) / 2
         round.below[:] = first
         hiding(np.random.default_rng(seed), round, share)
-        kept = pairs.kept(round.below, round.m, PRUNING_SHARE * DELTA)
-        if kept is not None and kept.all():
+        beta, number = PRUNING_SHARE * DELTA, len(round.sizes)
+        if pairs.against(round.below, round.m, beta, 0.0, number) is None:
             low, best = share, round.below.copy()
             if step == 0:
                 break

@@ -1,7 +1,7 @@
 """Label shift in plain loops: pairs, pruning, mixes and worlds to draw federations from."""
 
 from itertools import combinations
-from math import exp, log, log1p
+from math import exp, log
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from robfcp.report import Report, Strata
 def random_table(rng):
     """Counts below and sizes (K, C) at one edge, a bound m, and up to m gross liars."""
     n_sites, n_classes = int(rng.integers(3, 25)), int(rng.integers(1, 7))
-    m = int(rng.integers(0, n_sites // 2))
+    m = int(rng.integers(0, n_sites // 2 if rng.random() < 0.9 else n_sites))
     sizes = rng.integers(0, 60, (n_sites, n_classes)) * (rng.random((n_sites, n_classes)) < 0.8)
     sizes[:, 0] += 1
     below = rng.binomial(sizes, rng.uniform(0.6, 1, n_classes))
@@ -60,15 +60,6 @@ def pair_p(below, sizes, k, other, sigma):
         x, mean = n - x, n - mean
     draws = mean * mean / (mean - variance)  # the binomial of equal mean and variance
     return min(1.0, 2 * exp(-draws * max(divergence(x / draws, mean / draws), 0)))
-
-
-def usual_exponent(below, sizes, k, other):
-    """What Hoeffding's and Bennett's inequalities give for the same pair, the larger of them."""
-    n, x, mean, variance = moments(below, sizes, k, other)
-    if variance <= 0:
-        return 0.0
-    u = abs(x - mean) / variance
-    return max(n * divergence(x / n, mean / n), variance * ((1 + u) * log1p(u) - u))
 
 
 def pruned(below, sizes, m, beta, sigma):

@@ -17,18 +17,9 @@ from robfcp.certificate import (
     liars_assumption,
 )
 from robfcp.federation import Federation
-from robfcp.guarantees.engine import (
-    FEW_CLIENTS,
-    NOISE_SHARE,
-    Edges,
-    ExactCounts,
-    Mask,
-    Shares,
-    check_budget,
-    check_delta,
-    counts_of,
-)
-from robfcp.guarantees.tails import kl_lower, kl_lower_vanishes
+from robfcp.guarantees import engine
+from robfcp.guarantees.engine import Edges, Shares
+from robfcp.guarantees.tails import kl_lower
 
 ALL_UP_TO = 24  # numbers of liars shown one by one
 FEW = 16  # and among more clients
@@ -48,51 +39,45 @@ def assumptions_of(
     label_shift: float | None = None,
 ) -> tuple[Assumption, ...]:
     """Everything a certificate of this kind rests on, as data."""
-    found: list[Assumption] = []
+    found, number = list[Assumption](), "each site's number of samples"
 
-    def add(name: str, value: float | str, text: str) -> None:
-        found.append(Assumption(name, value, text))
+    def add(name: str, value: float | str | None, text: str) -> None:
+        found.extend([] if value is None else [Assumption(name, value, text)])
 
     if m is not None:
         found.append(liars_assumption(m, federation.n_clients, estimated=estimated))
-    if samples is not None:
-        add("held", samples, f"lying sites hold, and claim, at most {samples} samples together")
+    add("held", samples, f"lying sites hold, and claim, at most {samples} samples together")
     add("corruption", "fixed", "who lies or is missing does not depend on the honest samples")
     if alike is not None:
-        alone = "samples within a site are independent and alike, and independent between sites"
-        add("samples", "iid", alone)
+        text = "samples within a site are independent and alike, and independent between sites"
+        add("samples", "iid", text)
     elif kind == "marginal":
-        like = "a site's new cases are like its samples (exchangeable), given the other sites"
-        add("samples", "exchangeable", like)
+        text = "a site's new cases are like its samples (exchangeable), given the other sites"
+        add("samples", "exchangeable", text)
     else:
         add("samples", *INDEPENDENT)
     if kind == "mix":
-        new = "new cases have the stated label mix, and each class's scores are as at the sites"
-        add("mixture", "stated", new)
+        text = "new cases have the stated label mix, and each class's scores are as at the sites"
+        add("mixture", "stated", text)
     else:
-        new = "new cases come from the honest sites that reported, in proportion to their numbers "
-        add("mixture", "n_k", f"{new}of samples")
+        text = "new cases come from the honest sites that reported, in proportion to their numbers "
+        add("mixture", "n_k", f"{text}of samples")
     if federation.checked.signatures == "not checked":
-        said = "each report comes from the site it names: signatures were not checked"
-        add("identity", "claimed", said)
-    number = "each site's number of samples"
+        text = "each report comes from the site it names: signatures were not checked"
+        add("identity", "claimed", text)
     if federation.registered:
         add("sizes", "registered", f"{number} was registered beforehand")
     elif not federation.sizes_known:
         add("sizes", "hidden", f"{number} is hidden by noise, which is allowed for")
     else:
         add("sizes", "claimed", f"{number} is its own claim; liars may inflate theirs")
-    if alike is not None:
-        what = "scores are distributed alike: their CDFs"
-        what = what if federation.risk is None else "losses are alike: their means"
-        add("alike", float(alike), f"honest sites' {what} are within {alike:g} of a common one")
-    if label_shift is not None:
-        within = "within each class honest sites' scores are distributed alike: their CDFs are "
-        within += f"within {label_shift:g} of a common one (label shift, declared)"
-        add("label_shift", label_shift, within)
-    if federation.private:
-        text = "honest sites with private reports added the noise that these state"
-        add("noise", federation.n_private, text)
+    scores = "scores are distributed alike: their CDFs are within"
+    means = scores if federation.risk is None else "losses are alike: their means are within"
+    add("alike", alike, f"honest sites' {means} {alike or 0:g} of a common one")
+    text = f"within each class honest sites' {scores} {label_shift or 0:g} of a common one"
+    add("label_shift", label_shift, f"{text} (label shift, declared)")
+    private = federation.n_private if federation.private else None
+    add("noise", private, "honest sites with private reports added the noise that these state")
     return tuple(found)
 
 
@@ -149,8 +134,7 @@ def certify(
     >>> round(certificate.lower, 3), round(certificate.upper, 3)
     (0.878, 0.919)
     """
-    m = check_budget(m, federation.n_clients)
-    check_delta(1 - confidence)
+    m = engine.check_budget(m, federation.n_clients)
     (point,) = coverage_curve(federation, index, [m], confidence)
     return Certificate(
         kind="any-threshold",
@@ -168,7 +152,7 @@ def certify(
 
 
 def coverage_interval(
-    counts: ExactCounts, edges: Edges, budgets: Sequence[int], delta: float
+    counts: engine.ExactCounts, edges: Edges, budgets: Sequence[int], delta: float
 ) -> tuple[Shares, Shares]:
     """(M, E) lower and upper benign coverage, at all edges and for all m at once w.p. 1 - delta.
 
@@ -176,27 +160,22 @@ def coverage_interval(
     L_m - e, U_m + e with e = sqrt(ln(2 H/delta) / (2 N_min)). Where reports hold noise, a fifth
     of delta is shared by the noise at all edges.
     """
-    told, shares, radius = _shares(counts, edges, budgets, delta)
-    low, high = np.zeros((len(told), len(edges))), np.ones((len(told), len(edges)))
-    low[told], above = kl_lower(shares, radius)
-    high[told] = 1 - above
-    return low, high
-
-
-def _shares(
-    counts: ExactCounts, edges: Edges, budgets: Sequence[int], delta: float
-) -> tuple[Mask, Shares, Shares]:
-    """(M,) which m leave anything to say; of these (2, M', E) L_m and 1 - U_m, (M', 1) radii."""
-    most = np.array([check_budget(m, len(counts.sizes)) for m in budgets], dtype=np.int64)
-    noise, sampling = counts.split(check_delta(delta), NOISE_SHARE)
+    most = np.array([engine.check_budget(m, len(counts.sizes)) for m in budgets], dtype=np.int64)
+    noise, sampling = counts.split(engine.check_delta(delta), engine.NOISE_SHARE)
     ends = 2 * counts.n_edges
     one_end = noise / (ends if counts.sizes_known else ends + 0.5)  # a hidden total is half an end
     total = counts.smallest_totals(most, one_end / 2)
-    told = total >= 1
-    if not told.any():
-        return told, np.zeros((2, 0, len(edges))), np.zeros((0, 1))
-    low, high = counts.shares(edges, most[told], one_end)
-    return told, np.stack([low, 1 - high]), np.log(ends / sampling) / total[told, None]
+    low, high, told = (
+        np.zeros((len(most), len(edges))),
+        np.ones((len(most), len(edges))),
+        total >= 1,
+    )
+    if told.any():
+        radius = np.log(ends / sampling) / total[told, None]
+        share, above = counts.shares(edges, most[told], one_end)
+        low[told], rest = kl_lower(np.stack([share, 1 - above]), radius)
+        high[told] = 1 - rest
+    return low, high
 
 
 def coverage_curve(
@@ -209,7 +188,7 @@ def coverage_curve(
     """
     if index is None:
         return tuple(CurvePoint(m, 1.0, 1.0) for m in budgets)
-    counts = counts_of(federation)
+    counts = engine.counts_of(federation)
     known = counts.proved.setdefault((index, confidence), {})
     if missing := sorted(set(budgets) - set(known)):
         low, high = coverage_interval(counts, np.array([index]), missing, 1 - confidence)
@@ -221,36 +200,13 @@ def coverage_curve(
 def empty_from(federation: Federation, index: int | None, confidence: float = 0.95) -> int | None:
     """The least number of liars for which nothing is proved about this threshold; None if none."""
     first, last = 0, federation.n_clients
-    if index is None:
-        return None
-    counts, edge, delta = counts_of(federation), np.array([index]), 1 - confidence
-    if last <= FEW_CLIENTS and not counts.falling:
-        first = _first_that_may_be_empty(counts, edge, delta)
-    while first < last:
+    while index is not None and first < last:  # what more liars leave proved, fewer do
         steps = (last - 1 - first) * np.linspace(0, 1, TRIED) ** 3
         tried = (first + np.unique(np.ceil(steps).astype(int))).tolist()
-        told, shares, radius = _shares(counts, edge, tried, delta)
-        empty = ~told
-        empty[told] = _vanish(shares[..., 0], radius[:, 0])
-        number = int(empty.argmax()) if empty.any() else len(tried)
+        points = coverage_curve(federation, index, tried, confidence)
+        number = next((k for k, point in enumerate(points) if point.vacuous), len(tried))
         first, last = (tried[number - 1] + 1 if number else first), [*tried, last][number]
-    return first if first < federation.n_clients else None
-
-
-def _first_that_may_be_empty(counts: ExactCounts, edge: Edges, delta: float) -> int:
-    """The least m not ruled out by bounds: without the m largest counts over the least of sizes."""
-    below, weights = counts.least(edge)[0], counts.weights
-    rest = np.cumsum(np.sort(weights)[::-1])[::-1]  # of all without the m smallest
-    sides = np.stack([below, weights - below])
-    kept = np.cumsum(np.sort(sides, axis=1), axis=1)[:, ::-1]  # of all without the m largest
-    total = counts.smallest_totals(np.arange(len(weights)), 0.0)
-    maybe = _vanish(kept / rest, np.log(2 * counts.n_edges / delta) / total)
-    return int(maybe.argmax()) if maybe.any() else len(weights)
-
-
-def _vanish(shares: Shares, radius: Shares) -> Mask:
-    """(M,) whether both ends of [L_m, U_m] reach 0 and 1: 1 less at most 2^-54 is 1."""
-    return kl_lower_vanishes(shares[0], radius) & kl_lower_vanishes(shares[1], radius, 2.0**-54)
+    return first if first < federation.n_clients and index is not None else None
 
 
 def curve_budgets(n_clients: int, also: int = 0) -> tuple[int, ...]:

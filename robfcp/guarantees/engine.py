@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp.arguments import share, whole
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.privacy import noise_bound
@@ -26,6 +27,7 @@ Edges = NDArray[np.intp]
 Shares = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+PRUNING_SHARE = 0.2  # of a certificate's chance of failure, where clients are pruned first
 NOISE_SHARE = 0.2  # of a certificate's chance of failure, where reports hold noise
 DEVIATIONS = 3  # of noise that a count may lie outside [0, n_k] where counts are pooled
 LEVEL_SHARE = Fraction(1, 50)  # of 1 - level, for thresholds that cover on average
@@ -33,14 +35,11 @@ KEPT = 2**21  # counts that are kept of the edges asked for last
 FEW_CLIENTS = 512  # up to here sorting them for all numbers of liars at once is fastest
 _BLOCK = 2**17  # counts sorted at a time, so that they stay in the cache
 _SAFE = 2**62
-_ROUNDING = 1e-12
 
 
 def check_budget(m: int, n_clients: int) -> int:
     """The number of liars guarded against, if it leaves at least one benign client."""
-    if isinstance(m, bool) or int(m) != m or m < 0:
-        raise RobfcpError(f"liars: {m!r} is not a number of sites; give 0 or more")
-    if m >= n_clients:
+    if whole("liars", m, "give the most sites that may lie") >= n_clients:
         raise RobfcpError(
             f"liars: nothing can be guaranteed against {m} of {n_clients} sites; "
             "state a smaller bound or wait for more reports"
@@ -50,16 +49,12 @@ def check_budget(m: int, n_clients: int) -> int:
 
 def check_delta(delta: float) -> float:
     """A chance of failure strictly between 0 and 1."""
-    if not 0 < delta < 1:
-        raise RobfcpError(f"delta: {delta} is not between 0 and 1; give 0.05, say")
-    return float(delta)
+    return share("delta", delta, "give 0.05, say")
 
 
 def check_sigma(sigma: float) -> float:
     """A stated bound on how far honest clients differ."""
-    if not 0 <= sigma <= 1:
-        raise RobfcpError(f"alike: {sigma} is not between 0 and 1; give 0.02, say")
-    return float(sigma)
+    return share("alike", sigma, "give 0.02, say", zero=True, one=True)
 
 
 def integers(values: NDArray[Any], largest: int) -> NDArray[Any]:
@@ -75,11 +70,9 @@ def margins(counts: Whole, sizes: Whole, p: int, q: int) -> NDArray[Any]:
 
 def sum_of_largest(values: NDArray[Any], number: int) -> NDArray[Any]:
     """Each row's sum of its `number` largest entries, negative ones counted as 0."""
-    if number == 0:
-        return np.zeros(values.shape[0], dtype=values.dtype)
-    position = values.shape[1] - number
-    largest = np.partition(values, position, axis=1)[:, position:] if position else values
-    return np.asarray(np.maximum(largest, 0).sum(axis=1))
+    place = values.shape[1] - number
+    parted = np.partition(values, place, axis=1) if number > 0 and place else values
+    return np.asarray(np.maximum(parted[:, place:], 0).sum(axis=1))
 
 
 def least_sums(gains: NDArray[Any], m: int) -> NDArray[Any]:
@@ -137,7 +130,7 @@ class Tail(NamedTuple):
 class ExactCounts:
     """Counts as they were sent: whole, rising from edge to edge, nothing to allow for."""
 
-    falling = False  # whether a count may be less than the one at the edge below
+    falling = False  # whether noise may make a count less than the one at the edge below
     sizes_known = True
     halves = 1  # in which counts are given: two make one where noise is averaged
 
@@ -161,12 +154,12 @@ class ExactCounts:
             )
 
     def split(self, chance: float, share: float) -> tuple[float, float]:
-        """A chance to fail in two: what noise may take, nothing here; the rest for the samples."""
-        return 0.0, chance
+        """A chance to fail in two: a share for noise, where there is any, and the rest."""
+        return (share * chance, chance - share * chance) if self.falling else (0.0, chance)
 
     def level_share(self, level: Fraction) -> Fraction:
-        """The chance with which noise may fool a threshold that covers on average."""
-        return Fraction(0)
+        """The chance with which noise may fool a threshold that covers on average, (1-level)/50."""
+        return (1 - level) * LEVEL_SHARE if self.falling else Fraction(0)
 
     def noise(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
         """(E,) what the noise of any S adds to its counts up to an edge, and above it, at most."""
@@ -187,8 +180,6 @@ class ExactCounts:
             self._rows, missing = {}, sorted(set(wanted))
         if missing:
             self._rows.update(zip(missing, self._read(np.array(missing)), strict=True))
-        if len(wanted) == 1:
-            return self._rows[wanted[0]][None, :]
         return np.stack([self._rows[edge] for edge in wanted])
 
     greatest = least
@@ -301,14 +292,6 @@ class NoisyCounts(ExactCounts):
         self._distinct = sorted({law for law in laws if law is not None})
         self._owners = [np.array([own == law for own in laws]) for law in self._distinct]
 
-    def split(self, chance: float, share: float) -> tuple[float, float]:
-        """The share for the noise, the rest for the samples."""
-        return share * chance, chance - share * chance
-
-    def level_share(self, level: Fraction) -> Fraction:
-        """(1 - level)/50."""
-        return (1 - level) * LEVEL_SHARE
-
     def least(self, edges: Edges) -> Whole:
         """(E, K) the estimates in half counts, 0 where a client is silent."""
         return np.where(self._silent(edges), 0, super().least(edges))
@@ -402,8 +385,6 @@ def counts_of(federation: Federation) -> ExactCounts:
 
 def rising(values: Shares) -> Shares:
     """(H,) the closest vector that never falls (isotonic regression); itself where it rises."""
-    if (np.diff(values) >= 0).all():
-        return values
     from scipy.optimize import isotonic_regression
 
     return np.asarray(isotonic_regression(values).x, dtype=np.float64)

@@ -7,43 +7,34 @@ one edge, over the classes both hold, so that label mixes may differ at will.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees.engine import (
-    Tail,
-    check_budget,
-    check_delta,
-    check_sigma,
-    first_edge,
-    least_shares,
-    sum_of_largest,
-)
+from robfcp.guarantees import engine
+from robfcp.guarantees.engine import PRUNING_SHARE, Edges, Mask, Whole, check_budget, check_sigma
+from robfcp.guarantees.engine import Shares as Floats
 from robfcp.guarantees.tails import kl_divergence, pac_tail, small_enough
 from robfcp.report import OTHER
 
 _KEPT = 2**24  # pairs of clients times classes whose sizes are worked out once
 _BLOCK = 2**16  # of them, or pairs, worked on at a time: what a cache holds
 _SLACK = 1 - 1e-9  # of a bound that only decides where logarithms are taken
+MOST_COMPARED = 300  # sites that letters compare pair by pair
+MOST_CELLS = 2**25  # of sites, classes and edges looked at
+MOST_EDGES = 256  # looked at, fixed before the counts are: spread over the grid's bins
 
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
-
-class _Block(NamedTuple):
-    """What some clients' sizes say of all pairs they are in: (B, C, K) weights."""
-
-    rows: slice
-    harmonic: Floats  # n_k n_l / (n_k + n_l)
-    spread: Floats  # n_k n_l / ((n_k + n_l)^2 (n_k + n_l - 1))
+# Rows of clients, and what their sizes say of all pairs they are in, (B, C, K):
+# n_k n_l / (n_k + n_l), and n_k n_l / ((n_k + n_l)^2 (n_k + n_l - 1))
+_Block = tuple[slice, Floats, Floats]
 
 
 class Pairs:
@@ -67,87 +58,55 @@ class Pairs:
         self.sizes = np.asarray(sizes, dtype=np.float64)
         self._held = (self.sizes > 0).astype(np.float64)
         self._shared = self.sizes @ self._held.T  # n, of the row's client
-        self._kept: list[_Block] | None = None
-        if self.sizes.size * len(self.sizes) <= _KEPT:
-            self._kept = list(self._blocks())
+        kept = list(self._blocks()) if self.sizes.size * len(self.sizes) <= _KEPT else None
+        self._seen: Callable[[], Iterable[_Block]] = (lambda: kept) if kept else self._blocks
 
     def _blocks(self) -> Iterator[_Block]:
         for rows in _slices(len(self.sizes), self.sizes.size):
             own, other = self.sizes[rows, :, None], self.sizes.T[None]
-            product, total = own * other, own + other
-            harmonic = product / np.maximum(total, 1)
-            spread = harmonic / np.maximum(total * (total - 1), 1)
-            yield _Block(rows, harmonic, spread)
+            total = own + other
+            harmonic = own * other / np.maximum(total, 1)
+            yield rows, harmonic, harmonic / np.maximum(total * (total - 1), 1)
 
-    def _seen(self) -> Iterator[_Block]:
-        return self._blocks() if self._kept is None else iter(self._kept)
-
-    def _differences(self, below: Floats) -> Floats:
-        """(K, K) D_kl = sum_c n_kc n_lc / (n_kc + n_lc) (x_kc / n_kc - x_lc / n_lc)."""
-        share = below / np.maximum(self.sizes, 1)
-        found = np.empty((len(share), len(share)))
-        for block in self._seen():
-            found[block.rows] = np.matmul(share[block.rows, None, :], block.harmonic)[:, 0]
-        return np.asarray(found - found.T)
-
-    def _variances(self, below: Floats) -> Floats:
-        """(K, K) V_kl = sum_c n_kc n_lc P (1 - P) / (n_kc + n_lc - 1), P the pooled share."""
-        miss = self.sizes - below
-        found = np.empty((len(below), len(below)))
-        for rows, _, spread in self._seen():
-            # (x_k + x_l) (y_k + y_l), of which x_l y_l and y_k x_l come with the transpose
-            within = np.matmul((below * miss)[rows, None, :], spread)
-            across = np.matmul(below[rows, None, :], spread * miss.T[None])
-            found[rows] = (within + across)[:, 0]
-        return np.asarray(found + found.T)
+    def _moments(self, below: Floats, variance: bool) -> tuple[Floats, Floats]:
+        """(K, K) D_kl = sum_c n_kc n_lc / (n_kc + n_lc) (x_kc / n_kc - x_lc / n_lc) and, if wanted,
+        V_kl = sum_c n_kc n_lc P (1 - P) / (n_kc + n_lc - 1), P the pooled share."""
+        share, miss = below / np.maximum(self.sizes, 1), self.sizes - below
+        d, v = np.zeros((2, len(below), len(below)))
+        for rows, harmonic, spread in self._seen():
+            d[rows] = np.matmul(share[rows, None, :], harmonic)[:, 0]
+            if variance:  # (x_k + x_l) (y_k + y_l), of which half comes with the transpose
+                v[rows] = np.matmul((below * miss)[rows, None, :], spread)[:, 0]
+                v[rows] += np.matmul(below[rows, None, :], spread * miss.T[None])[:, 0]
+        return d - d.T, v + v.T
 
     @cached_property
     def _weights(self) -> Floats:
         """(K, K) H_kl = sum_c n_kc n_lc / (n_kc + n_lc)."""
-        return np.concatenate([block.harmonic.sum(axis=1) for block in self._seen()])
+        return np.concatenate([harmonic.sum(axis=1) for _, harmonic, _ in self._seen()])
 
-    def exponents(self, below: ArrayLike, sigma: float = 0.0) -> Floats:
+    def exponents(self, below: ArrayLike, sigma: float = 0.0, least: float = 0.0) -> Floats:
         """(K, K) e of each pair, the row's client first; 0 where two share no class.
 
-        The p-value for "both are honest" is min(1, 2 exp(-e)).
+        The p-value for "both are honest" is min(1, 2 exp(-e)). Below `least` e may be given as 0.
         """
         counts = np.asarray(below, dtype=np.float64)
-        difference = self._differences(counts)
+        difference, variance = self._moments(counts, sigma <= 0)
         if sigma > 0:
-            return self._hoeffding(difference, sigma)
-        own = counts @ self._held.T
-        return _exact(own, difference, self._variances(counts), self._shared)
-
-    def doubtful(self, below: ArrayLike, least: float, sigma: float = 0.0) -> Mask:
-        """(K, K) whether e >= least: the two are hardly both honest."""
-        if sigma > 0:
-            return np.asarray(self.exponents(below, sigma) >= least)
-        counts = np.asarray(below, dtype=np.float64)
-        difference = self._differences(counts)
-        variance, own = self._variances(counts), counts @ self._held.T
-        found = np.empty(difference.shape, dtype=bool)
+            weight = self._weights
+            excess = np.maximum(np.abs(difference) - 2 * sigma * weight, 0)
+            return np.where(weight > 0, 2 * excess**2 / np.maximum(weight, 1e-12), 0.0)
+        own, found = counts @ self._held.T, np.zeros(difference.shape)
         for rows in _slices(len(counts), len(counts)):
-            d, v, n = difference[rows], variance[rows], self._shared[rows]
+            d, v = difference[rows], variance[rows]
             # kl <= chi-square, so that e <= D^2 / V: most pairs need no logarithm
             here = (d * d >= least * _SLACK * v) & (v > 0)
-            here[here] = _exact(own[rows][here], d[here], v[here], n[here]) >= least
-            found[rows] = here
+            low, x, d = d[here] < 0, own[rows][here], d[here]
+            rest = self._shared[rows][here] - x  # the side where x lies
+            mean = np.maximum(np.where(low, x - d, rest + d), 1e-12)
+            draws = mean**2 / np.maximum(mean - v[here], 1e-12)
+            found[rows][here] = draws * kl_divergence(np.where(low, x, rest) / draws, mean / draws)
         return found
-
-    def _hoeffding(self, difference: Floats, sigma: float) -> Floats:
-        weight = self._weights
-        excess = np.maximum(np.abs(difference) - 2 * sigma * weight, 0)
-        return np.asarray(np.where(weight > 0, 2 * excess**2 / np.maximum(weight, 1e-12), 0.0))
-
-    def kept(self, below: ArrayLike, m: int, beta: float, sigma: float = 0.0) -> Mask | None:
-        """(K,) who is kept at one edge; None where more than m would have to be dropped.
-
-        With probability >= 1 - beta no honest client is dropped, whatever m others report: see
-        `pruned`.
-        """
-        everybody = np.ones(len(self.sizes), dtype=bool)
-        against = self.against(below, m, beta, sigma, len(self.sizes))
-        return everybody if against is None else pruned(against, everybody, m)
 
     def against(
         self, below: ArrayLike, m: int, beta: float, sigma: float, n_clients: int
@@ -156,19 +115,10 @@ class Pairs:
         j = witnesses(n_clients, m)
         if m == 0 or m + j > n_clients - 1:
             return None
-        doubtful = self.doubtful(below, least_exponent(n_clients, m, beta), sigma)
+        least = least_exponent(n_clients, m, beta)
+        doubtful = self.exponents(below, sigma, least) >= least
         np.fill_diagonal(doubtful, False)
         return doubtful if (doubtful.sum(axis=1) >= m + j).any() else None
-
-
-def _exact(own: Floats, difference: Floats, variance: Floats, shared: Floats) -> Floats:
-    """e = n' kl(x/n', mu/n') on the side where x lies, 0 where V is."""
-    low = difference < 0
-    x = np.where(low, own, shared - own)
-    mean = np.maximum(np.where(low, own - difference, shared - own + difference), 1e-12)
-    draws = mean**2 / np.maximum(mean - variance, 1e-12)
-    found = draws * kl_divergence(x / draws, mean / draws)
-    return np.asarray(np.where(variance > 0, found, 0.0))
 
 
 def _slices(number: int, width: int) -> Iterator[slice]:
@@ -206,19 +156,13 @@ def pruned(against: Mask, present: Mask, m: int) -> Mask | None:
         kept, left = kept & ~odd, left - dropped
 
 
-MOST_COMPARED = 300  # sites that letters and diagnostics compare pair by pair
-PRUNING_SHARE = 0.2  # of delta
-MOST_CELLS = 2**25  # of sites, classes and edges looked at
-MOST_EDGES = 256  # looked at, fixed before the counts are: spread over the grid's bins
-
-
 @dataclass(frozen=True, eq=False)
 class ClassCounts:
     """(E, K, C) counts at or below each edge looked at, (K, C) sizes, and the edges' numbers."""
 
-    below: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    edges: NDArray[np.intp]
+    below: Whole
+    sizes: Whole
+    edges: Edges
     ids: tuple[str, ...]
     names: tuple[str, ...]
 
@@ -235,8 +179,7 @@ def class_counts(federation: Federation) -> ClassCounts:
         raise RobfcpError("label shift: is not proved for private reports; leave it out")
     n_bins, n_strata = strata.n_bins, strata.n_strata
     edges = fixed_edges(n_bins, MOST_CELLS // (len(strata.rows) * n_strata))
-    ends = (np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1)).ravel()
-    ends = np.unique(ends)
+    ends = np.unique(np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1))
     table = federation.map(lambda block: block.strata.table.merged(ends))
     merged = table.reshape(len(strata.rows), n_strata, -1)
     shown = np.array([name != OTHER for name in strata.labels])
@@ -253,7 +196,7 @@ def class_counts(federation: Federation) -> ClassCounts:
     )
 
 
-def fixed_edges(n_bins: int, room: int = MOST_EDGES) -> NDArray[np.intp]:
+def fixed_edges(n_bins: int, room: int = MOST_EDGES) -> Edges:
     """At most MOST_EDGES edges, and no more than there is room for; the top edge among them."""
     most = max(2, min(MOST_EDGES, room, n_bins))
     return np.unique(np.linspace(0, n_bins - 1, most).round().astype(np.intp))
@@ -273,36 +216,41 @@ class Walk:
     too_few: tuple[str, ...] = ()  # classes with too few honest holders
 
 
-Accepts = Callable[[int, Mask, int, int | None], bool]
+Accepts = Callable[[Whole, Whole, int, float, int | None], bool]
 
 
 def walks_down(
     counts: ClassCounts,
     m: int,
-    beta: float,
+    delta: float,
     sigma: float,
     accepts: Accepts,
     without: Sequence[int | None] = (None,),
 ) -> list[Walk]:
-    """From the top edge down while `accepts(place, kept, left, site)` of those left by pruning.
+    """From the top edge down while `accepts(below, sizes, left, delta, site)` of those kept.
 
-    One walk for each site of `without`, from the reports of the others; None: of everybody. Where
-    acceptance at every fixed edge that covers too little has a chance of at most delta, so has a
-    threshold that covers too little; edges are tested afresh, and acceptance need not be monotone.
-    A contradiction makes the threshold infinite, which covers everything.
+    One walk for each site of `without`, from the reports of the others; None: of everybody. A fifth
+    of delta is pruning's. Where acceptance at every fixed edge that covers too little has a chance
+    of at most what is left, a threshold that covers too little has one of delta; edges are tested
+    afresh, and acceptance need not be monotone. A contradiction makes the threshold infinite, which
+    covers everything.
     """
-    n_clients, pairs = len(counts.ids), Pairs(counts.sizes)
+    n_clients, pairs, sigma = len(counts.ids), Pairs(counts.sizes), check_sigma(sigma)
     present = n_clients - (without[0] is not None)
+    m, beta = check_budget(m, present), PRUNING_SHARE * engine.check_delta(delta)
     found, going = [Walk()] * len(without), list(range(len(without)))
     for place in range(len(counts.edges) - 1, -1, -1):
-        against = pairs.against(counts.below[place], m, beta, sigma, present) if going else None
+        below = counts.below[place]
+        against = pairs.against(below, m, beta, sigma, present) if going else None
         for walk in going.copy():
-            others = np.arange(n_clients) != without[walk]
+            site, others = without[walk], np.arange(n_clients) != without[walk]
             kept = others if against is None else pruned(against, others, m)
             if kept is None:
                 found[walk] = Walk(contradiction=True)
                 going.remove(walk)
-            elif accepts(place, kept, m - int(present - kept.sum()), without[walk]):
+                continue
+            left, rest = m - int(present - kept.sum()), (1 - PRUNING_SHARE) * delta
+            if accepts(below[kept], counts.sizes[kept], left, rest, site):
                 gone = np.flatnonzero(others & ~kept)
                 found[walk] = Walk(int(counts.edges[place]), tuple(counts.ids[k] for k in gone))
             else:
@@ -311,7 +259,7 @@ def walks_down(
 
 
 @lru_cache(maxsize=64)
-def _tail(sizes: tuple[int, ...], m: int, level: Fraction, delta: float) -> Tail:
+def _tail(sizes: tuple[int, ...], m: int, level: Fraction, delta: float) -> engine.Tail:
     """The PAC tail of clients of these sizes: the same at most edges, and in most rounds."""
     return pac_tail(np.array(sizes, dtype=np.int64), m, level, delta)
 
@@ -324,20 +272,15 @@ def pruned_pac(
     With probability >= 1 - delta it covers `level` of the honest clients' pool, whatever m of them
     report.
     """
-    m = check_budget(m, len(counts.ids))
-    beta, rest = PRUNING_SHARE * check_delta(delta), (1 - PRUNING_SHARE) * delta
-    check_sigma(sigma)
-    totals = counts.sizes.sum(axis=1)
 
-    def accepts(place: int, kept: Mask, left: int, site: int | None) -> bool:
-        tail = _tail(tuple(totals[kept].tolist()), left, level, rest)
-        covered = counts.below[place].sum(axis=1)[kept]
-        return bool(tail.reached(covered[None, :], totals[kept], left)[0])
+    def accepts(below: Whole, sizes: Whole, left: int, rest: float, site: int | None) -> bool:
+        totals = sizes.sum(axis=1)
+        tail = _tail(tuple(totals.tolist()), left, level, rest)
+        return bool(tail.reached(below.sum(axis=1)[None, :], totals, left)[0])
 
-    return walks_down(counts, m, beta, sigma, accepts)[0]
+    return walks_down(counts, m, delta, sigma, accepts)[0]
 
 
-Vector = NDArray[np.float64]
 Mix = dict[str, float] | str | list[dict[str, float] | str]
 
 
@@ -347,12 +290,12 @@ class LabelMixes(NamedTuple):
     These are never spelled out: C x C numbers would be too many.
     """
 
-    stated: Vector
-    base: Vector | None = None
+    stated: Floats
+    base: Floats | None = None
     step: float = 1.0
 
     @staticmethod
-    def around(base: Vector, step: float) -> LabelMixes:
+    def around(base: Floats, step: float) -> LabelMixes:
         """Base and so much of each class alone."""
         return LabelMixes(np.zeros((0, len(base))), base, step)
 
@@ -362,7 +305,7 @@ class LabelMixes(NamedTuple):
         some = np.any(self.stated > 0, axis=0)
         return some if self.base is None else np.ones(len(some), dtype=bool)
 
-    def means(self, values: Vector) -> Vector:
+    def means(self, values: Floats) -> Floats:
         """(..., R + C) of (..., C) numbers of the classes, in every mix."""
         found = values @ self.stated.T
         if self.base is None:
@@ -370,7 +313,7 @@ class LabelMixes(NamedTuple):
         more = (values @ self.base)[..., None] + self.step * values
         return np.concatenate([found, more], axis=-1)
 
-    def scarcest(self, sizes: Vector) -> Vector:
+    def scarcest(self, sizes: Floats) -> Floats:
         """(R + C,) the least size over share in each of them."""
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.where(self.stated > 0, sizes / self.stated, np.inf).min(axis=1)
@@ -402,13 +345,13 @@ def read_mixes(mix: Mix, names: tuple[str, ...]) -> LabelMixes:
 
 
 def accepted(
-    below: NDArray[np.int64],
-    sizes: NDArray[np.int64],
+    below: Whole,
+    sizes: Whole,
     left: int,
     mixes: LabelMixes,
     alpha: float,
     delta: float,
-) -> NDArray[np.bool_]:
+) -> Mask:
     """(R,) whether each mix is accepted at one edge, from the (K, C) counts of those kept.
 
     It is where U1 or U2 is small enough for n_eff = min_c Nmin_c / pi_c: U1 pools classes inside a
@@ -416,12 +359,12 @@ def accepted(
     """
     miss = (sizes - below).astype(np.float64)
     total = sizes.sum(axis=0).astype(np.float64)
-    least = total - sum_of_largest(np.ascontiguousarray(sizes.T), left)
+    least = total - engine.sum_of_largest(np.ascontiguousarray(sizes.T), left)
     share = miss.sum(axis=0) / np.maximum(total, 1)
     excess = -(miss - share * sizes)
     worst = np.maximum(excess / np.maximum(total, 1), excess / np.maximum(least, 1))
     plain, effective = mixes.means(share), mixes.scarcest(least)
-    together = plain + sum_of_largest(np.maximum(mixes.means(worst), 0).T.copy(), left)
+    together = plain + engine.sum_of_largest(np.maximum(mixes.means(worst), 0).T.copy(), left)
     found = small_enough(together, effective, alpha, delta)
     hoped = small_enough(plain, effective, alpha, delta)  # if nobody lied
     if (found == hoped).all():
@@ -430,15 +373,13 @@ def accepted(
     return found | (hoped & small_enough(apart, effective, alpha, delta))
 
 
-def _class_envelopes(
-    miss: NDArray[np.int64], sizes: NDArray[np.int64], left: int, least: Vector
-) -> Vector:
+def _class_envelopes(miss: Whole, sizes: Whole, left: int, least: Floats) -> Floats:
     """(C,) the largest miss share of each class over removals of at most m' clients."""
     found = np.ones(sizes.shape[1])
     for c in np.flatnonzero(least > 0):
         held = sizes[:, c] > 0
         few = np.array([min(left, int(held.sum()) - 1)])
-        hits, total = least_shares((sizes - miss)[None, held, c], sizes[held, c], few)
+        hits, total = engine.least_shares((sizes - miss)[None, held, c], sizes[held, c], few)
         found[c] = float((total - hits)[0, 0] / total[0, 0])
     return found
 
@@ -456,48 +397,23 @@ def mix_threshold(
     With probability >= 1 - delta theta_pi >= 1 - alpha for all mixes at once (and all between
     them), whatever m clients report: sigma is paid from alpha.
     """
-    m = check_budget(m, len(counts.ids))
-    beta, rest = PRUNING_SHARE * check_delta(delta), (1 - PRUNING_SHARE) * delta
     room = alpha - check_sigma(sigma)
     if room <= 0:
         return Walk()
-    holders: list[NDArray[np.intp]] = []  # of each class at the top edge, and the liars left there
+    holders: list[Edges] = []  # of each class at the top edge, and the liars left there
 
-    def accepts(place: int, kept: Mask, left: int, site: int | None) -> bool:
-        sizes, below = counts.sizes[kept], counts.below[place][kept]
+    def accepts(below: Whole, sizes: Whole, left: int, rest: float, site: int | None) -> bool:
         holders.append((sizes > 0).sum(axis=0) - left)
         return bool(accepted(below, sizes, left, mixes, room, rest).all())
 
-    walk = walks_down(counts, m, beta, sigma, accepts)[0]
+    walk = walks_down(counts, m, delta, sigma, accepts)[0]
     if walk.index is None and holders:
         few = np.flatnonzero(mixes.used & (holders[0] <= 0))
         return replace(walk, too_few=tuple(counts.names[c] for c in few))
     return walk
 
 
-_STEPS = 128  # of the least sigma
-_EDGES = 48  # at which it is sought
-
-
-def least_shift(federation: Federation, m: int, confidence: float = 0.95) -> float:
-    """The smallest sigma (to 1/128) at which nobody would be dropped: a diagnostic, not a bound.
-
-    Liars are included, and who agrees too well is not seen: it is no estimate of the true one.
-    """
-    counts = class_counts(federation)
-    beta = PRUNING_SHARE * check_delta(1 - confidence)
-    places = np.unique(np.linspace(0, len(counts.edges) - 1, _EDGES).round().astype(int))
-    pairs = Pairs(counts.sizes)
-
-    def nobody(step: int) -> bool:
-        found = (pairs.kept(counts.below[place], m, beta, step / _STEPS) for place in places)
-        return all(kept is not None and kept.all() for kept in found)
-
-    found = first_edge(_STEPS, nobody)
-    return 1.0 if found is None else found / _STEPS
-
-
-def mixes_differ(sizes: NDArray[np.int64]) -> float:
+def mixes_differ(sizes: Whole) -> float:
     """p-value of the (K, C) label counts if all clients drew labels from one mix: a diagnostic.
 
     Pearson's test; classes and clients without samples are left out.

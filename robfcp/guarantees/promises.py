@@ -13,37 +13,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.arguments import a_few, share, whole
+from robfcp.arguments import a_few, whole
 from robfcp.certificate import FULL, Certificate, Kind
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees.alike import PRUNING_SHARE, prune
-from robfcp.guarantees.curve import assumptions_of, loss_of, noise_note, outside_of
-from robfcp.guarantees.engine import (
-    Edges,
-    ExactCounts,
-    Mask,
-    Tail,
-    Whole,
-    check_budget,
-    check_delta,
-    counts_of,
-    margins,
-)
-from robfcp.guarantees.label_shift import (
-    MOST_COMPARED,
-    Mix,
-    class_counts,
-    least_shift,
-    mix_threshold,
-    mixes_differ,
-    pruned_pac,
-    read_mixes,
-)
+from robfcp.guarantees import curve, engine, label_shift
+from robfcp.guarantees.alike import prune
+from robfcp.guarantees.engine import Edges, Mask, Tail, Whole, margins
 from robfcp.guarantees.site import Anchor
 from robfcp.guarantees.tails import pac_tail, pac_threshold, swap_tail
 
-Promised = tuple[int | None, Certificate]
 UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
 
 
@@ -62,13 +41,24 @@ class _Found(NamedTuple):
 class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What every promise can do."""
 
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:  # plain, whatever library they came from
+            value: Any = getattr(self, name)
+            if name == "mix":
+                value = _plain(value)
+            elif name == "alike":
+                value = None if value is None else engine.check_sigma(value)
+            elif value is not None or not isinstance(self, Marginal):
+                value = whole(name, value, "state how many may lie")
+            msgspec.structs.force_setattr(self, name, value)
+
     def threshold(
         self,
         federation: Federation,
         level: Fraction,
         confidence: float,
         anchor: Anchor | None = None,
-    ) -> Promised:
+    ) -> tuple[int | None, Certificate]:
         """The threshold that holds the promise, and what is proved of it.
 
         Parameters
@@ -108,13 +98,13 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             confidence=found.confidence,
             m=bound,
             n_clients=n_clients,
-            assumptions=assumptions_of(seen, found.kind, m, **found.assumed),
-            n_outside=len(outside_of(federation)),
+            assumptions=curve.assumptions_of(seen, found.kind, m, **found.assumed),
+            n_outside=len(curve.outside_of(federation)),
             outside=found.outside,
             full_sets_from=forcing,
-            note="; ".join(filter(None, [*notes, found.note, noise_note(seen)])),
+            note="; ".join(filter(None, [*notes, found.note, curve.noise_note(seen)])),
             samples=found.assumed.get("samples"),
-            **loss_of(seen),
+            **curve.loss_of(seen),
         )
         return edge, certificate if anchor is None else anchor.stated(certificate)
 
@@ -169,8 +159,7 @@ class Marginal(Stated, frozen=True, tag="marginal"):
     def __post_init__(self) -> None:
         if self.liars is None and self.samples is None:
             raise RobfcpError("liars: state how many sites, or how many samples, may lie")
-        _whole(self, "liars", "state how many sites may lie")
-        _whole(self, "samples", "give a number of samples")
+        super().__post_init__()
 
     def _find(self, federation: Federation, level: Fraction, confidence: float) -> _Found:
         edge, forcing = marginal_threshold(federation, level, self.liars, self.samples), None
@@ -203,19 +192,20 @@ class Pac(Stated, frozen=True, tag="pac"):
     liars: int
     alike: float | None = None
 
-    def __post_init__(self) -> None:
-        _whole(self, "liars", "state how many sites may lie")
-        _share(self, "alike")
-
     def _find(self, federation: Federation, level: Fraction, confidence: float) -> _Found:
-        m, delta = check_budget(self.liars, federation.n_clients), check_delta(1 - confidence)
+        m, delta = (
+            engine.check_budget(self.liars, federation.n_clients),
+            engine.check_delta(1 - confidence),
+        )
         if self.alike is None:
             edge, forcing = pac_threshold(federation, level, m, delta), None
             if federation.risk is None:
                 tail = pac_tail(federation.sizes, m, level, delta)
                 forcing = tail.forced_by(federation.sizes, m)
             return _Found(edge, "pac", confidence, forcing)
-        beta = PRUNING_SHARE * delta  # of the chance to fail; what is left is the threshold's
+        beta = (
+            engine.PRUNING_SHARE * delta
+        )  # of the chance to fail; what is left is the threshold's
         pruning, note = prune(federation, m, self.alike, beta), ""
         kept = federation.subset(pruning.kept)
         edge = pac_threshold(kept, level, pruning.m, delta - beta)
@@ -224,13 +214,13 @@ class Pac(Stated, frozen=True, tag="pac"):
                 f"the reports contradict sites alike up to {self.alike:g} with at most {m} "
                 "liars, so nobody was dropped; state a larger one"
             )
-        elif pruning.exclusions:
-            note = f"{len(pruning.exclusions)} sites that cannot be honest were dropped first"
+        elif pruning.dropped:
+            note = f"{len(pruning.dropped)} sites that cannot be honest were dropped first"
         return _Found(edge, "pac", confidence, note=note, assumed={"alike": self.alike})
 
     def remarks(self, federation: Federation, confidence: float) -> tuple[str, ...]:
         strata = federation.exact_strata
-        if self.alike is None or strata is None or mixes_differ(strata.sizes) > UNLIKE:
+        if self.alike is None or strata is None or label_shift.mixes_differ(strata.sizes) > UNLIKE:
             return ()
         return (
             "the sites are declared alike, but their label mixes differ beyond chance: coverage "
@@ -267,63 +257,36 @@ class LabelShift(Stated, frozen=True, tag="label-shift"):
 
     liars: int
     alike: float = 0.0
-    mix: Mix | None = None
-
-    def __post_init__(self) -> None:
-        _whole(self, "liars", "state how many sites may lie")
-        _share(self, "alike")
-        msgspec.structs.force_setattr(self, "mix", _plain(self.mix))
+    mix: label_shift.Mix | None = None
 
     def _find(self, federation: Federation, level: Fraction, confidence: float) -> _Found:
-        counts, delta = class_counts(federation), 1 - confidence
+        counts, m, delta = label_shift.class_counts(federation), self.liars, 1 - confidence
+        kind: Kind = "pac" if self.mix is None else "mix"
         if self.mix is None:
-            walk = pruned_pac(counts, level, self.liars, delta, self.alike)
+            walk = label_shift.pruned_pac(counts, level, m, delta, self.alike)
         else:
-            mixes = read_mixes(self.mix, counts.names)
-            walk = mix_threshold(counts, mixes, float(1 - level), self.liars, delta, self.alike)
-        notes = []
-        if walk.dropped:
-            notes.append(
-                f"{len(walk.dropped)} sites that cannot be honest were dropped first "
-                f"({a_few(walk.dropped)})"
-            )
-        if walk.contradiction:
-            notes.append(
-                f"more than {self.liars} sites disagree within classes by more than "
-                f"{self.alike:g}, so that they cannot be as declared: nothing is certified; state "
-                "a larger alike or more liars"
-            )
-        if walk.too_few:
-            named = ", ".join(walk.too_few[:5])
-            notes.append(f"too few sites hold {named} for a guarantee against {self.liars} liars")
+            mixes, alpha = label_shift.read_mixes(self.mix, counts.names), float(1 - level)
+            walk = label_shift.mix_threshold(counts, mixes, alpha, m, delta, self.alike)
         pooled, words = [name for name in federation.ids if name not in set(counts.ids)], ""
+        notes = {
+            f"{len(walk.dropped)} sites that cannot be honest were dropped first "
+            f"({a_few(walk.dropped)})": walk.dropped,
+            f"more than {m} sites disagree within classes by more than {self.alike:g}, so that "
+            "they cannot be as declared: nothing is certified; state a larger alike or more "
+            "liars": walk.contradiction,
+            f"too few sites hold {', '.join(walk.too_few[:5])} for a guarantee against {m} "
+            "liars": walk.too_few,
+        }
         if pooled:
             sites = "site" if len(pooled) == 1 else "sites"
             words = f"{len(pooled)} {sites} without counts of all classes ({a_few(pooled)})"
-        kind: Kind = "pac" if self.mix is None else "mix"
-        return _Found(
-            walk.index,
-            kind,
-            confidence,
-            note="; ".join(notes),
-            outside=words,
-            assumed={"label_shift": self.alike},
-        )
+        note = "; ".join(text for text, so in notes.items() if so)
+        found = _Found(walk.index, kind, confidence, note=note, outside=words)
+        return found._replace(assumed={"label_shift": self.alike})
 
     def covers(self, federation: Federation) -> Federation:
-        compared = set(class_counts(federation).ids)
+        compared = set(label_shift.class_counts(federation).ids)
         return federation.subset(np.array([name in compared for name in federation.ids]))
-
-    def remarks(self, federation: Federation, confidence: float) -> tuple[str, ...]:
-        strata = federation.exact_strata
-        if strata is None or not self.liars < len(strata.rows) <= MOST_COMPARED:
-            return ()
-        least = least_shift(federation, self.liars, confidence)
-        return (
-            f"sites are declared alike within classes up to {self.alike:g}; the least at which no "
-            f"site would be dropped is {least:.3f} (a diagnostic, liars included: it proves "
-            "nothing)",
-        )
 
 
 Promise = Marginal | Pac | LabelShift
@@ -342,28 +305,13 @@ def named_promise(name: str, **stated: Any) -> Promise:
     if name not in PROMISES:
         raise RobfcpError(f"promise: {name!r:.60} is unknown; use {', '.join(PROMISES)}")
     kind, given = PROMISES[name], {k: v for k, v in stated.items() if v is not None}
-    unknown = sorted(set(given) - set(kind.__struct_fields__))
-    if unknown:
-        takes = ", ".join(kind.__struct_fields__)
-        raise RobfcpError(f"{unknown[0]}: {name} takes none; it takes {takes}")
+    takes = kind.__struct_fields__
+    if unknown := sorted(set(given) - set(takes)):
+        raise RobfcpError(f"{unknown[0]}: {name} takes none; it takes {', '.join(takes)}")
     if kind is not Marginal and "liars" not in given:
         raise RobfcpError("liars: state how many sites may lie, before the reports are seen")
     promise: Promise = kind(**given)
     return promise
-
-
-def _whole(promise: Any, name: str, remedy: str) -> None:
-    """A plain number, whatever library it came from."""
-    value = getattr(promise, name)
-    if value is not None or (name == "liars" and not isinstance(promise, Marginal)):
-        msgspec.structs.force_setattr(promise, name, whole(name, value, remedy))
-
-
-def _share(promise: Any, name: str) -> None:
-    value = getattr(promise, name)
-    if value is not None:
-        found = share(name, value, "give 0.02, say", zero=True, one=True)
-        msgspec.structs.force_setattr(promise, name, found)
 
 
 def _plain(mix: Any) -> Any:
@@ -373,9 +321,8 @@ def _plain(mix: Any) -> Any:
             return {str(name): float(part) for name, part in mix.items()}
         except (TypeError, ValueError):
             raise RobfcpError("mix: shares are numbers; give {class: share}") from None
-    if isinstance(mix, Sequence) and not isinstance(mix, str):
-        return [_plain(one) for one in mix]
-    return mix
+    several = isinstance(mix, Sequence) and not isinstance(mix, str)
+    return [_plain(one) for one in mix] if several else mix
 
 
 def marginal_threshold(
@@ -387,17 +334,16 @@ def marginal_threshold(
     It is the largest of FCP's thresholds over all clients that could be the benign ones. Noise is
     allowed for, with a chance that is paid from the level.
     """
-    counts = counts_of(federation)
+    counts = engine.counts_of(federation)
     tail, noise = marginal_tail(counts, level)
+    m = None if m is None else engine.check_budget(m, federation.n_clients)
     if samples is not None:
         counts.require_sizes("samples")
-    if m is not None:
-        m = check_budget(m, federation.n_clients)
 
     def accepted(edges: Edges) -> Mask:
         enough = np.zeros(len(edges), dtype=bool)
         if m is not None:
-            enough |= counts.accepted(edges, tail, m, noise)
+            enough = counts.accepted(edges, tail, m, noise)
         if samples is not None and not enough.all():
             gains = margins(counts.least(edges), counts.weights, tail.p, tail.q)
             needed = counts.halves * tail.needed + counts.room(edges, tail, noise)
@@ -408,7 +354,7 @@ def marginal_threshold(
     return counts.search(accepted)
 
 
-def marginal_tail(counts: ExactCounts, level: Fraction) -> tuple[Tail, float]:
+def marginal_tail(counts: engine.ExactCounts, level: Fraction) -> tuple[Tail, float]:
     """What a marginal threshold needs at the level that leaves room for noise, and its chance."""
     beta = counts.level_share(level)
     return swap_tail(level + beta, len(counts.sizes), counts.unit), float(beta)
@@ -442,11 +388,9 @@ def liars_no_rule_survives(sizes: NDArray[np.int64], level: Fraction) -> int | N
     rest: the reports are the same. Sizes n_k, largest first: the least m with
     sum_{k<=m} n_k > (1 - level) (N - sum_{m<k<=2m} n_k), at most K/2.
     """
-    weights = np.sort(np.asarray(sizes, dtype=np.int64))[::-1]
-    running = np.concatenate([[0], np.cumsum(weights)])
-    candidates = np.arange(1, len(weights) // 2 + 1)
-    liars = running[candidates]
-    rest = running[-1] - (running[2 * candidates] - liars)
-    p, q = level.numerator, level.denominator
-    exact = [q * int(a) > (q - p) * int(b) for a, b in zip(liars, rest, strict=True)]
-    return int(candidates[exact.index(True)]) if any(exact) else None
+    running = [0, *np.cumsum(np.sort(np.asarray(sizes, dtype=np.int64))[::-1]).tolist()]
+
+    def broken(m: int) -> bool:
+        return running[m] > (1 - level) * (running[-1] - running[2 * m] + running[m])
+
+    return next(filter(broken, range(1, len(sizes) // 2 + 1)), None)

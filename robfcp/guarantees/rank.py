@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from math import ceil
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,30 +14,22 @@ from robfcp.guarantees.engine import Mask, counts_of
 _ROUNDING = 1e-12
 
 
-class Charge(NamedTuple):
-    """What a count must have beyond level N: so much for every client, and so much in all."""
-
-    per_client: Fraction
-    in_all: Fraction
+RankRule = Callable[[Fraction, int], Fraction]  # what a count must have beyond level N
 
 
-RankRule = Callable[[Fraction, int], Charge]
-
-
-def rank_charge(level: Fraction, n_clients: int) -> Charge:
+def rank_charge(level: Fraction, n_clients: int) -> Fraction:
     """count_S >= level N_S + 1, by the swap lemma, whatever clients differ by.
 
     For one client alone, who is exchangeable altogether, level (N + 1).
     """
-    return Charge(Fraction(0), level if n_clients == 1 else Fraction(1))
+    return level if n_clients == 1 else Fraction(1)
 
 
 def conformal_rank(
     level: Fraction, n_samples: int, n_clients: int, rule: RankRule = rank_charge, unit: int = 1
 ) -> int:
     """ceil(level N) + 1, or ceil(level (N + 1)) of one client; `unit` counts make a sample."""
-    charge = rule(level, n_clients)
-    return ceil(unit * (level * n_samples + charge.per_client * n_clients + charge.in_all))
+    return ceil(unit * (level * n_samples + rule(level, n_clients)))
 
 
 class FcpThreshold:

@@ -13,15 +13,9 @@ from numpy.typing import NDArray
 
 from robfcp.certificate import Assumption, Certificate
 from robfcp.errors import RobfcpError
-from robfcp.guarantees.engine import check_budget, check_delta, check_sigma
-from robfcp.guarantees.label_shift import (
-    PRUNING_SHARE,
-    ClassCounts,
-    LabelMixes,
-    accepted,
-    mix_threshold,
-    walks_down,
-)
+from robfcp.guarantees import label_shift
+from robfcp.guarantees.engine import Whole, check_delta, check_sigma
+from robfcp.guarantees.label_shift import ClassCounts, LabelMixes
 from robfcp.guarantees.tails import least_count
 
 DELTA_SHARE = 0.05  # of alpha: the chance that the federation's threshold fails, paid from it
@@ -29,7 +23,7 @@ HIGH_DELTA = 0.025  # of the site's own upper end
 LOW_DELTA = 0.05  # that the site's own lower end raises a threshold that covers
 
 
-def own_mixes(sizes: NDArray[np.int64]) -> LabelMixes:
+def own_mixes(sizes: Whole) -> LabelMixes:
     """The mixes that n labels and one more can have: (n_c + 1[c = y]) / (n + 1)."""
     return LabelMixes.around(sizes / (sizes.sum() + 1), 1 / (sizes.sum() + 1))
 
@@ -47,31 +41,24 @@ def site_thresholds(
     while at most m of the others lie, a test point of the site is missed with probability at most
     alpha over everything; -1 where that is infinite, and for those not among `sites`.
     """
-    n_sites = len(counts.ids)
-    delta = check_delta(DELTA_SHARE * alpha)
+    n_sites, delta = len(counts.ids), check_delta(DELTA_SHARE * alpha)
     room = alpha - delta - 2 * check_sigma(sigma)  # from the others to the common, from it to here
     found = np.full(n_sites, -1, dtype=np.intp)
     active = list(range(n_sites)) if sites is None else list(sites)
     if n_sites < 2 or room <= 0 or not active:
         return found
-    m = check_budget(m, n_sites - 1)
-    beta, rest = PRUNING_SHARE * delta, (1 - PRUNING_SHARE) * delta
 
-    def accepts(place: int, kept: NDArray[np.bool_], left: int, site: int | None) -> bool:
-        below, sizes, mixes = (
-            counts.below[place][kept],
-            counts.sizes[kept],
-            own_mixes(counts.sizes[site]),
-        )
-        return bool(accepted(below, sizes, left, mixes, room, rest).all())
+    def accepts(below: Whole, held: Whole, left: int, rest: float, site: int | None) -> bool:
+        mixes = own_mixes(counts.sizes[site])
+        return bool(label_shift.accepted(below, held, left, mixes, room, rest).all())
 
-    walks = walks_down(counts, m, beta, sigma, accepts, active)
+    walks = label_shift.walks_down(counts, m, delta, sigma, accepts, active)
     found[active] = [-1 if walk.index is None else walk.index for walk in walks]
     return found
 
 
 def stranger_threshold(
-    counts: ClassCounts, sizes: NDArray[np.int64], alpha: float, m: int, sigma: float = 0.0
+    counts: ClassCounts, sizes: Whole, alpha: float, m: int, sigma: float = 0.0
 ) -> int | None:
     """The edge for a site that sent no report and holds `sizes` labels; None where infinite.
 
@@ -79,7 +66,7 @@ def stranger_threshold(
     """
     delta = DELTA_SHARE * alpha
     room = alpha - delta - check_sigma(sigma)  # the rule itself pays the other one
-    return mix_threshold(counts, own_mixes(sizes), room, m, delta, sigma).index
+    return label_shift.mix_threshold(counts, own_mixes(sizes), room, m, delta, sigma).index
 
 
 def clip_ranks(n: int, level: float, low: float, high: float) -> tuple[int, int]:
@@ -131,7 +118,7 @@ class Anchor(NamedTuple):
     note: str = ""
 
     @staticmethod
-    def of(counts: NDArray[np.int64], level: Fraction, delta: float) -> Anchor:
+    def of(counts: Whole, level: Fraction, delta: float) -> Anchor:
         """Of the trusted samples' (H,) counts: a score in a bin counts as the bin's upper edge."""
         running = np.cumsum(counts)
         n = int(running[-1])

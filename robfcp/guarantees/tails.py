@@ -8,18 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation import Federation
-from robfcp.guarantees.engine import (
-    NOISE_SHARE,
-    ExactCounts,
-    Shares,
-    Tail,
-    Whole,
-    check_budget,
-    check_delta,
-    counts_of,
-    integers,
-    sum_of_largest,
-)
+from robfcp.guarantees import engine
+from robfcp.guarantees.engine import ExactCounts, Shares, Tail, Whole, integers
 from robfcp.guarantees.rank import rank_charge
 
 _TOTALS = 4096  # how many benign totals N_S are looked at one by one
@@ -29,10 +19,8 @@ _STEPS = 50  # of bisection
 
 def swap_tail(level: Fraction, n_clients: int, unit: int = 1) -> Tail:
     """count_S >= level N_S + 1: what the swap lemma needs to cover on average."""
-    charge = rank_charge(level, n_clients).in_all
-    return Tail(
-        level.numerator, level.denominator, np.array([int(unit * charge * level.denominator)])
-    )
+    p, q = level.numerator, level.denominator
+    return Tail(p, q, np.array([int(unit * rank_charge(level, n_clients) * q)]))
 
 
 def least_count(totals: Whole, probability: float, delta: float, low: Whole) -> Whole:
@@ -91,7 +79,7 @@ def pac_tail(sizes: Whole, m: int, level: Fraction, delta: float, unit: int = 1)
     removals, so the slack c(N) - level N is bounded by a_j + b N over that range and b n_k joins
     client k's side. Losses have `unit` counts a sample.
     """
-    m = check_budget(m, len(sizes))
+    m = engine.check_budget(m, len(sizes))
     ordered, removed = np.sort(np.asarray(sizes, dtype=np.int64)), np.arange(m + 1)
     running = np.concatenate([[0], np.cumsum(ordered)])
     total = int(running[-1])
@@ -120,13 +108,12 @@ def pac_tail(sizes: Whole, m: int, level: Fraction, delta: float, unit: int = 1)
 
 def hidden_tail(counts: ExactCounts, m: int, level: Fraction, delta: float, noise: float) -> Tail:
     """The same where N_S is known up to noise too: the largest slack c(N) - level N it may need."""
-    m = check_budget(m, len(counts.sizes))
-    p, q = level.numerator, level.denominator
-    total = int(counts.sizes.sum())
-    certain, least = counts.smallest_totals(np.array([0, m]), noise / 4).tolist()
-    least = max(1, int(least))
-    most = total + int(sum_of_largest(-counts.sizes[None, :], m)[0]) + total - int(certain)
-    most = max(least, most)
+    m = engine.check_budget(m, len(counts.sizes))
+    p, q, total = level.numerator, level.denominator, int(counts.sizes.sum())
+    certain, least = counts.smallest_totals(np.array([0, m]), noise / 4).astype(int).tolist()
+    negative = int(engine.sum_of_largest(-counts.sizes[None, :], m)[0])
+    least = max(1, least)
+    most = max(least, 2 * total - certain + negative)
     step = -(-(most - least + 1) // _TOTALS)
     totals = np.append(np.arange(least, most, step), most)
     # c(N + i) <= c(N) + i: between the totals looked at the slack grows by < 1 - level a sample
@@ -141,8 +128,8 @@ def pac_threshold(federation: Federation, level: Fraction, m: int, delta: float)
     Requires count_S(t) >= c(N_S, delta) for every S that leaves out at most m clients. Where
     reports hold noise a fifth of delta is the noise's.
     """
-    counts = counts_of(federation)
-    noise, sampling = counts.split(check_delta(delta), NOISE_SHARE)
+    counts = engine.counts_of(federation)
+    noise, sampling = counts.split(engine.check_delta(delta), engine.NOISE_SHARE)
     if counts.sizes_known:
         tail = pac_tail(counts.sizes, m, level, sampling, counts.unit)
     else:
@@ -154,27 +141,13 @@ def kl_lower(share: Shares, radius: float | Shares) -> Shares:
     """The least p <= share with kl(share, p) <= radius, from below, by bisection."""
     share = np.asarray(share, dtype=float)
     rest, low, high = 1 - share, np.zeros_like(share), share
-    own = _xlogx(share) + _xlogx(rest)
     with np.errstate(divide="ignore", invalid="ignore"):
+        own = sum(np.where(x > 0, x * np.log(x), 0.0) for x in (share, rest))
         for _ in range(_STEPS):
             middle = (low + high) / 2
             far = own - share * np.log(middle) - rest * np.log(1 - middle) > radius
             low, high = np.where(far, middle, low), np.where(far, high, middle)
     return np.asarray(np.where(share > 0, low, 0.0))
-
-
-def kl_lower_vanishes(share: Shares, radius: Shares, most: float = 0.0) -> NDArray[np.bool_]:
-    """Whether `kl_lower` is 0, or at most `most`: not beyond it at the next of its steps."""
-    step = share * 0.5**_STEPS
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p = step * (np.floor(most / step) + 1)
-        cross = share * np.log(p) + (1 - share) * np.log(1 - p)
-    return np.asarray((share <= 0) | ~(_xlogx(share) + _xlogx(1 - share) - cross > radius))
-
-
-def _xlogx(x: Shares) -> Shares:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.where(x > 0, x * np.log(x), 0.0))
 
 
 def kl_divergence(a: Shares, p: Shares) -> Shares:

@@ -17,17 +17,16 @@ from numpy.typing import NDArray
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import fcp_index
-from robfcp.guarantees.rank import Charge
 
 
-def full_rank(level: Fraction, n_clients: int) -> Charge:
+def full_rank(level: Fraction, n_clients: int) -> Fraction:
     """ceil(level (N + 1)): all clients share one distribution, as the paper's tables have it."""
-    return Charge(Fraction(0), level)
+    return level
 
 
-def published_rank(level: Fraction, n_clients: int) -> Charge:
+def published_rank(level: Fraction, n_clients: int) -> Fraction:
     """ceil(level (N + K)): clients may differ, at the price of one sample each, as in its text."""
-    return Charge(level, Fraction(0))
+    return level * n_clients
 
 
 def table_edge(

@@ -200,9 +200,9 @@ class Chain(SealedFile, frozen=True):
                 known = ClientIntervals(kept, self.error, np.array(self.edges))
                 upper = federation.grid.upper
                 left = {
-                    one.client: f"its share below {upper[one.edge]:.4g} is not within {alike:g} of "
-                    "the others'"
-                    for one in prune(kept, liars, alike, self.error, known).exclusions
+                    client: f"its share below {upper[edge]:.4g} is not within {alike:g} of the "
+                    "others'"
+                    for client, edge in prune(kept, liars, alike, self.error, known).dropped.items()
                 }
                 why = {name: f"{left[name]}; it stays out until --readmit" for name in left}
                 kept, liars = _without(kept, why), liars - len(left)

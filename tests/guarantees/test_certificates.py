@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import msgspec
@@ -63,44 +64,27 @@ def test_a_number_read_off_the_reports_proves_as_much_and_is_called_one():
     assert stated.statement == read.statement
     assert "read off the reports" in read.assumptions[0].text
     assert "stated before" in stated.assumptions[0].text
+    names = ["liars", "corruption", "samples", "mixture", "identity", "sizes"]
+    assert [one.name for one in stated.assumptions] == names
+    assert stated.assumptions[-1].value == "claimed"
+    assert msgspec.json.decode(msgspec.json.encode(stated), type=Certificate) == stated
 
 
-def test_an_infinite_threshold_covers_everything_and_says_that_sets_are_full():
-    certificate = certify(federation(), None, 9)
-    assert certificate.lower == certificate.upper == 1
-    assert "every set is full" in certificate.statement
-
-
-def test_assumptions_are_frozen_data_apart_from_the_numbers():
-    certificate = certify(federation(), 90, 9)
-    assert [a.name for a in certificate.assumptions] == [
-        "liars",
-        "corruption",
-        "samples",
-        "mixture",
-        "identity",
-        "sizes",
-    ]
-    assert {a.name: a.value for a in certificate.assumptions}["sizes"] == "claimed"
-    with pytest.raises(AttributeError):
-        certificate.assumptions[0].value = 3  # type: ignore[misc]
+def test_an_infinite_threshold_covers_everything_and_too_few_samples_prove_nothing():
+    full = certify(federation(), None, 9)
+    assert full.lower == full.upper == 1
+    assert "every set is full" in full.statement
+    tiny = certify(Federation.from_counts(np.array([[2, 0], [0, 2], [1, 1]])), 0, 2)
+    assert tiny.vacuous
+    assert "nothing is proved" in tiny.statement
 
 
 def test_missing_and_faulty_clients_are_outside_and_lower_no_budget():
-    here = federation()
-    fewer = Federation(
-        here.ids,
-        here.counts,
-        here.sizes,
-        here.grid,
-        faulty=(Fault("site-b", "counts", "negative"),),
-        missing=("site-a",),
-        registered=True,
-    )
+    faulty = (Fault("site-b", "counts", "negative"),)
+    fewer = replace(federation(), faulty=faulty, missing=("site-a",), registered=True)
     certificate = certify(fewer, 90, 9)
     assert outside_of(fewer) == ("site-a", "site-b")
-    assert certificate.n_outside == 2
-    assert certificate.m == 9
+    assert (certificate.n_outside, certificate.m) == (2, 9)
     assert "2 missing or faulty sites" in certificate.statement
     assert {a.name: a.value for a in certificate.assumptions}["sizes"] == "registered"
 
@@ -150,18 +134,6 @@ def test_pac_carries_its_confidence_and_a_bound_on_samples_its_assumption():
     assert "with at most 700 samples together" in budget.statement
 
 
-def test_a_certificate_that_says_nothing_is_called_vacuous():
-    tiny = Federation.from_counts(np.array([[2, 0], [0, 2], [1, 1]]))
-    certificate = certify(tiny, 0, 2)
-    assert certificate.vacuous
-    assert "nothing is proved" in certificate.statement
-
-
-def test_a_certificate_survives_json():
-    certificate = promised(Marginal(20))
-    assert msgspec.json.decode(msgspec.json.encode(certificate), type=Certificate) == certificate
-
-
 @pytest.mark.parametrize("kind", [Marginal, Pac])
 def test_the_number_of_liars_said_to_force_full_sets_does_and_one_less_does_not(kind):
     here = federation(n=50)
@@ -205,26 +177,19 @@ def test_the_interval_for_more_liars_holds_the_interval_for_fewer():
         assert empty_from(here, 80) == (vacuous[0] if vacuous else None)
 
 
-@pytest.mark.slow
+@pytest.mark.effort
 def test_the_default_statement_is_true_also_where_the_estimate_is_too_low():
     """Four of twenty truncate unseen; "either more lie or coverage is in the interval" holds."""
     wrong = missed_alone = too_low = 0
-    runs = 300
-    for seed in range(runs):
-        calibration = robfcp.calibrate(uniform(seed, truncated=4), defence="none")
-        index = int(np.searchsorted(calibration.federation.grid.upper, calibration.threshold))
-        coverage = float(calibration.federation.grid.upper[index])  # uniform honest scores
-        certificate = calibration.certificate
+    for seed in range(cases(30)):
+        found = robfcp.calibrate(uniform(seed, truncated=4), defence="none")
+        certificate, coverage = found.certificate, found.threshold  # uniform honest scores
         outside = not certificate.lower <= coverage <= certificate.upper
-        too_low += calibration.liars < 4
-        missed_alone += outside and calibration.liars < 4
-        wrong += outside and calibration.liars >= 4
-        for point in calibration.levels[0].curve:
-            if point.m >= 4:
-                assert point.lower <= coverage <= point.upper or seed < 0.05 * runs
-    assert wrong <= 0.05 * runs
-    assert too_low
-    assert missed_alone > 0.2 * too_low  # the old wording, "if at most m lie", missed here
+        too_low += found.liars < 4
+        missed_alone += outside and found.liars < 4
+        wrong += any(not p.lower <= coverage <= p.upper for p in found.levels[0].curve if p.m >= 4)
+    assert wrong <= 0.05 * cases(30)
+    assert missed_alone > 0.2 * too_low > 0  # the old wording, "if at most m lie", missed here
 
 
 def test_curves_are_short_whatever_the_number_of_clients():
@@ -240,10 +205,7 @@ def test_curves_are_short_whatever_the_number_of_clients():
     [
         (0.899951, "89.99%", "90%"),
         (0.9, "90%", "90%"),
-        (0.57, "57%", "57%"),
         (0.123456, "12.34%", "12.35%"),
-        (0.0, "0%", "0%"),
-        (1.0, "100%", "100%"),
         (0.99999, "99.99%", "100%"),
         (1e-9, "0%", "0.01%"),
     ],

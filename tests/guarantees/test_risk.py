@@ -166,34 +166,17 @@ def test_the_whole_way_by_files(tmp_path):
     assert "A mean fnr of at most 20% is guaranteed" in page.read_text()
 
 
-def test_reports_survive_the_wire_signed_or_not(tmp_path):
-    report = reports(np.random.default_rng(5), 1, round="r")[0]
-    again = Report.from_json(report.to_json())
-    assert again == report
-    assert json.loads(report.to_json())["schema"] == 1
-    from robfcp.report.signing import generate_key, load_key, sign, verify
-
-    public = generate_key(tmp_path / "key")
-    data = sign(report, load_key(tmp_path / "key"))
-    assert verify(data, Report, {"site-0": public}, "r") == report
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"n_samples": 39}, "fall by"),
-        ({"n_samples": None}, "samples"),
         ({"counts": [-1] + [0] * 21}, "negative"),
         ({"counts": [27720 * 40] + [0] * 20}, "do not fit the grid"),
         ({"risk": {"name": "fnr", "bound": -1, "resolution": 27720}}, "bound"),
-        ({"risk": {"name": "fnr", "bound": 1, "resolution": 10**9}}, "resolution"),
-        ({"risk": {"name": "", "bound": 1, "resolution": 1}}, "no name"),
         ({"risk": None}, "n_samples"),
         ([[0.2, 0.5]], "rise with lambda"),
         ([[1.5, 0.5]], "leave"),
-        ([[-0.1, -0.5]], "leave"),
         ([[np.nan, 0]], "leave"),
-        ([0.5, 0.1], "shape"),
         ([[0.5]], "shape"),
     ],
 )
@@ -202,7 +185,9 @@ def test_broken_reports_and_losses_that_cannot_be_are_refused_in_words(change, w
         with pytest.raises(RobfcpError, match=f"site-1: losses: .*{words}"):
             Report.from_losses("site-1", change, [0.1, 0.5], risk="fnr")
         return
-    message = json.loads(reports(np.random.default_rng(6), 1)[0].to_json()) | change
+    report = reports(np.random.default_rng(6), 1)[0]
+    assert Report.from_json(report.to_json()) == report
+    message = json.loads(report.to_json()) | change
     with pytest.raises(ReportError, match=words) as caught:
         Report.from_json(json.dumps(message))
     assert caught.value.client == "site-0"
@@ -225,16 +210,12 @@ def test_losses_and_scores_do_not_mix_and_each_is_asked_for_by_its_own_word():
 
 def test_a_loss_with_another_bound_is_the_same_scaled():
     table = loss_table(*outputs(np.random.default_rng(8)))
-    one = robfcp.calibrate(
-        [Report.from_losses("a", table, LAMBDAS, risk="cost")], risk=0.2, defence="none"
+    one, five = (
+        Report.from_losses("a", bound * table, LAMBDAS, risk=Risk("cost", bound=bound))
+        for bound in (1, 5)
     )
-    five = robfcp.calibrate(
-        [Report.from_losses("a", 5 * table, LAMBDAS, risk=Risk("cost", bound=5))],
-        risk=1,
-        defence="none",
-    )
-    assert one.threshold == five.threshold
-    assert "mean cost" in five.certificate.statement
+    found = [robfcp.calibrate([r], risk=a, defence="none") for r, a in ((one, 0.2), (five, 1))]
+    assert found[0].threshold == found[1].threshold
 
 
 def test_weights_and_pixels_are_losses_too():
@@ -257,60 +238,21 @@ def test_weights_and_pixels_are_losses_too():
 def test_private_losses_hold_with_their_noise_and_huge_budgets_change_nothing():
     rng = np.random.default_rng(10)
     tables = [loss_table(*outputs(rng, 300)) for _ in range(8)]
-    plain, exact, noisy = (
-        [
-            Report.from_losses(f"s{k}", t, LAMBDAS, risk=Risk("fnr", resolution=360), privacy=mark)
-            for k, t in enumerate(tables)
+    coarse = Risk("fnr", resolution=360)
+
+    def threshold(privacy, promise):
+        sent = [
+            Report.from_losses(f"s{k}", one, LAMBDAS, risk=coarse, privacy=privacy)
+            for k, one in enumerate(tables)
         ]
-        for mark in (None, Privacy(1e6), Privacy(3.0))
-    )
+        return robfcp.calibrate(sent, risk=0.25, defence="none", promise=promise).threshold
+
     for promise in (None, robfcp.Marginal(1), robfcp.Pac(1)):
-        made = {"risk": 0.25, "defence": "none", "promise": promise}
-        thresholds = [robfcp.calibrate(r, **made).threshold for r in (plain, exact)]
-        assert thresholds[0] == thresholds[1]
-        private = robfcp.calibrate(noisy, **made)
-        if promise is not None:
-            assert private.threshold >= thresholds[0] - 0.051
-    hidden = Privacy(1, neighbours="add-remove")
+        plain = threshold(None, promise)
+        assert threshold(Privacy(1e6), promise) == plain
+        assert promise is None or threshold(Privacy(3.0), promise) >= plain - 0.051
     with pytest.raises(RobfcpError, match="add-remove"):
-        Report.from_losses("a", tables[0], LAMBDAS, risk="fnr", privacy=hidden)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "liars"), [(robfcp.Marginal, 3), (robfcp.Pac, 5)])
-def test_the_risk_holds_against_the_worst_liars_and_a_budget_too_small_is_caught(kind, liars):
-    rng = np.random.default_rng(11)
-    fine, risk, runs = robfcp.Grid.uniform(200), 0.2, 120
-    p, y = outputs(rng, 200_000)
-    everybody = Report.from_multilabel("all", p, y, fine)
-    truth = 1 - np.cumsum(everybody.counts) / everybody.counts.sum()
-    unit = everybody.risk.resolution
-    held, broken = [], []
-    for _ in range(runs):
-        honest = [
-            Report.from_multilabel(f"s{k:02d}", *outputs(rng, 60), fine) for k in range(20 - liars)
-        ]
-        for told, found in ((liars, held), (0, broken)):
-            worst = 0.0
-            for place in (0, 199):
-                forged = np.zeros(200, dtype=int)
-                forged[place] = 60 * unit
-                lies = [
-                    Report(f"z{k}", forged, fine, n_samples=60, risk=everybody.risk)
-                    for k in range(liars)
-                ]
-                calibration = robfcp.calibrate(
-                    [*honest, *lies], risk=risk, defence="none", promise=kind(told)
-                )
-                reached = int(np.searchsorted(fine.upper, calibration.threshold))
-                worst = max(worst, float(truth[min(reached, 199)]))
-            found.append(worst)
-    if kind is robfcp.Marginal:
-        assert np.mean(held) <= risk + 3 * np.std(held) / np.sqrt(runs)
-        assert np.mean(broken) > risk
-    else:
-        assert np.mean(np.array(held) > risk) <= 0.05
-        assert np.mean(np.array(broken) > risk) > 0.05
+        threshold(Privacy(1, neighbours="add-remove"), None)
 
 
 def test_every_sentence_names_the_loss_in_its_units():

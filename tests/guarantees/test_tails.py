@@ -20,7 +20,6 @@ from robfcp.guarantees.tails import (
     critical_counts,
     kl_divergence,
     kl_lower,
-    kl_lower_vanishes,
     pac_tail,
     pac_threshold,
 )
@@ -135,16 +134,6 @@ def test_kl_lower_end_is_the_root_of_the_divergence_and_errs_downwards():
     assert kl_divergence(*ends) == pytest.approx([np.log(2), np.log(2), 0.0])
 
 
-def test_a_lower_end_vanishes_where_its_last_step_says_so():
-    rng = np.random.default_rng(8)
-    share = np.where(rng.random(4000) < 0.1, 0, rng.random(4000) ** 3)
-    radius = share * rng.uniform(20, 40, 4000)
-    low = kl_lower(share, radius)
-    assert (kl_lower_vanishes(share, radius) == (low <= 0)).all()
-    assert (kl_lower_vanishes(share, radius, 2.0**-54) == (1 - low >= 1)).all()
-    assert 0.2 < (low <= 0).mean() < 0.8
-
-
 # Where each rule spends its chance to fail: every part is recorded, and they sum to delta
 
 DELTA, BINS, K = 0.05, 24, 12
@@ -227,12 +216,3 @@ def test_both_ends_at_every_edge_share_the_delta_of_a_certificate():
     for end in (low[:-1], high[:-1]):
         chance = np.exp(-total * kl_divergence(share[:-1], end))
         np.testing.assert_allclose(2 * BINS * chance, DELTA, rtol=1e-6)
-
-
-def test_a_pac_threshold_after_pruning_is_one_of_the_smaller_delta():
-    """Spending all of delta again would give another edge here."""
-    counts = np.random.default_rng(1).multinomial(400, np.full(2000, 1 / 2000), 15)
-    fine, level = Federation.from_counts(counts), Fraction(9, 10)
-    wanted = pac_threshold(fine, level, 2, 0.8 * DELTA)
-    assert wanted != pac_threshold(fine, level, 2, DELTA)
-    assert robfcp.Pac(2, alike=0.3).threshold(fine, level, 1 - DELTA)[0] == wanted
