@@ -134,18 +134,6 @@ def released_code_variant(setting: PublishedSetting) -> PublishedBound:
     return setting.bound("released code (not the theorem)", penalty)
 
 
-def overestimated_benign(setting: PublishedSetting, assumed_benign: int) -> PublishedBound:
-    """K'_b > K_b assumed benign (equal sizes, sigma = 0): penalty 1 - (K_b/K'_b)(1 - r).
-
-    Faults: the proof has a sign error and takes distances in the simplex to be at most 1; they
-    reach sqrt 2 in l2 and 2 in l1.
-    """
-    if assumed_benign <= setting.n_benign_clients:
-        raise RobfcpError("published bound: the assumed benign number must exceed the true one")
-    share = setting.n_benign_clients / assumed_benign
-    return setting.bound("overestimate", 1 - share * (1 - normal_radius(setting)))
-
-
 def theorem_2(
     n_clients: int,
     n_malicious: int,

@@ -1,29 +1,17 @@
 """Loaders give back exactly what official files hold, and name what is missing or wrong."""
 
 import gzip
-import importlib.util
-import io
 import re
 import struct
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from robfcp.errors import RobfcpError
-from robfcp.lab import datasets
+from robfcp import LAC, RobfcpError
+from robfcp.lab import datasets, outputs
 from robfcp.lab.datasets import people
-from robfcp.lab.datasets.files import data_directory
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "official_formats.py"
-
-
-@pytest.fixture(scope="module")
-def tool():
-    spec = importlib.util.spec_from_file_location("official_formats", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def images(n, size, channels=3, seed=0):
@@ -69,24 +57,21 @@ def test_mnist_reads_idx_files_compressed_or_not_and_refuses_others(tmp_path, mo
     refuses("no such data set", "imagenet", tmp_path)
     missing = {"mnist": "train-images-idx3-ubyte.gz", "sleep": "parquet", "stroke": "IST.csv"}
     for name, file in {**missing, "tinyimagenet": "wnids.txt"}.items():
-        refuses(f"(?s){file}.*{re.escape(datasets.source(name).home)}", name, SCRIPT.parent)
+        refuses(f"(?s){file}.*{re.escape(datasets.source(name).home)}", name, Path(__file__).parent)
 
 
-def test_re_encoded_images_become_the_official_cifar10(tmp_path, monkeypatch, tool):
-    x = {f"train_{number}": images(3, 32, seed=number) for number in range(1, 6)}
-    x["test"] = images(4, 32, seed=9)
-    folder, target, y = tmp_path / "source" / "cifar10", tmp_path / "target", np.arange(15) % 10
-    folder.mkdir(parents=True)
+def test_cifar10_reads_the_binary_batches(tmp_path):
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    names = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]
+    x, y = {name: images(3, 32, seed=k) for k, name in enumerate(names)}, np.arange(3)[:, None]
     for name, array in x.items():
-        (folder / f"cifar10_{name}.d2.npy.xz").write_bytes(tool.encode(array))
-    np.savez(folder / "cifar10_labels.npz", train=y, test=y[:4])
-    monkeypatch.setattr("sys.argv", ["x", str(tmp_path / "source"), str(target)])
-    tool.main()
-    data = datasets.load("cifar10", target, verify=False)
-    assert np.array_equal(data.train.x, np.concatenate([x[f"train_{k}"] for k in range(1, 6)]))
-    assert np.array_equal(data.train.y, y)
-    assert np.array_equal(data.test.x, x["test"])
-    refuses("not the official", "cifar10", target, verify=True)
+        records = np.hstack([y, array.transpose(0, 3, 1, 2).reshape(3, -1)]).astype(np.uint8)
+        records.tofile(tmp_path / "cifar-10-batches-bin" / f"{name}.bin")
+    data = datasets.load("cifar10", tmp_path, verify=False)
+    assert np.array_equal(data.train.x, np.concatenate([x[name] for name in names[:5]]))
+    assert (data.train.y.tolist(), data.test.y.tolist()) == ([0, 1, 2] * 5, [0, 1, 2])
+    assert np.array_equal(data.test.x, x["test_batch"])
+    refuses("not the official", "cifar10", tmp_path, verify=True)
 
 
 def test_pathmnist_trains_on_training_and_validation_images(tmp_path):
@@ -102,31 +87,23 @@ def test_pathmnist_trains_on_training_and_validation_images(tmp_path):
     refuses("damaged or not the official one", "pathmnist", tmp_path)
 
 
-def test_tiny_imagenet_reads_the_official_tree(tmp_path, tool):
-    from PIL import Image
-
-    files = []
-    for array in images(4, 64):
-        Image.fromarray(array).save(buffer := io.BytesIO(), "JPEG")
-        files.append(buffer.getvalue())
-    stored = {
-        "jpeg": np.frombuffer(b"".join(files), np.uint8),
-        "offset": np.concatenate([[0], np.cumsum([len(file) for file in files])]),
-        "label": np.array([1, 0, 1, 1], np.uint8),
-        "wnid": np.array(["n2", "n1"]),
-        "words": np.array(["cat", "dog"]),
-    }
-    for name in ("val", "train_part1of5"):
-        np.savez(tmp_path / f"tiny_{name}_jpeg.npz", **stored)
-    tool.tinyimagenet(tmp_path, tmp_path / "tinyimagenet")
+def test_tiny_imagenet_reads_the_official_tree(tmp_path):
+    image, root = pytest.importorskip("PIL.Image"), tmp_path / "tinyimagenet/tiny-imagenet-200"
+    written(root / "wnids.txt", "n2", "n1")
+    written(root / "words.txt", "n2\tcat", "n1\tdog")
+    written(root / "val/val_annotations.txt", "val_0.JPEG\tn1\t0", "val_1.JPEG\tn2\t0")
+    places = [f"train/n{k}/images/n{k}_{number}.JPEG" for k in (1, 2) for number in (2, 10)]
+    places += [f"val/images/val_{number}.JPEG" for number in (0, 1)]
+    for place, array in zip(places, images(6, 64), strict=True):
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        image.fromarray(array).save(root / place, "JPEG")
     data = datasets.load("tinyimagenet", tmp_path, verify=False)
-    expected = np.stack([np.asarray(Image.open(io.BytesIO(file))) for file in files])
-    assert data.classes == ("dog", "cat")
-    assert (data.test.y.tolist(), data.train.y.tolist()) == ([0, 1, 0, 0], [0, 0, 0, 1])
-    assert np.array_equal(data.test.x, expected)
-    assert np.array_equal(data.train.x, expected[[0, 2, 3, 1]])
+    assert (data.classes, data.test.y.tolist()) == (("dog", "cat"), [0, 1])
+    assert data.train.y.tolist() == [0, 0, 1, 1]
+    read = np.stack([np.asarray(image.open(root / place)) for place in places])
+    assert np.array_equal(np.concatenate([data.train.x, data.test.x]), read)
     refuses("4 images, not the official 1000", "tinyimagenet", tmp_path, verify=True)
-    (tmp_path / "tinyimagenet/tiny-imagenet-200/val/images/val_0.JPEG").write_bytes(b"")
+    (root / "val/images/val_0.JPEG").write_bytes(b"")
     refuses(r"val_0\.JPEG is missing or broken", "tinyimagenet", tmp_path)
 
 
@@ -145,7 +122,7 @@ def sleep(tmp_path):
     return save
 
 
-def test_sleep_splits_by_subject_and_scales_by_the_training_subjects(tmp_path, sleep):
+def test_sleep_splits_by_subject_scales_by_training_subjects_and_reads_parquet(tmp_path, sleep):
     table = sleep(age=np.arange(60) + 20)
     data = datasets.load("sleep", tmp_path)
     assert (set(data.train.groups), set(data.test.groups)) == ({0, 2, 4}, {1, 3, 5})
@@ -157,36 +134,28 @@ def test_sleep_splits_by_subject_and_scales_by_the_training_subjects(tmp_path, s
     assert sites.columns["age"].tolist() == (np.arange(60) + 20).astype(str).tolist()
     sleep("b")
     assert list(datasets.load_sites("sleep", tmp_path).columns) == ["site", "night"]
-
-
-def test_sleep_reads_parquet_as_it_reads_npz(tmp_path, sleep):
     pyarrow, parquet = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet"))
-    table = sleep()
-    first = datasets.load_sites("sleep", tmp_path)
-    (tmp_path / "sleep" / "a.npz").unlink()
+    for name in "ab":
+        (tmp_path / "sleep" / f"{name}.npz").unlink()
     columns = {f"f{k}": table["x"][:, k].astype(np.float32) for k in range(4)}
     columns |= {"subject": table["subject"], "stage": table["y"], "night": np.arange(60)}
     parquet.write_table(pyarrow.table(columns), tmp_path / "sleep" / "a.parquet")
     second = datasets.load_sites("sleep", tmp_path)
-    for one, other in ((first.x, second.x), (first.y, second.y)):
-        assert np.allclose(one, other)
-    assert first.columns["night"].tolist() == second.columns["night"].tolist()
+    assert np.allclose(sites.x, second.x)
+    assert np.array_equal(sites.y, second.y)
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"y": np.full(60, 5)}, "do not fit 5 classes"),
-        ({"x": np.full((60, 4), np.inf)}, "not finite"),
-        ({"y": np.zeros(59, int)}, "60 samples but 59 labels"),
+def test_sleep_refuses_tables_it_cannot_use(tmp_path, sleep):
+    sleep("b", x=np.zeros((60, 2)))
+    for changes, word in (
+        ({}, "make them agree"),
+        ({"name": "b", "y": np.full(60, 5)}, "do not fit 5 classes"),
+        ({"name": "b", "x": np.full((60, 4), np.inf)}, "not finite"),
+        ({"name": "b", "y": np.zeros(59, int)}, "120 samples but 119 labels"),
         ({"subject": None}, "needs x, y and subject"),
-        ({"name": "b", "x": np.zeros((60, 2))}, "make them agree"),
-    ],
-)
-def test_sleep_refuses_tables_it_cannot_use(tmp_path, sleep, changes, word):
-    sleep()
-    sleep(**changes)
-    refuses(word, "sleep", tmp_path, verify=True)
+    ):
+        sleep(**changes)
+        refuses(word, "sleep", tmp_path, verify=True)
 
 
 # Natural federations: the official formats, with every sample's site
@@ -221,34 +190,28 @@ def test_stroke_is_found_in_every_place_and_keeps_hospital_country_and_syndrome(
     assert np.isnan([row["RATRIAL"], row["RDEF5"]]).all()
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
+def test_stroke_refuses_tables_that_are_not_the_trial(tmp_path):
+    path = tmp_path / "IST.csv"
+    for changes, word in (
         ([{"OCCODE": "7"}], "OCCODE '7'"),
         ([{"AGE": "old"}], "AGE holds 'old', which is no number"),
         ([{"RSLEEP": "X"}], "RSLEEP holds 'X'"),
         ([{"AGE": "1,2"}], "line 2 has"),
         ([], "no rows"),
-    ],
-)
-def test_stroke_refuses_tables_that_are_not_the_trial(tmp_path, changes, word):
-    path = tmp_path / "IST.csv"
-    write_stroke(path, *changes)
-    refuses(word, "stroke", tmp_path)
+    ):
+        write_stroke(path, *changes)
+        refuses(word, "stroke", tmp_path)
     write_stroke(path, {})
     refuses(r"1 patients, not the official 19435.*--no-verify", "stroke", tmp_path, verify=True)
     written(path, "HOSPNUM,AGE", "1,2")
     refuses("no column RDELAY", "stroke", tmp_path)
 
 
-def write_heart(folder):
+def test_heart_reads_four_hospitals_with_missing_values(tmp_path):
+    folder = tmp_path / "natural/heart_disease"
     for k, (file, _, _) in enumerate(people.HEART_SITES.values()):
         first = f"{60 + k},1,4,140,260,0,1,112,1,3,2,?,NaN,{k}"
         written(folder / file, first, "50,0,3,?,209,0,0,127,0,0,?,?,?,0")
-
-
-def test_heart_reads_four_hospitals_with_missing_values(tmp_path):
-    write_heart(tmp_path / "natural/heart_disease")
     table = datasets.load_sites("heart", tmp_path, verify=False)
     assert table.y.tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
     assert list(dict.fromkeys(table.sites.tolist())) == list(people.HEART_SITES)
@@ -257,7 +220,7 @@ def test_heart_reads_four_hospitals_with_missing_values(tmp_path):
     assert (np.isnan(table.x[1, 3]), table.x[2, 0]) == (True, 61)
     refuses("2 patients, not the official 303", "heart", tmp_path, verify=True)
     for text, word in (("1,2\n", "line 1 has 2"), ("1," * 13 + "?\n", "lacks a diagnosis")):
-        (tmp_path / "natural/heart_disease/processed.va.data").write_text(text)
+        (folder / "processed.va.data").write_text(text)
         refuses(word, "heart", tmp_path)
 
 
@@ -272,20 +235,72 @@ def test_wisdm_makes_windows_of_one_user_and_activity(tmp_path):
     assert table.sites.tolist() == ["user 33", "user 33", "user 07"]
     assert [table.classes[k] for k in table.y] == ["Jogging", "Jogging", "Walking"]
     walk = dict(zip(table.features, table.x[2].tolist(), strict=True))
-    assert walk["mean x"] == walk["least x"] == walk["most x"] == 1.5
-    assert walk["sd x"] == walk["step x"] == 0
+    assert [walk[f"{word} x"] for word in ("mean", "least", "most", "sd")] == [1.5, 1.5, 1.5, 0]
     written(tmp_path / people.WISDM_FILE, "no readings")
     refuses("no 200 readings", "wisdm", tmp_path)
     with pytest.raises(RobfcpError, match="1 values of site but 2 labels"):
         datasets.SiteTable("x", np.zeros((2, 1)), np.arange(2), ("a", "b"), {"site": np.array([1])})
 
 
-@pytest.mark.parametrize(
-    ("name", "samples", "sites"), [("stroke", 19285, 464), ("heart", 920, 4), ("sleep", 195469, 78)]
-)
-def test_the_official_files_hold_what_is_stated(name, samples, sites):
-    try:
-        table = datasets.load_sites(name, data_directory())
-    except RobfcpError as error:
-        pytest.skip(f"set ROBFCP_DATA to a directory with the data: {error}")
-    assert (len(table), len(set(table.sites.tolist()))) == (samples, sites)
+# Shipped outputs
+
+
+@pytest.mark.parametrize("entry", outputs.entries(), ids=lambda entry: entry["file"])
+def test_every_shipped_file_is_what_the_index_says(entry):
+    loaded = outputs.load(entry["dataset"], entry["split"], entry["stage"])
+    assert loaded.probabilities.shape == (entry["samples"], entry["classes"])
+    assert loaded.accuracy == pytest.approx(entry["accuracy"], abs=1e-4)
+    assert np.abs(loaded.probabilities.sum(1, dtype=np.float64) - 1).max() < 1e-5
+    assert 0 <= loaded.labels.min() <= loaded.labels.max() < entry["classes"]
+    scores = LAC()(loaded.probabilities, loaded.labels)
+    assert len(np.unique(scores)) > 0.5 * len(scores)
+    if entry["split"] == outputs.NATURAL:
+        assert list(loaded.columns) == entry["columns"]
+        assert len(np.unique(loaded.column("site"))) == entry["sites"]
+        assert loaded.accuracy > entry["commonest_class"]
+        stated = ("source", "licence", "citation", "command", "settings")
+        assert all(entry[field] for field in stated)
+        words = files("robfcp.lab.outputs").joinpath("ATTRIBUTION.md").read_text()
+        assert f"doi:{entry['doi']}" in words
+
+
+def test_what_ships_is_small_complete_and_keeps_sleepers_apart():
+    folder = files("robfcp.lab.outputs")
+    sizes = [len(folder.joinpath(entry["file"]).read_bytes()) for entry in outputs.entries()]
+    assert sum(sizes) < 8 * 2**20
+    names = ("mnist", "cifar10", "tinyimagenet", "pathmnist", "sleep")
+    assert outputs.names() == (*names, "stroke", "heart")
+    subjects = np.unique(outputs.load("sleep").groups)
+    assert (len(subjects), set(subjects % 2)) == (39, {1})  # trained on the even ones
+
+
+@pytest.mark.parametrize(("bits", "error"), [(16, 0.02), (8, 0.07)])
+def test_small_probabilities_survive_storage_relative_to_their_size(tmp_path, bits, error):
+    logits, labels = np.random.default_rng(0).normal(size=(500, 10)), [0] * 500
+    path = tmp_path / "o"
+    logits[:, 0] += 11.0
+    exact = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    outputs.write(path, logits, labels, np.arange(500), bits=bits)
+    loaded = outputs.read(path)
+    others = exact[:, 1:].sum(1)
+    assert others.min() < 1e-4
+    assert np.allclose(LAC()(loaded.probabilities, labels), others, rtol=error, atol=0)
+    assert np.array_equal(loaded.groups, np.arange(500))
+    outputs.write(path, np.eye(3), [0, 1, 2], columns={"site": np.array(["b", "a", "b"])})
+    assert outputs.read(path).column("site").tolist() == ["b", "a", "b"]
+
+
+def test_wrong_requests_and_files_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(RobfcpError, match="mnist/iid/final"):
+        outputs.load("imagenet")
+    with pytest.raises(RobfcpError, match="neither 8 nor 16"):
+        outputs.write(tmp_path / "o.npz", np.zeros((2, 2)), [0, 1], bits=4)
+    columns = {"depth": np.zeros((1, 2)), "labels": [0], "column:site": [3], "names:site": ["a"]}
+    for arrays in ({"other": np.zeros(2)}, columns):
+        np.savez(tmp_path / "x.npz", **arrays)
+        with pytest.raises(RobfcpError, match="not a file of model outputs"):
+            outputs.read(tmp_path / "x.npz")
+    entry = {**outputs.entries()[0], "sha256": "0" * 64}
+    monkeypatch.setattr(outputs, "entries", lambda: (entry,))
+    with pytest.raises(RobfcpError, match="is damaged"):
+        outputs.load("mnist")

@@ -1,38 +1,24 @@
 """Natural federations: models that never saw a site, sites as they are, and what is measured."""
 
 import json
-from importlib.resources import files
 
 import numpy as np
 import pytest
 from makers import refused, said
 
-from robfcp import LAC, RobfcpError, calibrate
+from robfcp import LAC, Calibration, Report, RobfcpError, calibrate
 from robfcp.defence import Consensus
 from robfcp.guarantees import Marginal
 from robfcp.lab import natural, outputs, partitions, simulate
 from robfcp.lab.datasets import SiteTable
-from robfcp.lab.faults import report
+from robfcp.lab.faults import FAULTS, HONEST, LIE, compared, report, stroke_story
 from robfcp.lab.natural import LeaveOutSettings, leave_out_recipe, leave_sites_out
 from robfcp.lab.worlds import Setting, make_world
-
-NATURAL = [entry for entry in outputs.entries() if entry["split"] == outputs.NATURAL]
 
 
 @pytest.fixture(scope="module")
 def stroke():
     return outputs.load("stroke", outputs.NATURAL)
-
-
-@pytest.mark.parametrize("entry", NATURAL, ids=lambda entry: entry["dataset"])
-def test_natural_outputs_state_their_source_and_keep_their_columns(entry):
-    found = outputs.load(entry["dataset"], outputs.NATURAL)
-    assert list(found.columns) == entry["columns"]
-    assert len(np.unique(found.column("site"))) == entry["sites"]
-    assert found.accuracy > entry["commonest_class"]
-    assert all(entry[field] for field in ("source", "licence", "citation", "command", "settings"))
-    words = files("robfcp.lab.outputs").joinpath("ATTRIBUTION.md").read_text()
-    assert f"doi:{entry['doi']}" in words
 
 
 def toy(label=lambda number: number % 2):
@@ -93,21 +79,20 @@ def test_the_commands_take_natural_sites(tmp_path):
     table = {"probabilities": given.probabilities, "labels": given.labels}
     np.savez(own, **table, ward=given.column("group"))
     outputs.write(trained, np.log(given.probabilities), given.labels, columns=given.columns)
-    for data, more, sites in (
-        ("stroke", (*words, "--site-column", "country", "--min-size", 100), 24),
-        (own, (*words, "--site-column", "ward"), 2),
-        (trained, words, 4),
-        (trained, ("--clients", 9, "--seeds", 1), 9),
-    ):
-        rows = json.loads(said("lab", "simulate", data, *more, "--json"))["rows"]
-        assert {row["n_clients"] for row in rows} == {sites}
-    for data, more, word in (
-        ("mnist", words, "mnist has no sites of its own; use one of stroke, heart"),
-        ("heart", (*words, "--site-column", "x"), "no column 'x'"),
+    for data, more, expected in (
+        ("stroke", ("--site-column", "country", "--min-size", 100), 24),
+        (own, ("--site-column", "ward"), 2),
+        (trained, (), 4),
+        ("mnist", (), "mnist has no sites of its own; use one of stroke, heart"),
+        ("heart", ("--site-column", "x"), "no column 'x'"),
         ("heart", ("--sites", "wild"), "'wild' is unknown here; use artificial or natural"),
-        (own, words, "has no array 'site'"),
+        (own, (), "has no array 'site'"),
     ):
-        assert word in refused("lab", "simulate", data, *more)
+        if isinstance(expected, str):
+            assert expected in refused("lab", "simulate", data, *words, *more)
+        else:
+            rows = json.loads(said("lab", "simulate", data, *words, *more, "--json"))["rows"]
+            assert {row["n_clients"] for row in rows} == {expected}
 
 
 def test_heterogeneity_is_one_for_sites_alike_and_what_labels_explain_is_explained():
@@ -169,3 +154,48 @@ def test_outcomes_at_a_site_are_those_of_its_prediction_sets(stroke):
             hit = sets[np.arange(len(test)), y[test]].mean()
             measured = found[rule].coverage[k], found[rule].set_size[k]
             assert measured == pytest.approx((hit, sets.sum(axis=1).mean()))
+
+
+# The demo's story: what is wrong at some hospitals, and what it costs the others
+
+
+def test_every_fault_happens_once_and_the_rest_is_honest():
+    story = stroke_story(liars=3, seed=4)
+    assert sorted(story.faults.values()) == sorted([*FAULTS, *[LIE] * 3])
+    assert len(story.honest) == len(story.reports) - 8
+    for one in story.reports:
+        wrong = story.faults.get(one.client)
+        assert (one.counts[0] == one.n_samples) == (wrong == LIE)
+        if wrong is None:
+            assert abs(one.n_samples - 2 * len(story.tests[one.client][1])) <= 2
+
+
+def test_lines_are_what_the_thresholds_give_on_the_test_patients():
+    story = stroke_story(seed=2)
+    lines = {line["defence"]: line for line in compared(story, ("none", "rob-fcp"))}
+    pooled = calibrate(story.reports, defence="none")
+    score = LAC()
+    own = [score(*story.tests[one.client]) for one in story.honest]
+    everybody = np.concatenate(own) <= pooled.threshold
+    assert lines["none"]["coverage"] == pytest.approx(everybody.mean())
+    assert lines["none"]["worst_site"] == min((part <= pooled.threshold).mean() for part in own)
+    label = np.concatenate([story.tests[one.client][1] for one in story.honest])
+    assert lines["none"]["worst_class"] == min(everybody[label == c].mean() for c in range(4))
+    assert lines["none"]["coverage"] < lines[HONEST]["coverage"] - 0.02
+    assert lines["rob-fcp"]["found"] >= 14
+    assert lines[HONEST]["found"] == lines[HONEST]["false_alarms"] == 0
+
+
+@pytest.mark.slow
+def test_demo_ends_with_a_page_and_the_reports(tmp_path):
+    out = tmp_path / "out"
+    told = json.loads(said("demo", "-o", out, "--json"))
+    assert [line["defence"] for line in told["lines"]][:2] == [HONEST, "none"]
+    liars = [name for name, fault in told["faults"].items() if fault == LIE]
+    assert all(told["said"][name] == "scores all equal" for name in liars)
+    recovered = [1 - told["lines"][k]["by_class"][3] for k in (0, 1, -1)]  # honest, none, ours
+    assert recovered[1] > 1.5 * recovered[0] > recovered[2]
+    assert {"calibration.json", "demo.json", "page.html"} <= {path.name for path in out.iterdir()}
+    again = calibrate([Report.load(path) for path in (out / "reports").iterdir()])
+    assert len(again.federation.ids) == 49
+    assert again.threshold == Calibration.load(out / "calibration.json").threshold

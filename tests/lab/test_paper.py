@@ -1,7 +1,10 @@
 """The paper's experiments: closed forms hold, numbers equal the library's, runs resume."""
 
 import json
+from dataclasses import replace
 from functools import partial
+from itertools import product
+from math import log, sqrt
 
 import numpy as np
 import pytest
@@ -11,9 +14,10 @@ from scipy.stats import norm
 import robfcp
 from robfcp import LAC, Grid, RobfcpError
 from robfcp.defence import Consensus, RobFCP, RobFCPReleased, named_defence, threshold_of
-from robfcp.lab import outputs, paper
-from robfcp.lab.paper import runs, tables
-from robfcp.lab.paper.cases import COMPARED, DETECTORS, EXPERIMENTS, Case, published
+from robfcp.federation import Federation
+from robfcp.lab import outputs, paper, published
+from robfcp.lab.paper import cases, runs, tables
+from robfcp.lab.paper.cases import COMPARED, DETECTORS, EXPERIMENTS, Case
 from robfcp.lab.paper.runs import (
     BY_CLASS,
     FCP,
@@ -23,21 +27,19 @@ from robfcp.lab.paper.runs import (
     TEXT,
     PaperWorld,
     Run,
-    expected_coverage,
     make_trial,
-    ours,
     run_cases,
     run_seed,
 )
-from robfcp.lab.paper.tables import AHEAD, beaten, cells, make_rows, standings
-from robfcp.lab.published import full_rank, table_edge
+from robfcp.lab.paper.tables import AHEAD
+from robfcp.lab.published import PublishedSetting, full_rank, table_edge, theorem_1, theorem_2
 
 SMALL = PaperWorld("mnist", "beta0.5", "early", 0.5)
 GOOD = PaperWorld("mnist", "iid")
 
 
 def test_every_published_number_ships_and_every_table_has_all_methods_in_every_setting():
-    figures, beside = [row.figure for row in published()], []
+    figures, beside = [row.figure for row in cases.published()], []
     assert (len(figures), figures[0]) == (578, (0.805, 1.284))
     for name, (_, make) in EXPERIMENTS.items():
         settings = {}
@@ -84,7 +86,7 @@ def test_our_defence_is_run_as_calibrate_runs_it_and_by_class_on_reports_that_ad
     for told, number in ((0.3, 30), (None, None)):
         rule = named_defence(OURS, number)
         kept = robfcp.calibrate(federation, defence=rule).trusted_mask
-        edge, found = ours(number, federation, Consensus().look(federation))
+        edge, found = runs.ours(number, federation, Consensus().look(federation))
         assert threshold_of(rule, federation, kept, full_rank).index(LEVEL) == edge is not None
         assert np.array_equal(kept, found.trusted)
         methods = [Run("coverage", 0.3, method, told) for method in (OURS, BY_CLASS, TEXT)]
@@ -109,7 +111,7 @@ def closed_form_z_scores(places, seeds):
                 benign, run = trial.benign(number), Run("coverage", ratio, FCP, ratio)
                 attacked = trial.attacked("coverage", number, seed)
                 edge = table_edge(attacked, LEVEL)
-                expected = expected_coverage(attacked.sizes, benign, run)
+                expected = runs.expected_coverage(attacked.sizes, benign, run)
                 coverage = trial.measure(edge, benign)[0]
                 mass = coverage - trial.measure(edge - 1, benign)[0]
                 n_cal, n_test = attacked.sizes[benign].sum(), trial.tested[benign].sum()
@@ -120,26 +122,10 @@ def closed_form_z_scores(places, seeds):
     return [max(below, above, 0) / np.sqrt(variance / seeds) for below, above, variance in means]
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_undefended_fcp_follows_the_closed_form_in_coverage_attack_cells(every):
+def test_undefended_fcp_follows_the_closed_form_in_coverage_attack_cells():
     places = {(SMALL, 0.1), (SMALL, 0.4), (GOOD, 0.3)}
-    if every:
-        cases = [case for _, make in EXPERIMENTS.values() for case in make()]
-        plain = [case for case in cases if case.world.score == "lac" and not case.world.fine]
-        places = {(c.world, c.run.ratio) for c in plain if c.run.attack == "coverage"}
-        assert len(places) > 80
     limit = norm.ppf(1 - 0.01 / (2 * len(places)))  # Bonferroni, 1% for all cells together
-    assert max(closed_form_z_scores(places, 10 if every else 5)) < limit
-
-
-def test_the_closed_form_is_the_one_known_for_equal_clients():
-    for ratio in (0.05, 0.1, 0.2, 0.3, 0.4):
-        given = np.full(100, 1000), np.arange(100) >= 100 * ratio
-        ends = {"coverage": (0.9 - ratio) / (1 - ratio), "efficiency": min(1, 0.9 / (1 - ratio))}
-        for attack, end in ends.items():
-            found = expected_coverage(*given, Run(attack, ratio, FCP, ratio))
-            assert found == pytest.approx(end, abs=1e-4)
-        assert expected_coverage(*given, Run("gaussian", ratio, FCP, ratio)) is None
+    assert max(closed_form_z_scores(places, 5)) < limit
 
 
 def test_clients_differ_in_their_share_of_a_stage_or_are_filled_from_the_largest():
@@ -206,6 +192,8 @@ def test_wrong_requests_are_refused(tmp_path):
         (partial(paper.reproduce, seeds=1), (["main"], tmp_path), "at least 2"),
         (paper.write_page, (tmp_path, tmp_path / "page.md"), "holds no results"),
         (runs.split, (sleep, outputs.load("mnist"), np.random.default_rng(0)), "no subjects"),
+        (PublishedSetting, (50, 50, 10, 10, 10), "fewer malicious"),
+        (theorem_2, (100, 20, 20, 1.0, 1.0), "initial guess"),
     ):
         with pytest.raises(RobfcpError, match=word):
             call(*given)
@@ -224,20 +212,104 @@ def test_cells_in_which_a_rival_is_ahead_are_listed_by_their_lead():
         "mimic": [a_row(TEXT, 0.9, ratio=0.1), a_row(OURS, 0.9 - AHEAD / 2, ratio=0.1)],
         "scores": [a_row(TEXT, 0.9, variant="aps"), a_row(OURS, 0.95, variant="aps")],
     }
-    found = cells(contents)
+    found = tables.cells(contents)
     assert [cell.experiment for cell in found] == ["main", "mimic", "scores"]
-    leads = [(round(lead, 3), rival, cell.setting) for lead, rival, cell in beaten(found)]
+    leads = [(round(lead, 3), rival, cell.setting) for lead, rival, cell in tables.beaten(found)]
     assert leads == [
         (0.05, TEXT, "mnist iid coverage 40% aps"),
         (0.01, RELEASED, "mnist iid coverage 40%"),
     ]
-    own = next(one for one in standings(found) if one["method"] == OURS)
+    own = next(one for one in tables.standings(found) if one["method"] == OURS)
     assert (own["worst"], own["off"], own["total"]) == (pytest.approx(0.05), 1, 3)
 
 
 def test_published_rob_fcp_fails_on_a_good_model_where_ours_does_not():
     cases = [Case(GOOD, Run("coverage", 0.4, method, 0.4), "known") for method in (TEXT, OURS)]
     pairs = [(case.world, case.run) for case in cases]
-    text, own = make_rows(cases, run_cases(pairs, seeds=2, workers=1))
+    text, own = tables.make_rows(cases, run_cases(pairs, seeds=2, workers=1))
     assert text["coverage"] < text["honest_coverage"] - 0.15
     assert own["coverage"] == pytest.approx(own["honest_coverage"], abs=0.02)
+
+
+# The paper's bounds as published, and two executable counter-examples to its theorems
+
+SETTING = PublishedSetting(60, 40, 500, 20_000, 10, 0.9, 0.1, 0.3, 0.01)
+
+
+def test_the_bounds_are_the_published_formulas():
+    r, tau = 10 * norm.isf(0.1 / (2 * 10 * 60)) / (2 * sqrt(500)), 40 / 60
+    assert published.normal_radius(SETTING) == pytest.approx(r)
+    penalty = r * (1 + (20_000 / 500) * 2 / (1 - tau)) + 20_000 * 0.3 / (500 * (1 - tau))
+    bound = theorem_1(SETTING)
+    assert bound.lower == pytest.approx(0.9 - penalty - (0.01 * 500 + 1) / 560)
+    assert bound.upper == pytest.approx(0.9 + penalty + (0.01 * 500 + 1.01 * 60) / 560)
+    assert bound.confidence == pytest.approx(0.9)
+    dkw = 10 * sqrt(log(2 * 60 / 0.1) / 1000)
+    assert published.dkw_radius(SETTING) == pytest.approx(dkw)
+    difference = theorem_1(SETTING, published.dkw_radius).lower - bound.lower
+    assert difference == pytest.approx((r - dkw) * (1 + 40 * 2 / (1 - tau)), rel=1e-9)
+    alike = replace(SETTING, sigma=0.0, sketch_error=0.0)
+    code = published.released_code_variant(alike)
+    assert code.lower == pytest.approx(0.9 - r * (1 + 2 * tau / (1 - tau)) - 1 / 560)
+    found = theorem_2(100, 20, 50, trace=1e-6, distance=0.5, largest=3.0, smallest=2.0)
+    first = (150 - 20 - 2) ** 2 / 30**2 * 1e-6 / 0.25
+    assert found == pytest.approx(1 - first - 2 * 180 * 1e-6 * 9 / (4 * 0.25))
+    assert theorem_2(100, 20, 50, 1.0, 0.5) < 0
+
+
+def test_theorem_1_is_vacuous_at_every_realistic_size():
+    for m, bins, n in product((10, 20, 30, 40), (10, 100), (50, 500, 5000, 25_000)):
+        found = theorem_1(PublishedSetting(100 - m, m, n, m * n, bins))
+        assert (found.lower <= 0, found.upper >= 1) == (True, True)
+    few, many = (theorem_1(PublishedSetting(90, 10, n, 10 * n, 10)) for n in (240_000, 260_000))
+    assert few.lower < 0 < many.lower
+
+
+def test_theorem_1_is_false_when_attackers_expel_a_benign_minority():
+    """40 benign from P0, 20 benign from P1, 40 tiny attackers copying P0, H = 10."""
+    n, tiny, bins = 1_000_000, 10, 10
+    low, high = np.zeros(bins), np.zeros(bins)
+    low[:5], high[5:] = [0.2, 0.2, 0.2, 0.3005, 0.0995], 0.2
+    rng = np.random.default_rng(0)
+    benign = np.vstack([rng.multinomial(n, low, 40), rng.multinomial(n, high, 20)])
+    liars = np.tile((low * tiny).round().astype(int), (40, 1))
+    federation = Federation.from_counts(np.vstack([benign, liars]))
+
+    setting = PublishedSetting(60, 40, n, 40 * tiny, bins, sigma=float(np.abs(low - high).sum()))
+    promised = theorem_1(setting)
+    assert promised.lower == pytest.approx(0.879, abs=5e-4)
+
+    trusted = RobFCP(40, bins=bins)(federation).trusted
+    index = table_edge(federation, LEVEL, trusted)
+    assert index is not None
+    coverage = (40 * low[: index + 1].sum() + 20 * high[: index + 1].sum()) / 60
+    assert not trusted[40:60].any()
+    assert coverage < promised.lower - 0.2
+    assert coverage == pytest.approx(0.6, abs=0.001)
+
+
+def test_theorem_2_is_false_under_a_decoy():
+    """One far client: the estimator, given even the true covariance, sees only that one."""
+    n_clients, liars, bins, spread = 20, 5, 10, 0.001
+    rng = np.random.default_rng(1)
+    mean = np.full(bins, 1 / bins)
+    vectors = mean + spread * rng.standard_normal((n_clients, bins))
+    decoy, near = np.eye(bins)[0], mean + 0.2 * (np.eye(bins)[1] - mean)
+    vectors[-1] = decoy
+    vectors[-liars:-1] = near + spread * rng.standard_normal((liars - 1, bins))
+    distance = float(np.linalg.norm(vectors[-liars:] - mean, axis=1).min())
+    promise = theorem_2(n_clients, liars, 10, trace=bins * spread**2, distance=distance)
+    assert promise > 0.95
+
+    guess = n_clients // 2
+    distances = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
+    order = np.argsort(np.sort(distances, axis=1)[:, 1:guess].mean(axis=1), kind="stable")
+
+    def criterion(z):
+        centre = vectors[order[:z]].mean(axis=0)
+        log_density = -((vectors[order] - centre) ** 2).sum(axis=1) / (2 * spread**2)
+        return log_density[:z].mean() - log_density[z:].mean()
+
+    chosen = max(range(guess, n_clients), key=criterion)
+    assert set(order[-liars:]) == set(range(n_clients - liars, n_clients))
+    assert n_clients - chosen == 1

@@ -8,13 +8,26 @@ from math import ceil, comb
 
 import numpy as np
 import pytest
+from effort import EFFORT
 from makers import outputs, refused, said
 
 from robfcp import Report, RobfcpError
+from robfcp.defence import Consensus
 from robfcp.federation import Federation
 from robfcp.grid import Grid
+from robfcp.lab import outputs as shipped
 from robfcp.lab.attacks import named_attack
-from robfcp.lab.redteam import METHODS, field, standings
+from robfcp.lab.redteam import (
+    DEFENCES,
+    METHODS,
+    field,
+    plot_redteam,
+    records,
+    redteam,
+    search,
+    standings,
+    worst,
+)
 from robfcp.lab.rivals import (
     BY_CLASS,
     RULES,
@@ -47,30 +60,21 @@ def test_expected_coverage_is_the_published_formula(m: int, n: int) -> None:
         np.testing.assert_allclose(found, exact, atol=1e-9)
 
 
-def test_orders_reach_the_level_with_little_excess() -> None:
+def test_its_orders_reach_the_level_and_it_covers_on_sites_of_one_distribution() -> None:
     for sizes in ((50,) * 20, (500,) * 9, tuple(range(20, 120, 5))):
         local, place = chosen_orders(sizes, LEVEL) or ((), 0)
         coverage = expected_coverages(np.array(local), np.array(sizes))[place - 1]
         assert 0.9 <= coverage < 0.905
         assert len(sizes) / 4 < place <= 3 * len(sizes) / 4
-    assert chosen_orders((2, 2), LEVEL) is None
     assert fedcp_qq_index(Federation.from_counts([[1, 1], [2, 0]]), LEVEL) is None
-
-
-def test_it_covers_on_sites_of_one_distribution() -> None:
-    rng, covered = np.random.default_rng(0), []
-    grid = Grid.uniform(1000)
+    rng, covered, grid = np.random.default_rng(0), [], Grid.uniform(1000)
     for _ in range(300):
         scores = [rng.random(50) for _ in range(20)]
-        index = fedcp_qq_index(federation_of(scores, grid, LAC()), LEVEL)
-        assert index is not None
-        covered.append(grid.upper[index])
+        covered.append(grid.upper[fedcp_qq_index(federation_of(scores, grid, LAC()), LEVEL)])
     assert 0.899 < np.mean(covered) < 0.904  # a bin is .001 wide
 
 
 # One protocol for all rules
-
-PROVED = ("own data", "letter")  # no other site moves these thresholds beyond what is proved
 
 
 @pytest.fixture(scope="module")
@@ -163,19 +167,13 @@ def weighted_by_hand(scores, labels, j):
     return np.average(found, weights=effective)
 
 
-def test_a_filter_drops_the_odd_site_and_sites_own_thresholds_outlast_the_worst_lies(world):
-    honest = world.federation.subset(world.benign)
-    alone = limits_of("prism-fcp", honest, 0.9, world.scores[1:])
-    for attack in ("coverage", "efficiency"):
-        sent = apply_attack(named_attack(attack), world, np.random.default_rng(0))
-        assert limits("prism-fcp", world, sent)[0, 0] == pytest.approx(alone, abs=0.02)
-        for name in PROVED:
-            covered = world.measured(limits(name, world, sent) + 0.0).numbers()
-            assert covered["coverage"] > 0.88
-    lost = world.measured(limits("fedwq-cp", world, apply_attack(
-        named_attack("coverage"), replace(world, malicious=np.arange(4)), np.random.default_rng(0)
-    )) + 0.0).numbers()["coverage"]  # fmt: skip
-    assert lost < 0.8
+def test_sites_own_thresholds_outlast_lies_that_a_mean_of_quantiles_does_not(world):
+    liars = replace(world, malicious=np.arange(4))
+    sent = apply_attack(named_attack("coverage"), liars, np.random.default_rng(0))
+    found = {name: world.measured(limits(name, world, sent) + 0.0) for name in RULES}
+    covered = {name: one.numbers()["coverage"] for name, one in found.items()}
+    assert min(covered[name] for name in ("own data", "letter", "prism-fcp")) > 0.87
+    assert covered["fedwq-cp"] < 0.8
 
 
 def test_the_field_has_every_method_with_and_without_liars(tmp_path):
@@ -198,3 +196,72 @@ def test_the_field_has_every_method_with_and_without_liars(tmp_path):
 def test_what_one_process_finds_two_find():
     one, two = (field(["heart"], attacks=("coverage",), workers=number) for number in (1, 2))
     assert one == two
+
+
+# Every attack against every defence
+
+SHARES = (0.4,) if EFFORT == 1 else (0.2, 0.4)
+SMALL = {"n_clients": 8, "seeds": 1, "trials": 1, "shares": SHARES}
+ATTACKED = ("coverage", "label-poisoning", "malformed", "adaptive")
+COMMAND = ("lab", "redteam", "mnist", "--seeds", "1", "--trials", "1")
+
+
+@pytest.fixture(scope="module")
+def data():
+    mnist = shipped.load("mnist")
+    return mnist.probabilities[:800], mnist.labels[:800]
+
+
+@pytest.fixture(scope="module")
+def cells(data):
+    return redteam(*data, **SMALL, attacks=ATTACKED)
+
+
+@pytest.mark.effort
+def test_there_is_a_cell_for_every_attack_and_the_default_holds_where_others_break(data, cells):
+    found = {(cell.attack, cell.share, cell.defence): cell.error for cell in cells}
+    assert len(found) == len(cells) == 4 * len(SHARES) * len(DEFENCES)
+    again = redteam(*data, **SMALL, attacks=ATTACKED[:3])
+    assert again == tuple(cell for cell in cells if cell.attack != "adaptive")
+    assert abs(found["coverage", 0.4, Consensus.name]) <= 0.01
+    assert found["coverage", 0.4, "none"] < -0.04
+    assert found["coverage", 0.4, "rob-fcp"] < -0.1
+    assert abs(found["malformed", 0.4, "none"]) < 0.02
+    for share, rule in product(SHARES, ("none", "fedcp-qq")):
+        assert found["adaptive", share, rule] <= found["coverage", share, rule] + 1e-12
+
+
+@pytest.mark.effort
+def test_the_worst_cell_of_each_defence_is_the_greatest_error_and_framed(cells):
+    for defence, cell in worst(cells).items():
+        errors = [abs(other.error) for other in cells if other.defence == defence]
+        assert abs(cell.error) == max(errors)
+    bigger = replace(cells[0], attack="bigger", set_size=99.0)  # of equals, the larger sets
+    assert worst((bigger, cells[0])) == worst((cells[0], bigger)) == {cells[0].defence: bigger}
+    assert sum(record["worst"] for record in records(cells)) == len(DEFENCES)
+    for axis in plot_redteam(cells):
+        assert sum(patch.get_edgecolor()[0] > 0.8 for patch in axis.patches) == len(DEFENCES)
+
+
+def test_a_search_tells_the_worst_worlds_first_and_by_its_seed():
+    data = outputs(0, 1500, 5)
+    options = {"n_clients": 10, "seeds": 2, "trials": 20, "shares": (0.2, 0.4), "beta": 0.3}
+    found = search(*data, defences=("rob-fcp", "none"), **options)
+    assert len(found) == 8
+    harms = [one["harm"] for one in found]
+    assert harms == sorted(harms)
+    assert harms[0] == found[0]["error"] - min(found[0]["undefended"], 0) < -0.01
+    assert all(one["harm"] >= 0 for one in found if one["defence"] == "none")
+    again = search(*data, defences=("rob-fcp",), **{**options, "shares": (found[0]["share"],)})
+    assert found[0] in again
+
+
+def test_the_command_searches_and_prints_and_writes_what_it_found(tmp_path):
+    words = ("--search", 3, "--share", 0.4, "--clients", 8)
+    (one,) = json.loads(said(*COMMAND, *words, "--json", "-o", tmp_path / "worlds.json"))
+    assert [one] == json.loads((tmp_path / "worlds.json").read_text())
+    assert "--search" in refused(*COMMAND, *words, "--attack", "coverage")
+    words = ("--attack", "class-capture", "--share", 0.4, "--clients", 10, "--by", "class")
+    assert "* worst" in said(*COMMAND, *words, "--plot", tmp_path / "map.png")
+    assert (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
+    assert "at least one" in refused(*COMMAND, "--seeds", 0)

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from robfcp.errors import RobfcpError  # noqa: E402
 from robfcp.lab import outputs  # noqa: E402
 from robfcp.lab.datasets import Dataset, Split  # noqa: E402
-from robfcp.lab.training import TrainingSettings, federated, recipe, train  # noqa: E402
+from robfcp.lab.training import TrainingSettings, federated, train  # noqa: E402
 from robfcp.lab.training.local import Pool, build, draw_batches, flatten, train_client  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -118,12 +118,13 @@ def test_a_round_averages_the_states_by_the_clients_sizes() -> None:
 
 
 def test_wrong_settings_are_refused_with_the_remedy() -> None:
-    for change in ({"fraction": 0.0}, {"beta": -1.0}, {"rounds": 0}):
-        with pytest.raises(RobfcpError, match=next(iter(change))):
-            recipe("mnist", **change)
-    for model, word in (("vit", "no such model"), ("mlp", "choose another model")):
+    for call, given, word in (
+        (TrainingSettings, ("mlp", 4, 9, 0.0), "fraction"),
+        (build, ("vit", (8, 8, 3), 2, 0), "no such model"),
+        (build, ("mlp", (8, 8, 3), 2, 0), "choose another model"),
+    ):
         with pytest.raises(RobfcpError, match=word):
-            build(model, (8, 8, 3), 2, 0)
+            call(*given)
 
 
 def test_the_command_trains_and_writes_outputs_with_provenance(tmp_path: Path) -> None:
