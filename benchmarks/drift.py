@@ -15,7 +15,7 @@ from measure import into_page, markdown
 from numpy.typing import NDArray
 
 import robfcp
-from robfcp.calibration.at_site import own_floor
+from robfcp.calibration.local_threshold import own_floor
 from robfcp.figures import BLUE, GREY, VERMILION, new_axes, save, style
 from robfcp.lab import outputs
 from robfcp.monitoring import AlarmHistory
@@ -33,7 +33,7 @@ class Watched:
 
     name: str
     monitor: robfcp.Monitor
-    check: robfcp.calibration.Check
+    check: robfcp.calibration.checking.Check
 
     @property
     def cells(self) -> list[str]:

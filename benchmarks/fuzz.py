@@ -31,9 +31,10 @@ import numpy as np
 from msgspec.structs import replace
 
 import robfcp
-from robfcp.calibration import AuditLog, Letter, load_calibration, verify_calibration
-from robfcp.calibration.audit import log_round
-from robfcp.calibration.document import digest_of, sign_sealed
+from robfcp.calibration.audit import AuditLog, log_round, verify_calibration
+from robfcp.calibration.calibration import load_calibration
+from robfcp.calibration.file_format import digest_of, sign_sealed
+from robfcp.calibration.letters import Letter
 from robfcp.calibration.record import Record
 from robfcp.cli.input_tables import read_outputs
 from robfcp.errors import RobfcpError

@@ -13,7 +13,8 @@ from measure import Row, in_turns, peak
 
 import robfcp
 from robfcp.defence.rob_fcp import characterise, mean_distances
-from robfcp.federation import Federation, numbered, table
+from robfcp.federation import Federation, numbered
+from robfcp.federation.counts import table
 from robfcp.grid import Grid
 from robfcp.guarantees import certify, fcp_index
 from robfcp.guarantees.label_shift import ClassCounts, fixed_edges, pruned_pac

@@ -13,10 +13,11 @@ __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from robfcp import metrics
-    from robfcp.calibration import Calibration, calibrate, diagnose
+    from robfcp.calibration import Calibration
+    from robfcp.calibration.calibrate import calibrate
     from robfcp.certificate import Certificate
     from robfcp.defence import Consensus, RobFCP
-    from robfcp.diagnosis import Diagnosis
+    from robfcp.diagnosis import Diagnosis, diagnose
     from robfcp.errors import QuorumError, ReportError, RobfcpError
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
     from robfcp.federation import Federation
@@ -79,8 +80,9 @@ __all__ = [
 
 # Where each name lives. Loaded when first used, so that a site that only sketches loads no server.
 _HOMES = {
-    "calibration": ("Calibration", "calibrate", "diagnose"),
-    "diagnosis": ("Diagnosis",),
+    "calibration": ("Calibration",),
+    "calibration.calibrate": ("calibrate",),
+    "diagnosis": ("Diagnosis", "diagnose"),
     "monitoring": ("Monitor",),
     "defence": ("Consensus", "RobFCP"),
     "errors": ("QuorumError", "ReportError", "RobfcpError"),

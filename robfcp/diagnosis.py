@@ -9,21 +9,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.certificate import loss_at_most
+from robfcp.defence import copies
 from robfcp.errors import RobfcpError
-from robfcp.federation import Counts, Federation
 from robfcp.grid import Grid
 from robfcp.scores import Risk
 
-SURE = 20.0  # a part of another report by chance: less than e^-20
-MOST_CELLS = 20_000_000  # beyond that no copies are looked for
-FEWEST_CELLS = 5
+if TYPE_CHECKING:
+    from robfcp.calibration import Calibration
+
 PLACES = 12  # equal parts of the others' scores
 SHARES = 10  # of what is left, for a wrong label
 FEWEST = 20  # scores of others that a class needs to be compared with
@@ -53,12 +52,8 @@ WORDS: Mapping[str, tuple[str, str]] = {  # of each cause: what it looks like, w
         "check that the file holds real probabilities and labels",
     ),
     "copy": (
-        "its report is the same as that of {other}",
+        "its report is {alike} that of {other}",
         "ask it and {other} which file they sent",
-    ),
-    "part of another report": (
-        "its report is contained in that of {other}",
-        "ask it and {other} whether they sent the same cases",
     ),
     "another model": (
         "its scores look like those of another, less accurate model",
@@ -155,7 +150,7 @@ equal (the smallest there is).
     def short(self) -> str:
         """The cause with the names that belong to it, to stand in brackets."""
         if self.other:
-            return f"{'copy' if self.cause == 'copy' else 'part'} of {self.other}"
+            return f"copy of {self.other}"
         if self.cause == "labels swapped":
             return f"labels swapped: {_named(self.classes)}"
         return "cause unclear" if self.cause == "not told" else self.cause
@@ -168,7 +163,7 @@ equal (the smallest there is).
     def to_site(self) -> Diagnosis:
         """The same for the site itself: no other site is named, nor what the others hold."""
         if self.other:
-            finding = WORDS[self.cause][0].format(other="another site")
+            finding = self.finding.removesuffix(self.other) + "another site"
             return replace(self, finding=finding, advice="check which file was sent", other="")
         if self.cause == "other mix of classes":
             finding = f"its mix of classes is another, most of all in {_named(self.classes)}"
@@ -209,49 +204,6 @@ def _percent(share: float) -> str:
 def _named(classes: Sequence[str]) -> str:
     """Classes in a sentence: numbers as they are, words in quotation marks."""
     return " and ".join(name if name.isdigit() else f'"{name}"' for name in classes)
-
-
-def copied_from(federation: Federation, clients: NDArray[np.intp]) -> dict[int, tuple[int, bool]]:
-    """For each of the clients whose report is another's: whose, and whether it is all of it.
-
-    A report is a part of another where none of its counts exceeds the other's and the chance that
-    as many scores, drawn as all sites' are, fall into the other's cells is below e^-20 / K.
-    """
-    strata = federation.strata
-    found: dict[int, tuple[int, bool]] = {}
-    if strata is not None:
-        rows = {int(k): r for r, k in enumerate(strata.rows)}
-        chosen = [rows[k] for k in clients.tolist() if k in rows]
-        for row, (other, whole) in _copies(strata.table, chosen).items():
-            found[int(strata.rows[row])] = int(strata.rows[other]), whole
-        clients = np.array([k for k in clients.tolist() if k not in rows], dtype=np.intp)
-    return found | _copies(federation.table, clients.tolist())
-
-
-def _copies(counts: Counts, chosen: list[int]) -> dict[int, tuple[int, bool]]:
-    starts, cells, values = counts.entries()
-    n_rows, pooled = len(starts) - 1, counts.pooled(None)
-    here = [slice(int(first), int(last)) for first, last in pairwise(starts)]
-    share = pooled / max(1, int(pooled.sum()))
-    owner = np.repeat(np.arange(n_rows), np.diff(starts))
-    totals = np.bincount(owner, weights=values, minlength=n_rows)
-    found: dict[int, tuple[int, bool]] = {}
-    for k in chosen if len(chosen) * len(cells) <= MOST_CELLS else ():
-        own, numbers = cells[here[k]], values[here[k]]
-        if len(own) < FEWEST_CELLS:
-            continue
-        place = np.searchsorted(own, cells).clip(max=len(own) - 1)
-        inside = (own[place] == cells) & (values >= numbers[place])
-        held = np.bincount(owner[inside], minlength=n_rows)
-        held[k] = 0
-        around = np.flatnonzero(held == len(own))
-        for other in around[np.argsort(totals[around], kind="stable")]:  # equal ones first
-            reach = share[cells[here[other]]].sum()
-            whole = bool(totals[other] == totals[k])
-            if whole or -totals[k] * np.log(max(reach, 1e-12)) > SURE + np.log(n_rows):
-                found[k] = int(other), whole
-                break
-    return found
 
 
 def places(own: NDArray[Any], others: Whole) -> Array:
@@ -444,24 +396,14 @@ def _told(
 
 
 def diagnose(
-    federation: Federation,
-    trusted: NDArray[np.bool_],
-    covered: NDArray[np.float64],
-    wanted: float,
-    clients: Sequence[str] | None = None,
+    calibration: Calibration, clients: Sequence[str] | None = None
 ) -> Mapping[str, Diagnosis]:
     """What is the matter with each site that was left out, and with trusted ones that look odd.
 
     Parameters
     ----------
-    federation
-        The reports of one round.
-    trusted
-        (K,) who is used.
-    covered
-        (K,) the share of each site's own reported cases that is covered.
-    wanted
-        The share that was asked for.
+    calibration
+        With its record.
     clients
         Whom to diagnose, whether they look odd or not.
 
@@ -474,104 +416,61 @@ def diagnose(
 
     Examples
     --------
-    >>> import numpy as np
     >>> import robfcp
-    >>> from robfcp.diagnosis import diagnose
-    >>> federation = robfcp.Federation.from_counts([[60, 20, 10, 10]] * 5 + [[10, 10, 30, 50]])
-    >>> covered = np.array([0.9] * 5 + [0.5])
-    >>> diagnose(federation, np.ones(6, dtype=bool), covered, 0.8)["client-5"].fact
+    >>> counts = [[60, 20, 10, 10]] * 5 + [[10, 10, 30, 50]]
+    >>> calibration = robfcp.calibrate(
+    ...     robfcp.Federation.from_counts(counts), 0.8, defence="none"
+    ... )
+    >>> robfcp.diagnose(calibration)["client-5"].fact
     'only 50% of its own cases are covered where 80% should be'
     """
-    place = {name: k for k, name in enumerate(federation.ids)}
+    from scipy.special import bdtr
+
+    sent, trusted = calibration.federation, calibration.trusted_mask
+    federation, wanted = sent.comparable(), float(calibration.levels[0].coverage)
+    covered, ids, strata = calibration.covered_at_sites()[:, 0], sent.ids, federation.strata
+    place = {name: k for k, name in enumerate(ids)}
     unknown = [name for name in clients or () if name not in place]
     if unknown:
         raise RobfcpError(f"clients: {unknown[0]!r:.60} sent no valid report in this round")
-    asked = np.array([place[name] for name in (clients or federation.ids)], dtype=np.intp)
-    clinic = _Clinic(federation, trusted, covered, wanted, asked)
-    if clients is not None:
-        return {name: clinic.examined(place[name])[0] for name in clients}
-    found = {}
-    looked_at = trusted & (clinic.low | (not clinic.many))
-    for k in (*np.flatnonzero(~trusted), *np.flatnonzero(looked_at)):
-        one, telling = clinic.examined(int(k))
-        if telling or not one.trusted:
-            found[one.client] = one
-    return found
+    groups = copies.find_copies(federation)
+    if sent.risk is not None:  # mean losses are nearer to each other than samples of scores
+        groups = tuple(group for group in groups if group.exact)
+    same = {client: group for group in groups for client in group.clients}
+    row = {} if strata is None else {int(k): r for r, k in enumerate(strata.rows)}
+    pooled = federation.pooled(trusted)[None, :]
+    if strata is not None:
+        by_class = strata.table.pooled(trusted[strata.rows]).reshape(-1, strata.n_bins)
+    # fewer cases are covered than chance allows even the worst of K sites
+    rare = bdtr(np.rint(covered * sent.sizes), sent.sizes, wanted) < CHANCE / max(1, len(ids))
+    low: NDArray[np.bool_] = rare & (covered < wanted - FAR)
 
-
-class _Clinic:
-    """One federation's sites, diagnosed one by one."""
-
-    def __init__(
-        self,
-        federation: Federation,
-        trusted: NDArray[np.bool_],
-        covered: Array,
-        wanted: float,
-        asked: NDArray[np.intp],
-    ) -> None:
-        from scipy.special import bdtr
-
-        self._noisy = np.array([law is not None for law in federation.noises])
-        self._federation, self._trusted = federation.comparable(), trusted
-        self._covered, self._wanted, self._risk = covered, wanted, federation.risk
-        self._copies = copied_from(self._federation, asked[~self._noisy[asked]])
-        strata, n_sites = self._federation.strata, federation.n_clients
-        self._row = {} if strata is None else {int(k): r for r, k in enumerate(strata.rows)}
-        self._pooled = self._federation.pooled(trusted)[None, :]
-        if strata is not None:
-            self._by_class = strata.table.pooled(trusted[strata.rows]).reshape(-1, strata.n_bins)
-        self.many = n_sites * (1 if strata is None else strata.n_strata) > MANY
-        # fewer cases are covered than chance allows even the worst of K sites
-        hits, sizes = np.rint(covered * federation.sizes), federation.sizes
-        rare = bdtr(hits, sizes, wanted) < CHANCE / max(1, n_sites)
-        self.low: NDArray[np.bool_] = rare & (covered < wanted - FAR)
-
-    def _tables(self, k: int) -> tuple[Whole, Whole, tuple[str, ...]]:
-        """The site's (C, H) counts, the trusted others', and the classes' names: () if pooled."""
-        strata, row = self._federation.strata, self._row.get(k)
-        names: tuple[str, ...] = ()
-        if strata is None or row is None:
-            own, kept = self._federation.table.row(k)[None, :], self._pooled
-        else:
-            own, kept = strata.table.row(row).reshape(-1, strata.n_bins), self._by_class
-            names = strata.labels
-        return own, kept - own if self._trusted[k] else kept, names
-
-    def examined(self, k: int) -> tuple[Diagnosis, bool]:
+    def examined(k: int) -> tuple[Diagnosis, bool]:
         """What site k's report looks like, and whether a trusted site should hear of it."""
-        site, covered = self._federation.ids[k], float(self._covered[k])
-        plain = _told(
-            Diagnosis(
-                site,
-                bool(self._trusted[k]),
-                "",
-                "",
-                "",
-                covered=covered,
-                wanted=self._wanted,
-                risk=self._risk,
-            ),
-            "not told",
-        )
-        if self._noisy[k]:
+        seen = "", "", "", float(covered[k]), wanted
+        plain = _told(Diagnosis(ids[k], bool(trusted[k]), *seen, risk=sent.risk), "not told")
+        if sent.privacy and sent.privacy[k] is not None:
             hidden = "its counts hold privacy noise, which hides the cause"
             return replace(plain, finding=hidden), False
-        own, others, names = self._tables(k)
+        names: tuple[str, ...] = ()  # of the classes; none where it pooled them
+        own, others = federation.table.row(k)[None, :], pooled
+        if strata is not None and k in row:
+            own, others = strata.table.row(row[k]).reshape(-1, strata.n_bins), by_class
+            names = strata.labels
+        others = others - own if trusted[k] else others
         if where := _constant(own, others):
             return _told(plain, "scores all equal", where=where), True
-        if k in self._copies:
-            source, whole = self._copies[k]
-            cause = "copy" if whole else "part of another report"
-            return _told(plain, cause, other=self._federation.ids[source]), True
+        if ids[k] in same:
+            source = next(client for client in same[ids[k]].clients if client != ids[k])
+            alike = "the same as" if same[ids[k]].exact else "nearly the same as"
+            return _told(plain, "copy", other=source, alike=alike), True
         if others.sum() < FEWEST or own.sum() < FEW_SCORES:
-            return plain, bool(self.low[k])
-        strata = self._federation.strata
-        by_class = bool(names) and strata is not None and strata.by == "class"
-        ranked = explanations(own, others, self._federation.grid, by_class=by_class)
+            return plain, bool(low[k])
+        classes = bool(names) and strata is not None and strata.by == "class"
+        ranked = explanations(own, others, federation.grid, by_class=classes)
         best, second = ranked[:2]
-        alike = next(one.likelihood for one in ranked if one.cause == "not told")
-        certain = best.cause != "other cases" and best.likelihood - alike > CERTAIN
+        usual = next(one.likelihood for one in ranked if one.cause == "not told")
+        certain = best.cause != "other cases" and best.likelihood - usual > CERTAIN
         sure = best.likelihood - second.likelihood > CLEAR
 
         def in_words(one: Explanation) -> Diagnosis:
@@ -585,7 +484,14 @@ class _Clinic:
         found = in_words(best) if best.cause != "not told" else _mix(plain, own, others, names)
         if not sure and not {best.cause, second.cause} & {"not told"}:
             found = replace(found, instead=in_words(second).short)
-        return found, bool(self.low[k] or certain)
+        return found, bool(low[k] or certain)
+
+    if clients is not None:
+        return {name: examined(place[name])[0] for name in clients}
+    many = len(ids) * (1 if strata is None else strata.n_strata) > MANY
+    looked_at = [*np.flatnonzero(~trusted), *np.flatnonzero(trusted & (low | (not many)))]
+    every = map(examined, map(int, looked_at))
+    return {one.client: one for one, telling in every if telling or not one.trusted}
 
 
 def _mix(plain: Diagnosis, own: Whole, others: Whole, names: tuple[str, ...]) -> Diagnosis:

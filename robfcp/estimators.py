@@ -210,7 +210,7 @@ class _FederatedConformal:
             raise RobfcpError(faults[0].reason) from reason
         for fault in faults:
             warnings.warn(f"left out: {fault.reason}", UserWarning, stacklevel=2)
-        self.calibration_: Calibration = calibrate(
+        self.calibration_: Calibration = calibrate.calibrate(
             Federation.from_reports(reports, faults=faults),
             self.confidence_level,
             by=self.by,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.calibration import Calibration, by_class
+from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
 from robfcp.files import write_atomically
 from robfcp.monitoring import Monitor
@@ -396,11 +396,9 @@ def plot_by_class(
     ... ]
     >>> save(plot_by_class(robfcp.calibrate(reports, by="class")), "classes.png")
     """
-    strata = calibration.federation.strata
-    if strata is None:
-        raise RobfcpError("calibration: its reports keep no classes or groups; report by class")
-    chosen = calibration.levels[level]
-    covered, sizes = by_class.covered_by_stratum(strata, calibration.federation.grid, chosen)
+    strata, chosen = calibration.federation.strata, calibration.levels[level]
+    thresholds, covered, sizes = calibration.covered_by_class(chosen)
+    assert strata is not None
     believed = calibration.trusted_mask[strata.rows]
     held = sizes[believed].sum(axis=0)
     share = covered[believed].sum(axis=0) / np.maximum(held, 1)
@@ -420,7 +418,7 @@ def plot_by_class(
     pair[0].scatter(share[shown], places, s=26, color=BLUE, zorder=3, label="reported samples")
     wanted = float(chosen.coverage)
     pair[0].axvline(wanted, color=GREEN, linestyle="--", label=f"wanted, {wanted:g}")
-    limits = by_class.stratum_limits(strata, chosen)[shown]
+    limits = thresholds[shown]
     finite = np.isfinite(limits)
     pair[1].scatter(limits[finite], places[finite], s=26, color=BLUE, label="threshold")
     if not finite.all():

@@ -15,7 +15,7 @@ import pytest
 from engine_faults import CASES, DATA, client_data, core_reports, drifting
 
 import robfcp
-from robfcp.calibration import Letter
+from robfcp.calibration.letters import Letter
 from robfcp.privacy import Ledger, Privacy
 from robfcp.report.signing import generate_key
 

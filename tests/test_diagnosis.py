@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 import robfcp
 from robfcp import Federation, Grid, Privacy, Report
-from robfcp.diagnosis import PLACES, copied_from, places, wrong_places
+from robfcp.diagnosis import PLACES, places, wrong_places
 from robfcp.lab import natural
 from robfcp.lab.faults import NAMES, NOBODY, named
 
@@ -108,15 +108,13 @@ def test_honest_sites_are_not_told_of_faults_and_not_looked_at() -> None:
     assert sum(one.cause == "not told" for one in said) >= 38
 
 
-def test_copy_and_part_of_a_report_name_the_other_site_and_small_ones_are_in_none() -> None:
+def test_a_copy_names_the_other_site_and_small_ones_are_none() -> None:
     whole = [*HONEST, structs.replace(HONEST[4], client="twin")]
     found = robfcp.diagnose(robfcp.calibrate(whole, defence="none"))
     assert (found["twin"].short, found["s04"].short) == ("copy of s04", "copy of twin")
-    part = told(site("part", 4, change=lambda p, y: (p[::2], y[::2])))
-    assert part.short == "part of s04"
-    assert "contained in that of s04" in part.finding
-    counts = np.random.default_rng(0).multinomial([[15], *[[2000]] * 3], np.full(20, 0.05))[:, 0]
-    assert copied_from(Federation.from_counts(counts, Grid.uniform(20)), np.arange(4)) == {}
+    assert found["s04"].to_site().finding == "its report is the same as that of another site"
+    few = [Report.from_scores(name, [0.1, 0.5, 0.9]) for name in "abc"]
+    assert robfcp.diagnose(robfcp.calibrate(few, 0.5, defence="none")) == {}
 
 
 def test_pooled_reports_get_a_diagnosis_without_classes() -> None:

@@ -25,7 +25,7 @@ PYDANTIC = {"pydantic", "pydantic_core", "annotated_types", "typing_inspection"}
 SHELL = CORE | PYDANTIC | {"typer", "click", "rich", "shellingham", "annotated_doc"}
 AT_A_SITE = {"arguments", "errors", "files", "grid", "privacy", "probabilities", "report", "scores"}
 TO_PREDICT = {"calibration", "certificate"}
-TO_CALIBRATE = {"defence", "diagnosis", "federation", "guarantees"}
+TO_CALIBRATE = {"defence", "federation", "guarantees"}
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from nvflare.recipe import ProdEnv
 from show import show
 
 import robfcp
-from robfcp.calibration import Letter
+from robfcp.calibration.letters import Letter
 from robfcp.engines.nvflare import CalibrationRecipe
 from robfcp.privacy import Ledger
 from robfcp.report.signing import generate_key

@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from robfcp.calibration.calibrating import calibrate
+from robfcp.calibration.calibrate import calibrate
 from robfcp.calibration.calibration import Calibration
-from robfcp.calibration.document import digest_of
+from robfcp.calibration.file_format import digest_of
 from robfcp.defence import defence_again
 from robfcp.errors import RobfcpError
 from robfcp.files import locked, read_limited
@@ -42,7 +42,7 @@ class AuditLog:
 
     Examples
     --------
-    >>> from robfcp.calibration import AuditLog
+    >>> from robfcp.calibration.audit import AuditLog
     >>> log = AuditLog("audit.jsonl")
     >>> digest = log.write("round opened", round="2026-05")
     >>> [event["event"] for event in log.events()]
@@ -155,14 +155,12 @@ def verify_calibration(calibration: Calibration) -> list[Difference]:
     Examples
     --------
     >>> import robfcp
-    >>> from robfcp.calibration import verify_calibration
+    >>> from robfcp.calibration.audit import verify_calibration
     >>> federation = robfcp.Federation.from_counts([[9, 1]] * 3)
     >>> verify_calibration(robfcp.calibrate(federation))
     []
     """
     record = calibration.record
-    for _ in record.federation:  # every report is valid by itself
-        pass
     levels, risk = [level.coverage for level in calibration.levels], record.federation.risk
     bound = None if risk is None else Fraction(str(risk.bound))
     again = calibrate(

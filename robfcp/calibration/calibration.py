@@ -6,7 +6,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property
@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp import __version__
 from robfcp.arguments import Rng, array, exact_level
 from robfcp.calibration.checking import check
-from robfcp.calibration.document import FilePath, SealedFile, digest_of, kind_of
+from robfcp.calibration.file_format import FilePath, SealedFile, digest_of, kind_of
 from robfcp.certificate import Certificate, CurvePoint, loss_at_most
 from robfcp.errors import RobfcpError
 from robfcp.files import is_special, locked, read_limited
@@ -388,7 +388,9 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         if self.by == "class":
             raise RobfcpError("predict_interval: an interval has no classes; calibrate without by=")
         if isinstance(rule, (ClassificationScore, type)) or not hasattr(rule, "interval"):
-            raise RobfcpError(f"{rule.name}: is no regression score; use predict_set")
+            raise RobfcpError(
+                f"{getattr(rule, 'name', rule)}: is no regression score; use predict_set"
+            )
         limits = self._limits(groups, values.shape[:1]).reshape(-1, len(self.levels))
         ends = np.empty((len(values), 2, len(self.levels)))
         for level, own in enumerate(limits.T):
@@ -441,7 +443,9 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         """
         rule = self.score_of(score)
         if not isinstance(rule, ClassificationScore):
-            raise RobfcpError(f"{rule.name}: is no classification score; use predict_interval")
+            raise RobfcpError(
+                f"{getattr(rule, 'name', rule)}: is no classification score; use predict_interval"
+            )
         return rule
 
     def _limits(self, groups: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -613,6 +617,55 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         found |= {fault.client: "faulty" for fault in self.faulty}
         return found | dict.fromkeys(self.missing, "missing")
 
+    def covered_at_sites(self, levels: Sequence[Level] = ()) -> NDArray[np.float64]:
+        """(K, L) the share of each site's own reported scores that is covered.
+
+        By class each score is held against its own class's threshold; a site that did not report by
+        class, and what a site merged, against the largest.
+
+        Parameters
+        ----------
+        levels
+            Others than the calibration's.
+        """
+        federation, strata, levels = self.federation, self.federation.strata, levels or self.levels
+        limits = [level.threshold for level in levels]
+        edges = federation.grid.edge_at(limits).tolist()
+        below = np.stack([federation.below(edge) for edge in edges], axis=1)
+        shares = np.clip(below / federation.masses[:, None], 0, 1)
+        found = np.where(np.isinf(limits), 1.0, shares)
+        if self.by is not None and strata is not None:
+            for place, level in enumerate(levels):
+                _, covered, sizes = self.covered_by_class(level)
+                found[strata.rows, place] = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
+        return found
+
+    def covered_by_class(
+        self, level: Level
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """(C,) thresholds of classes or groups, (R, C) counts covered and all counts of R reports.
+
+        The common threshold is that of those without one of their own.
+
+        Parameters
+        ----------
+        level
+            One of the calibration's, or another one.
+        """
+        strata = self.federation.strata
+        if strata is None:
+            raise RobfcpError("calibration: its reports keep no classes or groups; report by class")
+        own = {one.name: one.threshold for one in level.parts}
+        limits = np.array([own.get(name, level.threshold) for name in strata.labels])
+        last = (np.arange(strata.n_strata) + 1) * strata.n_bins - 1
+        at = last + 1 - strata.n_bins + self.federation.grid.edge_at(limits)
+        ends = np.unique(np.concatenate([at, last]))
+        below = np.cumsum(strata.table.merged(ends), axis=1)
+        through = below[:, np.searchsorted(ends, last)]
+        before = np.pad(through[:, :-1], ((0, 0), (1, 0)))
+        sizes = np.maximum(through - before, 0)  # what noise left of them
+        return limits, np.clip(below[:, np.searchsorted(ends, at)] - before, 0, sizes), sizes
+
     def letter(self, client: str) -> Letter:
         """What one site is told: its own verdict, and what the others' reports prove for it.
 
@@ -691,7 +744,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
             names = tuple(part.name for part in level.parts)
             if names != parts or (self.by is None) != (names == ()):
                 return f"{wrong} (thresholds by class or group)"
-            if level.certificate.n_clients != n_clients and not names:
+            if level.certificate.n_clients > n_clients and not names:  # a promise may be of fewer
                 return f"{wrong} (a certificate does not fit)"
         if self.classes is not None:
             check_strata_names("class", self.classes)

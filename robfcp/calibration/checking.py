@@ -15,8 +15,8 @@ from robfcp.probabilities import check_labels, in_order, numbered_labels
 from robfcp.scores import ClassificationScore, Score
 
 if TYPE_CHECKING:
-    from robfcp.calibration.at_site import LocalThreshold
     from robfcp.calibration.calibration import Calibration, Level
+    from robfcp.calibration.local_threshold import LocalThreshold
 
 LOCAL_DELTA = 0.05  # the chance that a floor is too high at any of the sites, shared by them
 

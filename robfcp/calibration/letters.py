@@ -15,10 +15,10 @@ from msgspec import Meta
 from numpy.typing import ArrayLike
 
 from robfcp.arguments import Rng
-from robfcp.calibration.at_site import Localised, Others, localised
-from robfcp.calibration.by_class import covered_at_sites, diagnose
 from robfcp.calibration.calibration import Calibration
-from robfcp.calibration.document import FilePath, SealedFile, digest_of
+from robfcp.calibration.file_format import FilePath, SealedFile, digest_of
+from robfcp.calibration.local_threshold import Localised, Others, localised
+from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError, plain
 from robfcp.files import make_folder
 from robfcp.guarantees import label_shift, outside_of, site
@@ -175,7 +175,7 @@ def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterato
     """
     record, document = calibration.record, msgspec.Raw(calibration.to_json())
     federation = record.federation
-    covered, others = covered_at_sites(calibration), from_others(calibration, chosen)
+    covered, others = calibration.covered_at_sites(), from_others(calibration, chosen)
     found = {name: one.to_site() for name, one in diagnose(calibration).items()}
     for k, client in enumerate(federation.ids):
         if chosen is None or client in chosen:

@@ -12,63 +12,61 @@ from numpy.typing import NDArray
 
 from robfcp.arguments import MAX_SAMPLES, check_client
 from robfcp.calibration.calibration import Summary
-from robfcp.calibration.document import SealedFile
-from robfcp.errors import RobfcpError
-from robfcp.federation import Fault, Federation, Stratified, check_extent, table
-from robfcp.grid import Grid
+from robfcp.calibration.file_format import SealedFile
+from robfcp.federation import Fault, Federation, taken_before
 from robfcp.guarantees import LabelShift, Promise
-from robfcp.privacy import Privacy
-from robfcp.report import By, Report, agreement, check_strata_names, number_of, wire
-from robfcp.scores import Risk
-
-_PIECE = 2**18  # numbers turned into JSON at a time
+from robfcp.report import By, Names, Report, agreement, check_strata_names
 
 
-class ByClassColumns(msgspec.Struct, forbid_unknown_fields=True):
-    """Counts by class of the sites at `rows`; row r's cells are cells[starts[r]:...]."""
+class Reports(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The accepted reports as they stand in the file, and what became of the others.
 
-    by: By
-    names: tuple[str, ...] | int
-    rows: list[int]
-    starts: list[int]
-    cells: list[int]
-    counts: list[int]
-
-
-class Columns(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The accepted reports in columns; row k's bins are bins[starts[k]:starts[k + 1]].
-
-    The sizes are the sums of the counts and are stated only where these hold noise.
+    `sizes` are the registered ones of those who hide theirs; `strata` are the round's classes.
     """
 
-    grid: wire.WireGrid
-    score: wire.WireScore | None
-    round: str | None
-    model: str | None
-    registered: bool
+    reports: tuple[msgspec.Raw, ...]
     checked: agreement.Checked
-    ids: tuple[str, ...]
-    starts: list[int]
-    bins: list[int]
-    counts: list[int]
-    faulty: tuple[Fault, ...]
-    missing: tuple[str, ...]
-    privacy: tuple[Privacy | None, ...] = ()
-    sizes: list[int] = []
+    faulty: tuple[Fault, ...] = ()
+    missing: tuple[str, ...] = ()
+    registered: bool = False
     sizes_known: bool = True
-    risk: Risk | None = None
-    strata: ByClassColumns | None = None
-    set_sizes: ByClassColumns | None = None
+    sizes: dict[str, int] = {}
+    strata: tuple[By, Names] | None = None
+
+    @staticmethod
+    def of(federation: Federation) -> Reports:
+        """What stands in a file for a federation."""
+        hidden = {
+            client: int(size)
+            for client, size, stated in zip(
+                federation.ids, federation.sizes, federation.privacy, strict=False
+            )
+            if federation.sizes_known and stated is not None and stated.hides_size
+        }
+        by = federation.strata
+        return Reports(
+            **{name: getattr(federation, name) for name in _AS_THEY_ARE},
+            reports=msgspec.Raw(b"[" + b",".join(federation.to_json()) + b"]"),  # type: ignore[arg-type]
+            sizes=hidden,
+            strata=None if by is None else (by.by, by.names),
+        )
+
+    def read(self) -> Federation:
+        """The federation, every report checked as when it came."""
+        for name in self.missing:
+            check_client(name)
+        common = self.strata and (self.strata[0], check_strata_names(*self.strata))
+        told = {name: getattr(self, name) for name in _AS_THEY_ARE}
+        return Federation(**taken_before(map(bytes, self.reports), self.sizes, common), **told)
 
 
-_OTHERWISE = {"grid", "score", "starts", "bins", "counts", "sizes", "strata", "set_sizes"}
-_AS_THEY_ARE = set(Columns.__struct_fields__) - _OTHERWISE  # fields that need no other form
+_AS_THEY_ARE = ("checked", "faulty", "missing", "registered", "sizes_known")
 
 if TYPE_CHECKING:
-    Reports: TypeAlias = Federation
+    Held: TypeAlias = Federation
     Numbers: TypeAlias = NDArray[np.float64]
 else:  # what stands in a file for them: the record reads it when it is made
-    Reports, Numbers = Columns, list[float]
+    Held, Numbers = Reports, dict[str, float]
 
 
 class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields=True):
@@ -100,7 +98,7 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
     remedy: ClassVar[str] = "pass the file that robfcp calibrate wrote beside the calibration"
     most_bytes: ClassVar[int] = 2**32
 
-    federation: Reports
+    federation: Held
     oddness: Numbers
     flagged: dict[str, str]
     remarks: tuple[str, ...]
@@ -112,10 +110,12 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
     provenance: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.federation, Columns):
-            force_setattr(self, "federation", _read(self.federation))
-        if isinstance(self.oddness, list):
-            force_setattr(self, "oddness", np.array(self.oddness, dtype=np.float64))
+        if isinstance(self.federation, Reports):
+            force_setattr(self, "federation", self.federation.read())
+        if isinstance(self.oddness, dict):
+            said, ids = self.oddness, self.federation.ids
+            each = [said.get(client, np.nan) for client in ids]
+            force_setattr(self, "oddness", np.array(each if len(said) == len(ids) else [np.nan]))
 
     @cached_property
     def trusted_mask(self) -> NDArray[np.bool_]:
@@ -150,12 +150,10 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
 
     def problem(self) -> str:
         """Verdicts that cannot belong to the reports beside them."""
-        federation = self.federation
-        sizes, n_clients = federation.sizes, federation.n_clients
+        federation, sizes = self.federation, self.federation.sizes
         wrong = {
-            "sizes differ from the sites in number": len(sizes) != n_clients,
             "a size is impossible": not ((sizes > 0) & (sizes <= MAX_SAMPLES)).all(),
-            "oddness is not one a site": self.oddness.shape != (n_clients,),
+            "oddness is not one a site": np.isnan(self.oddness).any(),
             "a flagged site did not report": not set(self.flagged) <= set(federation.ids),
             "nobody is trusted": not self.trusted_mask.any(),
         }
@@ -163,112 +161,7 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
         return found and f"the parts of the file contradict each other ({found})"
 
     def body(self) -> dict[str, Any]:
-        """What the file holds: the reports in columns."""
-        return {**msgspec.structs.asdict(self), "federation": _columns(self.federation)}
-
-
-def _columns(federation: Federation) -> Columns:
-    starts, bins, counts = (_column(column) for column in federation.entries())
-    return Columns(
-        **{name: getattr(federation, name) for name in _AS_THEY_ARE},
-        grid=wire.wire_grid(federation.grid),
-        score=wire.wire_score(federation.score),
-        starts=starts,
-        bins=bins,
-        counts=counts,
-        sizes=federation.sizes.tolist() if federation.private else [],
-        strata=_by_class(federation.strata),
-        set_sizes=_by_class(federation.set_sizes),
-    )
-
-
-def _by_class(strata: Stratified | None) -> ByClassColumns | None:
-    if strata is None:
-        return None
-    starts, cells, counts = (_column(column) for column in strata.table.entries())
-    rows = strata.rows.tolist()
-    return ByClassColumns(strata.by, strata.names, rows, starts, cells, counts)
-
-
-def _column(numbers: NDArray[np.integer[Any]]) -> Any:
-    """The numbers as a JSON list, written piece by piece: Python integers take ten times more."""
-    pieces = (numbers[start : start + _PIECE] for start in range(0, len(numbers), _PIECE))
-    return msgspec.Raw(
-        b"[" + b",".join(msgspec.json.encode(piece.tolist())[1:-1] for piece in pieces) + b"]"
-    )
-
-
-def _read(said: Columns) -> Federation:
-    """The federation, its columns refused before anything is allocated for them."""
-    private, n_clients = any(said.privacy), len(said.ids)
-    _need(private or not said.privacy, "privacy is stated though no report is private")
-    _need(not private or len(said.privacy) == n_clients, "privacy is not stated for every site")
-    grid = wire.read_grid(said.grid)
-    check_extent(n_clients, grid.n_bins)
-    for kind, names in (("listed", said.ids), ("missing", said.missing)):
-        for name in names:
-            check_client(name)
-        _need(len(set(names)) == len(names), f"a site is {kind} twice")
-    columns = _checked(said.starts, said.bins, said.counts, n_clients, grid.n_bins)
-    exact = np.array([one is None for one in said.privacy or (None,) * n_clients])
-    _need(bool(np.diff(columns[0])[exact].all()), "a site has no samples")
-    positive = (columns[2] > 0) | np.repeat(~exact, np.diff(columns[0]))
-    _need(bool(positive.all()), "a count is not positive")
-    counts = table(*columns, grid.n_bins)
-    totals, unit = counts.below(grid.n_bins - 1), 1 if said.risk is None else said.risk.resolution
-    _need(private or not said.sizes, "sizes are stated though no report is private")
-    whole = private or not (totals % unit).any()
-    _need(whole, "the losses of a site do not fall by whole samples")
-    strata, set_sizes = (
-        None if one is None else _read_by_class(one, n_clients, grid)
-        for one in (said.strata, said.set_sizes)
-    )
-    if set_sizes is not None and said.set_sizes is not None:  # the scores of all labels
-        counted = set_sizes.names == 1 and min(said.set_sizes.counts, default=0) >= 0
-        _need(counted, "sizes of sets are no counts")
-    return Federation(
-        **{name: getattr(said, name) for name in _AS_THEY_ARE},
-        table=counts,
-        sizes=np.array(said.sizes, dtype=np.int64) if private else totals // unit,
-        grid=grid,
-        score=wire.read_score(said.score),
-        strata=strata,
-        set_sizes=set_sizes,
-    )
-
-
-def _read_by_class(said: ByClassColumns, n_clients: int, grid: Grid) -> Stratified:
-    """The counts by class, refused before anything is allocated for them."""
-    names = check_strata_names(said.by, said.names)
-    nobody = [row for row in said.rows if not 0 <= row < n_clients]
-    _need(not nobody and said.rows == sorted(set(said.rows)), "counts by class belong to nobody")
-    rows = np.array(said.rows, dtype=np.int64)
-    width = number_of(names) * grid.n_bins
-    columns = _checked(said.starts, said.cells, said.counts, len(rows), width)
-    return Stratified(said.by, names, table(*columns, width), rows, grid.n_bins)
-
-
-def _checked(
-    starts: list[int], bins: list[int], counts: list[int], n_clients: int, n_bins: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The columns of the counts, refused before anything is allocated for them."""
-    try:
-        start, bin_, count = (np.array(one, dtype=np.int64) for one in (starts, bins, counts))
-    except OverflowError:
-        raise RobfcpError("a number exceeds 64 bits") from None
-    _need(start.size == n_clients + 1 and bin_.size == count.size, "columns differ in length")
-    _need(start[0] == 0 and start[-1] == bin_.size, "starts do not span the counts")
-    _need(start.min() >= 0 and start.max() <= bin_.size, "starts leave the counts")
-    _need(bool((np.diff(start) >= 0).all()), "starts do not rise")
-    within = bin_.min(initial=0) >= 0 and bin_.max(initial=0) < n_bins
-    _need(within, f"a bin is outside 0..{n_bins - 1}")
-    steps = np.diff(bin_) > 0
-    steps[start[(start > 0) & (start < bin_.size)] - 1] = True
-    _need(bool(steps.all()), "a site's bins do not rise")
-    _need(bool((np.abs(count) <= MAX_SAMPLES).all()), f"a count exceeds {MAX_SAMPLES}")
-    return start, bin_, count
-
-
-def _need(holds: bool, problem: str) -> None:
-    if not holds:
-        raise RobfcpError(f"the parts of the file contradict each other ({problem})")
+        """What the file holds: the reports themselves."""
+        oddness = dict(zip(self.federation.ids, self.oddness.tolist(), strict=True))
+        told = {"federation": Reports.of(self.federation), "oddness": oddness}
+        return {**msgspec.structs.asdict(self), **told}

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from robfcp.calibration import calibrate, diagnose
+from robfcp.calibration import calibrate
 from robfcp.cli import console
 from robfcp.cli.console import Printer, basic
 from robfcp.cli.server import about
-from robfcp.diagnosis import Diagnosis
+from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.files import make_folder
@@ -35,7 +35,7 @@ def demo(
     [dim]Example: robfcp demo -o out[/dim]
     [dim]Example: robfcp demo -o out --json[/dim]
     """
-    calibrated: Any = calibrate
+    calibrated: Any = calibrate.calibrate
     if engine == "flower":
         from robfcp.engines.flower import calibrate_in_process as calibrated
     elif engine != "none":

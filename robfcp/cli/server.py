@@ -16,7 +16,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
-from robfcp.calibration import AuditLog, Calibration, diagnose, document, verify_calibration
+from robfcp.calibration import Calibration, file_format
 from robfcp.calibration import audit as auditing
 from robfcp.calibration import calibrate as run
 from robfcp.calibration import letters as letter_files
@@ -26,7 +26,7 @@ from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.input_tables import REPORTS, expanded, expects, read_outputs
 from robfcp.cli.site import read_letter
 from robfcp.defence import DEFENCES, Consensus, Defence, RobFCP, named_defence
-from robfcp.diagnosis import Diagnosis
+from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.files import read_limited, write_atomically
@@ -180,7 +180,7 @@ def calibrate(
         if promise is not None or chain is None:  # a chain leaves out who is not alike by itself
             told["alike"] = alike
         held = promise_of(promise, told)
-        calibration = run(
+        calibration = run.calibrate(
             federation,
             _one_or_all(coverage) or 0.9,
             risk=_one_or_all(risk),
@@ -203,7 +203,9 @@ def calibrate(
             said = {name: str(value) for name, value in known.items() if value is not None}
             record, kept = calibration.record, ("defence", "parameters", "promise")
             settings = {name: msgspec.to_builtins(getattr(record, name)) for name in kept}
-            auditing.log_round(AuditLog(audit), calibration, {**said, "settings": settings})
+            auditing.log_round(
+                auditing.AuditLog(audit), calibration, {**said, "settings": settings}
+            )
         if html is not None:
             write_page(calibration, html, History(chain=chain), about())
         if letters is not None:
@@ -420,14 +422,14 @@ def verify(
         loaded = Calibration.load(file, key)
         if record is not None:
             loaded = loaded.with_record(record)
-        found = verify_calibration(loaded)
+        found = auditing.verify_calibration(loaded)
         if report is not None:
             own = Report.from_json(signing.unwrap(read_limited(report)), str(report))
             found += auditing.check_own_report(loaded, own)
     if audit is not None:
         result = f"{len(found)} differences" if found else "as its record gives it"
-        digest = document.digest_of(read_limited(file, Calibration.most_bytes))
-        AuditLog(audit).write("file verified", digest=digest, result=result)
+        digest = file_format.digest_of(read_limited(file, Calibration.most_bytes))
+        auditing.AuditLog(audit).write("file verified", digest=digest, result=result)
     printer.line("\n".join(difference.line for difference in found))
     sites = diagnose(loaded)
     printer.json(
@@ -450,7 +452,7 @@ def verify(
 
 def _verify_log(log: Path, printer: Printer) -> None:
     """Check that no line of a server's log was altered, and show what it holds."""
-    events = list(AuditLog(log).events())
+    events = list(auditing.AuditLog(log).events())
     rows = [
         (event.get("time"), event.get("event"), " ".join(map(str, about)))
         for event in events

@@ -7,15 +7,17 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import typer
 
 from robfcp.arguments import a_few, exact_level
-from robfcp.calibration import Calibration, by_class, diagnose, document, what_if
+from robfcp.calibration import Calibration, file_format, what_if
 from robfcp.certificate import at_least, at_most
 from robfcp.cli import console
 from robfcp.cli.console import Printer, basic, expert
 from robfcp.cli.server import about, show_calibration
+from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.files import read_limited
@@ -58,7 +60,7 @@ def show(
     [dim]Example: robfcp show calibration.json --html page.html --title "Outcome after stroke"[/dim]
     """
     console.prepare(html)
-    if document.kind_of(read_limited(file, MAX_BYTES)) in HISTORIES:
+    if file_format.kind_of(read_limited(file, MAX_BYTES)) in HISTORIES:
         past = _read_history([file, *(history or [])])
         lines = [] if past.alarms is None else [past.alarms.line]
         lines += [f"{name}: {state.line}" for name, state in past.monitors]
@@ -225,11 +227,11 @@ def _explain(printer: Printer, calibration: Calibration, outcomes: Sequence[Outc
 def _sites(calibration: Calibration, asked: Sequence[Outcome] | None) -> list[dict[str, Any]]:
     """Each site's own reported scores under the thresholds, or under those asked; worst first."""
     federation = calibration.federation
-    if asked is None:
-        covered = by_class.covered_at_sites(calibration)
-    else:
-        held = [[one.threshold for one in each if one.budgets] for _, each in asked]
-        covered = by_class.site_coverage(federation, [max(one, default=np.inf) for one in held])
+    levels = []
+    for _, each in asked or ():
+        limit = max((one.threshold for one in each if one.budgets), default=np.inf)
+        levels.append(msgspec.structs.replace(calibration.levels[0], threshold=limit, parts=()))
+    covered = calibration.covered_at_sites(levels)
     return [
         {
             "client": federation.ids[k],
@@ -258,7 +260,7 @@ def _read_history(paths: Sequence[Path]) -> History:
     found: dict[str, list[Any]] = {kind: [] for kind in HISTORIES}
     for path in paths:
         data = read_limited(path, MAX_BYTES)
-        kind = document.kind_of(data)
+        kind = file_format.kind_of(data)
         if kind not in found:
             raise RobfcpError(
                 f"{path}: is no history; pass what alarms --history, monitor --state or calibrate "

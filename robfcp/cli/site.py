@@ -27,7 +27,7 @@ from robfcp.report import Report, agreement, signing
 from robfcp.scores import ClassificationScore, Risk, Score, base
 
 if TYPE_CHECKING:
-    from robfcp.calibration import Calibration, Letter, Localised
+    from robfcp.calibration import Calibration, letters, local_threshold
 
 GRIDS = ("default", "extended", "open-ended", "uniform:BINS", "logistic:BINS")
 GRID_BINS = 32  # of private reports of scores in [0, 1] unless told
@@ -232,7 +232,7 @@ class ThresholdOptions:
 
     def read(
         self, path: Path, reading: FileReading, key: str | None = None, seed: int = 0
-    ) -> tuple[Calibration, Calibration | Localised, int, Letter | None]:
+    ) -> tuple[Calibration, Calibration | local_threshold.Localised, int, letters.Letter | None]:
         """The calibration in a file or a site's letter, what holds the threshold that is used, the
         level's place, and the letter."""
         from robfcp.calibration import load_calibration
@@ -252,20 +252,20 @@ class ThresholdOptions:
         own = found.predictions, cast(NDArray[Any], found.targets), rng
         if letter is not None:
             return loaded, letter.at_site(*own), place, letter
-        from robfcp.calibration import at_site
+        from robfcp.calibration import local_threshold
 
-        return loaded, at_site.at_stranger(loaded, *own), place, None
+        return loaded, local_threshold.at_stranger(loaded, *own), place, None
 
 
-def read_letter(path: Path, key: str | None = None) -> Letter | None:
+def read_letter(path: Path, key: str | None = None) -> letters.Letter | None:
     """The letter in a file; None where it holds something else."""
-    from robfcp.calibration import Calibration, document
+    from robfcp.calibration import Calibration, file_format
 
-    if document.kind_of(read_limited(path, Calibration.most_bytes)) != "letter":
+    if file_format.kind_of(read_limited(path, Calibration.most_bytes)) != "letter":
         return None
-    from robfcp.calibration import Letter  # with what servers have: not for those who only predict
+    from robfcp.calibration import letters  # with what servers have: not for those who only predict
 
-    return Letter.load(path, key)
+    return letters.Letter.load(path, key)
 
 
 def read_for(
@@ -370,14 +370,14 @@ def predict(
     printer.json(figures)
 
 
-def say_verdict(letter: Letter | None, printer: Printer) -> None:
+def say_verdict(letter: letters.Letter | None, printer: Printer) -> None:
     """What a site's letter says of it, where it is more than that it was used."""
     if letter is not None and (letter.verdict != "trusted" or letter.diagnosis):
         printer.line(letter.sentence)
 
 
 def _predicted(
-    watched: Calibration | Localised,
+    watched: Calibration | local_threshold.Localised,
     calibration: Calibration,
     outputs: FileOutputs,
     *,

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from robfcp.arguments import MAX_SAMPLES, check_client
-from robfcp.calibration import Calibration, calibrate, document, letters
+from robfcp.calibration import Calibration, calibrate, file_format, letters
 from robfcp.defence import Consensus, named_defence
 from robfcp.engines.protocol import (
     FAILURES,
@@ -420,7 +420,7 @@ def calibration_round(
         invited=[*invited, *(participant.client for participant in asked)],
         signatures=engine.signatures + (", reports by registered keys" if keys else ""),
     )
-    calibration = calibrate(federation, **options)
+    calibration = calibrate.calibrate(federation, **options)
     claims = _claims(engine, asked, calibration) if check else {}
     found.note_late()
     provenance = {
@@ -507,7 +507,7 @@ def send_letters(engine: Engine, calibration: Calibration, key: Any = None) -> l
     asked = engine.present()
     sent = {}
     for letter in letters.letters(calibration, {participant.client for participant in asked}):
-        data = letter.to_json() if key is None else document.sign_sealed(letter.to_json(), key)
+        data = letter.to_json() if key is None else file_format.sign_sealed(letter.to_json(), key)
         sent[letter.client] = LetterRequest(client=letter.client, letter=msgspec.Raw(data))
     asking = Asking(engine, sent.__getitem__, read)
     return asking.run(one for one in asked if one.client in sent).outcomes

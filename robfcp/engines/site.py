@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.calibration import Calibration, Letter
+from robfcp.calibration import Calibration, letters
 from robfcp.engines.protocol import (
     CheckRequest,
     Claims,
@@ -221,7 +221,7 @@ class Site:
 
     def _keep(self, request: LetterRequest) -> str:
         data = bytes(request.letter)
-        letter = Letter.from_json(data)
+        letter = letters.Letter.from_json(data)
         if letter.client != request.client:
             raise Refused(1, "a letter to another site")
         identity = letter.calibration.identity

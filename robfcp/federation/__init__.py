@@ -5,11 +5,9 @@ from robfcp.federation.counts import (
     DenseCounts,
     SparseCounts,
     Stratified,
-    check_extent,
-    table,
 )
 from robfcp.federation.federation import Federation, numbered
-from robfcp.federation.intake import Fault, Untrusted
+from robfcp.federation.intake import Fault, Untrusted, taken_before
 
 __all__ = [
     "Counts",
@@ -19,7 +17,6 @@ __all__ = [
     "SparseCounts",
     "Stratified",
     "Untrusted",
-    "check_extent",
     "numbered",
-    "table",
+    "taken_before",
 ]

@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
+from itertools import pairwise, repeat
 from operator import add
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import share
@@ -18,7 +21,7 @@ from robfcp.federation.counts import Counts, DenseCounts, Entries, Stratified
 from robfcp.federation.intake import Fault, FilePath, Untrusted, read_files, take_in, verified
 from robfcp.grid import Grid
 from robfcp.privacy import Noise, Privacy
-from robfcp.report import Report, Strata, agreement
+from robfcp.report import Report, Strata, agreement, wire
 from robfcp.scores import Risk, Score
 
 BLOCK_ENTRIES = 2**22  # of a table: what is worked on at a time
@@ -404,16 +407,42 @@ class Federation:
 
     def __iter__(self) -> Iterator[Report]:
         """The reports the federation was made of."""
+        return map(self._report, range(self.n_clients))
+
+    def _report(self, k: int) -> Report:
         context, by = (self.grid, self.score, self.round, self.model), self.strata
-        for k, client in enumerate(self.ids):
-            privacy = self.privacy[k] if self.privacy else None
-            size: Any = None if privacy is not None and privacy.hides_size else int(self.sizes[k])
-            own, told = None, None if self.set_sizes is None else self.set_sizes.row(k)
-            if by is not None and (row := by.row(k)) is not None:
-                cells = np.flatnonzero(row) if privacy is None else np.arange(len(row))
-                own = Strata(by.by, by.names, cells, row[cells], by.n_bins)
-            held: Any = {"privacy": privacy, "risk": self.risk, "strata": own, "set_sizes": told}
-            yield Report(client, self.table.row(k), *context, n_samples=size, **held)
+        privacy = self.privacy[k] if self.privacy else None
+        size: Any = None if privacy is not None and privacy.hides_size else int(self.sizes[k])
+        own, told = None, None if self.set_sizes is None else self.set_sizes.row(k)
+        if by is not None and (row := by.row(k)) is not None:
+            cells = np.flatnonzero(row) if privacy is None else np.arange(len(row))
+            own = Strata(by.by, by.names, cells, row[cells], by.n_bins)
+        held: Any = {"privacy": privacy, "risk": self.risk, "strata": own, "set_sizes": told}
+        return Report(self.ids[k], self.table.row(k), *context, n_samples=size, **held)
+
+    def to_json(self) -> Iterator[bytes]:
+        """The reports as JSON, a tenth of the time of one by one; private ones are one by one."""
+        grid = msgspec.Raw(msgspec.json.encode(wire.wire_grid(self.grid)))
+        score, risk = (
+            UNSET if one is None else msgspec.Raw(msgspec.json.encode(one))
+            for one in (wire.wire_score(self.score), self.risk)
+        )
+        by, everybody = self.strata, np.arange(self.n_clients)
+        names = msgspec.Raw(msgspec.json.encode(by and by.names))
+        cells, labels = (
+            repeat(UNSET) if one is None else _listed(one.table, one.rows, self.n_clients)
+            for one in (by, self.set_sizes)
+        )
+        bins = _listed(self.table, everybody, self.n_clients)
+        for k, (counts, split, told) in enumerate(zip(bins, cells, labels, strict=False)):
+            if self.privacy and self.privacy[k] is not None:
+                yield self._report(k).to_json()
+                continue
+            if by is not None and split is not UNSET:
+                steps = np.diff(split.bins, prepend=0).tolist()
+                counts, split = UNSET, wire.WireStrata(by.by, names, steps, split.counts)
+            said = self.ids[k], grid, int(self.sizes[k]), counts, score, self.round, self.model
+            yield msgspec.json.encode(wire.FastReport(1, *said, risk, split, told))
 
     @staticmethod
     def from_counts(
@@ -775,6 +804,16 @@ class Federation:
 def numbered(n_clients: int, width: int) -> tuple[str, ...]:
     """client-00, client-01, ... padded so that names sort as numbers."""
     return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
+
+
+def _listed(counts: Counts, rows: NDArray[np.intp], n_clients: int) -> Iterator[Any]:
+    """Each client's bins and counts, as a report lists them; unset without a row."""
+    starts, bins, values = counts.entries()
+    held, ends = np.zeros(n_clients, dtype=bool), pairwise(starts.tolist())
+    held[rows] = True
+    for one in held.tolist():
+        here = slice(*next(ends)) if one else slice(0)
+        yield wire.WireCounts(bins[here].tolist(), values[here].tolist()) if one else UNSET
 
 
 def _at(values: tuple[V, ...], rows: NDArray[np.intp] | slice) -> tuple[V, ...]:

@@ -472,7 +472,7 @@ class Intake:
         if sizes is not None:
             hidden = np.array([header.hides_size for header in headers], dtype=bool)
             for k in np.flatnonzero(hidden[kinds]).tolist():
-                own[k] = sizes[ordered[k]]
+                own[k] = sizes.get(ordered[k], own[k])
         privacy: tuple[Privacy | None, ...] = ()
         if any(header.privacy for header in headers):
             privacy = tuple(headers[kind].privacy for kind in kinds.tolist())
@@ -625,6 +625,23 @@ def take_in(
         else "not checked",
         "sizes_known": known,
     }
+
+
+def taken_before(
+    reports: Iterable[bytes], sizes: Mapping[str, int], common: tuple[By, Names] | None
+) -> dict[str, Any]:
+    """What a federation holds of reports that were valid together: nobody votes again."""
+    intake = Intake()
+    for item in reports:
+        intake.add(item)
+    intake.finish()
+    intake.keep(majority.same_strata(common))
+    intake.check_conflicts()
+    if intake.refused:
+        raise RobfcpError(intake.refused[0][1].reason)
+    if len({header[:5] for header in intake.headers}) != 1:
+        raise RobfcpError("the reports are not of one round")
+    return intake.fields(sizes, common)
 
 
 def _checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.calibration import Calibration, calibrate, diagnose
+from robfcp.calibration import Calibration
+from robfcp.calibration.calibrate import calibrate
 from robfcp.defence import Assessment, Consensus
-from robfcp.diagnosis import Diagnosis
+from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.federation import Federation
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import named_attack

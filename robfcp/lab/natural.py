@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.calibration import calibrate
+from robfcp.calibration.calibrate import calibrate
 from robfcp.defence import Consensus
 from robfcp.errors import RobfcpError
 from robfcp.lab import outputs, partitions

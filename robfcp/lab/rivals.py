@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.arguments import exact_level, whole
-from robfcp.calibration import calibrate
+from robfcp.calibration.calibrate import calibrate
 from robfcp.defence.rob_fcp import characterise, mean_distances
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation

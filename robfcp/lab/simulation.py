@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import whole
-from robfcp.calibration import Level, calibrate
+from robfcp.calibration import Level
+from robfcp.calibration.calibrate import calibrate
 from robfcp.defence import Consensus, Defence, named_defence
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import share
 from robfcp.errors import RobfcpError
-from robfcp.federation import DenseCounts, Federation, Stratified, table
+from robfcp.federation import DenseCounts, Federation, Stratified
+from robfcp.federation.counts import table
 from robfcp.grid import Grid
 from robfcp.lab import partitions
 from robfcp.probabilities import check_labels, check_probabilities

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from robfcp.arguments import floats, share, whole
-from robfcp.calibration.document import SealedFile, digest_of
+from robfcp.calibration.file_format import SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault
 from robfcp.files import locked

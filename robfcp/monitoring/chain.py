@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from robfcp.arguments import share
 from robfcp.calibration.calibration import Calibration
-from robfcp.calibration.document import FilePath, SealedFile, digest_of
+from robfcp.calibration.file_format import FilePath, SealedFile, digest_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
 from robfcp.guarantees.alike import ClientIntervals, prune

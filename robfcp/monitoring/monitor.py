@@ -17,10 +17,10 @@ from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import MAX_SAMPLES, are_clients, array, check_client, check_text, share, whole
-from robfcp.calibration.at_site import STRANGER, Localised, LocalThreshold, own_floor
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.checking import firm_floor, level_of, limits_of, share_of_site
-from robfcp.calibration.document import SealedFile, digest_of
+from robfcp.calibration.file_format import SealedFile, digest_of
+from robfcp.calibration.local_threshold import STRANGER, Localised, LocalThreshold, own_floor
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.files import locked, read_limited, write_atomically
 from robfcp.grid import Grid

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp import __version__
-from robfcp.calibration import Calibration, by_class, diagnose, document, letters, what_if
+from robfcp.calibration import Calibration, file_format, letters, what_if
+from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
@@ -74,8 +75,7 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
     if strata is None:
         return None
     used = calibration.trusted_mask[strata.rows]
-    limits = by_class.stratum_limits(strata, calibration.levels[0])
-    covered, sizes = by_class.covered_by_stratum(strata, federation.grid, calibration.levels[0])
+    limits, covered, sizes = calibration.covered_by_class(calibration.levels[0])
     every, totals, hits = sizes.sum(axis=0), sizes[used].sum(axis=0), covered[used].sum(axis=0)
     order = np.argsort(-every, kind="stable")[:MOST_STRATA]
     shares = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
@@ -175,7 +175,7 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
             "size": federation.sizes.tolist(),
             "oddness": [float(f"{value:.6g}") for value in calibration.oddness],
             "trusted": calibration.trusted_mask.astype(int).tolist(),
-            "covered": rounded(by_class.covered_at_sites(calibration)[:, 0]),
+            "covered": rounded(calibration.covered_at_sites()[:, 0]),
             "reason": {c: calibration.reasons.get(c, "") for c in calibration.flagged},
         },
         "counts": np.diff(drawn[:, view], prepend=0).ravel().tolist(),
@@ -224,7 +224,7 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
     checked = msgspec.structs.asdict(calibration.checked)
     noise = Counter(p.statement for p in federation.privacy if p is not None)
     rows = {
-        "calibration digest (SHA-256 of the file)": document.digest_of(calibration.to_json()),
+        "calibration digest (SHA-256 of the file)": file_format.digest_of(calibration.to_json()),
         "record digest (SHA-256 of the file)": calibration.record_digest,
         "made with": f"robfcp {calibration.version}",
         "page made with": f"robfcp {__version__}, Python {platform.python_version()}",
@@ -244,7 +244,7 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
         "round": federation.round,
         "model": federation.model,
         "privacy": "; ".join(f"{n} reports {words}" for words, n in noise.items()) or None,
-        "reports digest": document.digest_of(federation.counts.astype("<i8").tobytes()),
+        "reports digest": file_format.digest_of(federation.counts.astype("<i8").tobytes()),
     }
     return [(name, "none" if value is None else str(value)) for name, value in rows.items()]
 

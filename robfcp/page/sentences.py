@@ -61,7 +61,7 @@ def set_sizes(
 def _covered(calibration: Calibration, *levels: Level) -> NDArray[np.float64]:
     """(L,) the share of what used sites reported that each level covers."""
     used, mass = calibration.trusted_mask, calibration.federation.masses
-    shares = by_class.covered_at_sites(calibration, levels)[used]
+    shares = calibration.covered_at_sites(levels)[used]
     return np.asarray(mass[used] @ shares / mass[used].sum())
 
 
@@ -86,10 +86,10 @@ def _mostly(calibration: Calibration, both: Sequence[Level], counts: str) -> tup
     strata = calibration.federation.strata
     if strata is None:
         return "", counts
-    used, grid = calibration.trusted_mask[strata.rows], calibration.federation.grid
-    found = [by_class.covered_by_stratum(strata, grid, one) for one in both]
-    held = found[0][1][used].sum(axis=0)
-    now, then = (held - covered[used].sum(axis=0) for covered, _ in found)
+    used = calibration.trusted_mask[strata.rows]
+    found = [calibration.covered_by_class(one) for one in both]
+    held = found[0][2][used].sum(axis=0)
+    now, then = (held - covered[used].sum(axis=0) for _, covered, _ in found)
     more, c = then - now, int(np.argmax(then - now))
     often = "mostly" if 2 * more[c] > more.sum() else "most often"
     name = f"{strata.by} {strata.labels[c]}"

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 import robfcp
 from robfcp import Consensus
-from robfcp.calibration import Letter, verify_calibration
-from robfcp.calibration.at_site import at_stranger
-from robfcp.calibration.by_class import covered_at_sites
-from robfcp.calibration.letters import own_thresholds
+from robfcp.calibration.audit import verify_calibration
+from robfcp.calibration.letters import Letter, own_thresholds
+from robfcp.calibration.local_threshold import at_stranger
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.label_shift import class_counts, mix_threshold
 from robfcp.guarantees.site import own_mixes, site_thresholds
@@ -236,7 +235,7 @@ def test_calibrations_by_class_verify_and_say_how_many_sites_there_are(asked, tm
     assert verify_calibration(loaded) == []
     assert loaded.record.promise == made.record.promise
     assert {one.certificate.n_clients for one in made.levels} == {len(SITES)}
-    covered = covered_at_sites(made)
+    covered = made.covered_at_sites()
     for k, (p, y) in enumerate(SITES):
         for level, found in enumerate(made.levels):
             limits = found.threshold if made.by is None else [one.threshold for one in found.parts]

@@ -8,8 +8,7 @@ import pytest
 from test_verify import reports
 
 import robfcp
-from robfcp.calibration import AuditLog
-from robfcp.calibration.audit import log_round
+from robfcp.calibration.audit import AuditLog, log_round
 from robfcp.errors import RobfcpError
 
 

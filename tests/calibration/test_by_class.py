@@ -7,8 +7,8 @@ import pytest
 from effort import cases
 
 import robfcp
-from robfcp import Consensus, Marginal, Pac, RobFCP
-from robfcp.calibration import Calibration, calibrate
+from robfcp import Consensus, Marginal, Pac, RobFCP, calibrate
+from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid

@@ -8,12 +8,13 @@ from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pytest
-from makers import LAC, beta_scores, reports_of
+from makers import LAC, beta_scores, outputs, reports_of
 from msgspec import structs
 
 import robfcp
-from robfcp.calibration import Calibration, Letter, load_calibration
-from robfcp.calibration.letters import file_names, letters, save_letters
+from robfcp.calibration import Calibration
+from robfcp.calibration.calibration import load_calibration
+from robfcp.calibration.letters import Letter, file_names, letters, save_letters
 from robfcp.errors import RobfcpError
 from robfcp.monitoring import Chain
 from robfcp.page import write_page
@@ -157,3 +158,21 @@ def test_what_names_sites_is_for_its_owner_alone_and_a_calibration_for_everybody
     letter.chmod(0o640)  # asked otherwise
     save_letters(calibration, tmp_path / "letters")
     assert letter.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_record_holds_the_reports_as_they_were_sent(tmp_path):
+    rng, lambdas = np.random.default_rng(0), [0.2, 0.4, 0.6]
+    sites = [outputs(seed, 60, 3) for seed in range(5)]
+    split = [
+        robfcp.Report.of(f"s{k}", *site, by_class=k > 0, set_sizes=k > 1, classes=list("abc"))
+        for k, site in enumerate(sites)
+    ]
+    losses = [
+        robfcp.Report.from_losses(f"l{k}", np.sort(rng.random((9, 3)))[:, ::-1], lambdas, risk="x")
+        for k in range(3)
+    ]
+    for sent, asked in ((split, {}), (losses, {"risk": 0.9})):
+        federation = robfcp.Federation.from_reports(sent)
+        assert [robfcp.Report.from_json(one) for one in federation.to_json()] == sent
+        robfcp.calibrate(federation, defence="none", **asked).save(tmp_path / "c.json")
+        assert list(Calibration.load(tmp_path / "c.json").federation) == sent

@@ -10,9 +10,8 @@ from makers import LAC, by_class, reports_of
 from scipy.stats import binom, binomtest
 
 import robfcp
-from robfcp.calibration.at_site import own_floor
-from robfcp.calibration.by_class import covered_at_sites
 from robfcp.calibration.checking import clopper_pearson, floor_of, samples_to_tell
+from robfcp.calibration.local_threshold import own_floor
 from robfcp.errors import RobfcpError
 from robfcp.page.data import About, page_data
 
@@ -170,7 +169,7 @@ def test_an_infinite_threshold_stands_for_its_own_class_only(rare):
     found = c.check(*missed)
     assert (found.overall.coverage, found.verdict, found.floor.value) == (0.12, "below", 0.9)
     assert robfcp.Monitor(c).update(*missed).alarm
-    everybody = covered_at_sites(c)
+    everybody = c.covered_at_sites()
     page = page_data(c, About())["clients"]["covered"]
     np.testing.assert_allclose(page, everybody[:, 0], atol=1e-5)
     assert everybody.max() < 1

@@ -9,8 +9,7 @@ from makers import reports_of
 from plain_shift import by_class, class_cdfs, draw_sites, label_counts, lie
 
 import robfcp
-from robfcp import LabelShift, Pac
-from robfcp.calibration import calibrate
+from robfcp import LabelShift, Pac, calibrate
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees.label_shift import class_counts, mix_threshold, read_mixes

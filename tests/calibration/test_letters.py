@@ -10,8 +10,7 @@ import pytest
 from makers import by_class, outputs, refused, said
 
 import robfcp
-from robfcp.calibration import Letter
-from robfcp.calibration.letters import save_letters
+from robfcp.calibration.letters import Letter, save_letters
 
 SITES = tuple(f"site-{k:02d}" for k in range(10))
 

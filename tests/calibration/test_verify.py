@@ -7,9 +7,9 @@ from makers import reports_of
 from msgspec.structs import replace
 
 import robfcp
-from robfcp.calibration import load_calibration, verify_calibration
-from robfcp.calibration.audit import check_own_report
-from robfcp.calibration.document import check_signer, digest_of, sign_sealed
+from robfcp.calibration.audit import check_own_report, verify_calibration
+from robfcp.calibration.calibration import load_calibration
+from robfcp.calibration.file_format import check_signer, digest_of, sign_sealed
 from robfcp.calibration.letters import save_letters
 from robfcp.errors import RobfcpError
 

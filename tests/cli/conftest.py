@@ -7,8 +7,7 @@ import pytest
 from makers import LAC, outputs, table
 
 import robfcp
-from robfcp.calibration import AuditLog
-from robfcp.calibration.audit import log_round
+from robfcp.calibration.audit import AuditLog, log_round
 from robfcp.calibration.letters import save_letters
 
 LONG = "the-hospital-with-the-very-long-name"

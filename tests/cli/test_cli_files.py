@@ -163,8 +163,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
         raise AssertionError("the work has begun")
 
     for name in (
-        "cli.site.read_outputs", "cli.server.run", "federation.Federation.read",
-        "cli.server.verify_calibration", "cli.watch.read_alarms", "cli.show.write_page",
+        "cli.site.read_outputs", "cli.server.run.calibrate", "federation.Federation.read",
+        "cli.server.auditing.verify_calibration", "cli.watch.read_alarms", "cli.show.write_page",
         "calibration.what_if.what_if", "cli.demo.stroke_story", "lab.simulation.simulate",
         "lab.redteam.redteam", "lab.redteam.field", "lab.paper.reproduce",
         "lab.datasets.load_sites", "lab.datasets.load",

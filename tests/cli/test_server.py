@@ -11,7 +11,7 @@ from makers import LAC, outputs, refused, said, table
 from msgspec import structs
 
 import robfcp
-from robfcp.calibration.document import digest_of
+from robfcp.calibration.file_format import digest_of
 from robfcp.cli.server import defence_of, promise_of
 from robfcp.report import signing
 

@@ -9,8 +9,7 @@ from makers import LAC, peak, reports_of
 
 import robfcp
 import robfcp.federation.counts as counting
-from robfcp import Consensus, Marginal
-from robfcp.calibration import calibrate
+from robfcp import Consensus, Marginal, calibrate
 from robfcp.defence import named_defence
 from robfcp.defence.copies import find_copies
 from robfcp.errors import RobfcpError

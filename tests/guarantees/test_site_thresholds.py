@@ -13,7 +13,7 @@ from plain_shift import ATTACKS, by_class, class_cdfs, draw_sites, label_counts,
 from scipy.stats import binom
 
 import robfcp
-from robfcp.calibration import verify_calibration
+from robfcp.calibration.audit import verify_calibration
 from robfcp.certificate import at_least
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.label_shift import class_counts

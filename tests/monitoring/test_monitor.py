@@ -11,8 +11,8 @@ from makers import LAC, by_class, outputs, refused, said, table
 from scipy.special import betaincinv
 
 import robfcp
-from robfcp.calibration.at_site import LocalThreshold, at_stranger, own_floor
 from robfcp.calibration.checking import floor_of
+from robfcp.calibration.local_threshold import LocalThreshold, at_stranger, own_floor
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.site import own_interval
 from robfcp.monitoring import EReport, MonitorState

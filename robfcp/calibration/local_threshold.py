@@ -89,7 +89,7 @@ class LocalThreshold:
 
         Examples
         --------
-        >>> from robfcp.calibration.at_site import LocalThreshold
+        >>> from robfcp.calibration.local_threshold import LocalThreshold
         >>> sizes = (1.5, 2.0, 1.5)
         >>> local = LocalThreshold(0.9, 0.6, 0.7, 0.6, 0.6, 0.82, 50, sizes, None, 0.0)
         >>> local.statements[0]
