@@ -25,7 +25,7 @@ def reports(n_clients=12, n=50, seed=0, liars=2):
     return reports_of(beta_scores(seed, n_clients, n, liars), round="r", model="m")
 
 
-@pytest.mark.parametrize("n_clients", [12, 3000])
+@pytest.mark.parametrize("n_clients", [12, 800])
 def test_a_calibration_is_a_few_kilobytes_whatever_the_number_of_clients(n_clients, tmp_path):
     calibration = robfcp.calibrate(reports(n_clients, 5), defence="none")
     calibration.save(tmp_path / "c.json")

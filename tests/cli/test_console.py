@@ -82,7 +82,7 @@ def test_help_shows_examples_shared_options_and_at_most_ten_basics(name: str) ->
     assert panels["Basics"] <= 10
 
 
-LONG = {"demo", "simulate", "reproduce", "calibrate", "show"}  # their own tests run too
+LONG = {"demo", "simulate", "reproduce", "calibrate", "show", "redteam"}  # their own tests run too
 SLOW = (  # minutes; the other example of each does the same on less
     "robfcp lab bench --clients 1000 --samples 500",
     "robfcp lab redteam mnist --share 0.4 --plot redteam.png",

@@ -80,11 +80,14 @@ NINE_TENTHS = ["0.9", "9/10", "9e-1", Fraction(9, 10), Decimal("0.9"), np.float6
 NINE_TENTHS += [np.float32(0.9), np.float16(0.9), np.array(0.9), 1 - 0.1]
 
 
+USUAL = robfcp.calibrate(REPORTS)
+
+
 @pytest.mark.parametrize("level", NINE_TENTHS, ids=repr)
 def test_nine_tenths_is_nine_tenths_in_every_type(level):
     calibration = again(robfcp.calibrate(REPORTS, level))
     assert calibration.levels[0].coverage == Fraction(9, 10)
-    assert calibration.threshold == robfcp.calibrate(REPORTS).threshold
+    assert calibration.threshold == USUAL.threshold
 
 
 def test_numbers_of_other_libraries_are_saved_as_plain_ones():

@@ -148,7 +148,7 @@ def test_shares_of_few_many_alike_and_huge_clients_are_exact_for_all_numbers_at_
 @pytest.mark.effort
 def test_shares_are_the_least_and_largest_over_all_removals():
     rng = np.random.default_rng(1)
-    for _ in range(cases(250)):
+    for _ in range(cases(80)):
         federation = random_federation(rng, int(rng.choice([3, 12, 400])))
         edges, budgets = np.arange(federation.grid.n_bins), np.arange(federation.n_clients)
         below, sizes = federation.cumulative(), federation.sizes
@@ -262,7 +262,7 @@ def fcp(federation: Federation, kept: list[int], level: Fraction) -> float:
     return int(np.searchsorted(pooled, rank)) if rank <= total else np.inf
 
 
-@pytest.mark.parametrize("number", [300, pytest.param(6000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [150, pytest.param(6000, marks=pytest.mark.slow)])
 def test_guaranteed_threshold_is_the_worst_plausible_fcp_threshold(number):
     """For every m; an edge holds against the largest m whose threshold is not higher."""
     rng = np.random.default_rng(number)

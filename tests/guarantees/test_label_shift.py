@@ -55,7 +55,7 @@ def kept_at(below, sizes, m, beta, sigma=0.0):
     return everybody if against is None else rules.pruned(against, everybody, m)
 
 
-@pytest.mark.parametrize("number", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_pairs_pruning_and_acceptance_are_those_of_plain_loops(number):
     """How often nobody, somebody and too many were odd, and a mix was accepted or not, counts."""
     rng = np.random.default_rng(number)

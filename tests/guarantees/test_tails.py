@@ -74,7 +74,7 @@ def test_pac_asks_the_critical_count_of_every_benign_set(sizes, monkeypatch):
         monkeypatch.setattr(tails, "_TOTALS", 3)
     rng = np.random.default_rng(len(sizes))
     passed, agreed = [], []
-    for _ in range(cases(120)):
+    for _ in range(cases(60)):
         n_clients = int(rng.integers(2, 8))
         m, number = int(rng.integers(0, n_clients)), rng.integers(3, 200, n_clients)
         number = np.full(n_clients, rng.integers(5, 60)) if sizes == "equal" else number

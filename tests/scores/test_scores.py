@@ -78,7 +78,7 @@ def test_scores_of_probabilities_stay_in_the_unit_interval():
 
 
 def test_blocks_do_not_change_the_scores(monkeypatch):
-    p, _ = draw(1000)
+    p, _ = draw(150)
     whole = {score: score.all_labels(p, rng=1) for score in CLASSIFICATION}
     monkeypatch.setattr("robfcp.probabilities.BLOCK_BYTES", 1)
     for score in CLASSIFICATION:
