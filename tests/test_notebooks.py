@@ -6,16 +6,25 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from effort import thorough
 
 ROOT = Path(__file__).parents[1]
-SPEC = importlib.util.spec_from_file_location("notebooks", ROOT / "scripts" / "notebooks.py")
-assert SPEC
-assert SPEC.loader
-notebooks = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(notebooks)
+
+
+def script(name: str) -> Any:
+    """A script as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+notebooks = script("notebooks")
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -40,3 +49,10 @@ def test_a_notebook_runs(path: Path) -> None:
     if absent:
         pytest.skip(f"{', '.join(absent)} is not installed")
     notebooks.run(notebook, pictures=False)
+
+
+def test_the_shipped_claims_are_what_our_model_says(tmp_path: Path) -> None:
+    claims = script("claims")
+    shipped, claims.OUT = claims.OUT, tmp_path / "claims.csv"
+    claims.main()
+    assert claims.OUT.read_bytes() == shipped.read_bytes()
