@@ -380,7 +380,7 @@ def plot_by_class(
     axes
         (2,) where to draw; new ones if None.
     level
-        Which confidence level of the calibration, counted from 0.
+        Which level of the calibration, counted from 0.
 
     Examples
     --------

@@ -345,7 +345,7 @@ class Monitor:
     client
         The site's name, for the reports it sends; that of the report if None.
     level
-        Which confidence level of the calibration, counted from 0.
+        Which level of the calibration, counted from 0.
     floor
         The coverage this very calibration must hold. If None what the site's own samples prove
         (those of its report, or of its own threshold), without any the certificate's lower end.
