@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import IO
 
 from robfcp.errors import RobfcpError
 
@@ -95,13 +96,21 @@ def write_atomically(
     What is there but no file (a device, a pipe) is written to, never replaced. A private file can
     be read by its owner alone, unless one that is there already is open to others.
     """
+    with writing(path, private=private) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[IO[bytes]]:
+    """The same for what is written bit by bit: there at the end, or not at all."""
     with _writing(path):
         target = Path(os.path.realpath(path))
-        data = content.encode() if isinstance(content, str) else content
         if is_special(target):
-            target.write_bytes(data)
+            with target.open("wb") as stream:
+                yield stream
         else:
-            _replace(target, data, 0o600 if private else 0o666)
+            with _replacing(target, 0o600 if private else 0o666) as stream:
+                yield stream
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
@@ -131,7 +140,8 @@ def prepare_output(path: str | os.PathLike[str]) -> None:
         os.unlink(probe)
 
 
-def _replace(target: Path, data: bytes, mode: int) -> None:
+@contextmanager
+def _replacing(target: Path, mode: int) -> Iterator[IO[bytes]]:
     """Rename a new file over the target, whose mode it keeps; else it has this one, less umask."""
     _tidy(target.parent)
     temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
@@ -140,7 +150,7 @@ def _replace(target: Path, data: bytes, mode: int) -> None:
         with os.fdopen(handle, "wb") as stream:
             with suppress(FileNotFoundError):
                 os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, target)

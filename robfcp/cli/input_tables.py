@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from robfcp.arguments import a_few
 from robfcp.cli.console import basic
 from robfcp.errors import RobfcpError
+from robfcp.federation.parquet import files_in
 from robfcp.files import unreadable
 from robfcp.probabilities import ClassColumns, from_logits, sum_tolerance
 from robfcp.report import Names
@@ -27,6 +28,7 @@ from robfcp.scores import ClassificationScore, Risk, Score
 
 MAX_TABLE_BYTES = 2**33
 REPORTS = (".json",)
+ROUND = (*REPORTS, ".parquet")  # reports, or tables of them
 TABLES = (".csv", ".npz", ".parquet")
 TARGETS = ("labels", "label", "targets", "target", "y", "y_true", "truth")
 PREDICTIONS = ("probabilities", "predictions", "logits")
@@ -108,9 +110,8 @@ def expanded(paths: Iterable[Path], endings: Sequence[str]) -> list[Path]:
     for path in paths:
         matches = [path]
         if path.is_dir():
-            inside = (one for one in path.iterdir() if one.suffix.lower() in endings)
-            ours = re.compile(r"\..*|.*\.(record|chain)\.json")
-            matches = sorted(one for one in inside if one.is_file() and not ours.match(one.name))
+            every = files_in(path) if ".json" in endings else sorted(path.glob("[!.]*"))
+            matches = [one for one in every if one.suffix.lower() in endings and one.is_file()]
             if not matches:
                 raise RobfcpError(f"{path}: holds no {' or '.join(endings)} file; check the folder")
         elif glob.has_magic(str(path)) and not path.exists():
@@ -118,8 +119,8 @@ def expanded(paths: Iterable[Path], endings: Sequence[str]) -> list[Path]:
             if not matches:
                 raise RobfcpError(f"{path}: matches no file; check the pattern")
         found += matches
-    table = next((p for p in found if p.suffix.lower() in TABLES), None)
-    if table is not None and not set(TABLES) & set(endings):
+    table = next((p for p in found if p.suffix.lower() in {*TABLES} - {*endings}), None)
+    if table is not None:
         raise RobfcpError(
             f"{table}: is a table, not a report; make one of it first: "
             f"robfcp report {table} --client NAME -o NAME.json"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import msgspec
-import numpy as np
 import typer
 from msgspec import structs
 from numpy.typing import NDArray
@@ -23,13 +21,13 @@ from robfcp.calibration import letters as letter_files
 from robfcp.certificate import at_least, at_most
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
-from robfcp.cli.input_tables import REPORTS, expanded, expects, read_outputs
+from robfcp.cli.input_tables import REPORTS, ROUND, expanded, expects, read_outputs
 from robfcp.cli.site import read_letter
 from robfcp.defence import DEFENCES, Consensus, Defence, RobFCP, named_defence
 from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.files import read_limited, write_atomically
+from robfcp.files import read_limited
 from robfcp.guarantees import Promise, named_promise, outside_of
 from robfcp.monitoring import AlarmHistory, Chain, chain_path
 from robfcp.page import About, History, write_page
@@ -41,7 +39,7 @@ METRICS = ("l1", "l2", "linf", "cosine", "kolmogorov", "wasserstein")
 SHOWN_CLASSES = 20
 SHOWN_EVENTS = ("round", "client", "verdict", "reason", "result")
 
-Reports = Annotated[list[Path], typer.Argument(help="The sites' report files, or their folder.")]
+Reports = Annotated[list[Path], typer.Argument(help="The sites' reports: files, tables, folders.")]
 AuditFile = Annotated[Path | None, expert("Append what happened to this log.", "--audit")]
 
 
@@ -80,49 +78,30 @@ class Agreement:
             max_share=self.max_share,
         )
 
-    def as_sent(self, files: Sequence[Path], found: Federation) -> dict[str, bytes]:
-        """The files of the valid reports by their sites, signatures and all."""
-        keys = None if self.keys is None else agreement.read_keys(self.keys, self.revoked)
-        valid, sent = {report.client: report for report in found}, dict[str, bytes]()
-        same = ("round", "model", "score", "grid", "privacy")
-        for path in files:
-            with suppress(RobfcpError):
-                data = read_limited(path)
-                own = Report.from_json(signing.unwrap(data), str(path))
-                if keys is not None:
-                    signing.verify(data, Report, keys, found.round or "", str(path))
-                signed, kept = signing.check_named_key(data, str(path)), valid.get(own.client)
-                if kept is None or any(getattr(own, n) != getattr(kept, n) for n in same):
-                    continue
-                if np.array_equal(own.counts, kept.counts) and (signed or own.client not in sent):
-                    sent[own.client] = data
-        return sent
-
 
 def collect(
     printer: Printer,
     agreed_on: Agreement,
     reports: Reports,
-    output: Annotated[Path, basic("Folder for the valid reports.", "--output", "-o")],
+    output: Annotated[Path, basic("Parquet file for the valid reports.", "--output", "-o")],
 ) -> None:
-    """Check signatures, round and duplicates once, and keep the reports that are valid, as sent.
+    """Check signatures, round and duplicates once, and keep the valid reports in one table.
 
-    [dim]Example: robfcp collect inbox -o clean --round r1[/dim]
-    [dim]Example: robfcp collect inbox -o clean --terms round.toml --quorum 0.8[/dim]
+    [dim]Example: robfcp collect inbox -o round.parquet --round r1[/dim]
+    [dim]Example: robfcp collect inbox -o round.parquet --terms round.toml --quorum 0.8[/dim]
     """
-    files = expanded(reports, REPORTS)
-    console.prepare(output / "any", inputs=files)
+    files = expanded(reports, ROUND)
+    console.prepare(output, endings=(".parquet",), inputs=files)
     with printer.busy(f"reading {len(files)} reports"):
         found = agreed_on.read(files)
-        names = letter_files.file_names(found.ids)
-        for client, data in agreed_on.as_sent(files, found).items():
-            write_atomically(output / f"{names[client]}.json", data)
+        found.save(output)
     said: dict[str, Any] = {"faulty": found.faulty, "missing": found.missing}
     said["signatures"] = signatures = found.checked.signatures
-    printer.line(f"{found.n_clients} of {len(files)} files (signatures: {signatures}) -> {output}")
+    many = f"{found.n_clients} valid reports of {len(files)} files"
+    printer.line(f"{many} (signatures: {signatures}) -> {output}")
     printer.list("faulty", [fault.reason for fault in found.faulty])
     printer.list("missing", found.missing)
-    printer.json({"output": str(output), "clients": found.ids, **said})
+    printer.json({"output": str(output), "clients": list(found.ids), **said})
 
 
 def calibrate(
@@ -161,7 +140,7 @@ def calibrate(
         option = "--readmit: nobody is out" if readmit else "--alarms: rang on no calibration"
         raise RobfcpError(f"{option} without a chain; pass the one before as --previous")
     key = None if sign is None else signing.load_key(sign)
-    files = expanded(reports, REPORTS)
+    files = expanded(reports, ROUND)
     folder = None if letters is None else letters / "any"
     console.prepare(output, html, audit, folder, inputs=files)
     with printer.busy(f"calibrating {len(files)} reports"):

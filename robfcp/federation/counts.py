@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ DENSE_SHARE = 0.1  # of the bins in use, from which on a stratum's table may be 
 FEW_STRATA = 32  # that many times all entries are gone through rather than sorted
 _ENTRIES = 2**18  # handled at a time: several arrays of them are needed
 
+T = TypeVar("T")
 Whole = NDArray[np.int64]
 Indices = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -67,14 +68,13 @@ class DenseCounts:
         found = np.add.reduceat(self.array, starts, axis=1)
         return found if kind is np.int64 else found.astype(kind)
 
+    def window(self, first: int, n_bins: int) -> DenseCounts:
+        """The bins from `first` on as a table of their own."""
+        return DenseCounts(self.array[:, first : first + n_bins])
+
     def pooled(self, mask: Mask | None) -> Whole:
         """(H,) counts of the chosen clients together."""
         return (self.array if mask is None else self.array[mask]).sum(axis=0)
-
-    def weighted(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(H,) sums of the counts times the clients' weights."""
-        used = np.flatnonzero(weights)
-        return np.asarray(weights[used] @ self.array[used])
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ class SparseCounts:
             found.bins[here], found.values[here] = self.bins[source], self.values[source]
         return found
 
-    def chosen(self, rows: Indices, n_bins: int) -> Counts:
+    def chosen(self, rows: Indices, n_bins: int) -> Loaded:
         """The chosen rows, all on grids of `n_bins`, as a table."""
         everybody = np.array_equal(rows, np.arange(self.n_rows))
         return table(*(self if everybody else self.rows(rows)).entries(), n_bins)
@@ -187,23 +187,162 @@ class SparseCounts:
 
     def pooled(self, mask: Mask | None) -> Whole:
         """(H,) counts of the chosen clients together."""
-        weights = np.ones(self.n_rows, np.uint8) if mask is None else mask
-        return self.weighted(weights).astype(np.int64)
-
-    def weighted(self, weights: NDArray[Any]) -> NDArray[np.float64]:
-        """(H,) sums of the counts times the clients' weights."""
+        chosen = np.ones(self.n_rows, dtype=bool) if mask is None else np.asarray(mask)
         result = np.zeros(self.n_bins)
         for rows in self.parts():
             part = self.rows(rows)
-            each = np.repeat(weights[rows], part.lengths) * part.values
+            each = np.repeat(chosen[rows], part.lengths) * part.values
             result += np.bincount(part.bins, weights=each, minlength=self.n_bins)
-        return result
+        return result.astype(np.int64)
+
+    def window(self, first: int, n_bins: int) -> SparseCounts:
+        """The bins from `first` on as a table of their own."""
+        inside = (self.bins >= first) & (self.bins < first + n_bins)
+        starts = np.concatenate([[0], np.cumsum(self.sums(inside))])
+        return SparseCounts(starts, self.bins[inside] - first, self.values[inside], n_bins)
 
 
-Counts = DenseCounts | SparseCounts
+Loaded = DenseCounts | SparseCounts
 
 
-def table(starts: Whole, bins: NDArray[Any], values: NDArray[Any], n_bins: int) -> Counts:
+class Held(NamedTuple):
+    """Some sites' counts in memory; `places` are the rising places of these sites among all."""
+
+    places: Indices
+    counts: Loaded
+    strata: Stratified | None
+    set_sizes: Stratified | None
+
+    @property
+    def tables(self) -> list[Any]:
+        """Its counts, those by class and those of all labels; of everybody."""
+        return [self.counts, *(one.table for one in (self.strata, self.set_sizes) if one)]
+
+
+def itself(block: Held) -> tuple[Indices, Loaded]:
+    """All rows and their counts."""
+    return np.arange(len(block.places)), block.counts
+
+
+def part_of(name: str, block: Held) -> tuple[Indices, Loaded]:
+    """The rows that have counts by class, or of all labels, and these."""
+    found = getattr(block, name)
+    if found is None:
+        return np.zeros(0, dtype=np.intp), joined([])
+    return found.rows, found.table
+
+
+class Source(Protocol):
+    """Where counts lie that memory need not hold."""
+
+    def each(self, work: Callable[[Held], T]) -> Iterator[T]:
+        """What `work` makes of every block, in any order; it may run elsewhere."""
+        ...
+
+
+View = Callable[[Held], tuple[Indices, Loaded]]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredCounts:
+    """Counts that stay where they are: a question about them is a pass over blocks.
+
+    `view` finds a block's rows and their counts; of these only those at the places `at` belong to
+    the table, all of them if None.
+    """
+
+    source: Source
+    view: View
+    n_rows: int
+    n_bins: int
+    at: Indices | None = None
+
+    def own(self, block: Held) -> tuple[Indices, Indices, Loaded]:
+        """What a block holds of the table: places in the table, rows of the block, counts."""
+        rows, counts = self.view(block)
+        places = block.places[rows]
+        if self.at is None:
+            return places, rows, counts
+        own = np.searchsorted(self.at, places)
+        mine = np.flatnonzero(own < len(self.at))
+        mine = mine[self.at[own[mine]] == places[mine]]
+        return own[mine], rows[mine], counts.rows(mine)
+
+    def each(self, work: Callable[..., T], *columns: NDArray[Any]) -> Iterator[tuple[Indices, T]]:
+        """What `work` makes of every block's counts and columns, with the places of its rows."""
+
+        def here(block: Held) -> tuple[Indices, T]:
+            places, _, counts = self.own(block)
+            return places, work(counts, *(column[places] for column in columns))
+
+        return self.source.each(here)
+
+    def map(self, work: Callable[..., NDArray[Any]], *columns: NDArray[Any]) -> NDArray[Any]:
+        """(K, ...) a few numbers a row."""
+        return placed(self.each(work, *columns), self.n_rows)
+
+    def dense(self) -> Whole:
+        """(K, H) counts; large."""
+        return self.held().dense()
+
+    def entries(self) -> Entries:
+        """The counts other than 0, row by row; large."""
+        return self.held().entries()
+
+    def row(self, k: int) -> Whole:
+        """(H,) counts of one client."""
+        return self.rows(slice(k, k + 1)).dense()[0]
+
+    def rows(self, chosen: Indices | slice) -> StoredCounts | SparseCounts:
+        """The chosen clients; they stay where they are as long as their places rise."""
+        if isinstance(chosen, slice):
+            chosen = np.arange(chosen.start, min(chosen.stop, self.n_rows))
+        if (chosen[1:] <= chosen[:-1]).any():
+            rising, where = np.unique(chosen, return_inverse=True)
+            return replace(self, at=self._at(rising), n_rows=len(rising)).held().rows(where)
+        return replace(self, at=self._at(chosen), n_rows=len(chosen))
+
+    def _at(self, rows: Indices) -> Indices:
+        return rows if self.at is None else self.at[rows]
+
+    def held(self) -> SparseCounts:
+        """All of them, in memory."""
+        every = list(self.each(lambda counts: counts.entries()))
+        whole = joined([(np.diff(starts), bins, values) for _, (starts, bins, values) in every])
+        places = np.concatenate([np.zeros(0, dtype=np.intp), *(places for places, _ in every)])
+        return replace(whole.rows(np.argsort(places)), n_bins=self.n_bins)
+
+    def below(self, index: int) -> Whole:
+        """(K,) counts up to and with bin `index`."""
+        return self.map(lambda counts: counts.below(index))
+
+    def merged(self, ends: Indices, kind: Kind = np.int64) -> NDArray[Any]:
+        """(K, B) counts of merged bins that end with the given ones, in numbers that hold them."""
+        return self.map(lambda counts: counts.merged(ends, kind))
+
+    def pooled(self, mask: Mask | None) -> Whole:
+        """(H,) counts of the chosen clients together."""
+        chosen = np.ones(self.n_rows, dtype=bool) if mask is None else np.asarray(mask)
+        parts = self.each(lambda counts, kept: counts.pooled(kept), chosen)
+        return sum((found for _, found in parts), np.zeros(self.n_bins, dtype=np.int64))
+
+
+Counts = Loaded | StoredCounts
+
+
+def placed(parts: Iterable[tuple[Indices | slice, NDArray[Any]]], n_rows: int) -> NDArray[Any]:
+    """(n_rows, ...) the parts, each at its places."""
+    result = None
+    for places, found in parts:
+        if len(found) == n_rows and isinstance(places, slice):
+            return found
+        if result is None:
+            result = np.zeros((n_rows, *found.shape[1:]), found.dtype)
+        result[places] = found
+    return np.zeros(0, dtype=np.int64) if result is None else result
+
+
+def table(starts: Whole, bins: NDArray[Any], values: NDArray[Any], n_bins: int) -> Loaded:
     """The entries as a table, dense unless that is large and sparse is smaller."""
     sparse = SparseCounts(starts, narrowed(bins, n_bins), narrowed(values), n_bins)
     dense_bytes = 8 * sparse.n_rows * n_bins
@@ -295,6 +434,16 @@ class Stratified:
         """
         first = number * self.n_bins
         also = np.zeros(len(self.rows), dtype=bool) if noisy is None else noisy
+        if isinstance(self.table, StoredCounts):
+            view, n_bins = self.table.view, self.n_bins
+
+            def inside_of(block: Held) -> tuple[Indices, Loaded]:
+                rows, counts = view(block)
+                return rows, counts.window(first, n_bins)
+
+            part = replace(self.table, view=inside_of, n_bins=n_bins)
+            also = also | part.map(lambda counts: np.diff(counts.entries()[0]) > 0)
+            return self.rows[also], part.rows(np.flatnonzero(also))
         if isinstance(self.table, DenseCounts):
             own = self.table.array[:, first : first + self.n_bins]
             some = own.any(axis=1) | also
@@ -325,6 +474,12 @@ class Stratified:
         row = np.repeat(narrowed(np.arange(len(starts) - 1), len(starts)), np.diff(starts))
         return row[order], (cells % self.n_bins)[order], values[order], ends
 
+    def held(self) -> Stratified:
+        """The same in memory."""
+        if not isinstance(self.table, StoredCounts):
+            return self
+        return replace(self, table=table(*self.table.entries(), self.table.n_bins))
+
     def chosen(self, clients: Indices | slice) -> Stratified:
         """Of the chosen clients, rising, at their places among these; a slice of them is a view."""
         own: Indices | slice
@@ -339,9 +494,18 @@ class Stratified:
     def clustered(self, cluster: Sequence[int], names: Names) -> Stratified:
         """Strata merged: stratum c becomes part of cluster[c]."""
         target = np.asarray(cluster, dtype=np.int64)
-        return self._moved(
-            lambda rows, owners, strata: target[strata], names, int(target.max()) + 1
-        )
+        n_strata = int(target.max()) + 1
+        if isinstance(self.table, StoredCounts):
+            view, kind = self.table.view, replace(self, table=None, rows=None)  # type: ignore[arg-type]
+
+            def own(block: Held) -> tuple[Indices, Loaded]:
+                rows, counts = view(block)
+                whole: Any = replace(kind, table=counts, rows=rows).clustered(cluster, names).table
+                return rows, whole
+
+            table = replace(self.table, view=own, n_bins=n_strata * self.n_bins)
+            return replace(self, names=names, table=table)
+        return self._moved(lambda rows, owners, strata: target[strata], names, n_strata)
 
     def renamed(self, owns: Sequence[Names | None], kinds: NDArray[np.int32]) -> Stratified:
         """Each row brought from the order of its own names, owns[kinds[k]], to the common ones.

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat
 from operator import add
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -17,14 +17,26 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import share
 from robfcp.errors import RobfcpError
-from robfcp.federation.counts import Counts, DenseCounts, Entries, Stratified
-from robfcp.federation.intake import Fault, FilePath, Untrusted, read_files, take_in, verified
+from robfcp.federation import parquet
+from robfcp.federation.counts import (
+    Counts,
+    DenseCounts,
+    Entries,
+    Held,
+    SparseCounts,
+    StoredCounts,
+    Stratified,
+    placed,
+    table,
+)
+from robfcp.federation.intake import Fault, FilePath, Untrusted, take_in, verified
 from robfcp.grid import Grid
 from robfcp.privacy import Noise, Privacy
 from robfcp.report import Report, Strata, agreement, wire
 from robfcp.scores import Risk, Score
 
 BLOCK_ENTRIES = 2**22  # of a table: what is worked on at a time
+TAKEN = 2**16  # reports made of stored counts at a time
 
 Array = NDArray[np.float64]
 S = TypeVar("S")
@@ -174,7 +186,7 @@ class Federation:
     @property
     def n_clients(self) -> int:
         """K, the number of valid reports."""
-        return len(self.ids)
+        return len(self.sizes)
 
     @property
     def n_samples(self) -> int:
@@ -274,35 +286,15 @@ class Federation:
         """
         return self.table.pooled(mask)
 
-    def weighted(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(H,) sums over the clients of weight times counts.
-
-        Parameters
-        ----------
-        weights
-            (K,) one number a client.
-
-        Returns
-        -------
-        (H,) array
-            One number a bin.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import robfcp
-        >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).weighted(np.array([1.0, 0.5]))
-        array([3., 2., 3.])
-        """
-        return self.table.weighted(weights)
-
-    def merged(self, ends: NDArray[np.intp]) -> NDArray[np.int64]:
+    def merged(self, ends: NDArray[np.intp], kind: Any = np.int64) -> NDArray[Any]:
         """(K, B) counts of merged bins; `ends` holds the last bin of each, the last one H - 1.
 
         Parameters
         ----------
         ends
             Rising bin numbers, as `Grid.merge_ends` gives them.
+        kind
+            Whole numbers that hold them.
 
         Returns
         -------
@@ -316,7 +308,7 @@ class Federation:
         array([[1, 5],
                [4, 0]])
         """
-        return self.table.merged(np.asarray(ends))
+        return self.table.merged(np.asarray(ends), kind)
 
     def entries(self) -> Entries:
         """(starts, bins, values): row k holds values[starts[k]:starts[k + 1]] in those bins.
@@ -368,6 +360,27 @@ class Federation:
             privacy=_at(self.privacy, rows),
         )
 
+    def take(self, rows: NDArray[np.intp]) -> Federation:
+        """The clients at some rising places, in memory wherever the others are.
+
+        Parameters
+        ----------
+        rows
+            Rising places from 0.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).take([1]).counts
+        array([[4, 0, 0]])
+        """
+        found = self._chosen(np.asarray(rows))
+        if not isinstance(found.table, StoredCounts):
+            return found
+        split = {name: getattr(found, name) for name in ("strata", "set_sizes")}
+        held: Any = {name: one and one.held() for name, one in split.items()}
+        return replace(found, table=table(*found.table.entries(), self.grid.n_bins), **held)
+
     def stratum(self, number: int) -> Federation:
         """One class or group as a federation of the clients that hold it.
 
@@ -407,7 +420,16 @@ class Federation:
 
     def __iter__(self) -> Iterator[Report]:
         """The reports the federation was made of."""
-        return map(self._report, range(self.n_clients))
+        for part in self._in_memory():
+            yield from map(part._report, range(part.n_clients))
+
+    def _in_memory(self) -> Iterator[Federation]:
+        """Itself, or so many stored clients at a time as fit."""
+        if not isinstance(self.table, StoredCounts):
+            yield self
+            return
+        for first in range(0, self.n_clients, TAKEN):
+            yield self.take(np.arange(first, min(first + TAKEN, self.n_clients)))
 
     def _report(self, k: int) -> Report:
         context, by = (self.grid, self.score, self.round, self.model), self.strata
@@ -422,6 +444,9 @@ class Federation:
 
     def to_json(self) -> Iterator[bytes]:
         """The reports as JSON, a tenth of the time of one by one; private ones are one by one."""
+        if isinstance(self.table, StoredCounts):
+            yield from chain.from_iterable(part.to_json() for part in self._in_memory())
+            return
         grid = msgspec.Raw(msgspec.json.encode(wire.wire_grid(self.grid)))
         score, risk = (
             UNSET if one is None else msgspec.Raw(msgspec.json.encode(one))
@@ -508,8 +533,8 @@ class Federation:
                 raise RobfcpError("sizes: private counts need the true sizes beside them")
             totals = np.maximum(totals, 1)
         known = not private or sizes is not None
-        table = DenseCounts(array)
-        return Federation(names, table, totals, grid, score, privacy=stated, sizes_known=known)
+        held = DenseCounts(array)
+        return Federation(names, held, totals, grid, score, privacy=stated, sizes_known=known)
 
     @staticmethod
     def read(paths: FilePath | Iterable[FilePath], **agreed: Any) -> Federation:
@@ -518,7 +543,9 @@ class Federation:
         Parameters
         ----------
         paths
-            Report files, signed or not, or folders, which stand for the .json files in them.
+            Report files, signed or not; tables of reports in Parquet, whose counts stay where they
+            are if they are many; or folders, which stand for the .json files in them and for the
+            tables in them and below.
         agreed
             Who may report and what was agreed, as `from_reports` takes it: `keys`, `sizes`,
             `quorum`, `round`, `model`, `score`, `grid`, `max_share`, `privacy`, `revoked`,
@@ -536,7 +563,7 @@ class Federation:
         >>> robfcp.Federation.read(["a.json", "nobody.json"]).faulty[0].reason
         'nobody.json: no such file; check the path'
         """
-        return Federation.from_reports(read_files(paths), **agreed)
+        return Federation.from_reports(cast(Any, parquet.read_files(paths)), **agreed)
 
     @staticmethod
     def from_reports(
@@ -652,6 +679,24 @@ class Federation:
         federation = Federation(**fields, checked=checked)
         return federation if max_share is None else federation.capped(max_share)
 
+    def save(self, path: FilePath) -> None:
+        """Write the valid reports as one table in Parquet, which `read` and anybody else reads.
+
+        Parameters
+        ----------
+        path
+            Where: "round.parquet".
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.4]) for name in "ab"]
+        >>> robfcp.Federation.from_reports(reports).save("round.parquet")
+        >>> robfcp.Federation.read("round.parquet").ids
+        ('a', 'b')
+        """
+        parquet.write(self, path)
+
     def projected(self) -> Federation:
         """With noisy counts projected onto histograms of n_k samples, for comparing clients.
 
@@ -738,8 +783,15 @@ class Federation:
 
     def blocks(self) -> Iterator[Federation]:
         """The clients in order, some at a time, as federations of their own; one where few."""
-        parts = list(self.table.parts(BLOCK_ENTRIES))
+        parts = list(cast(SparseCounts, self.table).parts(BLOCK_ENTRIES))
         return iter([self]) if len(parts) < 2 else map(self._chosen, parts)
+
+    def named_blocks(self, most: int) -> Iterator[Federation]:
+        """The clients with their names, at most so many at a time, in the order they lie in."""
+        for places, block in self._passed(lambda block: block, ()):
+            known = replace(block, ids=_at(self.ids, places))
+            for first in range(0, block.n_clients, most):
+                yield known._chosen(slice(first, min(first + most, block.n_clients)))
 
     def fold(self, summary: Callable[..., S], *columns: NDArray[Any], add: Add[S] = add) -> S:
         """What is summed over all clients, block by block.
@@ -766,7 +818,7 @@ class Federation:
         >>> federation.fold(lambda block: block.pooled())
         array([5, 2, 3])
         """
-        return reduce(add, self._passed(summary, columns))
+        return reduce(add, (found for _, found in self._passed(summary, columns)))
 
     def map(self, numbers: Callable[..., NDArray[Any]], *columns: NDArray[Any]) -> NDArray[Any]:
         """A few numbers of every client, block by block.
@@ -791,14 +843,37 @@ class Federation:
         >>> federation.map(lambda block: block.below(1))
         array([3, 4])
         """
-        found = list(self._passed(numbers, columns))
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return placed(self._passed(numbers, columns), self.n_clients)
 
-    def _passed(self, work: Callable[..., S], columns: tuple[NDArray[Any], ...]) -> Iterator[S]:
+    def _passed(
+        self, work: Callable[..., S], columns: tuple[NDArray[Any], ...]
+    ) -> Iterator[tuple[NDArray[np.intp] | slice, S]]:
+        """What `work` makes of every block, with the places of its clients."""
+        if isinstance(counts := self.table, StoredCounts):
+            known = replace(self, ids=())  # names stay here
+
+            def there(held: Held) -> tuple[NDArray[np.intp] | slice, S]:
+                places, block = known._block(held)
+                return places, work(block, *(column[places] for column in columns))
+
+            yield from counts.source.each(there)
+            return
         first = 0
         for block in self.blocks():
             rows = slice(first, first := first + block.n_clients)
-            yield work(block, *(column[rows] for column in columns))
+            yield rows, work(block, *(column[rows] for column in columns))
+
+    def _block(self, held: Held) -> tuple[NDArray[np.intp], Federation]:
+        """Some stored clients as a federation without names, and their places."""
+        places, rows, counts = cast(StoredCounts, self.table).own(held)
+        split = {}
+        for name in ("strata", "set_sizes"):
+            if (kept := getattr(self, name)) is not None:
+                _, own, cells = kept.table.own(held)
+                split[name] = replace(kept, table=cells, rows=np.searchsorted(rows, own))
+        own_privacy = _at(self.privacy, places)
+        known: Any = {"sizes": self.sizes[places], "privacy": own_privacy, **split}
+        return places, replace(self, table=counts, **known)
 
 
 def numbered(n_clients: int, width: int) -> tuple[str, ...]:
@@ -818,6 +893,8 @@ def _listed(counts: Counts, rows: NDArray[np.intp], n_clients: int) -> Iterator[
 
 def _at(values: tuple[V, ...], rows: NDArray[np.intp] | slice) -> tuple[V, ...]:
     """The values at these places; none where there are none at all."""
+    if hasattr(values, "take"):
+        return values[rows] if isinstance(rows, slice) else values.take(rows)
     if isinstance(rows, slice) or not values:
         return values[rows] if isinstance(rows, slice) else ()
     return tuple(map(values.__getitem__, rows.tolist()))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, compress
 from operator import itemgetter
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,22 +21,26 @@ from robfcp.errors import MAX_NAME, ReportError, RobfcpError, plain
 from robfcp.federation import majority
 from robfcp.federation.counts import (
     Entries,
+    Held,
     Indices,
     Mask,
     SparseCounts,
+    StoredCounts,
     Stratified,
     Whole,
     added,
     check_extent,
+    itself,
     joined,
     narrowed,
+    part_of,
 )
 from robfcp.federation.majority import GridDigest, Header, Objection
-from robfcp.files import read_limited
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
 from robfcp.report import By, Names, Report, number_of, signing, wire
 
+T = TypeVar("T")
 FilePath = str | os.PathLike[str]
 
 MOST_ENTRIES = 2**20  # of one report: sums of so many counts stay within 64 bits
@@ -108,6 +114,7 @@ class Entry(NamedTuple):
     parts: tuple[Listed | None, ...]  # counts by bin, by class in steps, of all labels by bin
 
 
+@dataclass(eq=False)
 class Block:
     """Reports in columns: names, sizes, headers (each kind once) and counts, in use or claimed.
 
@@ -115,34 +122,57 @@ class Block:
     before: they hold noise, or came as objects.
     """
 
-    def __init__(self, entries: list[Entry]) -> None:
+    names: Any
+    named: Mask  # which names can be clients'
+    sizes: Whole
+    headers: list[Header]
+    kinds: Indices
+    known: Mask
+    counts: SparseCounts
+    strata: SparseCounts
+    told: SparseCounts
+
+    @staticmethod
+    def of(entries: list[Entry]) -> Block:
+        """The reports that came one by one."""
         columns = zip(*entries, strict=True) if entries else ((),) * len(Entry._fields)
-        self.names, sizes, headers, _, sent, parts = map(list, columns)
+        names, sizes, headers, _, sent, parts = map(list, columns)
         counts, strata, told = zip(*parts, strict=True) if parts else ((), (), ())
         own = {id(header): header for header in headers}  # in the order of the first that has it
         number = {one: k for k, one in enumerate(own)}
-        self.headers: list[Header] = list(own.values())
-        self.kinds = np.array([number[id(header)] for header in headers], dtype=np.intp)
-        self.sizes = np.array(sizes, dtype=np.int64)
-        self.known = np.array([one is None for one in sent], dtype=bool)
-        self.bins = np.array([header.grid.n_bins for header in self.headers], dtype=np.int64)
-        self.counts, self.told, steps = map(_rows, (counts, told, strata))
+        held, labels, steps = map(_rows, (counts, told, strata))
         reached = np.concatenate([[0], np.cumsum(steps.bins)])
         cells = reached[1:] - np.repeat(reached[steps.starts[:-1]], steps.lengths)
-        self.strata = SparseCounts(steps.starts, cells, steps.values, 0)
+        return Block(
+            names,
+            are_clients(names),
+            np.array(sizes, dtype=np.int64),
+            list(own.values()),
+            np.array([number[id(header)] for header in headers], dtype=np.intp),
+            np.array([one is None for one in sent], dtype=bool),
+            held,
+            SparseCounts(steps.starts, cells, steps.values, 0),
+            labels,
+        )
+
+    @property
+    def bins(self) -> Whole:
+        """(kinds,) how many bins each header's grid has."""
+        return np.array([header.grid.n_bins for header in self.headers], dtype=np.int64)
 
     def fine(self) -> Mask:
         """(n,) which reports are right, by the rules of `robfcp.report`."""
         units = np.array([1 if h.risk is None else h.risk.resolution for h in self.headers])
-        cells = self.bins * np.array([h.n_strata for h in self.headers])
-        fine = are_clients(self.names) & (self.sizes >= 1) & (self.sizes <= MAX_SAMPLES)
-        fine &= _fit(self.strata, cells[self.kinds], 1) & _fit(self.counts, self.bins[self.kinds])
+        bins = self.bins
+        cells = bins * np.array([h.n_strata for h in self.headers])
+        fine = self.named & (self.sizes >= 1) & (self.sizes <= MAX_SAMPLES)
+        fine &= _fit(self.strata, cells[self.kinds], 1) & _fit(self.counts, bins[self.kinds])
         totals = self.strata.sums(self.strata.values) + self.counts.sums(self.counts.values)
         fine &= (totals <= MAX_SAMPLES) & (totals == self.sizes * units[self.kinds])
         if len(self.told.bins):
             labels, samples = self.told.sums(self.told.values), np.maximum(self.sizes, 1)
             right = (labels <= MAX_SAMPLES) & (labels >= samples) & (labels % samples == 0)
-            right &= _fit(self.told, self.bins[self.kinds])
+            right &= _fit(self.told, bins[self.kinds])
             fine &= right | (self.told.lengths == 0)
         return fine | self.known
 
@@ -156,7 +186,8 @@ class Block:
         if not derived.all():
             inside = derived[owners]
             owners, cells, sums = owners[inside], cells[inside], sums[inside]
-        width = self.bins[0] if (self.bins == self.bins[0]).all() else self.bins[self.kinds[owners]]
+        width = self.bins
+        width = width[0] if (width == width[0]).all() else width[self.kinds[owners]]
         return added(
             np.concatenate([np.repeat(np.arange(len(lengths)), lengths), owners]),
             np.concatenate([bins, cells - cells // width * width]),  # faster than % by one number
@@ -210,6 +241,54 @@ def _in_use(part: SparseCounts, rows: Mask) -> Entries:
     return part.lengths, part.bins, part.values
 
 
+class Piece(NamedTuple):
+    """A part of a table: which rows are right, these, and the JSON of the others by their rows."""
+
+    right: Mask
+    block: Block
+    tells: Mask  # which of the right ones tell how large sets are
+    others: list[tuple[int, bytes]]
+
+
+class Shard(ABC):
+    """A table of reports; where it `stays` its counts are left where they are.
+
+    `places` are those of its rows among all reports, -1 of rows that are not right.
+    """
+
+    name: str
+    stays: bool
+    places: list[Indices]
+    repeated: Iterable[str] | None = None  # the names that come more than once, where known
+
+    @abstractmethod
+    def pieces(self, grid: Grid | None) -> Iterator[Piece]:
+        """The rows, checked; `grid` is the round's where it is known."""
+
+    @abstractmethod
+    def kept(self, places: Indices, common: tuple[By, Names] | None) -> Shard:
+        """The same with other places, and the classes of the round."""
+
+    @abstractmethod
+    def each(self, work: Callable[[Held], T]) -> Iterator[T]:
+        """What `work` makes of every block."""
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """All that a round holds: what lies in tables, and what is in memory."""
+
+    shards: Sequence[Shard]
+    memory: Held
+
+    def each(self, work: Callable[[Held], T]) -> Iterator[T]:
+        """What `work` makes of every block."""
+        if len(self.memory.places) or not self.shards:
+            yield work(self.memory)
+        for shard in self.shards:
+            yield from shard.each(work)
+
+
 class Intake:
     """Everything that arrived: from whom, in which context, with what counts; what was refused.
 
@@ -217,28 +296,64 @@ class Intake:
     ----------
     grid
         The round's grid where it is known: a report on another one is refused unbuilt.
+
+    Rows of tables that stay where they are have names, sizes and headers here, but no counts.
     """
 
     def __init__(self, grid: Grid | None = None) -> None:
         self.refused: list[tuple[str, Fault]] = []  # each with where it came from
-        self.clients: list[str] = []
+        self.clients: Any = []  # a list, or names in Arrow where tables stay
         self.headers: dict[Header, int] = {}  # equal headers are one; in the order of the first
         self._grid = grid
         self.signed = self.read = self._entries = self._bytes = 0
         self._waiting: list[Entry] = []
         self._faults: list[tuple[int, Fault]] = []  # by position among all that came
         self._known_headers: dict[tuple[object, ...], Header] = {}
-        self._columns: list[tuple[Whole, NDArray[np.int32]]] = []
+        self._names: list[Any] = []
+        self._columns: list[tuple[Whole, NDArray[np.int32], Indices, Mask, Mask]] = []
         self._parts: tuple[list[Entries], ...] = [], [], []
+        self._shards: list[Shard] = []
+        self._kept = 0
+        self._lost: list[slice] = []
 
-    def add(self, item: Untrusted) -> None:
-        """Take one thing that should be a report."""
+    def add(self, item: Untrusted | Shard) -> None:
+        """Take one thing that should be a report, or a table of them."""
         position = self.read
+        if isinstance(item, Shard):
+            return self._add_rows(item)
         self.read = position + 1
         if isinstance(item, (bytes, str)):
             item = Sent(item, f"report #{position + 1}")
         read: Any = self._entry if isinstance(item, Sent) else self._other
-        entry = read(item, position)
+        self._wait(read(item, position))
+
+    def _add_rows(self, shard: Shard) -> None:
+        """What is right of a table is kept, each other row is read again by itself."""
+        self._flush()
+        first, position = self._kept, self.read
+        try:
+            for piece in shard.pieces(self._grid):
+                position, self.read = self.read, self.read + len(piece.right)
+                places = np.full(len(piece.right), -1, dtype=np.int64)
+                places[piece.right] = self._kept + np.arange(len(piece.block.sizes))
+                shard.places.append(places)
+                self._keep(piece.block, position + np.flatnonzero(piece.right), piece.tells, shard)
+                for row, data in piece.others:
+                    sent = Sent(data, f"{shard.name} row {row + 1}")
+                    self._wait(self._entry(sent, position + row))
+                self._flush()
+        except RobfcpError as error:
+            self._flush()
+            self._lost.append(slice(first, self._kept))
+            fault = Fault(f"file:{shard.name}", "file", str(error))
+            self._faults.append((self.read, fault))
+            self.read += 1
+        else:
+            if shard.stays:
+                self._shards.append(shard)
+
+    def _wait(self, entry: Entry | None) -> None:
+        """Keep it until there are enough to be checked together."""
         if entry is None:
             return
         self._waiting.append(entry)
@@ -343,8 +458,8 @@ class Intake:
     def _flush(self) -> None:
         """Check what waits, keep what is right, read again what is not."""
         entries, self._waiting, self._entries, self._bytes = self._waiting, [], 0, 0
-        block = Block(entries)
-        fine = block.fine()
+        block = Block.of(entries)
+        fine, again = block.fine(), entries
         if not fine.all():
             again = []
             for entry, right in zip(entries, fine.tolist(), strict=True):
@@ -353,13 +468,25 @@ class Intake:
                     again.append(entry if sent is None else self._strictly(sent, entry.position))
                 except ReportError as error:
                     self._faults.append((entry.position, Fault.of(error)))
-            block = Block(again)
-        if not block.names:
+            block = Block.of(again)
+        positions = np.array([entry.position for entry in again], dtype=np.intp)
+        self._keep(block, positions, block.told.lengths > 0)
+
+    def _keep(
+        self, block: Block, positions: Indices, tells: Mask, shard: Shard | None = None
+    ) -> None:
+        """Right reports, with their counts unless these stay in a table."""
+        if not len(block.sizes):
             return
         numbers = [self.headers.setdefault(one, len(self.headers)) for one in block.headers]
-        self.clients += block.names
-        self._columns.append((block.sizes, np.array(numbers, dtype=np.int32)[block.kinds]))
-        everybody = np.ones(len(block.names), dtype=bool)
+        stays, names = shard is not None and shard.stays, block.names
+        self._names.append(names if stays or isinstance(names, list) else names.to_pylist())
+        self._kept += len(positions)
+        kinds = np.array(numbers, dtype=np.int32)[block.kinds]
+        self._columns.append((block.sizes, kinds, positions, tells, np.full(len(tells), stays)))
+        if stays:
+            return
+        everybody = np.ones(len(positions), dtype=bool)
         told = _in_use(block.told, everybody)
         split = block.strata.lengths, block.strata.bins, block.strata.values
         for kept, part in zip(self._parts, (block.pooled(), split, told), strict=True):
@@ -368,37 +495,57 @@ class Intake:
     def finish(self) -> None:
         """Nothing comes any more: columns are joined, the same report twice is one."""
         self._flush()
-        nothing = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        kinds = np.int64, np.int32, np.intp, np.bool_, np.bool_
+        nothing = tuple(np.zeros(0, dtype=kind) for kind in kinds)
         columns = zip(nothing, *self._columns, strict=True)
-        self.sizes, self.kinds = map(np.concatenate, columns)
-        self.tables = []
+        self.sizes, self.kinds, self._places, self._tells, self._stays = map(
+            np.concatenate, columns
+        )
+        self._columns.clear()
+        tables = [joined(part) for part in self._parts]
         for part in self._parts:
-            self.tables.append(joined(part))
             part.clear()
+        self._memory = np.flatnonzero(~self._stays)
+        rows = np.arange(len(self._memory))
+        split, told = (Stratified("class", 1, part, rows, 1) for part in tables[1:])
+        self.source = Blocks(self._shards, Held(self._memory, tables[0], split, told))
         self._faults.sort(key=itemgetter(0))
         self.refused = [(f"report #{place + 1}", fault) for place, fault in self._faults]
-        places = np.arange(self.read)
-        self._places = np.delete(places, [place for place, _ in self._faults])
-        self.valid = np.ones(len(self.clients), dtype=bool)
-        self.distinct = len(set(self.clients)) == len(self.clients)
-        if not self.distinct:
+        self.valid = np.ones(len(self.sizes), dtype=bool)
+        for lost in self._lost:
+            self.valid[lost] = False
+        self.clients, self._repeated = self._joined_names()
+        if len(self._repeated):
+            contents: dict[int, tuple[bytes, ...]] = {}
+            for found in self.source.each(partial(_contents, rows=self._repeated)):
+                contents.update(found)
             seen = set()
-            for k in np.flatnonzero(~self.alone()).tolist():
-                content = [_content(held, k) for held in self.tables]
-                report = self.clients[k], int(self.sizes[k]), int(self.kinds[k]), *content
+            for k in self._repeated[self.valid[self._repeated]].tolist():
+                report = self.clients[k], int(self.sizes[k]), int(self.kinds[k]), contents[k]
                 self.valid[k] = report not in seen
                 seen.add(report)
 
+    def _joined_names(self) -> tuple[Any, Indices]:
+        """All names, and which of them come more than once."""
+        names, self._names = self._names, []
+        if self._shards:
+            from robfcp.federation.parquet import Clients
+
+            clients = Clients.of(names)
+            return clients, clients.repeated(self._shards[0].repeated)
+        every = list(chain.from_iterable(names))
+        if len(set(every)) == len(every):
+            return every, np.zeros(0, dtype=np.intp)
+        times = Counter(every)
+        return every, np.flatnonzero([times[name] > 1 for name in every])
+
     def alone(self) -> Mask:
         """(n,) which of the valid reports are the only ones of their clients."""
-        if self.distinct:
-            return self.valid
-        times = Counter(self.names(self.valid))
-        return self.valid & [times[client] == 1 for client in self.clients]
-
-    def names(self, mask: Mask) -> Iterator[str]:
-        """The clients of the chosen reports."""
-        return compress(self.clients, mask.tolist())
+        found = self.valid.copy()
+        names = {k: self.clients[k] for k in self._repeated[found[self._repeated]].tolist()}
+        times = Counter(names.values())
+        found[[k for k, name in names.items() if times[name] > 1]] = False
+        return found
 
     def ballot(self) -> majority.Votes:
         """The votes of those who sent one report; of all where nobody did."""
@@ -443,7 +590,8 @@ class Intake:
     def check_conflicts(self) -> None:
         """Refuse the reports of clients that sent several: they contradict each other."""
         alone = self.alone()
-        for client, number in Counter(self.names(self.valid & ~alone)).items():
+        twice = [self.clients[k] for k in np.flatnonzero(self.valid & ~alone).tolist()]
+        for client, number in Counter(twice).items():
             reason = f"{client}: sent {number} different reports for this round; send one"
             self.refused.insert(0, (client, Fault(client, "client", reason)))
         self.valid = alone
@@ -457,14 +605,26 @@ class Intake:
             found.setdefault(fault.client, fault)
         return found
 
+    def heard(self, names: set[str]) -> set[str]:
+        """Which of the names have a valid report."""
+        if not names:
+            return names
+        if isinstance(self.clients, list):
+            return names.intersection(compress(self.clients, self.valid.tolist()))
+        return self.clients.among(names, self.valid)
+
     def fields(
         self, sizes: Mapping[str, int] | None, common: tuple[By, Names] | None
     ) -> dict[str, Any]:
         """What a federation holds of the valid reports, in the order of their clients' names."""
         rows = np.flatnonzero(self.valid)
-        ids = tuple(self.names(self.valid))
-        if (ordered := tuple(sorted(ids))) != ids:
-            rows = rows[sorted(range(len(ids)), key=ids.__getitem__)]
+        if isinstance(self.clients, list):
+            ids: Any = tuple(map(self.clients.__getitem__, rows.tolist()))
+            if (ordered := tuple(sorted(ids))) != ids:
+                rows = rows[sorted(range(len(ids)), key=ids.__getitem__)]
+        else:
+            rows = rows[(ids := self.clients.take(rows)).order]
+            ordered = self.clients.take(rows)
         kinds, headers, own = self.kinds[rows], list(self.headers), self.sizes[rows]
         first = headers[kinds[0]]
         n_bins = first.grid.n_bins
@@ -476,33 +636,52 @@ class Intake:
         privacy: tuple[Privacy | None, ...] = ()
         if any(header.privacy for header in headers):
             privacy = tuple(headers[kind].privacy for kind in kinds.tolist())
-        counts, by_class, told = self.tables
-        self.tables = []
-        tells = np.flatnonzero(told.lengths[rows])
+        places = np.full(len(self.sizes), -1, dtype=np.intp)
+        places[rows] = np.arange(len(rows))
+        held = self._held(places, n_bins, common)
+        found: dict[str, Any] = {"table": held.counts, "strata": held.strata}
+        found["set_sizes"] = held.set_sizes
+        if self._shards:
+            source = Blocks([shard.kept(places, common) for shard in self._shards], held)
+            split, tells = self._by_class[kinds], self._tells[rows]
+            found["table"] = StoredCounts(source, itself, len(rows), n_bins)
+            kinds_of: Any = (("strata", common, split), ("set_sizes", ("class", 1), tells))
+            for name, kind, mask in kinds_of:
+                if kind is not None and len(at := np.flatnonzero(mask)):
+                    n_cells, view = number_of(kind[1]) * n_bins, partial(part_of, name)
+                    counts = StoredCounts(source, view, len(at), n_cells, at)
+                    found[name] = Stratified(kind[0], kind[1], counts, at, n_bins)
         return {
             "ids": ordered,
-            "table": counts.chosen(rows, n_bins),
             "sizes": own,
             "grid": first.grid.built(),
             **{name: getattr(first, name) for name in ("score", "round", "model", "risk")},
             "privacy": privacy,
-            "strata": None if common is None else self._strata(by_class, rows, n_bins, *common),
-            "set_sizes": Stratified("class", 1, told.chosen(rows[tells], n_bins), tells, n_bins)
-            if len(tells)
-            else None,
+            **found,
         }
 
-    def _strata(
-        self, held: SparseCounts, rows: Indices, n_bins: int, by: By, names: Names
-    ) -> Stratified | None:
-        """The counts by class of those that have them."""
-        owns = [None if header.strata is None else header.strata[1] for header in self.headers]
-        kinds = self.kinds[rows]
-        places = np.flatnonzero(np.array([own is not None for own in owns], dtype=bool)[kinds])
-        if not len(places):
-            return None
-        counts = held.chosen(rows[places], number_of(names) * n_bins)
-        return Stratified(by, names, counts, places, n_bins).renamed(owns, kinds[places])
+    @property
+    def _by_class(self) -> Mask:
+        """(headers,) which of them keep counts by class."""
+        return np.array([header.strata is not None for header in self.headers], dtype=bool)
+
+    def _held(self, places: Indices, n_bins: int, common: tuple[By, Names] | None) -> Held:
+        """The valid reports in memory, by their places among all."""
+        memory = self.source.memory
+        here = np.argsort(places[memory.places], kind="stable")
+        here = here[np.searchsorted(places[memory.places[here]], 0) :]
+        own, (counts, by_class, told) = memory.places[here], memory.tables
+        split, kinds = None, self.kinds[own]
+        rows = np.flatnonzero(self._by_class[kinds])
+        if common is not None and len(rows):
+            cells = by_class.chosen(here[rows], number_of(common[1]) * n_bins)
+            owns = [None if header.strata is None else header.strata[1] for header in self.headers]
+            split = Stratified(*common, cells, rows, n_bins).renamed(owns, kinds[rows])
+        tells = np.flatnonzero(self._tells[own])
+        labels = Stratified("class", 1, told.chosen(here[tells], n_bins), tells, n_bins)
+        pooled = counts.chosen(here, n_bins)
+        self.source = Blocks([], memory)
+        return Held(places[own], pooled, split, labels if len(tells) else None)
 
 
 def _listed(
@@ -514,27 +693,16 @@ def _listed(
     return (range(header.grid.n_bins), counts) if isinstance(counts, list) else None
 
 
-def _content(held: SparseCounts, row: int) -> tuple[bytes, bytes]:
-    """All that stands in a row: the same for two rows only if they are."""
-    here = slice(held.starts[row], held.starts[row + 1])
-    return held.bins[here].tobytes(), held.values[here].tobytes()
-
-
-def read_files(paths: FilePath | Iterable[FilePath]) -> Iterator[Sent | Fault]:
-    """What stands in the files, one at a time; a folder stands for its .json files.
-
-    Hidden files and the records of calibrations are no reports.
-    """
-    for path in map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths):
-        files = [path]
-        if path.is_dir():
-            files = sorted(path.glob("[!.]*.json"))
-            files = [file for file in files if not file.name.endswith(".record.json")]
-        for file in files:
-            try:
-                yield Sent(read_limited(file), f"file:{file}")
-            except RobfcpError as error:
-                yield Fault(f"file:{file}", "file", str(error))
+def _contents(held: Held, rows: Indices) -> dict[int, tuple[bytes, ...]]:
+    """All that stands in some rows: the same for two of them only if they are."""
+    own = np.flatnonzero(np.isin(held.places, rows))
+    found: list[list[bytes]] = [[] for _ in own]
+    for counts in held.tables:
+        starts, *columns = counts.rows(own).entries()
+        for row, content in enumerate(found):
+            here = slice(starts[row], starts[row + 1])
+            content += [column[here].astype(np.int64).tobytes() for column in columns]
+    return dict(zip(held.places[own].tolist(), map(tuple, found), strict=True))
 
 
 def verified(
@@ -550,6 +718,9 @@ def verified(
     heard = set()
     faults = []
     for number, item in enumerate(reports, 1):
+        if isinstance(item, Shard):
+            reason = f"{item.name}: rows carry no signatures; collect with --keys, then calibrate "
+            item = Fault(f"file:{item.name}", "file", f"{reason}what that wrote without them")
         if isinstance(item, Fault):
             faults.append(item)
             continue
@@ -607,7 +778,7 @@ def take_in(
         intake.keep(majority.same_noise(votes))  # sizes, of all or in a class, are not exact
     awaits = {*invited, *(sizes or ())}
     valid = int(intake.valid.sum())
-    heard = set(intake.names(intake.valid)) if intake.refused or awaits else set()
+    heard = intake.heard({*awaits, *(fault.client for _, fault in intake.refused)})
     faulty = intake.faulty(heard)
     missing = awaits - heard - set(faulty)
     awaited = valid + len(faulty) + len(missing)

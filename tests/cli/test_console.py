@@ -29,7 +29,7 @@ CALLS = {  # one of each command, and of what it does besides
     "keygen": "keygen site-1 -o site-1.key",
     "terms": "terms round.toml",
     "report": "report site.npz --client site -o r.json",
-    "collect": "collect reports -o clean",
+    "collect": "collect reports -o clean.parquet",
     "calibrate": "calibrate reports --exactly 2",
     "predict": "predict calibration.json site.npz",
     "predict --letter": "predict --letter letter.json --local site.npz",

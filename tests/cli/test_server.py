@@ -62,22 +62,21 @@ def test_json_says_what_the_file_says(sites):
 
 
 def test_collected_reports_are_the_valid_ones_and_calibrate_alike(sites):
-    reports, clean = sites / "reports", sites / "clean"
+    reports, clean = sites / "reports", sites / "clean.parquet"
     (reports / "x.json").write_text("{broken")
     (reports / "z.json").write_bytes((reports / "0.json").read_bytes())
     with open(reports / "y.json", "wb") as stream:
         stream.truncate(400 * 2**20)
     data = json.loads(said("collect", reports, "-o", clean, "--json"))
     assert data["clients"] == [f"site-{k}" for k in range(7)]
-    assert sorted(path.name for path in clean.iterdir()) == [f"site-{k}.json" for k in range(7)]
-    assert "7 of 10 files" in said("collect", reports, "-o", clean)
+    assert "7 valid reports of 10 files" in said("collect", reports, "-o", clean)
     kept = json.loads(said("calibrate", clean, "--json"))
     found = json.loads(said("calibrate", reports, reports / "absent.json", "--json"))
     assert sorted(f["field"] for f in found["faulty"]) == ["file", "file", "report"]
     assert kept["trusted"] == found["trusted"]
     assert kept["levels"][0]["threshold"] == found["levels"][0]["threshold"]
-    assert "quorum" in refused("collect", reports, "-o", sites / "none", "--round", "r9")
-    assert not (sites / "none").exists()
+    assert "quorum" in refused("collect", reports, "-o", sites / "none.parquet", "--round", "r9")
+    assert not (sites / "none.parquet").exists()
 
 
 def test_a_registry_decides_who_may_report(sites):
@@ -189,7 +188,7 @@ def test_calibrate_and_verify_write_a_log_that_verify_checks(signed):
     assert "was altered" in refused("verify", log)
 
 
-def test_collected_reports_keep_their_signatures_and_a_forgery_silences_nobody(sites):
+def test_signatures_are_checked_when_collecting_and_a_forgery_silences_nobody(sites):
     pytest.importorskip("cryptography")
     lines, genuine = [], []
     for k in range(3):
@@ -207,12 +206,15 @@ def test_collected_reports_keep_their_signatures_and_a_forgery_silences_nobody(s
     for name, data in zip("abcdez", sent, strict=True):
         (sites / "in" / f"{name}.json").write_bytes(data)
     (sites / "sizes.json").write_text(json.dumps({f"site-{k}": 300 for k in range(3)}))
-    words = "collect", sites / "in", "-o", sites / "clean", "--round", "r"
+    clean = sites / "clean.parquet"
+    words = "collect", sites / "in", "-o", clean, "--round", "r"
     for option, file in (("--keys", "registry.toml"), ("--sizes", "sizes.json")):
         said(*words, option, sites / file)
-        kept = [(sites / "clean" / f"site-{k}.json").read_bytes() for k in range(3)]
-        assert kept == genuine
+        kept = robfcp.Federation.read(clean)
+        assert list(kept) == [robfcp.Report.from_json(signing.unwrap(data)) for data in genuine]
         fewer.save(sites / "in" / "z.json", own)  # refused by its size
+    words = clean, "--round", "r", "--keys", sites / "registry.toml"
+    assert "rows carry no signatures; collect with --keys" in refused("calibrate", *words)
 
 
 def test_no_command_replaces_its_inputs(sites):
@@ -222,7 +224,6 @@ def test_no_command_replaces_its_inputs(sites):
         ("calibrate", reports, "-o", one),
         ("calibrate", one, "--letters", reports),
         ("calibrate", one, "--html", sites / "reports" / ".." / "reports" / one.name),
-        ("collect", reports, "-o", reports),
     ):
         assert "would replace the inputs; choose another place" in refused(*words)
     assert one.read_bytes() == before

@@ -151,7 +151,6 @@ def test_passes_do_not_depend_on_the_number_of_blocks(monkeypatch):
         for found, wanted in (
             (federation.fold(lambda block: block.pooled()), pooled),
             (federation.fold(lambda block: block.strata.sizes.sum(axis=0)), held),
-            (federation.fold(lambda b, own: b.weighted(own), weights), weights @ federation.counts),
             (federation.map(lambda block: block.below(20)), federation.below(20)),
             (federation.map(lambda block, own: own * block.sizes, weights), weights * 20),
         ):

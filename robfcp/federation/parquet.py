@@ -1,0 +1,536 @@
+"""Reports in Parquet: one schema for everybody, read batch by batch, left where they are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from robfcp.arguments import RESERVED, are_clients
+from robfcp.errors import MAX_NAME, RobfcpError, plain
+from robfcp.federation.counts import (
+    Counts,
+    Held,
+    Indices,
+    Mask,
+    SparseCounts,
+    Stratified,
+    Whole,
+)
+from robfcp.federation.intake import Block, Fault, FilePath, Piece, Sent, Shard
+from robfcp.federation.majority import GridDigest, Header
+from robfcp.files import read_limited, unreadable, writing
+from robfcp.grid import Grid
+from robfcp.report import By, Names, Report, wire
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from robfcp.federation.federation import Federation
+
+T = TypeVar("T")
+SHARED = b"robfcp"  # the key of what all rows share, in the file's metadata
+ROWS = 2**15  # of a row group, and read at a time
+VALUES = 2**21  # read at a time, at most
+SPARE_VALUES, PER_BYTE = 2**20, 8  # of a file: more would be a trick to fill the memory
+HELD_VALUES = 2**27  # of all tables together, beyond which counts stay in the files
+_OURS = re.compile(r"\..*|.*\.(record|chain)\.json")
+LISTS = ("classes", "bins", "counts", "set_size_bins", "set_size_counts")
+REMEDY = "write it with robfcp collect"
+_PLAIN = f"^[!-~]([ -~]{{0,{MAX_NAME - 2}}}[!-~])?$"
+
+
+def arrow() -> Any:
+    """pyarrow with what is used of it, or a line that says how to get it."""
+    try:
+        for module in ("compute", "parquet"):
+            import_module(f"pyarrow.{module}")
+        return import_module("pyarrow")
+    except ImportError:
+        raise RobfcpError("Parquet: needs pyarrow; pip install 'robfcp[parquet]'") from None
+
+
+def schema(shared: bytes | None = None) -> pa.Schema:
+    """The columns of reports; `shared` is what stands in the file's metadata.
+
+    A report lists its bins in use with their counts, by class each with its class, class after
+    class. `n` is null where privacy hides it, `classes` where a report keeps none, `privacy` where
+    counts hold no noise; it is JSON as in a report. The metadata under "robfcp" is a report's JSON
+    without all that stands in columns.
+    """
+    pa = arrow()
+    types = {name: pa.list_(pa.int64() if "counts" in name else pa.int32()) for name in LISTS}
+    columns = {"client": pa.string(), "n": pa.int64(), **types, "privacy": pa.string()}
+    return pa.schema(list(columns.items()), None if shared is None else {SHARED: shared})
+
+
+class Clients(Sequence[str]):
+    """Names in Arrow: a fifth of what Python's own need."""
+
+    def __init__(self, array: pa.LargeStringArray) -> None:
+        self.array = array
+
+    @staticmethod
+    def of(parts: Iterable[Sequence[str] | pa.Array]) -> Clients:
+        """All names one after another."""
+        pa = arrow()
+        kind = pa.large_string()
+        arrays = [part if isinstance(part, pa.Array) else pa.array(part, kind) for part in parts]
+        return Clients(pa.concat_arrays([array.cast(kind) for array in arrays]))
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Clients(self.array[place])
+        return self.array[int(place)].as_py()
+
+    def __iter__(self) -> Iterator[str]:
+        for first in range(0, len(self), ROWS):
+            yield from self.array.slice(first, ROWS).to_pylist()
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and arrow().compute.index(self.array, name).as_py() >= 0
+
+    def take(self, rows: Indices) -> Clients:
+        """The names at some places."""
+        return Clients(self.array.take(arrow().array(rows)))
+
+    @property
+    def order(self) -> Indices:
+        """The places in the order of the names."""
+        return np.asarray(arrow().compute.sort_indices(self.array)).astype(np.intp)
+
+    def among(self, names: Iterable[str], mask: Mask) -> set[str]:
+        """Which of the names are here, where the mask says so."""
+        pa = arrow()
+        chosen = self.array.filter(pa.array(mask))
+        wanted = pa.array(sorted(names), self.array.type)
+        return set(chosen.filter(pa.compute.is_in(chosen, wanted)).to_pylist())
+
+    def repeated(self, names: Iterable[str] | None = None) -> Indices:
+        """The places of names that come more than once; `names` are these where they are known."""
+        pa = arrow()
+        if names is None:
+            found = pa.compute.value_counts(self.array)
+            twice = pa.compute.greater(found.field("counts"), 1)
+            wanted = found.field("values").filter(twice)
+        else:
+            wanted = pa.array(sorted(names), self.array.type)
+        return np.flatnonzero(np.asarray(pa.compute.is_in(self.array, wanted)))
+
+
+def _are_clients(names: pa.Array) -> Mask:
+    """Which can be clients' names; usual ones are told at once."""
+    compute = arrow().compute
+    fine = np.array(compute.match_substring_regex(names, _PLAIN).fill_null(False))
+    for begin in RESERVED:
+        fine &= ~np.array(compute.starts_with(names, begin).fill_null(False))
+    rest = np.flatnonzero(~fine)
+    fine[rest] = are_clients([name or "" for name in names.take(arrow().array(rest)).to_pylist()])
+    return fine
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What all rows of a table share: what it says, and what that means."""
+
+    said: dict[str, Any]
+    header: Header
+
+    @staticmethod
+    def read(text: bytes | None, name: str, grid: Grid | None) -> Shared:
+        """From a table's metadata, refused as a report that says so would be."""
+        try:
+            said = msgspec.json.decode(text or b"")
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
+            said = None
+        if not isinstance(said, dict):
+            raise RobfcpError(f"{name}: its metadata do not say what its rows share; {REMEDY}")
+        one: dict[str, Any] = {"client": name, "n_samples": 1}
+        if isinstance(said.get("strata"), dict):
+            one["strata"] = {**said["strata"], "steps": [0], "counts": [1]}
+        else:
+            one["counts"] = {"bins": [0], "counts": [1]}
+        data = msgspec.json.encode({**said, **one})
+        found = wire.fast_report(data)
+        shared = None if found is None else wire.read_shared(found, grid)
+        if shared is None:
+            Report.from_json(data, name, grid)  # which says what is wrong
+            raise RobfcpError(f"{name}: its metadata say too much; {REMEDY}")
+        return Shared(said, Header(GridDigest.of(shared[0]), *shared[1:]))
+
+    @property
+    def headers(self) -> list[Header]:
+        """Of rows without classes and with them."""
+        return [self.header._replace(strata=None), self.header]
+
+    def block(self, batch: pa.RecordBatch) -> tuple[Mask, Block]:
+        """Which rows can be put in columns, and these."""
+        n_rows = len(batch)
+        column = {name: batch.column(name) for name in batch.schema.names}
+        lists = {name: _numbers(column[name]) for name in LISTS if name in column}
+        nothing = np.zeros(n_rows, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        classes, bins, counts, told_bins, told = (lists.get(name, nothing) for name in LISTS)
+        by_class = np.zeros(n_rows, dtype=bool)
+        if "classes" in column:
+            by_class = np.array(column["classes"].is_valid())
+        right = np.array(column["client"].is_valid()) & np.array(column["n"].is_valid())
+        if "privacy" in column:
+            right &= np.array(column["privacy"].is_null())
+        right &= (bins[0] == counts[0]) & (told_bins[0] == told[0])
+        right &= ~by_class | ((classes[0] == bins[0]) & (self.header.strata is not None))
+        if not right.all():
+            return right, self.block(batch.filter(arrow().array(right)))[1]
+        n_bins, own = self.header.grid.n_bins, np.repeat(by_class, bins[0])
+        cells = bins[1]
+        if len(classes[1]):
+            inside = (cells[own] >= 0) & (cells[own] < n_bins) & (classes[1] < 2**31)
+            cells = cells.copy()
+            cells[own] = np.where(inside, classes[1] * n_bins + cells[own], -1)
+
+        def table(lengths: Whole, cells: Whole, values: Whole) -> SparseCounts:
+            return SparseCounts(np.concatenate([[0], np.cumsum(lengths)]), cells, values, 0)
+
+        block = Block(
+            column["client"],
+            _are_clients(column["client"]),
+            _whole(column["n"]),
+            self.headers,
+            by_class.astype(np.intp),
+            np.zeros(n_rows, dtype=bool),
+            table(np.where(by_class, 0, bins[0]), cells[~own], counts[1][~own]),
+            table(np.where(by_class, bins[0], 0), cells[own], counts[1][own]),
+            table(*told_bins, told[1]),
+        )
+        return right, block
+
+    def piece(self, batch: pa.RecordBatch) -> Piece:
+        """The rows, checked; the JSON of those that have to be read by themselves."""
+        right, block = self.block(batch)
+        fine = block.fine()
+        if not fine.all():
+            right[right] = fine
+            block = self.block(batch.filter(arrow().array(right)))[1]
+        others = [(row, self.sent(batch.slice(row, 1))) for row in np.flatnonzero(~right).tolist()]
+        return Piece(right, block, block.told.lengths > 0, others)
+
+    def sent(self, row: pa.RecordBatch) -> bytes:
+        """One row as the report it should be."""
+        n_bins, compute = self.header.grid.n_bins, arrow().compute
+        most = min(n_bins * self.header.n_strata + 1, SPARE_VALUES)
+        own = {name: row.column(name) for name in row.schema.names}
+        for name in LISTS:
+            if name in own and len(own[name].flatten()) > most:
+                own[name] = compute.list_slice(own[name], 0, most)
+        found: dict[str, Any] = {name: column[0].as_py() for name, column in own.items()}
+        said = {name: value for name, value in self.said.items() if name != "strata"}
+        said |= {"client": found["client"], "n_samples": found["n"]}
+        bins, counts, classes = found["bins"] or [], found["counts"] or [], found.get("classes")
+        if classes is None:
+            said["counts"] = {"bins": bins, "counts": counts}
+        else:
+            cells, end = [], n_bins * self.header.n_strata
+            if len(classes) == len(bins):
+                for one, place in zip(classes, bins, strict=True):
+                    inside = None not in (one, place) and 0 <= place < n_bins and one >= 0
+                    cells.append(one * n_bins + place if inside else end)
+            steps = [cell - before for cell, before in zip(cells, [0, *cells], strict=False)]
+            said["strata"] = {**self.said.get("strata", {}), "steps": steps, "counts": counts}
+        if found.get("set_size_bins") is not None or found.get("set_size_counts") is not None:
+            told = found.get("set_size_bins") or [], found.get("set_size_counts") or []
+            said["set_sizes"] = dict(zip(("bins", "counts"), told, strict=True))
+        if found.get("privacy") is not None:
+            try:
+                said["privacy"] = msgspec.json.decode(found["privacy"])
+            except (msgspec.DecodeError, RecursionError):
+                said["privacy"] = found["privacy"]
+        return msgspec.json.encode({name: one for name, one in said.items() if one is not None})
+
+    def held(
+        self, batch: pa.RecordBatch, places: Indices, common: tuple[By, Names] | None, raw: bool
+    ) -> Held:
+        """The rows that have places, in the order of these, on the round's classes."""
+        own = np.argsort(places, kind="stable")
+        own = own[np.searchsorted(places[own], 0) :]
+        if len(own) < len(places) or (own[1:] < own[:-1]).any():
+            batch = batch.take(arrow().array(own))
+        _, block = self.block(batch)
+        n_bins, everybody = self.header.grid.n_bins, np.arange(len(own))
+        lengths, bins, values = block.pooled()
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        pooled = SparseCounts(starts, bins, values, n_bins)
+        if raw:
+            both = (block.strata, block.told)
+            return Held(
+                places[own],
+                pooled,
+                *(Stratified("class", 1, part, everybody, n_bins) for part in both),
+            )
+        split: Stratified | None = None
+        rows = np.flatnonzero(block.kinds)
+        if common is not None and len(rows):
+            kept = replace(block.strata.rows(rows), n_bins=n_bins * self.header.n_strata)
+            split = Stratified(*common, kept, rows, n_bins)
+            owns = [self.header.strata and self.header.strata[1]]
+            split = split.renamed(owns, np.zeros(len(rows), dtype=np.int32))
+        tells = np.flatnonzero(block.told.lengths)
+        labels = replace(block.told.rows(tells), n_bins=n_bins)
+        told = Stratified("class", 1, labels, tells, n_bins) if len(tells) else None
+        return Held(places[own], pooled, split, told)
+
+
+def _whole(column: pa.Array) -> Whole:
+    """Whole numbers; what is none, or too large, is negative or too large here too."""
+    numbers = column.fill_null(-1).to_numpy(zero_copy_only=False)
+    if numbers.dtype == np.uint64:
+        numbers = np.minimum(numbers, np.uint64(2**63 - 1))
+    return numbers.astype(np.int64, copy=False)
+
+
+def _numbers(column: pa.Array) -> tuple[Whole, Whole]:
+    """(n,) lengths of lists, and all that stands in them."""
+    lengths = _whole(arrow().compute.list_value_length(column).fill_null(0))
+    return lengths, _whole(column.flatten())
+
+
+def misfit(columns: pa.Schema) -> str:
+    """Why a table is none of reports; empty where it is one."""
+    types, known = arrow().types, {name: columns.field(name).type for name in columns.names}
+    for name, wanted in zip(schema().names, schema().types, strict=True):
+        found = known.get(name)
+        if found is None:
+            if name in ("client", "n", "bins", "counts"):
+                return f"has no column {name!r}"
+            continue
+        if types.is_list(wanted):
+            listed = types.is_list(found) or types.is_large_list(found)
+            fits = listed and types.is_integer(found.value_type)
+        else:
+            fits = types.is_integer(found) if name == "n" else _is_text(found)
+        if not fits:
+            return f"holds {plain(str(found), 60)} in {name!r} where {wanted} should be"
+    return ""
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = arrow().types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+@dataclass(eq=False)
+class File(Shard):
+    """A Parquet file of reports."""
+
+    path: Path
+    stays: bool = False
+    places: list[Indices] = field(default_factory=list)
+    common: tuple[By, Names] | None = None
+    raw: bool = True
+    shared: Shared | None = None
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Its path."""
+        return str(self.path)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """The file, or a line that says what is wrong with it."""
+        pa = arrow()
+        try:
+            if not self.path.is_file():
+                raise FileNotFoundError(self.path)
+            with pa.parquet.ParquetFile(self.path) as file:
+                yield file
+        except FileNotFoundError as error:
+            raise RobfcpError(unreadable(self.path, error)) from None
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, PermissionError):
+                raise RobfcpError(unreadable(self.path, error)) from None
+            raise RobfcpError(
+                f"{self.path}: is cut or no Parquet file; copy it again, or {REMEDY}"
+            ) from None
+
+    @cached_property
+    def _known(self) -> tuple[tuple[int, ...], int, int, bytes | None]:
+        """What tells whether the file is still the same; its rows, values and what they share."""
+        with self._opened() as file:
+            problem, found = misfit(file.schema_arrow), file.metadata
+            if problem:
+                raise RobfcpError(f"{self.path}: {problem}; {REMEDY}")
+            values = sum(
+                found.row_group(group).column(column).num_values
+                for group in range(found.num_row_groups)
+                for column in range(found.num_columns)
+            )
+            state = os.stat(self.path)
+            if values > SPARE_VALUES + PER_BYTE * state.st_size:
+                raise RobfcpError(
+                    f"{self.path}: {state.st_size} bytes hold {values} numbers, which no reports "
+                    f"do; {REMEDY}"
+                )
+            said = (found.metadata or {}).get(SHARED)
+        return (state.st_ino, state.st_size, state.st_mtime_ns), found.num_rows, values, said
+
+    @property
+    def n_values(self) -> int:
+        """How many numbers the file holds; none where it cannot be read."""
+        try:
+            return self._known[2]
+        except RobfcpError:
+            return 0
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, some at a time: the same ones every time."""
+        state, n_rows, values, _ = self._known
+        with self._opened() as file:
+            now = os.stat(self.path)
+            if (now.st_ino, now.st_size, now.st_mtime_ns) != state:
+                raise RobfcpError(f"{self.path}: changed while it was read; start again")
+            size = max(1, min(ROWS, VALUES * n_rows // max(values, 1)))
+            names = [name for name in schema().names if name in file.schema_arrow.names]
+            yield from file.iter_batches(batch_size=size, columns=names)
+
+    def pieces(self, grid: Grid | None) -> Iterator[Piece]:
+        """The rows, checked."""
+        self.shared = Shared.read(self._known[3], self.name, grid)
+        yield from map(self.shared.piece, self._batches())
+
+    def kept(self, places: Indices, common: tuple[By, Names] | None) -> File:
+        """The same with other places, and the classes of the round."""
+        own: list[Any] = [np.where(part < 0, -1, places[part]) for part in self.places]
+        self.places = [part.astype(np.int32) for part in own]
+        self.common, self.raw = common, False
+        return self
+
+    def each(self, work: Callable[[Held], T]) -> Iterator[T]:
+        """What `work` makes of every batch."""
+        assert self.shared is not None
+        for batch, places in zip(self._batches(), self.places, strict=True):
+            yield work(self.shared.held(batch, places, self.common, self.raw))
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The reports in a folder: its .json files, and the tables in it and below.
+
+    Hidden files, records and chains of calibrations, and what Spark begins with _ are none.
+    """
+    found = [file for file in sorted(folder.glob("*.json")) if not _OURS.fullmatch(file.name)]
+    for file in sorted(folder.rglob("*.parquet")):
+        below = file.relative_to(folder).parts
+        if not file.is_dir() and not any(name.startswith((".", "_")) for name in below):
+            found.append(file)
+    return found
+
+
+def read_files(paths: FilePath | Iterable[FilePath]) -> Iterator[Sent | Fault | Shard]:
+    """What stands in the files, one at a time; a table as a whole."""
+    files: list[Path] = []
+    for path in map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths):
+        files += files_in(path) if path.is_dir() else [path]
+    tables = {file: File(file) for file in files if file.suffix == ".parquet"}
+    stays = sum(file.n_values for file in tables.values()) > HELD_VALUES
+    for file in files:
+        if file in tables:
+            tables[file].stays = stays
+            yield tables[file]
+            continue
+        try:
+            yield Sent(read_limited(file), f"file:{file}")
+        except RobfcpError as error:
+            yield Fault(f"file:{file}", "file", str(error))
+
+
+def write(federation: Federation, path: FilePath) -> None:
+    """The valid reports of a round as one file.
+
+    Parameters
+    ----------
+    federation
+        The reports.
+    path
+        Where it is to lie.
+    """
+    names = ("round", "model", "risk")
+    said: dict[str, Any] = {"kind": "report", "schema": 1, "grid": wire.wire_grid(federation.grid)}
+    said |= {"score": wire.wire_score(federation.score)}
+    said |= {name: getattr(federation, name) for name in names}
+    if (strata := federation.strata) is not None:
+        said["strata"] = {"by": strata.by, "names": strata.names}
+    text = msgspec.json.encode({name: value for name, value in said.items() if value is not None})
+    pa, columns = arrow(), schema(text)
+    with (
+        writing(path) as stream,
+        pa.parquet.ParquetWriter(stream, columns, compression="zstd") as writer,
+    ):
+        for block in federation.named_blocks(ROWS):
+            writer.write_table(pa.Table.from_arrays(_arrays(block), schema=columns))
+
+
+def _arrays(block: Federation) -> list[pa.Array]:
+    """The columns of some reports."""
+    arrays, n_rows = arrow(), block.n_clients
+    stated = block.privacy or (None,) * n_rows
+    noisy = np.array([one is not None for one in stated])
+    hidden = np.array([one is not None and one.hides_size for one in stated])
+    lengths, bins, values = _listed(block.table, noisy)
+    owners, classes, by_class = np.repeat(np.arange(n_rows), lengths), bins[:0], noisy & False
+    if (strata := block.strata) is not None:
+        by_class[strata.rows] = True
+        own, cells, counts = _listed(strata.table, noisy[strata.rows])
+        kept = ~by_class[owners]
+        owners = np.concatenate([owners[kept], np.repeat(strata.rows, own)])
+        order = np.argsort(owners, kind="stable")
+        classes, inside = np.divmod(cells, strata.n_bins)
+        bins, values = (
+            np.concatenate([one[kept], two])[order]
+            for one, two in ((bins, inside), (values, counts))
+        )
+        lengths = np.bincount(owners, minlength=n_rows)
+    tells, told = noisy & False, (np.zeros(0, dtype=np.int64),) * 3
+    if block.set_sizes is not None:
+        tells[block.set_sizes.rows] = True
+        told = _listed(block.set_sizes.table, noisy[block.set_sizes.rows])
+
+    def lists(name: str, held: Mask, lengths: Whole, values: Whole) -> pa.Array:
+        every = np.zeros(n_rows, dtype=np.int64)
+        every[held] = lengths
+        starts = arrays.array(np.concatenate([[0], np.cumsum(every)]), arrays.int32())
+        numbers = arrays.array(values, schema().field(name).type.value_type)
+        return arrays.ListArray.from_arrays(starts, numbers, mask=arrays.array(~held))
+
+    all_rows = ~(noisy & False)
+    return [
+        arrays.array(list(block.ids), arrays.string()),
+        arrays.array(block.sizes, mask=hidden),
+        lists("classes", by_class, lengths[by_class], classes),
+        lists("bins", all_rows, lengths, bins),
+        lists("counts", all_rows, lengths, values),
+        lists("set_size_bins", tells, told[0], told[1]),
+        lists("set_size_counts", tells, told[0], told[2]),
+        arrays.array(
+            [None if one is None else msgspec.json.encode(one).decode() for one in stated],
+            arrays.string(),
+        ),
+    ]
+
+
+def _listed(table: Counts, noisy: Mask) -> tuple[Whole, Whole, Whole]:
+    """Lengths, cells and values; of noisy rows all cells, whatever is in them."""
+    if not noisy.any():
+        starts, cells, values = table.entries()
+        return np.diff(starts), cells.astype(np.int64), values.astype(np.int64)
+    dense = table.dense()
+    kept = (dense != 0) | noisy[:, None]
+    return kept.sum(axis=1), np.nonzero(kept)[1], dense[kept]

@@ -1,0 +1,242 @@
+"""Reports in tables: the same answer and the same words wherever the counts lie."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from makers import LAC
+from test_intake import site
+
+import robfcp
+from robfcp import Consensus, Federation, Grid, Report
+from robfcp.errors import RobfcpError
+from robfcp.federation import counts, parquet
+from robfcp.privacy import Privacy
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+HOMES = {"memory": (2**27, 2**15), "one block": (0, 2**15), "100 blocks": (0, 3)}
+KINDS = ["plain", "class", "groups", "mixed", "private", "loss"]
+
+
+def stay(monkeypatch, home):
+    for name, value in zip(("HELD_VALUES", "ROWS"), HOMES[home], strict=True):
+        monkeypatch.setattr(parquet, name, value)
+
+
+def report(k, kind, rng):
+    name, n = f"s{(k * 7919) % 1000:03d}", int(rng.integers(20, 40))
+    scores = rng.beta(1, 3, n) if k % 9 else rng.random(n) / 20
+    if kind == "loss":
+        losses = np.sort(rng.random((n, 3)), axis=1)[:, ::-1]
+        return Report.from_losses(name, losses, [0.1, 0.5, 0.9], risk="fnr")
+    more = {
+        "labels": rng.integers(0, 3, n),
+        "classes": ["a", "b", "c"] if k % 5 else ["c", "b", "a"],
+    }
+    if kind == "groups":
+        more = {"groups": rng.choice(["x", "y", f"z{k % 2}"], n)}
+    if kind in ("plain", "private") or (kind == "mixed" and k % 3 == 0):
+        more = {"privacy": Privacy(9.0)} if kind == "private" and k % 3 else {}
+    if kind == "mixed" and k % 2:
+        more["label_scores"] = rng.random((n, 3))
+    return Report.from_scores(name, scores, Grid.uniform(40), score=LAC, round="r", **more)
+
+
+def shards(folder, reports, number=3):
+    """The reports in nested tables and the last of them as JSON, in no order."""
+    *rest, last = reports
+    (folder / "day=1").mkdir()
+    for k in range(number):
+        Federation.from_reports(rest[k::number]).save(folder / "day=1" / f"part-{k}.parquet")
+    last.save(folder / "last.json")
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_calibration_is_the_same_to_the_byte_wherever_its_counts_are(kind, tmp_path, monkeypatch):
+    rng = np.random.default_rng(3)
+    reports = [report(k, kind, rng) for k in range(300 if kind == "plain" else 40)]
+    asked = {"risk": 0.3} if kind == "loss" else {}
+    ways = [{}] if kind == "plain" else [{}, {"promise": robfcp.Pac(liars=2, alike=0.1)}]
+    ways += [{"by": "group" if kind == "groups" else "class"}] * (kind in ("groups", "mixed"))
+    ways += [{"by": {"a": "u", "b": "v", "c": "u"}}, {"promise": robfcp.LabelShift(liars=1)}] * (
+        kind == "class"
+    )
+    here = Federation.from_reports(reports)
+    wanted = [robfcp.calibrate(here, defence=Consensus(seed=5), **asked, **way) for way in ways]
+    place = shards(tmp_path, reports)
+    for home in HOMES:
+        stay(monkeypatch, home)
+        found = Federation.read(place)
+        assert found.ids == here.ids if home == "memory" else list(found.ids) == list(here.ids)
+        assert isinstance(found.table, counts.StoredCounts) == (home != "memory")
+        assert list(found) == list(here)
+        few = np.array([0, 3, 7])
+        assert list(found.take(few)) == list(here.take(few))
+        for calibration, way in zip(wanted, ways, strict=True):
+            again = robfcp.calibrate(found, defence=Consensus(seed=5), **asked, **way)
+            assert again.to_json() == calibration.to_json()
+
+
+SHARED = {
+    name: value for name, value in site(0).items() if name in ("schema", "grid", "score", "round")
+}
+SHARED = {"kind": "report", **SHARED}
+BY_CLASS = {**SHARED, "strata": {"by": "class", "names": ["cat", "dog", "eel"]}}
+ROWS = [("n", value) for value in (-1, 0, 29, 31, 2**40 + 1, None)]
+ROWS += [("client", value) for value in ("", " a", "report #3", "\u202eabc", "x" * 201, None)]
+ROWS += [(name, ("first", v)) for name in ("bins", "counts") for v in (-1, 10**6, 2**40 + 1, None)]
+ROWS += [(name, ("pop",)) for name in ("bins", "counts", "classes")]
+ROWS += [("classes", ("first", -1)), ("classes", ("first", 3)), ("bins", ("first", 10**5))]
+ROWS += [("privacy", text) for text in ("{}", "null", 'null,"client":"b"', "[" * 9**5)]
+ROWS += [("counts", ("long", 1)), ("bins", None), ("set_size_bins", [0]), ("set_size_counts", [-3])]
+
+
+def row_of(message):
+    counts, split = message.get("counts"), message.get("strata")
+    row = {"client": message["client"], "n": message["n_samples"]}
+    if split is None:
+        return row | {"bins": list(counts["bins"]), "counts": list(counts["counts"])}
+    classes, bins = np.divmod(np.cumsum(split["steps"]), Grid.default().n_bins)
+    return row | {"classes": classes.tolist(), "bins": bins.tolist(), "counts": split["counts"]}
+
+
+def write(path, rows, shared=SHARED, columns=None):
+    own = {pa.int32(): pa.int64(), pa.string(): pa.large_string()}
+    kinds = columns or pa.schema(
+        [
+            (
+                f.name,
+                pa.large_list(pa.int64()) if pa.types.is_list(f.type) else own.get(f.type, f.type),
+            )
+            for f in parquet.schema()
+        ]
+    )
+    said = {parquet.SHARED: shared if isinstance(shared, bytes) else json.dumps(shared).encode()}
+    pq.write_table(pa.Table.from_pylist(rows, kinds.with_metadata(said)), path)
+    return path
+
+
+@pytest.mark.parametrize(("field", "wrong"), ROWS)
+@pytest.mark.parametrize("kind", ["plain", "class"])
+def test_one_wrong_row_costs_itself_alone(field, wrong, kind, tmp_path, monkeypatch):
+    rows = [row_of(site(k, kind)) for k in range(5)]
+    if not isinstance(wrong, tuple):
+        rows[2][field] = wrong
+    elif wrong[0] == "first":
+        rows[2][field] = [wrong[1], *rows[2].get(field, [0])[1:]]
+    else:
+        rows[2][field] = [*rows[2].get(field, [0])[1:], *wrong[1:] * 2**19]
+    file = write(tmp_path / "r.parquet", rows, BY_CLASS if kind == "class" else SHARED)
+    others = [json.dumps(site(k, kind)) for k in (0, 1, 3, 4)]
+    wanted = robfcp.calibrate(others).to_json() if (field, wrong) != ("privacy", "null") else None
+    for home in HOMES:
+        stay(monkeypatch, home)
+        found = Federation.read(file)
+        if (field, wrong) in (("privacy", "null"), ("classes", None)):
+            assert found.n_clients == 5
+            continue
+        assert robfcp.calibrate(list(found)).to_json() == wanted
+        (fault,) = found.faulty
+        assert fault.client in fault.reason
+        assert fault.reason.isprintable()
+
+
+def broken(kind, path):
+    """A file that is no table of reports, in one of the ways there are."""
+    whole = write(path, [row_of(site(9))]).read_bytes()
+    columns = pa.schema(
+        [*list(parquet.schema())[:1], ("n", pa.string()), *list(parquet.schema())[2:]]
+    )
+    twice = {**SHARED, "strata": {"by": "class", "names": ["a", "a"]}}
+    ways = {
+        "cut": lambda: path.write_bytes(whole[: len(whole) // 2]),
+        "altered": lambda: path.write_bytes(whole[:4] + bytes(99) + whole[103:]),
+        "empty": lambda: path.write_bytes(b""),
+        "JSON": lambda: path.write_text(json.dumps(site(9))),
+        "text": lambda: write(path, [{**row_of(site(9)), "n": "30"}], columns=columns),
+        "column": lambda: pq.write_table(pa.table({"client": ["a"], "n": [1]}), path),
+        "alone": lambda: write(path, [row_of(site(9))], b""),
+        "grid": lambda: write(path, [row_of(site(9))], {**SHARED, "grid": {"name": "x"}}),
+        "more": lambda: write(path, [row_of(site(9))], {**SHARED, "privacy": {}}),
+        "names": lambda: write(path, [row_of(site(9))], twice),
+        "classes": lambda: write(
+            path, [row_of(site(9))], {**SHARED, "strata": {"by": "class", "names": 10**6}}
+        ),
+        "bomb": lambda: write(path, [{**row_of(site(9)), "bins": [0] * 2**21}]),
+        "link": lambda: (path.unlink(), path.symlink_to(path.parent / "nowhere")),
+        "pipe": lambda: (path.unlink(), os.mkfifo(path)),
+    }
+    ways[kind]()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        *((kind, "is cut or no Parquet file; copy it again") for kind in ("cut", "empty", "JSON")),
+        ("altered", "cut or no Parquet"),
+        ("text", "holds string in 'n' where int64 should be; write it with robfcp collect"),
+        ("column", "has no column 'bins'; write it with robfcp collect"),
+        ("alone", "its metadata do not say what its rows share"),
+        ("grid", "'digest' at grid is missing"),
+        ("more", "privacy leaves out"),
+        ("names", "a name comes twice"),
+        ("classes", "1000000 of them; give 1 to 20000"),
+        ("bomb", "numbers, which no reports do"),
+        ("link", "no such file; check the path"),
+        ("pipe", "no such file; check the path"),
+    ],
+)
+def test_a_file_that_is_no_table_is_one_line_and_the_others_count(
+    kind, words, tmp_path, monkeypatch
+):
+    write(tmp_path / "a.parquet", [row_of(site(k)) for k in range(3)])
+    broken(kind, tmp_path / "b.parquet")
+    for home in HOMES:
+        stay(monkeypatch, home)
+        before = pa.total_allocated_bytes()
+        found = Federation.read(tmp_path)
+        assert found.n_samples == 90
+        (fault,) = found.faulty
+        assert words in fault.reason
+        assert fault.reason.isprintable()
+        assert pa.total_allocated_bytes() - before < 2**20
+
+
+def test_a_name_twice_is_one_site_or_none_in_one_table_or_several(tmp_path, monkeypatch):
+    rows = [row_of(site(k)) for k in range(4)]
+    other = {**row_of(site(7)), "client": "s01"}
+    write(tmp_path / "a.parquet", [*rows, rows[0], other])
+    write(tmp_path / "b.parquet", [rows[2], row_of(site(5)), {**row_of(site(8)), "client": "s03"}])
+    for home in HOMES:
+        stay(monkeypatch, home)
+        found = Federation.read([tmp_path / "a.parquet", tmp_path / "b.parquet"])
+        assert list(found.ids) == ["s00", "s02", "s05"]
+        assert [fault.client for fault in found.faulty] == ["s01", "s03"]
+        assert "sent 2 different reports for this round" in found.faulty[0].reason
+        assert Federation.read(tmp_path, invited=["s05", "s09"]).missing == ("s09",)
+
+
+def test_a_table_that_changes_between_two_passes_is_refused(tmp_path, monkeypatch):
+    rows = [row_of(site(k)) for k in range(9)]
+    stay(monkeypatch, "100 blocks")
+    found = Federation.read(write(tmp_path / "a.parquet", rows))
+    assert found.pooled().sum() == 270
+    write(tmp_path / "a.parquet", rows[:8])
+    with pytest.raises(RobfcpError, match="changed while it was read; start again"):
+        found.below(0)
+    (tmp_path / "a.parquet").unlink()
+    with pytest.raises(RobfcpError, match="no such file"):
+        robfcp.calibrate(found)
+
+
+def test_anybody_reads_the_table_without_us(tmp_path):
+    polars = pytest.importorskip("polars")
+    Federation.from_reports([json.dumps(site(k, "class")) for k in range(3)]).save(
+        tmp_path / "r.parquet"
+    )
+    frame = polars.read_parquet(tmp_path / "r.parquet")
+    assert frame["n"].sum() == frame["counts"].explode().sum() == 90
+    assert frame.columns == parquet.schema().names
