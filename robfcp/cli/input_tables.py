@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from robfcp.arguments import a_few
 from robfcp.cli.console import basic
 from robfcp.errors import RobfcpError
-from robfcp.federation.parquet import files_in
 from robfcp.files import unreadable
 from robfcp.probabilities import ClassColumns, from_logits, sum_tolerance
 from robfcp.report import Names
@@ -101,7 +100,11 @@ def expects(score: Score | None, risk: Risk | str | None = None) -> Expects:
     return "classes" if score is None or isinstance(score, ClassificationScore) else "values"
 
 
-def expanded(paths: Iterable[Path], endings: Sequence[str]) -> list[Path]:
+def expanded(
+    paths: Iterable[Path],
+    endings: Sequence[str],
+    files_in: Callable[[Path], list[Path]] = lambda folder: sorted(folder.glob("[!.]*")),
+) -> list[Path]:
     """The files: a folder stands for those in it with such an ending, a pattern for its matches.
 
     Shells of Windows leave patterns as they are, so they are matched here.
@@ -110,8 +113,8 @@ def expanded(paths: Iterable[Path], endings: Sequence[str]) -> list[Path]:
     for path in paths:
         matches = [path]
         if path.is_dir():
-            every = files_in(path) if ".json" in endings else sorted(path.glob("[!.]*"))
-            matches = [one for one in every if one.suffix.lower() in endings and one.is_file()]
+            inside = [one for one in files_in(path) if one.suffix.lower() in endings]
+            matches = [one for one in inside if one.is_file()]
             if not matches:
                 raise RobfcpError(f"{path}: holds no {' or '.join(endings)} file; check the folder")
         elif glob.has_magic(str(path)) and not path.exists():

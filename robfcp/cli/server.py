@@ -26,7 +26,7 @@ from robfcp.cli.site import read_letter
 from robfcp.defence import DEFENCES, Consensus, Defence, RobFCP, named_defence
 from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
+from robfcp.federation import Federation, report_files
 from robfcp.files import read_limited
 from robfcp.guarantees import Promise, named_promise, outside_of
 from robfcp.monitoring import AlarmHistory, Chain, chain_path
@@ -90,7 +90,7 @@ def collect(
     [dim]Example: robfcp collect inbox -o round.parquet --round r1[/dim]
     [dim]Example: robfcp collect inbox -o round.parquet --terms round.toml --quorum 0.8[/dim]
     """
-    files = expanded(reports, ROUND)
+    files = expanded(reports, ROUND, report_files)
     console.prepare(output, endings=(".parquet",), inputs=files)
     with printer.busy(f"reading {len(files)} reports"):
         found = agreed_on.read(files)
@@ -140,7 +140,7 @@ def calibrate(
         option = "--readmit: nobody is out" if readmit else "--alarms: rang on no calibration"
         raise RobfcpError(f"{option} without a chain; pass the one before as --previous")
     key = None if sign is None else signing.load_key(sign)
-    files = expanded(reports, ROUND)
+    files = expanded(reports, ROUND, report_files)
     folder = None if letters is None else letters / "any"
     console.prepare(output, html, audit, folder, inputs=files)
     with printer.busy(f"calibrating {len(files)} reports"):

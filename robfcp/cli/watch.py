@@ -17,6 +17,7 @@ from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.input_tables import REPORTS, TABLES, FileReading, expanded
 from robfcp.cli.site import ThresholdOptions, class_names, read_for, say_verdict
 from robfcp.errors import QuorumError, RobfcpError
+from robfcp.federation import report_files
 from robfcp.files import read_limited
 from robfcp.monitoring import AlarmHistory, Monitor, merge, read_alarms, record_look
 from robfcp.page import History, write_page
@@ -184,7 +185,7 @@ def alarms(
         raise RobfcpError("--history: needs --step, the number of the reporting date")
     if html is not None and history is None:
         raise RobfcpError("--html: shows a history; pass --history, where it is kept")
-    files = expanded(reports, REPORTS)
+    files = expanded(reports, REPORTS, report_files)
     console.prepare(history, html)
     public = None if keys is None else agreement.read_keys(keys)
     known = AlarmHistory.load(history) if history is not None and history.exists() else None

@@ -1,13 +1,9 @@
 """The federation: untrusted reports in, one validated table of counts out, faults listed."""
 
-from robfcp.federation.counts import (
-    Counts,
-    DenseCounts,
-    SparseCounts,
-    Stratified,
-)
+from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, Stratified
 from robfcp.federation.federation import Federation, numbered
 from robfcp.federation.intake import Fault, Untrusted, taken_before
+from robfcp.federation.parquet import report_files
 
 __all__ = [
     "Counts",
@@ -18,5 +14,6 @@ __all__ = [
     "Stratified",
     "Untrusted",
     "numbered",
+    "report_files",
     "taken_before",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,7 +205,7 @@ class SparseCounts:
 Loaded = DenseCounts | SparseCounts
 
 
-class Held(NamedTuple):
+class Portion(NamedTuple):
     """Some sites' counts in memory; `places` are the rising places of these sites among all."""
 
     places: Indices
@@ -219,12 +219,12 @@ class Held(NamedTuple):
         return [self.counts, *(one.table for one in (self.strata, self.set_sizes) if one)]
 
 
-def itself(block: Held) -> tuple[Indices, Loaded]:
+def itself(block: Portion) -> tuple[Indices, Loaded]:
     """All rows and their counts."""
     return np.arange(len(block.places)), block.counts
 
 
-def part_of(name: str, block: Held) -> tuple[Indices, Loaded]:
+def part_of(name: str, block: Portion) -> tuple[Indices, Loaded]:
     """The rows that have counts by class, or of all labels, and these."""
     found = getattr(block, name)
     if found is None:
@@ -232,15 +232,7 @@ def part_of(name: str, block: Held) -> tuple[Indices, Loaded]:
     return found.rows, found.table
 
 
-class Source(Protocol):
-    """Where counts lie that memory need not hold."""
-
-    def each(self, work: Callable[[Held], T]) -> Iterator[T]:
-        """What `work` makes of every block, in any order; it may run elsewhere."""
-        ...
-
-
-View = Callable[[Held], tuple[Indices, Loaded]]
+View = Callable[[Portion], tuple[Indices, Loaded]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,13 +243,13 @@ class StoredCounts:
     the table, all of them if None.
     """
 
-    source: Source
+    source: Any  # its `each(work)` gives what work makes of every portion, wherever it runs
     view: View
     n_rows: int
     n_bins: int
     at: Indices | None = None
 
-    def own(self, block: Held) -> tuple[Indices, Indices, Loaded]:
+    def own(self, block: Portion) -> tuple[Indices, Indices, Loaded]:
         """What a block holds of the table: places in the table, rows of the block, counts."""
         rows, counts = self.view(block)
         places = block.places[rows]
@@ -271,7 +263,7 @@ class StoredCounts:
     def each(self, work: Callable[..., T], *columns: NDArray[Any]) -> Iterator[tuple[Indices, T]]:
         """What `work` makes of every block's counts and columns, with the places of its rows."""
 
-        def here(block: Held) -> tuple[Indices, T]:
+        def here(block: Portion) -> tuple[Indices, T]:
             places, _, counts = self.own(block)
             return places, work(counts, *(column[places] for column in columns))
 
@@ -437,7 +429,7 @@ class Stratified:
         if isinstance(self.table, StoredCounts):
             view, n_bins = self.table.view, self.n_bins
 
-            def inside_of(block: Held) -> tuple[Indices, Loaded]:
+            def inside_of(block: Portion) -> tuple[Indices, Loaded]:
                 rows, counts = view(block)
                 return rows, counts.window(first, n_bins)
 
@@ -498,7 +490,7 @@ class Stratified:
         if isinstance(self.table, StoredCounts):
             view, kind = self.table.view, replace(self, table=None, rows=None)  # type: ignore[arg-type]
 
-            def own(block: Held) -> tuple[Indices, Loaded]:
+            def own(block: Portion) -> tuple[Indices, Loaded]:
                 rows, counts = view(block)
                 whole: Any = replace(kind, table=counts, rows=rows).clustered(cluster, names).table
                 return rows, whole

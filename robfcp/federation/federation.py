@@ -22,7 +22,7 @@ from robfcp.federation.counts import (
     Counts,
     DenseCounts,
     Entries,
-    Held,
+    Portion,
     SparseCounts,
     StoredCounts,
     Stratified,
@@ -367,6 +367,11 @@ class Federation:
         ----------
         rows
             Rising places from 0.
+
+        Returns
+        -------
+        Federation
+            In the same order.
 
         Examples
         --------
@@ -786,7 +791,7 @@ class Federation:
         parts = list(cast(SparseCounts, self.table).parts(BLOCK_ENTRIES))
         return iter([self]) if len(parts) < 2 else map(self._chosen, parts)
 
-    def named_blocks(self, most: int) -> Iterator[Federation]:
+    def _named_blocks(self, most: int) -> Iterator[Federation]:
         """The clients with their names, at most so many at a time, in the order they lie in."""
         for places, block in self._passed(lambda block: block, ()):
             known = replace(block, ids=_at(self.ids, places))
@@ -852,7 +857,7 @@ class Federation:
         if isinstance(counts := self.table, StoredCounts):
             known = replace(self, ids=())  # names stay here
 
-            def there(held: Held) -> tuple[NDArray[np.intp] | slice, S]:
+            def there(held: Portion) -> tuple[NDArray[np.intp] | slice, S]:
                 places, block = known._block(held)
                 return places, work(block, *(column[places] for column in columns))
 
@@ -863,7 +868,7 @@ class Federation:
             rows = slice(first, first := first + block.n_clients)
             yield rows, work(block, *(column[rows] for column in columns))
 
-    def _block(self, held: Held) -> tuple[NDArray[np.intp], Federation]:
+    def _block(self, held: Portion) -> tuple[NDArray[np.intp], Federation]:
         """Some stored clients as a federation without names, and their places."""
         places, rows, counts = cast(StoredCounts, self.table).own(held)
         split = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from robfcp.errors import MAX_NAME, ReportError, RobfcpError, plain
 from robfcp.federation import majority
 from robfcp.federation.counts import (
     Entries,
-    Held,
     Indices,
     Mask,
+    Portion,
     SparseCounts,
     StoredCounts,
     Stratified,
@@ -144,15 +143,15 @@ class Block:
         reached = np.concatenate([[0], np.cumsum(steps.bins)])
         cells = reached[1:] - np.repeat(reached[steps.starts[:-1]], steps.lengths)
         return Block(
-            names,
-            are_clients(names),
-            np.array(sizes, dtype=np.int64),
-            list(own.values()),
-            np.array([number[id(header)] for header in headers], dtype=np.intp),
-            np.array([one is None for one in sent], dtype=bool),
-            held,
-            SparseCounts(steps.starts, cells, steps.values, 0),
-            labels,
+            names=names,
+            named=are_clients(names),
+            sizes=np.array(sizes, dtype=np.int64),
+            headers=list(own.values()),
+            kinds=np.array([number[id(header)] for header in headers], dtype=np.intp),
+            known=np.array([one is None for one in sent], dtype=bool),
+            counts=held,
+            strata=SparseCounts(steps.starts, cells, steps.values, 0),
+            told=labels,
         )
 
     @property
@@ -250,28 +249,21 @@ class Piece(NamedTuple):
     others: list[tuple[int, bytes]]
 
 
-class Shard(ABC):
+class Shard:
     """A table of reports; where it `stays` its counts are left where they are.
 
-    `places` are those of its rows among all reports, -1 of rows that are not right.
+    `pieces(grid)` are its rows, checked; `each(work)` is what work makes of its portions;
+    `kept(places, common)` tells it the final places and the round's classes. `places` are those of
+    its rows among all reports, -1 of rows that are not right.
     """
 
     name: str
     stays: bool
     places: list[Indices]
-    repeated: Iterable[str] | None = None  # the names that come more than once, where known
-
-    @abstractmethod
-    def pieces(self, grid: Grid | None) -> Iterator[Piece]:
-        """The rows, checked; `grid` is the round's where it is known."""
-
-    @abstractmethod
-    def kept(self, places: Indices, common: tuple[By, Names] | None) -> Shard:
-        """The same with other places, and the classes of the round."""
-
-    @abstractmethod
-    def each(self, work: Callable[[Held], T]) -> Iterator[T]:
-        """What `work` makes of every block."""
+    pieces: Callable[[Grid | None], Iterator[Piece]]
+    kept: Callable[..., Shard]
+    each: Callable[..., Iterator[Any]]
+    joined_names: Callable[[list[Any]], tuple[Any, Indices]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,9 +271,9 @@ class Blocks:
     """All that a round holds: what lies in tables, and what is in memory."""
 
     shards: Sequence[Shard]
-    memory: Held
+    memory: Portion
 
-    def each(self, work: Callable[[Held], T]) -> Iterator[T]:
+    def each(self, work: Callable[[Portion], T]) -> Iterator[T]:
         """What `work` makes of every block."""
         if len(self.memory.places) or not self.shards:
             yield work(self.memory)
@@ -508,7 +500,7 @@ class Intake:
         self._memory = np.flatnonzero(~self._stays)
         rows = np.arange(len(self._memory))
         split, told = (Stratified("class", 1, part, rows, 1) for part in tables[1:])
-        self.source = Blocks(self._shards, Held(self._memory, tables[0], split, told))
+        self.source = Blocks(self._shards, Portion(self._memory, tables[0], split, told))
         self._faults.sort(key=itemgetter(0))
         self.refused = [(f"report #{place + 1}", fault) for place, fault in self._faults]
         self.valid = np.ones(len(self.sizes), dtype=bool)
@@ -527,13 +519,9 @@ class Intake:
 
     def _joined_names(self) -> tuple[Any, Indices]:
         """All names, and which of them come more than once."""
-        names, self._names = self._names, []
         if self._shards:
-            from robfcp.federation.parquet import Clients
-
-            clients = Clients.of(names)
-            return clients, clients.repeated(self._shards[0].repeated)
-        every = list(chain.from_iterable(names))
+            return self._shards[0].joined_names(self._names)
+        every = list(chain.from_iterable(self._names))
         if len(set(every)) == len(every):
             return every, np.zeros(0, dtype=np.intp)
         times = Counter(every)
@@ -665,7 +653,7 @@ class Intake:
         """(headers,) which of them keep counts by class."""
         return np.array([header.strata is not None for header in self.headers], dtype=bool)
 
-    def _held(self, places: Indices, n_bins: int, common: tuple[By, Names] | None) -> Held:
+    def _held(self, places: Indices, n_bins: int, common: tuple[By, Names] | None) -> Portion:
         """The valid reports in memory, by their places among all."""
         memory = self.source.memory
         here = np.argsort(places[memory.places], kind="stable")
@@ -681,7 +669,7 @@ class Intake:
         labels = Stratified("class", 1, told.chosen(here[tells], n_bins), tells, n_bins)
         pooled = counts.chosen(here, n_bins)
         self.source = Blocks([], memory)
-        return Held(places[own], pooled, split, labels if len(tells) else None)
+        return Portion(places[own], pooled, split, labels if len(tells) else None)
 
 
 def _listed(
@@ -693,7 +681,7 @@ def _listed(
     return (range(header.grid.n_bins), counts) if isinstance(counts, list) else None
 
 
-def _contents(held: Held, rows: Indices) -> dict[int, tuple[bytes, ...]]:
+def _contents(held: Portion, rows: Indices) -> dict[int, tuple[bytes, ...]]:
     """All that stands in some rows: the same for two of them only if they are."""
     own = np.flatnonzero(np.isin(held.places, rows))
     found: list[list[bytes]] = [[] for _ in own]

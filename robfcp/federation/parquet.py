@@ -19,9 +19,9 @@ from robfcp.arguments import RESERVED, are_clients
 from robfcp.errors import MAX_NAME, RobfcpError, plain
 from robfcp.federation.counts import (
     Counts,
-    Held,
     Indices,
     Mask,
+    Portion,
     SparseCounts,
     Stratified,
     Whole,
@@ -203,15 +203,15 @@ class Shared:
             return SparseCounts(np.concatenate([[0], np.cumsum(lengths)]), cells, values, 0)
 
         block = Block(
-            column["client"],
-            _are_clients(column["client"]),
-            _whole(column["n"]),
-            self.headers,
-            by_class.astype(np.intp),
-            np.zeros(n_rows, dtype=bool),
-            table(np.where(by_class, 0, bins[0]), cells[~own], counts[1][~own]),
-            table(np.where(by_class, bins[0], 0), cells[own], counts[1][own]),
-            table(*told_bins, told[1]),
+            names=column["client"],
+            named=_are_clients(column["client"]),
+            sizes=_whole(column["n"]),
+            headers=self.headers,
+            kinds=by_class.astype(np.intp),
+            known=np.zeros(n_rows, dtype=bool),
+            counts=table(np.where(by_class, 0, bins[0]), cells[~own], counts[1][~own]),
+            strata=table(np.where(by_class, bins[0], 0), cells[own], counts[1][own]),
+            told=table(*told_bins, told[1]),
         )
         return right, block
 
@@ -259,7 +259,7 @@ class Shared:
 
     def held(
         self, batch: pa.RecordBatch, places: Indices, common: tuple[By, Names] | None, raw: bool
-    ) -> Held:
+    ) -> Portion:
         """The rows that have places, in the order of these, on the round's classes."""
         own = np.argsort(places, kind="stable")
         own = own[np.searchsorted(places[own], 0) :]
@@ -272,7 +272,7 @@ class Shared:
         pooled = SparseCounts(starts, bins, values, n_bins)
         if raw:
             both = (block.strata, block.told)
-            return Held(
+            return Portion(
                 places[own],
                 pooled,
                 *(Stratified("class", 1, part, everybody, n_bins) for part in both),
@@ -287,7 +287,7 @@ class Shared:
         tells = np.flatnonzero(block.told.lengths)
         labels = replace(block.told.rows(tells), n_bins=n_bins)
         told = Stratified("class", 1, labels, tells, n_bins) if len(tells) else None
-        return Held(places[own], pooled, split, told)
+        return Portion(places[own], pooled, split, told)
 
 
 def _whole(column: pa.Array) -> Whole:
@@ -407,6 +407,11 @@ class File(Shard):
         self.shared = Shared.read(self._known[3], self.name, grid)
         yield from map(self.shared.piece, self._batches())
 
+    def joined_names(self, parts: list[Any]) -> tuple[Clients, Indices]:
+        """All names one after another, and which of them come more than once."""
+        clients = Clients.of(parts)
+        return clients, clients.repeated()
+
     def kept(self, places: Indices, common: tuple[By, Names] | None) -> File:
         """The same with other places, and the classes of the round."""
         own: list[Any] = [np.where(part < 0, -1, places[part]) for part in self.places]
@@ -414,14 +419,14 @@ class File(Shard):
         self.common, self.raw = common, False
         return self
 
-    def each(self, work: Callable[[Held], T]) -> Iterator[T]:
+    def each(self, work: Callable[[Portion], T]) -> Iterator[T]:
         """What `work` makes of every batch."""
         assert self.shared is not None
         for batch, places in zip(self._batches(), self.places, strict=True):
             yield work(self.shared.held(batch, places, self.common, self.raw))
 
 
-def files_in(folder: Path) -> list[Path]:
+def report_files(folder: Path) -> list[Path]:
     """The reports in a folder: its .json files, and the tables in it and below.
 
     Hidden files, records and chains of calibrations, and what Spark begins with _ are none.
@@ -438,7 +443,7 @@ def read_files(paths: FilePath | Iterable[FilePath]) -> Iterator[Sent | Fault | 
     """What stands in the files, one at a time; a table as a whole."""
     files: list[Path] = []
     for path in map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths):
-        files += files_in(path) if path.is_dir() else [path]
+        files += report_files(path) if path.is_dir() else [path]
     tables = {file: File(file) for file in files if file.suffix == ".parquet"}
     stays = sum(file.n_values for file in tables.values()) > HELD_VALUES
     for file in files:
@@ -474,7 +479,7 @@ def write(federation: Federation, path: FilePath) -> None:
         writing(path) as stream,
         pa.parquet.ParquetWriter(stream, columns, compression="zstd") as writer,
     ):
-        for block in federation.named_blocks(ROWS):
+        for block in federation._named_blocks(ROWS):
             writer.write_table(pa.Table.from_arrays(_arrays(block), schema=columns))
 
 
