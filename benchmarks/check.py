@@ -87,7 +87,7 @@ def stages() -> dict[str, Stage]:
     classes = robfcp.Federation.from_reports(intake.lines(100, 100))
     index = server.fcp_index(many, server.LEVEL)
     calibration = robfcp.calibrate(server.federation(100, share=0.02))
-    _, bins, values = many.entries()
+    _, bins, values = many.table.entries()
 
     def certified() -> None:
         fresh = replace(many)

@@ -75,7 +75,7 @@ def certifying(sizes: list[int]) -> Iterator[Row]:
         def quantile(h: Federation = here) -> None:
             fcp_index(replace(h), LEVEL)
 
-        _, bins, values = here.entries()
+        _, bins, values = here.table.entries()
         ours, edge, one_pass = in_turns(
             certified, quantile, lambda b=bins, v=values: (b.sum(), v.sum())
         )

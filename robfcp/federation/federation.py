@@ -21,7 +21,6 @@ from robfcp.federation import parquet
 from robfcp.federation.counts import (
     Counts,
     DenseCounts,
-    Entries,
     Portion,
     SparseCounts,
     StoredCounts,
@@ -309,23 +308,6 @@ class Federation:
                [4, 0]])
         """
         return self.table.merged(np.asarray(ends), kind)
-
-    def entries(self) -> Entries:
-        """(starts, bins, values): row k holds values[starts[k]:starts[k + 1]] in those bins.
-
-        Returns
-        -------
-        tuple of arrays
-            (K + 1,) starts; the bins in use and their counts, row after row.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> starts, bins, values = robfcp.Federation.from_counts([[1, 0, 3], [4, 0, 0]]).entries()
-        >>> starts.tolist(), bins.tolist(), values.tolist()
-        ([0, 2, 3], [0, 2, 0], [1, 3, 4])
-        """
-        return self.table.entries()
 
     def subset(self, mask: NDArray[np.bool_]) -> Federation:
         """The chosen clients alone.

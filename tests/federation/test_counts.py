@@ -303,7 +303,7 @@ def stacked(drawn):
 
 def narrow(dense):
     """The same reports in a sparse table."""
-    starts, bins, values = dense.entries()
+    starts, bins, values = dense.table.entries()
     table = SparseCounts(starts, bins.astype(np.uint16), values.astype(np.uint8), DEFAULT.n_bins)
     return replace(dense, table=table)
 
@@ -326,7 +326,7 @@ def test_sparse_and_dense_federations_answer_as_their_counts_do(monkeypatch):
         np.testing.assert_array_equal(found.pooled(mask), counts[mask].sum(axis=0))
         wanted = np.diff(passed[:, ends], axis=1, prepend=0)
         np.testing.assert_array_equal(found.merged(ends), wanted)
-        for one, other in zip(found.entries(), dense.entries(), strict=True):
+        for one, other in zip(found.table.entries(), dense.table.entries(), strict=True):
             np.testing.assert_array_equal(one, other)
         part = found.subset(mask)
         assert type(part.table) is type(found.table)

@@ -406,7 +406,7 @@ def test_answers_are_the_same_to_the_byte_for_one_block_or_a_hundred(private, mo
     known = None if private is None or private.hides_size else counts.sum(axis=1)
     dense = Federation.from_counts(sent, Grid.uniform(40), privacy=private, sizes=known)
     monkeypatch.setattr("robfcp.federation.counts.DENSE_BYTES", 0)
-    starts, bins, values = dense.entries()
+    starts, bins, values = dense.table.entries()
     sparse = table(starts, bins, values, 40)
     trusted = rng.random(60) < 0.8
 
