@@ -142,7 +142,8 @@ def test_the_documentation_stays_small() -> None:
 
 
 STALE = re.compile(
-    r"maliciousness|malicious=|guarantee=|confidence levels?\b|`sketch|\bevidence|\bstrata\b(?!`)|\bbands?\b(?= of)|outstanding"
+    r"maliciousness|malicious=|guarantee=|\bevidence|\bstrata\b(?!`)|\bbands?\b(?= of)|outstanding"
+    r"|confidence levels?\b|`sketch"
 )
 OTHERS = {  # options of flwr, pip and our own scripts
     "--docs", "--help", "--name", "--no-deps", "--node-config", "--port", "--require-hashes",
