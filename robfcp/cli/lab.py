@@ -24,6 +24,7 @@ from robfcp.lab import datasets, outputs, paper
 from robfcp.lab import redteam as team
 from robfcp.lab import simulation as range_
 from robfcp.lab.attacks import ATTACKS
+from robfcp.lab.natural import risk_table
 from robfcp.lab.paper.tables import to_csv
 from robfcp.scores import ClassificationScore
 
@@ -275,7 +276,10 @@ def rivals(
         ],
     )  # fmt: skip
     told.end(printer, cells, lambda: team.plot_standings(lines))
-    printer.json(cells)
+    risks = [] if data else risk_table()
+    columns = ["federation", "liars", "rule", "loss", "worst site", "above", "set size"]
+    printer.table("a mean loss of at most 0.1", columns, [tuple(row.values()) for row in risks])
+    printer.json({"cells": cells, "risks": risks})
 
 
 def reproduce(

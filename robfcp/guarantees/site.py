@@ -16,7 +16,7 @@ from robfcp.errors import RobfcpError
 from robfcp.guarantees import label_shift
 from robfcp.guarantees.engine import Whole, check_delta, check_sigma
 from robfcp.guarantees.label_shift import ClassCounts, LabelMixes
-from robfcp.guarantees.tails import least_count
+from robfcp.guarantees.tails import critical_gains, least_count
 
 DELTA_SHARE = 0.05  # of alpha: the chance that the federation's threshold fails, paid from it
 HIGH_DELTA = 0.025  # of the site's own upper end
@@ -100,6 +100,25 @@ def own_interval(scores: NDArray[np.float64], alpha: float) -> OwnInterval:
     a, b = clip_ranks(n, 1 - alpha, LOW_DELTA, HIGH_DELTA)
     high = float(ordered[b - 1]) if b <= n else np.inf
     return OwnInterval(float(ordered[a - 1]), high, a / (n + 1), n)
+
+
+def own_risk(
+    gains: Whole, n: int, unit: int, level: Fraction, lambdas: NDArray[np.float64]
+) -> OwnInterval:
+    """The same of n losses of one's own, from what they fall by at each lambda, in parts of 1/unit.
+
+    low: conformal risk control at a' = alpha + sqrt(alpha (1 - alpha) / n), 2/(n+1) at least: the
+    least lambda whose summed loss R has (R + 1)/(n + 1) <= a', so that any lambda held at or above
+    it costs at most a' = 1 - floor on average, whatever anybody does. The slack is a deviation of
+    n losses, so that chance alone seldom raises a lambda that keeps alpha here. high: the least
+    whose summed gain n samples of a mean loss above alpha rarely have (97.5%).
+    """
+    alpha, kept = float(1 - level), np.cumsum(gains)
+    held = min(1.0, max(alpha + (alpha * (1 - alpha) / n) ** 0.5, 2 / (n + 1)))
+    least = unit * n - int(unit * ((n + 1) * held - 1))
+    needed = critical_gains(np.array([n], dtype=np.int64), level, HIGH_DELTA, unit)[0]
+    low, high = np.append(lambdas, np.inf)[np.searchsorted(kept, [least, needed])].tolist()
+    return OwnInterval(low, high, 1 - held, n)
 
 
 class Anchor(NamedTuple):

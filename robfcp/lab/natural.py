@@ -12,13 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.calibration.calibrate import calibrate
 from robfcp.defence import Consensus
 from robfcp.errors import RobfcpError
+from robfcp.guarantees.site import own_risk
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import EVERYDAY
 from robfcp.lab.datasets import SiteTable
-from robfcp.lab.rivals import limits_of
+from robfcp.lab.rivals import limits_of, shrunk
 from robfcp.lab.simulation import simulate, summarise, thresholds_of
 from robfcp.lab.worlds import Measured, Setting, make_world
-from robfcp.scores import LAC
+from robfcp.report import Report
+from robfcp.scores import LAC, Risk
 
 MIN_SIZE = 50
 BINS = 5
@@ -268,6 +270,100 @@ def by_site(
             }
         )
     return rows, rules
+
+
+LAMBDAS = np.linspace(0, 1, 201)
+COSTS = np.array([1.0, 1.0, 0.5, 0.5])  # of missing dead, dependent, not recovered, recovered
+TOGETHER = 4  # samples of one sleeper that make a patient with several labels
+RISK_RULES = ("pooled", "crc-shrinkage", "own crc", "own data", Consensus.name, "letter")
+RISK_WORLDS = {  # federation, least and most samples of a site
+    "stroke": (FEDERATIONS[0], 50, 10**9),
+    "small hospitals": (FEDERATIONS[0], 10, 49),
+    "several labels": (FEDERATIONS[3], 50, 10**9),
+}
+
+
+def losses(world: str) -> tuple[NDArray[Any], NDArray[Any], list[NDArray[np.intp]]]:
+    """(n, L) losses and set sizes at every lambda, and the rows of each site.
+
+    A stroke patient's loss is the cost of a missed outcome. Of the sleepers TOGETHER epochs are one
+    patient, whose labels are all stages among them, each with the chance that it is; the loss is
+    the share of the labels missed.
+    """
+    federation, least, most = RISK_WORLDS[world]
+    given, sites = federation.load()
+    together = TOGETHER if world == "several labels" else 1
+    parts = [part for part in partitions.by_site(sites, least).values() if len(part) <= most]
+    sizes = [len(part) // together for part in parts]
+    owned = [part[: n * together] for part, n in zip(parts, sizes, strict=True)]
+    groups = np.concatenate(owned).reshape(-1, together)
+    p = 1 - np.prod(1 - np.asarray(given.probabilities, np.float64)[groups], axis=1)
+    truth = np.eye(p.shape[1], dtype=bool)[given.labels[groups]].any(axis=1)
+    share = truth * (COSTS if together == 1 else 1) / truth.sum(axis=1, keepdims=True)
+    missed = (1 - p)[:, :, None] > LAMBDAS
+    rows = np.split(np.arange(len(p)), np.cumsum(sizes)[:-1])
+    return (missed * share[:, :, None]).sum(axis=1), (~missed).sum(axis=1), rows
+
+
+def site_risks(
+    world: str, part: float = 0.0, risk: float = 0.1, seeds: int = 5
+) -> list[dict[str, Any]]:
+    """A row a rule of RISK_RULES: mean loss over the honest sites' test halves, the worst site's,
+    the share of sites above `risk`, and set size, while `part` of the sites report no loss at all.
+
+    Means over random halvings are taken at each site first. "own crc" is conformal risk control on
+    the site's half alone, "own data" what that half proves with 97.5% confidence, "letter" the
+    federation's lambda, by the default defence, held between what the site's own losses allow.
+    """
+    loss, size, owners = losses(world)
+    sites, kind = np.arange(len(owners)), Risk("loss")
+    lie = np.isin(sites, np.random.default_rng(0).permutation(sites)[: round(part * len(sites))])
+    kept: dict[str, list[NDArray[np.float64]]] = {rule: [] for rule in RISK_RULES}
+    for seed in range(seeds):
+        rng = np.random.default_rng([0, seed])
+        halves = [np.array_split(rng.permutation(rows), 2) for rows in owners]
+        n = np.array([len(own) for own, _ in halves])
+        told = [loss[own] * (not lie[k]) for k, (own, _) in enumerate(halves)]
+        reports = [
+            Report.from_losses(f"{k:03d}", one, LAMBDAS, risk=kind) for k, one in enumerate(told)
+        ]
+        level, upper = kind.level(risk), reports[0].grid.upper
+        own = [
+            own_risk(one.counts, one.n_samples, kind.resolution, level, upper) for one in reports
+        ]
+        low, high = (np.array([getattr(one, end) for one in own]) for end in ("low", "high"))
+        pooled, ours = (
+            calibrate(reports, risk=risk, defence=name).levels[0].threshold
+            for name in ("none", Consensus.name)
+        )
+        curves = np.array([one.mean(axis=0) for one in told])
+        by_rule = (
+            pooled,
+            shrunk(curves, n, risk, LAMBDAS)[:, 0],
+            shrunk(curves, n, risk, LAMBDAS, prior=0)[:, 0],
+            high,
+            ours,
+            np.maximum(low, np.minimum(ours, high)),
+        )
+        full = np.array([[0.0], [size.max()]])  # beyond the last lambda
+        tests = [[loss[test].mean(axis=0), size[test].mean(axis=0)] for _, test in halves]
+        table = np.array([np.hstack([one, full]) for one in tests])  # (K, 2, L + 1)
+        for rule, limit in zip(RISK_RULES, by_rule, strict=True):
+            place = np.searchsorted(LAMBDAS, np.broadcast_to(limit, len(sites)) - 1e-12)
+            kept[rule].append(table[sites, :, place][~lie])
+    rows = []
+    for rule in RISK_RULES:
+        mean, sets = np.mean(kept[rule], axis=0).T
+        numbers = {"loss": mean.mean(), "worst_site": mean.max(), "above": (mean > risk).mean()}
+        numbers["set_size"] = sets.mean()
+        rounded = {name: round(float(value), 3) for name, value in numbers.items()}
+        rows.append({"federation": world, "liars": int(lie.sum()), "rule": rule, **rounded})
+    return rows
+
+
+def risk_table() -> list[dict[str, Any]]:
+    """The rows of all worlds, while nobody lies and while a fifth of the sites do."""
+    return [row for one in RISK_WORLDS for part in (0.0, 0.2) for row in site_risks(one, part)]
 
 
 @dataclass(frozen=True)

@@ -178,13 +178,14 @@ def crc_shrinkage(seen: Seen) -> Array:
     return shrunk(1 - below / sizes, sizes[:, 0], float(1 - seen.level), seen.federation.grid.upper)
 
 
-def shrunk(curves: Array, sizes: NDArray[np.int64], alpha: float, values: Array) -> Array:
+def shrunk(
+    curves: Array, sizes: NDArray[np.int64], alpha: float, values: Array, prior: int = PRIOR
+) -> Array:
     """(K, 1) the least of (H,) values at which each site's shrunk and corrected curve is at most
-    alpha; infinite where there is none. curves: (K, H) mean losses in 0..1."""
-    n = sizes[:, None] + PRIOR
-    pooled = np.average(curves, axis=0, weights=sizes)
-    risk = ((sizes[:, None] * curves + PRIOR * pooled) + 1) / (n + 1)
-    fine = np.logical_and.accumulate((risk <= alpha + 1e-12)[:, ::-1], axis=1)[:, ::-1]
+    alpha; infinite where there is none. curves: (K, H) mean losses in 0..1, falling."""
+    n, pooled = sizes[:, None], np.average(curves, axis=0, weights=sizes)
+    risk = (n * curves + prior * pooled + 1) / (n + prior + 1)
+    fine = risk <= alpha + 1e-12
     return np.where(fine[:, -1:], values[fine.argmax(axis=1)][:, None], np.inf)
 
 

@@ -17,7 +17,13 @@ from robfcp.calibration.audit import verify_calibration
 from robfcp.certificate import at_least
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.label_shift import class_counts
-from robfcp.guarantees.site import Anchor, own_interval, site_thresholds, stranger_threshold
+from robfcp.guarantees.site import (
+    Anchor,
+    own_interval,
+    own_risk,
+    site_thresholds,
+    stranger_threshold,
+)
 
 
 def federation(seed, n_sites, n_classes, n, bins, liars=0, attack="bottom"):
@@ -255,3 +261,25 @@ def test_the_record_keeps_the_anchor_so_that_the_calibration_can_be_repeated(tmp
     assert robfcp.Calibration.load(tmp_path / "d.json").threshold == found.threshold
     other = msgspec.structs.replace(found.record, anchor=None)
     assert verify_calibration(found.with_record(other)) != []
+
+
+@pytest.mark.effort
+@pytest.mark.parametrize("n", [3, 12, 60])
+def test_whatever_the_federation_says_own_losses_hold_lambda_where_brute_force_does(n):
+    """The share of three labels missed, each with a chance of 1 - sqrt(lambda)."""
+    rng, lambdas, costs, high = np.random.default_rng(n), np.linspace(0, 1, 101), [], []
+    allowed, unit = max(0.1 + (0.09 / n) ** 0.5, 2 / (n + 1)), robfcp.Risk("fnr").resolution
+    for _ in range(cases(300)):
+        losses = (rng.random((n, 3, 1)) ** 2 > lambdas).mean(axis=1)
+        report = robfcp.Report.from_losses("a", losses, lambdas, risk="fnr")
+        own = own_risk(report.counts, n, unit, Fraction(9, 10), report.grid.upper)
+        fine = (losses.sum(axis=0) + 1) / (n + 1) <= allowed + 1e-9
+        assert own.low == lambdas[fine.argmax()]
+        assert own.floor == pytest.approx(1 - allowed)
+        told = np.array([0.0, 0.81, 1.0])  # a lie, the truth, a lie
+        costs.append(1 - np.sqrt(np.maximum(own.low, np.minimum(told, own.high)).clip(0, 1)))
+        high.append(own.high)
+    mean, error = np.mean(costs, axis=0), np.std(costs, axis=0) / len(costs) ** 0.5
+    assert (mean <= allowed + 3 * error).all()
+    assert mean[2] <= mean[1] <= 0.1 < allowed  # not held, the first lie would cost everything
+    assert np.mean(np.array(high) < 0.81) <= 0.025

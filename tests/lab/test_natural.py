@@ -7,12 +7,11 @@ import pytest
 from makers import refused, said
 
 from robfcp import LAC, Calibration, Report, RobfcpError, calibrate
-from robfcp.defence import Consensus
 from robfcp.guarantees import Marginal
 from robfcp.lab import natural, outputs, partitions, simulate
 from robfcp.lab.datasets import SiteTable
 from robfcp.lab.faults import FAULTS, HONEST, LIE, compared, report, stroke_story
-from robfcp.lab.natural import LeaveOutSettings, leave_out_recipe, leave_sites_out
+from robfcp.lab.natural import LeaveOutSettings, leave_sites_out
 from robfcp.lab.worlds import Setting, make_world
 
 
@@ -40,13 +39,12 @@ def test_no_site_is_predicted_by_a_model_that_saw_it():
 
 
 def test_leaving_out_is_seeded_thins_large_sites_and_refuses_one_site():
-    settings, calls = LeaveOutSettings(folds=2, iterations=5, least=2, per_site=10, seed=3), []
-    table, logits, _ = leave_sites_out(toy(), settings, lambda: calls.append(1))
+    settings = LeaveOutSettings(folds=2, iterations=5, least=2, per_site=10, seed=3)
+    table, logits, _ = leave_sites_out(toy(), settings)
     assert np.array_equal(logits, leave_sites_out(toy(), settings)[1])
-    assert (len(calls), np.unique(table.sites, return_counts=True)[1].tolist()) == (2, [10] * 4)
+    assert np.unique(table.sites, return_counts=True)[1].tolist() == [10] * 4
     with pytest.raises(RobfcpError, match="1 site leaves none"):
         leave_sites_out(toy().take(np.arange(0, 120, 4)), settings)
-    assert (leave_out_recipe("sleep").per_site, leave_out_recipe("heart", seed=4).seed) == (400, 4)
 
 
 def test_natural_sites_own_their_samples_and_are_halved(stroke):
@@ -64,12 +62,10 @@ def test_natural_sites_own_their_samples_and_are_halved(stroke):
 
 
 def test_gross_lies_are_found_among_real_hospitals_and_nobody_is_accused():
-    (quiet,) = natural.lies(natural.FEDERATIONS[2], ("coverage",), 0.0, 3)
-    assert (quiet["attack"], quiet["liars"], quiet["honest"]) == ("nobody lies", 0, 4)
-    assert quiet[f"{Consensus.name}_found"] == quiet[f"{Consensus.name}_false_alarms"] == 0
-    (loud,) = natural.lies(natural.FEDERATIONS[0], ("efficiency",), 0.2, 1)
-    assert (loud["honest"], loud[f"{Consensus.name}_found"]) == (94, 24)
-    assert loud[f"{Consensus.name}_false_alarms"] == 0
+    for place, share, found in ((2, 0.0, ("nobody lies", 4, 0)), (0, 0.2, ("efficiency", 94, 24))):
+        (row,) = natural.lies(natural.FEDERATIONS[place], ("efficiency",), share, 1)
+        assert (row["attack"], row["honest"], row["consensus_found"]) == found
+        assert row["consensus_false_alarms"] == 0
 
 
 def test_the_commands_take_natural_sites(tmp_path):
@@ -154,6 +150,18 @@ def test_outcomes_at_a_site_are_those_of_its_prediction_sets(stroke):
             hit = sets[np.arange(len(test)), y[test]].mean()
             measured = found[rule].coverage[k], found[rule].set_size[k]
             assert measured == pytest.approx((hit, sets.sum(axis=1).mean()))
+
+
+def test_own_losses_hold_a_sites_risk_where_pooled_control_fails_under_liars():
+    loss, size, owners = natural.losses("several labels")
+    assert (np.diff(loss) <= 0).all()
+    assert (size[:, -1] == 5).all()
+    assert {len(rows) for rows in owners} == {100}
+    found = {row["rule"]: row for row in natural.site_risks("several labels", 0.2, seeds=1)}
+    assert tuple(found) == natural.RISK_RULES
+    assert found["pooled"]["loss"] > 0.11 > found["letter"]["loss"]
+    assert found["pooled"]["worst_site"] > 0.3 > found["letter"]["worst_site"]
+    assert found["own data"]["above"] == 0 < found["letter"]["above"] < found["pooled"]["above"]
 
 
 # The demo's story: what is wrong at some hospitals, and what it costs the others

@@ -181,6 +181,7 @@ def test_the_field_has_every_method_with_and_without_liars(tmp_path):
     cells = json.loads(
         said(*words, "--json", "-o", tmp_path / "f.csv", "--plot", tmp_path / "f.png")
     )
+    cells = cells["cells"]
     assert {cell["defence"] for cell in cells} == set(METHODS)
     assert [*dict.fromkeys(cell["step"] for cell in cells)] == ["nobody lies", "one liar", "40%"]
     assert {cell["n_malicious"] for cell in cells} == {0, 1, 2}

@@ -95,11 +95,11 @@ def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_p
     resumed = train(blobs(), settings, **told, on_round=lambda at: rounds.append(at.round))
     assert rounds == [3, 4]
     assert np.array_equal(whole.logits, resumed.logits)
-    with pytest.raises(RobfcpError, match="batch=16, not 8"):
-        train(blobs(), TrainingSettings("mlp", 4, **{**QUICK, "batch": 8}), **told)
-    path.write_bytes(b"nonsense")
-    with pytest.raises(RobfcpError, match="no checkpoint"):
-        train(blobs(), settings, **told)
+    other = TrainingSettings("mlp", 4, **{**QUICK, "batch": 8})
+    for content, word in ((path.read_bytes(), "batch=16, not 8"), (b"nonsense", "no checkpoint")):
+        path.write_bytes(content)
+        with pytest.raises(RobfcpError, match=word):
+            train(blobs(), other, **told)
 
 
 def test_a_round_averages_the_states_by_the_clients_sizes() -> None:
