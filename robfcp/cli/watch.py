@@ -43,7 +43,7 @@ def check(
 ) -> None:
     """Say whether fresh labelled samples are covered as promised, or how many more would tell.
 
-    Exits with 3 where they are covered too seldom.
+    Exits with 3 where coverage is shown to be below what is promised, or else below what is wanted.
 
     [dim]Example: robfcp check calibration.json fresh.csv --group night[/dim]
     [dim]Example: robfcp check letter.json test.csv --floor 0.85[/dim]
@@ -152,9 +152,9 @@ def monitor(
     say_verdict(letter, printer)
     printer.wrote(report, html)
     told = ("n", "misses", "floor", "delta", "log_coverage", "log_change", "log_drift", "alarms")
+    said = {name: getattr(seen, name) for name in (*told, "alarm", "wanted", "short_since")}
     points = ("n", "coverage", "change", "drift")
     curve = {name: [getattr(point, name) for point in seen.curve] for name in points}
-    said = {name: getattr(seen, name) for name in (*told, "alarm")}
     printer.json({**said, "new": new, "curve": curve})
     if seen.alarm:
         raise typer.Exit(RANG)

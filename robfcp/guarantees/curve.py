@@ -22,10 +22,7 @@ from robfcp.guarantees.engine import Edges, Shares
 from robfcp.guarantees.tails import kl_lower
 
 ALL_UP_TO = 24  # numbers of liars shown one by one
-FEW = 16  # and among more clients
-MANY_CLIENTS = 20_000
 TRIED = 12  # numbers of liars at a time, where the first that proves nothing is sought
-FEWER = 8
 
 
 def assumptions_of(
@@ -76,6 +73,9 @@ def assumptions_of(
     add("alike", alike, f"honest sites' {means} {alike or 0:g} of a common one")
     text = f"within each class honest sites' {scores} {label_shift or 0:g} of a common one"
     add("label_shift", label_shift, f"{text} (label shift, declared)")
+    out, once = federation.checked.chain, "(one mended and one that begins are two)"
+    text = f"no more sites than stated ever lie {once}, every round brings fresh samples"
+    add("chain", out, f"{out}, which adds to the chance to fail; {text}")
     private = federation.n_private if federation.private else None
     add("noise", private, "honest sites with private reports added the noise that these state")
     return tuple(found)
@@ -87,9 +87,10 @@ def outside_of(federation: Federation) -> tuple[str, ...]:
 
 
 def noise_note(federation: Federation) -> str:
-    """That reports are private and their noise is paid for."""
+    """That reports are private and their noise is paid for; that a chain left sites out."""
     number = federation.n_private if federation.private else 0
-    return f"noise of {number} private reports is allowed for" if number else ""
+    noise = f"noise of {number} private reports is allowed for" if number else ""
+    return "; ".join(filter(None, [noise, federation.checked.chain]))
 
 
 def loss_of(federation: Federation) -> dict[str, Any]:
@@ -215,7 +216,7 @@ def curve_budgets(n_clients: int, also: int = 0) -> tuple[int, ...]:
     if most <= ALL_UP_TO:
         chosen = set(range(most + 1))
     else:
-        number = FEW if n_clients <= MANY_CLIENTS else FEWER
+        number = 16 if n_clients <= 20_000 else 8
         chosen = set(np.round(most * np.linspace(0, 1, number) ** 2).astype(int).tolist())
         chosen |= {0, 1, 2}
     return tuple(sorted({*chosen, min(also, n_clients - 1)}))

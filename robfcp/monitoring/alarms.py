@@ -11,16 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from robfcp.arguments import floats, share, whole
-from robfcp.calibration.file_format import SealedFile, digest_of
+from robfcp.calibration.file_format import FilePath, SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault
 from robfcp.files import locked
-from robfcp.monitoring.monitor import Count, Digest, EReport, FilePath, Share, Some
+from robfcp.monitoring.monitor import Count, Digest, EReport, Share, Some
 from robfcp.report import agreement
 
 WEIGHT = 0.1  # of a site's alarm in the product for independent sites
@@ -295,15 +296,8 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         return tuple(self._merge(look.sites.values()) for look in self.looks)
 
     def _merge(self, reports: Iterable[EReport], faulty: Sequence[Fault] = ()) -> Merged:
-        return merge(
-            reports,
-            self.liars,
-            n_sites=self.n_sites,
-            delta=self.delta,
-            independent=self.independent,
-            faulty=faulty,
-            checked=self.checked,
-        )
+        fixed = {k: getattr(self, k) for k in ("n_sites", "delta", "independent", "checked")}
+        return merge(reports, self.liars, faulty=faulty, **fixed)
 
     @cached_property
     def rang(self) -> dict[str, int]:
@@ -430,12 +424,12 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
             return "as many may lie as are watched, or more were heard"
         if steps != sorted(set(steps)):
             return "steps do not rise"
-        for look in self.looks:
-            for name, one in look.sites.items():
-                known = (name, look.step, self.calibration)
-                if (one.client, one.step, one.calibration) != known:
-                    return "an e-report is not of its step or calibration"
-        return ""
+        fits = all(
+            (one.client, one.step, one.calibration) == (name, look.step, self.calibration)
+            for look in self.looks
+            for name, one in look.sites.items()
+        )
+        return "" if fits else "an e-report is not of its step or calibration"
 
 
 def record_look(
@@ -457,13 +451,14 @@ def record_look(
     files must not choose it. A look that finds no valid e-report is refused: a wrong step must not
     move the clock.
     """
+    stated = {"liars": liars, "round": round, "n_sites": n_sites, "delta": delta}
+    stated |= {"independent": independent, "checked": checked}
+    known = {name: value for name, value in stated.items() if value is not None}
     with locked(f"{path}.lock"):
         if Path(path).exists():
             history = AlarmHistory.load(path)
-            stated = {"liars": liars, "round": round, "n_sites": n_sites, "delta": delta}
-            stated |= {"independent": independent, "checked": checked}
-            for name, value in stated.items():
-                if value is not None and getattr(history, name) != value:
+            for name, value in known.items():
+                if getattr(history, name) != value:
                     raise RobfcpError(
                         f"{path}: was begun with {name} {getattr(history, name)}, not {value}; "
                         "what is watched is fixed beforehand: keep it, or begin another file"
@@ -476,15 +471,8 @@ def record_look(
                     "--history: needs --sites, how many are watched, or --keys: whoever sends "
                     "files must not choose the number"
                 )
-            history = AlarmHistory(
-                reports[0].calibration,
-                round=round,
-                n_sites=n_sites,
-                liars=liars,
-                delta=0.05 if delta is None else delta,
-                independent=bool(independent),
-                checked=checked,
-            )
+            begun: Any = {"round": None, "delta": 0.05} | known
+            history = AlarmHistory(reports[0].calibration, **begun)
         merged, history = history.looked(reports, step, faulty)
         if not history.looks[-1].sites:
             raise RobfcpError(

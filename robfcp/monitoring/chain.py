@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import pi
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,11 +29,6 @@ from robfcp.monitoring.monitor import Count, Digest, Share
 
 N_EDGES = 32
 LEAST = 30  # samples of a report that does not come twice by chance
-
-
-def spent(number: int, delta: float) -> float:
-    """6 delta / (pi^2 r^2): summed over all rounds r it is delta."""
-    return 6 * delta / (pi * number) ** 2
 
 
 def drifted(before: Federation, now: Federation, error: float) -> dict[str, float]:
@@ -123,17 +119,13 @@ class Reputation:
     out_since: int | None
 
 
-@dataclass(frozen=True)
-class Admission:
+class Admission(NamedTuple):
     """The federation of a round without those that stay out, how many liars may remain, and what
-    its link says of it."""
+    its link says of it: `alike`, `out`, `left_out`, `readmitted`."""
 
     federation: Federation
     liars: int | None
-    alike: float | None
-    out: dict[str, int]
-    left_out: dict[str, str]
-    readmitted: list[str]
+    told: dict[str, Any]
     remarks: tuple[str, ...] = ()
 
 
@@ -161,8 +153,8 @@ class Chain(SealedFile, frozen=True):
 
     @property
     def error(self) -> float:
-        """What the next round may spend: 6 delta / (pi^2 r^2)."""
-        return spent(len(self.links) + 1, self.delta)
+        """What the next round r may spend: 6 delta / (pi^2 r^2), over all rounds delta."""
+        return 6 * self.delta / (pi * (len(self.links) + 1)) ** 2
 
     def admit(
         self,
@@ -186,36 +178,30 @@ class Chain(SealedFile, frozen=True):
             client: f"out since round {number} of the chain; --readmit takes it back"
             for client, number in out.items()
         }
-        kept, remarks, left = _without(federation, why), [], dict[str, str]()
+        kept, left, remarks = _without(federation, why), dict[str, str](), tuple[str, ...]()
         if liars is not None:
             liars = max(0, liars - (federation.n_clients - kept.n_clients))
         if liars and alike is not None:
             if federation.exact_digest != self.grid:
-                remarks.append(
-                    "nobody was left out for good: the grid changed or reports hold noise"
-                )
+                remarks = ("nobody was left out for good: the grid changed or reports hold noise",)
             elif max(self.edges, default=0) >= federation.grid.n_bins:
                 raise RobfcpError("previous: its chain looks outside the grid; begin another")
             else:
                 known = ClientIntervals(kept, self.error, np.array(self.edges))
-                upper = federation.grid.upper
                 left = {
-                    client: f"its share below {upper[edge]:.4g} is not within {alike:g} of the "
-                    "others'"
+                    client: f"its share below {federation.grid.upper[edge]:.4g} is not within "
+                    f"{alike:g} of the others'"
                     for client, edge in prune(kept, liars, alike, self.error, known).dropped.items()
                 }
                 why = {name: f"{left[name]}; it stays out until --readmit" for name in left}
                 kept, liars = _without(kept, why), liars - len(left)
         out |= dict.fromkeys(left, len(self.links) + 1)
         if out:
-            remarks.append(
-                f"{len(out)} sites are out since earlier rounds or this one: justly, all of them, "
-                f"but for a chance of {self.delta:g} over all rounds, which adds to that of the "
-                "certificate; if no more than the stated number ever lie (a site that is mended "
-                "and another that begins are two) and every round brings fresh samples"
-            )
-        found = Admission(kept, liars, alike, out, left_out=left, readmitted=back)
-        return replace(found, remarks=tuple(remarks))
+            sites = "1 site is" if len(out) == 1 else f"{len(out)} sites are"
+            words = f"{sites} out, justly but for a chance of {self.delta:g} over all rounds"
+            kept = replace(kept, checked=msgspec.structs.replace(kept.checked, chain=words))
+        told = {"alike": alike, "out": out, "left_out": left, "readmitted": back}
+        return Admission(kept, liars, told, remarks)
 
     def extended(
         self,
@@ -235,17 +221,15 @@ class Chain(SealedFile, frozen=True):
             raise RobfcpError(
                 "alarms: watches another calibration than the last of this chain; pass its own"
             )
+        rung: dict[str, Any] = {}
+        if alarms is not None:
+            rung = {"alarms": alarms.digest, "rang": alarms.rang, "alarmed": list(alarms.alarmed)}
         link = msgspec.structs.replace(
             self._link(calibration),
-            alike=admission.alike,
-            out=admission.out,
-            left_out=admission.left_out,
-            readmitted=admission.readmitted,
+            **admission.told,
             drifted=drifted(previous.federation, calibration.federation, self.error),
             repeated=repeated(previous.federation, calibration.federation),
-            alarms=None if alarms is None else alarms.digest,
-            rang={} if alarms is None else alarms.rang,
-            alarmed=[] if alarms is None else list(alarms.alarmed),
+            **rung,
         )
         return msgspec.structs.replace(self, links=(*self.links, link))
 
@@ -267,14 +251,12 @@ class Chain(SealedFile, frozen=True):
     def reputations(self) -> dict[str, Reputation]:
         """What all rounds say of every site that ever reported."""
         names = sorted({name for link in self.links for name in (*link.clients, *link.out)})
-        times = Counter(name for link in self.links for name in link.clients)
-        flagged = Counter(name for link in self.links for name in link.flagged)
-        drifts = Counter(name for link in self.links for name in link.drifted)
-        alarms = Counter(name for link in self.links for name in link.alarmed)
+        kinds = ("clients", "flagged", "drifted", "alarmed")
+        seen, flags, drifts, alarms = (
+            Counter(name for link in self.links for name in getattr(link, kind)) for kind in kinds
+        )
         out = self.links[-1].out
-        return {
-            n: Reputation(times[n], flagged[n], drifts[n], alarms[n], out.get(n)) for n in names
-        }
+        return {n: Reputation(seen[n], flags[n], drifts[n], alarms[n], out.get(n)) for n in names}
 
     def changes(self) -> list[str]:
         """What the last round changed, a line each."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import secrets
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import MAX_SAMPLES, are_clients, array, check_client, check_text, share, whole
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.checking import firm_floor, level_of, limits_of, share_of_site
-from robfcp.calibration.file_format import SealedFile, digest_of
+from robfcp.calibration.file_format import FilePath, SealedFile, digest_of
 from robfcp.calibration.local_threshold import STRANGER, Localised, LocalThreshold, own_floor
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.files import locked, read_limited, write_atomically
@@ -33,11 +32,7 @@ if TYPE_CHECKING:
 DELTA = 0.05
 MAX_POINTS = 400
 LEAST_ROWS = 30  # fewer may come twice by chance, and must be named
-_INSIDE = 100  # points of the curve within one batch
-_MAX_E_REPORT_BYTES = 16_384
-_MAX_LOG = 1e15
 
-FilePath = str | os.PathLike[str]
 Vector = NDArray[np.float64]
 Share = Annotated[float, Meta(gt=0, lt=1)]
 Count = Annotated[int, Meta(ge=0, le=MAX_SAMPLES)]
@@ -73,7 +68,7 @@ class EReport(
         remedy = "make it again with robfcp monitor"
         for name in ("log_coverage", "log_drift"):
             value = getattr(self, name)
-            if value is not None and not abs(value) <= _MAX_LOG:
+            if value is not None and not abs(value) <= 1e15:
                 words = f"{name} is {value!r}, not a finite number"
                 raise ReportError(self.client, name, words, remedy)
         most = -self.n_samples * math.log1p(-self.floor)  # every sample missed, all put on it
@@ -99,7 +94,7 @@ class EReport(
         path: FilePath, keys: Mapping[str, str] | None = None, round: str | None = None
     ) -> EReport:
         """The e-report in a file; with keys only a signed one of this round."""
-        data, source = read_limited(path, _MAX_E_REPORT_BYTES), os.fspath(path)
+        data, source = read_limited(path, 16_384), os.fspath(path)
         if keys is None:
             return EReport.from_json(signing.unwrap(data), source)
         return signing.verify(data, EReport, keys, str(round), source)
@@ -129,18 +124,14 @@ class Bag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of(report: Report, calibration: Calibration) -> Bag:
         """The site's own report, with which fresh scores are compared."""
         if report.privacy is not None:
-            raise RobfcpError(
-                f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "
-                "which never leaves the site"
-            )
-        if report.grid.digest != calibration.summary.grid:
-            raise RobfcpError(f"{report.client}: grid: not the calibration's; pass its own report")
-        for name, expected in (("score", calibration.score), ("model", calibration.summary.model)):
-            if getattr(report, name) != expected:
-                raise RobfcpError(
-                    f"{report.client}: {name}: the report has {getattr(report, name)}, the "
-                    f"calibration {expected}; pass the report of that round"
-                )
+            words = "privacy: the report holds noise; keep an exact one at the site and pass that"
+            raise RobfcpError(f"{report.client}: {words}")
+        made = {"grid": report.grid.digest, "score": report.score, "model": report.model}
+        summary = calibration.summary
+        for name, asked in zip(made, (summary.grid, calibration.score, summary.model), strict=True):
+            if made[name] != asked:
+                words = "not the calibration's; pass the report of that round"
+                raise RobfcpError(f"{report.client}: {name}: {words}")
         (bins,) = np.nonzero(report.counts)
         counts, digest = report.counts[bins].tolist(), digest_of(report.to_json())
         return Bag(digest, report.n_samples, bins.tolist(), counts, [], [0] * N_CELLS)
@@ -178,6 +169,9 @@ class MonitorState(SealedFile, frozen=True):
         The alarms' strengths over time, at up to 400 of the samples.
     threshold
         The site's own, where that is watched.
+    wanted, short_since
+        The level asked for, and from which sample on it is known to be missed, with the same chance
+        to err, ever. That is said; it rings no alarm.
     """
 
     kind = "monitor"
@@ -188,6 +182,7 @@ class MonitorState(SealedFile, frozen=True):
     level: Count
     floor: Share
     source: str
+    wanted: Share
     delta: Share
     run_length: Annotated[float, Meta(ge=1)] | None
     seed: Annotated[int, Meta(ge=0, lt=2**62)]
@@ -201,6 +196,7 @@ class MonitorState(SealedFile, frozen=True):
     rows: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")], ...] = ()
     bag: Bag | None = None
     threshold: float | None = None
+    short_since: Some | None = None
 
     @property
     def alarm(self) -> bool:
@@ -236,6 +232,9 @@ class MonitorState(SealedFile, frozen=True):
         if not self.n:
             return f"no samples yet; watching for coverage below {self.floor:.4f}"
         seen = f"{self.n} samples, {1 - self.misses / self.n:.4f} covered, floor {self.floor:.4f}"
+        since = self.short_since
+        known = f"missed (shown at {since})" if since else "not shown to be missed"
+        seen += f", the wanted {self.wanted:.4f} is {known}"
         if not self.alarms:
             log = self.log_coverage
             strength = f"{math.exp(log):.3g}" if abs(log) < 50 else f"10^{log / math.log(10):.0f}"
@@ -248,7 +247,7 @@ class MonitorState(SealedFile, frozen=True):
     def problem(self) -> str:
         """What does not fit together."""
         n, bag, steps = self.n, self.bag, [point.n for point in self.curve]
-        bets = {len(self.changes), len(self.started)} == {N_BETS if n else 0}
+        bets = [len(self.changes), len(self.started)] == [N_BETS * bool(n), 2 * N_BETS * bool(n)]
         fits = {
             "client is no name": self.client is None or bool(are_clients([self.client])[0]),
             "more misses than samples": self.misses <= n,
@@ -275,9 +274,12 @@ class MonitorState(SealedFile, frozen=True):
         missed = scores > limits
         n = self.n + np.arange(1, len(scores) + 1)
         factors = log_factors(self.floor, missed)
-        started = log_started(_logs(self.started, N_BETS), self.n, factors)
+        both = np.hstack([factors, log_factors(self.wanted, missed)])
+        started = log_started(_logs(self.started, 2 * N_BETS), self.n, both)
         changes = log_changes(_logs(self.changes, N_BETS), factors)
-        coverage, change = log_wealth(started, self.n), log_mean(changes)
+        coverage, change = log_wealth(started[:, :N_BETS], self.n), log_mean(changes)
+        short = log_wealth(started[:, N_BETS:], self.n) >= -math.log(self.delta)
+        since = int(n[np.argmax(short)]) if short.any() else None
         bag, drift = self.bag, None
         if bag is not None and grid is not None:
             bag, drift = bag.grown(self, scores, grid)
@@ -292,16 +294,10 @@ class MonitorState(SealedFile, frozen=True):
             if rings.any() and name not in self.alarms
         }
         rung = [step - self.n - 1 for step in alarms.values() if step > self.n]
-        shown = np.linspace(0, len(n) - 1, min(len(n), _INSIDE)).round()
-        points = [
-            Point(
-                int(n[t]),
-                float(coverage[t]),
-                float(change[t]),
-                None if drift is None else float(drift[t]),
-            )
-            for t in np.unique([*shown, *rung]).astype(np.intp)
-        ]
+        shown = np.linspace(0, len(n) - 1, min(len(n), 100)).round()
+        table = np.column_stack([n, coverage, change] + ([] if drift is None else [drift]))
+        places = np.unique([*shown, *rung]).astype(np.intp)
+        points = [Point(int(step), *logs) for step, *logs in table[places].tolist()]
         return msgspec.structs.replace(
             self,
             n=int(n[-1]),
@@ -311,6 +307,7 @@ class MonitorState(SealedFile, frozen=True):
             alarms=alarms,
             curve=_thinned([*self.curve, *points], set(alarms.values())),
             bag=bag,
+            short_since=self.short_since or since,
         )
 
 
@@ -418,6 +415,7 @@ class Monitor:
             level=level,
             floor=promise.value,
             source=source or promise.source,
+            wanted=float(calibration.levels[level].coverage),
             delta=chosen,
             run_length=None if run_length is None else float(run_length),
             seed=secrets.randbits(61) if seed is None else whole("seed", seed, "give one from 0"),
@@ -478,11 +476,9 @@ class Monitor:
                     f"samples: fewer than {LEAST_ROWS} may look like others by chance; name them "
                     "(ids) or their batch, so that nothing is counted twice"
                 )
-            content = hashlib.sha256(b"contents\n")
-            for part in (predictions, targets):
-                content.update(f"{part.dtype.str}{part.shape}".encode())
-                content.update(np.ascontiguousarray(part).tobytes())
-            key = content.hexdigest()[:32]
+            parts = (predictions, targets)
+            kinds = [f"{part.dtype.str}{part.shape}".encode() + part.tobytes() for part in parts]
+            key = digest_of(b"contents\n" + b"".join(kinds))[:32]
         with nullcontext() if self._path is None else locked(f"{os.fspath(self._path)}.lock"):
             self._resume()
             state = self.state
@@ -557,23 +553,24 @@ class Monitor:
         found = MonitorState.load(path)
         if found.client is None and mine.client is not None:  # one without a name may get it later
             found = msgspec.structs.replace(found, client=mine.client)
-        if (found.calibration, found.level) != (mine.calibration, mine.level):
-            raise RobfcpError(f"{path}: watches another calibration; start a new state file")
-        if found.threshold != mine.threshold:
-            raise RobfcpError(
-                f"{path}: watches another threshold than the site's own; pass the samples it was "
-                "made from, or start a new state file"
-            )
+        anew = "start a new state file"
+
+        def refuse(so: object, words: str) -> None:
+            if so:
+                raise RobfcpError(f"{path}: {words}")
+
+        other = (found.calibration, found.level) != (mine.calibration, mine.level)
+        refuse(other, f"watches another calibration; {anew}")
+        own = "watches another threshold than the site's own; pass the samples it was made from"
+        refuse(found.threshold != mine.threshold, f"{own}, or {anew}")
         for name, value in stated.items():
-            if value is not None and getattr(found, name) != value:
-                raise RobfcpError(
-                    f"{path}: was begun with {name} {getattr(found, name)}, not {value}; "
-                    "keep that or start a new state file"
-                )
-        if (found.bag and found.bag.report) != (mine.bag and mine.bag.report):
-            raise RobfcpError(f"{path}: was begun with another report; pass the same --own")
-        if found.bag and self._grid and found.bag.bins[-1] >= self._grid.n_bins:
-            raise RobfcpError(f"{path}: holds scores outside the grid; start a new state file")
+            was = getattr(found, name)
+            differs = value is not None and was != value
+            refuse(differs, f"was begun with {name} {was}, not {value}; keep that or {anew}")
+        first, second = (state.bag and state.bag.report for state in (found, mine))
+        refuse(first != second, "was begun with another report; pass the same --own")
+        beyond = found.bag and self._grid and found.bag.bins[-1] >= self._grid.n_bins
+        refuse(beyond, f"holds scores outside the grid; {anew}")
         self.state = found
 
 
@@ -626,8 +623,6 @@ def _accumulated(before: Vector, factors: Vector, weights: Vector) -> Vector:
     return np.asarray(sums + np.logaddexp.accumulate(inside, axis=0)[1:])
 
 
-Bins = NDArray[np.intp]
-
 POWERS = np.array([0.7, 0.85])  # e p^(e-1): scores have risen; the same on 1 - p: fallen
 N_CELLS = 10  # of the histogram that learns any other change
 N_EXCHANGE_BETS = 2 * len(POWERS) + 1
@@ -642,7 +637,7 @@ def uniforms(seed: int, start: int, n: int) -> Vector:
     return np.asarray(((raw >> np.uint64(12)) + 0.5) * 2.0**-52)
 
 
-def p_values(bag: NDArray[np.int64], bins: Bins, u: Vector) -> Vector:
+def p_values(bag: NDArray[np.int64], bins: NDArray[np.intp], u: Vector) -> Vector:
     """(T,) conformal p-values of the bins in their order; every one joins the (H,) bag."""
     p = np.empty(len(bins))
     for start in range(0, len(bins), _BLOCK):

@@ -184,3 +184,5 @@ def test_the_line_says_whether_the_wanted_level_is_missed_and_invites_one_look_o
     assert "every look may err with a chance of 0.05" in found.line
     assert "the wanted 0.9000 is reached" in c.check(*outputs(2000, 20)).line
     assert "wanted" not in c.check(*outputs(60, 6)).line
+    average = calibration(promise=robfcp.Marginal(1)).check(*outputs(2000, 300))
+    assert (average.floor.value, average.verdict) == (0.9, "below")  # no floor is promised

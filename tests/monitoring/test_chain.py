@@ -11,10 +11,11 @@ from effort import cases
 from makers import beta_scores, refused, reports_of, said, saved
 
 import robfcp
+from robfcp.calibration import verify_calibration
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.alike import ClientIntervals, client_intervals
 from robfcp.monitoring import AlarmHistory, Chain, EReport, chain_path
-from robfcp.monitoring.chain import drifted, repeated, spent
+from robfcp.monitoring.chain import drifted, repeated
 
 
 def federation(rng, n=200, clients=12, liars=0, shifted=()):
@@ -31,9 +32,10 @@ def calibration(found, **options):
 
 
 def test_the_error_spent_over_all_rounds_is_delta():
-    total = sum(spent(r, 0.05) for r in range(1, 200_000))
-    assert 0.0499 < total < 0.05
-    assert spent(3, 0.05) == 6 * 0.05 / (pi**2 * 9)
+    chain = Chain.begin(calibration(federation(np.random.default_rng(0))))
+    third = msgspec.structs.replace(chain, links=chain.links * 2)
+    assert third.error == pytest.approx(6 * 0.05 / (pi**2 * 9))
+    assert sum(1 / r**2 for r in range(1, 200_000)) == pytest.approx(pi**2 / 6, rel=1e-4)
 
 
 def test_intervals_at_fixed_edges_are_clopper_and_pearsons():
@@ -49,17 +51,21 @@ def test_a_site_that_cannot_be_honest_stays_out_until_readmitted():
     previous, now, later = calibration(federation(rng)), federation(rng, liars=1), federation(rng)
     chain = Chain.begin(previous)
     admitted = chain.admit(now, 2, alike=0.02)
-    assert list(admitted.left_out) == ["site-00"]
-    assert "a chance of 0.05 over all rounds, which adds to that of the" in admitted.remarks[-1]
-    assert "if no more than the stated number ever lie" in admitted.remarks[-1]
+    assert list(admitted.told["left_out"]) == ["site-00"]
     assert (admitted.liars, admitted.federation.n_clients) == (1, 11)
     second = calibration(admitted.federation, defence=robfcp.Consensus(at_most=1))
+    words = "1 site is out, justly but for a chance of 0.05 over all rounds"
+    (out,) = (one for one in second.certificate.assumptions if one.name == "chain")
+    assert (out.value, words in second.statement) == (words, True)
+    assert "adds to the chance to fail; no more sites than stated ever lie" in out.text
+    assert "every round brings fresh samples" in out.text
+    assert verify_calibration(second) == []
     chain = chain.extended(second, previous, admitted)
     third = chain.admit(later, 2, alike=0.02)
     assert (third.federation.n_clients, third.liars) == (11, 1)
     assert "out since round 2" in third.federation.faulty[0].reason
     back = chain.admit(later, 2, alike=0.02, readmit=["site-00"])
-    assert (back.federation.n_clients, back.liars, back.out) == (12, 2, {})
+    assert (back.federation.n_clients, back.liars, back.told["out"]) == (12, 2, {})
     chain = chain.extended(calibration(back.federation), second, back)
     assert chain.links[-1].readmitted == ["site-00"]
     assert chain.reputations()["site-00"].out_since is None
@@ -67,7 +73,7 @@ def test_a_site_that_cannot_be_honest_stays_out_until_readmitted():
         chain.admit(later, 2, readmit=["site-05"])
     for liars, alike in ((2, None), (None, 0.02), (0, 0.02)):  # nothing is stated
         admitted = Chain.begin(previous).admit(now, liars, alike)
-        assert (admitted.out, admitted.liars) == ({}, liars)
+        assert (admitted.told["out"], admitted.liars) == ({}, liars)
 
 
 @pytest.mark.slow
@@ -79,7 +85,7 @@ def test_honest_sites_are_left_out_as_rarely_as_stated():
         chain = Chain.begin(calibration(federation(rng, n=60)))
         for _ in range(12):
             admitted = chain.admit(federation(rng, n=60, liars=2), 2, alike=0.0)
-            out |= set(admitted.out) - {"site-00", "site-01"}
+            out |= set(admitted.told["out"]) - {"site-00", "site-01"}
             chain = msgspec.structs.replace(chain, links=(*chain.links, chain.links[-1]))
         wrong += bool(out)
     assert wrong <= 10

@@ -52,13 +52,24 @@ def monitor(floor=0.9, **options):
 @pytest.mark.effort
 def test_a_site_that_keeps_the_promise_rings_as_rarely_as_stated():
     """Sites exactly at the floor, looked at after each of 1000 samples, delta 0.1."""
-    rng, rung = np.random.default_rng(0), 0
+    rng, rung, short = np.random.default_rng(0), 0, 0
     number = cases(100)
     for seed in range(number):
         watch = monitor(report=own_report(100, seed), delta=0.1, seed=seed)
         assert watch.state.limit == pytest.approx(np.log(20))  # both alarms share delta
-        rung += watch.update(*samples(1000, 0.1, rng)).alarm
-    assert rung <= 0.1 * number + 2.33 * np.sqrt(0.09 * number)
+        state = watch.update(*samples(1000, 0.1, rng))
+        rung, short = rung + state.alarm, short + (state.short_since is not None)
+    assert max(rung, short) <= 0.1 * number + 2.33 * np.sqrt(0.09 * number)
+
+
+def test_the_line_says_whether_the_wanted_level_is_missed_though_no_alarm_rings():
+    watch = monitor(floor=0.8)
+    assert "the wanted 0.9000 is not shown to be missed" in watch.update(*samples(40, 0.14, 0)).line
+    state = watch.update(*samples(4000, 0.14, 1))
+    assert not state.alarm
+    assert 40 < state.short_since < 4000
+    assert f"the wanted 0.9000 is missed (shown at {state.short_since})" in state.line
+    assert watch.update(*samples(500, 0.0, 2)).short_since == state.short_since
 
 
 @pytest.mark.parametrize(
