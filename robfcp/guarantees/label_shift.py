@@ -180,7 +180,7 @@ def class_counts(federation: Federation) -> ClassCounts:
     n_bins, n_strata = strata.n_bins, strata.n_strata
     edges = fixed_edges(n_bins, MOST_CELLS // (len(strata.rows) * n_strata))
     ends = np.unique(np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1))
-    table = federation.map(lambda block: block.strata.table.merged(ends))
+    table = strata.table.merged(ends)
     merged = table.reshape(len(strata.rows), n_strata, -1)
     shown = np.array([name != OTHER for name in strata.labels])
     whole = merged[:, ~shown].sum(axis=(1, 2)) == 0

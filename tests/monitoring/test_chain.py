@@ -11,7 +11,7 @@ from effort import cases
 from makers import beta_scores, refused, reports_of, said, saved
 
 import robfcp
-from robfcp.calibration import verify_calibration
+from robfcp.calibration.audit import verify_calibration
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.alike import ClientIntervals, client_intervals
 from robfcp.monitoring import AlarmHistory, Chain, EReport, chain_path
