@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import robfcp
+
 ROOT = Path(__file__).parents[1]
 CHARTS = {
     "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
@@ -51,3 +53,31 @@ def test_badges_say_what_the_project_says():
     assert ", ".join(f'"{version}"' for version in versions) in workflow
     floor = re.findall(r"--cov-fail-under=(\d+)", (ROOT / "Makefile").read_text())[0]
     assert f"at least {floor}%" in (badges / "coverage.svg").read_text()
+
+
+def test_recipe_and_citation_say_what_the_project_does():
+    yaml, tomllib = pytest.importorskip("yaml"), pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
+    assert list(recipe) == [
+        *("schema_version", "context", "package", "source", "build", "requirements", "tests"),
+        "about",
+    ]
+    assert recipe["context"]["version"] == robfcp.__version__
+    assert project["requires-python"] == f">={recipe['context']['python_min']}"
+    names = [one.replace(" ", "").replace("-python", "") for one in recipe["requirements"]["run"]]
+    assert names[1:] == project["dependencies"]
+    allowed = {part for group in project["optional-dependencies"].values() for part in group}
+    for one in recipe["requirements"]["run_constraints"]:
+        assert one.replace(" ", "").replace("-base", "") in allowed
+    (command,) = recipe["build"]["python"]["entry_points"]
+    assert command == f"robfcp = {project['scripts']['robfcp']}"
+    about = recipe["about"]
+    assert (about["license"], about["license_file"]) == (
+        project["license"],
+        project["license-files"],
+    )
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert robfcp.__version__.startswith(citation["version"])
+    cited = set(re.findall(r"@(\w+)", (ROOT / "paper.md").read_text().split("---")[2]))
+    assert cited == set(re.findall(r"^@\w+{(\w+),", (ROOT / "paper.bib").read_text(), re.MULTILINE))

@@ -58,7 +58,9 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.effort
-@pytest.mark.parametrize("settings", thorough(SETTINGS, *SETTINGS[:5]), ids=lambda one: " ".join(one))
+@pytest.mark.parametrize(
+    "settings", thorough(SETTINGS, *SETTINGS[:5]), ids=lambda one: " ".join(one)
+)
 def test_every_what_if_setting_is_what_calibrate_would_have_said(settings: dict[str, Any]) -> None:
     settings = dict(settings)
     reports = settings.pop("reports", lambda: federation(14))()
