@@ -161,9 +161,7 @@ def _ends(federation: Federation, few: Indices) -> Indices:
 def _counts(federation: Federation, ends: Indices) -> NDArray[np.integer]:
     """(K, C, B) merged counts in the smallest whole numbers that hold them."""
     most = int(np.abs(federation.sizes).max(initial=0))
-    kind: np.dtype[np.integer] = np.dtype(
-        np.int16 if most < 2**15 else np.int32 if most < 2**31 else np.int64
-    )
+    kind = np.result_type(np.int16, np.min_scalar_type(-most - 1))
     strata = federation.exact_strata
     n_clients, n_bins = federation.n_clients, len(ends)
     if strata is None or n_clients * (strata.n_strata + 1) * n_bins > MOST_CELLS:
@@ -456,22 +454,14 @@ def explanations(sites: Sites, few: Indices, level: float, seed: int) -> list[Hy
     """What explains the reports, the best first; sought among the drawn, settled among all."""
     part = sites.some(few)
     pooled, lot = part.pooled(), np.random.default_rng(seed)
-    found: list[Hypothesis] = []
-
-    def add(halves: Sequence[Mask]) -> None:
-        for reference in halves:
-            one = settled(part, pooled, reference, level)
-            if not any(np.array_equal(one.stands, other.stands) for other in found):
-                found.append(one)
-
-    add(_distinct(majorities(part, lot)))
-    others = [one.stands for one in found if one.stands.sum() > 1]
-    add(_distinct(concentrated(part, stands, STEPS) for stands in others))
-    found.sort(key=lambda one: (one.refuted, one.fits[0] * one.fits[1]))
-    if found[0].refuted:  # no half explains the reports: everybody is kept
+    settles = [settled(part, pooled, half, level) for half in _distinct(majorities(part, lot))]
+    others = [concentrated(part, one.stands, STEPS) for one in settles if one.stands.sum() > 1]
+    settles += [settled(part, pooled, half, level) for half in _distinct(others)]
+    different = {one.stands.tobytes(): one for one in settles}.values()
+    found = sorted((one for one in different if not one.refuted), key=lambda one: np.prod(one.fits))
+    if not found:  # no half explains the reports: everybody is kept
         nobody = np.zeros(part.n, dtype=bool)
         found = [Hypothesis(nobody, nobody, *both(part, pooled, ~nobody))]
-    found = [one for one in found if not one.refuted]
     found = [found[0], *(one for one in found[1:] if one.beside(found[0]))]
     if len(few) == sites.n:
         return found
@@ -507,15 +497,8 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     owner, nobody = sites.owner, np.zeros(federation.n_clients, dtype=bool)
     if sites.n < 4:
         few_sites = "fewer than four sites are too few to tell a liar from an unusual site"
-        return Finding(
-            oddness=np.zeros(len(nobody)),
-            stands_out=nobody,
-            others=(),
-            easier=nobody,
-            harder=nobody,
-            reasons={},
-            remarks=(*copy_note(copies), few_sites),
-        )
+        remarks = [*copy_note(copies), few_sites]
+        return Finding(np.zeros(len(nobody)), nobody, (), nobody, nobody, {}, tuple(remarks))
     few = few if sites.n == federation.n_clients else drawn(sites.n, seed)
     plausible = explanations(sites, few, level, seed)
     out = np.logical_and.reduce([one.out for one in plausible])
@@ -526,7 +509,7 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     doubted = chance < LEVEL, chances(sites, mixed, reference) < LEVEL
     easier = (doubted[0] & ~seen.hard) | (doubted[1] & ~mixed.hard)
     harder = (doubted[0] & seen.hard) | (doubted[1] & mixed.hard)
-    remarks = list(copy_note(copies))
+    remarks = [*copy_note(copies)]
     unsure = np.logical_or.reduce([one.out for one in plausible]) & ~out
     for members, how in (
         (unsure, "out in one explanation of the reports, kept in another as good"),
