@@ -17,11 +17,18 @@ from numpy.typing import ArrayLike
 from robfcp.arguments import Rng
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.file_format import FilePath, SealedFile, digest_of
-from robfcp.calibration.local_threshold import Localised, Others, localised
+from robfcp.calibration.local_threshold import (
+    Localised,
+    LocalRisk,
+    Others,
+    local_risk,
+    localised,
+)
 from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError, plain
 from robfcp.files import make_folder
 from robfcp.guarantees import label_shift, outside_of, site
+from robfcp.report import Report
 
 Verdict = Literal["trusted", "flagged", "faulty", "missing"]
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
@@ -155,6 +162,37 @@ class Letter(SealedFile, frozen=True, omit_defaults=True, dict=True):
         'within'
         """
         return localised(self.client, self.calibration, self.others, probabilities, labels, rng)
+
+    def risk_at_site(self, report: Report, *, level: int = 0) -> LocalRisk:
+        """The site's own lambda where reports hold losses: the federation's, held by its own.
+
+        Parameters
+        ----------
+        report
+            The exact report of the site's own losses, which need not leave it.
+        level
+            Which of several risks.
+
+        Returns
+        -------
+        LocalRisk
+            The lambda, what is proved of it, and `predict_multilabel`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> lambdas = np.linspace(0, 1, 11)
+        >>> losses = [(np.linspace(0, top, 40)[:, None] > lambdas) * 1.0 for top in (0.6, 0.7, 0.9)]
+        >>> reports = [
+        ...     robfcp.Report.from_losses(name, own, lambdas, risk="fnr")
+        ...     for name, own in zip("abc", losses)
+        ... ]
+        >>> letter = robfcp.calibrate(reports, risk=0.1, defence="none").letter("c")
+        >>> letter.risk_at_site(reports[2]).statements[0]
+        'whatever anybody does, 0.8 has a mean fnr of at most 14.75% here on average'
+        """
+        return local_risk(self.calibration, report, level)
 
 
 def letters(calibration: Calibration, chosen: set[str] | None = None) -> Iterator[Letter]:

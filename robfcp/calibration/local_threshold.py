@@ -14,12 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.arguments import Rng, share
 from robfcp.calibration.calibration import Calibration, Limit
 from robfcp.calibration.checking import Check, check, level_of
-from robfcp.certificate import at_least
+from robfcp.certificate import at_least, loss_at_most
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import curve, engine, label_shift, site
 from robfcp.probabilities import in_order, numbered_labels
 from robfcp.report import Report
+from robfcp.scores import Risk
 
 STRANGER = "this site"  # what a site that sent no report is called
 
@@ -227,6 +228,87 @@ def localised(
             )
         )
     return Localised(client, calibration, tuple(levels), tuple(remarks))
+
+
+@dataclass(frozen=True)
+class LocalRisk:
+    """A mean loss at one site: the federation's lambda, held between what its own losses allow.
+
+    Parameters
+    ----------
+    risk
+        The loss.
+    wanted
+        The mean loss accepted.
+    federation
+        The calibration's lambda.
+    own
+        The least lambda that the site's own losses prove with 97.5% confidence; infinite if none.
+    threshold
+        max(low, min(federation, own)), low that of conformal risk control at `most`.
+    most
+        The mean loss of `threshold` at this site on average, whatever anybody does: `wanted` and a
+        standard deviation of so many losses.
+    n
+        The site's samples.
+    """
+
+    risk: Risk
+    wanted: float
+    federation: float
+    own: float
+    threshold: float
+    most: float
+    n: int
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """What is proved, one sentence each."""
+        kept, most = (loss_at_most(x, self.risk.bound) for x in (self.wanted, self.most))
+        name = self.risk.name
+        found = (
+            f"whatever anybody does, {self.threshold:.4g} has a mean {name} of at most {most} here "
+            "on average",
+            f"where the federation's lambda keeps {kept} here, so does this one, with 97.5% "
+            "confidence",
+        )
+        if np.isinf(self.own):
+            return (*found, "this site's own losses prove nothing: too few samples")
+        return (*found, "it is never above what this site's own losses prove with 97.5% confidence")
+
+    def predict_multilabel(self, probabilities: ArrayLike) -> NDArray[np.bool_]:
+        """(n, C) whether each label is taken at this site: 1 - p at most its lambda.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) one probability a label, each in [0, 1].
+        """
+        return self.risk.multilabel_sets(probabilities, np.array([self.threshold]))[:, :, 0]
+
+
+def local_risk(calibration: Calibration, report: Report, level: int = 0) -> LocalRisk:
+    """The lambda of the site whose own losses, exact, are in the report."""
+    found, risk = level_of(calibration, level), calibration.risk
+    if report.privacy is not None:
+        raise RobfcpError(
+            f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "
+            "which never leaves the site"
+        )
+    if risk is None or report.risk != risk:
+        wanted = "no losses; use at_site" if risk is None else f"the loss {risk.name}; report that"
+        raise RobfcpError(f"{report.client}: risk: the calibration is of {wanted}")
+    n, upper = report.n_samples, report.grid.upper
+    own = site.own_risk(report.counts, n, risk.resolution, found.coverage, upper)
+    return LocalRisk(
+        risk=risk,
+        wanted=float(1 - found.coverage) * risk.bound,
+        federation=found.threshold,
+        own=own.high,
+        threshold=max(own.low, min(found.threshold, own.high)),
+        most=(1 - own.floor) * risk.bound,
+        n=n,
+    )
 
 
 def at_stranger(

@@ -140,6 +140,35 @@ def test_what_does_not_fit_a_site_is_refused(calibration):
         letter.at_site(*SITES[3]).predict_set(four)
 
 
+def test_a_letter_holds_a_sites_own_risk_whatever_the_others_report(tmp_path):
+    rng = np.random.default_rng(0)
+    p = rng.random((60, 4))
+    y = rng.random((60, 4)) < np.sqrt(p)
+    own = robfcp.Report.from_multilabel("own", p, y | (p == p.max(axis=1, keepdims=True)))
+    lies = [robfcp.Report.from_multilabel(f"{k}", np.ones((60, 4)), y | True) for k in range(9)]
+    calibration = robfcp.calibrate([own, *lies], risk=0.1, defence="none")
+    calibration.letter("own").save(tmp_path / "letter.json")
+    local = Letter.load(tmp_path / "letter.json").risk_at_site(own)
+    kept = np.cumsum(own.counts) / own.risk.resolution  # samples less their summed loss
+    held = 0.1 + (0.09 / 60) ** 0.5
+    low = own.grid.upper[np.argmax(60 - kept + 1 <= 61 * held)]
+    assert local.federation < low == local.threshold < local.own
+    assert local.most == pytest.approx(held)
+    assert np.array_equal(local.predict_multilabel(p), 1 - p <= local.threshold)
+    assert "has a mean fnr of at most 13.88% here on average" in local.statements[0]
+    few = robfcp.Report.from_multilabel("own", p[:3], y[:3] | True)
+    assert "prove nothing: too few" in calibration.letter("own").risk_at_site(few).statements[-1]
+    other = robfcp.Report.from_multilabel("own", p, y | True, risk="miss-rate")
+    private = robfcp.Report.from_multilabel("own", p, y | True, privacy=robfcp.Privacy(1.0))
+    for letter, report, word in (
+        (calibration.letter("own"), other, "is of the loss fnr; report that"),
+        (calibration.letter("own"), private, "the report holds noise"),
+        (robfcp.calibrate(REPORTS).letter("site-03"), own, "of no losses; use at_site"),
+    ):
+        with pytest.raises(RobfcpError, match=word):
+            letter.risk_at_site(report)
+
+
 def test_declaring_sites_alike_warns_where_label_mixes_differ():
     alike = drawn(2, mix=[0.3, 0.3, 0.4])
     for sites, warns in ((SITES, True), (alike, False)):
