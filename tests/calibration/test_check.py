@@ -49,17 +49,13 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(p):
         assert binom.pmf(np.arange(n + 1), n, p) @ holds >= 0.9 - 1e-12
 
 
-@pytest.mark.parametrize(
-    ("covered", "n", "floor"), [(97, 100, 0.93), (85, 100, 0.9), (19, 20, 0.9), (0, 2, 0.5)]
-)
-def test_the_number_that_would_tell_is_the_smallest_by_brute_force(covered, n, floor):
-    def tells(size):
-        hits = covered * size // n if covered > floor * n else -(-covered * size // n)
-        low, high = clopper_pearson(hits, size, 0.95)
-        return low > floor or high < floor
-
-    brute = next(size for size in range(n, 20_000) if tells(size))
-    assert samples_to_tell(covered, n, floor, 0.95) == brute
+def test_the_number_that_would_tell_is_the_smallest_by_brute_force():
+    for covered, n, floor in ((96, 100, 0.93), (88, 100, 0.9), (19, 20, 0.9), (0, 2, 0.5)):
+        sizes = np.arange(n, 2000)
+        hits = covered * sizes // n if covered > floor * n else -(-covered * sizes // n)
+        above, below = binom.sf(hits - 1, sizes, floor), binom.cdf(hits, sizes, floor)
+        brute = sizes[np.minimum(above, below) < 0.025][0]
+        assert samples_to_tell(covered, n, floor, 0.95) == brute
     assert samples_to_tell(90, 100, 0.9, 0.95) is None
 
 
