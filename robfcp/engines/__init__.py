@@ -5,10 +5,8 @@
 
 import os
 
-from robfcp.engines.protocol import Outcome, Participant
 from robfcp.engines.server import (
     DEFAULTS,
-    Engine,
     calibration_round,
     monitor_round,
     register_sizes,
@@ -27,9 +25,6 @@ os.environ.update(QUIET)
 
 __all__ = [
     "DEFAULTS",
-    "Engine",
-    "Outcome",
-    "Participant",
     "SiteRules",
     "calibration_round",
     "monitor_round",

@@ -34,7 +34,7 @@ except ModuleNotFoundError as error:
 
 from robfcp.calibration import Calibration
 from robfcp.engines import server
-from robfcp.engines.protocol import RECORD, Participant, ReportRequest, read_request
+from robfcp.engines.protocol import RECORD, Participant, read_request
 from robfcp.engines.site import Part, Site, SiteRules, reply_to
 from robfcp.federation import Federation
 
@@ -134,9 +134,7 @@ def digest_of(arrays: ArrayRecord | None) -> str | None:
 
 
 def client_app(
-    outputs: NodeOutputs,
-    train: Callable[[Message, Context], Message] | None = None,
-    **options: Any,
+    outputs: NodeOutputs, train: Callable[[Message, Context], Message] | None = None, **options: Any
 ) -> ClientApp:
     """A ClientApp that trains (where `train` is given) and takes part in calibration rounds.
 
@@ -169,8 +167,8 @@ def server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> Serve
         arrays = None if initial is None else initial(context)
         config = {**DEFAULTS, **context.run_config}
         rounds = int(config["num-server-rounds"])
-        deadline, poll = float(config["deadline"]), float(config["poll"])
-        engine = Flower(network, arrays, deadline=deadline, poll=poll)
+        waiting = {word: float(config[word]) for word in ("deadline", "poll")}
+        engine = Flower(network, arrays, **waiting)
 
         def train() -> None:
             if arrays is not None and rounds > 0:
@@ -275,15 +273,11 @@ class Flower(server.Engine):
         if not replies[0].has_content():
             code = int(replies[0].error.code)
             if code in GONE:
-                reason = f"the node is unavailable (Flower's code {code})"
-                return server.Failed("missing", reason)
+                return server.Failed("missing", f"the node is unavailable (Flower's code {code})")
             return server.Failed("faulty", f"the client app failed (Flower's code {code})")
         content = replies[0].content
-        if len(content) != 1:
-            raise RobfcpError(f"the reply holds {len(content)} records instead of 1")
-        record = content.get(RECORD)
-        if not isinstance(record, ConfigRecord):
-            raise RobfcpError("the reply is not of this protocol")
+        if len(content) != 1 or not isinstance(record := content.get(RECORD), ConfigRecord):
+            raise RobfcpError(f"the reply of {len(content)} records is not of this protocol")
         return record
 
 
@@ -336,8 +330,7 @@ class InProcessNetwork:
 
     def get_nodes(self) -> list[SimpleNamespace]:
         """All nodes, with the names they were registered under."""
-        nodes = zip(self._contexts, self._names, strict=True)
-        return [SimpleNamespace(node_id=node_id, name=name) for node_id, name in nodes]
+        return [SimpleNamespace(node_id=k, name=one) for k, one in enumerate(self._names, 1)]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Answer each message; the ids to pull the replies by."""
@@ -397,8 +390,7 @@ def calibrate_in_process(federation: Federation, **options: Any) -> Calibration:
     @app.query(RECORD)
     def again(message: Message, context: Context) -> Message:
         record = message.content[RECORD]
-        asked = read_request(record["body"])
-        assert isinstance(asked, ReportRequest)
+        asked: Any = read_request(record["body"])
         report = replace(reports[context.node_id - 1], round=asked.round, model=asked.model)
         return _reply(message, {"nonce": record["nonce"], "body": report.to_json()})
 

@@ -70,14 +70,9 @@ MONITOR_DEFAULTS: Mapping[str, Any] = {
     "calibration": "",  # its absolute path
     "liars": 0,  # the most sites that may lie
     "round": "",  # a name
-    "step": 0,  # the number of the date, fixed beforehand
-    "level": 0,
-    "floor": None,
-    "delta": 0.05,
-    "independent": False,
     "deadline": 60.0,
     "poll": 1.0,
-    "history": None,  # absolute path of a file that keeps every date
+    **(server.monitor_round.__kwdefaults__ or {}),  # step, level, floor, delta, history, ...
 }
 OWN = ("calibration", "liars", "deadline", "poll")  # not of `monitor_round` itself
 
@@ -194,19 +189,16 @@ class NVFlare(server.Engine):
     def send(self, participant: Participant, record: dict[str, Any], ttl: float) -> str | None:
         """Schedule the task; its nonce is its number."""
         nonce: str = record["nonce"]
+        data = FLModelUtils.to_shareable(FLModel(params=self.params, meta={RECORD: record}))
         task = Task(
             name=TASK,
-            data=FLModelUtils.to_shareable(FLModel(params=self.params, meta={RECORD: record})),
+            data=data,
             timeout=ceil(ttl),  # never 0, which would wait for ever
             result_received_cb=partial(self._received, nonce),
             task_done_cb=partial(self._done, nonce),
         )
-        self.controller.broadcast(
-            task=task,
-            fl_ctx=self.controller.fl_ctx,
-            targets=[self.names[participant.node_id]],
-            min_responses=1,
-        )
+        site = [self.names[participant.node_id]]
+        self.controller.broadcast(task, self.controller.fl_ctx, targets=site, min_responses=1)
         return nonce
 
     def receive(self, identifier: str) -> Mapping[str, Any] | server.Failed | None:
@@ -338,12 +330,8 @@ class CalibrationRecipe(Recipe):
         job.to_server(CalibrationController(config))
         answering: Any = CalibrationExecutor()
         if script is not None:
-            answering = ScriptRunner(
-                script=script,
-                script_args=script_args,
-                framework=FrameworkType.RAW,
-                server_expected_format=ExchangeFormat.RAW,
-            )
+            raw = {"framework": FrameworkType.RAW, "server_expected_format": ExchangeFormat.RAW}
+            answering = ScriptRunner(script=script, script_args=script_args, **raw)
         job.to_clients(answering, tasks=[TASK])
         for helper in helpers:
             job.to_clients(helper)

@@ -29,22 +29,8 @@ import msgspec
 from robfcp.arguments import MAX_SAMPLES, check_client
 from robfcp.calibration import Calibration, calibrate, file_format, letters
 from robfcp.defence import Consensus, named_defence
-from robfcp.engines.protocol import (
-    FAILURES,
-    CheckRequest,
-    Claims,
-    LetterRequest,
-    MonitorRequest,
-    Outcome,
-    Participant,
-    ReportRequest,
-    Request,
-    SizeRequest,
-    Status,
-    T,
-    open_reply,
-    read_body,
-)
+from robfcp.engines import protocol
+from robfcp.engines.protocol import Claims, Outcome, Participant, Request, Status, T
 from robfcp.errors import ReportError, RobfcpError, plain
 from robfcp.federation import Fault, Federation
 from robfcp.grid import Grid
@@ -126,9 +112,8 @@ def bounded(call: Callable[[], T], seconds: float) -> T:
     """What the call gives within so many seconds; a TimeoutError where it does not return."""
     workers: Workers[int] = Workers()
     workers.submit(0, call)
-    found: Any = TimeoutError(f"no answer within {seconds:g} s")
-    for _, returned in workers.results(monotonic() + seconds):
-        found = returned
+    late = 0, TimeoutError(f"no answer within {seconds:g} s")
+    _, found = next(workers.results(monotonic() + seconds), late)
     workers.close()
     if isinstance(found, Exception):
         raise found
@@ -154,9 +139,7 @@ class Engine(ABC):
 
     def __init__(self, name: str, signatures: str, deadline: float, poll: float) -> None:
         if not 0 < deadline < inf:
-            raise RobfcpError(
-                f"deadline: {deadline:g} s is no time to wait; give seconds above zero"
-            )
+            raise RobfcpError(f"deadline: {deadline:g} s is no time to wait; give seconds above 0")
         self.name, self.signatures = name, signatures
         self.deadline, self.poll = deadline, poll
 
@@ -223,10 +206,9 @@ class Asking(Generic[T]):
         self._look(monotonic() + GRACE)
         self.workers.close()
         for turn in self.open:  # what its first reply was, if it had one
-            reason = "no answer within"
-            if turn in self.workers.open:
-                whole = "its reply was not there as a whole after"
-                reason = whole if turn.message else "could not be reached within"
+            whole = "its reply was not there as a whole after"
+            hanging = whole if turn.message else "could not be reached within"
+            reason = hanging if turn in self.workers.open else "no answer within"
             reason = f"{reason} {self.engine.deadline:g} s"
             silent: Outcome[T] = turn.before or Outcome(turn.participant, "missing", reason)
             self.done[turn.participant] = replace(silent, attempts=turn.attempts)
@@ -295,12 +277,12 @@ class Asking(Generic[T]):
                 return outcome(found.status, found.reason), False
             if isinstance(found, Exception):
                 raise found
-            nonce, body = open_reply(found, self.limit)
+            nonce, body = protocol.open_reply(found, self.limit)
             if not hmac.compare_digest(nonce.encode(errors="replace"), asked.nonce.encode()):
                 raise RobfcpError("the reply does not return this request's nonce")
             authentic = True
             if isinstance(body, int):
-                return outcome("faulty", FAILURES[body]), True
+                return outcome("faulty", protocol.FAILURES[body]), True
             return outcome("ok", "", self.read(body, asked.participant.client)), True
         except RobfcpError as error:
             return outcome("faulty" if authentic else "rejected", str(error)), authentic
@@ -352,12 +334,12 @@ def register_sizes(engine: Engine) -> dict[str, int]:
     """How many calibration samples each site says it has."""
 
     def read(body: bytes, client: str) -> int:
-        n_samples: int = read_body(body, int)
+        n_samples: int = protocol.read_body(body, int)
         if not 0 < n_samples <= MAX_SAMPLES:
             raise ReportError(client, "n_samples", f"{n_samples} samples cannot be", "fix the data")
         return n_samples
 
-    asking = Asking(engine, lambda client: SizeRequest(client=client), read)
+    asking = Asking(engine, lambda client: protocol.SizeRequest(client=client), read)
     return asking.run(engine.present()).answers
 
 
@@ -385,15 +367,15 @@ def calibration_round(
     options: those of `robfcp.calibrate`. The calibration's `provenance` holds the run and what
     every client did.
     """
-    score = LAC() if score is None else score
-    grid = score.default_grid() if grid is None else grid
-    name = secrets.token_hex(8) if round is None else round
-    started, asked = _now(), engine.present()
+    score = score or LAC()
+    grid = grid or score.default_grid()
+    name = round or secrets.token_hex(8)
+    started, asked = datetime.now(timezone.utc), engine.present()
     said = wire.wire_score(score)
     assert said is not None
 
     def request(client: str) -> Request:
-        return ReportRequest(
+        return protocol.ReportRequest(
             client=client, round=name, model=engine.model, grid=wire.wire_grid(grid), score=said
         )
 
@@ -426,8 +408,8 @@ def calibration_round(
     provenance = {
         "engine": engine.name,
         "run_id": None if run_id is None else str(run_id),
-        "started": started,
-        "finished": _now(),
+        "started": started.isoformat(timespec="seconds"),
+        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "deadline": engine.deadline,
         "clients": _records(engine, found.outcomes, calibration, claims),
     }
@@ -435,20 +417,20 @@ def calibration_round(
     return calibration.with_record(record)
 
 
-def _claims(
-    engine: Engine, asked: list[Participant], calibration: Calibration
-) -> dict[str, Claims]:
-    """What the clients with valid reports claim to see on their test data."""
+def _claims(engine: Engine, asked: list[Participant], calibration: Calibration) -> Any:
+    """{client: Claims}: what the clients with valid reports claim to see on their test data."""
     text, reported = msgspec.Raw(calibration.to_json()), set(calibration.federation.ids)
 
     def read(body: bytes, client: str) -> Claims:
-        claims: Claims = read_body(body, Claims)
+        claims: Claims = protocol.read_body(body, Claims)
         fits = len(claims.covered) == len(claims.total_size) == len(calibration.levels)
         if not fits or not all(0 <= count <= claims.n_samples for count in claims.covered):
             raise ReportError(client, "covered", "counts cannot be", "update robfcp")
         return claims
 
-    asking = Asking(engine, lambda client: CheckRequest(client=client, calibration=text), read)
+    asking = Asking(
+        engine, lambda client: protocol.CheckRequest(client=client, calibration=text), read
+    )
     return asking.run(one for one in asked if one.client in reported).answers
 
 
@@ -460,9 +442,7 @@ def _records(
 ) -> dict[str, dict[str, Any]]:
     """Every client's node, public key, status and claims; also of those that came later."""
 
-    def entry(
-        node: Participant | None, status: Status, reason: str, attempts: int = 0
-    ) -> dict[str, Any]:
+    def entry(node: Participant | None, status: Status, reason: str, attempts: int = 0) -> Any:
         return {
             "node_id": None if node is None else str(node.node_id),
             "public_key": None if node is None else node.public_key.hex(),
@@ -499,7 +479,7 @@ def send_letters(engine: Engine, calibration: Calibration, key: Any = None) -> l
     """
 
     def read(body: bytes, client: str) -> str:
-        kept: str = read_body(body, str)
+        kept: str = protocol.read_body(body, str)
         if kept != calibration.identity:
             raise ReportError(client, "calibration", "keeps another letter", "update robfcp")
         return kept
@@ -508,7 +488,7 @@ def send_letters(engine: Engine, calibration: Calibration, key: Any = None) -> l
     sent = {}
     for letter in letters.letters(calibration, {participant.client for participant in asked}):
         data = letter.to_json() if key is None else file_format.sign_sealed(letter.to_json(), key)
-        sent[letter.client] = LetterRequest(client=letter.client, letter=msgspec.Raw(data))
+        sent[letter.client] = protocol.LetterRequest(client=letter.client, letter=msgspec.Raw(data))
     asking = Asking(engine, sent.__getitem__, read)
     return asking.run(one for one in asked if one.client in sent).outcomes
 
@@ -534,30 +514,25 @@ def monitor_round(
     """
     text = msgspec.Raw(calibration.to_json())
     expected = {"round": round, "step": step, "calibration": calibration.identity}
+    asked: dict[str, Any] = {"round": round, "step": step, "calibration": text, "level": level}
+    asked |= {"floor": floor, "delta": delta}
 
     def request(client: str) -> Request:
-        return MonitorRequest(
-            client=client, round=round, step=step, calibration=text, level=level, floor=floor,
-            delta=delta,
-        )  # fmt: skip
+        return protocol.MonitorRequest(client=client, **asked)
 
     def read(body: bytes, client: str) -> EReport:
         report = EReport.from_json(body, client)
         for part, value in {"client": client, **expected}.items():
             if (stated := getattr(report, part)) != value:
-                raise ReportError(
-                    client, part, f"{part} is {stated}, not {value}", "answer as asked"
-                )
+                wrong = f"{part} is {stated}, not {value}"
+                raise ReportError(client, part, wrong, "answer as asked")
         return report
 
     found = Asking(engine, request, read).run(engine.present())
     reports, total = list(found.answers.values()), len(found.outcomes)
-    how: dict[str, Any] = {
-        "delta": delta,
-        "independent": independent,
-        "faulty": [_fault(one) for one in found.outcomes if one.answer is None],
-        "checked": True,  # each was asked by itself
-    }
+    how: dict[str, Any] = {"delta": delta, "independent": independent}
+    how["faulty"] = [_fault(one) for one in found.outcomes if one.answer is None]
+    how["checked"] = True  # each was asked by itself
     if history is None or not reports:
         return merge(reports, liars, n_sites=total, **how)
     watched = None if Path(history).exists() else total
@@ -566,10 +541,6 @@ def monitor_round(
 
 def _fault(outcome: Outcome[Any]) -> Fault:
     return Fault(outcome.participant.client, outcome.status, outcome.line)
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 DEFAULTS: Mapping[str, Any] = {  # of a run's configuration, in the same words on every engine
@@ -599,7 +570,7 @@ def configured_round(
     engine: Engine,
     config: Mapping[str, Any],
     run_id: int | str | None = None,
-    train: Callable[[], object] | None = None,
+    train: Callable[[], object] = int,
 ) -> Calibration:
     """A run as its configuration has it: sizes, training, the round, its file and the letters.
 
@@ -631,8 +602,7 @@ def configured_round(
     fixed: Mapping[str, int] | None = None
     if sizes != "none":
         fixed = register_sizes(engine) if sizes == "ask" else agreement.read_sizes(Path(sizes))
-    if train is not None:
-        train()
+    train()
     calibration = calibration_round(engine, sizes=fixed, run_id=run_id, **options)
     if output:
         calibration.save(Path(output))

@@ -18,16 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp.calibration import Calibration, letters
-from robfcp.engines.protocol import (
-    CheckRequest,
-    Claims,
-    LetterRequest,
-    MonitorRequest,
-    Refused,
-    ReportRequest,
-    SizeRequest,
-    read_request,
-)
+from robfcp.engines import protocol
+from robfcp.engines.protocol import Refused
 from robfcp.errors import RobfcpError
 from robfcp.files import make_folder, read_limited, what_is_wrong, write_atomically
 from robfcp.grid import Grid
@@ -136,13 +128,13 @@ class Site:
     def answer(self, body: bytes) -> bytes:
         """The answer to a request; raises where the site gives none."""
         answers: dict[type, Callable[[Any], Any]] = {
-            SizeRequest: self._size,
-            ReportRequest: self._report,
-            CheckRequest: self._claims,
-            LetterRequest: self._keep,
-            MonitorRequest: self._watch,
+            protocol.SizeRequest: self._size,
+            protocol.ReportRequest: self._report,
+            protocol.CheckRequest: self._claims,
+            protocol.LetterRequest: self._keep,
+            protocol.MonitorRequest: self._watch,
         }
-        request = read_request(body)
+        request = protocol.read_request(body)
         found = answers[type(request)](request)
         return found if isinstance(found, bytes) else msgspec.json.encode(found)
 
@@ -151,14 +143,14 @@ class Site:
             raise RobfcpError("outputs: this site has none; say where they come from")
         return self.outputs(part, *self.given)
 
-    def _size(self, request: SizeRequest) -> int:
+    def _size(self, request: protocol.SizeRequest) -> int:
         if self.rules.privacy is not None and self.rules.privacy.hides_size:
             raise Refused(4, "the number of samples is protected")
         if self.rules.samples is not None:
             return self.rules.samples
         return len(np.asarray(self._data("calibration")[1]))
 
-    def _report(self, request: ReportRequest) -> bytes:
+    def _report(self, request: protocol.ReportRequest) -> bytes:
         """A report; of a private site the one it gave before, or one that is paid for first."""
         rules = self.rules
         if rules.grid is not None and request.grid.digest != rules.grid.digest:
@@ -181,7 +173,7 @@ class Site:
             self.memory["request"], self.memory["report"] = body, found
         return found
 
-    def _made(self, request: ReportRequest, grid: Grid, score: Score) -> Report:
+    def _made(self, request: protocol.ReportRequest, grid: Grid, score: Score) -> Report:
         rules = self.rules
         predictions, targets = self._data("calibration")
         scored = score if rules.privacy is None else partial(base.scores_or_nan, score)
@@ -205,21 +197,20 @@ class Site:
             **by_class,
         )
 
-    def _claims(self, request: CheckRequest) -> Claims:
+    def _claims(self, request: protocol.CheckRequest) -> protocol.Claims:
         """Covered samples and total set size (labels, or width of intervals) at every level."""
         self.rules.protect("test data are protected")
         calibration = Calibration.from_json(bytes(request.calibration))
         predictions, targets = self._data("test")
-        seen = [
-            calibration.check(
-                predictions, targets, level=level, rng=np.random.default_rng(self.seed)
-            )
-            for level in range(len(calibration.levels))
-        ]
+        check = partial(calibration.check, predictions, targets)
+        numbers = range(len(calibration.levels))
+        seen = [check(level=k, rng=np.random.default_rng(self.seed)) for k in numbers]
         n = seen[0].overall.n
-        return Claims(n, [one.overall.covered for one in seen], [one.set_size * n for one in seen])
+        return protocol.Claims(
+            n, [one.overall.covered for one in seen], [one.set_size * n for one in seen]
+        )
 
-    def _keep(self, request: LetterRequest) -> str:
+    def _keep(self, request: protocol.LetterRequest) -> str:
         data = bytes(request.letter)
         letter = letters.Letter.from_json(data)
         if letter.client != request.client:
@@ -229,7 +220,7 @@ class Site:
         write_atomically(place / f"letter-{identity[:16]}.json", data, private=True)
         return identity
 
-    def _watch(self, request: MonitorRequest) -> bytes:
+    def _watch(self, request: protocol.MonitorRequest) -> bytes:
         if self.fresh is None:
             raise Refused(1, "this site does not watch calibrations")
         self.rules.protect("alarms tell of protected samples")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf, isfinite, log, nextafter, sqrt
+from math import inf, log, nextafter, sqrt
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -79,9 +79,8 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for field in ("epsilon", "delta", "scale"):
             force_setattr(self, field, float(getattr(self, field)))
         if self.mechanism == "auto":
-            scales = {name: _least_scale(self, name) for name in get_args(Mechanism)}
-            quietest = min(scales, key=lambda name: _sd(name, scales[name]))
-            force_setattr(self, "mechanism", quietest)
+            laws = [Noise(name, _least_scale(self, name)) for name in get_args(Mechanism)]
+            force_setattr(self, "mechanism", min(laws, key=lambda law: law.variance).mechanism)
         needed = _least_scale(self, self.noise_name)
         if not self.scale:
             force_setattr(self, "scale", _rounded_up(needed))
@@ -201,9 +200,8 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         return inf
     order = 1 + np.geomspace(1e-3, 1e9, 401) / (1 + rho)
     for _ in range(2):
-        bound = order * rho + (-log(delta) + order * np.log1p(-1 / order) - np.log(order - 1)) / (
-            order - 1
-        )
+        tail = -log(delta) + order * np.log1p(-1 / order) - np.log(order - 1)
+        bound = order * rho + tail / (order - 1)
         best = int(np.argmin(bound))
         first, last = order[max(0, best - 1)], order[min(best + 1, order.size - 1)]
         order = np.linspace(first, last, 401)
@@ -238,14 +236,12 @@ def add_noise(
     if privacy.noise_name == "laplace":
         distance = dp.metrics.l1_distance(T=dp.typing.i64)
         measurement = dp.measurements.make_laplace(domain, distance, scale=scale)
-        spent = measurement.map(int(l1))
-        kept = spent <= privacy.pure * (1 + _LEEWAY)
+        spent, allowed = measurement.map(int(l1)), privacy.pure
     else:
         distance = dp.metrics.l2_distance(T=float)
         measurement = dp.measurements.make_gaussian(domain, distance, scale=scale)
-        spent = measurement.map(l2)
-        kept = spent <= privacy.rho * (1 + _LEEWAY)
-    if not kept:
+        spent, allowed = measurement.map(l2), privacy.rho
+    if spent > allowed * (1 + _LEEWAY):
         raise RobfcpError(f"privacy: OpenDP accounts {spent} for one report; raise epsilon")
     return np.array(measurement(counts.tolist()), dtype=np.int64)
 
@@ -256,10 +252,8 @@ def opendp_parts() -> Any:
         import opendp
         from opendp import domains, measurements, metrics, mod, typing  # noqa: F401
     except ImportError:
-        raise RobfcpError(
-            "privacy: noise comes from OpenDP, which is not installed; "
-            "pip install 'robfcp[privacy]'"
-        ) from None
+        missing = "privacy: noise comes from OpenDP; pip install 'robfcp[privacy]'"
+        raise RobfcpError(missing) from None
     opendp.mod.enable_features("contrib")
     return opendp
 
@@ -275,19 +269,14 @@ def _check(p: Privacy) -> None:
         "neighbours": (p.neighbours in get_args(Neighbours), "use substitution or add-remove"),
         "samples_per_patient": (within(p.samples_per_patient, 1, 2**31, int), _WHOLE),
         "rounds": (within(p.rounds, 1, 2**31, int), _WHOLE),
-        "mechanism": (
-            p.mechanism in (*get_args(Mechanism), "auto"),
-            "use laplace, gaussian or auto",
-        ),
+        "mechanism": (p.mechanism in (*get_args(Mechanism), "auto"), "use laplace or gaussian"),
         "scale": (within(p.scale, 0, nextafter(inf, 0)), "leave it out"),
     }
     for field, (holds, remedy) in right.items():
         if not holds:
             raise RobfcpError(f"privacy: {field} is {getattr(p, field)!r}; {remedy}")
     if p.mechanism == "gaussian" and p.delta == 0:
-        raise RobfcpError(
-            "privacy: delta is 0, which Gaussian noise cannot give; state one such as 1e-6"
-        )
+        raise RobfcpError("privacy: delta is 0, which Gaussian noise cannot give; state 1e-6, say")
 
 
 def _least_scale(privacy: Privacy, mechanism: Mechanism) -> float:
@@ -297,10 +286,6 @@ def _least_scale(privacy: Privacy, mechanism: Mechanism) -> float:
     if mechanism == "gaussian":
         return l2 / sqrt(2 * rho) if rho else inf
     return l1 / max(privacy.epsilon / privacy.rounds, sqrt(2 * rho))
-
-
-def _sd(mechanism: Mechanism, scale: float) -> float:
-    return sqrt(Noise(mechanism, scale).variance) if isfinite(scale) else inf
 
 
 def _rounded_up(scale: float) -> float:
@@ -334,8 +319,7 @@ def logistic_grid(bins: int) -> Grid:
     if not FEWEST <= bins <= 10_000:
         raise RobfcpError(f"grid: a logistic grid has {FEWEST} to 10000 bins, not {bins}")
     inner = 1 / (1 + np.exp(-np.linspace(-_LOGITS, _LOGITS, bins - 1)))
-    edges = [0.0, *(float(f"{edge:.8g}") for edge in inner), 1.0]
-    return Grid(np.array(edges))
+    return Grid(np.array([0.0, *(float(f"{edge:.8g}") for edge in inner), 1.0]))
 
 
 def recommend_bins(privacy: Privacy | float, n_samples: int, n_clients: int) -> int:
@@ -400,6 +384,5 @@ def recommend_grid(
     beyond = np.linspace(0.02, _ABOVE, bins - 1 - len(body))
     levels = np.concatenate([body, confidence_level + (1 - confidence_level) * beyond])
     inner = np.quantile(scores, levels)
-    inside = scores.min() >= 0 and scores.max() <= 1
-    ends = (0.0, 1.0) if inside else (-np.inf, np.inf)
+    ends = (0.0, 1.0) if scores.min() >= 0 and scores.max() <= 1 else (-np.inf, np.inf)
     return Grid(np.unique(np.concatenate([[ends[0]], inner, [ends[1]]])))

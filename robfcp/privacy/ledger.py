@@ -63,9 +63,7 @@ class Ledger:
         name = self.dataset
         short = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
         if name is not None and not short:
-            raise RobfcpError(
-                f"dataset: {name!r} is no short name; use 1 to {MAX_NAME} printable characters"
-            )
+            raise RobfcpError(f"dataset: {name!r} is no short name; use printable characters")
 
     def releases(self) -> list[Release]:
         """All reports so far, the oldest first.
@@ -146,7 +144,7 @@ class Ledger:
             broken = before.broken_by(privacy)
             if broken is not None:
                 raise RobfcpError(
-                    f"{os.fspath(self.path)}: {len(before.releases)} reports have spent epsilon "
+                    f"{self.path}: {len(before.releases)} reports have spent epsilon "
                     f"{before.epsilon(broken.delta):.4g} of {broken.epsilon:g} at delta "
                     f"{broken.delta:g}, and one more exceeds it; state more rounds beforehand or "
                     "use fresh calibration data"
@@ -166,16 +164,14 @@ class Ledger:
             file = msgspec.json.decode(read_limited(self.path), type=_File)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise RobfcpError(
-                f"{os.fspath(self.path)}: not a privacy ledger ({what_is_wrong(error)}); "
+                f"{self.path}: not a privacy ledger ({what_is_wrong(error)}); "
                 "restore it from a backup"
             ) from None
         if file.schema != 1:
-            raise RobfcpError(
-                f"{os.fspath(self.path)}: schema {file.schema} is unknown; update robfcp"
-            )
+            raise RobfcpError(f"{self.path}: schema {file.schema} is unknown; update robfcp")
         if None not in (self.dataset, file.dataset) and self.dataset != file.dataset:
             raise RobfcpError(
-                f"{os.fspath(self.path)}: is the ledger of {file.dataset!r}, not of "
+                f"{self.path}: is the ledger of {file.dataset!r}, not of "
                 f"{self.dataset!r}; give every data set a ledger of its own"
             )
         return file
@@ -187,12 +183,12 @@ class Ledger:
         text = data[_SEEN_AT:].decode("ascii", "replace").strip() if data.strip() else "0"
         if not (text.isascii() and text.isdigit()):
             raise RobfcpError(
-                f"{os.fspath(self.path)}.lock: is damaged; if the ledger is whole, write its "
+                f"{self.path}.lock: is damaged; if the ledger is whole, write its "
                 f"number of reports there ({recorded}) after one blank"
             )
         if recorded < (seen := int(text)):
             what = "is gone" if not Path(self.path).exists() else "is an old copy"
             raise RobfcpError(
-                f"{os.fspath(self.path)}: {what}: {seen} reports were recorded and it holds "
+                f"{self.path}: {what}: {seen} reports were recorded and it holds "
                 f"{recorded}; restore it, or use fresh calibration data with a new ledger"
             )

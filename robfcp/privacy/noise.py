@@ -58,10 +58,8 @@ class Noise:
             result: Array = np.tanh(0.5 / self.scale) * np.exp(-x / self.scale)
             return result
         weights = np.exp(-0.5 * (x / self.scale) ** 2)
-        inside = np.exp(
-            -0.5 * (np.arange(-_wide(self.scale), _wide(self.scale) + 1) / self.scale) ** 2
-        )
-        result = weights / inside.sum()
+        wide = _wide(self.scale)
+        result = weights / np.exp(-0.5 * (np.arange(-wide, wide + 1) / self.scale) ** 2).sum()
         return result
 
     def characteristic(self, angles: Array) -> Array:
@@ -158,10 +156,8 @@ def _transform(terms: Terms) -> tuple[float, Array, Array]:
     """The step, the angles and the characteristic function of the sum, as far as it matters."""
 
     def product(angles: Array) -> Array:
-        logs = sum(
-            n * np.log(np.maximum(noise.characteristic(angles), 1e-300)) for noise, n in terms
-        )
-        return np.asarray(np.exp(logs))
+        logs = [n * np.log(np.maximum(one.characteristic(angles), 1e-300)) for one, n in terms]
+        return np.asarray(np.exp(sum(logs)))
 
     period = 2 * _reach(terms) + 1
     step = 2 * np.pi / period

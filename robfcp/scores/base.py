@@ -114,9 +114,7 @@ class ClassificationScore(ABC):
     def __post_init__(self) -> None:
         if hasattr(self, "randomized"):
             if not isinstance(self.randomized, (bool, np.bool_)):
-                raise RobfcpError(
-                    f"{self.name}: randomized is {self.randomized!r}; use True or False"
-                )
+                raise RobfcpError(f"{self.name}: randomized must be True or False; fix it")
             object.__setattr__(self, "randomized", bool(self.randomized))
 
     def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> Scores:

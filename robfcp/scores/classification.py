@@ -304,20 +304,12 @@ class SAPS(_Ranked):
         super().__post_init__()
 
     def _of_ranked(self, falling: Scores, first: Ranks, u: Scores) -> Scores:
-        return self._by_rank(falling[:, :1], first, u)
+        top = falling[:, :1]
+        return np.where(first == 0, u * top, top + (first - 1 + u) * self.weight)
 
     def default_grid(self) -> Grid:
         """Fine on [0, 1] and open-ended beyond."""
         return Grid.extended()
-
-    def _of_labels(self, p: Probabilities, label: Ranks, u: Scores) -> Scores:
-        chosen = p[np.arange(len(p)), label]
-        rank = np.count_nonzero(p > chosen[:, None], axis=1)
-        return self._by_rank(p.max(axis=1).astype(np.float64), rank, u)
-
-    def _by_rank(self, top: Scores, rank: Ranks, u: Scores) -> Scores:
-        """The scores of labels of these ranks, counted from 0."""
-        return np.where(rank == 0, u * top, top + (rank - 1 + u) * self.weight)
 
 
 @shipped

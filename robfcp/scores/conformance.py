@@ -54,7 +54,7 @@ def check_score(score: Score) -> tuple[str, ...]:
     return tuple(_promises(score))
 
 
-def _need(holds: bool, otherwise: str) -> None:
+def _need(holds: object, otherwise: str) -> None:
     if not holds:
         raise RobfcpError(otherwise)
 
@@ -101,8 +101,7 @@ def _promises(score: Any) -> Iterator[str]:
     )
     yield "its default grid holds its scores"
 
-    finite = bool(np.isfinite(values).all())
-    _need(finite, f"{name}: some scores are NaN or infinite; bound them")
+    _need(np.isfinite(values).all(), f"{name}: some scores are NaN or infinite; bound them")
     again = values.tobytes() == scores().tobytes()
     _need(again, f"{name}: draws numbers of its own; take them from rng only")
     yield "one finite score a sample, and the same again with the same rng"
@@ -115,8 +114,7 @@ def _promises(score: Any) -> Iterator[str]:
     for call, *others in [(score, targets), (score.all_labels,)] if classes else [(score, targets)]:
         given = predictions.copy()
         call(given, *others, rng=0)
-        kept = np.array_equal(given, predictions)
-        _need(kept, f"{name}: changes the array it is given; work on a copy")
+        _need(np.array_equal(given, predictions), f"{name}: changes the array it is given; copy it")
     yield "what it is given stays as it was"
     yield from (_sets if classes else _intervals)(score, predictions, targets, values)
 
@@ -136,7 +134,7 @@ def _sets(score: Any, predictions: Any, targets: Any, values: Any) -> Iterator[s
     size = max(1.0, float(np.abs(exact).max()))
     for kind, tolerance in ((np.float32, 1e-4), (np.float16, 0.05)):
         table = np.asarray(score.all_labels(predictions.astype(kind), 0), dtype=np.float64)
-        close = bool(np.median(np.abs(table - exact)) <= tolerance * size)
+        close = np.median(np.abs(table - exact)) <= tolerance * size
         _need(close, f"{score.name}: {np.dtype(kind)} gives other scores; use float64")
     yield "float16 and float32 are taken"
 

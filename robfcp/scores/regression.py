@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,8 +14,8 @@ from robfcp.grid import Grid
 from robfcp.scores.base import Scores, shipped
 
 
-class _RegressionScore(ABC):
-    """Checks of predictions and targets; a subclass supplies the formula and the interval."""
+class _RegressionScore:
+    """max(low - y, y - high) for the ends of a prediction; both ends are one without quantiles."""
 
     name: ClassVar[str]
     _columns: ClassVar[tuple[int, ...]]  # of the predictions, beyond one row a sample
@@ -38,19 +37,14 @@ class _RegressionScore(ABC):
         (n,) array
             The scores; bigger is stranger.
         """
-        given, y = self._finite("predictions", predictions), self._finite("targets", targets)
+        given, y = self._ends(predictions), _finite("targets", targets, ())
         if len(y) != len(given):
             raise RobfcpError(
                 f"targets: {len(y)} do not fit {len(given)} predictions; give one per row"
             )
         with np.errstate(over="ignore"):
-            return self._of(given, y)
+            return np.maximum(given[:, 0] - y, y - given[:, -1])
 
-    @abstractmethod
-    def _of(self, given: Scores, y: Scores) -> Scores:
-        """The formula."""
-
-    @abstractmethod
     def interval(self, predictions: ArrayLike, threshold: float) -> Scores:
         """(n, 2) ends of the intervals that hold what scores at most the threshold.
 
@@ -66,23 +60,28 @@ class _RegressionScore(ABC):
         (n, 2) array
             Lower and upper ends.
         """
+        return self._ends(predictions) + np.array([-threshold, threshold])
 
     def default_grid(self) -> Grid:
         """Log-spaced on both sides of 0, open-ended: for targets of any scale."""
         return Grid.open_ended()
 
-    def _finite(self, field: str, values: ArrayLike) -> Scores:
-        array, columns = floats(field, values), () if field == "targets" else self._columns
-        if not array.ndim or array.shape[1:] != columns:
-            shape = f"(n, {columns[0]})" if columns else "(n,)"
-            raise RobfcpError(f"{field}: shape {array.shape} is not {shape}; reshape them")
-        broken = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
-        if broken.any():
-            row = int(np.argmax(broken))
-            raise RobfcpError(
-                f"{field}: row {row} is NaN or infinite; find the broken sample first"
-            )
-        return array
+    def _ends(self, predictions: ArrayLike) -> Scores:
+        """(n, 2) or, where both ends are one, (n, 1)."""
+        given = _finite("predictions", predictions, self._columns)
+        return given.reshape(len(given), -1)
+
+
+def _finite(field: str, values: ArrayLike, columns: tuple[int, ...]) -> Scores:
+    array = floats(field, values)
+    if not array.ndim or array.shape[1:] != columns:
+        shape = f"(n, {columns[0]})" if columns else "(n,)"
+        raise RobfcpError(f"{field}: shape {array.shape} is not {shape}; reshape them")
+    broken = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    if broken.any():
+        row = int(np.argmax(broken))
+        raise RobfcpError(f"{field}: row {row} is NaN or infinite; find the broken sample first")
+    return array
 
 
 @shipped
@@ -110,13 +109,6 @@ class AbsoluteResidual(_RegressionScore):
     name: ClassVar[str] = "absolute-residual"
     _columns: ClassVar[tuple[int, ...]] = ()
 
-    def _of(self, given: Scores, y: Scores) -> Scores:
-        return np.abs(y - given)
-
-    def interval(self, predictions: ArrayLike, threshold: float) -> Scores:
-        centre = self._finite("predictions", predictions)
-        return np.stack([centre - threshold, centre + threshold], axis=1)
-
 
 @shipped
 @dataclass(frozen=True)
@@ -142,9 +134,3 @@ class CQR(_RegressionScore):
 
     name: ClassVar[str] = "cqr"
     _columns: ClassVar[tuple[int, ...]] = (2,)
-
-    def _of(self, given: Scores, y: Scores) -> Scores:
-        return np.maximum(given[:, 0] - y, y - given[:, 1])
-
-    def interval(self, predictions: ArrayLike, threshold: float) -> Scores:
-        return self._finite("predictions", predictions) + np.array([-threshold, threshold])

@@ -55,10 +55,9 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     multilabel: ClassVar[tuple[str, ...]] = ("fnr", "miss-rate")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not 0 < len(self.name) <= MAX_NAME:
+        named = isinstance(self.name, str) and 0 < len(self.name) <= MAX_NAME
+        if not named or not self.name.isprintable():
             raise RobfcpError(f"risk: {self.name!r} is no name; use fnr, say")
-        if not self.name.isprintable():
-            raise RobfcpError("risk: the name holds unprintable characters; use a plain one")
         bound = floats("risk: bound", self.bound)
         if bound.ndim or not 0 < bound <= MAX_BOUND:
             raise RobfcpError(f"risk: bound is {self.bound!r}; give the largest possible loss")
@@ -104,9 +103,7 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         steps = floats("lambdas", lambdas)
         if steps.ndim != 1 or not steps.size or not np.isfinite(steps).all():
-            raise RobfcpError(
-                "lambdas: need a vector of finite numbers; give np.linspace(0, 1, 101)"
-            )
+            raise RobfcpError("lambdas: need finite numbers; give np.linspace(0, 1, 101)")
         if (np.diff(steps) <= 0).any():
             raise RobfcpError("lambdas: must rise strictly; sort them and drop repeats")
         table = floats("losses", losses)

@@ -35,7 +35,7 @@ def engine():
         (lambda turn: turn.fail(2), "faulty", "Flower's code 2", 2),
         (once(lambda turn: turn.fail(5)), "ok", "", 2),
         (lambda turn: turn.fail(5), "missing", "Flower's code 5", 2),
-        (lambda turn: turn.content(RecordDict({})), "rejected", "holds 0 records", 2),
+        (lambda turn: turn.content(RecordDict({})), "rejected", "0 records", 2),
     ],
 )
 def test_what_flower_says_of_a_node_is_believed(fault, expected, words, attempts, engine, tmp_path):
