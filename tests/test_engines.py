@@ -13,6 +13,7 @@ from engine_promises import *  # noqa: F403
 from engine_promises import needs_opendp, reason, status
 
 import robfcp
+from robfcp.calibration.letters import Letter
 from robfcp.engines import SiteRules, monitor_round, register_sizes, send_letters, server
 from robfcp.engines.protocol import LetterRequest, ReportRequest
 from robfcp.engines.site import Site, read_site, reply_to
@@ -188,7 +189,7 @@ def test_who_says_to_keep_another_letter_is_named(tmp_path):
     outcomes = send_letters(engine, calibrated(engine), load_key(tmp_path / "server.key"))
     assert [one.status for one in outcomes] == ["ok", "ok", "faulty", *["ok"] * 5]
     (file,) = (tmp_path / "site-3").iterdir()
-    letter = robfcp.calibration.Letter.load(file, public)
+    letter = Letter.load(file, public)
     request = LetterRequest(client="site-4", letter=msgspec.Raw(letter.to_json()))
     record = {"nonce": "n", "body": msgspec.json.encode(request)}
     assert reply_to(record, sites["site-4"])["code"] == 1  # a letter to another
