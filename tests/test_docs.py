@@ -1,9 +1,10 @@
 """Every code block of the documentation and the README runs as printed.
 
 Blocks of one page share a folder and a namespace, in the order of the page. They find there what
-`prepared` puts into it: reports, sites' CSV files and a calibration. In shell blocks the lines that
-call robfcp are run. `<!-- not run: reason -->` before a block leaves it out, and so does Flower:
-its blocks are parts of an app, and whole apps are run by the tests of `robfcp.engines.flower`.
+`prepared` puts into it: reports, sites' CSV files and a calibration; what they use they import. In
+shell blocks the lines that call robfcp are run. `<!-- not run: reason -->` before a block leaves it
+out, and so does Flower: its blocks are parts of an app, and whole apps are run by the tests of
+`robfcp.engines.flower`.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def test_every_block_runs_as_printed(
     monkeypatch.setenv("COLUMNS", "80")
     folder, given = prepared
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    namespace = {"__name__": "__main__", "np": np, "robfcp": robfcp, **deepcopy(given)}
+    namespace = {"__name__": "__main__", **deepcopy(given)}
     for kind, code, line in blocks(page):
         if kind == "python":
             exec(compile("\n" * line + code, str(page), "exec"), namespace)
@@ -197,13 +198,3 @@ def test_every_line_of_the_security_page_names_tests_that_there_are() -> None:
         named = re.findall(r"`(test_\w+)`", row.split("|")[-2])
         assert named, row
         assert [name for name in named if f"def {name}(" not in there] == []
-
-
-@pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_imports_what_its_code_uses(page: Path) -> None:
-    """Who copies the code of one page, from its top, lacks nothing but data of their own."""
-    code = "\n".join(text for kind, text, _ in blocks(page) if kind == "python")
-    for name, words in (("robfcp", "import robfcp"), ("np", "import numpy as np")):
-        used = re.search(rf"(?<![\w.]){name}\.(?!\w+ import)", re.sub(r"from robfcp\S*", "", code))
-        if used:
-            assert words in code, f"{name} is used and never imported"

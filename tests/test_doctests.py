@@ -70,17 +70,16 @@ def test_examples_run_as_printed(place, tmp_path, monkeypatch):
 
 def public() -> Iterator[tuple[str, Any]]:
     """Every public class and function, those of modules that are public as a whole included."""
-    for name in robfcp.__all__:
-        thing = getattr(robfcp, name)
-        if inspect.isclass(thing) or inspect.isfunction(thing):
-            yield name, thing
-    yield "simulate", simulation.simulate
+    things = [getattr(robfcp, name) for name in robfcp.__all__]
     for module in (robfcp.metrics, partitions, figures):
-        for name in module.__all__ if hasattr(module, "__all__") else vars(module):
-            thing = getattr(module, name)
-            own = inspect.isfunction(thing) and thing.__module__.startswith(module.__name__)
-            if own and not name.startswith("_"):
-                yield f"{module.__name__}.{name}", thing
+        names = getattr(module, "__all__", [name for name in vars(module) if name[0] != "_"])
+        found = [getattr(module, name) for name in names]
+        things += [
+            one for one in found if getattr(one, "__module__", "").startswith(module.__name__)
+        ]
+    for thing in (simulation.simulate, *things):
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            yield thing.__qualname__, thing
 
 
 PUBLIC = dict(public())

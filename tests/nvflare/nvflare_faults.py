@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -63,30 +64,19 @@ def workspace(folder, name, config=None):
     return Workspace(str(root), name)
 
 
-class Server:
+def server_of(folder, names, components=None):
     """As much of NVFlare's engine as a workflow needs."""
-
-    def __init__(self, folder, names, components=None):
-        self.names, self.components = list(names), components or {}
-        self.workspace = workspace(folder, "server")
-        self.run_dir = Path(self.workspace.get_run_dir("job"))
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        self.manager = FLContextManager(self, "server", "job")
-
-    def get_clients(self):
-        return [Client(name, "token") for name in self.names]
-
-    def new_context(self):
-        return self.manager.new_context()
-
-    def fire_event(self, event_type, fl_ctx):
-        pass
-
-    def get_workspace(self):
-        return self.workspace
-
-    def get_component(self, name):
-        return self.components.get(name)
+    place = workspace(folder, "server")
+    found = SimpleNamespace(
+        run_dir=Path(place.get_run_dir("job")),
+        get_clients=lambda: [Client(name, "token") for name in names],
+        fire_event=lambda event_type, fl_ctx: None,
+        get_workspace=lambda: place,
+        get_component=(components or {}).get,
+    )
+    found.run_dir.mkdir(parents=True, exist_ok=True)
+    found.new_context = FLContextManager(found, "server", "job").new_context
+    return found
 
 
 class Site(threading.Thread):
@@ -166,7 +156,7 @@ def run(
         own = (configs or {}).get(name, {})
         outputs = f"nvflare_faults:{name.replace('-', '_')}"
         sites.append(Site(name, folder, {"outputs": outputs, **own}, stage))
-    server = Server(folder, data, components)
+    server = server_of(folder, list(data), components)
     comm = WFCommServer(task_check_period=0.05)
     controller.set_communicator(comm)
     fl_ctx = server.new_context()
