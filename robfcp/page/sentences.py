@@ -15,6 +15,7 @@ from robfcp.certificate import at_least
 from robfcp.diagnosis import Diagnosis
 from robfcp.federation import Federation, Stratified
 from robfcp.guarantees import FcpThreshold
+from robfcp.scores import Risk
 
 NAMED = 4  # sites that the first sentence names with their cause
 
@@ -34,7 +35,7 @@ def harm(calibration: Calibration) -> dict[str, str]:
     counts = f"{missed[0]} of 1,000 sets would miss the true label in place of {missed[1]}"
     sizes, words = federation.set_sizes, "sets would be wider than needed"
     if risk is not None:
-        lost = [f"{risk.bound * (1 - one):.3g}" for one in (new, now)]
+        lost = [_loss(risk, one) for one in (new, now)]
         words, counts = f"the mean {risk.name} would be about {lost[0]} in place of {lost[1]}", ""
     elif new < now:
         name, counts = _mostly(calibration, both, counts)
@@ -44,7 +45,8 @@ def harm(calibration: Calibration) -> dict[str, str]:
         labels = set_sizes(federation, sizes, used)
         mean = [f"{labels[federation.grid.edge_at(one.threshold)]:.2f}" for one in both]
         words = f"a set would hold about {mean[1]} labels in place of {mean[0]}"
-    rests = "estimated from the reports of the sites that were used, which may lie too."
+    kind = "not flagged" if calibration.promised else "used"
+    rests = f"estimated from the reports of the sites that were {kind}, which may lie too."
     then = f"{counts}; {rests}" if counts else _sentence(rests)
     return {"first": f"Had every report been believed, {words}.", "then": then}
 
@@ -160,15 +162,15 @@ def headline(calibration: Calibration, level: Level) -> dict[str, str]:
     (share,), used = _covered(calibration, level), len(calibration.trusted)
     covers = f"{percent(share)} are covered"
     if calibration.risk is not None:
-        covers = f"the mean {calibration.risk.name} is {calibration.risk.bound * (1 - share):.3g}"
+        covers = f"the mean {calibration.risk.name} is {_loss(calibration.risk, share)}"
     kind, out = ("unflagged", "flagged") if calibration.promised else ("used", "left out")
     numbers = {
-        "used": used,
+        kind: used,
         out: len(calibration.flagged),
         "refused as faulty": len(calibration.faulty),
         "missing": len(calibration.missing),
     }
-    told = ", ".join(f"{n} {word}" for word, n in numbers.items() if n or word in ("used", out))
+    told = ", ".join(f"{n} {word}" for word, n in numbers.items() if n or word in (kind, out))
     federation = calibration.federation
     valid = f"{count(federation.n_clients, 'valid report')} with {federation.n_samples:,} samples"
     return {
@@ -177,6 +179,10 @@ def headline(calibration: Calibration, level: Level) -> dict[str, str]:
         "promise": promise,
         "reports": f"{valid}; {told}.",
     }
+
+
+def _loss(risk: Risk, share: float) -> str:
+    return percent(1 - share) if risk.bound == 1 else f"{risk.bound * (1 - share):.3g}"
 
 
 def percent(share: float) -> str:

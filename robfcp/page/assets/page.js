@@ -67,8 +67,11 @@ function modelCard() {
     "**It rests on:**", "", ...DATA.levels[0].assumptions.map((text) => `- ${plain(text)}`), "",
   ];
   if (strata) {
-    lines.push(row([strata.by, "threshold", "samples", "covered"]), "|---|---|---|---|");
-    lines.push(...strata.rows.map((one) => row([one.name, shown(one.threshold), number(one.samples), one.covered === null ? "–" : percent(one.covered)])));
+    const some = strata.rows.some((one) => one.proved);
+    const told = (one) => (some ? [one.proved ? proved(...one.proved) : "–"] : []);
+    const heads = [strata.by, "threshold", "samples", "covered", ...(some ? ["proved"] : [])];
+    lines.push(row(heads), `|${"---|".repeat(heads.length)}`);
+    lines.push(...strata.rows.map((one) => row([one.name, shown(one.threshold), number(one.samples), one.covered === null ? "–" : percent(one.covered), ...told(one)])));
     lines.push("", "Covered: the share of their own cases, at the sites that were used.", "");
   }
   lines.push(...told.filter((name) => audit.get(name) !== "none").map((name) => `- ${name}: ${plain(audit.get(name))}`));
