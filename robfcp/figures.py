@@ -181,13 +181,13 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     inside = np.isfinite(upper)
     shares = federation.cumulative(np.flatnonzero(inside)) / federation.sizes[:, None]
     low, high = np.quantile(shares[trusted], [0.05, 0.95], axis=0)
-    label = "middle 90% of the trusted sites"
+    label = "middle 90% of the sites used"
     target.fill_between(upper[inside], low, high, color=GREY, alpha=0.2, linewidth=0, label=label)
     look: dict[str, Any] = {"color": VERMILION, "linewidth": 0.9, "alpha": 0.6}
     for line in target.plot(upper[inside], shares[~trusted].T, **look)[:1]:
         line.set_label("flagged sites")
     pooled = np.cumsum(federation.pooled(trusted))[inside] / federation.sizes[trusted].sum()
-    target.plot(upper[inside], pooled, color=BLUE, label="trusted sites pooled")
+    target.plot(upper[inside], pooled, color=BLUE, label="sites used, pooled")
     limits = [level.threshold for level in calibration.levels if np.isfinite(level.threshold)]
     for limit, name in zip(limits, ("threshold", *[None] * len(limits)), strict=False):
         target.axvline(limit, color=GREEN, linestyle="--", label=name)
@@ -217,7 +217,7 @@ def plot_oddness(calibration: Calibration, ax: Axes | None = None) -> Axes:
     order = np.argsort(calibration.oddness, kind="stable")
     number, trusted = calibration.oddness[order], calibration.trusted_mask[order]
     place, some = np.arange(1, len(order) + 1), number[number > 0]
-    kinds = (("trusted", trusted, BLUE, "o"), ("flagged", ~trusted, VERMILION, "^"))
+    kinds = (("used", trusted, BLUE, "o"), ("flagged", ~trusted, VERMILION, "^"))
     for name, chosen, colour, marker in kinds:
         target.scatter(place[chosen], number[chosen], s=18, color=colour, marker=marker, label=name)
     if len(some) > 1 and some[-1] > 20 * np.median(some):

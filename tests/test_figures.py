@@ -41,7 +41,7 @@ def test_lines_look_different_and_heatmaps_write_every_number() -> None:
 def test_calibration_figures_tell_flagged_from_trusted_clients_and_what_is_proved() -> None:
     ax = figures.plot_oddness(FLAGGED)
     sizes = {str(part.get_label()): len(part.get_offsets()) for part in ax.collections}
-    assert sizes == {"trusted": 12, "flagged": 2}
+    assert sizes == {"used": 12, "flagged": 2}
     ax = figures.plot_cdf(FLAGGED)
     assert [line.get_color() for line in ax.get_lines()].count(figures.VERMILION) == 2
     assert ax.get_lines()[-1].get_xdata()[0] == FLAGGED.threshold  # type: ignore[index]

@@ -233,6 +233,6 @@ def _defended(calibration: Calibration, level: Level, wanted: str) -> str:
     if flagged == 0:
         whom = f"all {clients} sites" if clients > 1 else "the one site"
     else:
-        whom = f"the {clients - flagged} of {clients} sites that were kept"
+        whom = f"the {clients - flagged} of {clients} sites that were used"
     aim = "The thresholds aim" if calibration.by else "The threshold aims"
     return f"{aim} at {wanted}, from {whom}"

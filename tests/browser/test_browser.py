@@ -52,7 +52,7 @@ def test_page_says_what_harm_was_done_by_whom_and_what_is_proved_and_loads_nothi
     for part, words in (
         ("first", "Had every report been believed, about "),
         ("message", f"{out} of 49 sites were left out: "),
-        ("claim", f"the {49 - out} of 49 sites that were kept"),
+        ("claim", f"the {49 - out} of 49 sites that were used"),
         ("used", "used sites reported, 9"),
         ("promise", stroke.certificate.statement[1:]),  # "With", not "with"
         ("assumptions", "lie"),
@@ -60,7 +60,7 @@ def test_page_says_what_harm_was_done_by_whom_and_what_is_proved_and_loads_nothi
         ("audit", stroke.federation.grid.digest),
     ):
         assert words in opened.text(part)
-    words = ("oddness", "of its scores", "of the trusted scores", "threshold")
+    words = ("oddness", "of its scores", "of the scores used", "threshold")
     for chart, word in zip(("clients", "client", "pooled", "cost"), words, strict=True):
         opened.page.locator(f"#{chart}-chart .u-over").hover()
         assert word in opened.page.locator(f"#{chart}-chart .readout").inner_text()

@@ -45,8 +45,8 @@ function drawClients() {
         y: { distr: log ? 3 : 1, range: log ? undefined : (_, low, high) => [0, high * 1.08 || 1] },
       },
       axes: [
-        axis({ label: "sites, the strangest on the right", values: (_, ticks) => ticks.map((t) => (t > 0 && t <= K && Number.isInteger(t) ? t : "")) }),
-        axis({ label: log ? "how strange (log; 0 at the foot)" : "how strange", size: 52, splits: log ? powers : undefined, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(shown) }),
+        axis({ label: "sites, the oddest on the right", values: (_, ticks) => ticks.map((t) => (t > 0 && t <= K && Number.isInteger(t) ? t : "")) }),
+        axis({ label: log ? "oddness (log; 0 at the foot)" : "oddness", size: 52, splits: log ? powers : undefined, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(shown) }),
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
       hooks: { draw: [(chart) => drawMarks(chart, xs, ys, drawn)] },
@@ -125,8 +125,8 @@ function showClient() {
       ? []
       : [
           ["samples", number(chosen.size)],
-          ["how odd", shown(chosen.oddness)],
-          ["strangest first", `${chosen.rank} of ${K}`],
+          ["oddness", shown(chosen.oddness)],
+          ["oddest first", `${chosen.rank} of ${K}`],
           [OWN_CASES, inUnits(chosen.covered)],
         ];
   byId("client-facts").replaceChildren(

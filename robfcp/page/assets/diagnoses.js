@@ -28,7 +28,7 @@ function showDiagnoses() {
   byId("diagnoses-section").hidden = false;
 }
 
-/** Sites of which the same is said, the strangest first. */
+/** Sites of which the same is said, the oddest first. */
 function diagnosisCard(group, most) {
   const { id, verdict } = client(group[0]);
   const { finding, fact, advice, instead } = DIAGNOSES.get(id);

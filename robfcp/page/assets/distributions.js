@@ -62,7 +62,7 @@ function drawPooled() {
           },
         ],
       },
-      read: (i) => `threshold ${scoreAt(i)}: ${percent(data[3][i])} of the trusted scores, ${CONTROLLED} ${proved(data[1][i], data[2][i])}`,
+      read: (i) => `threshold ${scoreAt(i)}: ${percent(data[3][i])} of the scores used, ${CONTROLLED} ${proved(data[1][i], data[2][i])}`,
     }),
     data,
   );

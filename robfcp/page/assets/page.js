@@ -84,10 +84,10 @@ function setUpCard() {
   byId("card-save").addEventListener("click", () => save(text, "model-card.md", "text/markdown"));
 }
 
-/** Whom the page opens on: the strangest site left out, else one to look at, else the strangest. */
+/** Whom the page opens on: the oddest site left out, else one to look at, else the oddest. */
 function culprit() {
-  const strangest = (wanted) => ORDER.findLast((k) => client(k).verdict === wanted);
-  return strangest("flagged") ?? strangest("look") ?? ORDER.at(-1);
+  const oddest = (wanted) => ORDER.findLast((k) => client(k).verdict === wanted);
+  return oddest("flagged") ?? oddest("look") ?? ORDER.at(-1);
 }
 
 function showLevels() {

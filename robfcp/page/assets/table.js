@@ -4,7 +4,7 @@ const PRINTED = 8;
 const COLUMNS = [
   ["id", "site", (row) => row.id],
   ["verdict", "verdict", (row) => verdictWords(row.verdict)],
-  ["oddness", "how odd", (row) => (row.oddness === null ? "–" : shown(row.oddness))],
+  ["oddness", "oddness", (row) => (row.oddness === null ? "–" : shown(row.oddness))],
   ["size", "samples", (row) => (row.size === null ? "–" : number(row.size))],
   ["covered", OWN_CASES, (row) => (row.covered === null ? "–" : inUnits(row.covered))],
   ["diagnosis", "what it looks like", (row) => DIAGNOSES.get(row.id)?.short ?? (row.k >= K ? row.reason : "")],

@@ -1,7 +1,7 @@
 // The sliders: every position is an entry of a table the library computed.
 const TABLES = DATA.whatif.tables;
 const MODE_WORDS = {
-  defence: ["Defended", "The threshold of the sites that are kept"],
+  defence: ["Defended", "The threshold of the sites that are used"],
   marginal: ["Guaranteed", "The threshold that holds whatever any so many sites do"],
   stated: [DATA.own.guarantee ?? "", "The guarantee that was stated, at the settings computed for it"],
 };
