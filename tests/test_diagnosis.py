@@ -9,8 +9,7 @@ from msgspec import structs
 from scipy.special import softmax
 
 import robfcp
-from robfcp import Federation, Grid, Privacy, Report
-from robfcp.diagnosis import PLACES, places, wrong_places
+from robfcp import Federation, Privacy, Report
 from robfcp.lab import natural
 from robfcp.lab.faults import NAMES, NOBODY, named
 
@@ -117,36 +116,22 @@ def test_a_copy_names_the_other_site_and_small_ones_are_none() -> None:
     assert robfcp.diagnose(robfcp.calibrate(few, 0.5, defence="none")) == {}
 
 
-def test_pooled_reports_get_a_diagnosis_without_classes() -> None:
-    rng = np.random.default_rng(1)
-    reports = [Report.from_scores(f"s{k}", rng.beta(1, 4, 200)) for k in range(8)]
-    reports.append(Report.from_scores("odd", rng.beta(6, 1, 200)))
-    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none"))["odd"]
-    assert (found.cause, list(found.classes)) == ("labels mixed up", [])
-    assert "wrong labels or another model" in found.finding
-
-
-def test_private_reports_keep_their_cause() -> None:
-    counts = np.random.default_rng(0).multinomial(400, np.full(10, 0.1), size=6)
-    stated = {"privacy": Privacy(1.0), "sizes": [400] * 6}
-    federation = Federation.from_counts(counts, Grid.uniform(10), **stated)
-    calibration = robfcp.calibrate(federation, defence="none")
-    assert robfcp.diagnose(calibration) == {}
-    found = robfcp.diagnose(calibration, ["client-0"])["client-0"]
-    assert found.cause == "not told"
-    assert "privacy noise" in found.finding
-
-
-def test_losses_and_groups_are_diagnosed_too() -> None:
-    rng, lambdas = np.random.default_rng(0), [0.1, 0.2, 0.3, 0.4]
+def test_pooled_private_and_grouped_reports_and_losses_are_diagnosed_too() -> None:
+    rng, lambdas, groups = np.random.default_rng(1), [0.1, 0.2, 0.3, 0.4], ["old", "young"] * 100
+    scores = [*rng.beta(1, 4, (8, 200)), rng.beta(6, 1, 200)]
+    for more in ({}, {"groups": groups}):
+        reports = [Report.from_scores(f"s{k}", s, **more) for k, s in enumerate(scores)]
+        found = robfcp.diagnose(robfcp.calibrate(reports, defence="none"))["s8"]
+        assert (found.cause, found.classes) == ("labels mixed up", ())
     losses = [np.sort(rng.random((60, 4)), axis=1)[:, ::-1] for _ in range(5)]
     reports = [Report.from_losses(f"s{k}", x, lambdas, risk="fnr") for k, x in enumerate(losses)]
     calibration = robfcp.calibrate(reports, risk=0.6, defence="none")
     assert set(robfcp.diagnose(calibration, ["s1"])) == {"s1"}
-    scores, groups = [*rng.beta(1, 4, (6, 100)), rng.beta(5, 1, 100)], ["old", "young"] * 50
-    reports = [Report.from_scores(f"g{k}", s, groups=groups) for k, s in enumerate(scores)]
-    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none"), ["g6"])
-    assert found["g6"].cause != "labels swapped"
+    counts = rng.multinomial(400, np.full(10, 0.1), size=6)
+    stated = {"privacy": Privacy(1.0), "sizes": [400] * 6}
+    calibration = robfcp.calibrate(Federation.from_counts(counts, **stated), defence="none")
+    assert robfcp.diagnose(calibration) == {}
+    assert "privacy noise" in robfcp.diagnose(calibration, ["client-0"])["client-0"].finding
 
 
 @pytest.mark.effort
@@ -155,27 +140,6 @@ def test_an_unsure_diagnosis_says_what_else_it_may_be() -> None:
     unsure = [one for one in seen if one.instead]
     assert unsure
     assert all(not one.sure and one.instead != one.short for one in unsure)
-
-
-def test_scores_like_the_others_fall_evenly_whatever_ties_there_are() -> None:
-    rng = np.random.default_rng(0)
-    law = np.array([0.6, 0.05, 0.3, 0.05])
-    others, own = rng.multinomial(100_000, law)[None, :], rng.multinomial(50_000, law)[None, :]
-    found = places(own, others)[0]
-    assert found.sum() == pytest.approx(50_000)
-    assert np.abs(found / 50_000 - 1 / PLACES).max() < 0.005
-    assert places(own, others // 20_000)[0].sum() == 0  # too few others
-
-
-def test_wrong_labels_are_expected_where_two_classes_put_them() -> None:
-    """Of two classes the wrong score is one minus the right one."""
-    counts = np.zeros((2, 10), dtype=np.int64)
-    counts[:, :3] = 100, 50, 25
-    found = wrong_places(counts, Grid.uniform(10))
-    assert found is not None
-    assert found[:, -1] == pytest.approx(1)  # all above what the others have
-    assert wrong_places(counts, Grid.uniform(10, 0, 2)) is None
-    assert wrong_places(counts[:1], Grid.uniform(10)) is None
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,6 @@ def test_what_is_no_grid_or_leaves_it_is_refused(make, arguments):
 
 
 def test_merging_needs_nested_edges_of_the_same_range():
-    for other, ends in ((Grid.uniform(3), None), (Grid.uniform(10, 0, 2), None)):
-        assert Grid.uniform(10).merge_ends(other) is ends
+    for other in (Grid.uniform(3), Grid.uniform(10, 0, 2)):
+        assert Grid.uniform(10).merge_ends(other) is None
     np.testing.assert_array_equal(Grid.uniform(10).merge_ends(Grid.uniform(2)), [4, 9])
-    with pytest.raises(ValueError, match="read-only"):
-        Grid.default().edges[0] = 1

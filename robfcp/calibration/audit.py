@@ -96,11 +96,10 @@ def log_round(log: AuditLog, calibration: Calibration, terms: Mapping[str, Any])
     """
     federation = calibration.federation
     log.write("round opened", round=federation.round, terms=dict(terms))
-    trusted = set(calibration.trusted)
+    verdicts = calibration.verdicts
     for report in federation:
-        verdict = "trusted" if report.client in trusted else "flagged"
-        digest = digest_of(report.to_json())
-        log.write("report received", client=report.client, digest=digest, verdict=verdict)
+        said = {"digest": digest_of(report.to_json()), "verdict": verdicts[report.client]}
+        log.write("report received", client=report.client, **said)
     for fault in federation.faulty:
         log.write("report refused", client=fault.client, field=fault.field, reason=fault.reason)
     for client in federation.missing:

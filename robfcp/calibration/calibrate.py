@@ -105,8 +105,8 @@ def calibrate(
     confidence = share("confidence", confidence, "give 0.95, say")
     federation = _federation(reports)
     clusters = {str(k): str(v) for k, v in by.items()} if isinstance(by, Mapping) else None
-    kind = None if isinstance(by, Mapping) else by
-    chosen = None if by is None else strata_of(federation, kind).by
+    one = None if isinstance(by, Mapping) else by
+    chosen = None if by is None else strata_of(federation, one).by
     _check_together(federation, chosen, promise, anchor, confidence)
     levels, several = _asked(federation, coverage, risk)
     if isinstance(rule, Consensus):
@@ -197,21 +197,19 @@ def _federation(reports: Reports) -> Federation:
     """The reports as a federation, whatever form they have."""
     if isinstance(reports, Federation):
         return reports
-    if isinstance(reports, (str, os.PathLike)) and not _is_json(reports):
-        return Federation.read(reports)
-    if isinstance(reports, (bytes, Mapping)) or not isinstance(reports, Iterable):
+    if _is_path(reports):
+        return Federation.read(cast(Any, reports))
+    if isinstance(reports, (str, bytes, Mapping)) or not isinstance(reports, Iterable):
         return Federation.from_reports(cast(Any, reports))  # which says what is wrong
     rest = iter(reports)
     first = next(rest, None)
     every: Any = () if first is None else chain((first,), rest)
-    if isinstance(first, (str, os.PathLike)) and not _is_json(first):
-        return Federation.read(every)
-    return Federation.from_reports(every)
+    return Federation.read(every) if _is_path(first) else Federation.from_reports(every)
 
 
-def _is_json(given: object) -> bool:
-    """Whether a text is a report itself, and no path."""
-    return isinstance(given, str) and given.lstrip().startswith("{")
+def _is_path(given: object) -> bool:
+    """Whether it is a path, and no report's text."""
+    return isinstance(given, os.PathLike) or (isinstance(given, str) and given.lstrip()[:1] != "{")
 
 
 def _check_together(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -108,7 +108,6 @@ def level_of(calibration: Calibration, level: int) -> Level:
 
 Verdict = Literal["within", "below", "cannot tell yet"]
 MOST_SAMPLES = 200_000  # beyond which no number of samples is looked for
-_PIECE = 65_536
 
 
 @dataclass(frozen=True)
@@ -259,7 +258,7 @@ def check(
     if not len(hit):
         raise RobfcpError("samples: there are none; pass at least one")
     found = floor_of(calibration, level, floor, own)
-    overall = _part("all", hit, confidence)
+    (overall,) = _parts(hit, np.full(len(hit), "all"), confidence)
     verdict: Verdict = "within"
     enough = None
     if np.isfinite(limits).any() and overall.low < found.value:
@@ -267,14 +266,10 @@ def check(
     if verdict == "cannot tell yet":
         enough = samples_to_tell(overall.covered, overall.n, found.value, confidence)
     whole = sizes.dtype.kind in "iu"
-    names = np.zeros(len(hit), int) if groups is None else array("groups", groups)
-    if names.shape != hit.shape:
-        raise RobfcpError(f"groups: need one group a sample ({len(hit)})")
-    names = names if names.dtype.kind in "iu" else names.astype(str)
     return Check(
         overall=overall,
         classes=_parts(hit, targets, confidence) if whole else (),
-        groups=() if groups is None else _parts(hit, names, confidence),
+        groups=() if groups is None else _parts(hit, array("groups", groups), confidence),
         set_size=float(sizes.mean()),
         set_sizes=dict(sorted(Counter(sizes.tolist()).items())) if whole else {},
         floor=found,
@@ -321,28 +316,25 @@ def samples_to_tell(covered: int, n: int, floor: float, confidence: float) -> in
     """
     from scipy.special import betainc
 
-    above, tail = covered > floor * n, (1 - confidence) / 2
-    for start in range(n, MOST_SAMPLES, _PIECE):
-        size = np.arange(start, min(start + _PIECE, MOST_SAMPLES))
-        if above:  # P(Bin(size, floor) >= hits)
-            hits = np.maximum(covered * size // n, 1)
-            chance = betainc(hits, size - hits + 1, floor)
-        else:  # P(Bin(size, floor) <= hits)
-            hits = np.minimum(-(-covered * size // n), size - 1)
-            chance = betainc(size - hits, hits + 1, 1 - floor)
-        found = np.flatnonzero(chance < tail)
-        if found.size:
-            return int(size[found[0]])
-    return None
+    size = np.arange(n, MOST_SAMPLES)
+    if covered > floor * n:  # P(Bin(size, floor) >= hits)
+        hits = np.maximum(covered * size // n, 1)
+        chance = betainc(hits, size - hits + 1, floor)
+    else:  # P(Bin(size, floor) <= hits)
+        hits = np.minimum(-(-covered * size // n), size - 1)
+        chance = betainc(size - hits, hits + 1, 1 - floor)
+    found = np.flatnonzero(chance < (1 - confidence) / 2)
+    return int(size[found[0]]) if found.size else None
 
 
-def _part(name: str, hit: NDArray[np.bool_], confidence: float) -> Interval:
-    covered = int(hit.sum())
-    return Interval(name, len(hit), covered, *clopper_pearson(covered, len(hit), confidence))
-
-
-def _parts(hit: NDArray[np.bool_], by: ArrayLike, confidence: float) -> tuple[Interval, ...]:
+def _parts(hit: NDArray[np.bool_], by: NDArray[Any], confidence: float) -> tuple[Interval, ...]:
     """One part a distinct value; each interval has its share of 1 - confidence."""
-    values, which = np.unique(np.asarray(by), return_inverse=True)
+    if by.shape != hit.shape:
+        raise RobfcpError(f"groups: need one group a sample ({len(hit)})")
+    values, which = np.unique(by if by.dtype.kind in "iu" else by.astype(str), return_inverse=True)
+    numbers, hits = np.bincount(which).tolist(), np.bincount(which, hit).astype(int).tolist()
     each = 1 - (1 - confidence) / len(values)
-    return tuple(_part(str(value), hit[which == k], each) for k, value in enumerate(values))
+    return tuple(
+        Interval(str(name), n, covered, *clopper_pearson(covered, n, each))
+        for name, n, covered in zip(values.tolist(), numbers, hits, strict=True)
+    )

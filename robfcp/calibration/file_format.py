@@ -129,18 +129,15 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         source, kind, called = source or cls.kind, cls.kind, _CALLED[cls.kind]
         try:
             header = msgspec.json.decode(data, type=_Label)
-            if header.kind in _CALLED and header.kind != kind:
-                called = f"{_CALLED[header.kind]}, not {called}"
-                raise RobfcpError(f"{source}: is {called}; {cls.remedy}")
-            if header.kind == kind and header.schema > 1:
+            if header.kind != kind:
+                other = _CALLED.get(header.kind, "another kind of file")
+                raise RobfcpError(f"{source}: is {other}, not {called}; {cls.remedy}")
+            if header.schema != 1:
                 raise RobfcpError(
                     f"{source}: {kind} schema {header.schema} is unknown to this version "
                     "(it reads 1); update robfcp"
                 )
             envelope = msgspec.json.decode(data, type=Envelope)
-            if envelope.kind != kind or envelope.schema != 1:
-                found = f"kind {envelope.kind!r}, schema {envelope.schema}"
-                raise RobfcpError(f"{source}: not {called} ({found}); {cls.remedy}")
             if digest_of(bytes(envelope.body)) != envelope.digest:
                 raise RobfcpError(
                     f"{source}: the digest does not fit the contents: the file was altered or "

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -291,15 +291,9 @@ def from_others(calibration: Calibration, chosen: set[str] | None = None) -> dic
     }
 
 
-class AtSite(NamedTuple):
-    """A site's threshold at the first level, and the share of its reported samples it covers."""
-
-    threshold: float
-    covered: float
-
-
-def own_thresholds(calibration: Calibration, chosen: set[str]) -> dict[str, AtSite]:
-    """What the chosen sites' letters come to; empty where letters hold no thresholds.
+def own_thresholds(calibration: Calibration, chosen: set[str]) -> dict[str, tuple[float, float]]:
+    """What the chosen sites' letters come to: the threshold at the first level, and the share of
+    the site's reported samples that it covers; empty where letters hold no thresholds.
 
     The site clips by its scores, here their bins' upper edges stand for them: its own threshold is
     the same up to one bin.
@@ -312,5 +306,5 @@ def own_thresholds(calibration: Calibration, chosen: set[str]) -> dict[str, AtSi
         scores = np.repeat(federation.grid.upper, federation.table.row(place[client]))
         own = site.own_interval(scores, alpha)
         limit = max(own.low, min(others.thresholds[0], own.high))
-        found[client] = AtSite(limit, float((scores <= limit).mean()))
+        found[client] = limit, float((scores <= limit).mean())
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, cast
@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.calibration.by_class import held_strata
+from robfcp.calibration.by_class import Held, held_strata
 from robfcp.calibration.calibration import Calibration
 from robfcp.certificate import Certificate
 from robfcp.defence import Consensus, Defence, NoDefence, defence_again, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import Marginal, Pac, Promise, certify, curve, engine, promises, tails
+from robfcp.guarantees import FcpThreshold, Marginal, Pac, certify, curve, engine, promises
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ class Budget:
     marginal: float
     pac: float
     alike: float | None
-    full_sets_from: int | None
 
 
 @dataclass(frozen=True)
@@ -48,74 +47,64 @@ class Budgets:
     """
 
     name: str
-    level: Fraction
     threshold: float
     holders: int
-    samples: int
     budgets: tuple[Budget, ...]
     empty_from: int | None
 
 
 def what_if(
-    federation: Federation,
+    calibration: Calibration,
     level: Fraction,
-    index: int | None,
     budgets: Sequence[int],
     *,
     confidence: float = 0.95,
     alike: float | None = None,
-    name: str = "",
-) -> Budgets:
-    """Every certificate at one level for each budget, of the threshold at this edge."""
+) -> tuple[Budgets, ...]:
+    """Every certificate at one level for each budget, all true at once; one a class or group.
 
-    def threshold(promise: Promise) -> float:
-        return federation.threshold_at(promise.threshold(federation, level, confidence)[0])
+    Of the calibration's own thresholds; at other levels than its own, of FCP's of those it trusts.
+    """
+    federation, by = calibration.federation, calibration.by
+    stored = next((one for one in calibration.levels if one.coverage == level), None)
+    every: tuple[Held, ...] = (Held("", (), lambda: federation),)
+    if by is not None:
+        every = held_strata(federation, by, calibration.record.clusters)
+    place = {client: k for k, client in enumerate(federation.ids)}
+    sure = 1 - (1 - confidence) / len(every)
 
-    def budget(m: int) -> Budget:
-        m, sizes = engine.check_budget(m, federation.n_clients), federation.sizes
-        return Budget(
-            m=m,
-            certificate=certify(federation, index, m, confidence),
-            marginal=threshold(Marginal(m)),
-            pac=threshold(Pac(m)),
-            alike=None if alike is None else threshold(Pac(m, alike)),
-            full_sets_from=tails.swap_tail(level, len(sizes)).forced_by(sizes, m) if m else None,
+    def edge_of(members: tuple[str, ...], own: Federation) -> int | None:
+        if stored is not None:
+            limit = next((one for one in stored.parts if one.name in members), stored).threshold
+            return int(own.grid.edge_at(limit)) if np.isfinite(limit) else None
+        trusted = calibration.trusted_mask[[place[client] for client in own.ids]]
+        return FcpThreshold(own, trusted).index(level) if trusted.any() else None
+
+    def judged(held: Held) -> Budgets:
+        own = held.federation()
+        edge = edge_of(held.members, own)
+
+        def threshold(promise: Marginal | Pac) -> float:
+            return own.threshold_at(promise.threshold(own, level, sure)[0])
+
+        def budget(m: int) -> Budget:
+            return Budget(
+                m=m,
+                certificate=certify(own, edge, m, sure),
+                marginal=threshold(Marginal(m)),
+                pac=threshold(Pac(m)),
+                alike=None if alike is None else threshold(Pac(m, alike)),
+            )
+
+        return Budgets(
+            name=held.name,
+            threshold=own.threshold_at(edge),
+            holders=own.n_clients,
+            budgets=tuple(budget(m) for m in budgets if m < own.n_clients),
+            empty_from=curve.empty_from(own, edge, sure),
         )
 
-    return Budgets(
-        name=name,
-        level=level,
-        threshold=federation.threshold_at(index),
-        holders=federation.n_clients,
-        samples=int(federation.sizes.sum()),
-        budgets=tuple(map(budget, budgets)),
-        empty_from=curve.empty_from(federation, index, confidence),
-    )
-
-
-def what_if_by(
-    federation: Federation,
-    by: str,
-    level: Fraction,
-    edge_of: Callable[[tuple[str, ...], Federation], int | None],
-    budgets: Sequence[int],
-    *,
-    confidence: float = 0.95,
-    alike: float | None = None,
-    clusters: Mapping[str, str] | None = None,
-) -> tuple[Budgets, ...]:
-    """Every certificate of every class or group, of the threshold at each one's own edge.
-
-    `edge_of` is told the names that share a threshold (one, or those of a cluster) and the round of
-    those who hold them. All hold at once with the stated confidence.
-    """
-    every, found = held_strata(federation, by, clusters), []
-    sure = 1 - (1 - confidence) / len(every)
-    for held in every:
-        own = held.federation()
-        below, edge = [m for m in budgets if m < own.n_clients], edge_of(held.members, own)
-        found.append(what_if(own, level, edge, below, confidence=sure, alike=alike, name=held.name))
-    return tuple(found)
+    return tuple(map(judged, every))
 
 
 def default_budgets(n_clients: int) -> tuple[int, ...]:
@@ -157,11 +146,6 @@ class OtherSettings:
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
     frozen: str
-
-    @property
-    def liars(self) -> tuple[int, ...]:
-        """The numbers of liars that are looked at."""
-        return self.tables["defence"].liars
 
 
 def other_settings(calibration: Calibration, shown: NDArray[np.intp]) -> OtherSettings:

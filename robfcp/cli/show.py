@@ -19,10 +19,9 @@ from robfcp.cli.console import Printer, basic, expert
 from robfcp.cli.server import about, show_calibration
 from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
 from robfcp.files import read_limited
-from robfcp.guarantees import FcpThreshold, outside_of, promises
 from robfcp.guarantees import alike as likeness
+from robfcp.guarantees import outside_of, promises
 from robfcp.monitoring import AlarmHistory, Chain, MonitorState, chain_path
 from robfcp.page import History, write_page
 
@@ -83,7 +82,7 @@ def show(
         numbers = _numbers(liars, federation.n_clients)
         sure: dict[str, Any] = {"confidence": confidence, "alike": alike}
         outcomes = [
-            _judged(calibration, level, numbers, **sure)
+            (level, what_if.what_if(calibration, level, numbers, **sure))
             for level in asked or [level.coverage for level in calibration.levels]
         ]
         alone = {m: likeness.estimate_heterogeneity(federation, m, confidence) for m in numbers}
@@ -138,30 +137,6 @@ def show(
 Outcome = tuple[Fraction, tuple[what_if.Budgets, ...]]  # a level; one part without classes
 
 
-def _judged(
-    calibration: Calibration, level: Fraction, numbers: Sequence[int], **sure: Any
-) -> Outcome:
-    """One level: the calibration's own thresholds, or FCP's of those it trusts."""
-    federation = calibration.federation
-    stored = next((one for one in calibration.levels if one.coverage == level), None)
-    place = {client: k for k, client in enumerate(federation.ids)}
-
-    def edge(members: tuple[str, ...], held: Federation) -> int | None:
-        """The edge of the threshold that these classes share; None where it is infinite."""
-        if stored is not None:
-            own = next((one for one in stored.parts if one.name in members), stored)
-            return int(held.grid.edge_at(own.threshold)) if np.isfinite(own.threshold) else None
-        trusted = calibration.trusted_mask[[place[client] for client in held.ids]]
-        return FcpThreshold(held, trusted).index(level) if trusted.any() else None
-
-    if calibration.by is None:
-        return level, (what_if.what_if(federation, level, edge((), federation), numbers, **sure),)
-    clusters = calibration.record.clusters
-    return level, what_if.what_if_by(
-        federation, calibration.by, level, edge, numbers, clusters=clusters, **sure
-    )
-
-
 def _show_level(
     printer: Printer,
     level: Fraction,
@@ -185,11 +160,8 @@ def _show_level(
             bound = row.certificate
             proved = {"from": at_least(bound.lower), "to": at_most(bound.upper)}
             costs = {name: getattr(row, name) for name in ("marginal", "pac", "alike")}
-            full = {"full at": "-" if row.full_sets_from is None else row.full_sets_from}
-            table.append(
-                {**first, "threshold": one.threshold, "m": row.m, **proved, **costs, **full}
-            )
-    columns = ["threshold", "m", "from", "to", "marginal", "pac", "alike", "full at"]
+            table.append({**first, "threshold": one.threshold, "m": row.m, **proved, **costs})
+    columns = ["threshold", "m", "from", "to", "marginal", "pac", "alike"]
     if alike is None:
         columns.remove("alike")
     head = f"what if coverage {float(level):g} and m liars, {confidence:.0%} sure"
@@ -207,8 +179,7 @@ def _explain(printer: Printer, calibration: Calibration, outcomes: Sequence[Outc
     whose = f"a {by}'s coverage at its honest sites" if by else "the honest sites' coverage"
     printer.line(
         f"from, to: either more than m lie or {whose} lies there, all rows at once. marginal, pac, "
-        "alike (pac for sites declared alike): thresholds that would guarantee the wanted level. "
-        "full at: so many liars can make every set full under the marginal one."
+        "alike (pac for sites declared alike): thresholds that would guarantee the wanted level."
     )
     for level, parts in outcomes if by is None else ():
         if parts[0].empty_from is not None:

@@ -108,7 +108,7 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
                 "name": client,
                 "samples": int(sizes[r].sum()),
                 "covered": round(float(shares[r]), 5),
-                "own": [number(own.threshold), round(own.covered, 5)] if own else None,
+                "own": [number(own[0]), round(own[1], 5)] if own else None,
                 "mix": [_share(sizes[r, c], sizes[r].sum()) for c in order],
                 "by": [_share(covered[r, c], sizes[r, c]) for c in order],
             }
@@ -255,8 +255,9 @@ def _what_if(others: what_if.OtherSettings, federation: Federation) -> dict[str,
     That is told by some sites only; those that the defence would leave out are left out.
     """
     told, sizes, every = federation.set_sizes, {}, np.arange(federation.n_clients)
+    liars = others.tables["defence"].liars
     if told is not None:
-        for m, out in zip(others.liars, others.excluded, strict=True):
+        for m, out in zip(liars, others.excluded, strict=True):
             sizes[m] = set_sizes(federation, told, ~np.isin(every, out))
     tables = {
         name: {
@@ -275,7 +276,7 @@ def _what_if(others: what_if.OtherSettings, federation: Federation) -> dict[str,
     }
     return {
         "tables": tables,
-        "liars": list(others.liars),
+        "liars": list(liars),
         "excluded": [out.tolist() for out in others.excluded],
         "proved": {
             "lower": [rounded(row) for row in others.lower],

@@ -8,11 +8,9 @@ from effort import cases
 
 import robfcp
 from robfcp import Consensus, Marginal, Pac, RobFCP, calibrate
-from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.page.sentences import headline
 from robfcp.privacy import Privacy
 from robfcp.report import Report, Strata
 
@@ -72,7 +70,16 @@ def test_every_class_is_a_round_of_its_holders_with_its_share_of_the_confidence(
         tables, level = random_tables(rng), LEVELS[trial % len(LEVELS)]
         m = int(rng.integers(0, len(tables))) if kind else 0
         asked = {"defence": "none", "promise": kind and kind(m)}
-        found = calibrate(federation_of(tables), level, by="class", confidence=0.9, **asked)
+        federation = federation_of(tables)
+        if kind is None:  # of a class the trusted holders' own
+            kept = calibrate(federation, level, by="class", defence=RobFCP(liars=1))
+            for limit, table in zip(
+                kept.threshold, tables[kept.trusted_mask].swapaxes(0, 1), strict=True
+            ):
+                held = table[table.any(axis=1)]
+                one = len(held) and calibrate(Federation.from_counts(held), level, defence="none")
+                assert limit == (one.threshold if len(held) else np.inf)
+        found = calibrate(federation, level, by="class", confidence=0.9, **asked)
         sure, parts = 1 - 0.1 / tables.shape[1], found.levels[0].parts
         for c, one in enumerate(parts):
             (held,) = np.nonzero(tables[:, c].any(axis=1))
@@ -96,23 +103,6 @@ def test_every_class_is_a_round_of_its_holders_with_its_share_of_the_confidence(
     assert min(seen[word] for word in (seen if kind else ("finite", ""))) > 0.1 * cases(30)
 
 
-@pytest.mark.effort
-def test_without_a_promise_each_threshold_is_that_of_its_trusted_holders():
-    rng = np.random.default_rng(1)
-    finite = alone = excluded = 0
-    for trial in range(cases(50)):
-        tables, level = random_tables(rng), LEVELS[trial % len(LEVELS)]
-        found = calibrate(federation_of(tables), level, by="class", defence=RobFCP(liars=1))
-        excluded += not found.trusted_mask.all()
-        for c, limit in enumerate(found.threshold):
-            held = [row for row in tables[found.trusted_mask, c] if row.any()]
-            alone += len(held) == 1
-            finite += np.isfinite(limit)
-            own = held and calibrate(Federation.from_counts(held), level, defence="none").threshold
-            assert limit == (own if held else np.inf)
-    assert min(finite, alone, excluded) > 0.15 * cases(50)
-
-
 def test_classes_held_by_few_are_named_and_curves_of_many_classes_are_short():
     rng = np.random.default_rng(5)
     tables = rng.multinomial(60, np.full(8, 1 / 8), (9, 5))
@@ -125,12 +115,10 @@ def test_classes_held_by_few_are_named_and_curves_of_many_classes_are_short():
         assert found.certificate.lower == 0.9  # infinite ones are covered for certain
         assert found.certificate.note == "always covered: 3, 4; hardly protected: 2"
         assert found.statement.startswith("coverage of every class is at least 90%, whatever")
-        assert "full" not in headline(found, found.levels[0])["claim"]
     plain = calibrate(federation, by="class", defence=Consensus(at_most=2))
     assert np.isfinite(plain.threshold).tolist() == [True, True, True, True, False]
     kept = plain.levels[0].parts[3]
     assert (kept.protection, kept.certificate.lower) == ("unprotected", 0.0)
-    assert "either more than 2 of the 9 sites lie" in plain.curve["0"][2].statement
     many = calibrate([site(k, 40, n=400) for k in range(14)], by="class", defence="none")
     assert {len(curve) for curve in many.curve.values()} == {5}
 
@@ -179,15 +167,15 @@ def test_clusters_share_a_threshold_that_equals_the_one_of_relabelled_reports(pr
 # Prediction and files
 
 
-@pytest.mark.parametrize("levels", [0.9, [0.8, 0.9, 0.95]])
-def test_a_set_holds_the_labels_whose_score_is_at_most_their_own_threshold(levels):
-    found = calibrate(SITES, levels, by="class", promise=Marginal(liars=1))
-    p = np.random.default_rng(1).dirichlet(np.ones(3), 50)
+def test_a_set_holds_the_labels_whose_score_is_at_most_their_own_threshold():
+    levels, asked = [0.8, 0.9, 0.95], {"by": "class", "promise": Marginal(liars=1)}
+    found, p = calibrate(SITES, levels, **asked), np.random.default_rng(1).dirichlet(np.ones(3), 50)
     sets = found.predict_set(p)
-    for k, level in enumerate(levels if isinstance(levels, list) else [levels]):
-        own = calibrate(SITES, level, by="class", promise=Marginal(liars=1)).threshold
-        np.testing.assert_array_equal(np.atleast_2d(found.threshold)[k], own)
-        np.testing.assert_array_equal(sets.reshape(50, 3, -1)[:, :, k], 1 - p <= own)
+    for k, level in enumerate(levels):
+        alone = calibrate(SITES, level, **asked)
+        np.testing.assert_array_equal(found.threshold[k], alone.threshold)
+        np.testing.assert_array_equal(alone.predict_set(p), 1 - p <= alone.threshold)
+        np.testing.assert_array_equal(sets[:, :, k], alone.predict_set(p))
     for rows, part in found.iterate_sets(p):
         np.testing.assert_array_equal(part, sets[rows])
     with pytest.raises(RobfcpError, match="4 columns, but the calibration is for 3"):
@@ -216,22 +204,6 @@ def test_by_group_each_sample_is_held_against_its_own_groups_threshold():
         next(found.iterate_sets(p))
 
 
-@pytest.mark.parametrize("by", ["class", "group"])
-def test_the_file_keeps_names_and_thresholds_and_the_record_the_tables(tmp_path, by):
-    rare = {"labels": [2, 2], "classes": NAMES} if by == "class" else {"groups": ["rare", "rare"]}
-    odd = Report.from_scores("odd", [0.2, 0.3], score=LAC, **rare)
-    sent = [*(SITES if by == "class" else GROUPED), odd]
-    found = calibrate(sent, [0.8, 0.9], by=by, promise=Marginal(1))
-    assert np.isinf(found.threshold).any() == (by == "group")
-    found.save(tmp_path / "c.json")
-    again = Calibration.load(tmp_path / "c.json")
-    assert again == found
-    assert (again.levels, again.by, again.classes) == (found.levels, by, found.classes)
-    assert list(again.federation) == list(found.federation)
-    p, told = [[0.1, 0.2, 0.7]], {"groups": ["rare"]} if by == "group" else {}
-    np.testing.assert_array_equal(again.predict_set(p, **told), found.predict_set(p, **told))
-
-
 # One site, nobody lying
 
 
@@ -257,29 +229,6 @@ def test_one_sites_sets_equal_the_class_conditional_sets_of_crepes():
 
 # Privacy
 
-COARSE = robfcp.recommend_grid(4.0, 200, 10)
-
-
-@pytest.mark.effort
-def test_private_thresholds_by_class_are_rarely_below_the_exact_ones_and_cover():
-    pytest.importorskip("opendp")
-    found = []
-    for run in range(cases(4)):
-        rng = np.random.default_rng([9, run])
-        scores, labels = rng.random((10, 600)), rng.integers(0, 3, (10, 600))
-        for privacy in (None, Privacy(4.0)):
-            told = [{"labels": y, "classes": 3, "privacy": privacy} for y in labels]
-            reports = [
-                Report.from_scores(f"s{k}", scores[k], COARSE, **each)
-                for k, each in enumerate(told)
-            ]
-            made = calibrate(reports, by="class", defence="none", promise=Marginal(1))
-            found.append(made.threshold)
-    exact, private = np.array(found[::2]), np.array(found[1::2])
-    # 0.2% are allowed; the noise is drawn afresh every time
-    assert (private < exact).mean() <= 0.1
-    assert np.minimum(private, 1).mean(axis=0).min() >= 0.9  # scores are uniform
-
 
 def test_noise_that_moves_no_count_costs_a_fiftieth_of_the_miss_rate():
     """Epsilon 60: no count moves (chance e^-30), but the rule must reckon with it."""
@@ -290,87 +239,3 @@ def test_noise_that_moves_no_count_costs_a_fiftieth_of_the_miss_rate():
     np.testing.assert_array_equal(calibrate(noisy, **asked).threshold, exact.threshold)
     with pytest.raises(RobfcpError, match="private reports hold noise for every class"):
         calibrate(noisy, by=PETS)
-
-
-# Liars
-
-K, N, C, BINS = 20, 50, 10, 400
-
-
-class Round:
-    """Honest sites that differ inside classes (and in their labels), and one liar, site 0."""
-
-    def __init__(self, seed, skew=None):
-        rng = np.random.default_rng(seed)
-        self.power = np.exp(rng.normal(0, 0.3, (K, C)) + np.linspace(-0.7, 0.7, C))
-        self.mix = np.full((K, C), 1 / C) if skew is None else rng.dirichlet(np.full(C, skew), K)
-
-    def draw(self, rng, lie, n=N):
-        """(K, n) labels and scores of everybody, after the liar's lie."""
-        cumulative = np.cumsum(self.mix, axis=1)
-        labels = (rng.random((K, n, 1)) > cumulative[:, None, :-1]).sum(axis=2)
-        power = np.take_along_axis(self.power, labels, axis=1)
-        scores = rng.random((K, n)) ** (1 / power)
-        labels[0], scores[0] = LIES[lie](labels[0], scores[0])
-        return labels, scores
-
-    def coverage(self, thresholds, honest):
-        """(C,) coverage of each class over the honest sites, weighted by n_k P(Y = c)."""
-        weights = self.mix[honest]
-        covered = np.minimum(thresholds, 1) ** self.power[honest]
-        return (weights * covered).sum(axis=0) / weights.sum(axis=0)
-
-
-LIES = {
-    "none": lambda labels, scores: (labels, scores),
-    "all zero": lambda labels, scores: (labels, 0),
-    "all one": lambda labels, scores: (labels, 1),
-    "capture low": lambda labels, scores: (4, 0),
-    "capture high": lambda labels, scores: (4, 1),
-    "swapped": lambda labels, scores: (C - 1 - labels, scores),
-    "hardest as easiest": lambda labels, scores: (np.arange(N) % 2, np.sort(scores) / 4),
-}
-
-
-def thresholds(labels, scores, m):
-    """(C,) guaranteed thresholds."""
-    bins = np.clip(np.ceil(scores * BINS).astype(int) - 1, 0, BINS - 1)
-    table = np.zeros((K, C, BINS), dtype=int)
-    np.add.at(table, (np.arange(K)[:, None], labels, bins), 1)
-    asked = {"by": "class", "defence": "none", "promise": Marginal(m)}
-    return calibrate(federation_of(table), **asked).threshold
-
-
-def simulated(lie, m, skew=None, n=N):
-    """(C,) mean coverage of the honest sites less its error, the mean, and the thresholds."""
-    world, rng = Round(0, skew), np.random.default_rng([len(lie), m])
-    honest = np.arange(K) >= (lie != "none")
-    found = np.array([thresholds(*world.draw(rng, lie, n), m) for _ in range(500)])
-    covered = np.array([world.coverage(each, honest) for each in found])
-    mean, error = covered.mean(axis=0), covered.std(axis=0) / np.sqrt(len(covered))
-    return mean + 3 * error, mean, found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("skew", [None, 0.5])
-@pytest.mark.parametrize("lie", LIES)
-def test_coverage_of_every_class_holds_whatever_one_of_twenty_sites_does(lie, skew):
-    at_most, mean, found = simulated(lie, 1, skew)
-    assert (at_most >= 0.9).all()
-    if lie == "none":
-        assert np.isfinite(found).all()
-        # under skew one site holds a fifth of a class, and any site might be the liar
-        assert mean.max() <= (0.92 if skew is None else 0.93)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("lie", "n", "classes"), [("capture low", N, [4]), ("all zero", 10 * N, range(C))]
-)
-def test_a_budget_below_the_number_of_liars_is_caught(lie, n, classes):
-    """Zeros everywhere are 5 of 100 in a class at n = 50: less than the one rank that is charged.
-
-    Told of no liar the rule then still covers .9005 to .9038; it takes more samples to fool it.
-    """
-    at_most, _, _ = simulated(lie, 0, n=n)
-    assert (at_most[list(classes)] < 0.9).all()

@@ -1,5 +1,6 @@
-"""Calibration, record and letters as files: light and apart."""
+"""Calibration, record and letters as files: light and apart; a letter tells of its site only."""
 
+import json
 import multiprocessing
 import os
 import re
@@ -8,13 +9,13 @@ from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pytest
-from makers import LAC, beta_scores, outputs, reports_of
+from makers import LAC, beta_scores, by_class, outputs, reports_of, said
 from msgspec import structs
 
 import robfcp
 from robfcp.calibration import Calibration
 from robfcp.calibration.calibration import load_calibration
-from robfcp.calibration.letters import Letter, file_names, letters, save_letters
+from robfcp.calibration.letters import Letter, file_names, save_letters
 from robfcp.errors import RobfcpError
 from robfcp.monitoring import Chain
 from robfcp.page import write_page
@@ -40,7 +41,6 @@ def test_predicting_reads_no_record_and_a_calibration_is_saved_without_it(tmp_pa
     light = Calibration.load(tmp_path / "c.json")
     p = np.random.default_rng(0).dirichlet(np.ones(4), 20)
     np.testing.assert_array_equal(light.predict_set(p), calibration.predict_set(p))
-    assert light.certificate.statement == calibration.certificate.statement
     assert light.summary.n_flagged == len(calibration.flagged)
     with pytest.raises(RobfcpError, match=r"\.record\.json: no such file"):
         _ = light.flagged
@@ -92,7 +92,8 @@ def test_letters_tell_a_site_its_own_verdict_and_nobody_elses(tmp_path):
         assert letter.reason == calibration.reasons.get(letter.client, letter.reason)
         assert len(text) < 5000
     assert not sizes
-    assert next(letters(calibration)).covered == (1.0,)
+    assert calibration.letter("site-12").sentence == "site-12 sent no report."
+    assert calibration.letter("site-x").sentence.startswith("site-x sent a report that was refused")
     with pytest.raises(RobfcpError, match="neither reported nor was registered"):
         calibration.letter("nobody")
 
@@ -176,3 +177,62 @@ def test_the_record_holds_the_reports_as_they_were_sent(tmp_path):
         assert [robfcp.Report.from_json(one) for one in federation.to_json()] == sent
         robfcp.calibrate(federation, defence="none", **asked).save(tmp_path / "c.json")
         assert list(Calibration.load(tmp_path / "c.json").federation) == sent
+
+
+# What a letter says
+
+SITES = tuple(f"site-{k:02d}" for k in range(10))
+
+
+def federation(*, copy=False):
+    """Ten sites; the last swaps two classes, or sends the report of the first."""
+    rng = np.random.default_rng(0)
+    sites = [outputs(rng, 300, 3, 0.2) for _ in SITES]
+    sites[-1] = sites[0] if copy else (sites[-1][0], np.array([0, 2, 1])[sites[-1][1]])
+    return by_class(sites, ["mild", "grave", "dead"])
+
+
+@pytest.fixture(scope="module")
+def swapped():
+    return robfcp.calibrate(federation(), defence=robfcp.Consensus(at_most=2))
+
+
+def test_a_site_that_was_left_out_reads_the_pages_diagnosis(swapped):
+    letter, one = swapped.letter(SITES[-1]), robfcp.diagnose(swapped)[SITES[-1]]
+    again = Letter.from_json(letter.to_json())
+    assert (again.verdict, again.diagnosis, again.advice) == ("flagged", one.seen, one.advice)
+    assert letter.sentence.startswith("site-09 was left out: ")
+    assert 'the labels "grave" and "dead" look swapped' in letter.sentence
+    assert str(letter) == letter.sentence == str(one)
+    assert str(swapped.letter(SITES[0])) == "site-00 was used."
+
+
+def test_a_letter_names_no_other_site():
+    calibration = robfcp.calibrate(federation(copy=True), defence=robfcp.Consensus(at_most=2))
+    said = calibration.letter(SITES[-1])
+    assert "its report is the same as that of another site" in said.sentence
+    for letter in (said, calibration.letter(SITES[0])):
+        others = [name for name in SITES if name != letter.client]
+        assert not [name for name in others if name in letter.to_json().decode()]
+    assert not [name for name in SITES if name in calibration.to_json().decode()]
+    assert "site-00, site-09 send the same report" in calibration.remarks[0]
+
+
+def test_commands_say_what_a_letter_says(swapped, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    swapped.save("c.json")
+    save_letters(swapped, "letters")
+    p, _ = outputs(1, 60, 3, 0.2)
+    np.savez("new.npz", probabilities=p, labels=p.argmax(axis=1))
+    own, letter = "letters/site-09.json", swapped.letter(SITES[-1])
+    for words in (
+        ("verify", own),
+        ("predict", own, "new.npz"),
+        ("check", own, "new.npz"),
+        ("predict", "--letter", own, "--local", "new.npz"),
+        ("monitor", own, "new.npz"),
+    ):
+        assert letter.sentence in " ".join(said(*words, code=None).split()), words
+    assert "was used" not in said("predict", "letters/site-00.json", "new.npz")
+    causes = json.loads(said("verify", "c.json", "--json"))["diagnoses"]
+    assert causes[SITES[-1]]["cause"] == "labels swapped"

@@ -13,7 +13,6 @@ import robfcp
 from robfcp.calibration.checking import clopper_pearson, floor_of, samples_to_tell
 from robfcp.calibration.local_threshold import own_floor
 from robfcp.errors import RobfcpError
-from robfcp.page.data import About, page_data
 
 
 class Told(robfcp.defence.NoDefence):
@@ -40,15 +39,6 @@ def test_intervals_are_clopper_and_pearsons(covered, n, confidence):
     np.testing.assert_allclose(clopper_pearson(covered, n, confidence), other, atol=1e-10)
 
 
-@pytest.mark.parametrize("p", [0.02, 0.5, 0.97])
-def test_the_interval_holds_the_truth_as_often_as_it_says(p):
-    """Summed over all outcomes, no simulation."""
-    for n in (5, 30, 80):
-        ends = np.array([clopper_pearson(x, n, 0.9) for x in range(n + 1)])
-        holds = (ends[:, 0] <= p) & (p <= ends[:, 1])
-        assert binom.pmf(np.arange(n + 1), n, p) @ holds >= 0.9 - 1e-12
-
-
 def test_the_number_that_would_tell_is_the_smallest_by_brute_force():
     for covered, n, floor in ((96, 100, 0.93), (88, 100, 0.9), (19, 20, 0.9), (0, 2, 0.5)):
         sizes = np.arange(n, 2000)
@@ -66,6 +56,10 @@ def test_the_verdict_says_how_many_samples_would_tell_and_the_promise_where_it_c
     found = c.check(*outputs(100, 8))
     assert found.enough > 100
     assert found.line.startswith("cannot tell yet: 0.9200 of 100 samples")
+    assert f"{found.enough} other samples, looked at once" in found.line
+    assert "wanted" not in found.line
+    assert "the wanted 0.9000 is missed" in c.check(*outputs(60, 20), floor=0.7).line
+    assert "the wanted 0.9000 is reached" in c.check(*outputs(2000, 20)).line
     federation = robfcp.Federation.from_counts([[1, 1]] * 2, score=LAC)
     full = robfcp.calibrate(federation, 0.99, defence="none")  # every set is full
     assert full.check([[0.9, 0.1]], [1]).verdict == "within"
@@ -146,18 +140,16 @@ def test_the_command_prints_the_line_and_reads_groups(tmp_path, monkeypatch):
     told = makers.said("check", "c.json", "f.csv", "--group", "ID")
     assert "cannot tell yet: 0.9000 of 60 samples" in " ".join(told.split())
     assert "by ID, all intervals together" in told
-    assert "has no column 'bed'" in makers.refused("check", "c.json", "f.csv", "--group", "bed")
 
 
-@pytest.mark.parametrize("rare", [False, True])
-def test_an_infinite_threshold_stands_for_its_own_class_only(rare):
+def test_an_infinite_threshold_stands_for_its_own_class_only():
     """Two of 20 sites hold the third class, two may lie: it is in every set, the others not."""
     rng = np.random.default_rng(0)
     sites = []
     for k in range(20):
         p, y = rng.dirichlet([8, 1, 1], 100), np.repeat([0, 1], 50)
         p[50:] = p[50:, [1, 0, 2]]
-        y[:4] = 2 if rare and k < 2 else y[:4]
+        y[:4] = 2 if k < 2 else y[:4]
         sites.append((p, y))
     c = robfcp.calibrate(by_class(sites), by="class", promise=robfcp.Pac(2), defence="none")
     assert np.isinf(c.threshold).tolist() == [False, False, True]
@@ -165,20 +157,9 @@ def test_an_infinite_threshold_stands_for_its_own_class_only(rare):
     found = c.check(*missed)
     assert (found.overall.coverage, found.verdict, found.floor.value) == (0.12, "below", 0.9)
     assert robfcp.Monitor(c).update(*missed).alarm
-    everybody = c.covered_at_sites()
-    page = page_data(c, About())["clients"]["covered"]
-    np.testing.assert_allclose(page, everybody[:, 0], atol=1e-5)
-    assert everybody.max() < 1
+    assert c.covered_at_sites().max() < 1
 
 
-def test_the_line_says_whether_the_wanted_level_is_missed_and_invites_one_look_only():
-    c = calibration()
-    found = c.check(*outputs(60, 20), floor=0.7)
-    assert found.verdict == "cannot tell yet"
-    assert "the wanted 0.9000 is missed" in found.line
-    assert f"{found.enough} other samples, looked at once" in found.line
-    assert "every look may err with a chance of 0.05" in found.line
-    assert "the wanted 0.9000 is reached" in c.check(*outputs(2000, 20)).line
-    assert "wanted" not in c.check(*outputs(60, 6)).line
+def test_an_average_is_no_floor_but_may_be_missed():
     average = calibration(promise=robfcp.Marginal(1)).check(*outputs(2000, 300))
-    assert (average.floor.value, average.verdict) == (0.9, "below")  # no floor is promised
+    assert (average.floor.value, average.verdict) == (0.9, "below")
