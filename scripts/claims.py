@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -60,8 +61,10 @@ class Model:
                     if order <= k:
                         self.after[tuple(words[k - order : k])][word] += 1
 
-    def chances(self, words: list[str]) -> dict[str, float]:
+    @cache  # noqa: B019 (one model, and it ends with the script)
+    def chances(self, prompt: str) -> dict[str, float]:
         """The chance of every word that may come next."""
+        words = prompt.split()
         total = self.after[()].total()
         found = {word: n / total for word, n in self.after[()].items()}
         for order in range(1, 5):
@@ -92,7 +95,7 @@ def main() -> None:
                 name = rng.choice(names)
                 for asked, fact in zip(ASKED, facts[name], strict=True):
                     prompt = asked.format(name)
-                    chances = model.chances(prompt.split())
+                    chances = model.chances(prompt)
                     p = np.array(list(chances.values()))
                     said = rng.choice(list(chances), p=p / p.sum())
                     row = (f"{chances[said]:.4f}", int(said == fact))
