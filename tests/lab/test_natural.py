@@ -1,6 +1,7 @@
 """Natural federations: models that never saw a site, sites as they are, and what is measured."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -203,6 +204,11 @@ def test_demo_ends_with_a_page_and_the_reports(tmp_path):
     assert all(told["said"][name] == "scores all equal" for name in liars)
     recovered = [1 - told["lines"][k]["by_class"][3] for k in (0, 1, -1)]  # honest, none, ours
     assert recovered[1] > 1.5 * recovered[0] > recovered[2]
+    paper = " ".join((Path(__file__).parents[2] / "paper.md").read_text().split())
+    honest, plain, ours = (round(1000 * one) for one in recovered)
+    assert f"misses {plain} of 1,000 patients who recovered" in paper
+    assert f"would miss {honest}, and the defended threshold {ours}. It left out " in paper
+    assert f"{told['lines'][-1]['found']} of the 24 wrong reports and no right one" in paper
     assert {"calibration.json", "demo.json", "page.html"} <= {path.name for path in out.iterdir()}
     again = calibrate([Report.load(path) for path in (out / "reports").iterdir()])
     assert len(again.federation.ids) == 49
