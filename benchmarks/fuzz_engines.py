@@ -60,7 +60,8 @@ def mangled(rng: np.random.Generator, change: Any) -> Any:
 class Hostile:
     """Rounds in which most sites misbehave, and what a site answers to a hostile server."""
 
-    names, clock = ("round", "request", "request", "request"), staticmethod(time.monotonic)
+    names: tuple[str, ...] = ("round", "request", "request", "request")
+    clock = staticmethod(time.monotonic)
 
     def __init__(self, engine: str, folder: Path) -> None:
         logging.disable(logging.CRITICAL)
@@ -69,6 +70,9 @@ class Hostile:
         self.seconds = 2 * self.deadline + 8  # reports and check, with their graces
         self.data = client_data(SITES, 20)
         self.requests = self.honest_requests()
+        if not hasattr(self.driver, "answer"):  # sites answer alike on every engine
+            self.names = ("round",)
+            return
         for record in self.requests:
             reply = self.driver.answer(folder, {"nonce": "n", "body": record}, drifting(0.1))
             assert "body" in reply, (record[:80], reply)

@@ -16,8 +16,8 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
         ("files", 50, 7),
         ("loopback", 40, 3),
         pytest.param("files", 30_000, 0, marks=pytest.mark.slow),
-        pytest.param("flower", 60, 3, marks=pytest.mark.flower),
-        pytest.param("nvflare", 40, 3, marks=pytest.mark.nvflare),
+        pytest.param("flower", 16, 3, marks=pytest.mark.flower),
+        pytest.param("nvflare", 10, 3, marks=pytest.mark.nvflare),
     ],
 )
 def test_nothing_escapes(what, cases, seed):

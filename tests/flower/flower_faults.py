@@ -69,14 +69,6 @@ class FlowerDriver:
         seconds = time.monotonic() - started
         return robfcp.Calibration.load(config["output"]), network.stage.asked, seconds
 
-    def answer(self, folder, record, fresh):
-        """What the first node replies to a request."""
-        own = {"letter-folder": str(folder), "monitor-folder": str(folder)}
-        network = FaultyNetwork(DATA, configs={"site-0": own}, fresh=lambda *_: fresh)
-        content = RecordDict({RECORD: ConfigRecord(record)})
-        message = network.create_message(content, f"query.{RECORD}", 1, "")
-        return dict(network._app(message, network._contexts[1]).content[RECORD])
-
     def monitor(self, folder, fresh, configs, liars, **options):
         names = list(DATA)
 

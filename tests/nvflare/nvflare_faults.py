@@ -189,17 +189,6 @@ class NVFlareDriver:
         assert calibration.provenance["run_id"] == "job"
         return calibration, found.asked, time.monotonic() - started
 
-    def answer(self, folder, record, fresh):
-        """What the first site replies to a request."""
-        HELD.update(DATA)
-        FRESH["site-0"] = fresh
-        own = {"outputs": "nvflare_faults:site_0", "fresh": "nvflare_faults:fresh_0"}
-        own |= {"letter-folder": str(folder), "monitor-folder": str(folder)}
-        site = Site("site-0", folder, own)
-        task = FLModelUtils.to_shareable(FLModel(params={}, meta={RECORD: record}))
-        reply = site.executor.execute("calibrate", task, site.fl_ctx, Signal())
-        return FLModelUtils.from_shareable(reply).metrics
-
     def monitor(self, folder, fresh, configs, **options):
         watched().save(folder / "watched.json")
         FRESH.clear()
