@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from robfcp import __version__
 from robfcp.calibration import Calibration, file_format, letters, what_if
 from robfcp.diagnosis import diagnose
-from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.page.sentences import harm, headline, how_to_read, message, set_sizes
-
-LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -48,11 +45,6 @@ class About:
     study: str = ""
     by: str = ""
     date: str = ""
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            if len(getattr(self, one.name)) > LONGEST:
-                raise RobfcpError(f"{one.name}: more than {LONGEST} letters do not fit the page")
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from makers import beta_scores, reports_of
 
 import robfcp
 from robfcp import Diagnosis
-from robfcp.page import About, render
 from robfcp.page.sentences import message
 
 SITES = reports_of(beta_scores(0, 12, 90))
@@ -42,9 +41,3 @@ def test_a_few_are_named_with_their_causes_and_many_are_counted(found, words) ->
     if "left out" in words:
         told = message(PROMISED, {each.client: each for each in found})
         assert words.replace("left out", "flagged") in f"{told['first']}\n{told['then']}"
-
-
-def test_the_page_holds_what_it_is_about() -> None:
-    assert "run by A. Analyst" in render(CALM, about=About(by="A. Analyst"))
-    with pytest.raises(robfcp.RobfcpError, match="study: more than 200 letters"):
-        About(study="x" * 201)

@@ -194,6 +194,10 @@ def test_sets_that_a_lie_inflates_are_told_and_no_harm_is_none() -> None:
     assert "a set would hold about 3.00 labels in place of 1." in harm(lying(1.0)[0])["first"]
     assert "wider than needed" in harm(lying(0.97, "class")[0])["first"]
     assert harm(lying(None)[0]) == {"first": "", "then": ""}
+    lambdas, rng = np.linspace(0, 1, 101), np.random.default_rng(0)
+    losses = [(rng.random((60, 1)) > lambdas) * (k > 3) * 1.0 for k in range(14)]  # four never lose
+    told = [Report.from_losses(f"s{k}", own, lambdas, risk="r") for k, own in enumerate(losses)]
+    assert "the mean r would be about 1" in harm(robfcp.calibrate(told, risk=0.1))["first"]
 
 
 def test_large_federations_get_a_bounded_page() -> None:
@@ -201,9 +205,8 @@ def test_large_federations_get_a_bounded_page() -> None:
     page = render(robfcp.calibrate(Federation.from_counts(counts), defence=RobFCP(liars=70)))
     assert len(page) < 700_000
     assert 70 in embedded(page)["whatif"]["liars"][:60]
-    many = Federation.from_counts(np.ones((20_001, 2), dtype=np.int64))
     with pytest.raises(robfcp.RobfcpError, match=r"20001 sites are more than the 20000"):
-        render(robfcp.calibrate(many, defence="none"))
+        render(robfcp.calibrate(Federation.from_counts(np.ones((20_001, 2), int)), defence="none"))
 
 
 def test_the_same_page_is_written_whole_by_python_calibrate_and_show(tmp_path, monkeypatch) -> None:
